@@ -1,0 +1,1 @@
+"""AgentFlow: trees of agent trajectories in sandboxes that fork."""

@@ -1,0 +1,115 @@
+"""Every error that AgentFlow raises on purpose.
+
+::
+
+    AgentFlowError
+    ├── ConfigurationError          settings that can't be used: what, where, how to mend it
+    ├── IsolationUnavailable        the isolation asked for can't be had on this machine
+    ├── RuntimeFailure              a runtime could not do what it was asked
+    │   ├── InstanceGone            the instance has ended
+    │   └── CannotFork              a live instance can't be copied as it is now
+    └── ToolFailure                 a tool call that failed, with its closed ``kind``
+
+A failed tool call, model call or rollout is data with a typed reason on its node; these exceptions carry that
+reason to the edge where it becomes data.
+"""
+
+from enum import StrEnum
+
+__all__ = [
+    "AgentFlowError",
+    "CannotFork",
+    "ConfigurationError",
+    "ErrorKind",
+    "InstanceGone",
+    "IsolationUnavailable",
+    "RuntimeFailure",
+    "ToolFailure",
+]
+
+
+class ErrorKind(StrEnum):
+    """Why a tool call failed. The set is closed: clients may switch on it."""
+
+    TOOL_NOT_FOUND = "tool_not_found"
+    """No such tool or backend; the message names the nearest right one."""
+    BAD_ARGUMENTS = "bad_arguments"
+    """An argument is missing, unknown, of the wrong type or out of range."""
+    SESSION_NOT_FOUND = "session_not_found"
+    """The handle is unknown, has ended, or belongs to another client."""
+    NOT_FOUND = "not_found"
+    """The thing that the call names (a file, a job, a table) does not exist."""
+    DENIED = "denied"
+    """What was asked for is not allowed."""
+    TIMEOUT = "timeout"
+    """The call's time was up; what ran was killed; `data` holds what there was."""
+    CPU_LIMIT = "cpu_limit"
+    """The call's CPU time was up; what ran was killed."""
+    OUT_OF_MEMORY = "out_of_memory"
+    """The memory limit was hit."""
+    TOO_MANY_PROCESSES = "too_many_processes"
+    """The process limit was hit."""
+    FILE_TOO_LARGE = "file_too_large"
+    """A file grew past the file-size limit, or the workspace is full."""
+    OUTPUT_LIMIT = "output_limit"
+    """More output than allowed; what ran was killed."""
+    CANCELLED = "cancelled"
+    """The caller gave up; what ran was killed."""
+    CANNOT_FORK = "cannot_fork"
+    """The live state can't be copied as it is now."""
+    BUSY = "busy"
+    """A limit on sessions or calls in flight is reached; try again later."""
+    UNAVAILABLE = "unavailable"
+    """The server or a component that it needs can't be reached or isn't there."""
+    FAILED = "failed"
+    """Anything else; the message says what."""
+
+
+class AgentFlowError(Exception):
+    """The root of all errors of this project."""
+
+
+class ConfigurationError(AgentFlowError, ValueError):
+    """Settings that can't be used. The message is one line: what, where, how to mend it.
+
+    :raises: by everything that reads settings, before anything is started.
+    """
+
+
+class IsolationUnavailable(AgentFlowError):
+    """The isolation asked for can't be had here. One line: what is missing and how to get it.
+
+    :raises: by starting a runtime; it never runs with less instead.
+    """
+
+
+class RuntimeFailure(AgentFlowError):
+    """A runtime could not do what it was asked."""
+
+
+class InstanceGone(RuntimeFailure):
+    """The instance was stopped or has died.
+
+    :raises: by every method of an instance after its end.
+    """
+
+
+class CannotFork(RuntimeFailure):
+    """A live instance can't be copied as it is now; the message says what is in the way.
+
+    :raises: by ``Instance.fork``; the instance itself goes on.
+    """
+
+
+class ToolFailure(AgentFlowError):
+    """A tool call that failed.
+
+    :raises: by a tool's own code; the tool table turns it into a failed result.
+    """
+
+    def __init__(self, kind: ErrorKind, message: str, data: dict[str, object] | None = None) -> None:
+        super().__init__(message)
+        self.kind = kind
+        self.message = message
+        self.data = data or {}
+        """What there was of output when the call failed."""
