@@ -1,0 +1,50 @@
+"""A backend: a family of tools with one life."""
+
+from collections.abc import Mapping
+from functools import cached_property
+
+from mcp_servers._session import Session
+from mcp_servers._tool import Tool, tools_of
+
+__all__ = ["Backend"]
+
+
+class Backend:
+    """A family of tools. Subclass it, give it a `name`, decorate async methods with `@tool`.
+
+    Its life: `warmup` once when the server (or sandbox) starts; for each session `initialize` at first use and
+    `cleanup` at the end, with `fork` when the session is copied; `shutdown` once at the end. State that belongs
+    to a session is kept with `session.put(state)` and found again with `session.get(StateType)`.
+    """
+
+    name: str = ""
+    """The family's name: lower-case letters, digits and '_'."""
+    description: str = ""
+    """One sentence for people and models."""
+
+    @cached_property
+    def tools(self) -> tuple[Tool, ...]:
+        """Its tools: by default the decorated methods."""
+        return tools_of(self, self.name)
+
+    async def warmup(self) -> None:
+        """Get ready before the first session: load, connect, check. Raise to refuse to start."""
+
+    async def initialize(self, session: Session, settings: Mapping[str, object]) -> None:
+        """Make this backend live in a session: called once, before its first tool runs there.
+
+        :param settings: the backend's own settings, those of `session_start` over those of the server.
+        """
+
+    async def fork(self, session: Session, forked: Session) -> None:
+        """Copy per-session state to `forked`, whose instance (if there is one) is already forked.
+
+        Called only for a session in which this backend is live; `initialize` is not called for the copy.
+        No call runs in `session` meanwhile.
+        """
+
+    async def cleanup(self, session: Session) -> None:
+        """Give back what the session holds outside of its instance. Called once per live session; must not hang."""
+
+    async def shutdown(self) -> None:
+        """Give back everything, after the last session has ended."""

@@ -1,0 +1,47 @@
+"""JSON schemas as clients like them: no generated titles, no `null` where leaving out is meant."""
+
+from collections.abc import Mapping
+from typing import TypeGuard, cast
+
+__all__ = ["portable"]
+
+_NAMED = ("properties", "$defs")
+"""Keywords whose members are named by the user, so that `title` among them is a name and no keyword."""
+
+
+def portable(schema: Mapping[str, object]) -> dict[str, object]:
+    """The schema without generated titles; an optional argument `X | None = None` becomes a plain optional `X`."""
+    plain: dict[str, object] = {}
+    for key, value in schema.items():
+        if key == "title":
+            continue
+        if key in _NAMED and _is_mapping(value):
+            plain[key] = {name: _portable_value(member) for name, member in value.items()}
+        elif key in ("default", "const", "enum", "examples"):
+            plain[key] = value
+        else:
+            plain[key] = _portable_value(value)
+    return _without_null(plain)
+
+
+def _portable_value(value: object) -> object:
+    if _is_mapping(value):
+        return portable(value)
+    if isinstance(value, list):
+        return [_portable_value(member) for member in cast("list[object]", value)]
+    return value
+
+
+def _without_null(schema: dict[str, object]) -> dict[str, object]:
+    choices = schema.get("anyOf")
+    if "default" not in schema or schema["default"] is not None or not isinstance(choices, list):
+        return schema
+    rest = [choice for choice in cast("list[object]", choices) if choice != {"type": "null"}]
+    outer = {key: value for key, value in schema.items() if key not in ("anyOf", "default")}
+    if len(rest) == 1 and _is_mapping(rest[0]):
+        return {**rest[0], **outer}
+    return {"anyOf": rest, **outer}
+
+
+def _is_mapping(value: object) -> TypeGuard[Mapping[str, object]]:
+    return isinstance(value, Mapping)

@@ -1,0 +1,241 @@
+"""The tool table: every door (in-process, MCP) calls tools through it."""
+
+import time
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import Self
+
+import anyio
+
+from agentflow.errors import ConfigurationError, ErrorKind, InstanceGone, ToolFailure
+from mcp_servers._backend import Backend
+from mcp_servers._context import CallContext, ProgressSink
+from mcp_servers._failures import failure_of
+from mcp_servers._limits import TableLimits
+from mcp_servers._nearest import did_you_mean
+from mcp_servers._result import ToolError, ToolResult
+from mcp_servers._session import Session
+from mcp_servers._session_tools import SessionTools
+from mcp_servers._sessions import DefaultSession, Sessions, new_handle
+from mcp_servers._signature import SESSION_ARGUMENT
+from mcp_servers._tool import Tool
+from runtimes import Instance, InstanceSpec, Runtime
+
+__all__ = ["LOCAL", "ToolTable"]
+
+LOCAL = "local"
+"""The principal of callers in the same process or on a pipe."""
+
+
+class ToolTable:
+    """Backends and their sessions, and the one way to call a tool.
+
+    `start` warms the backends up; `close` ends every session and shuts them down. Also an async context manager.
+    The runtime belongs to whoever gives it.
+    """
+
+    def __init__(
+        self,
+        backends: Iterable[Backend],
+        *,
+        runtime: Callable[[], Awaitable[Runtime]] | None = None,
+        spec: InstanceSpec | None = None,
+        settings: Mapping[str, Mapping[str, object]] | None = None,
+        limits: TableLimits | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        handles: Callable[[], str] = new_handle,
+    ) -> None:
+        """Gather the backends' tools.
+
+        :param runtime: gives the (entered) runtime; called at the first need of an instance.
+        :param spec: what the sessions' instances are to be.
+        :param settings: settings of the backends by name; those of a session come over them.
+        :param clock: seconds that only grow; counts idle time.
+        :param handles: makes new handles of sessions.
+        :raises ConfigurationError: if two backends have the same name.
+        """
+        self.limits = limits or TableLimits()
+        """What it allows."""
+        self.backends: dict[str, Backend] = {}
+        """Its backends by name."""
+        self._runtime = runtime
+        self._spec = spec or InstanceSpec()
+        self.sessions = Sessions(
+            self.backends,
+            start_instance=self._start_instance,
+            limits=self.limits,
+            settings=settings or {},
+            clock=clock,
+            handles=handles,
+        )
+        """Its sessions."""
+        self._routes: dict[str, tuple[Tool, Backend]] = {}
+        for backend in (*backends, SessionTools(self.sessions)):
+            self.add(backend)
+
+    def add(self, backend: Backend) -> None:
+        """Add a backend and its tools.
+
+        :raises ConfigurationError: if its name is empty or taken.
+        """
+        if not backend.name or backend.name in self.backends:
+            reason = "is there already" if backend.name else "has no name"
+            raise ConfigurationError(
+                f"backend {backend.name or type(backend).__name__!r} {reason}: name each one once"
+            )
+        self.backends[backend.name] = backend
+        for tool in backend.tools:
+            self._routes[tool.name] = self._routes[tool.route] = (tool, backend)
+
+    @property
+    def tools(self) -> list[Tool]:
+        """Every tool, backend by backend in the order given; those of sessions last."""
+        return [tool for backend in self.backends.values() for tool in backend.tools]
+
+    def tool(self, name: str) -> Tool:
+        """The tool of that name (`bash_run`) or route (`bash:run`).
+
+        :raises ToolFailure: `tool_not_found`; the message names the nearest right one.
+        """
+        return self._route(name)[0]
+
+    async def start(self) -> None:
+        """Warm up every backend, one after the other."""
+        for backend in self.backends.values():
+            await backend.warmup()
+
+    async def close(self) -> None:
+        """End every session, then shut down every backend, in reverse order."""
+        with anyio.CancelScope(shield=True):
+            await self.sessions.end_all()
+            for backend in reversed(self.backends.values()):
+                await backend.shutdown()
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.close()
+
+    async def call(
+        self,
+        name: str,
+        arguments: Mapping[str, object] | None = None,
+        *,
+        principal: str = LOCAL,
+        session: "str | Session | DefaultSession | None" = None,
+        timeout: float | None = None,
+        progress: ProgressSink | None = None,
+    ) -> ToolResult:
+        """Call a tool. Never raises for what the call did wrong: that is in the result, typed.
+
+        :param name: `bash_run` or `bash:run`.
+        :param session: where a stateful tool works when `arguments` name no `session`.
+        :param timeout: the longest that the whole call may take; what runs then is killed.
+        :param progress: is given the tool's progress.
+
+        Cancelling the caller cancels the call and kills what it runs.
+        """
+        context: CallContext | None = None
+        try:
+            tool, backend = self._route(name)
+            seconds = _least(timeout, self.limits.call_seconds)
+            deadline = None if seconds is None else anyio.current_time() + seconds
+            context = CallContext(principal, deadline, progress)
+            given = dict(arguments) if arguments else {}
+            handle = given.pop(SESSION_ARGUMENT, None) if tool.stateful else None
+            keywords = tool.bind(given)
+            if tool.context_parameter is not None:
+                keywords[tool.context_parameter] = context
+            if deadline is None:
+                value = await self._run(tool, backend, keywords, handle, session, principal)
+            else:
+                value = await self._run_until(deadline, tool, backend, keywords, handle, session, principal)
+            return ToolResult(True, tool.dump(value), None, tuple(context.parts))
+        except (
+            Exception
+        ) as error:  # boundary: whatever a backend raises becomes a typed failure of this one call
+            failure = failure_of(error, name)
+            parts = tuple(context.parts) if context else ()
+            return ToolResult(False, failure.data, ToolError(failure.kind, failure.message), parts)
+
+    async def _run_until(
+        self,
+        deadline: float,
+        tool: Tool,
+        backend: Backend,
+        keywords: dict[str, object],
+        handle: object,
+        default: "str | Session | DefaultSession | None",
+        principal: str,
+    ) -> object:
+        with anyio.CancelScope(deadline=deadline) as scope:
+            return await self._run(tool, backend, keywords, handle, default, principal)
+        assert scope.cancelled_caught
+        raise ToolFailure(ErrorKind.TIMEOUT, f"{tool.name}: the call's time was up; what ran was stopped.")
+
+    async def _run(
+        self,
+        tool: Tool,
+        backend: Backend,
+        keywords: dict[str, object],
+        handle: object,
+        default: "str | Session | DefaultSession | None",
+        principal: str,
+    ) -> object:
+        if tool.session_parameter is None:
+            return await tool.invoke(**keywords)
+        session = await self._session(tool, handle, default, principal)
+        keywords[tool.session_parameter] = session
+        if tool.interjects:
+            return await tool.invoke(**keywords)
+        await session.gate.enter()
+        try:
+            with session.cancelled_at_end():
+                session.check_alive()
+                if backend.name not in session.live:
+                    await self.sessions.make_live(session, backend)
+                return await tool.invoke(**keywords)
+        except InstanceGone:
+            session.lost = True
+            raise
+        finally:
+            session.gate.leave()
+            if session.lost:
+                await self.sessions.end(session)
+
+    async def _session(
+        self, tool: Tool, handle: object, default: "str | Session | DefaultSession | None", principal: str
+    ) -> Session:
+        if handle is None:
+            if isinstance(default, DefaultSession):
+                return await default.get()
+            handle = default.handle if isinstance(default, Session) else default
+        if handle is None:
+            message = (
+                f"{tool.name}: name a session: this connection has none of its own. session_start makes one."
+            )
+            raise ToolFailure(ErrorKind.BAD_ARGUMENTS, message)
+        if not isinstance(handle, str):
+            raise ToolFailure(ErrorKind.BAD_ARGUMENTS, f"{tool.name}: argument 'session' must be a string.")
+        return self.sessions.find(handle, principal)
+
+    def _route(self, name: str) -> tuple[Tool, Backend]:
+        route = self._routes.get(name)
+        if route is None:
+            names = [tool.route if ":" in name else tool.name for tool in self.tools]
+            raise ToolFailure(ErrorKind.TOOL_NOT_FOUND, f"no tool {name!r}.{did_you_mean(name, names)}")
+        return route
+
+    async def _start_instance(self) -> Instance:
+        if self._runtime is None:
+            message = "this server has no runtime, so nothing can run in a session."
+            raise ToolFailure(ErrorKind.UNAVAILABLE, message)
+        runtime = await self._runtime()
+        return await runtime.start(self._spec)
+
+
+def _least(one: float | None, other: float | None) -> float | None:
+    if one is None or other is None:
+        return other if one is None else one
+    return min(one, other)
