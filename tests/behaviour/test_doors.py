@@ -1,0 +1,75 @@
+"""Every public door is named and says what it is."""
+
+import ast
+import importlib
+import inspect
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from tests.behaviour._tree import ROOT, SOURCES, name, source_modules
+
+
+def public_modules() -> list[str]:
+    """The packages and modules whose names have no leading underscore."""
+    modules = [path.relative_to(ROOT).with_suffix("").parts for path in source_modules()]
+    named = [parts[:-1] if parts[-1] == "__init__" else parts for parts in modules]
+    return sorted(".".join(parts) for parts in named if not any(part.startswith("_") for part in parts))
+
+
+def public_classes(module: ModuleType) -> Iterator[tuple[type, ast.ClassDef]]:
+    """The classes of this project that a module offers, with their source."""
+    for public in module.__all__:
+        thing = getattr(module, public)
+        if not inspect.isclass(thing) or thing.__module__.partition(".")[0] not in SOURCES:
+            continue
+        tree = ast.parse(Path(inspect.getfile(thing)).read_text(encoding="utf-8"))
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ClassDef) and node.name == thing.__name__:
+                yield thing, node
+
+
+def undocumented(thing: type, node: ast.ClassDef) -> Iterator[str]:
+    """The public methods and fields of a class that say nothing."""
+    if ast.get_docstring(node) is None:
+        yield thing.__name__
+    for statement, after in zip(node.body, [*node.body[1:], None], strict=True):
+        match statement:
+            case ast.FunctionDef(name=member) | ast.AsyncFunctionDef(name=member):
+                if not member.startswith("_") and not inspect.getdoc(getattr(thing, member)):
+                    yield f"{thing.__name__}.{member}"
+            case ast.AnnAssign(target=ast.Name(id=member)) | ast.Assign(targets=[ast.Name(id=member)]):
+                documented = isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant)
+                if not member.startswith("_") and member != "model_config" and not documented:
+                    yield f"{thing.__name__}.{member}"
+            case _:
+                pass
+
+
+@pytest.mark.promise("style:docstrings")
+@pytest.mark.parametrize("module", public_modules())
+def test_everything_public_says_what_it_is(module: str) -> None:
+    door = importlib.import_module(module)
+    assert door.__doc__, f"{module} has no docstring"
+    missing = [member for thing, node in public_classes(door) for member in undocumented(thing, node)]
+    missing += [
+        public
+        for public in door.__all__
+        if inspect.isfunction(function := getattr(door, public)) and not inspect.getdoc(function)
+    ]
+    assert missing == []
+
+
+@pytest.mark.promise("house:doors")
+@pytest.mark.parametrize("module", public_modules())
+def test_a_public_module_names_what_it_offers(module: str) -> None:
+    door = importlib.import_module(module)
+    assert [offered for offered in door.__all__ if not hasattr(door, offered)] == []
+
+
+@pytest.mark.promise("house:doors")
+def test_only_packages_and_documented_modules_are_public() -> None:
+    modules = [path for path in source_modules() if not path.name.startswith("_")]
+    assert [name(path) for path in modules] == ["agentflow/errors.py"]

@@ -1,0 +1,82 @@
+"""The house style in numbers, and the words that the repository does not hold."""
+
+import ast
+import re
+from pathlib import Path
+from statistics import median, quantiles
+
+import pytest
+
+from tests.behaviour._tree import files, name, source_modules
+
+BINARY = {".png", ".ico", ".parquet", ".gz", ".zip"}
+NOT_OURS = {"package-lock.json", "LICENSE"}
+
+
+def texts() -> list[tuple[Path, str]]:
+    """Every text that this project wrote, but not this list of words that it avoids."""
+    ours = [path for path in files() if path.suffix not in BINARY and path.name not in NOT_OURS]
+    return [(path, path.read_text(encoding="utf-8")) for path in ours if path != Path(__file__)]
+
+
+def functions(path: Path) -> list[tuple[str, int]]:
+    """The functions of a module with their lengths in lines."""
+    return [
+        (f"{name(path)}:{node.lineno} {node.name}", node.end_lineno - node.lineno + 1)
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.end_lineno is not None
+    ]
+
+
+def lines(path: Path) -> int:
+    return len(path.read_text(encoding="utf-8").splitlines())
+
+
+@pytest.mark.promise("style:modules")
+def test_a_module_fits_in_a_head() -> None:
+    lengths = {name(path): lines(path) for path in source_modules()}
+    assert {module: length for module, length in lengths.items() if length > 800} == {}
+    assert median(lengths.values()) <= 130
+
+
+@pytest.mark.promise("style:functions")
+def test_functions_are_short() -> None:
+    lengths = dict(function for path in source_modules() for function in functions(path))
+    assert {function: length for function, length in lengths.items() if length > 120} == {}
+    assert quantiles(lengths.values(), n=20)[-1] <= 40
+
+
+@pytest.mark.promise("style:finished")
+def test_nothing_is_left_to_be_done_later() -> None:
+    marks = re.compile(r"\b(TODO|FIXME|XXX|HACK)\b")
+    assert [name(path) for path, text in texts() if marks.search(text)] == []
+
+
+@pytest.mark.promise("style:self_contained")
+def test_the_repository_names_no_machine_and_no_registry() -> None:
+    elsewhere = re.compile(
+        r"/(root|work|home/(?!agent\b)[a-z]+|Users/[a-z]+|mnt/[a-z]+)/"
+        r"|\b(pypi\.org|pythonhosted\.org|npmjs\.(org|com)|deb\.debian\.org|archive\.ubuntu\.com)\b"
+    )
+    found = {name(path): match[0] for path, text in texts() if (match := elsewhere.search(text))}
+    assert found == {}
+
+
+def passes_on(handler: ast.ExceptHandler) -> bool:
+    """Whether what it caught is raised again."""
+    return isinstance(last := handler.body[-1], ast.Raise) and last.exc is None
+
+
+@pytest.mark.promise("style:broad_except")
+def test_a_broad_except_says_why_and_a_bare_one_does_not_exist() -> None:
+    unexplained: list[str] = []
+    for path in source_modules():
+        text = path.read_text(encoding="utf-8").splitlines()
+        for node in ast.walk(ast.parse("\n".join(text))):
+            if not isinstance(node, ast.ExceptHandler) or passes_on(node):
+                continue
+            broad = isinstance(node.type, ast.Name) and node.type.id in {"Exception", "BaseException"}
+            explained = any("#" in line for line in text[node.lineno - 2 : node.body[0].lineno])
+            if node.type is None or (broad and not explained):
+                unexplained.append(f"{name(path)}:{node.lineno}")
+    assert unexplained == []
