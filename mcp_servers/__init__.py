@@ -7,6 +7,7 @@ in-process sandbox calls it directly, the MCP doors (stdio, streamable HTTP) cal
 from mcp_servers._backend import Backend
 from mcp_servers._context import CallContext, ProgressSink
 from mcp_servers._limits import TableLimits
+from mcp_servers._nearest import did_you_mean
 from mcp_servers._result import Image, Output, Part, ResourceLink, Text, ToolError, ToolResult
 from mcp_servers._session import Session
 from mcp_servers._sessions import DefaultSession, Sessions
@@ -34,5 +35,6 @@ __all__ = [
     "ToolError",
     "ToolResult",
     "ToolTable",
+    "did_you_mean",
     "tool",
 ]

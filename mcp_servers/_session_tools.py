@@ -1,4 +1,4 @@
-"""The tools that every server has: start, fork, end and list sessions."""
+"""The tools that every server has: start, extend, fork, end and list sessions."""
 
 from typing import Annotated
 
@@ -94,6 +94,32 @@ class SessionTools(Backend):
         Use it to work on something separately. End it with session_end when it is no longer needed.
         """
         session = await self._sessions.start(context.principal, backends=backends or (), settings=settings)
+        return Started(session=session.handle, backends=list(session.live))
+
+    @tool(destructive=False, verb="add", title="Add backends to a session", interjects=True)
+    async def add_backends(
+        self,
+        session: Session,
+        settings: Annotated[
+            dict[str, dict[str, object]],
+            Field(description="Backends to make ready, each with its settings (may be empty)."),
+        ],
+    ) -> Started:
+        """Make backends ready in a running session; one that is ready and gets new settings begins anew.
+
+        Also keeps the session from ending for want of use. Without this, a backend is made ready at first use.
+        """
+        await self._sessions.add(session, settings)
+        return Started(session=session.handle, backends=list(session.live))
+
+    @tool(verb="remove", title="Remove backends from a session", interjects=True)
+    async def remove_backends(
+        self,
+        session: Session,
+        backends: Annotated[list[str], Field(description="Backends to end in the session.")],
+    ) -> Started:
+        """End backends in a running session: what they hold there is given back. The session's files stay."""
+        await self._sessions.remove(session, backends)
         return Started(session=session.handle, backends=list(session.live))
 
     @tool(destructive=False, verb="fork", title="Fork a session", interjects=True)

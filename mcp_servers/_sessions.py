@@ -113,6 +113,35 @@ class Sessions:
             await backend.initialize(session, {**self._settings.get(backend.name, {}), **own})
             session.live[backend.name] = None
 
+    async def add(self, session: Session, settings: Mapping[str, Mapping[str, object]]) -> None:
+        """Make backends live in a running session, each with its settings; with new ones it begins anew.
+
+        :raises ToolFailure: `bad_arguments` for an unknown backend.
+        """
+        backends = [self._backend(name) for name in settings]
+        await self.remove(session, [name for name, own in settings.items() if own and name in session.live])
+        await session.gate.enter()
+        try:
+            with session.cancelled_at_end():
+                session.settings = {
+                    **session.settings,
+                    **{name: own for name, own in settings.items() if own},
+                }
+                for backend in backends:
+                    await self.make_live(session, backend)
+        finally:
+            session.gate.leave()
+
+    async def remove(self, session: Session, backends: Iterable[str]) -> None:
+        """Clean backends up in a running session, after its running calls; a later call makes them live anew."""
+        names = [name for name in backends if name in session.live]
+        if not names:
+            return
+        async with session.gate.alone():
+            for name in names:
+                del session.live[name]
+                await self._clean(session, self._backends[name])
+
     async def fork(self, session: Session) -> tuple[Session, tuple[str, ...]]:
         """An independent copy that belongs to the same principal, and what could not be carried.
 
