@@ -1,0 +1,145 @@
+"""Settings are read from all their sources, and what can't be used is one clear line."""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import Field
+
+from agentflow.errors import ConfigurationError
+from agentflow.settings import Section, Settings, load_settings
+
+
+class Limits(Section):
+    """A section of the settings."""
+
+    depth: int = 3
+    wall_seconds: float | None = 60.0
+
+
+class Program(Settings):
+    """The settings of a program that exists only here."""
+
+    name: str = "none"
+    limits: Limits = Limits()
+    models: dict[str, Limits] = Field(default_factory=dict[str, Limits])
+    tags: tuple[str, ...] = ()
+
+
+@pytest.fixture(autouse=True)
+def clean(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def write(name: str, text: str) -> Path:
+    path = Path(name)
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+@pytest.mark.promise("settings:sources")
+def test_a_later_source_wins_over_an_earlier_one_and_keeps_what_it_does_not_name(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    file = write("run.yaml", "name: file\nlimits: {depth: 1, wall_seconds: 1}\ntags: [file]\n")
+    assert load_settings(Program, file).name == "file"
+    write(".env", "AGENTFLOW_NAME=dotenv\nAGENTFLOW_LIMITS__DEPTH=2\nUNRELATED=1\n")
+    assert load_settings(Program, file).name == "dotenv"
+    monkeypatch.setenv("AGENTFLOW_NAME", "environment")
+    assert load_settings(Program, file).name == "environment"
+    settings = load_settings(Program, file, ["name=word", "limits.wall_seconds=null"])
+    assert settings == Program(name="word", limits=Limits(depth=2, wall_seconds=None), tags=("file",))
+
+
+@pytest.mark.promise("settings:sources")
+def test_settings_made_directly_take_nothing_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AGENTFLOW_NAME", "environment")
+    assert Program().name == "none"
+
+
+@pytest.mark.promise("settings:sources")
+def test_json_and_yaml_files_say_the_same() -> None:
+    yaml = write("run.yaml", "limits:\n  depth: 7\ntags: [a, b]\n")
+    json = write("run.json", '{"limits": {"depth": 7}, "tags": ["a", "b"]}')
+    assert load_settings(Program, yaml) == load_settings(Program, json)
+    assert load_settings(Program, write("empty.yaml", "# nothing\n")) == Program()
+
+
+@pytest.mark.promise("settings:overrides")
+def test_words_set_values_lists_and_mappings() -> None:
+    settings = load_settings(
+        Program, overrides=["name=a=b", "limits.depth=5", "tags=[x, 'y z']", "models.big={depth: 9}"]
+    )
+    assert settings.name == "a=b"
+    assert settings.limits.depth == 5
+    assert settings.tags == ("x", "y z")
+    assert settings.models == {"big": Limits(depth=9)}
+
+
+@pytest.mark.promise("settings:overrides")
+@given(
+    name=st.text(st.characters(exclude_categories=["Cs"])).filter(
+        lambda text: text != "null" and text[:1] not in "[{"
+    )
+)
+def test_a_word_is_taken_as_it_stands(name: str) -> None:
+    assert load_settings(Program, overrides=[f"name={name}"], dotenv=None).name == name
+
+
+@pytest.mark.promise("settings:references")
+def test_references_are_filled_from_the_environment_and_dotenv(monkeypatch: pytest.MonkeyPatch) -> None:
+    write(".env", "FROM_DOTENV=d\nBOTH=dotenv\n")
+    monkeypatch.setenv("BOTH", "environment")
+    monkeypatch.setenv("EMPTY", "")
+    file = write(
+        "run.yaml", "tags: ['${FROM_DOTENV}${BOTH}', '${NONE:-x}', '${EMPTY:-y}', '${EMPTY}', '$${BOTH}', $5]"
+    )
+    assert load_settings(Program, file).tags == ("denvironment", "x", "y", "", "${BOTH}", "$5")
+
+
+@pytest.mark.promise("settings:one_line")
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("limits: {dept: 1}", "run.yaml: limits.dept is unknown; did you mean depth?"),
+        ("models: {big: {dept: 1}}", "run.yaml: models.big.dept is unknown; did you mean depth?"),
+        ("zzz: 1", "run.yaml: zzz is unknown; known here: limits, models, name, tags"),
+        ("limits: {depth: many}", "run.yaml: limits.depth: input should be a valid integer"),
+        ("zzz: 1\nyyy: 2", "(and 1 more)"),
+        ("name: ${NOWHERE}", "run.yaml: name: ${NOWHERE} is not set; set it, or write ${NOWHERE:-default}"),
+        ("- 1", "run.yaml: holds no mapping; write `key: value` lines"),
+        ("a: [", "run.yaml:1: not YAML"),
+    ],
+)
+def test_what_a_file_can_not_say_is_one_line_that_tells_where_and_how_to_mend_it(
+    text: str, message: str
+) -> None:
+    with pytest.raises(ConfigurationError) as raised:
+        load_settings(Program, write("run.yaml", text))
+    assert message in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.promise("settings:one_line")
+def test_the_source_of_a_wrong_value_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ConfigurationError, match=r"^key=value: limits\.depth: input"):
+        load_settings(Program, overrides=["limits.depth=deep"])
+    with pytest.raises(ConfigurationError, match=r"^depth: not an override; write key=value"):
+        load_settings(Program, overrides=["depth"])
+    with pytest.raises(ConfigurationError, match="neither a list"):
+        load_settings(Program, overrides=["tags=[a"])
+    with pytest.raises(ConfigurationError, match=r"nowhere\.yaml: no such file"):
+        load_settings(Program, "nowhere.yaml")
+    with pytest.raises(ConfigurationError, match=r"broken\.json:1: not JSON"):
+        load_settings(Program, write("broken.json", "{"))
+    monkeypatch.setenv("AGENTFLOW_LIMITS__DEPTH", "deep")
+    with pytest.raises(ConfigurationError, match=r"^environment: limits\.depth: input"):
+        load_settings(Program)
+
+
+@pytest.mark.promise("settings:one_line")
+def test_a_message_does_not_repeat_a_value_that_may_be_a_secret() -> None:
+    with pytest.raises(ConfigurationError) as raised:
+        load_settings(Program, overrides=["limits.depth=sk-secret"])
+    assert "sk-secret" not in str(raised.value)

@@ -1,0 +1,74 @@
+"""Logs are one line each, carry fields, and hold no secrets."""
+
+import io
+import json
+import logging
+from collections.abc import Iterator
+
+import pytest
+
+from agentflow.telemetry import configure_logging, get_logger
+
+
+@pytest.fixture
+def stream() -> Iterator[io.StringIO]:
+    root = logging.getLogger()
+    handlers, level = root.handlers, root.level
+    yield io.StringIO()
+    root.handlers, root.level = handlers, level
+
+
+@pytest.mark.promise("telemetry:lines")
+def test_an_event_is_one_json_line_with_its_fields(stream: io.StringIO) -> None:
+    configure_logging(stream=stream)
+    get_logger("agentflow.x").info("session started", backend="bash\nzsh", count=3)
+    event = json.loads(stream.getvalue())
+    assert stream.getvalue().count("\n") == 1
+    assert (event["event"], event["backend"], event["count"]) == ("session started", "bash\nzsh", 3)
+    assert (event["level"], event["logger"]) == ("info", "agentflow.x")
+
+
+@pytest.mark.promise("telemetry:lines")
+def test_logs_of_other_libraries_look_the_same(stream: io.StringIO) -> None:
+    configure_logging(stream=stream)
+    logging.getLogger("elsewhere").warning("%d things", 2, extra={"where": "there"})
+    event = json.loads(stream.getvalue())
+    assert (event["event"], event["where"], event["logger"]) == ("2 things", "there", "elsewhere")
+
+
+@pytest.mark.promise("telemetry:lines")
+def test_an_exception_stays_on_the_line_of_its_event(stream: io.StringIO) -> None:
+    configure_logging(stream=stream)
+    try:
+        raise ValueError("odd")
+    except ValueError:
+        get_logger("agentflow.x").exception("failed")
+    assert stream.getvalue().count("\n") == 1
+    assert "ValueError: odd" in json.loads(stream.getvalue())["exception"]
+
+
+@pytest.mark.promise("telemetry:lines")
+def test_words_are_for_people(stream: io.StringIO) -> None:
+    configure_logging(stream=stream, json=False)
+    get_logger("agentflow.x").info("session started", backend="bash")
+    assert "session started" in stream.getvalue()
+    assert not stream.getvalue().startswith("{")
+
+
+@pytest.mark.promise("telemetry:level")
+def test_what_is_less_important_than_asked_for_is_not_said(stream: io.StringIO) -> None:
+    configure_logging("warning", stream=stream)
+    get_logger("agentflow.x").info("not this")
+    get_logger("agentflow.x").warning("but this")
+    assert json.loads(stream.getvalue())["event"] == "but this"
+
+
+@pytest.mark.promise("telemetry:secrets")
+def test_fields_that_are_secrets_are_masked_and_others_are_not(stream: io.StringIO) -> None:
+    configure_logging(stream=stream)
+    get_logger("agentflow.x").info(
+        "call", token="t-1", api_key="k-1", Authorization="Bearer b-1", tokens=7, key="a"
+    )
+    assert not any(secret in stream.getvalue() for secret in ("t-1", "k-1", "b-1"))
+    event = json.loads(stream.getvalue())
+    assert (event["tokens"], event["key"]) == (7, "a")
