@@ -1,0 +1,205 @@
+"""What a run shows besides text: plots, tables, rich representations. Runs inside a session.
+
+Heavy libraries are only looked up in `sys.modules`: what the user's code has not imported can't be shown.
+"""
+
+import binascii
+import json
+import sys
+from collections.abc import Callable
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder
+from io import BytesIO
+from types import ModuleType
+from typing import TypeVar, cast
+
+from runtimes.process._tables import TABLE_MIME, Foreign, table_of
+
+__all__ = ["Displays"]
+
+T = TypeVar("T")
+
+MIB = 1024 * 1024
+COUNT = 64
+BYTES = 24 * MIB
+
+# From the richest to the plainest: an object is shown once, in the best form that it offers.
+_METHODS = (
+    ("_repr_png_", "image/png"),
+    ("_repr_jpeg_", "image/jpeg"),
+    ("_repr_svg_", "image/svg+xml"),
+    ("_repr_html_", "text/html"),
+    ("_repr_markdown_", "text/markdown"),
+    ("_repr_latex_", "text/latex"),
+)
+
+# User code may replace the attributes of the json module.
+_to_json = json.JSONEncoder(allow_nan=False).encode
+
+
+class Displays:
+    """Collects what one run after the other shows."""
+
+    def __init__(self) -> None:
+        self._shown: list[dict[str, str]] = []
+        self._bytes = 0
+        self._drawn: list[object] = []
+        _on_pyplot(self._take_over_show)
+
+    def add(self, mime: str, data: bytes) -> None:
+        """Show data of a type, within the limits on number and size."""
+        if len(self._shown) >= COUNT:
+            return
+        if self._bytes + len(data) > BYTES:
+            mime, data = "text/plain", f"({mime} of {len(data)} bytes left out: too much to show)".encode()
+        self._bytes += len(data)
+        self._shown.append({"mime": mime, "data": binascii.b2a_base64(data, newline=False).decode()})
+
+    def add_json(self, mime: str, value: object) -> None:
+        """Show structured data."""
+        self.add(mime, _to_json(value).encode())
+
+    def display(self, *values: object, **options: object) -> None:
+        """Show values in their richest form; the options of notebooks are accepted and ignored."""
+        for value in values:
+            if not self.show(value):
+                self.add("text/plain", repr(value).encode("utf-8", "backslashreplace"))
+
+    def show(self, value: object) -> bool:
+        """Show a value in its richest form, if it has one."""
+        table = _attempt(lambda: table_of(value))
+        if table is not None:
+            self.add_json(TABLE_MIME, table)
+            return True
+        if _is_figure(value):
+            self._draw(value)
+            return True
+        bundle = _rich(value)
+        for mime, data in bundle.items():
+            self.add(mime, data)
+        return bool(bundle)
+
+    def show_figures(self) -> None:
+        """Show every open figure that was not shown yet, and close them all."""
+        pyplot: Foreign = sys.modules.get("matplotlib.pyplot")
+        if pyplot is None:
+            return
+        try:
+            for number in pyplot.get_fignums():
+                figure = pyplot.figure(number)
+                if not any(figure is drawn for drawn in self._drawn):
+                    self._draw(figure)
+        finally:
+            pyplot.close("all")
+
+    def take(self) -> list[dict[str, str]]:
+        """What was shown since the last time, each with its `mime` and base64 `data`."""
+        shown, self._shown, self._bytes = self._shown, [], 0
+        self._drawn.clear()
+        return shown
+
+    def _draw(self, figure: Foreign) -> None:
+        # A figure without axes has nothing to crop to.
+        tight = {"bbox_inches": "tight"} if figure.axes else {}
+        picture = BytesIO()
+        figure.savefig(picture, format="png", **tight)
+        self._drawn.append(figure)
+        self.add("image/png", picture.getvalue())
+
+    def _take_over_show(self, pyplot: ModuleType) -> None:
+        # A plain function: pyplot sets attributes on it.
+        def show(*args: object, **options: object) -> None:
+            self.show_figures()
+
+        vars(pyplot)["show"] = show
+
+
+def _is_figure(value: object) -> bool:
+    figure = getattr(sys.modules.get("matplotlib.figure"), "Figure", None)
+    return isinstance(figure, type) and isinstance(value, figure)
+
+
+def _rich(value: object) -> dict[str, bytes]:
+    bundle = _attempt(lambda: _bundle(value))
+    if bundle:
+        return bundle
+    for method, mime in _METHODS:
+        data = _attempt(lambda name=method, of=mime: _encoded(of, _call(value, name)))
+        if data is not None:
+            return {mime: data}
+    return {}
+
+
+def _bundle(value: object) -> dict[str, bytes]:
+    bundle = _call(value, "_repr_mimebundle_")
+    if not isinstance(bundle, dict):
+        return {}
+    forms = cast("dict[object, object]", bundle)
+    encoded = {str(mime): _encoded(str(mime), data) for mime, data in forms.items() if mime != "text/plain"}
+    return {mime: data for mime, data in encoded.items() if data is not None}
+
+
+def _call(value: object, method: str) -> object:
+    # Looked up on the type: classes themselves and objects that answer to every name have no such method.
+    found = getattr(type(value), method, None)
+    data: object = found(value) if callable(found) else None
+    # Beside the data there can be metadata, which only notebooks use.
+    if isinstance(data, tuple):
+        return cast("tuple[object, ...]", data)[0]
+    return data
+
+
+def _encoded(mime: str, data: object) -> bytes | None:
+    if data is None or isinstance(data, bytes):
+        return data
+    if isinstance(data, str) and mime.startswith("image/") and not mime.endswith("+xml"):
+        return binascii.a2b_base64(data)
+    text = data if isinstance(data, str) else _to_json(data)
+    return text.encode("utf-8", "backslashreplace")
+
+
+def _attempt(make: Callable[[], T]) -> T | None:
+    try:
+        return make()
+    except Exception:
+        # A broken rich representation is the user's; the next plainer form is shown instead.
+        return None
+
+
+class _PyplotFinder(MetaPathFinder):
+    """Calls back once, when `matplotlib.pyplot` has been imported."""
+
+    def __init__(self, then: Callable[[ModuleType], None]) -> None:
+        self._then = then
+
+    def find_spec(self, fullname: str, path: Foreign, target: ModuleType | None = None) -> ModuleSpec | None:
+        if fullname != "matplotlib.pyplot":
+            return None
+        spec = PathFinder.find_spec(fullname, path, target)
+        if spec is not None and spec.loader is not None:
+            spec.loader = _Loader(spec.loader, self._then)
+        return spec
+
+
+class _Loader(Loader):
+    def __init__(self, loader: Loader, then: Callable[[ModuleType], None]) -> None:
+        self._loader = loader
+        self._then = then
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        return self._loader.create_module(spec)
+
+    def exec_module(self, module: ModuleType) -> None:
+        self._loader.exec_module(module)
+        self._then(module)
+
+    def __getattr__(self, name: str) -> Foreign:
+        return getattr(self._loader, name)
+
+
+def _on_pyplot(then: Callable[[ModuleType], None]) -> None:
+    pyplot = sys.modules.get("matplotlib.pyplot")
+    if pyplot is not None:
+        then(pyplot)
+    else:
+        sys.meta_path.insert(0, _PyplotFinder(then))

@@ -1,0 +1,70 @@
+"""How an exception of user code is told: its type, message and traceback. Runs inside a session."""
+
+import traceback
+from collections.abc import Collection
+from types import TracebackType
+
+__all__ = ["describe_error", "printable"]
+
+TEXT = 40_000
+
+
+def describe_error(error: BaseException, own: Collection[str], cells: Collection[str]) -> dict[str, str]:
+    """What happened, with the frames of user code and of the libraries that it called.
+
+    `own` are the source files of the runtime, which are left out; `cells` are the names of the user's sources.
+    """
+    kind = _name(error)
+    try:
+        return {"type": kind, "message": _message(error), "traceback": _traceback(error, own, cells)}
+    except BaseException:
+        # User code can break what formatting needs (and interrupt it): the type alone is still a result.
+        return {"type": kind, "message": "", "traceback": f"{kind} (its traceback could not be formatted)\n"}
+
+
+def printable(text: str, limit: int = TEXT) -> str:
+    """Text that is valid UTF-8, cut in the middle where it is longer than the limit."""
+    if len(text) > limit:
+        half = limit // 2
+        text = f"{text[:half]}\n… {len(text) - 2 * half} characters left out …\n{text[-half:]}"
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
+def _name(error: BaseException) -> str:
+    return str(type.__dict__["__name__"].__get__(type(error)))
+
+
+def _message(error: BaseException) -> str:
+    try:
+        return printable(str(error))
+    except Exception:
+        # A broken `__str__` is the user's.
+        return "<its message could not be read: __str__ failed>"
+
+
+def _traceback(error: BaseException, own: Collection[str], cells: Collection[str]) -> str:
+    start = _first_user_frame(error.__traceback__, cells)
+    told = traceback.TracebackException(type(error), error, start, compact=True)
+    _leave_out(told, own)
+    alone = not told.stack and told.__cause__ is None and told.__context__ is None
+    lines = told.format_exception_only() if alone else told.format()
+    return printable("".join(lines))
+
+
+def _first_user_frame(frame: TracebackType | None, cells: Collection[str]) -> TracebackType | None:
+    start = frame
+    while start is not None and start.tb_frame.f_code.co_filename not in cells:
+        start = start.tb_next
+    return start or frame
+
+
+def _leave_out(told: traceback.TracebackException, own: Collection[str]) -> None:
+    waiting, seen = [told], set[int]()
+    while waiting:
+        current = waiting.pop()
+        if id(current) in seen:
+            continue
+        seen.add(id(current))
+        current.stack[:] = [frame for frame in current.stack if frame.filename not in own]
+        linked = (current.__cause__, current.__context__, *(current.exceptions or ()))
+        waiting.extend(link for link in linked if link is not None)

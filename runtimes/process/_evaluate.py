@@ -1,0 +1,204 @@
+"""The evaluator: runs source text in one lasting namespace, as a notebook does. Runs inside a session.
+
+It is imported into a warm interpreter that then forks, so it and its neighbours (`_displays`, `_tables`,
+`_variables`, `_errors`, `_sql`) need the standard library only.
+"""
+
+import ast
+import builtins
+import io
+import linecache
+import sys
+from collections.abc import Coroutine
+from itertools import islice
+from types import CodeType, ModuleType
+from typing import NoReturn
+
+from runtimes.process import _displays, _errors, _sql, _tables, _variables
+from runtimes.process._displays import Displays
+from runtimes.process._errors import describe_error, printable
+from runtimes.process._sql import run_sql
+from runtimes.process._tables import TABLE_MIME, Foreign
+from runtimes.process._variables import describe_variables
+
+__all__ = ["SESSION_MODULE", "VARIABLES_MIME", "Evaluator"]
+
+SESSION_MODULE = "_agentflow_session"
+"""The module through which tools reach the evaluator from inside: `import _agentflow_session`."""
+
+VARIABLES_MIME = "application/vnd.agentflow.variables+json"
+"""The type of a list of variables, as `_agentflow_session.show_variables()` shows it."""
+
+VALUE_LENGTH = 1_000_000
+VALUE_ITEMS = 20_000
+_VALUE = "__agentflow_value__"
+_AWAITABLE = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
+
+_SHARED = builtins.__dict__
+
+_OWN_FILES = frozenset(
+    str(module.__file__) for module in (sys.modules[__name__], _displays, _errors, _sql, _tables, _variables)
+)
+
+
+class Evaluator:
+    """One Python session: a `__main__` module whose names last from run to run."""
+
+    def __init__(self) -> None:
+        self._main = ModuleType("__main__")
+        self._cells: dict[str, tuple[int, None, list[str], str]] = {}
+        self._future_flags = 0
+        self._displays = Displays()
+        self._replaced: dict[str, Foreign] = {}
+        sys.modules["__main__"] = self._main
+        _SHARED.update(display=self._displays.display, exit=_leave, quit=_leave)
+        self._builtins = _SHARED.copy()
+        self._offer_to_tools()
+
+    @property
+    def namespace(self) -> dict[str, Foreign]:
+        """The session's variables."""
+        return vars(self._main)
+
+    def run(self, source: str, filename: str) -> dict[str, object]:
+        """Run source text; `filename` names it in tracebacks and must be new for each run.
+
+        The result can be written as JSON: `value` (the `repr` of a last expression that is not `None`),
+        `error` (`type`, `message`, `traceback`) and `displays` (each a `mime` type and base64 `data`). What the
+        code prints goes where `sys.stdout` and `sys.stderr` lead.
+        """
+        self._restore()
+        value, error = self._guarded_run(source, filename)
+        try:
+            self._displays.show_figures()
+        except BaseException as failure:
+            # A figure that can't be drawn is the user's error, as is an interrupt while it is drawn.
+            error = error or self._describe(failure)
+        self.namespace.pop(_VALUE, None)
+        _flush()
+        return {"value": value, "error": error, "displays": self._displays.take()}
+
+    def variables(self) -> list[dict[str, str]]:
+        """Name, type and summary of each public variable, sorted by name."""
+        return describe_variables(self.namespace)
+
+    def _guarded_run(self, source: str, filename: str) -> tuple[str | None, dict[str, str] | None]:
+        try:
+            return self._show(self._execute(self._compile(source, filename))), None
+        except SystemExit as stop:
+            return None, None if stop.code in (None, 0) else self._describe(stop)
+        except BaseException as error:
+            # The boundary between user code and the session, which goes on whatever the code raised.
+            return None, self._describe(error)
+
+    def _compile(self, source: str, filename: str) -> CodeType:
+        lines = source.splitlines(keepends=True)
+        self._cells[filename] = linecache.cache[filename] = (len(source), None, lines, filename)
+        flags = self._future_flags | _AWAITABLE
+        tree = compile(source, filename, "exec", flags | ast.PyCF_ONLY_AST, dont_inherit=True)
+        last = tree.body[-1] if tree.body else None
+        if isinstance(last, ast.Expr) and not _ends_with_semicolon(lines, last):
+            kept = ast.Assign(targets=[ast.Name(id=_VALUE, ctx=ast.Store())], value=last.value)
+            tree.body[-1] = ast.fix_missing_locations(ast.copy_location(kept, last))
+        code = compile(tree, filename, "exec", flags, dont_inherit=True)
+        # As in an interactive interpreter, `from __future__ import …` holds for the runs that follow.
+        self._future_flags |= code.co_flags & _FUTURE_FLAGS
+        return code
+
+    def _execute(self, code: CodeType) -> object:
+        self.namespace.pop(_VALUE, None)
+        # What user code replaces among the builtins holds for user code only.
+        _SHARED.update(self._replaced)
+        try:
+            _await(eval(code, self.namespace))
+        finally:
+            own = self._builtins
+            self._replaced = {name: value for name, value in _SHARED.items() if own.get(name) is not value}
+            _SHARED.update(own)
+        return self.namespace.pop(_VALUE, None)
+
+    def _show(self, value: object) -> str | None:
+        if value is None:
+            return None
+        self.namespace["_"] = value
+        self._displays.show(value)
+        return printable(_bounded_repr(value), VALUE_LENGTH)
+
+    def _describe(self, error: BaseException) -> dict[str, str]:
+        linecache.cache.update(self._cells)
+        return describe_error(error, _OWN_FILES, self._cells)
+
+    def _restore(self) -> None:
+        """Undo what would make the next run unusable: a replaced `__main__`, closed or removed streams."""
+        sys.modules["__main__"] = self._main
+        for name, descriptor in (("stdout", 1), ("stderr", 2)):
+            stream = getattr(sys, name, None)
+            if stream is None or getattr(stream, "closed", False):
+                binary = io.FileIO(descriptor, "w", closefd=False)
+                setattr(sys, name, io.TextIOWrapper(io.BufferedWriter(binary), "utf-8", line_buffering=True))
+
+    def _offer_to_tools(self) -> None:
+        module = ModuleType(SESSION_MODULE)
+        vars(module).update(show_variables=self._show_variables, sql=self._sql)
+        sys.modules[SESSION_MODULE] = module
+
+    def _show_variables(self) -> None:
+        self._displays.add_json(VARIABLES_MIME, self.variables())
+
+    def _sql(self, query: str, rows: int) -> None:
+        self._displays.add_json(TABLE_MIME, run_sql(query, rows, self.namespace))
+
+
+def _await(awaitable: Coroutine[object, object, object] | None) -> None:
+    if awaitable is not None:
+        import asyncio
+
+        # A loop for each run: none is left behind whose descriptors a fork would share.
+        with asyncio.Runner() as runner:
+            runner.run(awaitable)
+
+
+def _leave(code: object = None) -> NoReturn:
+    """End this run. The session goes on."""
+    raise SystemExit(code)
+
+
+def _ends_with_semicolon(lines: list[str], last: ast.Expr) -> bool:
+    rest = "".join(lines[(last.end_lineno or 1) - 1 :]).encode()[last.end_col_offset or 0 :]
+    return rest.lstrip().startswith(b";")
+
+
+def _bounded_repr(value: object) -> str:
+    kind = type(value)
+    if kind in (str, bytes, list, tuple, set, frozenset, dict):
+        collection: Foreign = value
+        limit = VALUE_LENGTH if kind in (str, bytes) else VALUE_ITEMS
+        if len(collection) > limit:
+            head = collection[:limit] if kind in (str, bytes) else _head(collection, limit)
+            return f"{head!r}\n… {len(collection) - limit} more"
+    return repr(value)
+
+
+def _head(collection: Foreign, limit: int) -> object:
+    return type(collection)(islice(getattr(collection, "items", collection.__iter__)(), limit))
+
+
+def _flush() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except Exception:
+            # The user's own stream, or one whose reader is gone.
+            continue
+
+
+def _future_flags() -> int:
+    import __future__
+
+    flags = 0
+    for name in __future__.all_feature_names:
+        flags |= getattr(__future__, name).compiler_flag
+    return flags
+
+
+_FUTURE_FLAGS = _future_flags()

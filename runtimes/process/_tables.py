@@ -1,0 +1,141 @@
+"""Data frames and query results as bounded, structured tables. Runs inside a session; looks, never imports.
+
+A table is a plain dictionary: `columns` (each with `name` and `dtype`), `rows` (lists of JSON values, at most
+the limit), `total_rows` (`None` where counting would mean running a query again), `total_columns`.
+"""
+
+import math
+import sys
+from collections.abc import Iterable, Sequence
+from decimal import Decimal
+from itertools import islice
+from typing import Any, TypeAlias, cast
+
+__all__ = ["TABLE_MIME", "Foreign", "build_table", "is_tabular", "table_of"]
+
+Foreign: TypeAlias = Any
+"""An object of a library that is not imported here, or of the user's: what it can do shows when it is tried."""
+
+TABLE_MIME = "application/vnd.agentflow.table+json"
+"""The type of a table shown by a run."""
+
+ROWS = 200
+COLUMNS = 200
+TEXT = 2_000
+ITEMS = 50
+DEPTH = 4
+WIDEST_INTEGER = 63
+
+_KINDS = (
+    ("pandas", "DataFrame"),
+    ("pandas", "Series"),
+    ("pyarrow", "Table"),
+    ("pyarrow", "RecordBatch"),
+    ("duckdb", "DuckDBPyRelation"),
+)
+
+
+def is_tabular(value: object) -> bool:
+    """Whether `table_of` can show it: a data frame or series of pandas, an Arrow table, a DuckDB relation."""
+    return _kind(value) is not None
+
+
+def table_of(value: object, rows: int = ROWS) -> dict[str, object] | None:
+    """The first rows of a data frame, series, Arrow table or DuckDB relation; `None` for anything else."""
+    match _kind(value):
+        case ("pandas", "DataFrame"):
+            return _from_pandas(value, rows)
+        case ("pandas", "Series"):
+            series: Foreign = value
+            return _from_pandas(series.to_frame("value" if series.name is None else series.name), rows)
+        case ("pyarrow", _):
+            return _from_arrow(value, rows)
+        case ("duckdb", _):
+            return _from_duckdb(value, rows)
+        case _:
+            return None
+
+
+def build_table(
+    columns: Sequence[tuple[str, str]], rows: Iterable[Sequence[object]], limit: int, total: int | None
+) -> dict[str, object]:
+    """A table of at most `limit` rows. `total` is taken from the rows where they end within the limit."""
+    found = list(islice(rows, limit + 1))
+    if len(found) <= limit:
+        total = len(found) if total is None else total
+    return {
+        "columns": [{"name": name, "dtype": dtype} for name, dtype in columns[:COLUMNS]],
+        "rows": [[_cell(value) for value in row[:COLUMNS]] for row in found[:limit]],
+        "total_rows": total,
+        "total_columns": len(columns),
+    }
+
+
+def _kind(value: object) -> tuple[str, str] | None:
+    for module, name in _KINDS:
+        found = getattr(sys.modules.get(module), name, None)
+        if isinstance(found, type) and isinstance(value, found):
+            return module, name
+    return None
+
+
+def _from_pandas(frame: Foreign, limit: int) -> dict[str, object]:
+    index = frame.index
+    counted = type(index).__name__ == "RangeIndex" and index.start == 0 and index.step == 1
+    head = frame.iloc[:limit, :COLUMNS]
+    if not counted:
+        head = head.reset_index(allow_duplicates=True)
+    columns = [(str(name), str(dtype)) for name, dtype in zip(head.columns, head.dtypes, strict=True)]
+    table = build_table(columns, head.itertuples(index=False, name=None), limit, len(frame))
+    return {**table, "total_columns": frame.shape[1] + (0 if counted else index.nlevels)}
+
+
+def _from_arrow(table: Foreign, limit: int) -> dict[str, object]:
+    columns = [(str(field.name), str(field.type)) for field in table.schema]
+    parts = [column.to_pylist() for column in table.slice(0, limit).columns[:COLUMNS]]
+    rows = list(zip(*parts, strict=True))
+    return {**build_table(columns, rows, limit, None), "total_rows": table.num_rows}
+
+
+def _from_duckdb(relation: Foreign, limit: int) -> dict[str, object]:
+    columns = list(zip(map(str, relation.columns), map(str, relation.types), strict=True))
+    return build_table(columns, relation.limit(limit + 1).fetchall(), limit, None)
+
+
+def _cell(value: Foreign, depth: int = 0) -> object:
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, str):
+        return _cut(value)
+    if isinstance(value, int):
+        return int(value) if value.bit_length() <= WIDEST_INTEGER else _cut(str(value))
+    if isinstance(value, float):
+        return float(value) if math.isfinite(value) else None if math.isnan(value) else str(float(value))
+    if isinstance(value, Decimal):
+        exact = value.is_finite() and Decimal(repr(float(value))) == value
+        return float(value) if exact else str(value)
+    if isinstance(value, bytes | bytearray):
+        return _cut(value[: TEXT // 2].hex(" "))
+    return _nested_cell(value, depth) if depth < DEPTH else _cut(str(value))
+
+
+def _nested_cell(value: Foreign, depth: int) -> object:
+    if isinstance(value, dict):
+        pairs = islice(cast("dict[object, object]", value).items(), ITEMS)
+        return {_cut(str(key)): _cell(item, depth + 1) for key, item in pairs}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [_cell(item, depth + 1) for item in islice(cast("Iterable[object]", value), ITEMS)]
+    if type(value).__name__ in {"NAType", "NaTType"}:
+        return None
+    if hasattr(value, "isoformat"):
+        return str(value.isoformat())
+    if type(value).__module__ == "numpy":
+        plain = value.tolist()
+        if type(plain) is not type(value):
+            return _cell(plain, depth + 1)
+    return _cut(str(value))
+
+
+def _cut(text: str) -> str:
+    clean = str(text) if len(text) <= TEXT else f"{text[:TEXT]}… ({len(text)} characters)"
+    return clean.encode("utf-8", "backslashreplace").decode()
