@@ -78,6 +78,11 @@ class Sessions:
         found = (session.shelf.get(uri) for session in self._sessions.values() if session.owner == principal)
         return next((resource for resource in found if resource is not None), None)
 
+    def resources(self, principal: str) -> tuple[Resource, ...]:
+        """All that the principal's sessions keep; what forks share with their parents once."""
+        mine = [session for session in self._sessions.values() if session.owner == principal]
+        return tuple({kept.uri: kept for session in mine for kept in session.shelf}.values())
+
     async def start(
         self,
         principal: str,

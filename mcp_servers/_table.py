@@ -98,6 +98,11 @@ class ToolTable:
         """
         return self._route(name)[0]
 
+    @staticmethod
+    def unknown(name: str, names: Iterable[str]) -> ToolFailure:
+        """The failure of a call to a tool that is not there."""
+        return ToolFailure(ErrorKind.TOOL_NOT_FOUND, f"no tool {name!r}.{did_you_mean(name, names)}")
+
     async def start(self) -> None:
         """Warm up every backend, one after the other."""
         for backend in self.backends.values():
@@ -223,8 +228,7 @@ class ToolTable:
     def _route(self, name: str) -> tuple[Tool, Backend]:
         route = self._routes.get(name)
         if route is None:
-            names = [tool.route if ":" in name else tool.name for tool in self.tools]
-            raise ToolFailure(ErrorKind.TOOL_NOT_FOUND, f"no tool {name!r}.{did_you_mean(name, names)}")
+            raise self.unknown(name, [tool.route if ":" in name else tool.name for tool in self.tools])
         return route
 
     async def _start_instance(self) -> Instance:

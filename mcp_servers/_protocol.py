@@ -1,0 +1,218 @@
+"""The MCP door: the tool table behind the official SDK's server, for every transport and both protocol eras."""
+
+from collections.abc import Callable
+from importlib.metadata import version
+from typing import Any, TypeAlias
+
+import mcp_types as types
+from mcp.server import Server, ServerRequestContext
+from mcp.server.caching import CacheHint
+from mcp.shared.exceptions import MCPError
+from mcp_types.version import MODERN_PROTOCOL_VERSIONS
+
+from agentflow.errors import ToolFailure
+from mcp_servers._content import call_result, resource_contents
+from mcp_servers._context import ProgressSink
+from mcp_servers._progress import relayed
+from mcp_servers._result import ToolError, ToolResult
+from mcp_servers._sessions import DefaultSession
+from mcp_servers._shelf import Resource
+from mcp_servers._table import ToolTable
+from mcp_servers._tool import Tool
+from mcp_servers._turns import Turns
+
+__all__ = ["McpDoor", "RequestContext"]
+
+RequestContext: TypeAlias = ServerRequestContext[Any, Any]
+"""What the SDK tells a handler about the request."""
+
+PAGE = 250
+"""Resources on one page of a listing."""
+
+RESOURCE_NOT_FOUND = -32002
+"""The code of the handshake era; the stateless era says INVALID_PARAMS instead."""
+
+GUIDE = "guide"
+"""The prompt that explains the tools."""
+
+
+class McpDoor:
+    """Serves a tool table, or one backend of it, over MCP."""
+
+    def __init__(
+        self,
+        table: ToolTable,
+        *,
+        principal: Callable[[RequestContext], str],
+        backend: str | None = None,
+        default: DefaultSession | None = None,
+        turns: Turns | None = None,
+    ) -> None:
+        """Make the door.
+
+        :param principal: tells who sent a request.
+        :param backend: serve this backend (and the session tools) only.
+        :param default: the session of clients that name none, where the transport is one client's alone.
+        :param turns: bounds the calls that run at once.
+        """
+        self._table = table
+        self._principal = principal
+        self._default = default
+        self._turns = turns
+        self._tools = {
+            tool.name: tool for tool in table.tools if backend in (None, tool.backend) or _is_general(tool)
+        }
+        listed = [_listed(tool) for tool in self._tools.values()]
+        self._listing = types.ListToolsResult(tools=listed)
+        self._name = backend or "agentflow"
+        self._description = (
+            table.backends[backend].description if backend else "Tools in sandboxes that fork."
+        )
+
+    def server(self) -> "Server[Any]":
+        """The SDK's server, ready for any transport."""
+        schemas = {name: tool.input_schema for name, tool in self._tools.items()}
+        return Server(
+            self._name,
+            version=version("agentflow"),
+            description=self._description,
+            instructions=self._instructions(),
+            cache_hints={
+                "server/discover": CacheHint(ttl_ms=3_600_000, scope="public"),
+                "tools/list": CacheHint(ttl_ms=3_600_000, scope="public"),
+                "prompts/list": CacheHint(ttl_ms=3_600_000, scope="public"),
+                "resources/list": CacheHint(),
+                "resources/read": CacheHint(ttl_ms=3_600_000),
+            },
+            get_tool_input_schema=schemas.get,
+            on_list_tools=self.list_tools,
+            on_call_tool=self.call_tool,
+            on_list_resources=self.list_resources,
+            on_read_resource=self.read_resource,
+            on_list_prompts=self.list_prompts,
+            on_get_prompt=self.get_prompt,
+        )
+
+    async def list_tools(
+        self, context: RequestContext, params: types.PaginatedRequestParams | None
+    ) -> types.ListToolsResult:
+        """Every tool, always in the same order, on one page."""
+        return self._listing
+
+    async def call_tool(
+        self, context: RequestContext, params: types.CallToolRequestParams
+    ) -> types.CallToolResult:
+        """Call a tool. A failure is a result with `isError` and its kind, so that a model sees it."""
+        if context.meta is None or "progress_token" not in context.meta:
+            return call_result(await self._call(context, params, None))
+        async with relayed(context.session.report_progress) as sink:
+            return call_result(await self._call(context, params, sink))
+
+    async def list_resources(
+        self, context: RequestContext, params: types.PaginatedRequestParams | None
+    ) -> types.ListResourcesResult:
+        """What the caller's sessions keep."""
+        resources = self._table.sessions.resources(self._principal(context))
+        start = _offset(params.cursor if params else None)
+        rest = start + PAGE
+        return types.ListResourcesResult(
+            resources=[_listed_resource(resource) for resource in resources[start:rest]],
+            next_cursor=str(rest) if rest < len(resources) else None,
+        )
+
+    async def read_resource(
+        self, context: RequestContext, params: types.ReadResourceRequestParams
+    ) -> types.ReadResourceResult:
+        """Something that one of the caller's sessions keeps."""
+        resource = self._table.sessions.resource(params.uri, self._principal(context))
+        if resource is None:
+            modern = context.protocol_version in MODERN_PROTOCOL_VERSIONS
+            code = types.INVALID_PARAMS if modern else RESOURCE_NOT_FOUND
+            raise MCPError(code=code, message="Resource not found", data={"uri": params.uri})
+        return types.ReadResourceResult(contents=[resource_contents(resource)])
+
+    async def list_prompts(
+        self, context: RequestContext, params: types.PaginatedRequestParams | None
+    ) -> types.ListPromptsResult:
+        """The one prompt: a guide to the tools."""
+        guide = types.Prompt(
+            name=GUIDE, title="Guide to the tools", description="The tools as text, for any model."
+        )
+        return types.ListPromptsResult(prompts=[guide])
+
+    async def get_prompt(
+        self, context: RequestContext, params: types.GetPromptRequestParams
+    ) -> types.GetPromptResult:
+        """The guide."""
+        if params.name != GUIDE:
+            raise MCPError(
+                code=types.INVALID_PARAMS, message=f"no prompt {params.name!r}; there is {GUIDE!r}"
+            )
+        text = "\n\n".join(tool.prompt() for tool in self._tools.values())
+        return types.GetPromptResult(
+            messages=[types.PromptMessage(role="user", content=types.TextContent(text=text))]
+        )
+
+    async def _call(
+        self, context: RequestContext, params: types.CallToolRequestParams, progress: ProgressSink | None
+    ) -> ToolResult:
+        tool = self._tools.get(params.name)
+        principal = self._principal(context)
+        try:
+            if tool is None:
+                raise self._table.unknown(params.name, self._tools)
+            if self._turns is None or tool.interjects:
+                return await self._run(tool, params, principal, progress)
+            async with self._turns.turn(principal):
+                return await self._run(tool, params, principal, progress)
+        except ToolFailure as failure:
+            return ToolResult(False, failure.data, ToolError(failure.kind, failure.message))
+
+    async def _run(
+        self, tool: Tool, params: types.CallToolRequestParams, principal: str, progress: ProgressSink | None
+    ) -> ToolResult:
+        return await self._table.call(
+            tool.name, params.arguments, principal=principal, session=self._default, progress=progress
+        )
+
+    def _instructions(self) -> str:
+        own = "Calls without `session` work in this connection's own session." if self._default else (
+            "Start a session with session_start and pass its handle as `session`."
+        )  # fmt: skip
+        return f"{self._description} State lives in sessions. {own} session_fork copies a session with all its state."
+
+
+def _is_general(tool: Tool) -> bool:
+    return tool.backend == "session"
+
+
+def _listed(tool: Tool) -> types.Tool:
+    hints = tool.hints
+    return types.Tool(
+        name=tool.name,
+        title=tool.title,
+        description=tool.description,
+        input_schema=tool.input_schema,
+        output_schema=tool.output_schema,
+        annotations=types.ToolAnnotations(
+            title=tool.title,
+            read_only_hint=hints.read_only,
+            destructive_hint=hints.destructive,
+            idempotent_hint=hints.idempotent,
+            open_world_hint=hints.open_world,
+        ),
+    )
+
+
+def _listed_resource(resource: Resource) -> types.Resource:
+    return types.Resource(
+        uri=resource.uri, name=resource.name, mime_type=resource.mime, size=len(resource.data)
+    )
+
+
+def _offset(cursor: str | None) -> int:
+    if cursor is None:
+        return 0
+    if not cursor.isdecimal():
+        raise MCPError(code=types.INVALID_PARAMS, message="Invalid cursor")
+    return int(cursor)
