@@ -1,0 +1,7 @@
+"""`python -m agentflow.demo`."""
+
+import sys
+
+from agentflow.demo import main
+
+sys.exit(main())

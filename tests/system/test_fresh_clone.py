@@ -1,0 +1,58 @@
+"""A fresh clone in a fresh directory needs nothing but Python and make."""
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.behaviour._tree import ROOT
+
+OWN = ("VIRTUAL_ENV", "MAKEFLAGS", "MAKELEVEL", "MFLAGS", "PYTHONPATH", "PYTEST_CURRENT_TEST")
+
+
+@pytest.fixture(scope="module")
+def clone(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What somebody gets who clones this repository now."""
+    place = tmp_path_factory.mktemp("fresh") / "clone"
+    subprocess.run(["git", "clone", "--quiet", str(ROOT), str(place)], check=True)
+    return place
+
+
+def make(place: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run make there, with nothing of this suite's own environment."""
+    environment = {key: value for key, value in os.environ.items() if key not in OWN}
+    return subprocess.run(
+        ["make", *arguments],
+        cwd=place,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        encoding="utf-8",
+        timeout=540,
+        check=False,
+    )
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.promise("project:run")
+def test_make_run_in_a_fresh_clone_installs_and_shows_the_demonstration(clone: Path) -> None:
+    first = make(clone, "run")
+    assert first.returncode == 0, first.stdout + first.stderr
+    assert "a sandbox that forks" in first.stdout
+    second = make(clone, "run")
+    assert second.returncode == 0, second.stdout + second.stderr
+    assert "Installing" not in second.stdout
+    status = subprocess.run(
+        ["git", "status", "--porcelain"], cwd=clone, check=True, capture_output=True
+    ).stdout
+    assert status == b""
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.promise("project:test")
+def test_make_test_in_a_fresh_clone_installs_what_the_tests_need(clone: Path) -> None:
+    run = make(clone, "test", "TESTS=tests/behaviour/test_promises.py tests/behaviour/test_plain_user.py")
+    assert run.returncode == 0, run.stdout + run.stderr
+    assert " passed" in run.stdout
+    assert (clone / "tests/node/node_modules/@modelcontextprotocol/inspector").is_dir()
