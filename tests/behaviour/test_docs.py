@@ -17,20 +17,26 @@ RUNNABLE = [page for page in PAGES if snippets(page, "python")]
 SHELL = ("sh", "shell", "bash", "console")
 
 
-@pytest.mark.promise("docs:snippets")
-@pytest.mark.parametrize("page", RUNNABLE, ids=name)
-def test_every_python_snippet_of_a_page_runs(page: Path, tmp_path: Path) -> None:
-    secret_free = {key: value for key, value in os.environ.items() if not key.endswith(("_KEY", "_TOKEN"))}
+def run_python(*arguments: str, cwd: Path) -> str:
+    """Run Python as a reader would, in an empty directory and without keys; what it complained of."""
+    keyless = {key: value for key, value in os.environ.items() if not key.endswith(("_KEY", "_TOKEN"))}
     run = subprocess.run(
-        [sys.executable, "-W", "error", "-m", "tests.behaviour._run_snippets", str(page)],
-        cwd=tmp_path,
-        env=secret_free | {"PYTHONPATH": str(ROOT)},
+        [sys.executable, "-W", "error", *arguments],
+        cwd=cwd,
+        env=keyless | {"PYTHONPATH": str(ROOT)},
+        stdin=subprocess.DEVNULL,
         capture_output=True,
         encoding="utf-8",
         timeout=100,
         check=False,
     )
-    assert run.returncode == 0, run.stdout + run.stderr
+    return run.stdout + run.stderr if run.returncode else ""
+
+
+@pytest.mark.promise("docs:snippets")
+@pytest.mark.parametrize("page", RUNNABLE, ids=name)
+def test_every_python_snippet_of_a_page_runs(page: Path, tmp_path: Path) -> None:
+    assert run_python("-m", "tests.behaviour._run_snippets", str(page), cwd=tmp_path) == ""
 
 
 @pytest.mark.promise("docs:links")
@@ -71,3 +77,11 @@ def test_every_page_is_in_the_table_of_contents() -> None:
     listed = {(contents.parent / link.partition("#")[0]).resolve() for link in links(contents)}
     pages = {page for page in PAGES if page.parent == contents.parent} - {contents}
     assert sorted(map(name, pages - listed)) == []
+
+
+@pytest.mark.promise("docs:examples")
+@pytest.mark.parametrize(
+    "example", [path for path in files(".py") if path.parent == ROOT / "examples"], ids=name
+)
+def test_every_example_runs_to_its_end(example: Path, tmp_path: Path) -> None:
+    assert run_python(str(example), cwd=tmp_path) == ""
