@@ -7,6 +7,7 @@ in-process sandbox calls it directly, the MCP doors (stdio, streamable HTTP) cal
 from mcp_servers._backend import Backend
 from mcp_servers._context import CallContext, ProgressSink
 from mcp_servers._limits import TableLimits
+from mcp_servers._meta import ERROR_KEY, TIMEOUT_KEY
 from mcp_servers._nearest import did_you_mean
 from mcp_servers._result import Image, Output, Part, ResourceLink, Text, ToolError, ToolResult
 from mcp_servers._session import Session
@@ -16,7 +17,9 @@ from mcp_servers._table import LOCAL, ToolTable
 from mcp_servers._tool import Hints, Tool, tool
 
 __all__ = [
+    "ERROR_KEY",
     "LOCAL",
+    "TIMEOUT_KEY",
     "Backend",
     "CallContext",
     "DefaultSession",

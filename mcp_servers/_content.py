@@ -8,14 +8,11 @@ from typing import cast
 
 import mcp_types as types
 
+from mcp_servers._meta import ERROR_KEY
 from mcp_servers._result import Image, Part, Text, ToolResult
 from mcp_servers._shelf import Resource
 
-__all__ = ["ERROR_KEY", "call_result", "resource_contents"]
-
-ERROR_KEY = "agentflow/error"
-"""Where a failed call's `kind`, `message` and `data` stand in the `_meta` of its result. Not in
-`structuredContent`: some clients hold that against the output schema even when the call failed."""
+__all__ = ["call_result", "resource_contents"]
 
 
 def call_result(result: ToolResult) -> types.CallToolResult:

@@ -13,6 +13,7 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from agentflow.errors import ToolFailure
 from mcp_servers._content import call_result, resource_contents
 from mcp_servers._context import ProgressSink
+from mcp_servers._meta import TIMEOUT_KEY
 from mcp_servers._progress import relayed
 from mcp_servers._result import ToolError, ToolResult
 from mcp_servers._sessions import DefaultSession
@@ -172,7 +173,12 @@ class McpDoor:
         self, tool: Tool, params: types.CallToolRequestParams, principal: str, progress: ProgressSink | None
     ) -> ToolResult:
         return await self._table.call(
-            tool.name, params.arguments, principal=principal, session=self._default, progress=progress
+            tool.name,
+            params.arguments,
+            principal=principal,
+            session=self._default,
+            timeout=_timeout(params.meta),
+            progress=progress,
         )
 
     def _instructions(self) -> str:
@@ -180,6 +186,12 @@ class McpDoor:
             "Start a session with session_start and pass its handle as `session`."
         )  # fmt: skip
         return f"{self._description} State lives in sessions. {own} session_fork copies a session with all its state."
+
+
+def _timeout(meta: types.RequestParamsMeta | None) -> float | None:
+    """The seconds that the request gives the call; nothing that makes no sense."""
+    seconds: object = (meta or {}).get(TIMEOUT_KEY)
+    return float(seconds) if isinstance(seconds, int | float) and seconds > 0 else None
 
 
 def _is_general(tool: Tool) -> bool:

@@ -1,0 +1,12 @@
+"""Our own keys in the `_meta` of MCP messages. Light: clients that know us import it."""
+
+from typing import Final
+
+__all__ = ["ERROR_KEY", "TIMEOUT_KEY"]
+
+ERROR_KEY: Final = "agentflow/error"
+"""Where a failed call's `kind`, `message` and `data` stand in the `_meta` of its result. Not in
+`structuredContent`: some clients hold that against the output schema even when the call failed."""
+
+TIMEOUT_KEY: Final = "agentflow/timeout"
+"""Where a request says how many seconds its call may take."""
