@@ -21,6 +21,8 @@ class Backend:
     """The family's name: lower-case letters, digits and '_'."""
     description: str = ""
     """One sentence for people and models."""
+    reserved: frozenset[str] = frozenset()
+    """Settings that only the server's own configuration may give, no client for its session."""
 
     @cached_property
     def tools(self) -> tuple[Tool, ...]:

@@ -115,6 +115,9 @@ class Sessions:
             if backend.name in session.live:
                 return
             own = session.settings.get(backend.name, {})
+            for name in sorted(backend.reserved.intersection(own)):
+                message = f"setting {name!r} of {backend.name} is the server's own: no session can give it."
+                raise ToolFailure(ErrorKind.DENIED, message)
             await backend.initialize(session, {**self._settings.get(backend.name, {}), **own})
             session.live[backend.name] = None
 
