@@ -1,0 +1,89 @@
+"""The kernel: channels, actors, supervisors.
+
+Everything that runs for longer than a call is a supervised child: it is started in order, restarted when it fails,
+and stopped in order, for certain.
+"""
+
+from agentflow.actors._actor import Actor
+from agentflow.actors._channel import Channel, ChannelStatistics, Receiver, Sender
+from agentflow.actors._child import Child, Context, Task
+from agentflow.actors._children import ChildCounts, ChildInfo, ChildState
+from agentflow.actors._clock import SYSTEM_CLOCK, Clock, SystemClock, Timer
+from agentflow.actors._errors import (
+    ActorError,
+    ActorGone,
+    AskTimeout,
+    ChannelClosed,
+    ChannelEnded,
+    ChildActive,
+    ChildExists,
+    ProcessEnded,
+    RestartLimitReached,
+    Shutdown,
+    StartFailed,
+    StartTimeout,
+    SupervisorGone,
+    UnknownChild,
+    WouldBlock,
+)
+from agentflow.actors._events import (
+    ChildEnded,
+    ChildStarted,
+    Observer,
+    RestartPlanned,
+    SupervisorEnding,
+    SupervisorEvent,
+)
+from agentflow.actors._exits import ExitKind, ExitReason
+from agentflow.actors._process import Process
+from agentflow.actors._specs import AutoShutdown, Backoff, ChildSpec, Restart, Strategy
+from agentflow.actors._supervisor import DynamicSupervisor, Supervisor
+
+__all__ = [
+    "SYSTEM_CLOCK",
+    "Actor",
+    "ActorError",
+    "ActorGone",
+    "AskTimeout",
+    "AutoShutdown",
+    "Backoff",
+    "Channel",
+    "ChannelClosed",
+    "ChannelEnded",
+    "ChannelStatistics",
+    "Child",
+    "ChildActive",
+    "ChildCounts",
+    "ChildEnded",
+    "ChildExists",
+    "ChildInfo",
+    "ChildSpec",
+    "ChildStarted",
+    "ChildState",
+    "Clock",
+    "Context",
+    "DynamicSupervisor",
+    "ExitKind",
+    "ExitReason",
+    "Observer",
+    "Process",
+    "ProcessEnded",
+    "Receiver",
+    "Restart",
+    "RestartLimitReached",
+    "RestartPlanned",
+    "Sender",
+    "Shutdown",
+    "StartFailed",
+    "StartTimeout",
+    "Strategy",
+    "Supervisor",
+    "SupervisorEnding",
+    "SupervisorEvent",
+    "SupervisorGone",
+    "SystemClock",
+    "Task",
+    "Timer",
+    "UnknownChild",
+    "WouldBlock",
+]

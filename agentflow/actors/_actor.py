@@ -1,0 +1,182 @@
+"""Actors: one mailbox, one message at a time."""
+
+import asyncio
+import math
+from functools import partial
+from typing import Generic, TypeVar
+
+from agentflow.actors._channel import Channel, ChannelStatistics
+from agentflow.actors._child import Context
+from agentflow.actors._clock import SYSTEM_CLOCK, Clock
+from agentflow.actors._errors import ActorGone, AskTimeout, ChannelClosed, WouldBlock
+from agentflow.actors._exits import KILLED, NORMAL, SHUTDOWN, ExitReason
+
+M = TypeVar("M")
+R = TypeVar("R")
+
+
+class Actor(Generic[M, R]):
+    """Takes messages of type `M` one at a time and answers with `R`.
+
+    What it holds is its own: nobody else touches it, and `receive` never runs twice at once. An exception in
+    `receive` ends the actor (its supervisor decides what then); an outcome that is to be expected is an answer. It
+    lives once: its supervisor makes another one, with an empty mailbox.
+    """
+
+    def __init__(self, *, mailbox: int = 1024) -> None:
+        # Each message with the future of its answer, if somebody waits for one.
+        channel: Channel[tuple[M, asyncio.Future[R] | None]] = Channel(mailbox)
+        self._channel = channel
+        self._sender = channel.sender()
+        self._receiver = channel.receiver()
+        self._clock: Clock = SYSTEM_CLOCK
+        self._name = type(self).__name__
+        self._asked_to_end = False
+        self._reason: ExitReason | None = None
+
+    async def receive(self, message: M) -> R:
+        """Handle one message; what it returns is the answer, if somebody asked."""
+        raise NotImplementedError
+
+    async def on_start(self) -> None:
+        """Get ready; the supervisor waits for it."""
+
+    async def on_stop(self, reason: ExitReason) -> None:
+        """Clean up after the last message. Not called when the actor is killed."""
+
+    @property
+    def reason(self) -> ExitReason | None:
+        """How it ended, as it saw it itself; `None` until then."""
+        return self._reason
+
+    async def tell(self, message: M) -> None:
+        """Send a message; wait while the mailbox is full.
+
+        :raises ActorGone: if it has ended or is stopping.
+        """
+        try:
+            await self._sender.send((message, None))
+        except ChannelClosed:
+            raise ActorGone(self._name, self._reason) from None
+
+    def tell_nowait(self, message: M) -> None:
+        """Send a message at once.
+
+        :raises WouldBlock: if the mailbox is full.
+        :raises ActorGone: if it has ended or is stopping.
+        """
+        try:
+            self._sender.send_nowait((message, None))
+        except ChannelClosed:
+            raise ActorGone(self._name, self._reason) from None
+
+    async def ask(self, message: M, *, timeout: float = 5.0) -> R:
+        """Send a message and wait for the answer, for `timeout` seconds in all (`inf`: for ever).
+
+        A question that was given up before the actor came to it is never handled.
+
+        :raises AskTimeout: if there was no answer in time.
+        :raises ActorGone: if it ends before it answers.
+        """
+        answer: asyncio.Future[R] = asyncio.get_running_loop().create_future()
+        question = (message, answer)
+        try:
+            self._sender.send_nowait(question)
+        except WouldBlock:
+            timeout = await self._send_in_time(question, timeout)
+        except ChannelClosed:
+            raise ActorGone(self._name, self._reason) from None
+        if timeout == math.inf:
+            return await answer
+        timer = self._clock.call_later(timeout, partial(_expire, answer, self._name))
+        try:
+            return await answer
+        finally:
+            timer.cancel()
+
+    async def _send_in_time(self, question: tuple[M, asyncio.Future[R]], timeout: float) -> float:
+        """Wait for room in the mailbox; gives the time that is left."""
+        until = self._clock.now() + timeout
+        with self._clock.deadline(timeout) as waiting:
+            try:
+                await self._sender.send(question)
+            except ChannelClosed:
+                raise ActorGone(self._name, self._reason) from None
+        if waiting.cancelled_caught:
+            raise AskTimeout(f"{self._name} had no room for the question in time")
+        return until - self._clock.now()
+
+    def stop(self) -> None:
+        """Take no more messages, handle those that are there, and end."""
+        self._sender.close()
+
+    def statistics(self) -> ChannelStatistics:
+        """Its mailbox now."""
+        return self._channel.statistics()
+
+    async def run(self, context: Context) -> None:
+        """Live, as a supervisor's child."""
+        self._clock = context.clock
+        self._name = context.id
+        reason = KILLED
+        try:
+            reason = await self._live(context)
+        except Exception as error:
+            reason = ExitReason.of(error)
+            raise
+        finally:
+            self._close(reason)
+
+    async def _live(self, context: Context) -> ExitReason:
+        await self.on_start()
+        context.on_stop(self._end)
+        context.ready()
+        try:
+            await self._handle_messages()
+        except Exception as error:
+            await self.on_stop(ExitReason.of(error))
+            raise
+        reason = SHUTDOWN if self._asked_to_end else NORMAL
+        await self.on_stop(reason)
+        return reason
+
+    async def _handle_messages(self) -> None:
+        async for message, answer in self._receiver:
+            if answer is None:
+                await self.receive(message)
+            elif not answer.done():
+                await self._answer(message, answer)
+
+    async def _answer(self, message: M, answer: asyncio.Future[R]) -> None:
+        try:
+            result = await self.receive(message)
+        except BaseException as error:
+            self._refuse(answer, ExitReason.of(error) if isinstance(error, Exception) else KILLED)
+            raise
+        if not answer.done():
+            answer.set_result(result)
+
+    def _refuse(self, answer: asyncio.Future[R], reason: ExitReason) -> None:
+        if not answer.done():
+            answer.set_exception(ActorGone(self._name, reason))
+
+    def _end(self) -> None:
+        self._asked_to_end = True
+        self.stop()
+
+    def _close(self, reason: ExitReason) -> None:
+        self._reason = reason
+        self._sender.close()
+        while True:
+            try:
+                _, answer = self._receiver.receive_nowait()
+            except (ChannelClosed, WouldBlock):
+                break
+            if answer is not None:
+                self._refuse(answer, reason)
+        self._receiver.close()
+
+
+def _expire(answer: asyncio.Future[R], actor: str) -> None:
+    if not answer.done():
+        answer.set_exception(AskTimeout(f"{actor} did not answer in time"))

@@ -1,0 +1,227 @@
+"""How fast the kernel is, beside what Python has already.
+
+Run `python benchmarks/actors.py [--check]`: a table of ratios measured in this run, and as the last line one JSON
+object. Every figure is the median of several rounds that take turns, so that a busy moment hits all sides. With
+`--check` it exits with 1 where a floor is missed.
+"""
+
+import argparse
+import asyncio
+import gc
+import json
+import statistics
+import sys
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import anyio
+
+from agentflow.actors import (
+    Actor,
+    Channel,
+    ChildSpec,
+    ChildStarted,
+    DynamicSupervisor,
+    Supervisor,
+    SupervisorEvent,
+)
+from agentflow.testing import Fault, FaultyActor
+
+ROUNDS = 7
+MESSAGES = 100_000
+QUESTIONS = 10_000
+ACTORS = 10_000
+RESTARTS = 1_000
+CAPACITY = 1024
+
+Measure = Callable[[], Awaitable[float]]
+
+
+async def channel() -> float:
+    """One-way messages per second through a channel."""
+    pipe: Channel[int] = Channel(CAPACITY)
+
+    async def produce() -> None:
+        with pipe.sender() as sender:
+            for number in range(MESSAGES):
+                await sender.send(number)
+
+    received = 0
+    start = time.perf_counter()
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(produce())
+        with pipe.receiver() as receiver:
+            async for _ in receiver:
+                received += 1
+    assert received == MESSAGES
+    return MESSAGES / (time.perf_counter() - start)
+
+
+async def asyncio_queue() -> float:
+    """The same through `asyncio.Queue`."""
+    queue: asyncio.Queue[int] = asyncio.Queue(CAPACITY)
+
+    async def produce() -> None:
+        for number in range(MESSAGES):
+            await queue.put(number)
+
+    start = time.perf_counter()
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(produce())
+        for _ in range(MESSAGES):
+            await queue.get()
+    return MESSAGES / (time.perf_counter() - start)
+
+
+async def anyio_stream() -> float:
+    """The same through anyio's memory stream, as it is usually used; fewer messages, as it is slow."""
+    messages = MESSAGES // 10
+    sender, receiver = anyio.create_memory_object_stream[int](CAPACITY)
+
+    async def produce() -> None:
+        with sender:
+            for number in range(messages):
+                await sender.send(number)
+
+    start = time.perf_counter()
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(produce())
+        with receiver:
+            for _ in range(messages):
+                await receiver.receive()
+    return messages / (time.perf_counter() - start)
+
+
+class Echo(Actor[int, int]):
+    """Answers with the question."""
+
+    async def receive(self, message: int) -> int:
+        """Answer."""
+        return message
+
+
+async def ask() -> float:
+    """Questions answered per second, each with a deadline, one after the other."""
+    async with Supervisor([ChildSpec(id="echo", start=Echo)]) as supervisor:
+        echo = supervisor.child("echo", Echo)
+        start = time.perf_counter()
+        for number in range(QUESTIONS):
+            await echo.ask(number)
+        return QUESTIONS / (time.perf_counter() - start)
+
+
+async def ping_pong() -> float:
+    """Round trips per second over two `asyncio.Queue`s, without a deadline."""
+    there: asyncio.Queue[int] = asyncio.Queue(CAPACITY)
+    back: asyncio.Queue[int] = asyncio.Queue(CAPACITY)
+
+    async def answer() -> None:
+        for _ in range(QUESTIONS):
+            await back.put(await there.get())
+
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(answer())
+        start = time.perf_counter()
+        for number in range(QUESTIONS):
+            await there.put(number)
+            await back.get()
+        return QUESTIONS / (time.perf_counter() - start)
+
+
+def resident_bytes() -> int:
+    """Memory of this process."""
+    return int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1]) * 4096
+
+
+async def idle_actors() -> tuple[float, float]:
+    """Megabytes that idle actors cost, and how many start per second."""
+    gc.collect()
+    before = resident_bytes()
+    async with DynamicSupervisor(ChildSpec(id="echo", start=Echo)) as supervisor:
+        start = time.perf_counter()
+        for _ in range(ACTORS):
+            await supervisor.start_child()
+        seconds = time.perf_counter() - start
+        gc.collect()
+        return (resident_bytes() - before) / 1e6, ACTORS / seconds
+
+
+async def restarts() -> list[float]:
+    """Milliseconds from a crash to the restarted child being ready, of many restarts."""
+    started = asyncio.Event()
+
+    def watch(event: SupervisorEvent) -> None:
+        if isinstance(event, ChildStarted):
+            started.set()
+
+    took: list[float] = []
+    spec = ChildSpec(id="faulty", start=FaultyActor)
+    async with Supervisor([spec], intensity=RESTARTS + 1, period=3600, observer=watch) as supervisor:
+        for _ in range(RESTARTS):
+            started.clear()
+            start = time.perf_counter()
+            await supervisor.child("faulty", FaultyActor).tell(Fault.CRASH)
+            await started.wait()
+            took.append((time.perf_counter() - start) * 1e3)
+    return took
+
+
+def take_turns(measures: dict[str, Measure]) -> dict[str, float]:
+    """The median of each measure over some rounds."""
+    taken: dict[str, list[float]] = {name: [] for name in measures}
+
+    async def once(measure: Measure) -> float:
+        return await measure()
+
+    for _ in range(ROUNDS):
+        for name, measure in measures.items():
+            taken[name].append(asyncio.run(once(measure)))
+    return {name: statistics.median(values) for name, values in taken.items()}
+
+
+def p99(values: list[float]) -> float:
+    """The 99th percentile."""
+    return sorted(values)[int(len(values) * 0.99)]
+
+
+def main() -> int:
+    """Measure, print, check."""
+    parser = argparse.ArgumentParser(description="Measure the kernel.")
+    parser.add_argument("--check", action="store_true", help="exit with 1 where a floor is missed")
+    check = parser.parse_args().check
+
+    megabytes, starts = asyncio.run(idle_actors())
+    speeds = take_turns(
+        {
+            "channel": channel,
+            "asyncio.Queue": asyncio_queue,
+            "anyio stream": anyio_stream,
+            "ask": ask,
+            "ping-pong": ping_pong,
+        }
+    )
+    restart_p99 = statistics.median(p99(asyncio.run(restarts())) for _ in range(3))
+    rows: list[tuple[str, float, str, float, bool]] = [
+        ("channel / anyio send+receive", speeds["channel"] / speeds["anyio stream"], ">=", 10.0, True),
+        ("channel / asyncio.Queue(1024)", speeds["channel"] / speeds["asyncio.Queue"], ">=", 1.4, True),
+        ("ask / ping-pong over asyncio.Queue", speeds["ask"] / speeds["ping-pong"], ">=", 1.0, True),
+        ("10,000 idle actors, MB", megabytes, "<", 100.0, False),
+        ("restart of a crashed child, p99 ms", restart_p99, "<", 1.0, False),
+    ]
+    met = True
+    for name, figure, sign, floor, at_least in rows:
+        good = figure >= floor if at_least else figure < floor
+        met = met and good
+        print(f"{name:<38} {figure:9.2f}   {sign} {floor:g}   {'ok' if good else 'MISSED'}")
+    for name, speed in speeds.items():
+        print(f"{name + ', per second':<38} {speed:9,.0f}")
+    print(f"{'starts of actors, per second':<38} {starts:9,.0f}")
+    figures = {name: round(figure, 3) for name, figure, *_ in rows}
+    figures |= {f"{name} per second": round(speed) for name, speed in speeds.items()}
+    print(json.dumps({"benchmark": "actors", "met": met, **figures, "starts per second": round(starts)}))
+    return 1 if check and not met else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
