@@ -9,6 +9,7 @@ from mcp_servers._context import CallContext, ProgressSink
 from mcp_servers._limits import TableLimits
 from mcp_servers._meta import ERROR_KEY, TIMEOUT_KEY
 from mcp_servers._nearest import did_you_mean
+from mcp_servers._registry import BACKENDS, load_backend
 from mcp_servers._result import Image, Output, Part, ResourceLink, Text, ToolError, ToolResult
 from mcp_servers._session import Session
 from mcp_servers._sessions import DefaultSession, Sessions
@@ -17,6 +18,7 @@ from mcp_servers._table import LOCAL, ToolTable
 from mcp_servers._tool import Hints, Tool, tool
 
 __all__ = [
+    "BACKENDS",
     "ERROR_KEY",
     "LOCAL",
     "TIMEOUT_KEY",
@@ -39,5 +41,6 @@ __all__ = [
     "ToolResult",
     "ToolTable",
     "did_you_mean",
+    "load_backend",
     "tool",
 ]

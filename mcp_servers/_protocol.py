@@ -16,6 +16,7 @@ from mcp_servers._context import ProgressSink
 from mcp_servers._meta import TIMEOUT_KEY
 from mcp_servers._progress import relayed
 from mcp_servers._result import ToolError, ToolResult
+from mcp_servers._session_tools import SESSIONS
 from mcp_servers._sessions import DefaultSession
 from mcp_servers._shelf import Resource
 from mcp_servers._table import ToolTable
@@ -195,7 +196,7 @@ def _timeout(meta: types.RequestParamsMeta | None) -> float | None:
 
 
 def _is_general(tool: Tool) -> bool:
-    return tool.backend == "session"
+    return tool.backend == SESSIONS
 
 
 def _listed(tool: Tool) -> types.Tool:

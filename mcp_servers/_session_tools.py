@@ -11,7 +11,10 @@ from mcp_servers._session import Session
 from mcp_servers._sessions import Sessions
 from mcp_servers._tool import tool
 
-__all__ = ["SessionTools"]
+__all__ = ["SESSIONS", "SessionTools"]
+
+SESSIONS = "session"
+"""The name of their family."""
 
 
 class Started(Output):
@@ -68,7 +71,7 @@ class Listing(Output):
 class SessionTools(Backend):
     """Tools over the sessions of a table."""
 
-    name = "session"
+    name = SESSIONS
     description = (
         "Start, fork, end and list sessions: isolated places that keep their state from call to call."
     )

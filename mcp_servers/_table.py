@@ -69,11 +69,13 @@ class ToolTable:
         )
         """Its sessions."""
         self._routes: dict[str, tuple[Tool, Backend]] = {}
+        self._cold: dict[str, anyio.Lock] = {}
         for backend in (*backends, SessionTools(self.sessions)):
             self.add(backend)
+            self._cold[backend.name] = anyio.Lock()
 
     def add(self, backend: Backend) -> None:
-        """Add a backend and its tools.
+        """Add a backend that has been warmed up, and its tools.
 
         :raises ConfigurationError: if its name is empty or taken.
         """
@@ -103,17 +105,21 @@ class ToolTable:
         """The failure of a call to a tool that is not there."""
         return ToolFailure(ErrorKind.TOOL_NOT_FOUND, f"no tool {name!r}.{did_you_mean(name, names)}")
 
-    async def start(self) -> None:
-        """Warm up every backend, one after the other."""
-        for backend in self.backends.values():
-            await backend.warmup()
+    async def start(self, backends: Iterable[str] | None = None) -> None:
+        """Warm backends up, one after the other; the rest is warmed up at first use.
+
+        :param backends: their names; all of them, if none are given.
+        """
+        for name in self.backends if backends is None else backends:
+            await self._warm_up(self.backends[name])
 
     async def close(self) -> None:
         """End every session, then shut down every backend, in reverse order."""
         with anyio.CancelScope(shield=True):
             await self.sessions.end_all()
             for backend in reversed(self.backends.values()):
-                await backend.shutdown()
+                if backend.name not in self._cold:
+                    await backend.shutdown()
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -144,6 +150,8 @@ class ToolTable:
         context: CallContext | None = None
         try:
             tool, backend = self._route(name)
+            if backend.name in self._cold:
+                await self._warm_up(backend)
             seconds = _least(timeout, self.limits.call_seconds)
             deadline = None if seconds is None else anyio.current_time() + seconds
             context = CallContext(principal, deadline, progress)
@@ -230,6 +238,15 @@ class ToolTable:
         if route is None:
             raise self.unknown(name, [tool.route if ":" in name else tool.name for tool in self.tools])
         return route
+
+    async def _warm_up(self, backend: Backend) -> None:
+        turn = self._cold.get(backend.name)
+        if turn is None:
+            return
+        async with turn:
+            if backend.name in self._cold:
+                await backend.warmup()
+                del self._cold[backend.name]
 
     async def _start_instance(self) -> Instance:
         if self._runtime is None:

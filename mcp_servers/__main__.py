@@ -1,0 +1,8 @@
+"""`python -m mcp_servers`: see `_command`."""
+
+import sys
+
+from mcp_servers._command import main
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,87 @@
+"""Who may come in by HTTP: tokens, hosts, origins, rates."""
+
+import hashlib
+import hmac
+import time
+from collections.abc import Callable, Iterable, Mapping
+
+__all__ = ["Origins", "RateLimit", "Tokens", "is_loopback"]
+
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
+"""Names of this machine for itself."""
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a server bound to it can only be reached from this machine."""
+    return host in LOOPBACK or host.startswith("127.")
+
+
+class Tokens:
+    """Finds the principal of a bearer token. Takes equally long for every token that is wrong."""
+
+    def __init__(self, tokens: Mapping[str, str]) -> None:
+        """Take the token of each principal."""
+        self._digests = [(principal, _digest(token.encode())) for principal, token in tokens.items()]
+
+    def principal(self, authorization: bytes | None) -> str | None:
+        """Whose `Authorization` header this is; `None`: nobody's."""
+        if authorization is None:
+            return None
+        scheme, _, token = authorization.partition(b" ")
+        if scheme.lower() != b"bearer":
+            return None
+        given = _digest(token.strip())
+        found: str | None = None
+        for principal, digest in self._digests:
+            if hmac.compare_digest(given, digest):
+                found = principal
+        return found
+
+
+class Origins:
+    """Checks `Host` and `Origin`, so that a web page can't reach the server through its visitor's browser."""
+
+    def __init__(self, host: str, port: int, origins: Iterable[str] = (), hosts: Iterable[str] = ()) -> None:
+        """Allow the server's own names, and those given.
+
+        A server bound to all addresses can't know its names: it takes every host, unless some are given.
+        """
+        names = dict.fromkeys([host, *(LOOPBACK if is_loopback(host) else ())])
+        own = [f"[{name}]" if ":" in name else name for name in names]
+        given = [name.lower() for name in hosts]
+        self._any_host = host in ("0.0.0.0", "::") and not given
+        self._hosts = frozenset([*(f"{name}:{port}" for name in own), *(own if port == 80 else ()), *given])
+        self._origins = frozenset([*(f"http://{name}:{port}" for name in own), *origins])
+
+    def allow_host(self, host: bytes | None) -> bool:
+        """Whether a request for this host is for us."""
+        return self._any_host or (host is not None and host.decode("latin-1").lower() in self._hosts)
+
+    def allow_origin(self, origin: bytes | None) -> bool:
+        """Whether a page from there may ask; no origin: it is no page."""
+        return origin is None or origin.decode("latin-1") in self._origins
+
+
+class RateLimit:
+    """So many requests a minute for each principal, a minute's worth at once."""
+
+    def __init__(self, per_minute: float, *, clock: Callable[[], float] = time.monotonic) -> None:
+        """Allow `per_minute` requests on average and at once."""
+        self._per_minute = per_minute
+        self._clock = clock
+        self._buckets: dict[str, tuple[float, float]] = {}
+
+    def wait(self, principal: str) -> float:
+        """Seconds to wait before the request may be made; 0: it is made now, and counted."""
+        now = self._clock()
+        left, then = self._buckets.get(principal, (self._per_minute, now))
+        left = min(self._per_minute, left + (now - then) * self._per_minute / 60)
+        if left < 1:
+            self._buckets[principal] = (left, now)
+            return (1 - left) * 60 / self._per_minute
+        self._buckets[principal] = (left - 1, now)
+        return 0.0
+
+
+def _digest(token: bytes) -> bytes:
+    return hashlib.sha256(token).digest()

@@ -1,0 +1,110 @@
+"""The first to see an HTTP request: refuses what may not come in, leads the rest to its endpoint."""
+
+import json
+import math
+from collections.abc import Mapping
+
+import anyio
+from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
+from mcp.server.auth.provider import AccessToken
+from mcp_types import INVALID_REQUEST
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from mcp_servers._access import Origins, RateLimit, Tokens
+from mcp_servers._table import LOCAL
+
+__all__ = ["PRINCIPAL", "Guard"]
+
+PRINCIPAL = "agentflow.principal"
+"""The key of a request's scope under which its principal stands."""
+
+HEALTH = "/health"
+"""Answers without a token, so that a program can wait for the server."""
+
+
+class Guard:
+    """Checks host, origin, token and rate, in that order, then hands over to the endpoint of the path."""
+
+    def __init__(
+        self,
+        endpoints: Mapping[str, ASGIApp],
+        *,
+        origins: Origins,
+        tokens: Tokens | None,
+        rate: RateLimit | None = None,
+    ) -> None:
+        """Guard the endpoints (by path). Without tokens everybody is the one local principal."""
+        self._endpoints = endpoints
+        self._origins = origins
+        self._tokens = tokens
+        self._rate = rate
+        self._users: dict[str, AuthenticatedUser] = {}
+        self.active = 0
+        """Requests that are being answered, without streams that only listen."""
+        self._stopping = False
+        self._idle = anyio.Event()
+
+    async def drain(self) -> None:
+        """Refuse new requests and wait until those in progress are answered."""
+        self._stopping = True
+        if self.active:
+            await self._idle.wait()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request."""
+        headers: dict[bytes, bytes] = dict(scope["headers"])
+        if not self._origins.allow_host(headers.get(b"host")):
+            return await _refuse(send, 421, "this server does not answer for that host")
+        if not self._origins.allow_origin(headers.get(b"origin")):
+            return await _refuse(send, 403, "pages of that origin may not use this server")
+        path = scope["path"].rstrip("/")
+        if path == HEALTH:
+            return await _answer(send, 200, {"status": "stopping" if self._stopping else "ok"})
+        principal = LOCAL if self._tokens is None else self._tokens.principal(headers.get(b"authorization"))
+        if principal is None:
+            challenge = [(b"www-authenticate", b"Bearer")]
+            return await _refuse(send, 401, "a valid bearer token is needed", challenge)
+        endpoint = self._endpoints.get(path)
+        if endpoint is None:
+            return await _refuse(send, 404, f"no endpoint here; there are: {', '.join(self._endpoints)}")
+        if self._stopping:
+            return await _refuse(send, 503, "the server is stopping")
+        seconds = self._rate.wait(principal) if self._rate and scope["method"] == "POST" else 0.0
+        if seconds:
+            retry = [(b"retry-after", str(math.ceil(seconds)).encode())]
+            return await _refuse(send, 429, "too many requests; try again later", retry)
+        scope[PRINCIPAL] = principal
+        # The SDK ties a connection of the handshake era to this user: nobody else can go on with it.
+        scope["user"] = self._user(principal)
+        if scope["method"] == "GET":
+            return await endpoint(scope, receive, send)
+        self.active += 1
+        try:
+            await endpoint(scope, receive, send)
+        finally:
+            self.active -= 1
+            if self._stopping and self.active == 0:
+                self._idle.set()
+        return None
+
+    def _user(self, principal: str) -> AuthenticatedUser:
+        if principal not in self._users:
+            self._users[principal] = AuthenticatedUser(AccessToken(token="", client_id=principal, scopes=[]))
+        return self._users[principal]
+
+
+async def _refuse(
+    send: Send, status: int, message: str, headers: list[tuple[bytes, bytes]] | None = None
+) -> None:
+    """Answer with a JSON-RPC error that belongs to no request."""
+    error = {"code": INVALID_REQUEST, "message": message}
+    await _answer(send, status, {"jsonrpc": "2.0", "id": None, "error": error}, headers)
+
+
+async def _answer(
+    send: Send, status: int, body: Mapping[str, object], headers: list[tuple[bytes, bytes]] | None = None
+) -> None:
+    content = json.dumps(body).encode()
+    plain = [(b"content-type", b"application/json"), (b"content-length", str(len(content)).encode())]
+    await send({"type": "http.response.start", "status": status, "headers": [*plain, *(headers or [])]})
+    await send({"type": "http.response.body", "body": content})

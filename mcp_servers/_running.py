@@ -1,0 +1,99 @@
+"""Running something in a session's instance: limits, progress, long output, and what an outcome means."""
+
+import codecs
+from collections.abc import Mapping
+from typing import Literal, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from agentflow.errors import ErrorKind, ToolFailure
+from mcp_servers._context import CallContext
+from mcp_servers._result import Output
+from mcp_servers._session import Session
+from runtimes import Outcome, OutputSink
+
+__all__ = ["RunSettings", "check_outcome", "progress_of", "read_settings", "shown", "time_limit"]
+
+M = TypeVar("M", bound=BaseModel)
+
+LONGEST_MESSAGE = 4_000
+SHARE_KEPT_BACK = 8
+
+_FAILURES = {
+    Outcome.TIMEOUT: (ErrorKind.TIMEOUT, "the time was up; what ran was killed"),
+    Outcome.CPU_LIMIT: (ErrorKind.CPU_LIMIT, "the CPU time was up; what ran was killed"),
+    Outcome.OUT_OF_MEMORY: (ErrorKind.OUT_OF_MEMORY, "the memory limit was hit"),
+    Outcome.TOO_MANY_PROCESSES: (ErrorKind.TOO_MANY_PROCESSES, "the limit on processes was hit"),
+    Outcome.FILE_TOO_LARGE: (ErrorKind.FILE_TOO_LARGE, "a file grew too large, or the workspace is full"),
+    Outcome.OUTPUT_LIMIT: (ErrorKind.OUTPUT_LIMIT, "there was too much output; what ran was killed"),
+}
+
+
+class RunSettings(BaseModel):
+    """Settings of the backends that run something."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+    output_characters: int = Field(default=30_000, ge=100)
+    """How much of each output a result shows; what is longer is cut in the middle and kept whole as a resource."""
+    timeout: float | None = Field(default=None, gt=0)
+    """Seconds that a call may take unless it says otherwise; without it the instance's own limit counts."""
+
+
+def read_settings(model: type[M], backend: str, settings: Mapping[str, object]) -> M:
+    """A backend's settings, validated.
+
+    :raises ToolFailure: `bad_arguments`, saying which setting is wrong and why.
+    """
+    try:
+        return model.model_validate(settings)
+    except ValidationError as error:
+        wrong = [f"{'.'.join(map(str, detail['loc']))}: {detail['msg']}" for detail in error.errors()]
+        message = f"settings of {backend}: {'; '.join(wrong)}. Known: {', '.join(model.model_fields)}."
+        raise ToolFailure(ErrorKind.BAD_ARGUMENTS, message) from None
+
+
+def time_limit(context: CallContext, asked: float | None) -> float | None:
+    """Seconds for a run inside this call: a little less than the call has, so that its output can be returned."""
+    left = context.seconds_left()
+    if left is None:
+        return asked
+    left -= min(left / SHARE_KEPT_BACK, 0.5)
+    return left if asked is None else min(asked, left)
+
+
+def progress_of(context: CallContext) -> OutputSink | None:
+    """Reports output as it comes as progress: bytes so far, and the new text as the message."""
+    if not context.wants_progress:
+        return None
+    decoders = {name: codecs.getincrementaldecoder("utf-8")("replace") for name in ("stdout", "stderr")}
+    done = 0
+
+    def report(stream: Literal["stdout", "stderr"], data: bytes) -> None:
+        nonlocal done
+        done += len(data)
+        context.progress(done, None, decoders[stream].decode(data)[-LONGEST_MESSAGE:])
+
+    return report
+
+
+def shown(text: str, name: str, limit: int, session: Session, context: CallContext) -> str:
+    """The text, or its beginning and end where it is longer than the limit; then the whole is kept."""
+    if len(text) <= limit:
+        return text
+    link = session.keep(name, "text/plain", text.encode("utf-8", "replace"))
+    context.show(link)
+    half = limit // 2
+    left_out = f"{len(text) - 2 * half} of {len(text)} characters left out; the whole is at {link.uri}"
+    return f"{text[:half]}\n… {left_out} …\n{text[-half:]}"
+
+
+def check_outcome(tool: str, outcome: Outcome, detail: str, note: str, data: Output) -> None:
+    """Pass what ran to its end; of what was stopped, raise the failure with what there was of it.
+
+    :raises ToolFailure: for an outcome that is a limit of the sandbox.
+    """
+    if outcome in _FAILURES:
+        kind, meaning = _FAILURES[outcome]
+        message = f"{tool}: {detail or meaning}. {note}".replace("..", ".").strip()
+        raise ToolFailure(kind, message, data.model_dump(mode="json"))

@@ -1,0 +1,139 @@
+"""Runs a server as its settings say, until a signal or the client ends it."""
+
+import signal
+import sys
+from collections.abc import Awaitable, Callable
+from contextlib import ExitStack
+
+import anyio
+
+from agentflow.errors import AgentFlowError, ConfigurationError
+from mcp_servers._nearest import did_you_mean
+from mcp_servers._registry import BACKENDS, load_backend
+from mcp_servers._runtime_host import RuntimeHost
+from mcp_servers._settings import ServerSettings
+from mcp_servers._table import ToolTable
+from mcp_servers._token_file import made_token, token_path
+
+__all__ = ["serve"]
+
+NO_TOKEN = "none"
+"""Says that no token is needed."""
+
+OWNER = "owner"
+"""Whose the token is when there is only one."""
+
+
+async def serve(settings: ServerSettings, http: bool) -> None:
+    """Serve over HTTP, or to one client on standard input and output.
+
+    :raises AgentFlowError: if it can't be done, in one line.
+    """
+    failure: AgentFlowError | None = None
+    runtime = RuntimeHost()
+    async with anyio.create_task_group() as group:
+        group.start_soon(runtime.run)
+        try:
+            table = _table(settings, runtime)
+            try:
+                await table.start(settings.warmup)
+                await (_serve_http if http else _serve_stdio)(table, settings)
+            finally:
+                await table.close()
+        except AgentFlowError as error:
+            failure = error
+        finally:
+            runtime.close()
+    if failure is not None:
+        raise failure
+
+
+def _table(settings: ServerSettings, runtime: RuntimeHost) -> ToolTable:
+    names = settings.backend_names()
+    if not names:
+        raise ConfigurationError(f"name at least one backend to serve.{did_you_mean('', BACKENDS)}")
+    for name in settings.warmup or ():
+        if name not in names:
+            raise ConfigurationError(f"warmup: {name!r} is not served.{did_you_mean(name, names)}")
+    return ToolTable(
+        [load_backend(name) for name in names],
+        runtime=runtime.get,
+        spec=settings.sessions.spec(),
+        settings=settings.backend_settings(),
+        limits=settings.table_limits(),
+    )
+
+
+async def _serve_stdio(table: ToolTable, settings: ServerSettings) -> None:
+    from mcp_servers._stdio import serve_stdio  # loads the SDK, which wrong settings need not wait for
+
+    scope = anyio.CancelScope()
+
+    async def stop() -> None:
+        scope.cancel()
+
+    async def work() -> None:
+        with scope:
+            await serve_stdio(table)
+
+    await _until_signal(work, stop)
+
+
+async def _serve_http(table: ToolTable, settings: ServerSettings) -> None:
+    from mcp_servers._http import HttpServer  # loads the SDK, which wrong settings need not wait for
+
+    with ExitStack() as stack:
+        listener = HttpServer.listen(settings.host, settings.port)
+        stack.enter_context(listener)
+        tokens = _tokens(settings, stack, listener.getsockname()[1])
+        server = HttpServer(table, settings.http_options(tokens), listener)
+
+        def ready() -> None:
+            _say(f"serving {', '.join(settings.backends)} at {server.url}")
+
+        async def work() -> None:
+            await server.serve(ready)
+
+        async def stop() -> None:
+            server.stop()
+
+        await _until_signal(work, stop)
+
+
+def _tokens(settings: ServerSettings, stack: ExitStack, port: int) -> dict[str, str] | None:
+    """The token of each client; one that is made is kept in a file while the server runs."""
+    tokens = {name: token.get_secret_value() for name, token in settings.tokens.items()}
+    token = settings.token.get_secret_value() if settings.token else None
+    if token == NO_TOKEN:
+        return None
+    if token:
+        tokens[OWNER] = token
+    if not tokens:
+        path = token_path(port)
+        tokens[OWNER] = stack.enter_context(made_token(path))
+        _say(f"the token is in {path}")
+    return tokens
+
+
+async def _until_signal(work: Callable[[], Awaitable[None]], stop: Callable[[], Awaitable[None]]) -> None:
+    """Do the work; a signal asks it to stop, a second one makes it."""
+    async with anyio.create_task_group() as group:
+
+        async def watch() -> None:
+            with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM, signal.SIGHUP) as signals:
+                asked = False
+                async for _ in signals:
+                    if asked:
+                        group.cancel_scope.cancel()
+                    asked = True
+                    await stop()
+
+        group.start_soon(watch)
+        await work()
+        group.cancel_scope.cancel()
+
+
+def _say(text: str) -> None:
+    """Tell the person who started the server; standard output may be the protocol's."""
+    sys.stderr.write(f"mcp_servers: {text}\n")
+    sys.stderr.flush()

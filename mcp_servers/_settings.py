@@ -1,0 +1,115 @@
+"""The settings of a server: from a file, the environment and the command line."""
+
+from collections.abc import Mapping
+
+from pydantic import Field, PositiveFloat, PositiveInt, SecretStr
+from pydantic_settings import SettingsConfigDict
+
+from agentflow.settings import Section, Settings
+from agentflow.telemetry import Level
+from mcp_servers._http_options import HttpOptions
+from mcp_servers._limits import MIB, TableLimits
+from runtimes import InstanceSpec, Limits
+
+__all__ = ["CallSettings", "ServerSettings", "SessionSettings"]
+
+
+class SessionSettings(Section):
+    """What sessions may be."""
+
+    most: PositiveInt = 1024
+    """Sessions alive at once; one more is refused as `busy`."""
+    idle_seconds: PositiveFloat | None = 1800.0
+    """A session that nobody uses ends after this long; `null`: never."""
+    kept_bytes: PositiveInt = 32 * MIB
+    """Whole outputs and pictures kept per session."""
+    limits: Limits = Limits()
+    """Limits of what runs in a session."""
+    env: dict[str, str] = Field(default_factory=dict[str, str])
+    """Environment variables of every session."""
+    mounts: dict[str, str] = Field(default_factory=dict[str, str])
+    """Read-only folders of every session: path inside -> path on this machine."""
+
+    def spec(self) -> InstanceSpec:
+        """What every session's instance is to be."""
+        return InstanceSpec(limits=self.limits, env=self.env, mounts=self.mounts)
+
+
+class CallSettings(Section):
+    """What calls may be."""
+
+    most_seconds: PositiveFloat | None = None
+    """The longest that any call may take, whatever it asks for."""
+    at_once: PositiveInt = 256
+    """Calls that run at once; others wait, in fair turns of the clients."""
+    waiting: PositiveInt = 4096
+    """Calls that wait; one more is refused as `busy`."""
+    body_bytes: PositiveInt = 16 * MIB
+    """The largest request."""
+
+
+class ServerSettings(Settings):
+    """Settings of a server. `AGENTFLOW_SERVER_<NAME>` sets one in the environment."""
+
+    model_config = SettingsConfigDict(env_prefix="AGENTFLOW_SERVER_")
+
+    backends: dict[str, dict[str, object] | None] = Field(
+        default_factory=dict[str, "dict[str, object] | None"]
+    )
+    """The backends to serve, each with its settings, if it has any."""
+    warmup: list[str] | None = None
+    """Backends to get ready before the first request is answered; by default all; the others at first use."""
+    host: str = "127.0.0.1"
+    """The address to listen on."""
+    port: int = Field(default=18890, ge=0, le=65535)
+    """The port to listen on; 0: any free one."""
+    token: SecretStr | None = None
+    """The bearer token; `none`: no token is needed, on a loopback address only; by default one is made."""
+    tokens: dict[str, SecretStr] = Field(default_factory=dict[str, SecretStr])
+    """Tokens of several clients, by their names: each sees only its own sessions."""
+    allowed_origins: list[str] = Field(default_factory=list[str])
+    """Origins of web pages that may use the server, beside its own."""
+    allowed_hosts: list[str] = Field(default_factory=list[str])
+    """Further names that the server answers to (`host:port`)."""
+    rate_limit: PositiveFloat | None = None
+    """Requests a minute of one client."""
+    grace_seconds: float = Field(default=10.0, ge=0)
+    """Time for calls in progress to end when the server stops."""
+    log_level: Level = Level.INFO
+    """From which importance on something is logged."""
+    sessions: SessionSettings = SessionSettings()
+    """What sessions may be."""
+    calls: CallSettings = CallSettings()
+    """What calls may be."""
+
+    def backend_names(self) -> list[str]:
+        """The backends to serve."""
+        return list(self.backends)
+
+    def backend_settings(self) -> dict[str, dict[str, object]]:
+        """The settings of each backend that has some."""
+        return {name: own for name, own in self.backends.items() if own}
+
+    def http_options(self, tokens: Mapping[str, str] | None) -> HttpOptions:
+        """How the server is reached, with these tokens."""
+        return HttpOptions(
+            host=self.host,
+            port=self.port,
+            tokens=tokens,
+            allowed_origins=tuple(self.allowed_origins),
+            allowed_hosts=tuple(self.allowed_hosts),
+            requests_per_minute=self.rate_limit,
+            body_bytes=self.calls.body_bytes,
+            calls_at_once=self.calls.at_once,
+            calls_waiting=self.calls.waiting,
+            grace_seconds=self.grace_seconds,
+        )
+
+    def table_limits(self) -> TableLimits:
+        """The limits of the tool table."""
+        return TableLimits(
+            sessions=self.sessions.most,
+            idle_seconds=self.sessions.idle_seconds,
+            call_seconds=self.calls.most_seconds,
+            kept_bytes=self.sessions.kept_bytes,
+        )

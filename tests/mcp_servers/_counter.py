@@ -1,0 +1,136 @@
+"""A backend that needs no runtime: a counter for each session, and tools that behave in every way a tool can."""
+
+from collections.abc import Mapping
+from typing import Annotated
+
+import anyio
+from pydantic import Field
+
+from agentflow.errors import ErrorKind, ToolFailure
+from mcp_servers import Backend, CallContext, Image, Output, Session, Text, tool
+
+PIXEL = bytes.fromhex(
+    "89504e470d0a1a0a0000000d4948445200000001000000010806000000"
+    "1f15c4890000000d49444154789c63f8cfc0f01f00050001ff5606a0c60000000049454e44ae426082"
+)
+"""A picture of one pixel."""
+
+
+class Count(Output):
+    """Where a counter stands."""
+
+    count: int
+    """Its count."""
+
+
+class State:
+    """A session's counter."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+
+
+class Counter(Backend):
+    """Counts, and records what became of its sessions and calls."""
+
+    name = "counter"
+    description = "Counts."
+
+    def __init__(self) -> None:
+        self.events: list[str] = []
+        self.entered = anyio.Event()
+        self.release = anyio.Event()
+
+    async def warmup(self) -> None:
+        self.events.append("warmup")
+
+    async def initialize(self, session: Session, settings: Mapping[str, object]) -> None:
+        start = settings.get("start", 0)
+        assert isinstance(start, int)
+        session.put(State(start))
+        self.events.append("initialize")
+
+    async def fork(self, session: Session, forked: Session) -> None:
+        forked.put(State(session.get(State).count))
+        self.events.append("fork")
+
+    async def cleanup(self, session: Session) -> None:
+        self.events.append("cleanup")
+
+    async def shutdown(self) -> None:
+        self.events.append("shutdown")
+
+    @tool(destructive=False)
+    async def add(
+        self,
+        session: Session,
+        amount: Annotated[int, Field(description="How much to add.", ge=0)] = 1,
+    ) -> Count:
+        """Add to the session's counter."""
+        state = session.get(State)
+        state.count += amount
+        return Count(count=state.count)
+
+    @tool(read_only=True)
+    async def echo(self, text: Annotated[str, Field(description="What to give back.")]) -> dict[str, object]:
+        """Give the text back."""
+        return {"text": text}
+
+    @tool(read_only=True)
+    async def length(self, text: Annotated[str, Field(description="What to measure.")]) -> int:
+        """Measure the text."""
+        return len(text)
+
+    @tool(destructive=False)
+    async def wait(self, session: Session) -> Count:
+        """Wait until released."""
+        self.entered.set()
+        try:
+            await self.release.wait()
+        except BaseException:
+            self.events.append("cancelled")
+            raise
+        return Count(count=session.get(State).count)
+
+    @tool(destructive=False, interjects=True)
+    async def let_go(self, session: Session) -> None:
+        """Release those who wait."""
+        self.release.set()
+
+    @tool(read_only=True)
+    async def steps(
+        self, context: CallContext, number: Annotated[int, Field(description="How many steps.")] = 3
+    ) -> int:
+        """Report steps."""
+        for step in range(number):
+            context.progress(step + 1, number, f"step {step + 1}")
+        return number
+
+    @tool(read_only=True)
+    async def picture(self, context: CallContext) -> dict[str, object]:
+        """Show a picture."""
+        context.show(Image(PIXEL))
+        return {}
+
+    @tool(destructive=False)
+    async def story(self, session: Session, context: CallContext) -> dict[str, object]:
+        """Keep a long text and link to it."""
+        context.show(session.keep("story.txt", "text/plain", b"once upon a time"))
+        context.show(session.keep("blob.bin", "application/octet-stream", b"\x00\xff"))
+        return {"cut": "once …"}
+
+    @tool(read_only=True)
+    async def fail(self, context: CallContext) -> None:
+        """Fail as a tool may, with what there was."""
+        context.show(Text("the part that worked"))
+        raise ToolFailure(ErrorKind.DENIED, "not today", {"stdout": "half"})
+
+    @tool(read_only=True)
+    async def crash(self) -> None:
+        """Fail as no tool should."""
+        raise ZeroDivisionError("of all things")
+
+    @tool(read_only=True)
+    async def broken_text(self) -> dict[str, object]:
+        """Return what JSON on a wire can't carry."""
+        return {"text": "lone \ud800", "number": float("nan"), "list": ["\udfff"]}
