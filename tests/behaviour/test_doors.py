@@ -35,6 +35,11 @@ def undocumented(thing: type, node: ast.ClassDef) -> Iterator[str]:
     """The public methods and fields of a class that say nothing."""
     if ast.get_docstring(node) is None:
         yield thing.__name__
+    inherited = {
+        member
+        for base in thing.__mro__[1:]
+        for member in (*vars(base), *base.__dict__.get("__annotations__", ()))
+    }
     for statement, after in zip(node.body, [*node.body[1:], None], strict=True):
         match statement:
             case ast.FunctionDef(name=member) | ast.AsyncFunctionDef(name=member):
@@ -42,7 +47,8 @@ def undocumented(thing: type, node: ast.ClassDef) -> Iterator[str]:
                     yield f"{thing.__name__}.{member}"
             case ast.AnnAssign(target=ast.Name(id=member)) | ast.Assign(targets=[ast.Name(id=member)]):
                 documented = isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant)
-                if not member.startswith("_") and member != "model_config" and not documented:
+                said = documented or member.startswith("_") or member in inherited
+                if not said:
                     yield f"{thing.__name__}.{member}"
             case _:
                 pass
