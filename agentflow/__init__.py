@@ -1,1 +1,20 @@
 """AgentFlow: trees of agent trajectories in sandboxes that fork."""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from agentflow.sandbox import Backend, Sandbox, SyncSandbox, register_api_tool
+
+__all__ = ["Backend", "Sandbox", "SyncSandbox", "register_api_tool"]
+
+_HOMES = dict.fromkeys(("Backend", "Sandbox", "SyncSandbox", "register_api_tool"), "agentflow.sandbox")
+
+
+def __getattr__(name: str) -> object:
+    """Load a name's home when the name is first used: `import agentflow` itself stays light."""
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found: object = getattr(import_module(_HOMES[name]), name)
+    globals()[name] = found
+    return found

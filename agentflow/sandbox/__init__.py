@@ -1,0 +1,32 @@
+"""Sandboxes: tools that share a workspace, keep their state, and can be forked.
+
+`async with Sandbox() as sandbox` has them in this process, `Sandbox("http://host:18890")` on a server; the
+same calls give the same results. `register_api_tool` makes a function a tool; a `Backend` subclass makes a
+stateful one. `SyncSandbox` is the same without `await`.
+"""
+
+from agentflow.sandbox._api_tools import register_api_tool
+from agentflow.sandbox._batch import Call
+from agentflow.sandbox._blocking import SyncSandbox
+from agentflow.sandbox._own_session import SessionInfo
+from agentflow.sandbox._sandbox import Sandbox
+from agentflow.sandbox._settings import SandboxSettings
+from mcp_servers import Backend, Image, ResourceLink, Session, Text, Tool, ToolError, ToolResult, tool
+
+__all__ = [
+    "Backend",
+    "Call",
+    "Image",
+    "ResourceLink",
+    "Sandbox",
+    "SandboxSettings",
+    "Session",
+    "SessionInfo",
+    "SyncSandbox",
+    "Text",
+    "Tool",
+    "ToolError",
+    "ToolResult",
+    "register_api_tool",
+    "tool",
+]

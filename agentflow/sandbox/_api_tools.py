@@ -1,0 +1,167 @@
+"""Plain functions as tools."""
+
+import inspect
+import re
+import typing
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from typing import Annotated, Any, Final, TypeVar, cast, get_args, get_origin, overload
+
+import anyio
+from pydantic import Field
+from pydantic.fields import FieldInfo
+
+from agentflow.errors import ConfigurationError
+from mcp_servers import Backend, CallContext, Hints, Tool
+
+__all__ = ["ApiBackend", "ApiTool", "api_backends", "register_api_tool"]
+
+F = TypeVar("F", bound=Callable[..., object])
+
+DEFAULT_FAMILY: Final = "api"
+"""The backend of functions that are registered without one."""
+
+_DESCRIBED: Final = re.compile(r"^\s*(?::param\s+)?(\w+)\s*(?:\([^)]*\))?\s*:\s*(\S.*)$", re.MULTILINE)
+"""`:param city: ...`, `city: ...` or `city (str): ...` in a docstring."""
+
+
+@dataclass(frozen=True, slots=True)
+class ApiTool:
+    """A registered function."""
+
+    tool: Tool
+    """The tool that it makes; it is called without settings."""
+    function: Callable[..., object]
+    """The function itself."""
+    config_key: str
+    """Which of the settings' `apis` are passed as keywords to a function that takes `**settings`."""
+
+    def configured(self, config: Mapping[str, object]) -> Tool:
+        """The tool, with its settings filled in."""
+        if _settings_parameter(self.function) is None:
+            return self.tool
+        return replace(self.tool, invoke=_invoker(partial(self.function, **config)))
+
+
+def _settings_parameter(function: Callable[..., object]) -> str | None:
+    parameters = inspect.signature(function).parameters.values()
+    return next((one.name for one in parameters if one.kind is inspect.Parameter.VAR_KEYWORD), None)
+
+
+def _invoker(function: Callable[..., object]) -> Callable[..., Awaitable[object]]:
+    """The function as an async one; a plain one runs in a thread, so that it may block."""
+    if inspect.iscoroutinefunction(function):
+        return cast("Callable[..., Awaitable[object]]", function)
+
+    async def invoke(**arguments: object) -> object:
+        return await anyio.to_thread.run_sync(partial(function, **arguments), abandon_on_cancel=True)
+
+    return invoke
+
+
+def _described(function: Callable[..., object], description: str | None) -> Callable[..., Awaitable[object]]:
+    """An async function with the same signature and a description for every argument."""
+    text = inspect.getdoc(function) or ""
+    found = dict(_DESCRIBED.findall(text))
+    signature = inspect.signature(function)
+    kept = [one for one in signature.parameters.values() if one.kind is not inspect.Parameter.VAR_KEYWORD]
+    hints = typing.get_type_hints(function, include_extras=True)
+    for name in (one.name for one in kept):
+        hint = hints.get(name, Any)
+        hints[name] = hint if hint is CallContext else _with_description(hint, found.get(name), name)
+    call = _invoker(function)
+
+    async def invoke(**arguments: object) -> object:
+        return await call(**arguments)
+
+    invoke.__doc__ = description or text.split(":param")[0].split("Args:")[0].strip()
+    invoke.__qualname__ = getattr(function, "__qualname__", repr(function))
+    invoke.__annotations__ = hints
+    vars(invoke)["__signature__"] = signature.replace(parameters=kept)
+    return invoke
+
+
+def _with_description(hint: object, found: str | None, name: str) -> object:
+    """The type with a description: its own, the docstring's, or the argument's name in words."""
+    extras = get_args(hint)[1:] if get_origin(hint) is Annotated else ()
+    if any(isinstance(extra, FieldInfo) and extra.description for extra in extras):
+        return hint
+    text = next((extra for extra in extras if isinstance(extra, str)), found)
+    return Annotated[cast("Any", hint), Field(description=text or name.replace("_", " "))]
+
+
+class ApiBackend(Backend):
+    """Registered functions of one family."""
+
+    def __init__(self, family: str, tools: tuple[Tool, ...]) -> None:
+        self.name = family
+        self.description = f"Functions registered as {family} tools."
+        self._tools = tools
+
+    @cached_property
+    def tools(self) -> tuple[Tool, ...]:
+        """Its tools."""
+        return self._tools
+
+
+_registered: dict[str, ApiTool] = {}
+
+
+@overload
+def register_api_tool(name: F) -> F: ...
+@overload
+def register_api_tool(
+    name: str | None = None,
+    *,
+    description: str | None = None,
+    config_key: str | None = None,
+    read_only: bool = False,
+    open_world: bool = True,
+) -> Callable[[F], F]: ...
+def register_api_tool(
+    name: F | str | None = None,
+    *,
+    description: str | None = None,
+    config_key: str | None = None,
+    read_only: bool = False,
+    open_world: bool = True,
+) -> F | Callable[[F], F]:
+    """Make a function, plain or async, a tool of every in-process sandbox made from now on.
+
+    :param name: `family:verb`; without a family it is `api:verb`; without a name the function's own.
+    :param description: tells a model when to use it; without one the docstring does.
+    :param config_key: which of the settings' `apis` a function with `**settings` is given; else its family.
+    :param read_only: it changes nothing.
+    :param open_world: it reaches things outside of the sandbox.
+    :raises TypeError: if an argument has no type, or nothing describes the tool.
+
+    The signature gives the schema. The function runs in this process, not in the sandbox: a plain one in a
+    thread, so it may block.
+    """
+
+    def register(function: F) -> F:
+        route = name if isinstance(name, str) else function.__name__
+        family, _, verb = route.rpartition(":")
+        family = family or DEFAULT_FAMILY
+        hints = Hints(read_only=read_only, destructive=False, idempotent=read_only, open_world=open_world)
+        tool = Tool.of(_described(function, description), backend=family, verb=verb, hints=hints)
+        _registered[tool.route] = ApiTool(tool, function, config_key or family)
+        return function
+
+    return register(name) if callable(name) else register
+
+
+def api_backends(settings: Mapping[str, Mapping[str, object]]) -> list[ApiBackend]:
+    """A backend for each family of registered functions.
+
+    :param settings: by `config_key`.
+    :raises ConfigurationError: for settings that no function asks for.
+    """
+    unused = settings.keys() - {one.config_key for one in _registered.values()}
+    if unused:
+        raise ConfigurationError(f"apis: no registered function asks for {min(unused)!r}")
+    families: dict[str, list[Tool]] = {}
+    for one in _registered.values():
+        families.setdefault(one.tool.backend, []).append(one.configured(settings.get(one.config_key, {})))
+    return [ApiBackend(family, tuple(tools)) for family, tools in families.items()]

@@ -1,0 +1,154 @@
+"""The sandbox without `await`."""
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import ExitStack
+from functools import partial
+from typing import ParamSpec, Self, TypeVar
+
+from anyio.from_thread import BlockingPortal, BlockingPortalProvider
+
+from agentflow.errors import ErrorKind, ToolFailure
+from agentflow.sandbox._batch import Call
+from agentflow.sandbox._opening import Target
+from agentflow.sandbox._own_session import SessionInfo
+from agentflow.sandbox._sandbox import Sandbox
+from mcp_servers import Backend, ProgressSink, Tool, ToolResult
+
+__all__ = ["SyncSandbox"]
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+_portals = BlockingPortalProvider()
+"""One event loop in a thread of its own, shared by all that block; it is there while one of them is open."""
+
+
+class SyncSandbox:
+    """`Sandbox` for code that does not await; it also works where a loop runs already, as in a notebook.
+
+    ::
+
+        with SyncSandbox() as sandbox:
+            result = sandbox.execute("bash:run", {"command": "echo hi"})
+
+    Its methods may be called from many threads. Interrupting one (Ctrl-C) kills what it runs.
+    """
+
+    def __init__(
+        self,
+        target: Target = None,
+        *,
+        token: str | None = None,
+        backends: Sequence[str | Backend] | None = None,
+        timeout: float | None = None,
+        auto_start: bool | None = None,
+    ) -> None:
+        """Describe it, as `Sandbox`."""
+        self._describe(
+            Sandbox(target, token=token, backends=backends, timeout=timeout, auto_start=auto_start)
+        )
+
+    def _describe(self, sandbox: Sandbox) -> None:
+        self._sandbox = sandbox
+        self._portal: BlockingPortal | None = None
+        self._stack = ExitStack()
+
+    @property
+    def left_behind(self) -> tuple[str, ...]:
+        """Of a fork: one line for each thing that could not be carried over."""
+        return self._sandbox.left_behind
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def start(self) -> None:
+        """See `Sandbox.start`."""
+        if self._portal is None:
+            self._portal = self._stack.enter_context(_portals)
+        try:
+            self._call(self._sandbox.start)
+        except BaseException:
+            self._leave()
+            raise
+
+    def close(self) -> None:
+        """See `Sandbox.close`."""
+        if self._portal is not None:
+            try:
+                self._call(self._sandbox.close)
+            finally:
+                self._leave()
+
+    def execute(
+        self,
+        tool: str,
+        arguments: Mapping[str, object] | None = None,
+        *,
+        timeout: float | None = None,
+        on_progress: ProgressSink | None = None,
+    ) -> ToolResult:
+        """See `Sandbox.execute`. `on_progress` is called in the loop's thread."""
+        return self._call(self._sandbox.execute, tool, arguments, timeout=timeout, on_progress=on_progress)
+
+    def execute_batch(
+        self, calls: Sequence[Call], *, parallel: bool = False, stop_on_error: bool = False
+    ) -> list[ToolResult]:
+        """See `Sandbox.execute_batch`."""
+        return self._call(self._sandbox.execute_batch, calls, parallel=parallel, stop_on_error=stop_on_error)
+
+    def tools(self, patterns: str | Sequence[str] = "*") -> list[Tool]:
+        """See `Sandbox.tools`."""
+        return self._call(self._sandbox.tools, patterns)
+
+    def warmup(self, *backends: str) -> None:
+        """See `Sandbox.warmup`."""
+        self._call(self._sandbox.warmup, *backends)
+
+    def create_session(
+        self,
+        backends: str | Sequence[str] | Mapping[str, Mapping[str, object]],
+        settings: Mapping[str, object] | None = None,
+    ) -> list[SessionInfo]:
+        """See `Sandbox.create_session`."""
+        return self._call(self._sandbox.create_session, backends, settings)
+
+    def destroy_session(self, *backends: str) -> None:
+        """See `Sandbox.destroy_session`."""
+        self._call(self._sandbox.destroy_session, *backends)
+
+    def list_sessions(self) -> list[SessionInfo]:
+        """See `Sandbox.list_sessions`."""
+        return self._call(self._sandbox.list_sessions)
+
+    def refresh_sessions(self) -> list[SessionInfo]:
+        """See `Sandbox.refresh_sessions`."""
+        return self._call(self._sandbox.refresh_sessions)
+
+    def read(self, uri: str) -> bytes:
+        """See `Sandbox.read`."""
+        return self._call(self._sandbox.read, uri)
+
+    def fork(self) -> "SyncSandbox":
+        """See `Sandbox.fork`."""
+        forked = SyncSandbox.__new__(SyncSandbox)
+        forked._describe(self._call(self._sandbox.fork))
+        forked._portal = forked._stack.enter_context(_portals)
+        return forked
+
+    def _call(self, method: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs) -> T:
+        if self._portal is None:
+            raise ToolFailure(ErrorKind.SESSION_NOT_FOUND, "this sandbox is not open.")
+        future = self._portal.start_task_soon(partial(method, *args, **kwargs))
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()
+            raise
+
+    def _leave(self) -> None:
+        self._portal = None
+        self._stack.close()

@@ -1,0 +1,71 @@
+"""Context managers that outlive the task that opened them."""
+
+import asyncio
+import contextvars
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from typing import Generic, TypeVar
+
+import anyio
+
+__all__ = ["Hosted"]
+
+T = TypeVar("T")
+
+
+class Hosted(Generic[T]):
+    """An async context manager kept entered by a task of its own.
+
+    A task group must be left by the task that entered it. A sandbox may be opened by one task, shared by its
+    forks and closed by another; so whatever holds a task group (a runtime, a connection) is hosted here, and
+    `open` and `close` may be called from anywhere in the loop.
+    """
+
+    def __init__(self, make: Callable[[], AbstractAsyncContextManager[T]]) -> None:
+        self._make = make
+        self._leave = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self._leave_error: Exception | None = None
+
+    @property
+    def alive(self) -> bool:
+        """Whether it is open: false before `open`, after `close`, and once it has died by itself."""
+        return self._task is not None and not self._task.done()
+
+    async def open(self) -> T:
+        """Enter it, once; whatever entering raises is raised here."""
+        loop = asyncio.get_running_loop()
+        opened: asyncio.Future[T] = loop.create_future()
+        # The one task without a task group around it: it ends with `close`, and a loop that ends cancels it,
+        # which leaves the context manager in order.
+        self._task = loop.create_task(self._keep(opened), context=contextvars.Context())
+        try:
+            await asyncio.wait({opened})
+        except asyncio.CancelledError:
+            self._task.cancel()
+            with anyio.CancelScope(shield=True):
+                await asyncio.wait({self._task})
+            raise
+        return opened.result()
+
+    async def close(self) -> None:
+        """Leave it; whatever leaving raises is raised here. Fine if it was never opened or has died."""
+        if self._task is None or self._task.done():
+            return
+        self._leave.set()
+        await asyncio.wait({self._task})
+        if self._leave_error is not None:
+            raise self._leave_error
+
+    async def _keep(self, opened: asyncio.Future[T]) -> None:
+        try:
+            async with self._make() as value:
+                opened.set_result(value)
+                await self._leave.wait()
+        except Exception as error:  # the boundary: `open` or `close` raises it in the task that asked
+            if opened.done():
+                self._leave_error = error
+            else:
+                opened.set_exception(error)
+        finally:
+            opened.cancel()

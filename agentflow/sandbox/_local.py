@@ -1,0 +1,88 @@
+"""The door to tools in this process: straight through the tool table, no protocol in between."""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import anyio
+
+from agentflow.errors import ErrorKind, ToolFailure
+from agentflow.sandbox._door import Door
+from agentflow.sandbox._names import Names
+from agentflow.sandbox._runtimes import SharedRuntime, shared_runtime
+from agentflow.sandbox._settings import SandboxSettings
+from mcp_servers import LOCAL, Backend, ProgressSink, TableLimits, Tool, ToolResult, ToolTable, did_you_mean
+from runtimes import InstanceSpec, Runtime
+
+__all__ = ["LocalDoor"]
+
+
+class LocalDoor(Door):
+    """A tool table of our own. Its backends start at first use: what nobody asks for is never started."""
+
+    def __init__(
+        self, settings: SandboxSettings, backends: Sequence[Backend], runtime: Runtime | None = None
+    ) -> None:
+        super().__init__()
+        self._settings = settings
+        self._runtime_in_use = runtime
+        self._runtime_turn = anyio.Lock()
+        self._shared: SharedRuntime | None = None
+        self._table = ToolTable(
+            backends,
+            runtime=self._runtime,
+            spec=InstanceSpec(limits=settings.limits, env=settings.env, mounts=settings.mounts),
+            settings=settings.backend_settings,
+            limits=TableLimits(sessions=None, idle_seconds=None),
+        )
+        self._names = Names(self._table.tools)
+
+    @property
+    def names(self) -> Names:
+        """The tools behind it, by all their names."""
+        return self._names
+
+    async def open(self) -> None:
+        """Start what the settings want warm."""
+        await self.warmup(self._settings.warmup_names)
+
+    async def close(self) -> None:
+        """End the sessions, then the backends, then let go of the runtime."""
+        await self._table.close()
+        if self._shared is not None:
+            await self._shared.give_back()
+
+    async def warmup(self, backends: Iterable[str]) -> None:
+        """Start these backends, unless they are."""
+        for name in backends:
+            if name not in self._table.backends:
+                message = f"no backend {name!r} here.{did_you_mean(name, self._table.backends)}"
+                raise ToolFailure(ErrorKind.TOOL_NOT_FOUND, message)
+            await self._table.start([name])
+
+    async def call(
+        self,
+        tool: Tool,
+        arguments: Mapping[str, object],
+        *,
+        session: str | None,
+        timeout: float | None,
+        progress: ProgressSink | None,
+    ) -> ToolResult:
+        """Call the tool, once."""
+        return await self._table.call(
+            tool.name, arguments, session=session, timeout=timeout, progress=progress
+        )
+
+    async def read(self, uri: str) -> bytes:
+        """What a result's link leads to."""
+        resource = self._table.sessions.resource(uri, LOCAL)
+        if resource is None:
+            raise ToolFailure(ErrorKind.NOT_FOUND, f"nothing is kept as {uri!r}, or no longer.")
+        return resource.data
+
+    async def _runtime(self) -> Runtime:
+        async with self._runtime_turn:
+            if self._runtime_in_use is None:
+                shared = shared_runtime(self._settings.runtime)
+                self._runtime_in_use = await shared.borrow()
+                self._shared = shared
+            return self._runtime_in_use

@@ -1,0 +1,74 @@
+"""From what a caller asked for to the door that leads there."""
+
+from collections.abc import Sequence
+from os import PathLike
+from typing import TypeAlias
+from urllib.parse import urlsplit
+
+from pydantic import SecretStr
+
+from agentflow.errors import ConfigurationError
+from agentflow.sandbox._aliases import canonical_backend
+from agentflow.sandbox._api_tools import api_backends
+from agentflow.sandbox._door import Door
+from agentflow.sandbox._local import LocalDoor
+from agentflow.sandbox._settings import SandboxSettings
+from agentflow.settings import load_settings
+from mcp_servers import BACKENDS, Backend, load_backend
+from runtimes import Runtime
+
+__all__ = ["Target", "door_to", "settings_for"]
+
+Target: TypeAlias = str | PathLike[str] | SandboxSettings | None
+"""A server's address, a settings file, settings, or nothing for the defaults."""
+
+
+def settings_for(target: Target, *, token: str | None, auto_start: bool | None) -> SandboxSettings:
+    """The settings that a target stands for.
+
+    :raises ConfigurationError: if a settings file can't be used.
+    """
+    if isinstance(target, SandboxSettings):
+        settings = target
+    elif isinstance(target, str) and target.startswith(("http://", "https://")):
+        settings = SandboxSettings(server_url=target)
+    elif target is not None:
+        settings = load_settings(SandboxSettings, str(target))
+    else:
+        settings = SandboxSettings()
+    changes: dict[str, object] = {}
+    if token is not None:
+        changes["token"] = SecretStr(token)
+    if auto_start is not None:
+        changes["auto_start"] = auto_start
+    return settings.model_copy(update=changes)
+
+
+def door_to(
+    settings: SandboxSettings, backends: Sequence[str | Backend] | None, runtime: Runtime | None
+) -> Door:
+    """The door, not yet open.
+
+    :raises ConfigurationError: for an unknown backend, or things that do not go together.
+    """
+    if settings.server_url is None:
+        return LocalDoor(settings, _backends(settings, backends), runtime)
+    if runtime is not None or any(isinstance(backend, Backend) for backend in backends or ()):
+        raise ConfigurationError(
+            "a remote sandbox takes no backend or runtime objects: give them to the server, or leave out the address"
+        )
+    from agentflow.sandbox._remote import RemoteDoor  # the protocol's client is heavy
+
+    token = None if settings.token is None else settings.token.get_secret_value()
+    return RemoteDoor(_endpoint(settings.server_url), token)
+
+
+def _endpoint(url: str) -> str:
+    """The address of all backends together, where the address is only the server's."""
+    return url if urlsplit(url).path.strip("/") else f"{url.rstrip('/')}/mcp"
+
+
+def _backends(settings: SandboxSettings, wanted: Sequence[str | Backend] | None) -> list[Backend]:
+    names = (settings.backend_names or BACKENDS) if wanted is None else wanted
+    chosen = [one if isinstance(one, Backend) else load_backend(canonical_backend(one)) for one in names]
+    return [*chosen, *api_backends(settings.apis)]

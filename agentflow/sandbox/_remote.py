@@ -1,0 +1,171 @@
+"""The door to tools on a server, by the official MCP client over streamable HTTP."""
+
+import base64
+import json
+import logging
+from collections.abc import AsyncGenerator, Iterable, Mapping
+from contextlib import asynccontextmanager
+from typing import cast
+
+import anyio
+import httpx2
+import mcp_types as types
+from mcp import Client
+from mcp.client.streamable_http import streamable_http_client
+from mcp.shared.dispatcher import ProgressFnT
+from mcp.shared.exceptions import MCPError
+from pydantic import ValidationError
+
+from agentflow.errors import ErrorKind, ToolFailure
+from agentflow.sandbox._door import Door, failed
+from agentflow.sandbox._hosted import Hosted
+from agentflow.sandbox._names import Names
+from agentflow.sandbox._transport import SteadyTransport
+from agentflow.sandbox._wire import failure_of, tool_of, tool_result
+from mcp_servers import TIMEOUT_KEY, ProgressSink, Tool, ToolResult, did_you_mean
+
+__all__ = ["RemoteDoor"]
+
+logger = logging.getLogger(__name__)
+
+GRACE_SECONDS = 5.0
+"""A server ends a call whose time is up and says what there was; this much later we give up on it."""
+
+
+class RemoteDoor(Door):
+    """A connection to a server. Sessions live there, by handle. A call is sent once, whatever happens to it."""
+
+    def __init__(self, url: str, token: str | None) -> None:
+        super().__init__()
+        self._url = url
+        self._token = token
+        self._turn = anyio.Lock()
+        self._hosted = Hosted(self._connect)
+        self._client: Client | None = None
+        self._names = Names(())
+
+    @property
+    def names(self) -> Names:
+        """The tools behind it, by all their names."""
+        return self._names
+
+    async def open(self) -> None:
+        """Connect and learn the tools."""
+        await self._connected()
+
+    async def close(self) -> None:
+        """Disconnect."""
+        try:
+            await self._hosted.close()
+        except Exception:  # boundary: how a connection breaks is of no consequence once nobody needs it
+            logger.debug("the connection to %s broke while closing", self._url, exc_info=True)
+
+    async def warmup(self, backends: Iterable[str]) -> None:
+        """See that the server has them; starting them is its own business."""
+        known = {tool.backend for tool in self._names.tools}
+        for name in backends:
+            if name not in known:
+                message = f"no backend {name!r} at {self._url}.{did_you_mean(name, known)}"
+                raise ToolFailure(ErrorKind.TOOL_NOT_FOUND, message)
+
+    async def call(
+        self,
+        tool: Tool,
+        arguments: Mapping[str, object],
+        *,
+        session: str | None,
+        timeout: float | None,
+        progress: ProgressSink | None,
+    ) -> ToolResult:
+        """Call the tool, once."""
+        given = dict(arguments)
+        if tool.stateful and session is not None:
+            given.setdefault("session", session)
+        try:
+            _check_json(tool.name, given)
+            client = await self._connected()
+            result = await client.call_tool(
+                tool.name,
+                given,
+                read_timeout_seconds=None if timeout is None else timeout + GRACE_SECONDS,
+                progress_callback=None if progress is None else _relay(progress),
+                meta=None if timeout is None else cast("types.RequestParamsMeta", {TIMEOUT_KEY: timeout}),
+            )
+        except ToolFailure as failure:
+            return failed(failure)
+        except MCPError as error:
+            return failed(failure_of(error, tool.name))
+        except (RuntimeError, ValidationError) as error:
+            message = f"{tool.name}: the server's answer can't be read: {' '.join(str(error).split())}"
+            return failed(ToolFailure(ErrorKind.FAILED, message))
+        return tool_result(result)
+
+    async def read(self, uri: str) -> bytes:
+        """What a result's link leads to."""
+        client = await self._connected()
+        try:
+            found = await client.read_resource(uri, cache_mode="bypass")
+        except MCPError as error:
+            raise ToolFailure(ErrorKind.NOT_FOUND, f"nothing is kept as {uri!r}, or no longer.") from error
+        content = found.contents[0]
+        if isinstance(content, types.TextResourceContents):
+            return content.text.encode()
+        return base64.b64decode(content.blob)
+
+    async def _connected(self) -> Client:
+        """The connection: the same one for all, and a new one after it broke."""
+        if self._client is not None and self._hosted.alive:
+            return self._client
+        async with self._turn:
+            if self._client is None or not self._hosted.alive:
+                self._hosted = Hosted(self._connect)
+                try:
+                    client = await self._hosted.open()
+                    self._names = Names(map(tool_of, await _list_tools(client)))
+                except Exception as error:  # boundary: connecting fails in as many ways as there are networks
+                    await self.close()
+                    raise self._explain(error) from None
+                self._client = client
+            return self._client
+
+    def _explain(self, error: Exception) -> ToolFailure:
+        while isinstance(error, ExceptionGroup):
+            error = cast("ExceptionGroup[Exception]", error).exceptions[0]
+        if isinstance(error, MCPError):
+            return failure_of(error, self._url)
+        return ToolFailure(ErrorKind.UNAVAILABLE, f"{self._url}: {type(error).__name__}: {error}")
+
+    @asynccontextmanager
+    async def _connect(self) -> AsyncGenerator[Client]:
+        headers = {} if self._token is None else {"authorization": f"Bearer {self._token}"}
+        timeout = httpx2.Timeout(None, connect=10.0)
+        async with (
+            httpx2.AsyncClient(transport=SteadyTransport(), headers=headers, timeout=timeout) as http,
+            Client(streamable_http_client(self._url, http_client=http)) as client,
+        ):
+            yield client
+
+
+def _check_json(tool: str, arguments: Mapping[str, object]) -> None:
+    """What can't be written must not reach the connection: it would end it for all."""
+    try:
+        json.dumps(arguments, ensure_ascii=False, allow_nan=False).encode()
+    except (TypeError, ValueError) as error:
+        raise ToolFailure(ErrorKind.BAD_ARGUMENTS, f"{tool}: no JSON can say this: {error}") from None
+
+
+def _relay(sink: ProgressSink) -> ProgressFnT:
+    async def report(progress: float, total: float | None, message: str | None) -> None:
+        sink(progress, total, message)
+
+    return report
+
+
+async def _list_tools(client: Client) -> list[types.Tool]:
+    tools: list[types.Tool] = []
+    page = await client.list_tools()
+    tools.extend(page.tools)
+    while page.next_cursor:
+        page = await client.list_tools(cursor=page.next_cursor)
+        tools.extend(page.tools)
+    return tools

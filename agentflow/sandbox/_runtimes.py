@@ -1,0 +1,71 @@
+"""The runtimes that all sandboxes of an event loop share: started at the first need, stopped with the last user."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+from weakref import WeakKeyDictionary
+
+import anyio
+
+from agentflow.errors import ConfigurationError
+from agentflow.sandbox._hosted import Hosted
+from mcp_servers import did_you_mean
+from runtimes import Runtime
+
+__all__ = ["SharedRuntime", "shared_runtime"]
+
+
+def _process() -> Runtime:
+    from runtimes.process import ProcessRuntime  # only needed once something runs
+
+    return ProcessRuntime()
+
+
+_KINDS: Final[dict[str, Callable[[], Runtime]]] = {"process": _process}
+
+
+class SharedRuntime:
+    """One runtime of one event loop, and how many use it."""
+
+    def __init__(self, make: Callable[[], Runtime]) -> None:
+        self._make = make
+        self._users = 0
+        self._turn = anyio.Lock()
+        self._hosted: Hosted[Runtime] | None = None
+        self._runtime: Runtime | None = None
+
+    async def borrow(self) -> Runtime:
+        """The runtime, started if it is not; to be given back."""
+        self._users += 1
+        try:
+            async with self._turn:
+                if self._hosted is None or self._runtime is None or not self._hosted.alive:
+                    self._hosted = Hosted(self._make)
+                    self._runtime = await self._hosted.open()
+                return self._runtime
+        except BaseException:
+            self._users -= 1
+            raise
+
+    async def give_back(self) -> None:
+        """One user less; the last one stops it."""
+        self._users -= 1
+        async with self._turn:
+            if self._users == 0 and self._hosted is not None:
+                hosted, self._hosted, self._runtime = self._hosted, None, None
+                await hosted.close()
+
+
+_shared: "WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, SharedRuntime]]" = WeakKeyDictionary()
+
+
+def shared_runtime(kind: str) -> SharedRuntime:
+    """The running loop's runtime of that kind.
+
+    :raises ConfigurationError: if there is no such kind.
+    """
+    make = _KINDS.get(kind)
+    if make is None:
+        raise ConfigurationError(f"no runtime {kind!r}.{did_you_mean(kind, _KINDS)}")
+    kinds = _shared.setdefault(asyncio.get_running_loop(), {})
+    return kinds.setdefault(kind, SharedRuntime(make))
