@@ -3,11 +3,13 @@
 import socket
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
+from typing import Any
 
 import anyio
 import uvicorn
 from anyio import TASK_STATUS_IGNORED
 from anyio.abc import TaskStatus
+from mcp.server import Server
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp
@@ -31,17 +33,24 @@ class HttpServer:
     """Serves a started tool table."""
 
     def __init__(
-        self, table: ToolTable, options: HttpOptions | None = None, listener: socket.socket | None = None
+        self,
+        table: ToolTable,
+        options: HttpOptions | None = None,
+        listener: socket.socket | None = None,
+        *,
+        extend: Callable[[Server[Any]], object] = lambda _: None,
     ) -> None:
         """Get ready to serve.
 
         :param listener: a socket that listens already; by default one is made as the options say.
+        :param extend: gives each endpoint's server what the tool table has not.
         :raises ConfigurationError: if the options would let strangers in, or the address can't be had.
         """
         self._table = table
         self._options = options or HttpOptions()
         self._options.check()
         self._socket = listener or self.listen(self._options.host, self._options.port)
+        self._extend = extend
         self._stop = anyio.Event()
         self._closing = anyio.Event()
         self.host, self.port = self._socket.getsockname()[:2]
@@ -103,7 +112,9 @@ class HttpServer:
             await self._closing.wait()
 
     def _manager(self, door: McpDoor) -> StreamableHTTPSessionManager:
-        return StreamableHTTPSessionManager(door.server(), max_request_body_size=self._options.body_bytes)
+        server = door.server()
+        self._extend(server)
+        return StreamableHTTPSessionManager(server, max_request_body_size=self._options.body_bytes)
 
     def _doors(self) -> dict[str, McpDoor]:
         turns = Turns(self._options.calls_at_once, self._options.calls_waiting)

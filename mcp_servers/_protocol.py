@@ -84,12 +84,14 @@ class McpDoor:
                 "tools/list": CacheHint(ttl_ms=3_600_000, scope="public"),
                 "prompts/list": CacheHint(ttl_ms=3_600_000, scope="public"),
                 "resources/list": CacheHint(),
+                "resources/templates/list": CacheHint(ttl_ms=3_600_000, scope="public"),
                 "resources/read": CacheHint(ttl_ms=3_600_000),
             },
             get_tool_input_schema=schemas.get,
             on_list_tools=self.list_tools,
             on_call_tool=self.call_tool,
             on_list_resources=self.list_resources,
+            on_list_resource_templates=self.list_resource_templates,
             on_read_resource=self.read_resource,
             on_list_prompts=self.list_prompts,
             on_get_prompt=self.get_prompt,
@@ -121,6 +123,12 @@ class McpDoor:
             resources=[_listed_resource(resource) for resource in resources[start:rest]],
             next_cursor=str(rest) if rest < len(resources) else None,
         )
+
+    async def list_resource_templates(
+        self, context: RequestContext, params: types.PaginatedRequestParams | None
+    ) -> types.ListResourceTemplatesResult:
+        """There are none: every kept resource has an address of its own."""
+        return types.ListResourceTemplatesResult(resource_templates=[])
 
     async def read_resource(
         self, context: RequestContext, params: types.ReadResourceRequestParams

@@ -4,9 +4,10 @@ import codecs
 from collections.abc import Mapping
 from typing import Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, Field, ValidationError
 
 from agentflow.errors import ErrorKind, ToolFailure
+from agentflow.settings import Section
 from mcp_servers._context import CallContext
 from mcp_servers._result import Output
 from mcp_servers._session import Session
@@ -29,10 +30,8 @@ _FAILURES = {
 }
 
 
-class RunSettings(BaseModel):
+class RunSettings(Section):
     """Settings of the backends that run something."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
     output_characters: int = Field(default=30_000, ge=100)
     """How much of each output a result shows; what is longer is cut in the middle and kept whole as a resource."""
