@@ -1,9 +1,13 @@
 """Tools that any MCP client can use: one server per backend, one way to make a server.
 
 A backend is a `Backend` subclass with `@tool` methods. A `ToolTable` holds backends and their sessions; the
-in-process sandbox calls it directly, the MCP doors (stdio, streamable HTTP) call the same table.
+in-process sandbox calls it directly, the MCP doors (`serve_stdio`, `HttpServer`) call the same table.
 """
 
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+from mcp_servers._access import is_loopback
 from mcp_servers._backend import Backend
 from mcp_servers._context import CallContext, ProgressSink
 from mcp_servers._limits import TableLimits
@@ -15,7 +19,14 @@ from mcp_servers._session import Session
 from mcp_servers._sessions import DefaultSession, Sessions
 from mcp_servers._shelf import Resource
 from mcp_servers._table import LOCAL, ToolTable
+from mcp_servers._token_file import token_path
 from mcp_servers._tool import Hints, Tool, tool
+
+if TYPE_CHECKING:
+    from mcp_servers._http import HttpServer
+    from mcp_servers._http_options import HttpOptions
+    from mcp_servers._protocol import McpDoor
+    from mcp_servers._stdio import serve_stdio
 
 __all__ = [
     "BACKENDS",
@@ -26,7 +37,10 @@ __all__ = [
     "CallContext",
     "DefaultSession",
     "Hints",
+    "HttpOptions",
+    "HttpServer",
     "Image",
+    "McpDoor",
     "Output",
     "Part",
     "ProgressSink",
@@ -41,6 +55,26 @@ __all__ = [
     "ToolResult",
     "ToolTable",
     "did_you_mean",
+    "is_loopback",
     "load_backend",
+    "serve_stdio",
+    "token_path",
     "tool",
 ]
+
+_DOORS = {
+    "HttpOptions": "mcp_servers._http_options",
+    "HttpServer": "mcp_servers._http",
+    "McpDoor": "mcp_servers._protocol",
+    "serve_stdio": "mcp_servers._stdio",
+}
+"""Where the doors are: they load the SDK, which who only calls the table need not."""
+
+
+def __getattr__(name: str) -> object:
+    """Load a door when it is first used."""
+    if name not in _DOORS:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found: object = getattr(import_module(_DOORS[name]), name)
+    globals()[name] = found
+    return found

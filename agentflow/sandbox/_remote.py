@@ -19,6 +19,7 @@ from pydantic import ValidationError
 from agentflow.errors import ErrorKind, ToolFailure
 from agentflow.sandbox._door import Door, failed
 from agentflow.sandbox._hosted import Hosted
+from agentflow.sandbox._launch import Launcher, local_token
 from agentflow.sandbox._names import Names
 from agentflow.sandbox._transport import SteadyTransport
 from agentflow.sandbox._wire import failure_of, tool_of, tool_result
@@ -32,11 +33,16 @@ GRACE_SECONDS = 5.0
 """A server ends a call whose time is up and says what there was; this much later we give up on it."""
 
 
+RESOURCE_NOT_FOUND = -32002
+"""What servers of the handshake era say; later ones say `INVALID_PARAMS`."""
+
+
 class RemoteDoor(Door):
     """A connection to a server. Sessions live there, by handle. A call is sent once, whatever happens to it."""
 
-    def __init__(self, url: str, token: str | None) -> None:
+    def __init__(self, url: str, token: str | None, launcher: Launcher | None = None) -> None:
         super().__init__()
+        self._launcher = launcher
         self._url = url
         self._token = token
         self._turn = anyio.Lock()
@@ -50,15 +56,20 @@ class RemoteDoor(Door):
         return self._names
 
     async def open(self) -> None:
-        """Connect and learn the tools."""
-        await self._connected()
+        """Connect and learn the tools; start the server first if that is wanted and nobody has."""
+        try:
+            if self._launcher is not None:
+                await self._launcher.ensure()
+            await self._connected()
+        except BaseException:
+            await self.close()
+            raise
 
     async def close(self) -> None:
         """Disconnect."""
-        try:
-            await self._hosted.close()
-        except Exception:  # boundary: how a connection breaks is of no consequence once nobody needs it
-            logger.debug("the connection to %s broke while closing", self._url, exc_info=True)
+        await _drop(self._hosted)
+        if self._launcher is not None:
+            await self._launcher.close()
 
     async def warmup(self, backends: Iterable[str]) -> None:
         """See that the server has them; starting them is its own business."""
@@ -106,7 +117,9 @@ class RemoteDoor(Door):
         try:
             found = await client.read_resource(uri, cache_mode="bypass")
         except MCPError as error:
-            raise ToolFailure(ErrorKind.NOT_FOUND, f"nothing is kept as {uri!r}, or no longer.") from error
+            if error.code in (types.INVALID_PARAMS, RESOURCE_NOT_FOUND):
+                raise ToolFailure(ErrorKind.NOT_FOUND, f"nothing is kept as {uri!r}, or no longer.") from None
+            raise failure_of(error, self._url) from None
         content = found.contents[0]
         if isinstance(content, types.TextResourceContents):
             return content.text.encode()
@@ -118,14 +131,17 @@ class RemoteDoor(Door):
             return self._client
         async with self._turn:
             if self._client is None or not self._hosted.alive:
-                self._hosted = Hosted(self._connect)
+                hosted = Hosted(self._connect)
                 try:
-                    client = await self._hosted.open()
-                    self._names = Names(map(tool_of, await _list_tools(client)))
+                    client = await hosted.open()
+                    tools = await _list_tools(client)
                 except Exception as error:  # boundary: connecting fails in as many ways as there are networks
-                    await self.close()
+                    await _drop(hosted)
                     raise self._explain(error) from None
-                self._client = client
+                except BaseException:
+                    await _drop(hosted)
+                    raise
+                self._hosted, self._client, self._names = hosted, client, Names(map(tool_of, tools))
             return self._client
 
     def _explain(self, error: Exception) -> ToolFailure:
@@ -137,13 +153,22 @@ class RemoteDoor(Door):
 
     @asynccontextmanager
     async def _connect(self) -> AsyncGenerator[Client]:
-        headers = {} if self._token is None else {"authorization": f"Bearer {self._token}"}
+        token = self._token or local_token(self._url)
+        headers = {} if token is None else {"authorization": f"Bearer {token}"}
         timeout = httpx2.Timeout(None, connect=10.0)
         async with (
             httpx2.AsyncClient(transport=SteadyTransport(), headers=headers, timeout=timeout) as http,
             Client(streamable_http_client(self._url, http_client=http)) as client,
         ):
             yield client
+
+
+async def _drop(hosted: Hosted[Client]) -> None:
+    try:
+        with anyio.CancelScope(shield=True):
+            await hosted.close()
+    except Exception:  # boundary: how a connection breaks is of no consequence once nobody needs it
+        logger.debug("a connection broke while it was closed", exc_info=True)
 
 
 def _check_json(tool: str, arguments: Mapping[str, object]) -> None:
