@@ -36,9 +36,7 @@ def undocumented(thing: type, node: ast.ClassDef) -> Iterator[str]:
     if ast.get_docstring(node) is None:
         yield thing.__name__
     inherited = {
-        member
-        for base in thing.__mro__[1:]
-        for member in (*vars(base), *base.__dict__.get("__annotations__", ()))
+        member for base in thing.__mro__[1:] for member in (*vars(base), *inspect.get_annotations(base))
     }
     for statement, after in zip(node.body, [*node.body[1:], None], strict=True):
         match statement:
