@@ -1,0 +1,126 @@
+"""The tools of the bash backend."""
+
+from collections.abc import Mapping
+from typing import Annotated
+
+from pydantic import Field
+
+from agentflow.errors import ErrorKind, ToolFailure
+from mcp_servers._backend import Backend
+from mcp_servers._context import CallContext
+from mcp_servers._running import RunSettings, check_outcome, progress_of, read_settings, shown, time_limit
+from mcp_servers._session import Session
+from mcp_servers._tool import tool
+from mcp_servers.bash._jobs import LIST_JOBS, parse_jobs
+from mcp_servers.bash._results import Fed, Interrupted, Jobs, Ran
+from runtimes import Outcome, RunResult
+
+__all__ = ["BashBackend", "BashSettings"]
+
+_LOST = "The shell has ended: the next command runs in a fresh one; files are kept."
+
+
+class BashSettings(RunSettings):
+    """Settings of the bash backend."""
+
+
+class BashBackend(Backend):
+    """A bash shell in each session that keeps its working directory, variables and functions from call to call."""
+
+    name = "bash"
+    description = "Run shell commands in a bash that keeps its state."
+
+    async def initialize(self, session: Session, settings: Mapping[str, object]) -> None:
+        """Read the session's settings; the shell itself starts with the first command."""
+        session.put(read_settings(BashSettings, self.name, settings))
+
+    async def fork(self, session: Session, forked: Session) -> None:
+        """Take the settings over; the shell was forked with the instance."""
+        forked.put(session.get(BashSettings))
+
+    @tool(title="Run a shell command", open_world=False)
+    async def run(
+        self,
+        session: Session,
+        context: CallContext,
+        command: Annotated[str, Field(description="What to run: one command, a pipeline or a whole script.")],
+        timeout: Annotated[
+            float | None, Field(gt=0, description="Seconds after which what runs is killed.")
+        ] = None,
+        stdin_open: Annotated[
+            bool,
+            Field(
+                description="Keep standard input open for bash_input; otherwise it is empty from the start."
+            ),
+        ] = False,
+    ) -> Ran:
+        """Run a bash command in the session's workspace and return its output and exit code.
+
+        Use it for shell work: files, programs, scripts, pipes. Working directory, variables, functions and
+        options last from call to call. A command that fails is no failed call: look at exit_code.
+        """
+        settings = session.get(BashSettings)
+        instance = await session.instance()
+        result = await instance.run(
+            "bash",
+            command,
+            timeout=time_limit(context, timeout or settings.timeout),
+            on_output=progress_of(context),
+            stdin_open=stdin_open,
+        )
+        ran = self._ran(result, settings, session, context)
+        check_outcome("bash_run", result.outcome, result.detail, ran.note, ran)
+        return ran
+
+    @tool(title="Feed a running command", interjects=True)
+    async def input(
+        self,
+        session: Session,
+        text: Annotated[str, Field(description="What to type, with its line ends: 'yes\\n'.")],
+    ) -> Fed:
+        """Write text to the standard input of the command that runs now.
+
+        Use it to answer a program that was started by bash_run with stdin_open and still runs in another call.
+        """
+        instance = session.current_instance
+        if instance is None:
+            raise ToolFailure(ErrorKind.NOT_FOUND, "bash_input: no command runs in this session.")
+        data = text.encode("utf-8", "surrogateescape")
+        await instance.send_input("bash", data)
+        return Fed(bytes=len(data))
+
+    @tool(title="Interrupt a running command", idempotent=True, interjects=True)
+    async def interrupt(self, session: Session) -> Interrupted:
+        """Interrupt the command that runs now, as Ctrl-C does; the shell and its state go on.
+
+        Use it when a command started in another call takes too long.
+        """
+        instance = session.current_instance
+        return Interrupted(interrupted=instance is not None and await instance.interrupt("bash"))
+
+    @tool(title="List background jobs", read_only=True)
+    async def jobs(self, session: Session, context: CallContext) -> Jobs:
+        """List the background jobs of the session's shell: what was started with `&` and has not been waited for.
+
+        Use it to see whether a server or a long computation still runs. `kill %1` in bash_run ends job 1.
+        """
+        instance = await session.instance()
+        result = await instance.run("bash", LIST_JOBS, timeout=time_limit(context, None))
+        ran = self._ran(result, session.get(BashSettings), session, context)
+        check_outcome("bash_jobs", result.outcome, result.detail, ran.note, ran)
+        return Jobs(jobs=parse_jobs(result.stdout))
+
+    @staticmethod
+    def _ran(result: RunResult, settings: BashSettings, session: Session, context: CallContext) -> Ran:
+        limit = settings.output_characters
+        notes = ["Interrupted."] if result.outcome is Outcome.INTERRUPTED else []
+        if result.state_lost:
+            notes.append(_LOST)
+        return Ran(
+            stdout=shown(result.stdout, "stdout.txt", limit, session, context),
+            stderr=shown(result.stderr, "stderr.txt", limit, session, context),
+            exit_code=result.exit_code,
+            cwd=result.cwd,
+            state_lost=result.state_lost,
+            note=" ".join(notes),
+        )

@@ -1,0 +1,183 @@
+"""The tools of the code backend."""
+
+from collections.abc import Mapping
+from typing import Annotated
+
+from pydantic import Field
+
+from agentflow.errors import ErrorKind, ToolFailure
+from mcp_servers._backend import Backend
+from mcp_servers._context import CallContext
+from mcp_servers._running import check_outcome, progress_of, read_settings, shown, time_limit
+from mcp_servers._session import Session
+from mcp_servers._tool import tool
+from mcp_servers.code._install import Packages, install
+from mcp_servers.code._results import Failure, Installed, Queried, Ran, Variables
+from mcp_servers.code._settings import CodeSettings
+from mcp_servers.code._showing import Showing, first_table, first_variables
+from runtimes import Outcome, RunResult
+
+__all__ = ["CodeBackend"]
+
+_LOST = (
+    "The Python session has ended: the next call runs in a fresh one, without the variables; files are kept."
+)
+_INSIDE = '__import__("_agentflow_session")'
+
+Seconds = Annotated[float | None, Field(gt=0, description="Seconds after which what runs is killed.")]
+
+
+class CodeBackend(Backend):
+    """A Python session that keeps its variables, imports and functions from call to call."""
+
+    name = "code"
+    description = "Run Python code in a session that keeps its state; query files with SQL."
+    reserved = frozenset({"install"})
+
+    async def initialize(self, session: Session, settings: Mapping[str, object]) -> None:
+        """Read the session's settings; the interpreter itself starts with the first code."""
+        session.put(read_settings(CodeSettings, self.name, settings))
+        session.put(Packages())
+
+    async def fork(self, session: Session, forked: Session) -> None:
+        """Take the settings over; the interpreter was forked with the instance."""
+        forked.put(session.get(CodeSettings))
+        forked.put(session.get(Packages).copy())
+
+    @tool(title="Run Python code")
+    async def run(
+        self,
+        session: Session,
+        context: CallContext,
+        code: Annotated[str, Field(description="Python source; the value of a last expression is shown.")],
+        timeout: Seconds = None,
+    ) -> Ran:
+        """Run Python code in the session and return its last value, output, error, tables and plots.
+
+        Use it to compute, analyse data and plot. Variables, imports and functions last from call to call, as in a
+        notebook; `await` works at the top level. Plots of matplotlib and data frames are shown by themselves. Code
+        that raises is no failed call: look at error.
+        """
+        result = await self._run("code_run", code, session, context, timeout)
+        return self._ran(result, session, context)
+
+    @tool(title="Query files with SQL")
+    async def sql(
+        self,
+        session: Session,
+        context: CallContext,
+        query: Annotated[
+            str,
+            Field(description="DuckDB SQL. Name a file as a table: SELECT * FROM 'data/sales.csv'."),
+        ],
+        limit: Annotated[int | None, Field(ge=1, le=10_000, description="How many rows to return.")] = None,
+        timeout: Seconds = None,
+    ) -> Queried:
+        """Run a DuckDB SQL query over files of the workspace and return the result as a table.
+
+        Use it to look into CSV, Parquet and JSON files, to join and aggregate them, also with data frames of the
+        Python session by their variable's name. COPY (...) TO 'file.parquet' writes a file. A query that fails is
+        no failed call: look at error.
+        """
+        rows = limit or session.get(CodeSettings).rows
+        source = f"{_INSIDE}.sql({query!r}, {rows});"
+        result = await self._run("code_sql", source, session, context, timeout, report=False)
+        table = first_table(result.displays)
+        if table is None or result.error is not None:
+            return Queried(error=self._failure(result) or _nothing_shown(result))
+        return Queried(columns=table.columns, rows=table.rows, total_rows=table.total_rows)
+
+    @tool(title="List variables", read_only=True)
+    async def variables(self, session: Session, context: CallContext) -> Variables:
+        """List the variables of the Python session with their types and a short summary of each.
+
+        Use it to see what is there before you go on with earlier work.
+        """
+        source = f"{_INSIDE}.show_variables();"
+        result = await self._run("code_variables", source, session, context, None, report=False)
+        return Variables(variables=first_variables(result.displays))
+
+    @tool(title="Install Python packages", open_world=True, destructive=False, idempotent=True)
+    async def install(
+        self,
+        session: Session,
+        context: CallContext,
+        packages: Annotated[
+            list[str],
+            Field(
+                min_length=1, max_length=50, description="Requirements: 'rich', 'rich>=14', 'rich[jupyter]'."
+            ),
+        ],
+    ) -> Installed:
+        """Install Python packages into the session, from wheels of the index that the server is set up with.
+
+        Use it when an import fails because the package is missing. Denied unless the server allows it.
+        """
+        allowed = session.get(CodeSettings).install
+        if allowed is None:
+            message = (
+                "code_install: installing packages is off on this server. Whoever runs it can allow it "
+                "with the setting `install: {index_url: …}` of the backend `code`."
+            )
+            raise ToolFailure(ErrorKind.DENIED, message)
+        return await install(packages, allowed, session, context)
+
+    async def _run(
+        self,
+        tool_name: str,
+        source: str,
+        session: Session,
+        context: CallContext,
+        timeout: float | None,
+        *,
+        report: bool = True,
+    ) -> RunResult:
+        settings = session.get(CodeSettings)
+        instance = await session.instance()
+        await session.get(Packages).restore(instance)
+        result = await instance.run(
+            "python",
+            source,
+            timeout=time_limit(context, timeout or settings.timeout),
+            on_output=progress_of(context) if report else None,
+        )
+        if result.state_lost:
+            session.get(Packages).state_lost()
+        if result.outcome not in (Outcome.OK, Outcome.INTERRUPTED, Outcome.ENDED):
+            ran = self._ran(result, session, context)
+            check_outcome(tool_name, result.outcome, result.detail, ran.note, ran)
+        return result
+
+    def _ran(self, result: RunResult, session: Session, context: CallContext) -> Ran:
+        settings = session.get(CodeSettings)
+        limit = settings.output_characters
+        showing = Showing()
+        for display in result.displays:
+            showing.add(display, settings, session, context)
+        value = result.value
+        return Ran(
+            value=None if value is None else shown(value, "value.txt", limit, session, context),
+            stdout=shown(result.stdout, "stdout.txt", limit, session, context),
+            stderr=shown(result.stderr, "stderr.txt", limit, session, context),
+            error=self._failure(result),
+            tables=showing.tables,
+            images=showing.images,
+            displays=showing.others,
+            state_lost=result.state_lost,
+            note=_LOST if result.state_lost else "",
+        )
+
+    @staticmethod
+    def _failure(result: RunResult) -> Failure | None:
+        error = result.error
+        if error is not None:
+            return Failure(type=error.type, message=error.message, traceback=error.traceback)
+        if result.outcome is Outcome.INTERRUPTED:
+            return Failure(type="KeyboardInterrupt", message="interrupted", traceback="")
+        if result.outcome is Outcome.ENDED:
+            return Failure(type="SessionEnded", message=result.detail or _LOST, traceback="")
+        return None
+
+
+def _nothing_shown(result: RunResult) -> Failure:
+    return Failure(type="NoResult", message="the session showed no table", traceback=result.stderr[-2000:])

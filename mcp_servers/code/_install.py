@@ -1,0 +1,146 @@
+"""Installing packages: the server downloads wheels and runs nothing of them; the session unpacks them, offline."""
+
+import re
+import sys
+import tempfile
+from dataclasses import dataclass, replace
+from pathlib import Path
+from subprocess import DEVNULL
+
+import anyio
+
+from agentflow.errors import ErrorKind, ToolFailure
+from mcp_servers._context import CallContext
+from mcp_servers._session import Session
+from mcp_servers.code._results import Installed
+from mcp_servers.code._settings import InstallSettings
+from runtimes import WORKSPACE, Instance
+
+__all__ = ["Packages", "install"]
+
+TARGET = f"{WORKSPACE}/.packages"
+WHEELS = f"{TARGET}/.wheels"
+
+# A name, extras and version constraints: neither an option of pip nor a place to fetch something from.
+_REQUIREMENT = re.compile(
+    r"(?P<name>[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?)\s*(\[[A-Za-z0-9._, -]+\])?"
+    r"\s*([<>=!~]=?=?\s*[A-Za-z0-9.*+!]+\s*(,\s*[<>=!~]=?=?\s*[A-Za-z0-9.*+!]+\s*)*)?"
+)
+
+_ADD_PATH = f"""
+import sys, importlib
+sys.path.insert(0, {TARGET!r}) if {TARGET!r} not in sys.path else None
+importlib.invalidate_caches()
+"""
+
+# Runs inside. A wheel is a zip archive whose parts for the two library folders both go to the target.
+_UNPACK = f"""
+import os, pathlib, shutil, sys, zipfile
+target, wheels = pathlib.Path({TARGET!r}), pathlib.Path({WHEELS!r})
+for wheel in sorted(wheels.glob("*.whl")):
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(target)
+    for part in target.glob("*.data/*lib"):
+        shutil.copytree(part, target, dirs_exist_ok=True)
+    for data in target.glob("*.data"):
+        shutil.rmtree(data)
+    print("installed", wheel.name)
+shutil.rmtree(wheels)
+"""
+
+
+@dataclass(slots=True)
+class Packages:
+    """Whether a session has packages of its own, and whether its interpreter knows where they are."""
+
+    installed: bool = False
+    """Something was installed."""
+    known: bool = False
+    """The live interpreter looks for packages there."""
+
+    def copy(self) -> "Packages":
+        """The same for a fork."""
+        return replace(self)
+
+    def state_lost(self) -> None:
+        """The interpreter has ended; the files are still there."""
+        self.known = False
+
+    async def restore(self, instance: Instance) -> None:
+        """Tell a fresh interpreter where installed packages are."""
+        if self.installed and not self.known:
+            await instance.run("python", f"exec({_ADD_PATH!r}, {{}});")
+            self.known = True
+
+
+async def install(
+    packages: list[str], allowed: InstallSettings, session: Session, context: CallContext
+) -> Installed:
+    """Download wheels of the packages and what they need, and unpack them in the session.
+
+    :raises ToolFailure: `bad_arguments`, `denied`, `timeout`, `unavailable` or `failed`.
+    """
+    for requirement in packages:
+        _check(requirement, allowed)
+    instance = await session.instance()
+    with tempfile.TemporaryDirectory(prefix="agentflow-wheels-") as folder:
+        wheels = await _download(packages, allowed, Path(folder), context)
+        for done, wheel in enumerate(wheels, 1):
+            await instance.write(f"{WHEELS}/{wheel.name}", await anyio.Path(wheel).read_bytes())
+            context.progress(done, len(wheels), wheel.name)
+    unpacked = await instance.exec(["python3", "-c", _UNPACK])
+    log = (unpacked.stdout + unpacked.stderr).decode("utf-8", "replace")
+    if unpacked.exit_code != 0:
+        raise ToolFailure(ErrorKind.FAILED, f"code_install: {unpacked.detail or log[-500:]}", {"log": log})
+    state = session.get(Packages)
+    state.installed, state.known = True, False
+    await state.restore(instance)
+    return Installed(wheels=[wheel.name for wheel in wheels], log=log)
+
+
+def _check(requirement: str, allowed: InstallSettings) -> None:
+    match = _REQUIREMENT.fullmatch(requirement.strip())
+    if match is None:
+        message = f"code_install: {requirement!r} is no package name with an optional version."
+        raise ToolFailure(ErrorKind.BAD_ARGUMENTS, message)
+    if allowed.packages is not None and _normal(match["name"]) not in map(_normal, allowed.packages):
+        choices = ", ".join(sorted(allowed.packages)) or "none"
+        raise ToolFailure(
+            ErrorKind.DENIED, f"code_install: {match['name']!r} is not allowed. Allowed: {choices}."
+        )
+
+
+def _normal(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+async def _download(
+    packages: list[str], allowed: InstallSettings, folder: Path, context: CallContext
+) -> list[Path]:
+    options = ["--isolated", "--no-input", "--disable-pip-version-check", "--only-binary", ":all:"]
+    options += ["--quiet", "--index-url", allowed.index_url, "--dest", str(folder)]
+    command = [sys.executable, "-m", "pip", "download", *options, "--", *packages]
+    with anyio.move_on_after(context.seconds_left(allowed.timeout)):
+        done = await anyio.run_process(command, stdin=DEVNULL, check=False)
+        if done.returncode != 0:
+            raise _failure(done.stderr.decode("utf-8", "replace"), allowed)
+        wheels, size = _downloaded(folder)
+        if size > allowed.max_bytes:
+            message = f"code_install: {size} bytes of wheels are more than the {allowed.max_bytes} allowed."
+            raise ToolFailure(ErrorKind.DENIED, message)
+        return wheels
+    raise ToolFailure(ErrorKind.TIMEOUT, "code_install: the time for the download was up.")
+
+
+def _downloaded(folder: Path) -> tuple[list[Path], int]:
+    wheels = sorted(folder.glob("*.whl"))
+    return wheels, sum(wheel.stat().st_size for wheel in wheels)
+
+
+def _failure(log: str, allowed: InstallSettings) -> ToolFailure:
+    if "No module named pip" in log:
+        return ToolFailure(ErrorKind.UNAVAILABLE, "code_install: the server's Python has no pip.")
+    # The index's address may hold a password.
+    told = log.replace(allowed.index_url, "the index")
+    errors = [line.removeprefix("ERROR: ") for line in told.splitlines() if line.startswith("ERROR:")]
+    return ToolFailure(ErrorKind.FAILED, f"code_install: {' '.join(errors)[-500:] or told[-500:]}")

@@ -1,0 +1,264 @@
+"""The tools of the files backend."""
+
+import stat
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from agentflow.errors import ErrorKind, ToolFailure
+from agentflow.settings import Section
+from mcp_servers._backend import Backend
+from mcp_servers._context import CallContext
+from mcp_servers._running import read_settings, time_limit
+from mcp_servers._session import Session
+from mcp_servers._tool import tool
+from mcp_servers.files._content import (
+    bytes_of,
+    existing,
+    read_binary,
+    read_text,
+    read_whole,
+    regular_file,
+)
+from mcp_servers.files._editing import diff, replace_text
+from mcp_servers.files._paths import checked, file_failures, short
+from mcp_servers.files._reading import SNIFFED, mime_of
+from mcp_servers.files._results import Edited, Entry, Found, Info, Listing, Moved, ReadFile, Removed, Written
+from mcp_servers.files._searching import find
+from runtimes import WORKSPACE
+
+__all__ = ["FilesBackend", "FilesSettings"]
+
+MIB = 1024 * 1024
+
+FilePath = Annotated[str, Field(description="Path of the file, relative to the workspace or absolute.")]
+
+
+class FilesSettings(Section):
+    """Settings of the files backend."""
+
+    characters: int = Field(default=60_000, ge=100)
+    """How much text one `files_read` returns."""
+    whole_bytes: int = Field(default=8 * MIB, ge=1)
+    """The largest file that is shown as an image, returned as base64 or edited."""
+
+
+class FilesBackend(Backend):
+    """The files of the session: the same ones that its shell and its code see."""
+
+    name = "files"
+    description = "Read, write, search and edit the files of the session's workspace."
+
+    async def initialize(self, session: Session, settings: Mapping[str, object]) -> None:
+        """Read the session's settings."""
+        session.put(read_settings(FilesSettings, self.name, settings))
+
+    async def fork(self, session: Session, forked: Session) -> None:
+        """Take the settings over; the files were forked with the instance."""
+        forked.put(session.get(FilesSettings))
+
+    @tool(title="Read a file", read_only=True)
+    async def read(
+        self,
+        session: Session,
+        context: CallContext,
+        path: FilePath,
+        offset: Annotated[int, Field(ge=1, description="First line to read, counted from 1.")] = 1,
+        limit: Annotated[int, Field(ge=1, le=100_000, description="How many lines to read.")] = 2_000,
+        encoding: Annotated[
+            Literal["text", "base64"], Field(description="'base64' returns the bytes of any file.")
+        ] = "text",
+    ) -> ReadFile:
+        """Read a text file, or a part of it by lines; show an image.
+
+        Use it to look into files. A binary file that is no image is refused unless encoding is base64.
+        """
+        settings = session.get(FilesSettings)
+        instance = await session.instance()
+        with file_failures("files_read", path):
+            info = await regular_file(instance, checked(path))
+            beginning = await instance.read(path, length=SNIFFED)
+            mime = mime_of(beginning)
+            if encoding == "base64" or mime.startswith("image/"):
+                data = await read_whole(instance, path, info.size, settings.whole_bytes)
+                return read_binary(data, path, mime, context, as_base64=encoding == "base64")
+            if mime != "text/plain":
+                message = (
+                    f"files_read: {path!r} is binary ({mime}, {info.size} bytes). "
+                    "encoding='base64' returns its bytes; code_run can open it with a library."
+                )
+                raise ToolFailure(ErrorKind.BAD_ARGUMENTS, message)
+            return await read_text(
+                instance, path, info.size, offset=offset, limit=limit, characters=settings.characters
+            )
+
+    @tool(title="Write a file")
+    async def write(
+        self,
+        session: Session,
+        path: FilePath,
+        content: Annotated[str, Field(description="What to write.")],
+        encoding: Annotated[
+            Literal["text", "base64"], Field(description="'base64': content is the bytes in base64.")
+        ] = "text",
+        append: Annotated[bool, Field(description="Add to the end instead of replacing the file.")] = False,
+        executable: Annotated[bool, Field(description="Make it a program.")] = False,
+    ) -> Written:
+        """Write a file, replacing what was there; directories that are missing are made.
+
+        Use it to create files or to replace them whole; files_edit changes a part.
+        """
+        data = bytes_of(content, encoding)
+        instance = await session.instance()
+        with file_failures("files_write", path):
+            before = await existing(instance, checked(path))
+            await instance.write(path, data, append=append, executable=executable)
+            return Written(path=short(path), size=(await instance.stat(path)).size, created=before is None)
+
+    @tool(title="List a directory", read_only=True)
+    async def list(
+        self,
+        session: Session,
+        path: Annotated[str, Field(description="The directory.")] = ".",
+        recursive: Annotated[bool, Field(description="Also list what is in the directories below.")] = False,
+        limit: Annotated[int, Field(ge=1, le=10_000, description="How many entries to return.")] = 1_000,
+    ) -> Listing:
+        """List the entries of a directory with their kinds and sizes.
+
+        Use it to see what is there; files_search finds files by name or content.
+        """
+        instance = await session.instance()
+        with file_failures("files_list", path):
+            found = await instance.list(checked(path), recursive=recursive)
+        entries = [
+            Entry(path=short(info.path), kind=info.kind, size=info.size, target=info.target)
+            for info in found[:limit]
+        ]
+        return Listing(path=short(path), entries=entries, total=len(found))
+
+    @tool(title="Search files", read_only=True)
+    async def search(
+        self,
+        session: Session,
+        context: CallContext,
+        pattern: Annotated[
+            str | None,
+            Field(
+                description="Regular expression (Python's) that a line must contain; leave out for names only."
+            ),
+        ] = None,
+        glob: Annotated[
+            str | None,
+            Field(
+                description="Only files of this name: '*.py' at any depth, 'src/**/*.py' from the path on."
+            ),
+        ] = None,
+        path: Annotated[str, Field(description="The directory or file to search.")] = ".",
+        ignore_case: Annotated[bool, Field(description="Take capital and small letters as equal.")] = False,
+        limit: Annotated[int, Field(ge=1, le=5_000, description="How many matches to return.")] = 200,
+    ) -> Found:
+        """Find lines by a regular expression, or files by name, below a directory.
+
+        Use it before reading: with `pattern` for contents, with `glob` for names, with both for contents of some
+        files. Binary files are skipped.
+        """
+        if not pattern and not glob:
+            raise ToolFailure(ErrorKind.BAD_ARGUMENTS, "files_search: give a pattern, a glob, or both.")
+        request: dict[str, object] = {
+            "path": f"{WORKSPACE}/{checked(path)}" if not path.startswith("/") else path,
+            "pattern": pattern,
+            "glob": glob,
+            "ignore_case": ignore_case,
+            "limit": limit,
+        }
+        instance = await session.instance()
+        with file_failures("files_search", path):
+            return await find(instance, request, time_limit(context, None))
+
+    @tool(title="Edit a file")
+    async def edit(
+        self,
+        session: Session,
+        path: FilePath,
+        old_text: Annotated[
+            str, Field(min_length=1, description="The text to replace, exactly as it stands.")
+        ],
+        new_text: Annotated[str, Field(description="What to put in its place.")],
+        replace_all: Annotated[bool, Field(description="Replace it wherever it occurs.")] = False,
+    ) -> Edited:
+        """Replace a piece of text in a file and return the change as a diff.
+
+        Use it to change a part of a file that you have read. The text must occur exactly once, unless replace_all.
+        """
+        settings = session.get(FilesSettings)
+        instance = await session.instance()
+        with file_failures("files_edit", path):
+            info = await regular_file(instance, checked(path))
+            # Bytes that are no UTF-8 come back as they were.
+            before = (await read_whole(instance, path, info.size, settings.whole_bytes)).decode(
+                "utf-8", "surrogateescape"
+            )
+            after, replacements = replace_text(before, old_text, new_text, path, every=replace_all)
+            data = after.encode("utf-8", "surrogateescape")
+            await instance.write(path, data, executable=bool(info.mode & stat.S_IXUSR))
+        changed = diff(before, after, short(path)).encode("utf-8", "replace").decode()
+        return Edited(path=short(path), replacements=replacements, diff=changed)
+
+    @tool(title="Move or rename")
+    async def move(
+        self,
+        session: Session,
+        source: Annotated[str, Field(description="The file or directory to move.")],
+        destination: Annotated[str, Field(description="Its new path.")],
+        replace: Annotated[bool, Field(description="Replace a file that is there.")] = False,
+    ) -> Moved:
+        """Move or rename a file or directory.
+
+        Use it to reorganise the workspace. What is at the destination stays unless `replace` is set.
+        """
+        instance = await session.instance()
+        with file_failures("files_move", source):
+            await instance.stat(checked(source))
+        with file_failures("files_move", destination):
+            await instance.move(source, checked(destination), replace=replace)
+        return Moved(source=short(source), destination=short(destination))
+
+    @tool(title="Delete")
+    async def remove(
+        self,
+        session: Session,
+        path: Annotated[str, Field(description="The file or directory to delete.")],
+        recursive: Annotated[bool, Field(description="Delete a directory with all in it.")] = False,
+    ) -> Removed:
+        """Delete a file, or a directory with all in it.
+
+        Use it to clean up. There is no way back, except a fork made before.
+        """
+        instance = await session.instance()
+        with file_failures("files_remove", path):
+            await instance.remove(checked(path), recursive=recursive)
+        return Removed(path=short(path))
+
+    @tool(title="Describe a path", read_only=True)
+    async def info(
+        self,
+        session: Session,
+        path: Annotated[str, Field(description="A file, directory or symlink.")],
+    ) -> Info:
+        """Return kind, size, permissions and time of change of a path.
+
+        Use it to see whether something is there, and how large, before you read it.
+        """
+        instance = await session.instance()
+        with file_failures("files_info", path):
+            info = await instance.stat(checked(path))
+        return Info(
+            path=short(info.path),
+            kind=info.kind,
+            size=info.size,
+            mode=stat.filemode(info.mode)[1:],
+            modified=datetime.fromtimestamp(info.modified, UTC).isoformat(timespec="seconds"),
+            target=info.target,
+        )

@@ -1,0 +1,97 @@
+"""The search itself. Its source runs inside the sandbox: patterns and files are the user's, and so is their cost.
+
+Reads a JSON request from standard input, writes a JSON answer. Only the standard library is used.
+"""
+
+import json
+import os
+import re
+import sys
+from collections.abc import Iterator
+
+BINARY_SNIFF = 8192
+LINE = 500
+
+
+def translate(glob: str) -> "re.Pattern[str]":
+    """A glob as an expression over relative paths; without a `/` it is matched at any depth."""
+    pattern = glob if "/" in glob else f"**/{glob}"
+    parts = re.split(r"(\*\*/|\*\*|\*|\?|\[!?[^\]]+\])", pattern.removeprefix("/"))
+    # The split leaves plain text at even places and wildcards at odd ones.
+    expressions = (_wildcard(part) if place % 2 else re.escape(part) for place, part in enumerate(parts))
+    return re.compile("".join(expressions) + r"\Z")
+
+
+def _wildcard(part: str) -> str:
+    kinds = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
+    return kinds.get(part) or part.replace("[!", "[^", 1).replace("\\", "\\\\")
+
+
+def files(root: str) -> Iterator[str]:
+    """Every file below a directory, or the file itself; symlinks to directories are not followed."""
+    if not os.path.isdir(root):
+        yield root
+        return
+    for folder, names, found in os.walk(root):
+        names.sort()
+        for name in sorted(found):
+            yield os.path.join(folder, name)
+
+
+def search(path: str, pattern: "re.Pattern[str]", limit: int) -> "list[tuple[int, str]]":
+    """Numbers and texts of the matching lines of a file; none of a binary one."""
+    found: list[tuple[int, str]] = []
+    with open(path, "rb") as file:
+        if b"\0" in file.read(BINARY_SNIFF):
+            return found
+        file.seek(0)
+        for number, line in enumerate(file, 1):
+            text = line.decode("utf-8", "replace").rstrip("\r\n")
+            if pattern.search(text):
+                found.append((number, text if len(text) <= LINE else text[:LINE] + "…"))
+                if len(found) >= limit:
+                    break
+    return found
+
+
+def answer(request: "dict[str, str | int | bool | None]") -> "dict[str, object]":
+    """The matches of a request."""
+    root, limit = str(request["path"]), int(request["limit"] or 0)
+    glob, text = request["glob"], request["pattern"]
+    names = translate(str(glob)) if glob else None
+    flags = re.IGNORECASE if request["ignore_case"] else 0
+    pattern = re.compile(str(text), flags) if text else None
+    os.lstat(root)
+    matches: list[dict[str, object]] = []
+    searched = 0
+    for path in files(root):
+        if len(matches) > limit:
+            break
+        if names and not names.match(os.path.relpath(path, root) if path != root else os.path.basename(path)):
+            continue
+        searched += 1
+        shown = path.encode("utf-8", "backslashreplace").decode()
+        if pattern is None:
+            matches.append({"path": shown})
+            continue
+        try:
+            lines = search(path, pattern, limit + 1 - len(matches)) if os.path.isfile(path) else []
+        except OSError:
+            continue
+        matches.extend({"path": shown, "line": number, "text": line} for number, line in lines)
+    return {"matches": matches[:limit], "files_searched": searched, "truncated": len(matches) > limit}
+
+
+def main() -> None:
+    """Answer one request."""
+    try:
+        result: dict[str, object] = {"found": answer(json.load(sys.stdin))}
+    except re.error as error:
+        result = {"wrong": f"pattern can't be used: {error}"}
+    except OSError as error:
+        result = {"errno": error.errno}
+    json.dump(result, sys.stdout)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,69 @@
+"""Paths as tools show them, and what goes wrong with them as typed failures."""
+
+import errno
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import PurePosixPath
+
+from agentflow.errors import ErrorKind, ToolFailure
+from runtimes import WORKSPACE
+
+__all__ = ["checked", "file_failures", "short"]
+
+_KINDS = {
+    errno.ENOENT: (ErrorKind.NOT_FOUND, "is not there"),
+    errno.EEXIST: (ErrorKind.BAD_ARGUMENTS, "is there already"),
+    errno.EISDIR: (ErrorKind.BAD_ARGUMENTS, "is a directory"),
+    errno.ENOTDIR: (ErrorKind.BAD_ARGUMENTS, "leads through something that is no directory"),
+    errno.ENOTEMPTY: (ErrorKind.BAD_ARGUMENTS, "is a directory that is not empty"),
+    errno.ENAMETOOLONG: (ErrorKind.BAD_ARGUMENTS, "is too long"),
+    errno.EINVAL: (ErrorKind.BAD_ARGUMENTS, "can't be used like that"),
+    errno.EACCES: (ErrorKind.DENIED, "may not be used like that"),
+    errno.EPERM: (ErrorKind.DENIED, "may not be used like that"),
+    errno.EROFS: (ErrorKind.DENIED, "can't be changed: it is not in the workspace"),
+    errno.ELOOP: (ErrorKind.DENIED, "leads through a symlink that is not followed"),
+    errno.EXDEV: (ErrorKind.DENIED, "leads out of the session"),
+    errno.EFBIG: (ErrorKind.FILE_TOO_LARGE, "would grow past the limit on files"),
+    errno.ENOSPC: (ErrorKind.FILE_TOO_LARGE, "does not fit: the workspace is full"),
+    errno.EDQUOT: (ErrorKind.FILE_TOO_LARGE, "does not fit: the workspace is full"),
+}
+"""What an error number means to the caller."""
+
+_TYPES: tuple[tuple[type[OSError], int], ...] = (
+    (FileNotFoundError, errno.ENOENT),
+    (FileExistsError, errno.EEXIST),
+    (IsADirectoryError, errno.EISDIR),
+    (NotADirectoryError, errno.ENOTDIR),
+    (PermissionError, errno.EACCES),
+)
+
+
+def checked(path: str) -> str:
+    """The path, if it can be one.
+
+    :raises ToolFailure: `bad_arguments`, if it is empty or holds a character that no path can hold.
+    """
+    if not path or "\0" in path:
+        raise ToolFailure(ErrorKind.BAD_ARGUMENTS, f"{path!r} is no path.")
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        raise ToolFailure(ErrorKind.BAD_ARGUMENTS, f"{path!r} is no valid text.") from None
+    return path
+
+
+def short(path: str) -> str:
+    """A path relative to the workspace where it lies in it."""
+    pure = PurePosixPath(WORKSPACE, path)
+    return str(pure.relative_to(WORKSPACE)) if pure.is_relative_to(WORKSPACE) else str(pure)
+
+
+@contextmanager
+def file_failures(tool: str, path: str) -> Generator[None]:
+    """Turn errors of the file system into typed failures that name the path."""
+    try:
+        yield
+    except OSError as error:
+        number = error.errno or next((number for kind, number in _TYPES if isinstance(error, kind)), None)
+        kind, meaning = _KINDS.get(number or 0, (ErrorKind.FAILED, str(error)))
+        raise ToolFailure(kind, f"{tool}: {path!r} {meaning}.") from error

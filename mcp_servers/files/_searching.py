@@ -1,0 +1,57 @@
+"""Has a search run inside the session and reads its answer."""
+
+import inspect
+import json
+from functools import cache
+
+from pydantic import BaseModel, ValidationError
+
+from agentflow.errors import ErrorKind, ToolFailure
+from mcp_servers._running import check_outcome
+from mcp_servers.files import _find
+from mcp_servers.files._paths import short
+from mcp_servers.files._results import Found
+from runtimes import Instance
+
+__all__ = ["find"]
+
+
+class _Answer(BaseModel):
+    found: Found | None = None
+    wrong: str | None = None
+    errno: int | None = None
+
+
+async def find(instance: Instance, request: dict[str, object], timeout: float | None) -> Found:
+    """What a search finds; see `_find` for the request.
+
+    :raises OSError: if the path can't be searched.
+    :raises ToolFailure: `bad_arguments` for a pattern that is none, or the limit that was hit.
+    """
+    done = await instance.exec(
+        ["python3", "-I", "-c", _program()], input=json.dumps(request).encode(), timeout=timeout
+    )
+    nothing = Found(matches=[], files_searched=0, truncated=True)
+    check_outcome("files_search", done.outcome, done.detail, "", nothing)
+    answer = _read(done.stdout)
+    if answer is None:
+        told = done.stderr.decode("utf-8", "replace")[-300:]
+        raise ToolFailure(ErrorKind.FAILED, f"files_search: the search failed: {told or done.detail}")
+    if answer.wrong is not None:
+        raise ToolFailure(ErrorKind.BAD_ARGUMENTS, f"files_search: {answer.wrong}.")
+    if answer.found is None:
+        raise OSError(answer.errno or 0, "the path can't be searched")
+    matches = [match.model_copy(update={"path": short(match.path)}) for match in answer.found.matches]
+    return answer.found.model_copy(update={"matches": matches})
+
+
+def _read(output: bytes) -> _Answer | None:
+    try:
+        return _Answer.model_validate_json(output)
+    except ValidationError:
+        return None
+
+
+@cache
+def _program() -> str:
+    return inspect.getsource(_find)
