@@ -1,0 +1,214 @@
+"""Single commands in an instance: run to the end, or with live pipes."""
+
+import asyncio
+import contextlib
+import os
+import signal
+import time
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Any, Literal
+
+import anyio
+
+from agentflow.errors import RuntimeFailure
+from runtimes._protocol import ExecResult, Limits, Outcome, OutputSink
+from runtimes.process._client import Client
+from runtimes.process._lane import CPU_POLL, cpu_used
+from runtimes.process._output import OutputPipes
+
+_GRACE = 2.0
+
+
+class Command:
+    """One command's process, its keeper, and its pipes."""
+
+    def __init__(self, client: Client, member: str, limits: Limits) -> None:
+        self._client = client
+        self._member = member
+        self._limits = limits
+        self._pid = 0
+        self._stdin = -1
+        self._input = bytearray()
+        self._close_after_input = False
+        self._drained: asyncio.Event = asyncio.Event()
+        self._started = 0.0
+        self.exited: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        """Its exit code."""
+        self.pipes: OutputPipes | None = None
+        """Its output."""
+
+    async def start(self, argv: Sequence[str], cwd: str, env: Mapping[str, str], user: str | None) -> None:
+        """Start it."""
+        stdin_read, self._stdin = os.pipe2(os.O_CLOEXEC)
+        os.set_blocking(self._stdin, False)
+        out_read, out_write = os.pipe2(os.O_CLOEXEC)
+        err_read, err_write = os.pipe2(os.O_CLOEXEC)
+        self.pipes = OutputPipes(out_read, err_read, self._limits.output_bytes)
+        self._started = time.monotonic()
+        try:
+            reply = await self._client.ask(
+                "exec",
+                [stdin_read, out_write, err_write],
+                on_exit=self._has_exited,
+                member=self._member,
+                argv=list(argv),
+                cwd=cwd,
+                env=dict(env),
+                user=user,
+            )
+        except BaseException:
+            self.close()
+            raise
+        finally:
+            for fd in (stdin_read, out_write, err_write):
+                os.close(fd)
+        self._pid = reply.fields["pid"]
+
+    def _has_exited(self, status: int) -> None:
+        if not self.exited.done():
+            self.exited.set_result(status if status >= 0 else 128 - status)
+
+    def feed(self, data: bytes, *, close: bool) -> None:
+        """Queue input."""
+        self._input += data
+        self._close_after_input = self._close_after_input or close
+        self._write()
+
+    def _write(self) -> None:
+        loop = asyncio.get_running_loop()
+        if self._stdin < 0:
+            return
+        try:
+            while self._input:
+                sent = os.write(self._stdin, self._input[: 1 << 16])
+                del self._input[:sent]
+        except BlockingIOError:
+            self._drained.clear()
+            loop.add_writer(self._stdin, self._write)
+            return
+        except OSError:
+            self._input.clear()
+            self._close_after_input = True
+        loop.remove_writer(self._stdin)
+        self._drained.set()
+        if self._close_after_input:
+            os.close(self._stdin)
+            self._stdin = -1
+
+    async def drained(self) -> None:
+        """Wait until queued input is written."""
+        while self._input:
+            await self._drained.wait()
+
+    async def kill(self) -> None:
+        """End the command and all it started."""
+        deadline = time.monotonic() + _GRACE
+        while not self.exited.done() and time.monotonic() < deadline:
+            with contextlib.suppress(RuntimeFailure, OSError):
+                age = time.monotonic() - self._started
+                await self._client.ask("kill_run", member=self._member, pid=self._pid, age=age)
+            await asyncio.wait({self.exited}, timeout=0.02)
+        if not self.exited.done():
+            with contextlib.suppress(RuntimeFailure, OSError):
+                await self._client.ask("signal", member=self._member, pid=self._pid, signal=signal.SIGKILL)
+            await asyncio.wait({self.exited}, timeout=_GRACE)
+
+    async def run(self, data: bytes, timeout: float | None, on_output: OutputSink | None) -> ExecResult:
+        """Feed it, wait for its end, collect."""
+        assert self.pipes is not None
+        loop = asyncio.get_running_loop()
+        limit: asyncio.Future[Outcome] = loop.create_future()
+
+        def hit(outcome: Outcome) -> None:
+            if not limit.done():
+                limit.set_result(outcome)
+
+        self.pipes.on_output = on_output
+        self.pipes.on_overflow = lambda: hit(Outcome.OUTPUT_LIMIT)
+        watch = None if timeout is None else loop.call_later(timeout, hit, Outcome.TIMEOUT)
+        try:
+            self.feed(data, close=True)
+            await self._wait_for_end(limit)
+            if not self.exited.done():
+                await self.kill()
+        except asyncio.CancelledError:
+            with anyio.CancelScope(shield=True):
+                await self.kill()
+            raise
+        finally:
+            if watch is not None:
+                watch.cancel()
+            self.pipes.drain()
+            stdout, stderr = self.pipes.take()
+            self.close()
+        outcome = limit.result() if limit.done() else Outcome.OK
+        code = self.exited.result() if self.exited.done() else 137
+        return ExecResult(outcome=outcome, exit_code=code, stdout=stdout, stderr=stderr)
+
+    async def _wait_for_end(self, limit: asyncio.Future[Outcome]) -> None:
+        ends: set[asyncio.Future[Any]] = {self.exited, limit}
+        allowed = self._limits.cpu_seconds
+        if allowed is None:
+            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+            return
+        before = await cpu_used(self._client, self._member)
+        while not (await asyncio.wait(ends, timeout=CPU_POLL, return_when=asyncio.FIRST_COMPLETED))[0]:
+            if await cpu_used(self._client, self._member) - before > allowed and not limit.done():
+                limit.set_result(Outcome.CPU_LIMIT)
+
+    def close(self) -> None:
+        """Let go of all pipes."""
+        if self._stdin >= 0:
+            asyncio.get_running_loop().remove_writer(self._stdin)
+            os.close(self._stdin)
+            self._stdin = -1
+        self._input.clear()
+        self._drained.set()
+        if self.pipes is not None:
+            self.pipes.close()
+
+
+class ProcessStream:
+    """A running command with live pipes; see `runtimes.Stream`."""
+
+    def __init__(self, command: Command) -> None:
+        self._command = command
+        self._pieces: asyncio.Queue[tuple[Literal["stdout", "stderr"], bytes] | None] = asyncio.Queue()
+        pipes = command.pipes
+        assert pipes is not None
+        pipes.on_output = self._got
+        pipes.on_end = lambda: self._pieces.put_nowait(None)
+
+    def _got(self, name: Literal["stdout", "stderr"], data: bytes) -> None:
+        self._pieces.put_nowait((name, data))
+        assert self._command.pipes is not None
+        self._command.pipes.take()
+
+    async def __aenter__(self) -> "ProcessStream":
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.kill()
+        self._command.close()
+
+    async def send(self, data: bytes) -> None:
+        """Write to its standard input."""
+        self._command.feed(data, close=False)
+        await self._command.drained()
+
+    async def close_stdin(self) -> None:
+        """Close its standard input."""
+        self._command.feed(b"", close=True)
+
+    async def receive(self) -> AsyncIterator[tuple[Literal["stdout", "stderr"], bytes]]:
+        """Its output as it comes, until both pipes close."""
+        while (piece := await self._pieces.get()) is not None:
+            yield piece
+
+    async def wait(self) -> int:
+        """Its exit status; 128 + n when signal n ended it."""
+        return await asyncio.shield(self._command.exited)
+
+    async def kill(self) -> None:
+        """End it and all it started."""
+        await self._command.kill()

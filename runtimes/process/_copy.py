@@ -1,0 +1,213 @@
+"""Copying, packing and unpacking the files of a sandbox, relative to directory descriptors.
+
+The writable layer of a sandbox is an ordinary tree on a tmpfs (with overlay whiteouts, links and extended
+attributes in it). Paths are never resolved through symlinks here, so what a sandbox put there can't lead
+out of it.
+"""
+
+import errno
+import os
+import stat
+import tarfile
+from typing import IO
+
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_CHUNK = 1 << 24
+
+
+class _Copier:
+    def __init__(self, uids: dict[int, int]) -> None:
+        self._uids = uids
+        self._links: dict[int, tuple[int, str]] = {}
+
+    def directory(self, source: int, target: int) -> None:
+        with os.scandir(source) as entries:
+            for entry in entries:
+                self._entry(source, target, entry.name, entry.stat(follow_symlinks=False))
+        self._attributes(source, target)
+
+    def _entry(self, source: int, target: int, name: str, info: os.stat_result) -> None:
+        kind = stat.S_IFMT(info.st_mode)
+        uid, gid = self._uids.get(info.st_uid, info.st_uid), self._uids.get(info.st_gid, info.st_gid)
+        if kind == stat.S_IFDIR:
+            self._subdirectory(source, target, name, info, uid, gid)
+            return
+        if info.st_nlink > 1 and kind != stat.S_IFLNK and self._link(target, name, info):
+            return
+        if kind == stat.S_IFREG:
+            self._file(source, target, name, info, uid, gid)
+            return
+        if kind == stat.S_IFLNK:
+            os.symlink(os.readlink(name, dir_fd=source), name, dir_fd=target)
+        elif kind == stat.S_IFIFO:
+            os.mkfifo(name, stat.S_IMODE(info.st_mode), dir_fd=target)
+        elif kind == stat.S_IFCHR and info.st_rdev == 0:
+            os.mknod(name, info.st_mode, 0, dir_fd=target)
+        else:
+            return
+        os.chown(name, uid, gid, dir_fd=target, follow_symlinks=False)
+        os.utime(name, ns=(info.st_atime_ns, info.st_mtime_ns), dir_fd=target, follow_symlinks=False)
+
+    def _link(self, target: int, name: str, info: os.stat_result) -> bool:
+        first = self._links.get(info.st_ino)
+        if first is None:
+            self._links[info.st_ino] = (os.dup(target), name)
+            return False
+        os.link(first[1], name, src_dir_fd=first[0], dst_dir_fd=target, follow_symlinks=False)
+        return True
+
+    def _subdirectory(
+        self, source: int, target: int, name: str, info: os.stat_result, uid: int, gid: int
+    ) -> None:
+        inner = os.open(name, _DIRECTORY, dir_fd=source)
+        try:
+            os.mkdir(name, 0o700, dir_fd=target)
+            outer = os.open(name, _DIRECTORY, dir_fd=target)
+            try:
+                self.directory(inner, outer)
+                os.fchown(outer, uid, gid)
+                os.fchmod(outer, stat.S_IMODE(info.st_mode))
+                os.utime(outer, ns=(info.st_atime_ns, info.st_mtime_ns))
+            finally:
+                os.close(outer)
+        finally:
+            os.close(inner)
+
+    def _file(self, source: int, target: int, name: str, info: os.stat_result, uid: int, gid: int) -> None:
+        inner = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=source)
+        try:
+            outer = os.open(
+                name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=target
+            )
+            try:
+                if info.st_size:
+                    _copy_data(inner, outer, info.st_size)
+                os.fchown(outer, uid, gid)
+                os.fchmod(outer, stat.S_IMODE(info.st_mode))
+                os.utime(outer, ns=(info.st_atime_ns, info.st_mtime_ns))
+                self._attributes(inner, outer)
+            finally:
+                os.close(outer)
+        finally:
+            os.close(inner)
+
+    def _attributes(self, source: int, target: int) -> None:
+        try:
+            names = os.listxattr(source)
+        except OSError:
+            return
+        for name in names:
+            if name.startswith("user."):
+                os.setxattr(target, name, os.getxattr(source, name))
+
+    def close(self) -> None:
+        for fd, _ in self._links.values():
+            os.close(fd)
+
+
+def _copy_data(source: int, target: int, size: int) -> None:
+    """Copy a file's data, keeping its holes."""
+    end = 0
+    while end < size:
+        try:
+            start = os.lseek(source, end, os.SEEK_DATA)
+        except OSError as error:
+            if error.errno != errno.ENXIO:
+                raise
+            break
+        end = os.lseek(source, start, os.SEEK_HOLE)
+        os.lseek(target, start, os.SEEK_SET)
+        position = start
+        while position < end:
+            sent = os.sendfile(target, source, position, min(_CHUNK, end - position))
+            if sent == 0:
+                return
+            position += sent
+    os.ftruncate(target, size)
+
+
+def copy_tree(source: int, target: int, uids: dict[int, int]) -> None:
+    """Copy all below one directory into another, owners changed by a table.
+
+    :raises OSError: with ENOSPC if it does not fit.
+    """
+    copier = _Copier(uids)
+    try:
+        copier.directory(source, target)
+    finally:
+        copier.close()
+
+
+def pack(root: int, folders: tuple[str, ...], out: IO[bytes]) -> None:
+    """Write the named folders below a directory as a tar archive."""
+    os.fchdir(root)
+    with tarfile.open(fileobj=out, mode="w|", format=tarfile.PAX_FORMAT, dereference=False) as archive:
+        for folder in folders:
+            archive.add(folder, recursive=True)
+
+
+def empty(root: int, folders: tuple[str, ...]) -> None:
+    """Remove all below the named folders, the folders themselves kept."""
+    import shutil
+
+    for folder in folders:
+        fd = os.open(folder, _DIRECTORY, dir_fd=root)
+        try:
+            with os.scandir(fd) as entries:
+                names = [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries]
+            for name, is_directory in names:
+                if is_directory:
+                    shutil.rmtree(name, dir_fd=fd)
+                else:
+                    os.unlink(name, dir_fd=fd)
+        finally:
+            os.close(fd)
+
+
+def check(folders: tuple[str, ...], source: IO[bytes]) -> None:
+    """Read an archive through without unpacking it.
+
+    :raises ValueError: if an entry is not one that `pack` writes.
+    """
+    try:
+        with tarfile.open(fileobj=source, mode="r|") as archive:
+            for entry in archive:
+                _check_entry(folders, entry)
+    except tarfile.TarError as error:
+        raise ValueError(f"not a snapshot: {error}") from error
+
+
+def _check_entry(folders: tuple[str, ...], entry: tarfile.TarInfo) -> None:
+    for name in (entry.name, entry.linkname) if entry.islnk() else (entry.name,):
+        if ".." in name.split("/") or not any(name == f or name.startswith(f + "/") for f in folders):
+            raise ValueError(f"a snapshot can't hold {name!r}")
+    if not (entry.isreg() or entry.isdir() or entry.issym() or entry.islnk() or entry.isfifo()):
+        raise ValueError(f"a snapshot can't hold {entry.name!r}: not a file, a folder or a link")
+
+
+def unpack(root: int, folders: tuple[str, ...], uid: int, source: IO[bytes]) -> None:
+    """Read an archive back, below a directory whose named folders are there and empty.
+
+    :raises ValueError: if an entry lies behind a link of the archive's own.
+    """
+    os.fchdir(root)
+    with tarfile.open(fileobj=source, mode="r|") as archive:
+        for entry in archive:
+            _check_entry(folders, entry)
+            for name in (entry.name, entry.linkname) if entry.islnk() else (entry.name,):
+                _refuse_symlinked_parents(root, name.split("/")[:-1], name)
+            owner = uid if entry.uid else 0
+            archive.extract(entry, ".", set_attrs=False, filter="fully_trusted")
+            os.chown(entry.name, owner, owner, follow_symlinks=False)
+            if not (entry.issym() or entry.islnk()):
+                os.chmod(entry.name, entry.mode & 0o1777)
+            if not (entry.issym() or entry.isdir()):
+                os.utime(entry.name, (entry.mtime, entry.mtime))
+
+
+def _refuse_symlinked_parents(root: int, parts: list[str], name: str) -> None:
+    path = ""
+    for part in parts:
+        path = f"{path}/{part}" if path else part
+        if stat.S_ISLNK(os.lstat(path, dir_fd=root).st_mode):
+            raise ValueError(f"a snapshot can't hold {name!r}: it lies behind a link")

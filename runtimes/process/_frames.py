@@ -1,0 +1,131 @@
+"""The server's end of a session's control socket. What comes out of it is untrusted."""
+
+import asyncio
+import json
+import socket
+from collections.abc import Callable
+from typing import Any
+
+_MAX_ANSWER = 96 * 1024 * 1024
+_CHUNK = 1 << 18
+
+
+class Control:
+    """Sends requests and takes in answers; a subclass knows where an answer ends."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._socket = sock
+        self._buffer = bytearray()
+        self._outgoing = bytearray()
+        self.on_answer: Callable[[Any], None] | None = None
+        """Called with each whole answer."""
+        self.on_close: Callable[[], None] | None = None
+        """Called once, when the other end closes or sends what is no answer."""
+        self._open = True
+        self._loop.add_reader(sock.fileno(), self._readable)
+
+    def _cut(self) -> Any:
+        """Take one whole answer off the buffer; `None` if there is none yet.
+
+        :raises ValueError: if what came is no answer.
+        """
+        raise NotImplementedError
+
+    def _readable(self) -> None:
+        try:
+            data = self._socket.recv(_CHUNK)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if not data:
+            self.close()
+            return
+        self._buffer += data
+        try:
+            while self._open and (answer := self._cut()) is not None:
+                if self.on_answer is not None:
+                    self.on_answer(answer)
+            if len(self._buffer) > _MAX_ANSWER:
+                raise ValueError("an answer is too long")
+        except (ValueError, RecursionError):
+            self.close()
+
+    def send(self, data: bytes) -> None:
+        """Send without waiting; what doesn't fit goes out as the other end reads."""
+        if not self._open:
+            return
+        self._outgoing += data
+        self._flush()
+
+    def _flush(self) -> None:
+        try:
+            sent = self._socket.send(self._outgoing)
+        except BlockingIOError:
+            sent = 0
+        except OSError:
+            self.close()
+            return
+        del self._outgoing[:sent]
+        if self._outgoing:
+            self._loop.add_writer(self._socket.fileno(), self._flush)
+        else:
+            self._loop.remove_writer(self._socket.fileno())
+
+    def close(self) -> None:
+        """Close this end."""
+        if not self._open:
+            return
+        self._open = False
+        self._loop.remove_reader(self._socket.fileno())
+        self._loop.remove_writer(self._socket.fileno())
+        self._socket.close()
+        if self.on_close is not None:
+            self.on_close()
+
+
+class PythonControl(Control):
+    """Frames of four bytes of length and JSON."""
+
+    def _cut(self) -> Any:
+        if len(self._buffer) < 4:
+            return None
+        length = int.from_bytes(self._buffer[:4], "big")
+        if length > _MAX_ANSWER:
+            raise ValueError("an answer is too long")
+        if len(self._buffer) < 4 + length:
+            return None
+        body = bytes(self._buffer[4 : 4 + length])
+        del self._buffer[: 4 + length]
+        answer = json.loads(body)
+        if not isinstance(answer, dict):
+            raise ValueError("an answer is an object")
+        return answer
+
+    def request(self, fields: dict[str, object]) -> None:
+        """Send one request."""
+        body = json.dumps(fields).encode()
+        self.send(len(body).to_bytes(4, "big") + body)
+
+
+class ShellControl(Control):
+    """Answers of parts that each end in a NUL; `parts` says how many the next one has."""
+
+    parts = 2
+
+    def _cut(self) -> Any:
+        if self._buffer.count(0) < self.parts:
+            return None
+        *parts, rest = bytes(self._buffer).split(b"\0", self.parts)
+        self._buffer[:] = rest
+        return parts
+
+    def request(self, word: str, text: str) -> None:
+        """Send one request.
+
+        :raises ValueError: if the text holds a NUL, which no shell command can.
+        """
+        if "\0" in text:
+            raise ValueError("a shell command can't hold a NUL character")
+        self.send(word.encode() + b"\0" + text.encode("utf-8", "surrogateescape") + b"\0")

@@ -1,0 +1,285 @@
+"""The gate: the calls that change identity, watched one by one while a fork moves into its room.
+
+A live interpreter can copy itself, but its copy must go to other namespaces and another user, and only the copy
+itself can carry those calls out. So sandboxed interpreters keep four capabilities that count only in the
+runtime's user namespace, never effective; raising them, and every call that uses them, stops at this gate. It
+opens for one process, for one fixed sequence of calls with fixed arguments, in a move that the server asked for:
+
+1. `capset`: raise the four. The gate places the room's namespace descriptors into the caller's table.
+2. `setns` to each of them, in order, and `chroot`.
+3. `setgroups(0)`, `setresgid(uid x3)`, `setresuid(uid x3)` to the room's user.
+4. `capset`: lower the four again.
+5. `setns(-1)`, which means "check me". While the caller is stopped in it the gate reads from `/proc` who and where it is,
+   that it is alone, that it shares no memory, no descriptor table and no open file with the old room; then it
+   places the descriptors of the new session's channels and lets it go.
+
+Whatever else a caller tries fails with EPERM and, in a move, ends the process. The code of the fork is the
+sandbox's own, so it is treated as hostile throughout.
+"""
+
+import contextlib
+import os
+import selectors
+import signal
+import socket
+import stat
+import time
+from collections import deque
+from dataclasses import dataclass
+
+from runtimes.process import _cgroups, _confine, _processes, _seccomp, _wire
+from runtimes.process import _syscalls as sc
+
+NAMESPACE_FDS = 900
+"""Where the room's four namespace descriptors appear in the fork's table."""
+CHANNEL_FDS = 910
+"""Where the new session's control, stdout and stderr appear."""
+_CHECK_ME = 0xFFFFFFFF
+_KEEP_IDS = (0xFFFFFFFF, 0xFFFFFFFFFFFFFFFF)
+_BURST = 64
+_PAUSE = 0.02
+
+
+@dataclass(slots=True, eq=False)
+class Move:
+    """One fork on its way from room to room."""
+
+    from_uid: int
+    """The user it leaves."""
+    to_uid: int
+    """The user it becomes."""
+    family: int
+    """The family's pid namespace."""
+    namespaces: list[int]
+    """The room that it goes to."""
+    root: int
+    """The room's root."""
+    group: _cgroups.Group
+    """The cgroup that it goes to."""
+    channels: list[int]
+    """The new session's control, stdout and stderr."""
+    done: socket.socket
+    """Told how it ended."""
+    pid: int = 0
+    """Who moves; the first who asks."""
+    step: int = 0
+    """How far it is."""
+
+
+class Gate:
+    """Answers the gated calls of all sandboxes."""
+
+    def __init__(self, selector: selectors.BaseSelector) -> None:
+        self._selector = selector
+        self._moves: list[Move] = []
+        self._answered: dict[int, deque[float]] = {}
+        self._paused: dict[int, float] = {}
+
+    def add(self, listener: int) -> None:
+        """Watch another listener; it is closed when the last process behind it is gone."""
+        self._selector.register(listener, selectors.EVENT_READ, lambda: self._answer(listener))
+
+    def allow(self, move: Move) -> None:
+        """Open the gate for one move."""
+        self._moves.append(move)
+
+    def forget(self, move: Move) -> None:
+        """Close it again."""
+        if move in self._moves:
+            self._moves.remove(move)
+            move.done.close()
+
+    def cancel(self, to_uid: int) -> None:
+        """Break off a move to a room that is being given up."""
+        for move in [one for one in self._moves if one.to_uid == to_uid]:
+            if move.pid:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(move.pid, signal.SIGKILL)
+            self._moves.remove(move)
+            move.done.close()
+
+    def pause(self) -> float | None:
+        """How long the loop may sleep before this must be called again.
+
+        A sandbox that floods the gate waits for its answers, so that the others need not.
+        """
+        now = time.monotonic()
+        for listener in [one for one, until in self._paused.items() if until <= now]:
+            del self._paused[listener]
+            self.add(listener)
+        return min(self._paused.values()) - now if self._paused else None
+
+    def _answer(self, listener: int) -> None:
+        try:
+            call = _seccomp.next_call(listener)
+        except OSError:
+            self._drop(listener)
+            return
+        if call is None:
+            self._drop_if_dead(listener)
+            return
+        move = self._move_of(call)
+        if move is None:
+            self._answer_outsider(listener, call)
+            return
+        try:
+            self._step(listener, call, move)
+        except (OSError, KeyError, ValueError) as error:
+            self._fail(listener, call, move, f"the fork broke off: {error}")
+
+    def _drop(self, listener: int) -> None:
+        self._selector.unregister(listener)
+        self._answered.pop(listener, None)
+        os.close(listener)
+
+    def _drop_if_dead(self, listener: int) -> None:
+        import select
+
+        poll = select.poll()
+        poll.register(listener, select.POLLIN)
+        for _, events in poll.poll(0):
+            if events & (select.POLLHUP | select.POLLERR):
+                self._drop(listener)
+
+    def _move_of(self, call: _seccomp.GatedCall) -> Move | None:
+        for move in self._moves:
+            if move.pid == call.pid:
+                return move
+        if call.name != "capset":
+            return None
+        try:
+            uid = int(_processes.status_fields(call.pid)["Uid"].split()[0])
+        except OSError:
+            return None
+        for move in self._moves:
+            if move.pid == 0 and move.from_uid == uid:
+                move.pid = call.pid
+                return move
+        return None
+
+    def _answer_outsider(self, listener: int, call: _seccomp.GatedCall) -> None:
+        """Nobody may change identity; setting the ids that one has anyway is harmless and common."""
+        own: set[int] = set(_KEEP_IDS)
+        with contextlib.suppress(OSError, KeyError):
+            own.add(int(_processes.status_fields(call.pid)["Uid"].split()[0]))
+        count = {"setuid": 1, "setgid": 1, "setreuid": 2, "setregid": 2, "setresuid": 3, "setresgid": 3}.get(call.name, 0)
+        if count and all(value in own for value in call.args[:count]):
+            _seccomp.succeed(listener, call)
+        elif call.name in ("setfsuid", "setfsgid"):
+            _seccomp.succeed(listener, call, max(own - set(_KEEP_IDS), default=0))
+        else:
+            _seccomp.refuse(listener, call)
+        now = time.monotonic()
+        times = self._answered.setdefault(listener, deque(maxlen=_BURST))
+        if len(times) == _BURST and now - times[0] < 1.0 and not self._moves:
+            self._selector.unregister(listener)
+            self._paused[listener] = now + _PAUSE
+        times.append(now)
+
+    def _step(self, listener: int, call: _seccomp.GatedCall, move: Move) -> None:
+        uid = move.to_uid
+        expected: list[tuple[str, tuple[int | None, ...]]] = [
+            ("capset", ()),
+            *(("setns", (NAMESPACE_FDS + i, kind)) for i, kind in enumerate(_confine.NAMESPACE_KINDS)),
+            ("chroot", ()),
+            ("setgroups", (0,)),
+            ("setresgid", (uid, uid, uid)),
+            ("setresuid", (uid, uid, uid)),
+            ("capset", ()),
+            ("setns", (_CHECK_ME, 0)),
+        ]
+        name, args = expected[move.step]
+        actual = tuple(value & 0xFFFFFFFF for value in call.args[: len(args)])
+        if call.name != name or actual != args:
+            self._fail(listener, call, move, f"the fork called {call.name}{actual}, not {name}{args}")
+            return
+        if move.step == 0:
+            for offset, fd in enumerate(move.namespaces):
+                _seccomp.give_descriptor(listener, call, fd, NAMESPACE_FDS + offset)
+        move.step += 1
+        if move.step < len(expected):
+            _seccomp.let_through(listener, call)
+            return
+        self._moves.remove(move)
+        problem = _inspect(call.pid, move)
+        if problem or not _seccomp.still_waiting(listener, call):
+            self._moves.append(move)
+            self._fail(listener, call, move, problem or "the fork died")
+            return
+        _cgroups.attach(move.group, call.pid)
+        for offset, fd in enumerate(move.channels):
+            _seccomp.give_descriptor(listener, call, fd, CHANNEL_FDS + offset)
+        _seccomp.succeed(listener, call)
+        _wire.send(move.done, {"pid": call.pid})
+        move.done.close()
+
+    def _fail(self, listener: int, call: _seccomp.GatedCall, move: Move, reason: str) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(call.pid, signal.SIGKILL)
+        _seccomp.refuse(listener, call)
+        if move in self._moves:
+            self._moves.remove(move)
+            _wire.send(move.done, {"error": reason})
+            move.done.close()
+
+
+def _inspect(pid: int, move: Move) -> str:
+    """Why a process that asks to be let go must not be; empty if it may."""
+    fields = _processes.status_fields(pid)
+    uid = str(move.to_uid)
+    zero = "0" * 16
+    expected = {
+        "Uid": [uid] * 4,
+        "Gid": [uid] * 4,
+        "Groups": [],
+        "CapInh": [zero],
+        "CapPrm": [f"{_confine.FORK_CAPABILITIES:016x}"],
+        "CapEff": [zero],
+        "CapBnd": [zero],
+        "CapAmb": [zero],
+        "NoNewPrivs": ["1"],
+        "Seccomp": ["2"],
+        "Threads": ["1"],
+    }
+    for name, values in expected.items():
+        if fields[name].split() != values:
+            return f"the fork's {name} is {fields[name]!r}"
+    for fd, kind in zip(move.namespaces, ("mnt", "net", "ipc", "uts"), strict=True):
+        if os.stat(f"/proc/{pid}/ns/{kind}").st_ino != os.fstat(fd).st_ino:
+            return f"the fork is in another {kind} namespace"
+    if os.stat(f"/proc/{pid}/ns/pid").st_ino != os.fstat(move.family).st_ino:
+        return "the fork is in another pid namespace"
+    if not os.path.samestat(os.stat(f"/proc/{pid}/root"), os.fstat(move.root)):
+        return "the fork has another root"
+    return _shares_with_others(pid, move) or _foreign_descriptors(pid)
+
+
+def _shares_with_others(pid: int, move: Move) -> str:
+    others = [p for p in _processes.inside(move.family, move.from_uid) if p != pid]
+    others += [p for p in _processes.inside(move.family, move.to_uid) if p != pid]
+    for other in others:
+        for kind, what in ((sc.KCMP_VM, "memory"), (sc.KCMP_FILES, "descriptors"), (sc.KCMP_FS, "its directory")):
+            try:
+                if sc.share_resource(pid, other, kind):
+                    return f"the fork shares {what} with another process"
+            except ProcessLookupError:
+                break
+    return ""
+
+
+def _foreign_descriptors(pid: int) -> str:
+    """Every open descriptor must be a file of the new room: anything else would lead back to the old one."""
+    with open(f"/proc/{pid}/mountinfo", encoding="utf-8", errors="replace") as file:
+        mounts = {line.split(" ", 1)[0] for line in file}
+    for name in os.listdir(f"/proc/{pid}/fd"):
+        number = int(name)
+        if NAMESPACE_FDS <= number < NAMESPACE_FDS + len(_confine.NAMESPACE_KINDS):
+            return "the fork kept a namespace"
+        kind = stat.S_IFMT(os.stat(f"/proc/{pid}/fd/{name}").st_mode)
+        if kind not in (stat.S_IFREG, stat.S_IFDIR, stat.S_IFCHR):
+            return f"the fork kept descriptor {name}"
+        with open(f"/proc/{pid}/fdinfo/{name}", encoding="utf-8") as file:
+            mount = next((line.split()[1] for line in file if line.startswith("mnt_id:")), "")
+        if mount not in mounts:
+            return f"the fork kept descriptor {name} of another room"
+    return ""

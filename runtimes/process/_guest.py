@@ -1,0 +1,112 @@
+"""The loop of a Python session, inside its sandbox: take a request, run it, answer.
+
+Requests and answers are frames on the control socket: four bytes of length, then JSON. The other end trusts
+nothing of what comes out of here.
+"""
+
+import json
+import os
+import signal
+import sys
+from types import FrameType
+from typing import Any, NoReturn
+
+from runtimes.process import _moving
+from runtimes.process._evaluate import Evaluator
+
+CONTROL_FD = 3
+"""The session's end of its control socket."""
+
+_encode = json.JSONEncoder(ensure_ascii=True, separators=(",", ":")).encode
+_decode = json.JSONDecoder().decode
+_read, _write, _exit, _signal = os.read, os.write, os._exit, signal.signal
+_SIGINT = signal.SIGINT
+
+
+class Guest:
+    """One session's state: its evaluator, its control socket, and whether code is running."""
+
+    def __init__(self, control: int) -> None:
+        self._control = control
+        self._evaluator = Evaluator()
+        self._running = False
+        self._count = 0
+
+    def serve(self) -> NoReturn:
+        """Answer requests until the other end closes."""
+        _signal(_SIGINT, self._interrupted)
+        self._send({"ready": True})
+        while True:
+            request = self._receive()
+            if request["op"] == "run":
+                self._send(self._run(request["source"]))
+            elif request["op"] == "fork":
+                self._fork(request["uid"])
+
+    def _run(self, source: str) -> dict[str, Any]:
+        self._count += 1
+        _signal(_SIGINT, self._interrupted)
+        self._running = True
+        try:
+            result = self._evaluator.run(source, f"<cell {self._count}>")
+        except KeyboardInterrupt:
+            result = {"value": None, "error": {"type": "KeyboardInterrupt", "message": "", "traceback": ""}, "displays": []}
+        finally:
+            self._running = False
+        try:
+            result["cwd"] = os.getcwd()
+        except OSError:
+            result["cwd"] = ""
+        return result
+
+    def _interrupted(self, number: int, frame: FrameType | None) -> None:
+        if self._running:
+            raise KeyboardInterrupt
+
+    def _fork(self, uid: int) -> None:
+        obstacle = _moving.obstacle()
+        if obstacle:
+            self._send({"error": obstacle})
+            return
+        left_behind = _moving.unmovable_threads()
+        try:
+            in_child = _moving.fork_away()
+        except OSError as error:
+            self._send({"error": f"the interpreter can't copy itself: {error.strerror}"})
+            return
+        if not in_child:
+            self._send({"forked": True})
+            return
+        try:
+            left_behind += _moving.move(uid, self._control)
+        except BaseException as error:
+            # The boundary of the copy: it must not go on in its parent's room.
+            print(f"the fork could not move: {error!r}", file=sys.stderr, flush=True)
+            _exit(71)
+        self._send({"ready": True, "left_behind": left_behind})
+
+    def _receive(self) -> dict[str, Any]:
+        length = int.from_bytes(self._exactly(4), "big")
+        return _decode(self._exactly(length).decode())
+
+    def _exactly(self, count: int) -> bytes:
+        pieces: list[bytes] = []
+        while count:
+            try:
+                piece = _read(self._control, min(count, 1 << 20))
+            except OSError:
+                _exit(0)
+            if not piece:
+                _exit(0)
+            pieces.append(piece)
+            count -= len(piece)
+        return b"".join(pieces)
+
+    def _send(self, answer: dict[str, Any]) -> None:
+        body = _encode(answer).encode()
+        data = memoryview(len(body).to_bytes(4, "big") + body)
+        while data:
+            try:
+                data = data[_write(self._control, data) :]
+            except OSError:
+                _exit(0)

@@ -1,0 +1,333 @@
+"""One instance of the process runtime."""
+
+import asyncio
+import contextlib
+import os
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import anyio
+
+from agentflow.errors import CannotFork, InstanceGone, RuntimeFailure
+from runtimes._protocol import (
+    WORKSPACE,
+    ExecResult,
+    FileInfo,
+    Fork,
+    InstanceSpec,
+    Language,
+    Outcome,
+    OutputSink,
+    RunResult,
+    Snapshot,
+    Usage,
+)
+from runtimes.process import _workspace
+from runtimes.process._client import Client
+from runtimes.process._command import Command, ProcessStream
+from runtimes.process._lane import Lane
+from runtimes.process._python_lane import PythonLane
+from runtimes.process._shell_lane import ShellLane
+
+Lines = list[str]
+_STOP_DEADLINE = 30.0
+_FULL = re.compile(r"\[Errno (27|28)\]|File too large|No space left on device")
+_NO_PROCESS = re.compile(r"\[Errno 11\]|fork: |can't start new thread|Resource temporarily unavailable")
+_NO_MEMORY = re.compile(r"MemoryError|Cannot allocate memory|\[Errno 12\]")
+
+
+def environment(extra: Mapping[str, str]) -> dict[str, str]:
+    """The small clean set of variables that every process inside has, and those that the spec adds."""
+    prefix = os.path.join(sys.prefix, "bin")
+    return {
+        "PATH": f"{WORKSPACE}/.local/bin:{prefix}:/usr/local/bin:/usr/bin:/bin",
+        "HOME": WORKSPACE,
+        "USER": "agent",
+        "LOGNAME": "agent",
+        "SHELL": "/bin/bash",
+        "LANG": "C.UTF-8",
+        "TERM": "dumb",
+        "TMPDIR": "/tmp",
+        "MPLBACKEND": "Agg",
+        "ARROW_DEFAULT_MEMORY_POOL": "system",
+        "JE_ARROW_MALLOC_CONF": "background_thread:false",
+        "OMP_NUM_THREADS": "1",
+        "OPENBLAS_NUM_THREADS": "1",
+        "MKL_NUM_THREADS": "1",
+        "NUMEXPR_NUM_THREADS": "1",
+        **extra,
+    }
+
+
+class ProcessInstance:
+    """See `runtimes.Instance`."""
+
+    def __init__(self, client: Client, name: str, spec: InstanceSpec, known: dict[str, "ProcessInstance"]) -> None:
+        self._client = client
+        self._id = name
+        self._spec = spec
+        self._known = known
+        self._env = environment(spec.env)
+        self._python = PythonLane(client, name, spec.limits, self._env)
+        self._shell = ShellLane(client, name, spec.limits, self._env)
+        self._seen = {"oom": 0, "pids": 0}
+        self._gone = False
+        self._stopped = asyncio.Event()
+
+    @property
+    def id(self) -> str:
+        """A name that is unique in its runtime."""
+        return self._id
+
+    @property
+    def spec(self) -> InstanceSpec:
+        """What it was started as."""
+        return self._spec
+
+    def _lane(self, language: Language) -> Lane:
+        return self._python if language == "python" else self._shell
+
+    def _check(self) -> None:
+        if self._gone:
+            raise InstanceGone("the instance has ended")
+
+    async def warm(self, languages: frozenset[Language]) -> None:
+        """Have sessions ready."""
+        for language in sorted(languages):
+            await self._lane(language).start()
+
+    async def run(
+        self,
+        language: Language,
+        source: str,
+        *,
+        timeout: float | None = None,
+        on_output: OutputSink | None = None,
+        stdin_open: bool = False,
+    ) -> RunResult:
+        """See `runtimes.Instance.run`."""
+        self._check()
+        wall = self._spec.limits.wall_seconds if timeout is None else timeout
+        result = await self._lane(language).run(source, wall, on_output, stdin_open)
+        if result.outcome in (Outcome.OK, Outcome.ENDED) and (
+            result.exit_code or result.error is not None or result.outcome is Outcome.ENDED
+        ):
+            text = f"{result.error.type}: {result.error.message}" if result.error else result.stderr
+            outcome, detail = await self._why(text, result.exit_code, result.outcome)
+            result = replace(result, outcome=outcome, detail=detail or result.detail)
+        return self._explained(result)
+
+    def _explained(self, result: RunResult) -> RunResult:
+        if result.outcome is Outcome.OK or result.detail:
+            return result
+        return replace(result, detail=f"the run was ended: {result.outcome.value.replace('_', ' ')}")
+
+    async def _why(self, text: str, exit_code: int | None, outcome: Outcome) -> tuple[Outcome, str]:
+        """Whether a run that went badly had hit a limit."""
+        try:
+            events = (await self._client.ask("events", member=self._id)).fields
+        except (RuntimeFailure, OSError):
+            return outcome, ""
+        killed = events["oom"] > self._seen["oom"]
+        refused = events["pids"] > self._seen["pids"]
+        self._seen = {"oom": events["oom"], "pids": events["pids"]}
+        limits = self._spec.limits
+        if killed or (not self._client.facts["grouped"] and _NO_MEMORY.search(text)):
+            return Outcome.OUT_OF_MEMORY, f"the memory limit of {limits.memory_bytes} bytes was hit"
+        if _NO_PROCESS.search(text) and (refused or not self._client.facts["grouped"] or exit_code != 0):
+            return Outcome.TOO_MANY_PROCESSES, f"the limit of {limits.processes} processes was hit"
+        if exit_code == 153 or _FULL.search(text):
+            return Outcome.FILE_TOO_LARGE, (
+                f"a file grew past {limits.file_bytes} bytes, or all files together past {limits.disk_bytes}"
+            )
+        return outcome, ""
+
+    async def send_input(self, language: Language, data: bytes) -> None:
+        """See `runtimes.Instance.send_input`.
+
+        :raises RuntimeFailure: if nothing there takes input.
+        """
+        self._check()
+        if language != "bash" or not self._shell.alive:
+            raise RuntimeFailure(f"no {language} run takes input")
+        try:
+            self._shell.send_input(data)
+        except BlockingIOError:
+            raise RuntimeFailure("the running command does not read its input") from None
+        except OSError as error:
+            raise RuntimeFailure(f"the running command takes no input: {error.strerror}") from None
+
+    async def interrupt(self, language: Language) -> bool:
+        """See `runtimes.Instance.interrupt`."""
+        self._check()
+        return await self._lane(language).interrupt()
+
+    async def exec(
+        self,
+        argv: Sequence[str],
+        *,
+        input: bytes = b"",
+        cwd: str | None = None,
+        env: Mapping[str, str] | None = None,
+        user: str | None = None,
+        timeout: float | None = None,
+        on_output: OutputSink | None = None,
+    ) -> ExecResult:
+        """See `runtimes.Instance.exec`."""
+        command = await self._command(argv, cwd, env, user)
+        wall = self._spec.limits.wall_seconds if timeout is None else timeout
+        result = await command.run(input, wall, on_output)
+        if result.outcome is Outcome.OK and result.exit_code:
+            text = result.stderr.decode("utf-8", "replace")
+            outcome, detail = await self._why(text, result.exit_code, result.outcome)
+            result = replace(result, outcome=outcome, detail=detail)
+        return result
+
+    async def _command(
+        self, argv: Sequence[str], cwd: str | None, env: Mapping[str, str] | None, user: str | None
+    ) -> Command:
+        self._check()
+        if not argv:
+            raise ValueError("a command needs at least a program")
+        command = Command(self._client, self._id, self._spec.limits)
+        folder = os.path.join(WORKSPACE, cwd or "")
+        await command.start(argv, folder, {**self._env, **(env or {})}, user)
+        return command
+
+    async def open_stream(
+        self, argv: Sequence[str], *, cwd: str | None = None, env: Mapping[str, str] | None = None
+    ) -> ProcessStream:
+        """See `runtimes.Instance.open_stream`."""
+        return ProcessStream(await self._command(argv, cwd, env, None))
+
+    # -- files ------------------------------------------------------------------------------------------
+
+    async def _file(self, action: str, path: str, **fields: object) -> Any:
+        self._check()
+        return await self._client.ask("file", member=self._id, action=action, path=path, **fields)
+
+    async def read(self, path: str, *, offset: int = 0, length: int | None = None) -> bytes:
+        """See `runtimes.Instance.read`."""
+        return await _workspace.read(self._file, path, offset, length)
+
+    async def write(self, path: str, data: bytes, *, append: bool = False, executable: bool = False) -> None:
+        """See `runtimes.Instance.write`."""
+        await _workspace.write(self._file, path, data, append=append, executable=executable)
+
+    async def list(self, path: str = ".", *, recursive: bool = False) -> list[FileInfo]:
+        """See `runtimes.Instance.list`."""
+        return await _workspace.list_folder(self._file, path, recursive=recursive)
+
+    async def stat(self, path: str) -> FileInfo:
+        """See `runtimes.Instance.stat`."""
+        return _workspace.file_info((await self._file("stat", path)).fields["info"])
+
+    async def make_directory(self, path: str) -> None:
+        """See `runtimes.Instance.make_directory`."""
+        await self._file("mkdir", path)
+
+    async def remove(self, path: str, *, recursive: bool = False) -> None:
+        """See `runtimes.Instance.remove`."""
+        await self._file("remove", path, recursive=recursive)
+
+    async def move(self, source: str, destination: str, *, replace: bool = False) -> None:
+        """See `runtimes.Instance.move`."""
+        await self._file("move", source, destination=destination, replace=replace)
+
+    # -- the whole --------------------------------------------------------------------------------------
+
+    async def fork(self) -> Fork:
+        """See `runtimes.Instance.fork`."""
+        self._check()
+        async with self._python.lock, self._shell.lock:
+            self._check()
+            return await self._fork()
+
+    async def _fork(self) -> Fork:
+        child = ProcessInstance(self._client, _workspace.new_name(), self._spec, self._known)
+        try:
+            reply = await self._client.ask("copy", member=self._id, id=child.id, mounts=dict(self._spec.mounts))
+        except (OSError, RuntimeFailure) as error:
+            if isinstance(error, InstanceGone):
+                raise
+            raise CannotFork(str(error)) from error
+        left: Lines = []
+        try:
+            if self._python.alive:
+                child._python, lines = await self._python.fork_into(child.id, reply.fields["uid"])
+                left += lines
+            if self._shell.alive:
+                state, lines = await self._shell.dump()
+                async with child._shell.lock:
+                    await child._shell.restore(state)
+                left += [f"the shell's {line}" for line in lines]
+            left += await self._other_processes()
+        except BaseException as error:
+            with anyio.CancelScope(shield=True):
+                await child.stop()
+            if isinstance(error, OSError | RuntimeFailure) and not isinstance(error, CannotFork | InstanceGone):
+                raise CannotFork(str(error)) from error
+            raise
+        self._known[child.id] = child
+        return Fork(child, tuple(left))
+
+    async def _other_processes(self) -> tuple[str, ...]:
+        names = (await self._client.ask("events", member=self._id)).fields["others"]
+        return tuple(f"the background process {name}" for name in names)
+
+    async def snapshot(self) -> Snapshot:
+        """See `runtimes.Instance.snapshot`."""
+        self._check()
+        fd = os.memfd_create("snapshot")
+        try:
+            await self._client.ask("pack", [fd], member=self._id)
+            with os.fdopen(os.dup(fd), "rb") as file:
+                file.seek(0)
+                return Snapshot(file.read())
+        finally:
+            os.close(fd)
+
+    async def restore(self, snapshot: Snapshot) -> None:
+        """See `runtimes.Instance.restore`.
+
+        :raises ValueError: if it is no snapshot; nothing is changed then.
+        """
+        self._check()
+        async with self._python.lock, self._shell.lock:
+            fd = os.memfd_create("snapshot")
+            try:
+                with os.fdopen(os.dup(fd), "wb") as file:
+                    file.write(snapshot.archive)
+                os.lseek(fd, 0, os.SEEK_SET)
+                await self._client.ask("check_archive", [fd], member=self._id)
+                await self._python.end()
+                await self._shell.end()
+                await self._client.ask("kill_run", member=self._id, pid=0, age=1e9)
+                await self._client.ask("unpack", [fd], member=self._id)
+            except RuntimeFailure as error:
+                raise ValueError(str(error)) from None
+            finally:
+                os.close(fd)
+
+    async def usage(self) -> Usage:
+        """See `runtimes.Instance.usage`."""
+        self._check()
+        events = (await self._client.ask("events", member=self._id)).fields
+        return Usage(events["memory"], events["processes"], events["cpu"])
+
+    async def stop(self) -> None:
+        """See `runtimes.Instance.stop`."""
+        if self._gone:
+            await self._stopped.wait()
+            return
+        self._gone = True
+        with anyio.move_on_after(_STOP_DEADLINE, shield=True):
+            with contextlib.suppress(RuntimeFailure):
+                await self._client.ask("stop", member=self._id)
+        self._python.close()
+        self._shell.close()
+        self._known.pop(self._id, None)
+        self._stopped.set()

@@ -1,0 +1,287 @@
+"""One live session of an instance, seen from the server: start, run, limit, interrupt, end."""
+
+import asyncio
+import contextlib
+import os
+import signal
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import anyio
+
+from agentflow.errors import CannotFork, RuntimeFailure
+from runtimes._protocol import Limits, Outcome, OutputSink, RunResult
+from runtimes.process._client import Client
+from runtimes.process._frames import Control
+from runtimes.process._output import OutputPipes
+
+GRACE = 0.5
+"""Seconds that an interrupted run has to give up by itself before its session is killed."""
+_NUDGE = 0.02
+CPU_POLL = 0.2
+"""Seconds between two looks at the CPU time of a run that has a limit."""
+_START_DEADLINE = 60.0
+
+
+@dataclass(slots=True)
+class Call:
+    """One run in progress: ends with an answer, or with a reason to end it."""
+
+    started: float
+    """When, on the monotonic clock."""
+    answer: asyncio.Future[Any]
+    """The session's answer; `None` when the session's process ended first."""
+    limit: asyncio.Future[Outcome] = field(
+        default_factory=lambda: asyncio.get_running_loop().create_future()
+    )
+    """Why the run must be ended."""
+
+    def end(self, outcome: Outcome) -> None:
+        """Ask for the run's end; the first reason counts."""
+        if not self.limit.done():
+            self.limit.set_result(outcome)
+
+
+class Lane(ABC):
+    """What Python and shell sessions have in common."""
+
+    language: ClassVar[str]
+
+    def __init__(self, client: Client, member: str, limits: Limits) -> None:
+        self._client = client
+        self._member = member
+        self._limits = limits
+        self._control: Control | None = None
+        self._pipes: OutputPipes | None = None
+        self._pid = 0
+        self._call: Call | None = None
+        self._exited: asyncio.Event | None = None
+        self._closed = False
+        self.lock = asyncio.Lock()
+        """Held during a run, and during a fork."""
+
+    @property
+    def alive(self) -> bool:
+        """The session's process is there."""
+        return self._control is not None
+
+    @abstractmethod
+    async def _launch(self) -> None:
+        """Start the session's process and call `_adopt`."""
+
+    @abstractmethod
+    def _ask(self, source: str, *, stdin_open: bool) -> None:
+        """Send the run request."""
+
+    @abstractmethod
+    async def _nudge(self) -> None:
+        """Make the run give up, leaving the session alive; may be called again."""
+
+    @abstractmethod
+    def _result(self, answer: Any, outcome: Outcome, stdout: str, stderr: str) -> RunResult:
+        """Turn an answer into a result."""
+
+    def _adopt(self, pid: int, control: Control, pipes: OutputPipes) -> None:
+        self._pid = pid
+        self._control = control
+        self._pipes = pipes
+        control.on_answer = self._answered
+        control.on_close = self._lost
+        pipes.on_overflow = lambda: self._call.end(Outcome.OUTPUT_LIMIT) if self._call else None
+
+    def _answered(self, answer: Any) -> None:
+        if self._call is not None and not self._call.answer.done():
+            self._call.answer.set_result(answer)
+
+    def _lost(self) -> None:
+        self._control = None
+        if self._call is not None and not self._call.answer.done():
+            self._call.answer.set_result(None)
+
+    async def start(self) -> None:
+        """Have the session ready.
+
+        :raises RuntimeFailure: if it does not come up.
+        """
+        async with self.lock:
+            await self._ensure()
+
+    async def _ensure(self) -> None:
+        if self.alive:
+            return
+        self._forget_process()
+        await self._launch()
+
+    async def run(
+        self, source: str, timeout: float | None, on_output: OutputSink | None, stdin_open: bool
+    ) -> RunResult:
+        """Run source text; see `Instance.run`."""
+        async with self.lock:
+            await self._ensure()
+            assert self._pipes is not None
+            call = Call(time.monotonic(), asyncio.get_running_loop().create_future())
+            self._call = call
+            self._pipes.on_output = on_output
+            if self._pipes.overflowed:
+                self._pipes.take()
+            try:
+                self._ask(source, stdin_open=stdin_open)
+                outcome = await self._finish(call, timeout)
+                return await self._collect(call, outcome)
+            except asyncio.CancelledError:
+                await self._give_up(call)
+                raise
+            finally:
+                self._call = None
+                if self._pipes is not None:
+                    self._pipes.on_output = None
+
+    async def _finish(self, call: Call, timeout: float | None) -> Outcome:
+        """Wait for the answer or a limit; after it, either the run or its session is over."""
+        watch = None
+        if timeout is not None:
+            watch = asyncio.get_running_loop().call_later(timeout, call.end, Outcome.TIMEOUT)
+        try:
+            await self._wait_for_end(call)
+        finally:
+            if watch is not None:
+                watch.cancel()
+        if self._pipes is not None and call.answer.done():
+            self._pipes.drain()
+        if call.limit.done():
+            await self._stop_run(call)
+            return call.limit.result()
+        return Outcome.OK if call.answer.result() is not None else Outcome.ENDED
+
+    async def _wait_for_end(self, call: Call) -> None:
+        ends = {call.answer, call.limit}
+        limit = self._limits.cpu_seconds
+        if limit is None:
+            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+            return
+        before = await cpu_used(self._client, self._member)
+        while not (await asyncio.wait(ends, timeout=CPU_POLL, return_when=asyncio.FIRST_COMPLETED))[0]:
+            if await cpu_used(self._client, self._member) - before > limit:
+                call.end(Outcome.CPU_LIMIT)
+
+    async def _stop_run(self, call: Call) -> None:
+        """End the run's processes, then the run; if it won't give up, the session."""
+        deadline = time.monotonic() + GRACE
+        while not call.answer.done() and time.monotonic() < deadline:
+            await self._kill_processes(call)
+            await self._nudge()
+            await asyncio.wait({call.answer}, timeout=_NUDGE)
+        await self._kill_processes(call)
+        if not call.answer.done():
+            await self._kill_session()
+            await asyncio.wait({call.answer}, timeout=_START_DEADLINE)
+        if self._pipes is not None:
+            self._pipes.drain()
+
+    async def _kill_processes(self, call: Call) -> None:
+        with contextlib.suppress(RuntimeFailure, OSError):
+            age = time.monotonic() - call.started
+            await self._client.ask("kill_run", member=self._member, pid=self._pid, age=age)
+
+    async def _signal(self, number: int) -> None:
+        with contextlib.suppress(RuntimeFailure, OSError):
+            await self._client.ask("signal", member=self._member, pid=self._pid, signal=number)
+
+    async def _kill_session(self) -> None:
+        await self._signal(signal.SIGKILL)
+
+    async def _give_up(self, call: Call) -> None:
+        """The caller is gone: end the run all the same."""
+        with anyio.CancelScope(shield=True):
+            await self._stop_run(call)
+        if self._pipes is not None:
+            self._pipes.take()
+
+    async def _collect(self, call: Call, outcome: Outcome) -> RunResult:
+        assert self._pipes is not None
+        stdout, stderr = (part.decode("utf-8", "replace") for part in self._pipes.take())
+        answer = call.answer.result() if call.answer.done() else None
+        if answer is None:
+            detail = "the session's process ended; the next run starts a fresh one"
+            return RunResult(outcome=outcome, stdout=stdout, stderr=stderr, state_lost=True, detail=detail)
+        try:
+            return self._result(answer, outcome, stdout, stderr)
+        except (KeyError, TypeError, ValueError, AttributeError):
+            await self._kill_session()
+            detail = "the session sent what is no answer and was ended"
+            return RunResult(outcome=Outcome.ENDED, stdout=stdout, stderr=stderr, state_lost=True, detail=detail)
+
+    async def interrupt(self) -> bool:
+        """End the run in progress; `False` if there is none."""
+        if self._call is None or self._call.answer.done():
+            return False
+        self._call.end(Outcome.INTERRUPTED)
+        return True
+
+    async def answer_to(self, send: Callable[[], None], deadline: float) -> Any:
+        """Send a request other than a run and wait for its answer. The caller holds the lock.
+
+        :raises CannotFork: if none comes in time, or the session ends.
+        """
+        call = Call(time.monotonic(), asyncio.get_running_loop().create_future())
+        self._call = call
+        try:
+            send()
+            await asyncio.wait({call.answer}, timeout=deadline)
+        finally:
+            self._call = None
+        if not call.answer.done() or call.answer.result() is None:
+            raise CannotFork(f"the {self.language} session does not answer")
+        return call.answer.result()
+
+    async def wait_ready(self) -> Any:
+        """Wait for a new session's first answer.
+
+        :raises RuntimeFailure: if the session ends instead.
+        """
+        try:
+            return await self.answer_to(lambda: None, _START_DEADLINE)
+        except CannotFork:
+            detail = ""
+            if self._pipes is not None:
+                self._pipes.drain()
+                detail = self._pipes.take()[1].decode("utf-8", "replace").strip()
+            await self.end()
+            raise RuntimeFailure(f"the {self.language} session did not start: {detail[-500:]}") from None
+
+    async def end(self) -> None:
+        """Kill the session's process."""
+        if self._pid:
+            await self._kill_session()
+        self._forget_process()
+
+    def _forget_process(self) -> None:
+        if self._control is not None:
+            self._control.close()
+            self._control = None
+        if self._pipes is not None:
+            self._pipes.close()
+            self._pipes = None
+        self._pid = 0
+
+    def close(self) -> None:
+        """Let go of all descriptors; the instance has ended."""
+        self._forget_process()
+
+
+async def cpu_used(client: Client, member: str) -> float:
+    """CPU seconds of a member's processes so far."""
+    try:
+        return float((await client.ask("events", member=member)).fields["cpu"])
+    except (RuntimeFailure, OSError):
+        return 0.0
+
+
+def make_pipes(limit: int) -> tuple[OutputPipes, list[int]]:
+    """Output pipes, and their write ends."""
+    out_read, out_write = os.pipe2(os.O_CLOEXEC)
+    err_read, err_write = os.pipe2(os.O_CLOEXEC)
+    return OutputPipes(out_read, err_read, limit), [out_write, err_write]

@@ -1,0 +1,220 @@
+"""How a live interpreter's fork moves from its parent's sandbox into its own. Runs inside, in the copy.
+
+Memory comes along by itself. Everything that would still lead back to the parent is replaced: open files are
+opened again by path at their offsets, deleted and shared memory is copied, pipes and sockets are closed and
+reported.
+"""
+
+import ctypes
+import fcntl
+import mmap
+import os
+import re
+import stat
+import sys
+import threading
+from typing import NamedTuple
+
+from runtimes.process import _confine, _gate
+from runtimes.process import _syscalls as sc
+
+_HANGS_AFTER_FORK = {"polars": "polars", "grpc": "grpc"}
+_FORKS_WELL = ("duckdb", "pyarrow")
+_NEW_FLAGS = os.O_CREAT | os.O_EXCL | os.O_TRUNC | os.O_NOFOLLOW
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.mmap.restype = ctypes.c_void_p
+_libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
+
+
+class _OpenFile(NamedTuple):
+    fd: int
+    path: str
+    mode: int
+    flags: int
+    offset: int
+
+
+def obstacle() -> str:
+    """Why this interpreter can't be forked now; empty if it can."""
+    for module, name in _HANGS_AFTER_FORK.items():
+        if module in sys.modules:
+            return f"{name} is imported, and its threads would hang in a fork"
+    native = len(os.listdir("/proc/self/task")) - len(threading.enumerate())
+    if native > 0 and not any(name in sys.modules for name in _FORKS_WELL):
+        return f"{native} threads of a native library are running, and a fork could hang without them"
+    return ""
+
+
+def unmovable_threads() -> list[str]:
+    """One line for each Python thread, which a fork does not carry."""
+    return [f"thread {t.name!r}" for t in threading.enumerate() if t is not threading.main_thread()]
+
+
+def fork_away() -> bool:
+    """Fork twice, so that the copy is nobody's child here. `True` in the copy."""
+    pid = os.fork()
+    if pid:
+        _, status = os.waitpid(pid, 0)
+        if status:
+            raise OSError(os.waitstatus_to_exitcode(status), "no more processes allowed")
+        return False
+    try:
+        if os.fork():
+            os._exit(0)
+    except OSError as error:
+        os._exit(error.errno or 1)
+    os.setsid()
+    return True
+
+
+def move(uid: int, control: int) -> list[str]:
+    """Go to the room that waits for this copy; returns one line for each thing left behind."""
+    try:
+        folder = os.getcwd()
+    except OSError:
+        folder = "/home/agent"
+    files = [file for fd in _descriptors() if fd > 2 and fd != control and (file := _describe(fd))]
+    shared = _shared_mappings()
+    _go_through_the_gate(uid)
+    null = os.open("/dev/null", os.O_RDWR)
+    left_behind: list[str] = [line for mapping in shared if (line := _remap(*mapping))]
+    for fd in (0, 1, 2, control):
+        os.dup2(null, fd)
+    for file in files:
+        line = _reopen(file, null)
+        if line:
+            left_behind.append(line)
+    os.close(null)
+    try:
+        os.chdir(folder)
+    except OSError:
+        os.chdir("/home/agent")
+        left_behind.append(f"the working directory {folder}, which is gone")
+    sc.setns(-1, 0)
+    for offset, fd in enumerate((control, 1, 2)):
+        os.dup2(_gate.CHANNEL_FDS + offset, fd, inheritable=fd != control)
+        os.close(_gate.CHANNEL_FDS + offset)
+    return left_behind
+
+
+def _go_through_the_gate(uid: int) -> None:
+    capabilities = _confine.FORK_CAPABILITIES
+    sc.capset(effective=capabilities, permitted=capabilities)
+    for offset, kind in enumerate(_confine.NAMESPACE_KINDS):
+        sc.setns(_gate.NAMESPACE_FDS + offset, kind)
+    _confine.enter_root()
+    os.closerange(_gate.NAMESPACE_FDS, _gate.NAMESPACE_FDS + len(_confine.NAMESPACE_KINDS))
+    os.setgroups([])
+    os.setresgid(uid, uid, uid)
+    os.setresuid(uid, uid, uid)
+    sc.capset(effective=0, permitted=capabilities)
+    sc.prctl(sc.PR_SET_DUMPABLE, 1)
+
+
+def _descriptors() -> list[int]:
+    return [int(name) for name in os.listdir("/proc/self/fd")]
+
+
+def _describe(fd: int) -> _OpenFile | None:
+    try:
+        mode = os.fstat(fd).st_mode
+        path = os.readlink(f"/proc/self/fd/{fd}")
+        flags = fcntl.fcntl(fd, fcntl.F_GETFL)
+    except OSError:
+        return None
+    offset = os.lseek(fd, 0, os.SEEK_CUR) if stat.S_ISREG(mode) else 0
+    return _OpenFile(fd, path, mode, flags, offset)
+
+
+def _reopen(file: _OpenFile, null: int) -> str:
+    """Replace one descriptor; returns what could not be carried."""
+    inheritable = os.get_inheritable(file.fd)
+    new = -1
+    if stat.S_ISREG(file.mode):
+        new = _open_again(file)
+        if new < 0:
+            new = _copy_unnamed(file)
+    elif stat.S_ISDIR(file.mode) or file.path in ("/dev/null", "/dev/zero", "/dev/urandom", "/dev/random", "/dev/full"):
+        new = _open_again(file)
+    line = ""
+    if new < 0:
+        line = f"descriptor {file.fd} ({_kind(file)})"
+        new = os.dup(null)
+    os.dup2(new, file.fd, inheritable=inheritable)
+    os.close(new)
+    return line
+
+
+def _open_again(file: _OpenFile) -> int:
+    try:
+        fd = os.open(file.path, file.flags & ~_NEW_FLAGS)
+    except OSError:
+        return -1
+    if stat.S_IFMT(os.fstat(fd).st_mode) != stat.S_IFMT(file.mode):
+        os.close(fd)
+        return -1
+    if file.offset:
+        os.lseek(fd, file.offset, os.SEEK_SET)
+    return fd
+
+
+def _copy_unnamed(file: _OpenFile) -> int:
+    """A file without a name (deleted, or never named): copy what it holds."""
+    try:
+        fd = os.open("/tmp", os.O_TMPFILE | os.O_RDWR, 0o600)
+        source = file.fd if file.flags & os.O_ACCMODE != os.O_WRONLY else -1
+        position = 0
+        while source >= 0 and (piece := os.pread(source, 1 << 20, position)):
+            position += os.pwrite(fd, piece, position)
+        os.lseek(fd, file.offset, os.SEEK_SET)
+    except OSError:
+        return -1
+    if file.flags & os.O_ACCMODE == os.O_RDWR:
+        return fd
+    narrowed = os.open(f"/proc/self/fd/{fd}", file.flags & ~_NEW_FLAGS & ~getattr(os, "O_TMPFILE", 0))
+    os.lseek(narrowed, file.offset, os.SEEK_SET)
+    os.close(fd)
+    return narrowed
+
+
+def _kind(file: _OpenFile) -> str:
+    kinds = {stat.S_IFSOCK: "a socket", stat.S_IFIFO: "a pipe", stat.S_IFREG: "a file that is gone"}
+    return kinds.get(stat.S_IFMT(file.mode), file.path)
+
+
+_MAPPING = re.compile(r"([0-9a-f]+)-([0-9a-f]+) (r|-)(w|-)(x|-)s ([0-9a-f]+) \S+ (\d+)\s*(.*)")
+
+
+def _shared_mappings() -> list[tuple[int, int, int, int, str]]:
+    """Address, length, protection, offset and path of each shared mapping."""
+    found: list[tuple[int, int, int, int, str]] = []
+    with open("/proc/self/maps", encoding="utf-8", errors="surrogateescape") as file:
+        for line in file:
+            match = _MAPPING.match(line)
+            if match:
+                start, end, offset = int(match[1], 16), int(match[2], 16), int(match[6], 16)
+                bits = (mmap.PROT_READ, mmap.PROT_WRITE, mmap.PROT_EXEC)
+                protection = sum(bit for bit, letter in zip(bits, match.group(3, 4, 5), strict=True) if letter != "-")
+                found.append((start, end - start, protection, offset, match[8]))
+    return found
+
+
+def _remap(address: int, length: int, protection: int, offset: int, path: str) -> str:
+    """Map the new room's file, or a copy of the content, where the parent's was."""
+    fd = -1
+    flags = mmap.MAP_SHARED | 0x10
+    if path and not path.endswith(" (deleted)"):
+        try:
+            fd = os.open(path, os.O_RDWR if protection & mmap.PROT_WRITE else os.O_RDONLY)
+        except OSError:
+            fd = -1
+    if fd >= 0:
+        _libc.mmap(address, length, protection, flags, fd, offset)
+        os.close(fd)
+        return ""
+    if not protection & mmap.PROT_READ:
+        return f"shared memory at {address:#x}"
+    content = ctypes.string_at(address, length)
+    _libc.mmap(address, length, mmap.PROT_READ | mmap.PROT_WRITE, flags | mmap.MAP_ANONYMOUS, -1, 0)
+    ctypes.memmove(address, content, length)
+    return ""

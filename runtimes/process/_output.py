@@ -1,0 +1,87 @@
+"""Taking in what sandboxed processes print: bounded, and never blocking them."""
+
+import asyncio
+import os
+from collections.abc import Callable
+from typing import Literal
+
+from runtimes._protocol import OutputSink
+
+StreamName = Literal["stdout", "stderr"]
+_CHUNK = 1 << 18
+
+
+class OutputPipes:
+    """The read ends of a process's stdout and stderr. Reads all the time; keeps no more than allowed."""
+
+    def __init__(self, stdout: int, stderr: int, limit: int) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._fds: dict[StreamName, int] = {"stdout": stdout, "stderr": stderr}
+        self._kept: dict[StreamName, bytearray] = {"stdout": bytearray(), "stderr": bytearray()}
+        self._room = limit
+        self._limit = limit
+        self.overflowed = False
+        """More came than is kept."""
+        self.on_overflow: Callable[[], None] | None = None
+        """Called once when more comes than is kept."""
+        self.on_output: OutputSink | None = None
+        """Called with each piece."""
+        self.on_end: Callable[[], None] | None = None
+        """Called when both pipes are closed."""
+        for name, fd in self._fds.items():
+            os.set_blocking(fd, False)
+            self._loop.add_reader(fd, self._read, name)
+
+    def _read(self, name: StreamName) -> bool:
+        try:
+            data = os.read(self._fds[name], _CHUNK)
+        except BlockingIOError:
+            return False
+        except OSError:
+            data = b""
+        if not data:
+            self._end(name)
+            return False
+        kept = data[: self._room]
+        self._room -= len(kept)
+        if kept:
+            self._kept[name] += kept
+            if self.on_output is not None:
+                self.on_output(name, kept)
+        if len(kept) < len(data) and not self.overflowed:
+            self.overflowed = True
+            if self.on_overflow is not None:
+                self.on_overflow()
+        return True
+
+    def _end(self, name: StreamName) -> None:
+        fd = self._fds.pop(name)
+        self._loop.remove_reader(fd)
+        os.close(fd)
+        if not self._fds and self.on_end is not None:
+            self.on_end()
+
+    @property
+    def ended(self) -> bool:
+        """Both pipes are closed."""
+        return not self._fds
+
+    def drain(self) -> None:
+        """Take in all that has been written by now."""
+        for name in list(self._fds):
+            while name in self._fds and not self.overflowed and self._read(name):
+                pass
+
+    def take(self) -> tuple[bytes, bytes]:
+        """What was kept since the last time."""
+        stdout, stderr = bytes(self._kept["stdout"]), bytes(self._kept["stderr"])
+        self._kept["stdout"].clear()
+        self._kept["stderr"].clear()
+        self._room = self._limit
+        self.overflowed = False
+        return stdout, stderr
+
+    def close(self) -> None:
+        """Stop reading."""
+        for name in list(self._fds):
+            self._end(name)

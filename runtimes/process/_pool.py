@@ -1,0 +1,61 @@
+"""A stock of ready instances, refilled in the background."""
+
+from collections import deque
+from collections.abc import Awaitable, Callable
+
+import anyio
+from anyio.abc import TaskGroup
+
+from agentflow.errors import AgentFlowError
+from runtimes._protocol import InstanceSpec
+from runtimes.process._instance import ProcessInstance
+
+
+class Pool:
+    """Keeps up to `size` instances of one spec ready. An async context manager."""
+
+    def __init__(
+        self, make: Callable[[InstanceSpec], Awaitable[ProcessInstance]], size: int, spec: InstanceSpec
+    ) -> None:
+        self._make = make
+        self._size = size
+        self._spec = spec
+        self._ready: deque[ProcessInstance] = deque()
+        self._wanted = anyio.Event()
+        self._filled = anyio.Event()
+        self._tasks: TaskGroup | None = None
+
+    async def __aenter__(self) -> "Pool":
+        if self._size:
+            self._tasks = anyio.create_task_group()
+            await self._tasks.__aenter__()
+            self._tasks.start_soon(self._fill)
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        if self._tasks is not None:
+            self._tasks.cancel_scope.cancel()
+            await self._tasks.__aexit__(None, None, None)
+
+    async def _fill(self) -> None:
+        while True:
+            while len(self._ready) < self._size:
+                try:
+                    self._ready.append(await self._make(self._spec))
+                except (AgentFlowError, OSError):
+                    # Whoever needs an instance next makes one and gets the error.
+                    break
+            self._filled.set()
+            await self._wanted.wait()
+            self._wanted = anyio.Event()
+
+    async def full(self) -> None:
+        """Wait until the stock has been filled once."""
+        await self._filled.wait()
+
+    def take(self, spec: InstanceSpec) -> ProcessInstance | None:
+        """A ready instance, if that is what it was made for."""
+        if not self._ready or spec != self._spec:
+            return None
+        self._wanted.set()
+        return self._ready.popleft()

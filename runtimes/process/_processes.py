@@ -1,0 +1,94 @@
+"""Reading `/proc`: who runs, as whom, since when, born of whom."""
+
+import os
+from typing import NamedTuple
+
+
+class ProcessInfo(NamedTuple):
+    """One living process."""
+
+    pid: int
+    """Its number in the reader's pid namespace."""
+    name: str
+    """Its program's name."""
+    parent: int
+    """Its parent's number; 0 when the parent is outside."""
+    state: str
+    """One letter; `Z` is a zombie."""
+    started: int
+    """Clock ticks since boot."""
+    cpu_ticks: int
+    """User and system time with that of its reaped children, in clock ticks."""
+    threads: int
+    """Number of threads."""
+
+
+def read_process(pid: int) -> ProcessInfo | None:
+    """What `/proc/<pid>/stat` says, or `None` if it is gone."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            text = file.read()
+    except OSError:
+        return None
+    fields = text[text.rindex(b")") + 2 :].split()
+    return ProcessInfo(
+        pid,
+        text[text.index(b"(") + 1 : text.rindex(b")")].decode("utf-8", "replace"),
+        int(fields[1]),
+        fields[0].decode(),
+        int(fields[19]),
+        sum(map(int, fields[11:15])),
+        int(fields[17]),
+    )
+
+
+def inside(namespace: int, uid: int) -> list[int]:
+    """The pids of all processes of one user in one pid namespace."""
+    wanted = os.fstat(namespace).st_ino
+    found: list[int] = []
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            try:
+                if os.stat(f"/proc/{name}/ns/pid").st_ino == wanted and _real_uid(int(name)) == uid:
+                    found.append(int(name))
+            except OSError:
+                continue
+    return found
+
+
+def _real_uid(pid: int) -> int:
+    return int(status_fields(pid)["Uid"].split()[0])
+
+
+def memory_of(pids: list[int]) -> int:
+    """Resident memory of some processes together, bytes; shared pages count for each."""
+    pages = 0
+    for pid in pids:
+        try:
+            with open(f"/proc/{pid}/statm", "rb") as file:
+                pages += int(file.read().split()[1])
+        except OSError:
+            continue
+    return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+def status_fields(pid: int) -> dict[str, str]:
+    """The lines of `/proc/<pid>/status`."""
+    with open(f"/proc/{pid}/status", encoding="utf-8", errors="replace") as file:
+        return {key: value.strip() for key, _, value in (line.partition(":") for line in file)}
+
+
+def ticks_now() -> int:
+    """Clock ticks since boot, as `started` counts."""
+    import time
+
+    return int(time.clock_gettime(time.CLOCK_BOOTTIME) * os.sysconf("SC_CLK_TCK"))
+
+
+def lineage(processes: dict[int, ProcessInfo], pid: int) -> list[int]:
+    """A process and its ancestors among those given, nearest first."""
+    chain: list[int] = []
+    while pid in processes and pid not in chain:
+        chain.append(pid)
+        pid = processes[pid].parent
+    return chain

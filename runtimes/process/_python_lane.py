@@ -1,0 +1,118 @@
+"""A Python session, seen from the server."""
+
+import base64
+import os
+import signal
+from collections.abc import Mapping
+from typing import Any
+
+from agentflow.errors import CannotFork, RuntimeFailure
+from runtimes._protocol import Display, Limits, Outcome, PythonError, RunResult
+from runtimes.process._client import Client, socket_pair
+from runtimes.process._frames import PythonControl
+from runtimes.process._lane import Lane, make_pipes
+
+_MOVE_DEADLINE = 20.0
+
+
+class PythonLane(Lane):
+    """A live interpreter."""
+
+    language = "python"
+
+    def __init__(self, client: Client, member: str, limits: Limits, env: Mapping[str, str]) -> None:
+        super().__init__(client, member, limits)
+        self._env = env
+
+    async def _launch(self) -> None:
+        ours, theirs = socket_pair()
+        pipes, ends = make_pipes(self._limits.output_bytes)
+        control = PythonControl(ours)
+        try:
+            reply = await self._client.ask(
+                "python", [theirs.fileno(), *ends], member=self._member, env=dict(self._env)
+            )
+        except BaseException:
+            control.close()
+            pipes.close()
+            raise
+        finally:
+            theirs.close()
+            for fd in ends:
+                os.close(fd)
+        self._adopt(reply.fields["pid"], control, pipes)
+        await self.wait_ready()
+
+    def _ask(self, source: str, *, stdin_open: bool) -> None:
+        assert isinstance(self._control, PythonControl)
+        self._control.request({"op": "run", "source": source})
+
+    async def _nudge(self) -> None:
+        await self._signal(signal.SIGINT)
+
+    def _result(self, answer: dict[str, Any], outcome: Outcome, stdout: str, stderr: str) -> RunResult:
+        error = answer["error"]
+        return RunResult(
+            outcome=outcome,
+            stdout=stdout,
+            stderr=stderr,
+            value=_text(answer["value"]),
+            error=None if error is None else PythonError(*(_text(error[k]) or "" for k in ("type", "message", "traceback"))),
+            displays=tuple(Display(str(one["mime"]), base64.b64decode(one["data"])) for one in answer["displays"]),
+            cwd=_text(answer["cwd"]) or "",
+        )
+
+    async def fork_into(self, member: str, uid: int) -> tuple["PythonLane", list[str]]:
+        """Copy the live interpreter into another member's room. The caller holds the lock.
+
+        :raises CannotFork: if it can't be copied; this session goes on.
+        """
+        ours, theirs = socket_pair()
+        pipes, ends = make_pipes(self._limits.output_bytes)
+        control = PythonControl(ours)
+        child = PythonLane(self._client, member, self._limits, self._env)
+        child._adopt(0, control, pipes)
+        try:
+            moved = self._client.expect_move(member)
+            await self._client.ask("move_python", [theirs.fileno(), *ends], member=self._member, to=member)
+            answer = await self.answer_to(lambda: self._request_fork(uid), _MOVE_DEADLINE)
+            if "error" in answer:
+                raise CannotFork(str(answer["error"]))
+            theirs.close()
+            hello = await child._arrive(moved)
+        except BaseException:
+            child.close()
+            raise
+        finally:
+            theirs.close()
+            for fd in ends:
+                os.close(fd)
+        return child, [str(_text(line)) for line in hello.get("left_behind", [])]
+
+    def _request_fork(self, uid: int) -> None:
+        assert isinstance(self._control, PythonControl)
+        self._control.request({"op": "fork", "uid": uid})
+
+    async def _arrive(self, moved: Any) -> dict[str, Any]:
+        import asyncio
+
+        try:
+            async with asyncio.timeout(_MOVE_DEADLINE):
+                self._pid = await moved
+        except TimeoutError:
+            raise CannotFork("the interpreter's copy hung on its way") from None
+        except RuntimeFailure as error:
+            raise CannotFork(str(error)) from None
+        return await self.answer_to(lambda: None, _MOVE_DEADLINE)
+
+
+def _text(value: Any) -> str | None:
+    """Text from inside, made safe to encode; `None` stays.
+
+    :raises TypeError: if it is something else.
+    """
+    if value is None:
+        return None
+    if not isinstance(value, str):
+        raise TypeError("not a text")
+    return value.encode("utf-8", "replace").decode()

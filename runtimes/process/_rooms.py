@@ -1,0 +1,144 @@
+"""Building one sandbox's room: its namespaces, its root, its files.
+
+Runs in a short-lived process that has power in the runtime's user namespace only, and whose world is the tree
+that `_base.assemble` made.
+"""
+
+import os
+from dataclasses import dataclass
+
+from runtimes.process import _copy, _wire
+from runtimes.process import _syscalls as sc
+
+SAVED_FOLDERS = ("upper", "shm")
+"""The writable layers that a fork copies and a snapshot packs."""
+_HOME = "upper/home/agent"
+
+
+@dataclass(frozen=True, slots=True)
+class RoomPlan:
+    """What to build."""
+
+    uid: int
+    """Who will live there."""
+    shown_uid: int
+    """The same as seen from inside."""
+    disk_bytes: int
+    """Size of all files together."""
+    files: int
+    """Number of files."""
+    trees: tuple[str, ...]
+    """Where the shared trees go."""
+    locked_etc: bool
+    """The inhabitant owns what the builder makes, so /etc must be locked by a mount."""
+
+
+def build(plan: RoomPlan, source: tuple[int, int] | None, mounts: list[tuple[str, int]]) -> list[int]:
+    """Make the room around the calling process.
+
+    `source` is another room's files and its inhabitant's uid, to start as a copy of it. `mounts` are further
+    read-only trees, detached. Returns the descriptors of the mount, net, ipc and uts namespaces, of the root, and
+    of the writable files.
+    """
+    proc = _fresh_proc()
+    sc.unshare(sc.CLONE_NEWNS | sc.CLONE_NEWNET | sc.CLONE_NEWIPC | sc.CLONE_NEWUTS)
+    sc.set_hostname("sandbox")
+    sc.loopback_up()
+    files = _make_files(plan, source)
+    overlay = sc.new_mount(
+        "overlay",
+        sc.MOUNT_ATTR_NOSUID | sc.MOUNT_ATTR_NODEV,
+        lowerdir="/skeleton",
+        upperdir="/stage/upper",
+        workdir="/stage/work",
+        userxattr=True,
+        volatile=True,
+    )
+    sc.attach_mount(overlay, "/r")
+    for number, place in enumerate(plan.trees):
+        sc.attach_mount(sc.clone_mount(f"/trees/{number}"), "/r" + place)
+    sc.attach_mount(sc.clone_mount("/dev"), "/r/dev")
+    pts = sc.new_mount("devpts", sc.MOUNT_ATTR_NOSUID | sc.MOUNT_ATTR_NOEXEC, newinstance=True, ptmxmode="0666", mode="0620")
+    sc.attach_mount(pts, "/r/dev/pts")
+    sc.attach_mount(sc.clone_mount("/stage/shm", recursive=False), "/r/dev/shm")
+    sc.attach_mount(proc, "/r/proc")
+    if plan.locked_etc:
+        etc = sc.clone_mount("/r/etc", recursive=False)
+        sc.set_mount_attributes(etc, sc.MOUNT_ATTR_RDONLY)
+        sc.attach_mount(etc, "/r/etc")
+    for place, mount in mounts:
+        os.makedirs("/r" + place, 0o755, exist_ok=True)
+        sc.attach_mount(mount, "/r" + place)
+    return [*_move_in(), files]
+
+
+def _fresh_proc() -> int:
+    return sc.new_mount(
+        "proc",
+        sc.MOUNT_ATTR_NOSUID | sc.MOUNT_ATTR_NODEV | sc.MOUNT_ATTR_NOEXEC,
+        hidepid="invisible",
+        subset="pid",
+    )
+
+
+def _make_files(plan: RoomPlan, source: tuple[int, int] | None) -> int:
+    tmpfs = sc.new_mount(
+        "tmpfs",
+        sc.MOUNT_ATTR_NOSUID | sc.MOUNT_ATTR_NODEV,
+        size=str(plan.disk_bytes),
+        nr_inodes=str(plan.files),
+        mode="0711",
+    )
+    sc.attach_mount(tmpfs, "/stage")
+    files = os.open("/stage", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    os.mkdir("/stage/work", 0o700)
+    if source is not None:
+        for folder in SAVED_FOLDERS:
+            os.mkdir(f"/stage/{folder}")
+            _copy_folder(source[0], folder, files, {source[1]: plan.uid})
+    else:
+        os.mkdir("/stage/shm")
+        os.makedirs(f"/stage/{_HOME}", 0o755)
+        os.chown(f"/stage/{_HOME}", plan.uid, plan.uid)
+        os.chmod(f"/stage/{_HOME}", 0o700)
+    os.chmod("/stage/shm", 0o1777)
+    if plan.shown_uid == plan.uid:
+        _write_accounts(plan.uid)
+    return files
+
+
+def _copy_folder(source: int, folder: str, target: int, uids: dict[int, int]) -> None:
+    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+    inner = os.open(folder, flags, dir_fd=source)
+    outer = os.open(folder, flags, dir_fd=target)
+    _copy.copy_tree(inner, outer, uids)
+    os.close(inner)
+    os.close(outer)
+
+
+def _write_accounts(uid: int) -> None:
+    os.makedirs("/stage/upper/etc", 0o755, exist_ok=True)
+    for name, line in (
+        ("passwd", f"agent:x:{uid}:{uid}::/home/agent:/bin/bash\n"),
+        ("group", f"agent:x:{uid}:\n"),
+    ):
+        with open(f"/skeleton/etc/{name}", encoding="utf-8") as shared:
+            others = [text for text in shared if not text.startswith("agent:")]
+        with open(f"/stage/upper/etc/{name}", "w", encoding="utf-8") as file:
+            file.writelines([*others, line])
+
+
+def _move_in() -> list[int]:
+    namespaces = [os.open(f"/proc/self/ns/{kind}", os.O_RDONLY | os.O_CLOEXEC) for kind in ("mnt", "net", "ipc", "uts")]
+    sc.unmount("/stage")
+    sc.unmount("/proc")
+    root = os.open("/r", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    return [*namespaces, root]
+
+
+def report(sock_fd: int, fds: list[int] | None, error: str = "") -> None:
+    """Tell the mason how building went."""
+    import socket
+
+    with socket.socket(fileno=sock_fd) as sock:
+        _wire.send(sock, {"built": fds is not None, "error": error}, fds or [])

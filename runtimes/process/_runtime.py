@@ -1,0 +1,127 @@
+"""The process runtime: many sandboxes, one small set of trusted processes."""
+
+import contextlib
+from collections.abc import Sequence
+from typing import Any
+
+import anyio
+
+from agentflow.errors import IsolationUnavailable, RuntimeFailure
+from runtimes._protocol import Capabilities, InstanceSpec, Limits
+from runtimes.process import _probe
+from runtimes.process._client import Client
+from runtimes.process._instance import ProcessInstance
+from runtimes.process._pool import Pool
+from runtimes.process._workspace import new_name
+
+PRELOAD = ("numpy", "pandas")
+"""What the template interpreter imports, where it is installed, so that sessions need not."""
+
+
+class ProcessRuntime:
+    """Sandboxes made of namespaces, on this machine, without a daemon. See `runtimes.Runtime`.
+
+    `pool` instances of `pool_spec` are kept ready, each with the sessions that the spec warms.
+    """
+
+    def __init__(
+        self,
+        *,
+        preload: Sequence[str] = PRELOAD,
+        pool: int = 0,
+        pool_spec: InstanceSpec | None = None,
+    ) -> None:
+        self._preload = tuple(preload)
+        self._client = Client()
+        self._instances: dict[str, ProcessInstance] = {}
+        self._pool = Pool(self._make, pool, pool_spec or InstanceSpec(warm=frozenset({"python"})))
+        self._stack = contextlib.AsyncExitStack()
+        self._capabilities: Capabilities | None = None
+
+    async def __aenter__(self) -> "ProcessRuntime":
+        _probe.require()
+        await self._client.start(self._preload)
+        self._capabilities = _capabilities(self._client.facts)
+        try:
+            await self._stack.enter_async_context(self._pool)
+        except BaseException:
+            await self._client.close()
+            raise
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        with anyio.CancelScope(shield=True):
+            try:
+                await self._stack.aclose()
+            finally:
+                await self._client.close()
+                for instance in list(self._instances.values()):
+                    await instance.stop()
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What it can do on this machine.
+
+        :raises RuntimeFailure: before it is entered.
+        """
+        if self._capabilities is None:
+            raise RuntimeFailure("the runtime is not started: use `async with`")
+        return self._capabilities
+
+    async def warmup(self) -> list[str]:
+        """Have the template interpreter ready; returns what it imported."""
+        return list((await self._client.ask("warm")).fields["preloaded"])
+
+    async def start(self, spec: InstanceSpec | None = None) -> ProcessInstance:
+        """A new instance.
+
+        :raises IsolationUnavailable: if its isolation can't be had on this machine.
+        """
+        spec = spec or InstanceSpec()
+        return self._pool.take(spec) or await self._make(spec)
+
+    async def _make(self, spec: InstanceSpec) -> ProcessInstance:
+        instance = ProcessInstance(self._client, new_name(), spec, self._instances)
+        try:
+            await self._client.ask(
+                "open", id=instance.id, limits=wire_limits(spec.limits), mounts=dict(spec.mounts)
+            )
+        except OSError as error:
+            raise IsolationUnavailable(f"can't build a sandbox: {error}") from error
+        self._instances[instance.id] = instance
+        try:
+            await instance.warm(spec.warm)
+        except BaseException:
+            await instance.stop()
+            raise
+        return instance
+
+
+def wire_limits(limits: Limits) -> dict[str, Any]:
+    """Limits as the mason takes them."""
+    return {
+        "memory": limits.memory_bytes,
+        "processes": limits.processes,
+        "file": limits.file_bytes,
+        "disk": limits.disk_bytes,
+        "files": limits.files,
+        "open_files": max(limits.open_files, 1024),
+    }
+
+
+def _capabilities(facts: dict[str, Any]) -> Capabilities:
+    notes = [facts["note"]] if facts["note"] else []
+    if not facts["landlock"]:
+        notes.append("no Landlock: the kernel is older than 5.13 or was built without it")
+    if not facts["grouped"]:
+        notes.append("no cgroups may be made: memory is limited by process; run as root or under a delegated systemd unit")
+    live = not facts["single_user"]
+    return Capabilities(
+        fork="live" if live else "none",
+        snapshot=True,
+        network=False,
+        gpu=False,
+        screen=False,
+        root=live,
+        notes=tuple(notes),
+    )

@@ -1,0 +1,47 @@
+# The program of a shell session. Reads commands, each ended by a NUL, from descriptor 197; answers each on the
+# same descriptor with status NUL working-directory NUL. A command beginning with one of the words below is ours.
+# Every command runs at top level, inside a sourced file, so that a signal can make it return.
+trap 'return 124' SIGRTMAX
+__agentflow_status() { return "$1"; }
+__agentflow_last=0
+while IFS= read -r -d '' -u 197 __agentflow_word && IFS= read -r -d '' -u 197 __agentflow_command; do
+  case $__agentflow_word in
+  run) __agentflow_status "$__agentflow_last"; . /etc/bash </dev/null 197>&- ;;
+  ask) __agentflow_status "$__agentflow_last"; . /etc/bash 197>&- ;;
+  dump)
+    __agentflow_open=
+    for __agentflow_index in /proc/self/fd/*; do
+      __agentflow_index=${__agentflow_index##*/}
+      ((__agentflow_index <= 2 || __agentflow_index == 197)) || [[ ! -e /proc/self/fd/$__agentflow_index ]] ||
+        __agentflow_open+="# left: descriptor $__agentflow_index"$'\n'
+    done
+    {
+      shopt -p
+      printf 'shopt -u expand_aliases\n'
+      declare -p
+      declare -f
+      export -fp
+      trap -p
+      alias -p
+      shopt -p expand_aliases
+      umask -p
+      printf 'cd -- %q\n' "$PWD"
+      [[ ! -v OLDPWD ]] || printf 'OLDPWD=%q\n' "$OLDPWD"
+      for ((__agentflow_index = ${#DIRSTACK[@]} - 1; __agentflow_index > 0; __agentflow_index--)); do
+        printf 'pushd -n -- %q >/dev/null\n' "${DIRSTACK[__agentflow_index]}"
+      done
+      complete -p
+      [[ $# -eq 0 ]] || { printf 'set --'; printf ' %q' "$@"; printf '\n'; }
+      set +o
+      printf '__agentflow_last=%q\n' "$__agentflow_last"
+      jobs -l | while IFS= read -r __agentflow_line; do printf '# left: job %s\n' "$__agentflow_line"; done
+      printf '%s' "$__agentflow_open"
+    } 2>/dev/null >&197
+    printf '\0' >&197
+    ;;
+  restore) eval "$__agentflow_command" 2>/dev/null </dev/null 197>&- ;;
+  esac
+  __agentflow_status_now=$?
+  case $__agentflow_word in run | ask) __agentflow_last=$__agentflow_status_now ;; esac
+  printf '%s\0%s\0' "$__agentflow_status_now" "$PWD" >&197
+done

@@ -1,0 +1,1 @@
+eval "$__agentflow_command"

@@ -1,0 +1,215 @@
+"""Children of the mason: builders, the family's first process, shells, commands.
+
+Each function here runs in a fresh fork and ends in `exec` or `_exit`; none returns to the mason's loop.
+"""
+
+import contextlib
+import ctypes
+import errno
+import os
+import signal
+import socket
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, BinaryIO, NoReturn, cast
+
+from runtimes.process import _cgroups, _confine, _rooms, _wire
+from runtimes.process import _syscalls as sc
+
+_libc = ctypes.CDLL(None)
+_INIT_UID = 1000
+CONTROL_FD = 197
+"""Where a shell session finds its control socket."""
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """What is the same for every sandbox of one runtime."""
+
+    single_user: bool
+    """There is no range of user ids: one user, no live forks."""
+    places: tuple[str, ...]
+    """Where the shared trees go."""
+    preload: tuple[str, ...]
+    """Modules that the template interpreter imports."""
+    locks: _confine.Locks
+    """What binds every sandboxed process."""
+    own_namespaces: list[int]
+    """The mason's own mount, net, ipc and uts namespaces."""
+    shell_driver: str
+    """The shell session's program."""
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Where a process goes, and as whom."""
+
+    namespaces: list[int]
+    """The room's namespaces."""
+    identity: _confine.Identity
+    """Who it becomes."""
+    group: _cgroups.Group
+    """Its cgroup."""
+    rlimits: dict[str, int | None]
+    """Its resource limits."""
+
+
+def rlimits(limits: dict[str, Any], *, grouped: bool) -> dict[str, int | None]:
+    """Resource limits from an instance's limits; memory by process only where no cgroup counts it."""
+    return {
+        "NPROC": limits["processes"],
+        "FSIZE": limits["file"],
+        "NOFILE": limits["open_files"],
+        "AS": None if grouped else limits["memory"],
+    }
+
+
+def run_child(body: Callable[[], None], keep: Sequence[int] = ()) -> NoReturn:
+    """Run a child's body and end the process, whatever happens."""
+    try:
+        signal.set_wakeup_fd(-1)
+        body()
+        os._exit(0)
+    except BaseException:
+        # The boundary of a forked child: it must never unwind into its parent's loop.
+        traceback.print_exc()
+    finally:
+        os._exit(70)
+
+
+def build_and_tell(
+    sock: socket.socket, plan: _rooms.RoomPlan, source: tuple[int, int] | None, mounts: list[tuple[str, int]]
+) -> None:
+    """Build a room and send its descriptors."""
+    try:
+        fds = _rooms.build(plan, source, mounts)
+    except OSError as error:
+        name = errno.errorcode.get(error.errno or 0, "failed")
+        _wire.send(sock, {"built": False, "error": str(error), "name": name})
+        os._exit(1)
+    _wire.send(sock, {"built": True}, fds)
+    for fd in fds:
+        os.close(fd)
+
+
+def sleep_as_init(world: World) -> NoReturn:
+    """Be a family's first process: hold the pid namespace, reap, do nothing else."""
+    _confine.join(world.own_namespaces)
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    if not world.single_user:
+        _confine.become(_confine.Identity(_INIT_UID, False))
+    else:
+        sc.drop_bounding_set()
+        sc.capset(effective=0, permitted=0)
+    _confine.lock(world.locks)
+    _confine.close_from(3)
+    null = os.open("/dev/null", os.O_RDWR)
+    for fd in range(3):
+        os.dup2(null, fd)
+    os.close(null)
+    while True:
+        _libc.pause()
+
+
+def kill_user(uid: int, done: socket.socket) -> NoReturn:
+    """Kill every process of one user in this pid namespace, at once, as that user."""
+    os.setgroups([])
+    os.setresgid(uid, uid, uid)
+    os.setresuid(uid, uid, uid)
+    # One call is enough: the kernel lets no process fork past a kill that is on its way.
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.kill(-1, signal.SIGKILL)
+    _wire.send(done, {"done": True})
+    os._exit(0)
+
+
+def place(world: World, placement: Placement) -> None:
+    """Move the calling process into its sandbox for good."""
+    _cgroups.attach(placement.group)
+    _confine.enter(placement.namespaces, placement.identity)
+    os.setsid()
+    _confine.set_limits(placement.rlimits)
+    _confine.become(placement.identity)
+    _confine.settle()
+    _confine.lock(world.locks)
+
+
+def become_shell(world: World, placement: Placement, env: dict[str, str], fds: list[int]) -> NoReturn:
+    """Become a shell session. `fds`: control, stdin, stdout, stderr."""
+    control, stdin, stdout, stderr = fds
+    os.dup2(control, CONTROL_FD)
+    _confine.take_standard_streams(stdin, stdout, stderr)
+    place(world, placement)
+    os.chdir("/home/agent")
+    _confine.close_from(3, keep=[CONTROL_FD])
+    os.execve("/bin/bash", ["bash", "--noprofile", "--norc", "-c", world.shell_driver, "bash"], env)
+
+
+def become_command(world: World, placement: Placement, request: dict[str, Any], fds: list[int]) -> NoReturn:
+    """Become the keeper of one command: run it, then end all that it left. `fds`: stdin, stdout, stderr."""
+    _confine.take_standard_streams(*fds)
+    os.closerange(200, 200)
+    place(world, placement)
+    _confine.close_from(3)
+    sc.prctl(36, 1)
+    child = os.fork()
+    if child == 0:
+        _run_command(request)
+    os.closerange(0, 3)
+    status = _wait_for(child)
+    _end_descendants()
+    os._exit(status)
+
+
+def _run_command(request: dict[str, Any]) -> NoReturn:
+    os.setsid()
+    argv = cast("list[str]", request["argv"])
+    try:
+        os.chdir(request["cwd"])
+        os.execvpe(argv[0], argv, request["env"])
+    except OSError as error:
+        print(f"{argv[0]}: {error.strerror}", file=sys.stderr, flush=True)
+        os._exit(127 if error.errno == errno.ENOENT else 126)
+
+
+def _wait_for(child: int) -> int:
+    while True:
+        pid, status = os.waitpid(-1, 0)
+        if pid == child:
+            code = os.waitstatus_to_exitcode(status)
+            return code if code >= 0 else 128 - code
+
+
+def _end_descendants() -> None:
+    while True:
+        try:
+            with open(f"/proc/self/task/{os.getpid()}/children", encoding="utf-8") as file:
+                children = [int(pid) for pid in file.read().split()]
+        except OSError:
+            return
+        if not children:
+            return
+        for pid in children:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(-1, 0)
+
+
+def tell_outcome(sock: socket.socket, body: Callable[[], None]) -> None:
+    """Do something and send how it went."""
+    try:
+        body()
+    except (OSError, ValueError) as error:
+        number = error.errno if isinstance(error, OSError) else None
+        _wire.send(sock, {"error": str(error), "name": errno.errorcode.get(number or 0, "failed")})
+    else:
+        _wire.send(sock, {"done": True})
+
+
+def with_file(fd: int, mode: str, body: Callable[[Any], None]) -> None:
+    """Do something with a descriptor as a file object."""
+    with cast("BinaryIO", os.fdopen(os.dup(fd), mode)) as file:
+        body(file)

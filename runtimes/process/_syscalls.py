@@ -1,0 +1,247 @@
+"""The Linux system calls that the standard library lacks, as plain functions that raise `OSError`.
+
+Nothing here knows what a sandbox is. Constants carry the kernel's own names.
+"""
+
+import ctypes
+import fcntl
+import os
+import platform
+import struct
+from typing import Final
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_MACHINE: Final = platform.machine()
+
+CLONE_NEWNS: Final = 0x00020000
+CLONE_NEWCGROUP: Final = 0x02000000
+CLONE_NEWUTS: Final = 0x04000000
+CLONE_NEWIPC: Final = 0x08000000
+CLONE_NEWUSER: Final = 0x10000000
+CLONE_NEWPID: Final = 0x20000000
+CLONE_NEWNET: Final = 0x40000000
+CLONE_NEWTIME: Final = 0x00000080
+
+PR_SET_PDEATHSIG: Final = 1
+PR_SET_DUMPABLE: Final = 4
+PR_SET_KEEPCAPS: Final = 8
+PR_SET_NAME: Final = 15
+PR_CAPBSET_DROP: Final = 24
+PR_SET_NO_NEW_PRIVS: Final = 38
+PR_CAP_AMBIENT: Final = 47
+PR_CAP_AMBIENT_CLEAR_ALL: Final = 4
+
+CAP_SETGID: Final = 6
+CAP_SETUID: Final = 7
+CAP_SYS_CHROOT: Final = 18
+CAP_SYS_ADMIN: Final = 21
+CAP_LAST: Final = 40
+
+MS_NOSUID: Final = 2
+MS_REC: Final = 0x4000
+MS_PRIVATE: Final = 1 << 18
+MNT_DETACH: Final = 2
+
+MOUNT_ATTR_RDONLY: Final = 0x1
+MOUNT_ATTR_NOSUID: Final = 0x2
+MOUNT_ATTR_NODEV: Final = 0x4
+MOUNT_ATTR_NOEXEC: Final = 0x8
+
+AT_FDCWD: Final = -100
+AT_EMPTY_PATH: Final = 0x1000
+AT_RECURSIVE: Final = 0x8000
+OPEN_TREE_CLONE: Final = 1
+OPEN_TREE_CLOEXEC: Final = os.O_CLOEXEC
+MOVE_MOUNT_F_EMPTY_PATH: Final = 0x4
+MOVE_MOUNT_T_EMPTY_PATH: Final = 0x40
+FSCONFIG_SET_FLAG: Final = 0
+FSCONFIG_SET_STRING: Final = 1
+FSCONFIG_CMD_CREATE: Final = 6
+
+RESOLVE_NO_MAGICLINKS: Final = 0x02
+RESOLVE_IN_ROOT: Final = 0x10
+
+KCMP_VM: Final = 1
+KCMP_FILES: Final = 2
+KCMP_FS: Final = 3
+
+# The same number on every architecture since Linux 5.
+SYS_OPEN_TREE: Final = 428
+SYS_MOVE_MOUNT: Final = 429
+SYS_FSOPEN: Final = 430
+SYS_FSCONFIG: Final = 431
+SYS_FSMOUNT: Final = 432
+SYS_OPENAT2: Final = 437
+SYS_MOUNT_SETATTR: Final = 442
+SYS_LANDLOCK_CREATE_RULESET: Final = 444
+SYS_LANDLOCK_ADD_RULE: Final = 445
+SYS_LANDLOCK_RESTRICT_SELF: Final = 446
+
+_NUMBERS: Final[dict[str, dict[str, int]]] = {
+    "x86_64": {"seccomp": 317, "capset": 126, "setns": 308, "pivot_root": 155, "kcmp": 312},
+    "aarch64": {"seccomp": 277, "capset": 91, "setns": 268, "pivot_root": 41, "kcmp": 272},
+}
+SYS: Final = _NUMBERS.get(_MACHINE, _NUMBERS["x86_64"])
+"""Numbers that differ between architectures."""
+
+
+def _check(result: int, what: str) -> int:
+    if result < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, f"{what}: {os.strerror(number)}")
+    return result
+
+
+def syscall(name: str, number: int, *args: int | bytes | ctypes.c_void_p | None) -> int:
+    """A raw system call."""
+    converted = [ctypes.c_long(a) if isinstance(a, int) else a for a in args]
+    return _check(_libc.syscall(ctypes.c_long(number), *converted), name)
+
+
+def unshare(flags: int) -> None:
+    """Leave the caller's namespaces for new ones."""
+    _check(_libc.unshare(flags), "unshare")
+
+
+def setns(fd: int, kind: int) -> None:
+    """Join a namespace."""
+    _check(_libc.setns(fd, kind), "setns")
+
+
+def prctl(option: int, arg2: int = 0, arg3: int = 0, arg4: int = 0, arg5: int = 0) -> int:
+    """`prctl(2)`."""
+    return _check(
+        _libc.prctl(
+            ctypes.c_int(option),
+            ctypes.c_ulong(arg2),
+            ctypes.c_ulong(arg3),
+            ctypes.c_ulong(arg4),
+            ctypes.c_ulong(arg5),
+        ),
+        "prctl",
+    )
+
+
+def capset(*, effective: int, permitted: int, inheritable: int = 0) -> None:
+    """Set the calling thread's capability sets (bit masks)."""
+    header = struct.pack("=Ii", 0x20080522, 0)
+    low = 0xFFFFFFFF
+    data = struct.pack(
+        "=6I",
+        effective & low,
+        permitted & low,
+        inheritable & low,
+        effective >> 32,
+        permitted >> 32,
+        inheritable >> 32,
+    )
+    syscall("capset", SYS["capset"], header, data)
+
+
+def drop_bounding_set() -> None:
+    """Empty the capability bounding set: nothing executed later can gain any."""
+    for capability in range(CAP_LAST + 1):
+        _libc.prctl(PR_CAPBSET_DROP, ctypes.c_ulong(capability), ctypes.c_ulong(0), ctypes.c_ulong(0), ctypes.c_ulong(0))
+
+
+def set_filesystem_ids(uid: int, gid: int) -> None:
+    """The ids that file permissions are checked against; capabilities over files go with a uid other than 0."""
+    _libc.setfsgid(ctypes.c_uint(gid))
+    _libc.setfsuid(ctypes.c_uint(uid))
+
+
+def mount_private() -> None:
+    """Cut the mount namespace's propagation in both directions."""
+    _check(_libc.mount(b"none", b"/", None, ctypes.c_ulong(MS_REC | MS_PRIVATE), None), "mount --make-rprivate /")
+
+
+def unmount(path: str) -> None:
+    """Take a mount and all below it out of the tree, at once; it ends when its last user goes."""
+    _check(_libc.umount2(os.fsencode(path), MNT_DETACH), f"umount {path}")
+
+
+def pivot_root(new: str, old: str) -> None:
+    """Swap the root mount."""
+    syscall("pivot_root", SYS["pivot_root"], os.fsencode(new), os.fsencode(old))
+
+
+def new_mount(kind: str, attributes: int = 0, **options: str | bool) -> int:
+    """A detached mount of a new file system; the descriptor is all that holds it."""
+    fs = syscall(f"fsopen {kind}", SYS_FSOPEN, kind.encode(), 1)
+    try:
+        for key, value in options.items():
+            name = key.rstrip("_").encode()
+            if value is True:
+                syscall(f"{kind} {key}", SYS_FSCONFIG, fs, FSCONFIG_SET_FLAG, name, None, 0)
+            elif value is not False:
+                syscall(
+                    f"{kind} {key}={value}", SYS_FSCONFIG, fs, FSCONFIG_SET_STRING, name, value.encode(), 0
+                )
+        syscall(f"mount {kind}", SYS_FSCONFIG, fs, FSCONFIG_CMD_CREATE, None, None, 0)
+        return syscall(f"fsmount {kind}", SYS_FSMOUNT, fs, 1, attributes)
+    finally:
+        os.close(fs)
+
+
+def clone_mount(path: str, *, recursive: bool = True, dir_fd: int = AT_FDCWD) -> int:
+    """A detached copy of the mount tree at a path."""
+    flags = OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | (AT_RECURSIVE if recursive else 0)
+    if not path:
+        flags |= AT_EMPTY_PATH
+    return syscall(f"open_tree {path}", SYS_OPEN_TREE, dir_fd, os.fsencode(path), flags)
+
+
+def attach_mount(fd: int, path: str) -> None:
+    """Put a detached mount on a path and close its descriptor."""
+    try:
+        syscall(
+            f"move_mount to {path}",
+            SYS_MOVE_MOUNT,
+            fd,
+            b"",
+            AT_FDCWD,
+            os.fsencode(path),
+            MOVE_MOUNT_F_EMPTY_PATH,
+        )
+    finally:
+        os.close(fd)
+
+
+def set_mount_attributes(fd: int, attributes: int, *, recursive: bool = True) -> None:
+    """Add attributes (read-only, nosuid, …) to a mount tree."""
+    attr = struct.pack("=QQQQ", attributes, 0, 0, 0)
+    flags = AT_EMPTY_PATH | (AT_RECURSIVE if recursive else 0)
+    syscall("mount_setattr", SYS_MOUNT_SETATTR, fd, b"", flags, attr, len(attr))
+
+
+def open_beneath(root: int, path: str, flags: int, mode: int = 0) -> int:
+    """Open a path as if `root` were `/`: neither `..` nor a symlink leads out, whoever races."""
+    if not flags & (os.O_CREAT | getattr(os, "O_TMPFILE", 0)):
+        mode = 0
+    how = struct.pack("=QQQ", flags | os.O_CLOEXEC, mode, RESOLVE_IN_ROOT | RESOLVE_NO_MAGICLINKS)
+    number = _libc.syscall(
+        ctypes.c_long(SYS_OPENAT2), ctypes.c_long(root), os.fsencode(path), how, ctypes.c_long(len(how))
+    )
+    if number < 0:
+        code = ctypes.get_errno()
+        raise OSError(code, os.strerror(code), path)
+    return number
+
+
+def share_resource(pid1: int, pid2: int, kind: int) -> bool:
+    """Whether two processes share their memory (`KCMP_VM`) or their descriptor table (`KCMP_FILES`)."""
+    return syscall("kcmp", SYS["kcmp"], pid1, pid2, kind, 0, 0) == 0
+
+
+def set_hostname(name: str) -> None:
+    """Name the current uts namespace's machine."""
+    _check(_libc.sethostname(name.encode(), ctypes.c_size_t(len(name))), "sethostname")
+
+
+def loopback_up() -> None:
+    """Bring `lo` up in the current network namespace."""
+    import socket
+
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+        request = struct.pack("16sH14s", b"lo", 0x1 | 0x40, b"")
+        fcntl.ioctl(sock.fileno(), 0x8914, request)

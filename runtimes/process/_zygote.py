@@ -1,0 +1,155 @@
+"""The zygote: a warm interpreter that becomes Python sessions by forking.
+
+It has imported what sessions commonly need and has run nothing untrusted. Each session is a fork of it that
+goes through the one-way door before its first line runs.
+"""
+
+import contextlib
+import gc
+import importlib
+import os
+import random
+import signal
+import socket
+import sys
+from typing import Any, NoReturn
+
+from runtimes.process import _cgroups, _confine, _guest, _rooms, _wire
+from runtimes.process import _syscalls as sc
+from runtimes.process._spawn import World, run_child
+
+_SETTINGS = {
+    "ARROW_DEFAULT_MEMORY_POOL": "system",
+    "JE_ARROW_MALLOC_CONF": "background_thread:false",
+    "MPLBACKEND": "Agg",
+    "MKL_NUM_THREADS": "1",
+    "NUMEXPR_NUM_THREADS": "1",
+    "OMP_NUM_THREADS": "1",
+    "OPENBLAS_NUM_THREADS": "1",
+}
+_OWN = ("runtimes", "agentflow", "mcp_servers")
+
+
+class _Zygote:
+    def __init__(self, mason: socket.socket, world: World, preload: tuple[str, ...]) -> None:
+        self._mason = mason
+        self._world = world
+        self._preload = preload
+        self._loaded: list[str] | None = None
+        self._own_pid_namespace = os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
+
+    def serve(self) -> NoReturn:
+        wake_read, wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
+        import select
+
+        poll = select.poll()
+        poll.register(wake_read, select.POLLIN)
+        poll.register(self._mason, select.POLLIN)
+        while True:
+            ready = {fd for fd, _ in poll.poll()}
+            if wake_read in ready:
+                with contextlib.suppress(BlockingIOError):
+                    os.read(wake_read, 4096)
+                self._reap()
+            if self._mason.fileno() in ready:
+                message = _wire.receive(self._mason)
+                if message is None:
+                    os._exit(0)
+                self._handle(message)
+
+    def _reap(self) -> None:
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            _wire.send(self._mason, {"exited": pid, "status": os.waitstatus_to_exitcode(status)})
+
+    def _handle(self, message: _wire.Message) -> None:
+        request, fds = message
+        try:
+            self._warm()
+            if request["op"] == "warm":
+                _wire.send(self._mason, {"n": request["n"], "preloaded": self._loaded})
+                return
+            pid = self._fork(request, fds)
+        except OSError as error:
+            _wire.send(self._mason, {"n": request["n"], "error": f"no Python session: {error}"})
+        else:
+            _wire.send(self._mason, {"n": request["n"], "pid": pid})
+        finally:
+            for fd in fds:
+                os.close(fd)
+
+    def _warm(self) -> None:
+        """Import what sessions share, once, before the first of them."""
+        if self._loaded is not None:
+            return
+        self._loaded = []
+        for name in self._preload:
+            with contextlib.suppress(ImportError):
+                importlib.import_module(name)
+                self._loaded.append(name)
+        if len(os.listdir("/proc/self/task")) > 1:
+            raise OSError("a preloaded module started threads: " + ", ".join(self._loaded))
+        gc.collect()
+        gc.freeze()
+
+    def _fork(self, request: dict[str, Any], fds: list[int]) -> int:
+        sc.setns(fds[0], sc.CLONE_NEWPID)
+        pid = os.fork()
+        if pid == 0:
+            run_child(lambda: self._become_session(request, fds))
+        sc.setns(self._own_pid_namespace, sc.CLONE_NEWPID)
+        return pid
+
+    def _become_session(self, request: dict[str, Any], fds: list[int]) -> None:
+        namespaces, (control, stdout, stderr), members = fds[1:5], fds[5:8], fds[8:]
+        _cgroups.attach(_cgroups.Group(members, -1, -1, -1))
+        live = bool(request["live"])
+        identity = _confine.Identity(request["uid"], not live)
+        _confine.enter(namespaces, identity)
+        os.setsid()
+        _confine.set_limits(request["rlimits"])
+        _confine.become(identity, keep_for_fork=live)
+        _confine.settle()
+        _confine.take_standard_streams(None, stdout, stderr)
+        os.dup2(control, _guest.CONTROL_FD)
+        listener = _confine.lock(self._world.locks, gated=live)
+        if listener is not None:
+            _wire.send(self._mason, {"listener": True}, [listener])
+        self._mason.close()
+        _confine.close_from(3, keep=[_guest.CONTROL_FD])
+        os.chdir("/home/agent")
+        os.environ.clear()
+        os.environ.update(request["env"])
+        _reseed()
+        _forget_own_modules()
+        _guest.Guest(_guest.CONTROL_FD).serve()
+
+
+def _reseed() -> None:
+    random.seed()
+    numpy_random = sys.modules.get("numpy.random")
+    if numpy_random is not None:
+        numpy_random.seed()
+
+
+def _forget_own_modules() -> None:
+    """Leave no trace of the project among the importable modules; what runs keeps its own references."""
+    for name in [name for name in sys.modules if name.partition(".")[0] in _OWN]:
+        del sys.modules[name]
+
+
+def main(mason: socket.socket, world: World, plan: _rooms.RoomPlan, preload: tuple[str, ...]) -> NoReturn:
+    """Serve, as a child of the mason."""
+    for fd in _rooms.build(plan, None, []):
+        os.close(fd)
+    _confine.enter_root()
+    os.environ.update(_SETTINGS, HOME="/home/agent", LANG="C.UTF-8", PATH="/usr/bin:/bin")
+    os.chdir("/home/agent")
+    _Zygote(mason, world, preload).serve()
