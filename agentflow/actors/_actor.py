@@ -2,12 +2,12 @@
 
 import asyncio
 import math
-from functools import partial
 from typing import Generic, TypeVar
 
 from agentflow.actors._channel import Channel, ChannelStatistics
 from agentflow.actors._child import Context
 from agentflow.actors._clock import SYSTEM_CLOCK, Clock
+from agentflow.actors._deadlines import Deadlines
 from agentflow.actors._errors import ActorGone, AskTimeout, ChannelClosed, WouldBlock
 from agentflow.actors._exits import KILLED, NORMAL, SHUTDOWN, ExitReason
 
@@ -31,6 +31,8 @@ class Actor(Generic[M, R]):
         self._receiver = channel.receiver()
         self._clock: Clock = SYSTEM_CLOCK
         self._name = type(self).__name__
+        self._deadlines: Deadlines | None = None
+        self._asked: asyncio.Future[R] | None = None
         self._asked_to_end = False
         self._reason: ExitReason | None = None
 
@@ -78,7 +80,7 @@ class Actor(Generic[M, R]):
         :raises AskTimeout: if there was no answer in time.
         :raises ActorGone: if it ends before it answers.
         """
-        answer: asyncio.Future[R] = asyncio.get_running_loop().create_future()
+        answer: asyncio.Future[R] = asyncio.Future()
         question = (message, answer)
         try:
             self._sender.send_nowait(question)
@@ -86,13 +88,11 @@ class Actor(Generic[M, R]):
             timeout = await self._send_in_time(question, timeout)
         except ChannelClosed:
             raise ActorGone(self._name, self._reason) from None
-        if timeout == math.inf:
-            return await answer
-        timer = self._clock.call_later(timeout, partial(_expire, answer, self._name))
-        try:
-            return await answer
-        finally:
-            timer.cancel()
+        if timeout != math.inf:
+            if self._deadlines is None:
+                self._deadlines = Deadlines(self._clock, self._too_late)
+            self._deadlines.add(answer, timeout)
+        return await answer
 
     async def _send_in_time(self, question: tuple[M, asyncio.Future[R]], timeout: float) -> float:
         """Wait for room in the mailbox; gives the time that is left."""
@@ -116,49 +116,36 @@ class Actor(Generic[M, R]):
 
     async def run(self, context: Context) -> None:
         """Live, as a supervisor's child."""
-        self._clock = context.clock
         self._name = context.id
+        self._clock = context.clock
         reason = KILLED
         try:
-            reason = await self._live(context)
+            await self.on_start()
+            context.on_stop(self._end)
+            context.ready()
+            async for message, answer in self._receiver:
+                if answer is None:
+                    await self.receive(message)
+                elif not answer.done():
+                    self._asked = answer
+                    result = await self.receive(message)
+                    if not answer.done():
+                        answer.set_result(result)
+            reason = SHUTDOWN if self._asked_to_end else NORMAL
         except Exception as error:
             reason = ExitReason.of(error)
             raise
         finally:
             self._close(reason)
-
-    async def _live(self, context: Context) -> ExitReason:
-        await self.on_start()
-        context.on_stop(self._end)
-        context.ready()
-        try:
-            await self._handle_messages()
-        except Exception as error:
-            await self.on_stop(ExitReason.of(error))
-            raise
-        reason = SHUTDOWN if self._asked_to_end else NORMAL
-        await self.on_stop(reason)
-        return reason
-
-    async def _handle_messages(self) -> None:
-        async for message, answer in self._receiver:
-            if answer is None:
-                await self.receive(message)
-            elif not answer.done():
-                await self._answer(message, answer)
-
-    async def _answer(self, message: M, answer: asyncio.Future[R]) -> None:
-        try:
-            result = await self.receive(message)
-        except BaseException as error:
-            self._refuse(answer, ExitReason.of(error) if isinstance(error, Exception) else KILLED)
-            raise
-        if not answer.done():
-            answer.set_result(result)
+            if context.is_ready and reason is not KILLED:
+                await self.on_stop(reason)
 
     def _refuse(self, answer: asyncio.Future[R], reason: ExitReason) -> None:
         if not answer.done():
             answer.set_exception(ActorGone(self._name, reason))
+
+    def _too_late(self) -> Exception:
+        return AskTimeout(f"{self._name} did not answer in time")
 
     def _end(self) -> None:
         self._asked_to_end = True
@@ -167,6 +154,10 @@ class Actor(Generic[M, R]):
     def _close(self, reason: ExitReason) -> None:
         self._reason = reason
         self._sender.close()
+        if self._deadlines is not None:
+            self._deadlines.close()
+        if self._asked is not None:
+            self._refuse(self._asked, reason)
         while True:
             try:
                 _, answer = self._receiver.receive_nowait()
@@ -175,8 +166,3 @@ class Actor(Generic[M, R]):
             if answer is not None:
                 self._refuse(answer, reason)
         self._receiver.close()
-
-
-def _expire(answer: asyncio.Future[R], actor: str) -> None:
-    if not answer.done():
-        answer.set_exception(AskTimeout(f"{actor} did not answer in time"))

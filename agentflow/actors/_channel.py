@@ -1,9 +1,10 @@
 """A bounded queue between tasks, fast because it does not yield for every message."""
 
 import asyncio
+from collections import deque
 from typing import Generic, NamedTuple, Self, TypeVar
 
-from agentflow.actors._channel_state import ChannelState, Waiting, wake_without_promise
+from agentflow.actors._channel_state import ChannelState, Waiting, promise, wake_without_promise
 from agentflow.actors._errors import ChannelClosed, ChannelEnded, WouldBlock
 from agentflow.errors import ConfigurationError
 
@@ -68,7 +69,7 @@ class Channel(Generic[T]):
             buffered=len(state.buffer),
             senders=state.senders,
             receivers=state.receivers,
-            waiting_senders=len(state.waiting_senders),
+            waiting_senders=len(state.waiting_senders or ()),
             waiting_receivers=len(state.waiting_receivers),
         )
 
@@ -86,24 +87,24 @@ class _End(Generic[T]):
         self._turns = YIELD_EVERY
 
     async def _take_turns(self) -> None:
-        """Let others run, if it is time: an end that never has to wait must not keep the loop for itself."""
-        if self._open and self._turns <= 0:
+        """Let others run: an end that never has to wait must not keep the loop for itself."""
+        if self._open:
             self._turns = YIELD_EVERY
             await asyncio.sleep(0)
 
-    async def _wait_in(self, waiting: Waiting) -> bool:
-        """Wait for a promise; `False` when woken without one, because something was closed."""
-        waiter = (asyncio.get_running_loop().create_future(), self)
-        waiting.append(waiter)
+    def _queue_up(self, waiting: Waiting) -> asyncio.Future[bool]:
+        """Wait for a promise; the result is `False` when woken without one, because something was closed."""
+        waiter: asyncio.Future[bool] = asyncio.Future()
+        waiting.append((waiter, self))
         self._turns = YIELD_EVERY
-        try:
-            return await waiter[0]
-        except asyncio.CancelledError:
-            if waiter in waiting:
-                waiting.remove(waiter)
-            elif not waiter[0].cancelled() and waiter[0].result():
-                self._pass_on()
-            raise
+        return waiter
+
+    def _leave(self, waiting: Waiting, waiter: asyncio.Future[bool]) -> None:
+        """Don't wait any longer, because the task was cancelled."""
+        if (waiter, self) in waiting:
+            waiting.remove((waiter, self))
+        elif not waiter.cancelled() and waiter.result():
+            self._pass_on()
 
     def _pass_on(self) -> None:
         """Offer to others what this end was promised and won't use."""
@@ -143,9 +144,7 @@ class Sender(_End[T]):
         else:
             await self._wait_for_room()
         self._buffer.append(message)
-        if state.waiting_receivers:
-            state.offer_message()
-        else:
+        if not state.waiting_receivers or not promise(state.waiting_receivers):
             state.ready += 1
 
     def send_nowait(self, message: T) -> None:
@@ -155,12 +154,13 @@ class Sender(_End[T]):
         :raises ChannelClosed: if this sender is closed or no receiver is left.
         """
         state = self._state
-        self._check()
-        if not state.room:
+        if not state.room or not self._open:
+            self._check()
             raise WouldBlock("the channel is full")
         state.room -= 1
-        state.buffer.append(message)
-        state.offer_message()
+        self._buffer.append(message)
+        if not promise(state.waiting_receivers):
+            state.ready += 1
 
     def clone(self) -> "Sender[T]":
         """Another sender of the same channel, closed on its own.
@@ -179,12 +179,21 @@ class Sender(_End[T]):
             self._state.close_sender()
 
     async def _wait_for_room(self) -> None:
-        await self._take_turns()
+        state = self._state
+        if self._turns <= 0:
+            await self._take_turns()
         self._check()
-        if self._state.room:
-            self._state.room -= 1
+        if state.room:
+            state.room -= 1
             return
-        promised = await self._wait_in(self._state.waiting_senders)
+        if (waiting := state.waiting_senders) is None:
+            waiting = state.waiting_senders = deque()
+        waiter = self._queue_up(waiting)
+        try:
+            promised = await waiter
+        except asyncio.CancelledError:
+            self._leave(waiting, waiter)
+            raise
         try:
             self._check()
         except ChannelClosed:
@@ -221,14 +230,34 @@ class Receiver(_End[T]):
         """
         state = self._state
         self._turns = turns = self._turns - 1
-        if turns <= 0 or not state.ready:
-            await self._wait_for_message()
-        else:
+        if turns > 0 and state.ready:
             state.ready -= 1
+        else:
+            if turns <= 0:
+                await self._take_turns()
+            self._check()
+            # Not a coroutine of its own: each question to an actor comes along here.
+            while not state.ready:
+                waiter = self._queue_up(state.waiting_receivers)
+                try:
+                    promised = await waiter
+                except asyncio.CancelledError:
+                    self._leave(state.waiting_receivers, waiter)
+                    raise
+                if promised and self._open:
+                    break
+                if promised:
+                    self._pass_on()
+                self._check()
+            else:
+                state.ready -= 1
         if state.waiting_senders or state.senders_gone:
             return self._take()
         state.room += 1
         return self._buffer.popleft()
+
+    # `ChannelEnded` is a `StopAsyncIteration`, so receiving is iterating.
+    __anext__ = receive
 
     def receive_nowait(self) -> T:
         """The next message, if it is there.
@@ -262,36 +291,6 @@ class Receiver(_End[T]):
 
     def __aiter__(self) -> Self:
         return self
-
-    async def __anext__(self) -> T:
-        # What `receive` does, once more: another coroutine per message would cost a fifth of the speed.
-        state = self._state
-        self._turns = turns = self._turns - 1
-        if turns <= 0 or not state.ready:
-            try:
-                await self._wait_for_message()
-            except ChannelEnded:
-                raise StopAsyncIteration from None
-        else:
-            state.ready -= 1
-        if state.waiting_senders or state.senders_gone:
-            return self._take()
-        state.room += 1
-        return self._buffer.popleft()
-
-    async def _wait_for_message(self) -> None:
-        """Wait until a message is this end's to take."""
-        state = self._state
-        await self._take_turns()
-        self._check()
-        while not state.ready:
-            promised = await self._wait_in(state.waiting_receivers)
-            if promised and self._open:
-                return
-            if promised:
-                self._pass_on()
-            self._check()
-        state.ready -= 1
 
     def _take(self) -> T:
         """Take a message that is this end's to take."""

@@ -11,7 +11,7 @@ Waiting = deque[tuple[asyncio.Future[bool], object]]
 something (`True`) or was woken because something was closed (`False`)."""
 
 
-def promise(waiting: Waiting) -> bool:
+def promise(waiting: Waiting | None) -> bool:
     """Wake the first task that still waits; `False` if none does."""
     while waiting:
         future, _ = waiting.popleft()
@@ -21,8 +21,10 @@ def promise(waiting: Waiting) -> bool:
     return False
 
 
-def wake_without_promise(waiting: Waiting, end: object = None) -> None:
+def wake_without_promise(waiting: Waiting | None, end: object = None) -> None:
     """Wake all that wait (or those at one end), so that they see what was closed."""
+    if not waiting:
+        return
     kept = [(future, owner) for future, owner in waiting if end is not None and owner is not end]
     woken = [future for future, owner in waiting if end is None or owner is end]
     waiting.clear()
@@ -59,7 +61,8 @@ class ChannelState(Generic[T]):
         # only while the number is 0, and a task that is woken was promised one, so nobody overtakes.
         self.room = capacity
         self.ready = 0
-        self.waiting_senders: Waiting = deque()
+        # Most mailboxes are never full: an empty deque for each of them would be a tenth of what an actor costs.
+        self.waiting_senders: Waiting | None = None
         self.waiting_receivers: Waiting = deque()
 
     def offer_message(self) -> None:

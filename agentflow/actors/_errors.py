@@ -39,8 +39,8 @@ class ChannelClosed(ActorError):
     """
 
 
-class ChannelEnded(ChannelClosed):
-    """Every sender was closed and everything that was sent has been received.
+class ChannelEnded(ChannelClosed, StopAsyncIteration):
+    """Every sender was closed and everything that was sent has been received; it ends an `async for`.
 
     :raises: by receiving.
     """

@@ -60,22 +60,19 @@ class Running:
         reason = KILLED
         try:
             with self._scope:
-                reason = await self._live()
+                self.child = self.spec.start(*self._arguments)
+                await self.child.run(self.context)
+                reason = NORMAL
+        except Ignore:
+            self.ignored = True
+            reason = NORMAL
+        # The boundary between a child and its supervisor: whatever a child raises is why it ended.
+        except Exception as error:
+            reason = ExitReason.of(error)
         finally:
             self.reason = self._as_asked(reason)
             self._notify()
             self._on_end(self)
-
-    async def _live(self) -> ExitReason:
-        try:
-            self.child = self.spec.start(*self._arguments)
-            await self.child.run(self.context)
-        except Ignore:
-            self.ignored = True
-        # The boundary between a child and its supervisor: whatever a child raises is why it ended.
-        except Exception as error:
-            return ExitReason.of(error)
-        return NORMAL
 
     def _as_asked(self, reason: ExitReason) -> ExitReason:
         """The reason, seen by whoever asked for the end."""

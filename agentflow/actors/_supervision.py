@@ -32,7 +32,6 @@ class Supervision:
         self._clock = clock or SYSTEM_CLOCK
         self._inherits_clock = clock is None
         self._observer = observer
-        self._serving = anyio.CancelScope()
         self._inbox: asyncio.Queue[Callable[[], Awaitable[None]]] = asyncio.Queue()
         self._answers: set[asyncio.Future[object]] = set()
         self._is_serving = False
@@ -57,11 +56,12 @@ class Supervision:
         """
         if self._inherits_clock:
             self._clock = context.clock
-        context.on_stop(self._serving.cancel)
+        serving = anyio.CancelScope()
+        context.on_stop(serving.cancel)
         async with anyio.create_task_group() as tasks:
             self._tasks = tasks
             try:
-                with self._serving:
+                with serving:
                     await self._start_and_serve(context)
             finally:
                 with anyio.CancelScope(shield=True):

@@ -1,0 +1,82 @@
+"""Supervisors with children that fail as told."""
+
+from dataclasses import dataclass, field
+from typing import TypedDict, Unpack
+
+from agentflow.actors import AutoShutdown, Backoff, ChildSpec, Clock, Restart, Strategy, Supervisor
+from agentflow.testing import EventRecorder, Fault, FaultyChild, InjectedCrash, Start
+
+FAULTS = {"normal": Fault.END, "shutdown": Fault.SHUTDOWN, "abnormal": Fault.CRASH}
+"""The three ways in which the suites of OTP let a child end."""
+
+__all__ = ["FAULTS", "Family", "InjectedCrash", "Start", "ids", "states"]
+
+
+class Options(TypedDict, total=False):
+    """What a supervisor can be given."""
+
+    strategy: Strategy
+    intensity: int
+    period: float
+    backoff: Backoff
+    auto_shutdown: AutoShutdown
+    clock: Clock
+    name: str
+
+
+@dataclass
+class Family:
+    """The children of one test, by id, and what happened to them."""
+
+    children: dict[str, FaultyChild] = field(default_factory=dict[str, FaultyChild])
+    """Their makers."""
+    events: EventRecorder = field(default_factory=EventRecorder)
+    """What happened."""
+
+    def spec(
+        self,
+        id: str,
+        restart: Restart = Restart.PERMANENT,
+        *,
+        starts: tuple[Start, ...] = (),
+        stubborn: bool = False,
+        significant: bool = False,
+        shutdown: float | None = None,
+        start_timeout: float = 30.0,
+    ) -> ChildSpec:
+        """The spec of a child that does as told."""
+        self.children[id] = FaultyChild(starts=starts, stubborn=stubborn)
+        return ChildSpec(
+            id=id,
+            start=self.children[id].make,
+            restart=restart,
+            significant=significant,
+            shutdown=shutdown,
+            start_timeout=start_timeout,
+        )
+
+    def supervisor(self, *specs: ChildSpec, **options: Unpack[Options]) -> Supervisor:
+        """A watched supervisor."""
+        return Supervisor(specs, observer=self.events, **options)
+
+    async def end(self, id: str, fault: Fault = Fault.CRASH) -> None:
+        """Let a child end, and wait until it has."""
+        before = [child for child, _ in self.events.ended()].count(id)
+        self.children[id].end(fault)
+        await self.events.until_ended(id, before + 1)
+
+    async def restart(self, id: str, fault: Fault = Fault.CRASH) -> None:
+        """Let a child end, and wait until it runs again."""
+        before = self.events.started().count(id)
+        self.children[id].end(fault)
+        await self.events.until_started(id, before + 1)
+
+
+def ids(supervisor: Supervisor) -> list[str]:
+    """The ids of all children, in order."""
+    return [info.id for info in supervisor.which_children()]
+
+
+def states(supervisor: Supervisor) -> dict[str, str]:
+    """What each child is doing."""
+    return {info.id: str(info.state) for info in supervisor.which_children()}
