@@ -55,7 +55,7 @@ def test_nothing_is_left_to_be_done_later() -> None:
 @pytest.mark.promise("style:self_contained")
 def test_the_repository_names_no_machine_and_no_registry() -> None:
     elsewhere = re.compile(
-        r"/(root|work|home/(?!agent\b)[a-z]+|Users/[a-z]+|mnt/[a-z]+)/"
+        r"/(work|home/(?!agent\b)[a-z]+|Users/[a-z]+|mnt/[a-z]+)/"
         r"|\b(pypi\.org|pythonhosted\.org|npmjs\.(org|com)|deb\.debian\.org|archive\.ubuntu\.com)\b"
     )
     found = {name(path): match[0] for path, text in texts() if (match := elsewhere.search(text))}
