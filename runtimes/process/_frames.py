@@ -43,10 +43,19 @@ class Control:
             self.close()
             return
         self._buffer += data
+        self._deliver()
+
+    def listen(self, on_answer: Callable[[Any], None], on_close: Callable[[], None]) -> None:
+        """Have answers delivered, those included that have come by now."""
+        self.on_answer, self.on_close = on_answer, on_close
+        self._deliver()
+        if not self._open:
+            on_close()
+
+    def _deliver(self) -> None:
         try:
-            while self._open and (answer := self._cut()) is not None:
-                if self.on_answer is not None:
-                    self.on_answer(answer)
+            while self._open and self.on_answer is not None and (answer := self._cut()) is not None:
+                self.on_answer(answer)
             if len(self._buffer) > _MAX_ANSWER:
                 raise ValueError("an answer is too long")
         except (ValueError, RecursionError):

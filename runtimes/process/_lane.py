@@ -6,6 +6,7 @@ import os
 import signal
 import time
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
@@ -58,8 +59,7 @@ class Lane(ABC):
         self._pipes: OutputPipes | None = None
         self._pid = 0
         self._call: Call | None = None
-        self._exited: asyncio.Event | None = None
-        self._closed = False
+        self._early: deque[Any] = deque(maxlen=1)
         self.lock = asyncio.Lock()
         """Held during a run, and during a fork."""
 
@@ -88,13 +88,15 @@ class Lane(ABC):
         self._pid = pid
         self._control = control
         self._pipes = pipes
-        control.on_answer = self._answered
-        control.on_close = self._lost
+        self._early.clear()
+        control.listen(self._answered, self._lost)
         pipes.on_overflow = lambda: self._call.end(Outcome.OUTPUT_LIMIT) if self._call else None
 
     def _answered(self, answer: Any) -> None:
         if self._call is not None and not self._call.answer.done():
             self._call.answer.set_result(answer)
+        else:
+            self._early.append(answer)
 
     def _lost(self) -> None:
         self._control = None
@@ -128,6 +130,7 @@ class Lane(ABC):
             if self._pipes.overflowed:
                 self._pipes.take()
             try:
+                self._early.clear()
                 self._ask(source, stdin_open=stdin_open)
                 outcome = await self._finish(call, timeout)
                 return await self._collect(call, outcome)
@@ -230,6 +233,10 @@ class Lane(ABC):
         self._call = call
         try:
             send()
+            if self._early:
+                call.answer.set_result(self._early.popleft())
+            elif not self.alive:
+                call.answer.set_result(None)
             await asyncio.wait({call.answer}, timeout=deadline)
         finally:
             self._call = None
