@@ -2,7 +2,7 @@
 
 import socket
 from collections.abc import Callable, Generator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import anyio
@@ -61,14 +61,20 @@ class HttpServer:
 
         :raises ConfigurationError: if the address can't be had.
         """
-        try:
-            family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-            listener = socket.socket(family, kind, protocol)
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            listener.bind(address)
-            listener.listen(2048)
-        except OSError as error:
-            raise ConfigurationError(f"can't listen on {host}:{port}: {error.strerror or error}") from None
+        with ExitStack() as stack:
+            try:
+                family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[
+                    0
+                ]
+                listener = stack.enter_context(socket.socket(family, kind, protocol))
+                listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                listener.bind(address)
+                listener.listen(2048)
+            except OSError as error:
+                raise ConfigurationError(
+                    f"can't listen on {host}:{port}: {error.strerror or error}"
+                ) from None
+            stack.pop_all()
         return listener
 
     @property

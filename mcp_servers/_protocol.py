@@ -107,7 +107,7 @@ class McpDoor:
         self, context: RequestContext, params: types.CallToolRequestParams
     ) -> types.CallToolResult:
         """Call a tool. A failure is a result with `isError` and its kind, so that a model sees it."""
-        if context.meta is None or "progress_token" not in context.meta:
+        if not self._may_report(context, params.name):
             return call_result(await self._call(context, params, None))
         async with relayed(context.session.report_progress) as sink:
             return call_result(await self._call(context, params, sink))
@@ -162,6 +162,14 @@ class McpDoor:
         return types.GetPromptResult(
             messages=[types.PromptMessage(role="user", content=types.TextContent(text=text))]
         )
+
+    def _may_report(self, context: RequestContext, name: str) -> bool:
+        """Whether somebody may listen to the progress of this tool."""
+        tool = self._tools.get(name)
+        if tool is None or tool.context_parameter is None:
+            return False
+        # The SDK's own in-process client asks without a token; nothing tells whether it does.
+        return context.request is None or "progress_token" in (context.meta or {})
 
     async def _call(
         self, context: RequestContext, params: types.CallToolRequestParams, progress: ProgressSink | None

@@ -58,8 +58,12 @@ class Sessions:
         if session is None or session.owner != principal:
             message = f"no session {handle!r}: it is unknown or has ended. session_start makes a new one."
             raise ToolFailure(ErrorKind.SESSION_NOT_FOUND, message)
-        session.used = self._clock()
+        self.touch(session)
         return session
+
+    def touch(self, session: Session) -> None:
+        """It is used now."""
+        session.used = self._clock()
 
     def list(self, principal: str) -> list[Session]:
         """The principal's sessions, oldest first."""
@@ -168,7 +172,7 @@ class Sessions:
             except BaseException:
                 await self.end(forked)
                 raise
-        session.used = self._clock()
+        self.touch(session)
         return forked, left_behind
 
     async def end(self, session: Session) -> None:

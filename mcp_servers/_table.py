@@ -214,6 +214,7 @@ class ToolTable:
             raise
         finally:
             session.gate.leave()
+            self.sessions.touch(session)
             if session.lost:
                 await self.sessions.end(session)
 

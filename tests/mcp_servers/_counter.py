@@ -40,6 +40,7 @@ class Counter(Backend):
         self.events: list[str] = []
         self.entered = anyio.Event()
         self.release = anyio.Event()
+        self.stopped = anyio.Event()
 
     async def warmup(self) -> None:
         self.events.append("warmup")
@@ -89,6 +90,7 @@ class Counter(Backend):
             await self.release.wait()
         except BaseException:
             self.events.append("cancelled")
+            self.stopped.set()
             raise
         return Count(count=session.get(State).count)
 

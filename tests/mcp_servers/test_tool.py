@@ -1,0 +1,81 @@
+"""Tools: one definition for the route, the schema, the annotations and the prompt."""
+
+from typing import Annotated
+
+import pytest
+from pydantic import Field
+
+from mcp_servers import Backend, Hints, Tool, tool
+from tests.mcp_servers._counter import Counter
+
+TOOLS = {one.verb: one for one in Counter().tools}
+
+
+@pytest.mark.promise("mcp:tool:definition")
+def test_one_definition_gives_name_route_function_and_prompt() -> None:
+    add = TOOLS["add"]
+    assert add.name == "counter_add"
+    assert add.route == "counter:add"
+    assert add.function() == {
+        "type": "function",
+        "function": {
+            "name": "counter_add",
+            "description": "Add to the session's counter.",
+            "parameters": add.input_schema,
+        },
+    }
+    assert "counter:add — Add to the session's counter." in add.prompt()
+    assert "amount (integer, optional): How much to add." in add.prompt()
+
+
+def test_tools_come_in_the_order_of_their_definition() -> None:
+    assert list(TOOLS)[:3] == ["add", "echo", "length"]
+
+
+def test_a_tool_that_only_reads_destroys_nothing_and_may_be_repeated() -> None:
+    assert TOOLS["echo"].hints == Hints(read_only=True, destructive=False, idempotent=True, open_world=False)
+
+
+def test_a_subclass_has_the_tools_of_its_base_and_its_own() -> None:
+    class Better(Counter):
+        name = "better"
+
+        @tool(read_only=True)
+        async def more(self) -> int:
+            """More."""
+            return 1
+
+    assert [one.name for one in Better().tools][-1] == "better_more"
+    assert "better_add" in [one.name for one in Better().tools]
+
+
+def test_a_verb_may_differ_from_the_method_s_name() -> None:
+    class Lister(Backend):
+        name = "lister"
+
+        @tool(read_only=True, verb="list")
+        async def list_all(self) -> int:
+            """List."""
+            return 1
+
+    assert [one.route for one in Lister().tools] == ["lister:list"]
+
+
+@pytest.mark.parametrize("name", ["", "Bash", "a-b", "1a", "a:b"])
+def test_a_name_that_no_function_could_have_is_refused(name: str) -> None:
+    async def act(what: Annotated[str, Field(description="What.")]) -> str:
+        """Act."""
+        return what
+
+    with pytest.raises(TypeError, match="can't name a tool"):
+        Tool.of(act, backend=name)
+
+
+async def test_a_plain_function_becomes_a_tool() -> None:
+    async def shout(text: Annotated[str, Field(description="What to shout.")]) -> str:
+        """Shout."""
+        return text.upper()
+
+    made = Tool.of(shout, backend="api")
+    assert made.route == "api:shout"
+    assert made.dump(await made.invoke(**made.bind({"text": "hi"}))) == {"result": "HI"}
