@@ -1,11 +1,14 @@
 """The tools of the bash backend."""
 
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
 from typing import Annotated
 
+import anyio
 from pydantic import Field
 
-from agentflow.errors import ErrorKind, ToolFailure
+from agentflow.errors import ErrorKind, InstanceGone, RuntimeFailure, ToolFailure
 from mcp_servers._backend import Backend
 from mcp_servers._context import CallContext
 from mcp_servers._running import RunSettings, check_outcome, progress_of, read_settings, shown, time_limit
@@ -17,11 +20,32 @@ from runtimes import Outcome, RunResult
 
 __all__ = ["BashBackend", "BashSettings"]
 
+PIECE = 4096
+PAUSE = 0.02
 _LOST = "The shell has ended: the next command runs in a fresh one; files are kept."
 
 
 class BashSettings(RunSettings):
     """Settings of the bash backend."""
+
+
+@dataclass(slots=True)
+class Shell:
+    """What this backend knows of a session's shell."""
+
+    settings: BashSettings
+    """The session's settings."""
+    reading: int = 0
+    """Commands with an open standard input that run or wait to run."""
+
+    @contextmanager
+    def fed(self) -> Generator[None]:
+        """While a command with an open standard input runs."""
+        self.reading += 1
+        try:
+            yield
+        finally:
+            self.reading -= 1
 
 
 class BashBackend(Backend):
@@ -32,11 +56,11 @@ class BashBackend(Backend):
 
     async def initialize(self, session: Session, settings: Mapping[str, object]) -> None:
         """Read the session's settings; the shell itself starts with the first command."""
-        session.put(read_settings(BashSettings, self.name, settings))
+        session.put(Shell(read_settings(BashSettings, self.name, settings)))
 
     async def fork(self, session: Session, forked: Session) -> None:
         """Take the settings over; the shell was forked with the instance."""
-        forked.put(session.get(BashSettings))
+        forked.put(Shell(session.get(Shell).settings))
 
     @tool(title="Run a shell command", open_world=False)
     async def run(
@@ -59,16 +83,17 @@ class BashBackend(Backend):
         Use it for shell work: files, programs, scripts, pipes. Working directory, variables, functions and
         options last from call to call. A command that fails is no failed call: look at exit_code.
         """
-        settings = session.get(BashSettings)
+        shell = session.get(Shell)
         instance = await session.instance()
-        result = await instance.run(
-            "bash",
-            command,
-            timeout=time_limit(context, timeout or settings.timeout),
-            on_output=progress_of(context),
-            stdin_open=stdin_open,
-        )
-        ran = self._ran(result, settings, session, context)
+        with shell.fed() if stdin_open else nullcontext():
+            result = await instance.run(
+                "bash",
+                command,
+                timeout=time_limit(context, timeout or shell.settings.timeout),
+                on_output=progress_of(context),
+                stdin_open=stdin_open,
+            )
+        ran = self._ran(result, session, context)
         check_outcome("bash_run", result.outcome, result.detail, ran.note, ran)
         return ran
 
@@ -82,11 +107,9 @@ class BashBackend(Backend):
 
         Use it to answer a program that was started by bash_run with stdin_open and still runs in another call.
         """
-        instance = session.current_instance
-        if instance is None:
-            raise ToolFailure(ErrorKind.NOT_FOUND, "bash_input: no command runs in this session.")
-        data = text.encode("utf-8", "surrogateescape")
-        await instance.send_input("bash", data)
+        data = text.encode("utf-8", "replace")
+        for start in range(0, len(data), PIECE):
+            await self._feed(session, data[start : start + PIECE], start)
         return Fed(bytes=len(data))
 
     @tool(title="Interrupt a running command", idempotent=True, interjects=True)
@@ -106,13 +129,27 @@ class BashBackend(Backend):
         """
         instance = await session.instance()
         result = await instance.run("bash", LIST_JOBS, timeout=time_limit(context, None))
-        ran = self._ran(result, session.get(BashSettings), session, context)
+        ran = self._ran(result, session, context)
         check_outcome("bash_jobs", result.outcome, result.detail, ran.note, ran)
         return Jobs(jobs=parse_jobs(result.stdout))
 
     @staticmethod
-    def _ran(result: RunResult, settings: BashSettings, session: Session, context: CallContext) -> Ran:
-        limit = settings.output_characters
+    async def _feed(session: Session, piece: bytes, before: int) -> None:
+        instance = session.current_instance
+        while instance is not None and session.get(Shell).reading:
+            try:
+                return await instance.send_input("bash", piece)
+            except InstanceGone:
+                raise
+            except RuntimeFailure:
+                # The command has not read what it was sent before; a piece is written whole or not at all.
+                await anyio.sleep(PAUSE)
+        message = "bash_input: no command that reads input runs: start one with bash_run and stdin_open."
+        raise ToolFailure(ErrorKind.NOT_FOUND, message, {"bytes": before})
+
+    @staticmethod
+    def _ran(result: RunResult, session: Session, context: CallContext) -> Ran:
+        limit = session.get(Shell).settings.output_characters
         notes = ["Interrupted."] if result.outcome is Outcome.INTERRUPTED else []
         if result.state_lost:
             notes.append(_LOST)

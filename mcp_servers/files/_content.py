@@ -2,6 +2,8 @@
 
 import base64
 import binascii
+import errno
+import os
 from typing import Literal
 
 from agentflow.errors import ErrorKind, ToolFailure
@@ -46,6 +48,8 @@ async def regular_file(instance: Instance, path: str) -> FileInfo:
         target = info.target or ""
         folder = info.path.rpartition("/")[0]
         info = await instance.stat(target if target.startswith("/") else f"{folder}/{target}")
+    else:
+        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), path)
     if info.kind == "directory":
         raise ToolFailure(ErrorKind.BAD_ARGUMENTS, f"{path!r} is a directory: use files_list.")
     if info.kind != "file":

@@ -1,0 +1,3 @@
+from tests.mcp_servers.live import live, runtime
+
+__all__ = ["live", "runtime"]
