@@ -9,7 +9,12 @@ if TYPE_CHECKING:
 
 __all__ = ["PRELOAD", "ProcessInstance", "ProcessRuntime", "missing"]
 
-_HOMES = {"PRELOAD": "_runtime", "ProcessInstance": "_instance", "ProcessRuntime": "_runtime", "missing": "_probe"}
+_HOMES = {
+    "PRELOAD": "_runtime",
+    "ProcessInstance": "_instance",
+    "ProcessRuntime": "_runtime",
+    "missing": "_probe",
+}
 
 
 def __getattr__(name: str) -> Any:

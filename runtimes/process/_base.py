@@ -25,6 +25,8 @@ _ETC = (
     "bash.bashrc",
     "ca-certificates.conf",
     "debian_version",
+    "default/useradd",
+    "deluser.conf",
     "fonts",
     "inputrc",
     "ld.so.cache",
@@ -34,22 +36,32 @@ _ETC = (
     "magic",
     "mime.types",
     "os-release",
+    "pam.conf",
+    "pam.d",
     "profile",
     "protocols",
+    "security",
     "services",
+    "skel",
     "ssl/certs",
     "ssl/openssl.cnf",
     "terminfo",
     "timezone",
 )
 _ETC_TEXTS = {
-    "group": "root:x:0:\nagent:x:1000:\nnogroup:x:65534:\n",
+    # New users must get ids that a sandbox's block has.
+    "adduser.conf": "DSHELL=/bin/bash\nDHOME=/home\nSKEL=/etc/skel\nFIRST_UID=1000\nLAST_UID=1013\n"
+    "FIRST_GID=1000\nLAST_GID=1013\nUSERGROUPS=yes\nDIR_MODE=0755\n",
+    "login.defs": "UID_MIN 1000\nUID_MAX 1013\nGID_MIN 1000\nGID_MAX 1013\nUSERGROUPS_ENAB yes\nENCRYPT_METHOD SHA512\n",
+    "group": "root:x:0:\nshadow:x:42:\nusers:x:100:\nagent:x:1000:\nnogroup:x:65534:\n",
+    "gshadow": "",
     "hostname": "sandbox\n",
     "hosts": "127.0.0.1 localhost sandbox\n::1 localhost\n",
     "nsswitch.conf": "passwd: files\ngroup: files\nhosts: files\n",
     "passwd": "root:x:0:0:root:/root:/bin/bash\nagent:x:1000:1000::/home/agent:/bin/bash\n"
     "nobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n",
     "resolv.conf": "",
+    "shadow": "root:*:19000:0:99999:7:::\nagent:*:19000:0:99999:7:::\n",
     "shells": "/bin/sh\n/bin/bash\n",
 }
 _OWN_PACKAGES = ("agentflow", "mcp_servers", "runtimes")
@@ -138,7 +150,9 @@ def read_etc(collected: Collected) -> list[tuple[str, str | bytes]]:
     return found
 
 
-def assemble(at: str, collected: Collected, etc: list[tuple[str, str | bytes]], shell_entry: str) -> list[str]:
+def assemble(
+    at: str, collected: Collected, etc: list[tuple[str, str | bytes]], shell_entry: str
+) -> list[str]:
     """Build the tree at a mount point. Returns the places of the trees: tree N goes to entry N.
 
     The caller then makes it the root of its mount namespace.
@@ -163,7 +177,21 @@ def assemble(at: str, collected: Collected, etc: list[tuple[str, str | bytes]], 
 
 
 def _fill_skeleton(skeleton: str, etc: list[tuple[str, str | bytes]], shell_entry: str) -> None:
-    for name in ("etc", "home", "home/agent", "proc", "sys", "dev", "run", "mnt", "opt", "srv", "var", "var/lib", "var/cache"):
+    for name in (
+        "etc",
+        "home",
+        "home/agent",
+        "proc",
+        "sys",
+        "dev",
+        "run",
+        "mnt",
+        "opt",
+        "srv",
+        "var",
+        "var/lib",
+        "var/cache",
+    ):
         os.mkdir(f"{skeleton}/{name}", 0o755)
     os.mkdir(f"{skeleton}/root", 0o700)
     for name in ("tmp", "var/tmp"):

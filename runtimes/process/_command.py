@@ -37,8 +37,10 @@ class Command:
         self.pipes: OutputPipes | None = None
         """Its output."""
 
-    async def start(self, argv: Sequence[str], cwd: str, env: Mapping[str, str], user: str | None) -> None:
-        """Start it."""
+    async def start(
+        self, argv: Sequence[str], cwd: str | None, env: Mapping[str, str], user: str | None
+    ) -> None:
+        """Start it; without a working directory, in the user's home."""
         stdin_read, self._stdin = os.pipe2(os.O_CLOEXEC)
         os.set_blocking(self._stdin, False)
         out_read, out_write = os.pipe2(os.O_CLOEXEC)

@@ -25,7 +25,22 @@ NAMESPACE_KINDS = (sc.CLONE_NEWNS, sc.CLONE_NEWNET, sc.CLONE_NEWIPC, sc.CLONE_NE
 ROOM = "/r"
 """Where the room's root is mounted in its namespace."""
 
-_INHERITED_SIGNALS = (signal.SIGPIPE, signal.SIGCHLD, signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGXFSZ)
+_INHERITED_SIGNALS = (
+    signal.SIGPIPE,
+    signal.SIGCHLD,
+    signal.SIGINT,
+    signal.SIGTERM,
+    signal.SIGHUP,
+    signal.SIGXFSZ,
+)
+
+
+IDS = 16
+"""Ids in a sandbox's block: its inhabitant's, those of users made inside, and last the one that root inside has."""
+
+_FIRST_MADE = 1000
+_ROOT_INSIDE = (0, 1, 3, 4, 5, 6, 7, 31)
+"""Capabilities of root inside, over its own block only: chown, dac_override, fowner, fsetid, kill, setgid, setuid, setfcap."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +84,24 @@ def enter_root() -> None:
     """Make the room's root the root. It lies below the namespace's, where a Landlock rule can be anchored."""
     os.chroot(ROOM)
     os.chdir("/")
+
+
+def id_map(uid: int) -> str:
+    """How a block of ids looks from inside when a command runs there as another user than the inhabitant."""
+    return f"0 {uid + IDS - 1} 1\n{_FIRST_MADE} {uid + 1} {IDS - 2}\n{uid} {uid} 1\n"
+
+
+def become_user(uid: int, gid: int) -> None:
+    """Become a user of a user namespace that maps one block only; root keeps power over that block."""
+    os.setgroups([])
+    os.setresgid(gid, gid, gid)
+    kept = 0 if uid else sum(1 << capability for capability in _ROOT_INSIDE)
+    for capability in range(sc.CAP_LAST + 1):
+        if not kept & 1 << capability:
+            sc.drop_bounding(capability)
+    os.setresuid(uid, uid, uid)
+    sc.capset(effective=kept, permitted=kept)
+    sc.prctl(sc.PR_SET_DUMPABLE, 1)
 
 
 def set_limits(limits: Mapping[str, int | None]) -> None:

@@ -162,7 +162,9 @@ class Gate:
         own: set[int] = set(_KEEP_IDS)
         with contextlib.suppress(OSError, KeyError):
             own.add(int(_processes.status_fields(call.pid)["Uid"].split()[0]))
-        count = {"setuid": 1, "setgid": 1, "setreuid": 2, "setregid": 2, "setresuid": 3, "setresgid": 3}.get(call.name, 0)
+        count = {"setuid": 1, "setgid": 1, "setreuid": 2, "setregid": 2, "setresuid": 3, "setresgid": 3}.get(
+            call.name, 0
+        )
         if count and all(value in own for value in call.args[:count]):
             _seccomp.succeed(listener, call)
         elif call.name in ("setfsuid", "setfsgid"):
@@ -255,10 +257,14 @@ def _inspect(pid: int, move: Move) -> str:
 
 
 def _shares_with_others(pid: int, move: Move) -> str:
-    others = [p for p in _processes.inside(move.family, move.from_uid) if p != pid]
-    others += [p for p in _processes.inside(move.family, move.to_uid) if p != pid]
-    for other in others:
-        for kind, what in ((sc.KCMP_VM, "memory"), (sc.KCMP_FILES, "descriptors"), (sc.KCMP_FS, "its directory")):
+    for other in _processes.inside(move.family, (move.from_uid, move.to_uid)):
+        if other == pid:
+            continue
+        for kind, what in (
+            (sc.KCMP_VM, "memory"),
+            (sc.KCMP_FILES, "descriptors"),
+            (sc.KCMP_FS, "its directory"),
+        ):
             try:
                 if sc.share_resource(pid, other, kind):
                     return f"the fork shares {what} with another process"

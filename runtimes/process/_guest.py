@@ -50,7 +50,11 @@ class Guest:
         try:
             result = self._evaluator.run(source, f"<cell {self._count}>")
         except KeyboardInterrupt:
-            result = {"value": None, "error": {"type": "KeyboardInterrupt", "message": "", "traceback": ""}, "displays": []}
+            result = {
+                "value": None,
+                "error": {"type": "KeyboardInterrupt", "message": "", "traceback": ""},
+                "displays": [],
+            }
         finally:
             self._running = False
         try:

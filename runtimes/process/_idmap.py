@@ -63,7 +63,9 @@ def plan(lock_folder: str) -> IdMap:
         return IdMap(_claim_slot(lock_folder), False, "")
     how = "install the package uidmap and give the user a line in /etc/subuid and /etc/subgid"
     if not (shutil.which("newuidmap") and shutil.which("newgidmap")):
-        return IdMap(-1, False, f"one user id only, so no forks of live sessions: newuidmap is missing; {how}")
+        return IdMap(
+            -1, False, f"one user id only, so no forks of live sessions: newuidmap is missing; {how}"
+        )
     user = pwd.getpwuid(uid).pw_name
     first = _subordinate_range("/etc/subuid", user, uid)
     if first < 0 or _subordinate_range("/etc/subgid", user, uid) < 0:

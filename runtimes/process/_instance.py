@@ -65,7 +65,9 @@ def environment(extra: Mapping[str, str]) -> dict[str, str]:
 class ProcessInstance:
     """See `runtimes.Instance`."""
 
-    def __init__(self, client: Client, name: str, spec: InstanceSpec, known: dict[str, "ProcessInstance"]) -> None:
+    def __init__(
+        self, client: Client, name: str, spec: InstanceSpec, known: dict[str, "ProcessInstance"]
+    ) -> None:
         self._client = client
         self._id = name
         self._spec = spec
@@ -193,7 +195,7 @@ class ProcessInstance:
         if not argv:
             raise ValueError("a command needs at least a program")
         command = Command(self._client, self._id, self._spec.limits)
-        folder = os.path.join(WORKSPACE, cwd or "")
+        folder = None if cwd is None and user is not None else os.path.join(WORKSPACE, cwd or "")
         await command.start(argv, folder, {**self._env, **(env or {})}, user)
         return command
 
@@ -249,7 +251,9 @@ class ProcessInstance:
     async def _fork(self) -> Fork:
         child = ProcessInstance(self._client, _workspace.new_name(), self._spec, self._known)
         try:
-            reply = await self._client.ask("copy", member=self._id, id=child.id, mounts=dict(self._spec.mounts))
+            reply = await self._client.ask(
+                "copy", member=self._id, id=child.id, mounts=dict(self._spec.mounts)
+            )
         except (OSError, RuntimeFailure) as error:
             if isinstance(error, InstanceGone):
                 raise
@@ -268,7 +272,9 @@ class ProcessInstance:
         except BaseException as error:
             with anyio.CancelScope(shield=True):
                 await child.stop()
-            if isinstance(error, OSError | RuntimeFailure) and not isinstance(error, CannotFork | InstanceGone):
+            if isinstance(error, OSError | RuntimeFailure) and not isinstance(
+                error, CannotFork | InstanceGone
+            ):
                 raise CannotFork(str(error)) from error
             raise
         self._known[child.id] = child

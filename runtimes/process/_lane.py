@@ -35,9 +35,7 @@ class Call:
     """When, on the monotonic clock."""
     answer: asyncio.Future[Any]
     """The session's answer; `None` when the session's process ended first."""
-    limit: asyncio.Future[Outcome] = field(
-        default_factory=lambda: asyncio.get_running_loop().create_future()
-    )
+    limit: asyncio.Future[Outcome] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
     """Why the run must be ended."""
 
     def end(self, outcome: Outcome) -> None:
@@ -215,7 +213,9 @@ class Lane(ABC):
         except (KeyError, TypeError, ValueError, AttributeError):
             await self._kill_session()
             detail = "the session sent what is no answer and was ended"
-            return RunResult(outcome=Outcome.ENDED, stdout=stdout, stderr=stderr, state_lost=True, detail=detail)
+            return RunResult(
+                outcome=Outcome.ENDED, stdout=stdout, stderr=stderr, state_lost=True, detail=detail
+            )
 
     async def interrupt(self) -> bool:
         """End the run in progress; `False` if there is none."""

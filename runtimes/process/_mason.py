@@ -16,8 +16,21 @@ from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
 from typing import Any
 
-from runtimes.process import _cgroups, _confine, _copy, _files, _gate, _processes, _rooms, _spawn, _wire, _zygote
+from runtimes.process import (
+    _cgroups,
+    _confine,
+    _copy,
+    _files,
+    _gate,
+    _processes,
+    _rooms,
+    _spawn,
+    _wire,
+    _zygote,
+)
 from runtimes.process import _syscalls as sc
+
+_FIRST_UID = 1024
 
 Waiting = Generator[socket.socket, _wire.Message | None, None]
 """A request in progress: yields a socket, gets its next message."""
@@ -57,6 +70,8 @@ class Member:
     """Its limits, as sent."""
     lanes: set[int] = field(default_factory=set[int])
     """Pids of its live sessions."""
+    rooted: bool = False
+    """Root inside has its files."""
 
 
 class RequestError(Exception):
@@ -76,7 +91,7 @@ class Mason:
         self._world = world
         self._selector = selectors.DefaultSelector()
         self._members: dict[str, Member] = {}
-        self._uids = iter(range(1001, 60000))
+        self._uids = iter(range(_FIRST_UID, 65536 - _confine.IDS, _confine.IDS))
         self._free_uids: list[int] = []
         self._gate = _gate.Gate(self._selector)
         self._own_pid_namespace = os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
@@ -231,7 +246,9 @@ class Mason:
         fds = iter(answer.fds)
         has = answer.fields["has"]
         members = [next(fds) for _ in range(answer.fields["members"])]
-        return _cgroups.Group(members, *(next(fds) if name in has else -1 for name in ("oom", "memory", "pids")))
+        return _cgroups.Group(
+            members, *(next(fds) if name in has else -1 for name in ("oom", "memory", "pids"))
+        )
 
     def _mount_fds(self, mounts: dict[str, str]) -> list[tuple[str, int]]:
         if not mounts:
@@ -260,7 +277,9 @@ class Mason:
     def _copy_member(self, member: Member, message: _wire.Message) -> Waiting:
         request = message.fields
         if self._world.single_user:
-            raise RequestError("forking needs a range of user ids: install uidmap and add lines to /etc/subuid, /etc/subgid")
+            raise RequestError(
+                "forking needs a range of user ids: install uidmap and add lines to /etc/subuid, /etc/subgid"
+            )
         group = self._new_group(request["id"], member.limits)
         uid = self._take_uid()
         ours, theirs = _wire.socket_pair()
@@ -275,6 +294,7 @@ class Mason:
         theirs.close()
         _close([fd for _, fd in mounts])
         yield from self._settle_in(message, ours, member.family, uid, group, member.limits)
+        self._members[request["id"]].rooted = member.rooted
 
     def _settle_in(
         self,
@@ -309,7 +329,8 @@ class Mason:
         family.members.discard(member.id)
         if family.members:
             ours, theirs = _wire.socket_pair()
-            self._fork_into(family.namespace, lambda: _spawn.kill_user(member.uid, theirs))
+            kill = _spawn.kill_users if member.rooted else _spawn.kill_user
+            self._fork_into(family.namespace, lambda: kill(member.uid, theirs))
             theirs.close()
             yield ours
             ours.close()
@@ -352,14 +373,53 @@ class Mason:
     def _exec(self, member: Member, message: _wire.Message) -> Waiting:
         fields, fds = message.fields, message.fds
         placement = self._placement(member)
+        if fields["user"] not in (None, "agent"):
+            yield from self._exec_as_user(member, message, placement)
+            return
         pid = self._fork_into(
             member.family.namespace,
             lambda: _spawn.become_command(self._world, placement, fields, fds),
         )
         member.lanes.add(pid)
         self._reply(fields, pid=pid)
-        return
-        yield
+
+    def _exec_as_user(self, member: Member, message: _wire.Message, placement: _spawn.Placement) -> Waiting:
+        if self._world.single_user:
+            raise RequestError("other users inside need a range of user ids: " + self._world.note, "EPERM")
+        if not member.rooted:
+            yield from self._give_root_its_files(member)
+        ours, theirs = _wire.socket_pair()
+        pid = self._fork_into(
+            member.family.namespace,
+            lambda: _spawn.become_user_command(self._world, placement, message.fields, message.fds, theirs),
+        )
+        theirs.close()
+        member.lanes.add(pid)
+        with ours:
+            if (yield ours) is None:
+                raise RequestError("the command did not start")
+            for kind in ("uid_map", "gid_map"):
+                with open(f"/proc/{pid}/{kind}", "w", encoding="utf-8") as file:
+                    file.write(_confine.id_map(member.uid))
+            _wire.send(ours, {"mapped": True})
+        self._reply(message.fields, pid=pid)
+
+    def _give_root_its_files(self, member: Member) -> Waiting:
+        ours, theirs = _wire.socket_pair()
+
+        def child() -> None:
+            _spawn.tell_outcome(
+                theirs, lambda: _spawn.give_root_its_files(member.uid, member.namespaces, member.group)
+            )
+
+        if os.fork() == 0:
+            _spawn.run_child(child)
+        theirs.close()
+        outcome = yield ours
+        ours.close()
+        if outcome is None or "error" in outcome.fields:
+            raise RequestError(outcome.fields["error"] if outcome else "preparing root inside failed")
+        member.rooted = True
 
     def _start_zygote(self) -> None:
         ours, theirs = _wire.socket_pair()
@@ -403,7 +463,9 @@ class Mason:
             _wire.send(sock, fields)
             sock.close()
 
-    def _ask_zygote(self, fields: _wire.Fields, fds: list[int]) -> Generator[socket.socket, Any, _wire.Fields]:
+    def _ask_zygote(
+        self, fields: _wire.Fields, fds: list[int]
+    ) -> Generator[socket.socket, Any, _wire.Fields]:
         if self._zygote is None:
             self._start_zygote()
         assert self._zygote is not None
@@ -413,7 +475,9 @@ class Mason:
         answer = yield ours
         ours.close()
         if answer is None or "error" in answer.fields:
-            raise RequestError(answer.fields["error"] if answer else "the interpreter's template process died")
+            raise RequestError(
+                answer.fields["error"] if answer else "the interpreter's template process died"
+            )
         return answer.fields
 
     def _warm(self, message: _wire.Message) -> Waiting:
@@ -479,7 +543,7 @@ class Mason:
     def _processes_of(self, member: Member) -> dict[int, _processes.ProcessInfo]:
         pids = _cgroups.processes(member.group)
         if pids is None:
-            pids = _processes.inside(member.family.namespace, member.uid)
+            pids = _processes.inside(member.family.namespace, range(member.uid, member.uid + _confine.IDS))
         infos = (_processes.read_process(pid) for pid in pids if pid != member.family.init)
         return {info.pid: info for info in infos if info is not None}
 
@@ -521,7 +585,9 @@ class Mason:
         yield
 
     def _pack(self, member: Member, message: _wire.Message) -> Waiting:
-        yield from self._tar(member, message, lambda out: _copy.pack(member.files, _rooms.SAVED_FOLDERS, out), "wb")
+        yield from self._tar(
+            member, message, lambda out: _copy.pack(member.files, _rooms.SAVED_FOLDERS, out), "wb"
+        )
 
     def _check_archive(self, member: Member, message: _wire.Message) -> Waiting:
         yield from self._tar(member, message, lambda source: _copy.check(_rooms.SAVED_FOLDERS, source), "rb")
@@ -564,7 +630,9 @@ class Mason:
             message.fields,
             oom=_cgroups.counter(group.oom, "oom_kill"),
             pids=_cgroups.counter(group.pids_events, "max"),
-            memory=_cgroups.number(group.memory) if group.memory >= 0 else _processes.memory_of(list(processes)),
+            memory=_cgroups.number(group.memory)
+            if group.memory >= 0
+            else _processes.memory_of(list(processes)),
             processes=len(processes),
             others=[info.name for pid, info in processes.items() if pid not in member.lanes],
             cpu=sum(info.cpu_ticks for info in processes.values()) / tick,

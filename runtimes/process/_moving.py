@@ -23,7 +23,14 @@ _FORKS_WELL = ("duckdb", "pyarrow")
 _NEW_FLAGS = os.O_CREAT | os.O_EXCL | os.O_TRUNC | os.O_NOFOLLOW
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.mmap.restype = ctypes.c_void_p
-_libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
+_libc.mmap.argtypes = [
+    ctypes.c_void_p,
+    ctypes.c_size_t,
+    ctypes.c_int,
+    ctypes.c_int,
+    ctypes.c_int,
+    ctypes.c_long,
+]
 
 
 class _OpenFile(NamedTuple):
@@ -134,7 +141,13 @@ def _reopen(file: _OpenFile, null: int) -> str:
         new = _open_again(file)
         if new < 0:
             new = _copy_unnamed(file)
-    elif stat.S_ISDIR(file.mode) or file.path in ("/dev/null", "/dev/zero", "/dev/urandom", "/dev/random", "/dev/full"):
+    elif stat.S_ISDIR(file.mode) or file.path in (
+        "/dev/null",
+        "/dev/zero",
+        "/dev/urandom",
+        "/dev/random",
+        "/dev/full",
+    ):
         new = _open_again(file)
     line = ""
     if new < 0:
@@ -194,7 +207,9 @@ def _shared_mappings() -> list[tuple[int, int, int, int, str]]:
             if match:
                 start, end, offset = int(match[1], 16), int(match[2], 16), int(match[6], 16)
                 bits = (mmap.PROT_READ, mmap.PROT_WRITE, mmap.PROT_EXEC)
-                protection = sum(bit for bit, letter in zip(bits, match.group(3, 4, 5), strict=True) if letter != "-")
+                protection = sum(
+                    bit for bit, letter in zip(bits, match.group(3, 4, 5), strict=True) if letter != "-"
+                )
                 found.append((start, end - start, protection, offset, match[8]))
     return found
 

@@ -22,7 +22,9 @@ def _read(path: str) -> str:
 def missing() -> list[str]:
     """What stands in the way, as far as can be seen without trying; empty if nothing does."""
     if sys.platform != "linux":
-        return [f"sandboxes are made of Linux namespaces, and this is {platform.system()}: use a Linux machine or container"]
+        return [
+            f"sandboxes are made of Linux namespaces, and this is {platform.system()}: use a Linux machine or container"
+        ]
     found: list[str] = []
     release = tuple(int(part) for part in platform.release().split("-")[0].split(".")[:2] if part.isdigit())
     if release < _OLDEST_KERNEL:

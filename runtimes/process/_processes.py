@@ -1,6 +1,7 @@
 """Reading `/proc`: who runs, as whom, since when, born of whom."""
 
 import os
+from collections.abc import Container
 from typing import NamedTuple
 
 
@@ -42,14 +43,14 @@ def read_process(pid: int) -> ProcessInfo | None:
     )
 
 
-def inside(namespace: int, uid: int) -> list[int]:
-    """The pids of all processes of one user in one pid namespace."""
+def inside(namespace: int, uids: Container[int]) -> list[int]:
+    """The pids of all processes of some users in one pid namespace."""
     wanted = os.fstat(namespace).st_ino
     found: list[int] = []
     for name in os.listdir("/proc"):
         if name.isdigit():
             try:
-                if os.stat(f"/proc/{name}/ns/pid").st_ino == wanted and _real_uid(int(name)) == uid:
+                if os.stat(f"/proc/{name}/ns/pid").st_ino == wanted and _real_uid(int(name)) in uids:
                     found.append(int(name))
             except OSError:
                 continue

@@ -57,8 +57,12 @@ class PythonLane(Lane):
             stdout=stdout,
             stderr=stderr,
             value=_text(answer["value"]),
-            error=None if error is None else PythonError(*(_text(error[k]) or "" for k in ("type", "message", "traceback"))),
-            displays=tuple(Display(str(one["mime"]), base64.b64decode(one["data"])) for one in answer["displays"]),
+            error=None
+            if error is None
+            else PythonError(*(_text(error[k]) or "" for k in ("type", "message", "traceback"))),
+            displays=tuple(
+                Display(str(one["mime"]), base64.b64decode(one["data"])) for one in answer["displays"]
+            ),
             cwd=_text(answer["cwd"]) or "",
         )
 

@@ -7,7 +7,7 @@ that `_base.assemble` made.
 import os
 from dataclasses import dataclass
 
-from runtimes.process import _copy, _wire
+from runtimes.process import _confine, _copy, _wire
 from runtimes.process import _syscalls as sc
 
 SAVED_FOLDERS = ("upper", "shm")
@@ -58,7 +58,9 @@ def build(plan: RoomPlan, source: tuple[int, int] | None, mounts: list[tuple[str
     for number, place in enumerate(plan.trees):
         sc.attach_mount(sc.clone_mount(f"/trees/{number}"), "/r" + place)
     sc.attach_mount(sc.clone_mount("/dev"), "/r/dev")
-    pts = sc.new_mount("devpts", sc.MOUNT_ATTR_NOSUID | sc.MOUNT_ATTR_NOEXEC, newinstance=True, ptmxmode="0666", mode="0620")
+    pts = sc.new_mount(
+        "devpts", sc.MOUNT_ATTR_NOSUID | sc.MOUNT_ATTR_NOEXEC, newinstance=True, ptmxmode="0666", mode="0620"
+    )
     sc.attach_mount(pts, "/r/dev/pts")
     sc.attach_mount(sc.clone_mount("/stage/shm", recursive=False), "/r/dev/shm")
     sc.attach_mount(proc, "/r/proc")
@@ -95,7 +97,7 @@ def _make_files(plan: RoomPlan, source: tuple[int, int] | None) -> int:
     if source is not None:
         for folder in SAVED_FOLDERS:
             os.mkdir(f"/stage/{folder}")
-            _copy_folder(source[0], folder, files, {source[1]: plan.uid})
+            _copy_folder(source[0], folder, files, {source[1] + n: plan.uid + n for n in range(_confine.IDS)})
     else:
         os.mkdir("/stage/shm")
         os.makedirs(f"/stage/{_HOME}", 0o755)
@@ -103,7 +105,7 @@ def _make_files(plan: RoomPlan, source: tuple[int, int] | None) -> int:
         os.chmod(f"/stage/{_HOME}", 0o700)
     os.chmod("/stage/shm", 0o1777)
     if plan.shown_uid == plan.uid:
-        _write_accounts(plan.uid)
+        _write_accounts(plan.uid, source is not None)
     return files
 
 
@@ -116,20 +118,26 @@ def _copy_folder(source: int, folder: str, target: int, uids: dict[int, int]) ->
     os.close(outer)
 
 
-def _write_accounts(uid: int) -> None:
+def _write_accounts(uid: int, copied: bool) -> None:
+    """Name the inhabitant in the room's own account files; users made in the room that was copied stay."""
     os.makedirs("/stage/upper/etc", 0o755, exist_ok=True)
     for name, line in (
         ("passwd", f"agent:x:{uid}:{uid}::/home/agent:/bin/bash\n"),
         ("group", f"agent:x:{uid}:\n"),
     ):
-        with open(f"/skeleton/etc/{name}", encoding="utf-8") as shared:
-            others = [text for text in shared if not text.startswith("agent:")]
-        with open(f"/stage/upper/etc/{name}", "w", encoding="utf-8") as file:
+        path = f"/stage/upper/etc/{name}"
+        with open(
+            path if copied else f"/skeleton/etc/{name}", encoding="utf-8", errors="surrogateescape"
+        ) as known:
+            others = [text for text in known if not text.startswith("agent:")]
+        with open(path, "w", encoding="utf-8", errors="surrogateescape") as file:
             file.writelines([*others, line])
 
 
 def _move_in() -> list[int]:
-    namespaces = [os.open(f"/proc/self/ns/{kind}", os.O_RDONLY | os.O_CLOEXEC) for kind in ("mnt", "net", "ipc", "uts")]
+    namespaces = [
+        os.open(f"/proc/self/ns/{kind}", os.O_RDONLY | os.O_CLOEXEC) for kind in ("mnt", "net", "ipc", "uts")
+    ]
     sc.unmount("/stage")
     sc.unmount("/proc")
     root = os.open("/r", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)

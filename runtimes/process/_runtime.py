@@ -114,7 +114,9 @@ def _capabilities(facts: dict[str, Any]) -> Capabilities:
     if not facts["landlock"]:
         notes.append("no Landlock: the kernel is older than 5.13 or was built without it")
     if not facts["grouped"]:
-        notes.append("no cgroups may be made: memory is limited by process; run as root or under a delegated systemd unit")
+        notes.append(
+            "no cgroups may be made: memory is limited by process; run as root or under a delegated systemd unit"
+        )
     live = not facts["single_user"]
     return Capabilities(
         fork="live" if live else "none",

@@ -284,7 +284,9 @@ _SEND = 0xC0000000 | 24 << 16 | 0x21 << 8 | 1
 _VALID = 0x40000000 | 8 << 16 | 0x21 << 8 | 2
 _ADD_FD = 0x40000000 | 24 << 16 | 0x21 << 8 | 3
 _NAMES: Final = {
-    numbers[list(_ARCHITECTURES).index(platform.machine()) if platform.machine() in _ARCHITECTURES else 0]: name
+    numbers[
+        list(_ARCHITECTURES).index(platform.machine()) if platform.machine() in _ARCHITECTURES else 0
+    ]: name
     for name, numbers in _GATED.items()
 }
 

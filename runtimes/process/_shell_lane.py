@@ -57,7 +57,11 @@ class ShellLane(Lane):
     def _result(self, answer: list[bytes], outcome: Outcome, stdout: str, stderr: str) -> RunResult:
         status, cwd = answer
         return RunResult(
-            outcome=outcome, stdout=stdout, stderr=stderr, exit_code=int(status), cwd=cwd.decode("utf-8", "replace")
+            outcome=outcome,
+            stdout=stdout,
+            stderr=stderr,
+            exit_code=int(status),
+            cwd=cwd.decode("utf-8", "replace"),
         )
 
     def send_input(self, data: bytes) -> None:
@@ -105,4 +109,3 @@ class ShellLane(Lane):
         if self._stdin >= 0:
             os.close(self._stdin)
             self._stdin = -1
-

@@ -40,6 +40,8 @@ class World:
     """The mason's own mount, net, ipc and uts namespaces."""
     shell_driver: str
     """The shell session's program."""
+    note: str
+    """What is missing for a range of ids, and how to get it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,14 +115,32 @@ def sleep_as_init(world: World) -> NoReturn:
         _libc.pause()
 
 
-def kill_user(uid: int, done: socket.socket) -> NoReturn:
-    """Kill every process of one user in this pid namespace, at once, as that user."""
+def kill_users(uid: int, done: socket.socket) -> NoReturn:
+    """Kill every process of one block of ids in this pid namespace, as each of them in turn."""
+    for offset in range(_confine.IDS):
+        child = os.fork()
+        if child == 0:
+            _kill_all_of(uid + offset)
+        os.waitpid(child, 0)
+    _wire.send(done, {"done": True})
+    os._exit(0)
+
+
+def _kill_all_of(uid: int) -> NoReturn:
     os.setgroups([])
     os.setresgid(uid, uid, uid)
     os.setresuid(uid, uid, uid)
     # One call is enough: the kernel lets no process fork past a kill that is on its way.
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.kill(-1, signal.SIGKILL)
+    os._exit(0)
+
+
+def kill_user(uid: int, done: socket.socket) -> NoReturn:
+    """Kill every process of one user in this pid namespace, at once, as that user."""
+    if os.fork() == 0:
+        _kill_all_of(uid)
+    os.wait()
     _wire.send(done, {"done": True})
     os._exit(0)
 
@@ -150,10 +170,62 @@ def become_shell(world: World, placement: Placement, env: dict[str, str], fds: l
 def become_command(world: World, placement: Placement, request: dict[str, Any], fds: list[int]) -> NoReturn:
     """Become the keeper of one command: run it, then end all that it left. `fds`: stdin, stdout, stderr."""
     _confine.take_standard_streams(*fds)
-    os.closerange(200, 200)
     place(world, placement)
+    _keep_command(request)
+
+
+def become_user_command(
+    world: World, placement: Placement, request: dict[str, Any], fds: list[int], mapper: socket.socket
+) -> NoReturn:
+    """The same, as another user inside: in a user namespace that maps the sandbox's own block of ids only."""
+    _confine.take_standard_streams(*fds)
+    _cgroups.attach(placement.group)
+    _confine.join(placement.namespaces)
+    sc.unshare(sc.CLONE_NEWUSER)
+    _wire.send(mapper, {"unshared": True})
+    if _wire.receive(mapper) is None:
+        os._exit(1)
+    _confine.enter_root()
+    os.setsid()
+    _confine.set_limits(placement.rlimits)
+    try:
+        uid, gid, home, shell = _look_up(request["user"])
+    except (OSError, KeyError, ValueError):
+        print(f"no user {request['user']!r} inside", file=sys.stderr, flush=True)
+        os._exit(126)
+    _confine.become_user(uid, gid)
+    path = request["env"].get("PATH", os.defpath) + ":/usr/local/sbin:/usr/sbin:/sbin"
+    request["env"].update(PATH=path, USER=request["user"], LOGNAME=request["user"], HOME=home, SHELL=shell)
+    _confine.settle()
+    _confine.lock(world.locks)
+    _keep_command(request)
+
+
+def _look_up(name: str) -> tuple[int, int, str, str]:
+    with open("/etc/passwd", encoding="utf-8") as file:
+        for line in file:
+            fields = line.rstrip("\n").split(":")
+            if fields[0] == name or fields[2] == name:
+                return int(fields[2]), int(fields[3]), fields[5], fields[6]
+    raise KeyError(name)
+
+
+def give_root_its_files(uid: int, namespaces: list[int], group: _cgroups.Group) -> None:
+    """Make root inside the owner of what a root owns: once, before its first command."""
+    _cgroups.attach(group)
+    _confine.join(namespaces)
+    root = uid + _confine.IDS - 1
+    for top in ("etc", "home", "mnt", "opt", "root", "run", "srv", "tmp", "var", ""):
+        path = f"{_confine.ROOM}/{top}"
+        for folder, _, files in os.walk(path) if top else [(path, [], [])]:
+            for one in (folder, *(os.path.join(folder, name) for name in files)):
+                if os.lstat(one).st_uid == 0:
+                    os.lchown(one, root, root)
+
+
+def _keep_command(request: dict[str, Any]) -> NoReturn:
     _confine.close_from(3)
-    sc.prctl(36, 1)
+    sc.prctl(sc.PR_SET_CHILD_SUBREAPER, 1)
     child = os.fork()
     if child == 0:
         _run_command(request)
@@ -167,7 +239,7 @@ def _run_command(request: dict[str, Any]) -> NoReturn:
     os.setsid()
     argv = cast("list[str]", request["argv"])
     try:
-        os.chdir(request["cwd"])
+        os.chdir(request["cwd"] or request["env"]["HOME"])
         os.execvpe(argv[0], argv, request["env"])
     except OSError as error:
         print(f"{argv[0]}: {error.strerror}", file=sys.stderr, flush=True)

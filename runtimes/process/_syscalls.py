@@ -27,6 +27,7 @@ PR_SET_DUMPABLE: Final = 4
 PR_SET_KEEPCAPS: Final = 8
 PR_SET_NAME: Final = 15
 PR_CAPBSET_DROP: Final = 24
+PR_SET_CHILD_SUBREAPER: Final = 36
 PR_SET_NO_NEW_PRIVS: Final = 38
 PR_CAP_AMBIENT: Final = 47
 PR_CAP_AMBIENT_CLEAR_ALL: Final = 4
@@ -138,10 +139,17 @@ def capset(*, effective: int, permitted: int, inheritable: int = 0) -> None:
     syscall("capset", SYS["capset"], header, data)
 
 
+def drop_bounding(capability: int) -> None:
+    """Take one capability out of the bounding set; nothing executed later can gain it."""
+    _libc.prctl(
+        PR_CAPBSET_DROP, ctypes.c_ulong(capability), ctypes.c_ulong(0), ctypes.c_ulong(0), ctypes.c_ulong(0)
+    )
+
+
 def drop_bounding_set() -> None:
-    """Empty the capability bounding set: nothing executed later can gain any."""
+    """Empty the capability bounding set."""
     for capability in range(CAP_LAST + 1):
-        _libc.prctl(PR_CAPBSET_DROP, ctypes.c_ulong(capability), ctypes.c_ulong(0), ctypes.c_ulong(0), ctypes.c_ulong(0))
+        drop_bounding(capability)
 
 
 def set_filesystem_ids(uid: int, gid: int) -> None:
@@ -152,7 +160,9 @@ def set_filesystem_ids(uid: int, gid: int) -> None:
 
 def mount_private() -> None:
     """Cut the mount namespace's propagation in both directions."""
-    _check(_libc.mount(b"none", b"/", None, ctypes.c_ulong(MS_REC | MS_PRIVATE), None), "mount --make-rprivate /")
+    _check(
+        _libc.mount(b"none", b"/", None, ctypes.c_ulong(MS_REC | MS_PRIVATE), None), "mount --make-rprivate /"
+    )
 
 
 def unmount(path: str) -> None:

@@ -14,7 +14,18 @@ import sys
 from collections.abc import Callable
 from typing import Any, NoReturn
 
-from runtimes.process import _base, _cgroups, _confine, _idmap, _landlock, _leftovers, _mason, _seccomp, _spawn, _wire
+from runtimes.process import (
+    _base,
+    _cgroups,
+    _confine,
+    _idmap,
+    _landlock,
+    _leftovers,
+    _mason,
+    _seccomp,
+    _spawn,
+    _wire,
+)
 from runtimes.process import _syscalls as sc
 
 
@@ -56,7 +67,9 @@ class _Porter:
                 os.close(fd)
 
 
-def _start(server: socket.socket, alive: int, settings: dict[str, Any]) -> tuple[int, socket.socket, socket.socket]:
+def _start(
+    server: socket.socket, alive: int, settings: dict[str, Any]
+) -> tuple[int, socket.socket, socket.socket]:
     """Start porter and mason. Returns the mason's pid and the sockets to the porter and the mason."""
     idmap = _idmap.plan(os.path.dirname(settings["folder"]))
     to_porter, porter_end = _wire.socket_pair()
@@ -148,14 +161,25 @@ def _become_mason(
         sc.unmount("/old")
         anchor = os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         locks = _confine.Locks(
-            _seccomp.build_filter(gated=False), _seccomp.build_filter(gated=True), _landlock.make_ruleset(anchor)
+            _seccomp.build_filter(gated=False),
+            _seccomp.build_filter(gated=True),
+            _landlock.make_ruleset(anchor),
         )
         os.close(anchor)
-        own = [os.open(f"/proc/self/ns/{kind}", os.O_RDONLY | os.O_CLOEXEC) for kind in ("mnt", "net", "ipc", "uts")]
+        own = [
+            os.open(f"/proc/self/ns/{kind}", os.O_RDONLY | os.O_CLOEXEC)
+            for kind in ("mnt", "net", "ipc", "uts")
+        ]
     except OSError as error:
         _fail(server, error, "can't isolate")
     world = _spawn.World(
-        idmap.single_user, tuple(places), tuple(settings["preload"]), locks, own, settings["shell_driver"]
+        idmap.single_user,
+        tuple(places),
+        tuple(settings["preload"]),
+        locks,
+        own,
+        settings["shell_driver"],
+        idmap.note,
     )
     _wire.send(
         server,
@@ -174,7 +198,12 @@ class Warden:
     """Serves the mason's requests until the server or the mason is gone."""
 
     def __init__(
-        self, mason: int, porter: socket.socket, sock: socket.socket, alive: int, hierarchies: _cgroups.Hierarchies
+        self,
+        mason: int,
+        porter: socket.socket,
+        sock: socket.socket,
+        alive: int,
+        hierarchies: _cgroups.Hierarchies,
     ) -> None:
         self._mason = mason
         self._alive = alive
