@@ -9,7 +9,7 @@ import anyio
 
 from agentflow.errors import AgentFlowError, ConfigurationError
 from agentflow.settings import load_settings
-from agentflow.telemetry import configure_logging
+from agentflow.telemetry import Level, configure_logging
 from mcp_servers._registry import BACKENDS
 from mcp_servers._serve import serve
 from mcp_servers._settings import ServerSettings
@@ -22,16 +22,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = _parser().parse_args(arguments)
     try:
         settings = load_settings(ServerSettings, given.config, _overrides(given))
-        configure_logging(settings.log_level)
-        # They speak of what only matters to themselves, and name connections, which are nobody else's business.
-        for chatty in ("mcp", "uvicorn"):
-            logging.getLogger(chatty).setLevel(logging.WARNING)
+        _set_up_logging(settings.log_level)
         anyio.run(serve, settings, _wants_http(given, settings))
     except ConfigurationError as error:
         return _complain(error, 2)
     except AgentFlowError as error:
         return _complain(error, 1)
     return 0
+
+
+def _set_up_logging(level: Level) -> None:
+    """Our own words at the level asked for; of others only what may need a hand.
+
+    What libraries say below that matters to themselves, and holds names of connections and whole messages.
+    """
+    configure_logging(Level.WARNING)
+    for package in ("agentflow", "mcp_servers", "runtimes"):
+        logging.getLogger(package).setLevel(level.name)
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -4,6 +4,7 @@ Not the SDK's own transport: that one reads in a thread which can't be cancelled
 the client's next line, it leaves a malformed line unanswered, and it reads lines of any length.
 """
 
+import json
 import os
 import sys
 import threading
@@ -133,7 +134,10 @@ def _parse(line: bytes) -> types.JSONRPCMessage:
         return _error(types.INVALID_REQUEST, f"Message too large: the limit is {MAX_LINE} bytes")
     text = line.decode(errors="replace")
     try:
-        return types.jsonrpc_message_adapter.validate_json(text, by_name=False)
+        message = types.jsonrpc_message_adapter.validate_json(text, by_name=False)
+        if isinstance(message, types.JSONRPCNotification) and "id" in json.loads(text):
+            return _error(types.INVALID_REQUEST, "Invalid request: the id must be a string or an integer")
+        return message
     except ValidationError as error:
         malformed = any(detail["type"] == "json_invalid" for detail in error.errors())
         code, what = (

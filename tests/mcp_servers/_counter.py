@@ -1,5 +1,6 @@
 """A backend that needs no runtime: a counter for each session, and tools that behave in every way a tool can."""
 
+import sys
 from collections.abc import Mapping
 from typing import Annotated
 
@@ -136,3 +137,18 @@ class Counter(Backend):
     async def broken_text(self) -> dict[str, object]:
         """Return what JSON on a wire can't carry."""
         return {"text": "lone \ud800", "number": float("nan"), "list": ["\udfff"]}
+
+
+class Noisy(Backend):
+    """Prints where it must not."""
+
+    name = "noisy"
+    description = "Prints."
+
+    @tool(read_only=True)
+    async def shout(self) -> dict[str, object]:
+        """Print, let a child print, and read what there is to read."""
+        print("noise")  # noqa: T201  # that is the point
+        child = await anyio.run_process(["sh", "-c", "echo noise; cat"], stdin=None, stdout=None, stderr=None)
+        assert child.returncode == 0
+        return {"read": sys.stdin.read()}

@@ -1,0 +1,86 @@
+"""Each backend served alone, to any MCP client, over pipes to a real process."""
+
+import sys
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+
+import anyio
+import mcp_types as types
+import pytest
+from mcp import Client, StdioServerParameters
+from mcp.client.stdio import stdio_client
+
+from tests.mcp_servers._program import ROOT
+
+
+@asynccontextmanager
+async def client_of(*backends: str) -> AsyncGenerator[Client]:
+    server = StdioServerParameters(command=sys.executable, args=["-m", "mcp_servers", *backends], cwd=ROOT)
+    with anyio.fail_after(60):
+        async with Client(stdio_client(server)) as client:
+            yield client
+
+
+@pytest.mark.promise("backends:alone")
+@pytest.mark.parametrize("backend", ["bash", "code", "files"])
+async def test_a_server_of_one_backend_has_its_tools_and_those_of_sessions(backend: str) -> None:
+    async with client_of(backend) as client:
+        listed = (await client.list_tools()).tools
+        assert {tool.name.partition("_")[0] for tool in listed} == {backend, "session"}
+        for tool in listed:
+            assert tool.description
+            assert tool.output_schema
+            hints = tool.annotations
+            assert hints is not None
+            assert None not in (hints.read_only_hint, hints.destructive_hint, hints.idempotent_hint)
+
+
+async def test_bash_alone_keeps_the_shell_of_the_connection() -> None:
+    async with client_of("bash") as client:
+        await client.call_tool("bash_run", {"command": "cd /tmp; x=ä"})
+        result = await client.call_tool("bash_run", {"command": "pwd; echo $x"})
+        assert result.structured_content is not None
+        assert result.structured_content["stdout"] == "/tmp\nä\n"
+
+
+@pytest.mark.promise("backends:content")
+async def test_plots_are_image_content_and_long_output_is_a_resource() -> None:
+    async with client_of("code") as client:
+        code = "import matplotlib.pyplot as plt\nplt.plot([1, 2])\nprint('x' * 100_000)"
+        result = await client.call_tool("code_run", {"code": code})
+        assert not result.is_error, result
+        assert [part.mime_type for part in result.content if isinstance(part, types.ImageContent)] == [
+            "image/png"
+        ]
+        links = [part for part in result.content if isinstance(part, types.ResourceLink)]
+        assert [link.name for link in links] == ["stdout.txt"]
+        (whole,) = (await client.read_resource(str(links[0].uri))).contents
+        assert isinstance(whole, types.TextResourceContents)
+        assert whole.text == "x" * 100_000 + "\n"
+
+
+async def test_a_failure_says_its_kind_over_the_protocol() -> None:
+    async with client_of("files") as client:
+        result = await client.call_tool("files_read", {"path": "nowhere"})
+        assert result.is_error
+        assert "not_found" in str(result.structured_content or result.content)
+
+
+@pytest.mark.promise("backends:one-workspace")
+async def test_together_they_share_a_workspace_and_a_fork_of_it() -> None:
+    async with client_of("bash", "code", "files") as client:
+        session = (await client.call_tool("session_start", {})).structured_content
+        assert session is not None
+        mine = {"session": session["session"]}
+        await client.call_tool("files_write", {"path": "f", "content": "1", **mine})
+        await client.call_tool("code_run", {"code": "x = int(open('f').read())", **mine})
+        forked = (await client.call_tool("session_fork", mine)).structured_content
+        assert forked is not None
+        other = {"session": forked["session"]}
+        await client.call_tool("bash_run", {"command": "echo 2 > f", **other})
+        seen = await client.call_tool("code_run", {"code": "x, open('f').read()", **other})
+        assert seen.structured_content is not None
+        assert seen.structured_content["value"] == r"(1, '2\n')"
+        kept = await client.call_tool("bash_run", {"command": "cat f", **mine})
+        assert kept.structured_content is not None
+        assert kept.structured_content["stdout"] == "1"
