@@ -1,0 +1,75 @@
+"""The page on the backends shows the tools as they are. `python -m tests.mcp_servers.test_backends_page` renews it."""
+
+from pathlib import Path
+from typing import cast
+
+import pytest
+from pydantic import BaseModel
+
+from mcp_servers import Backend, Tool
+from mcp_servers.bash import BashBackend, BashSettings
+from mcp_servers.code import CodeBackend, CodeSettings, InstallSettings
+from mcp_servers.files import FilesBackend, FilesSettings
+
+PAGE = Path(__file__).parents[2] / "docs/backends.md"
+TOOLS: list[Backend] = [BashBackend(), CodeBackend(), FilesBackend()]
+SETTINGS: dict[str, type[BaseModel]] = {
+    "bash": BashSettings,
+    "code": CodeSettings,
+    "code.install": InstallSettings,
+    "files": FilesSettings,
+}
+
+
+def tool_table() -> str:
+    """Every tool with its arguments and what it returns."""
+    lines = ["| tool | arguments | returns |", "| --- | --- | --- |"]
+    lines += [
+        f"| `{tool.name}` | {arguments(tool)} | {returned(tool)} |"
+        for backend in TOOLS
+        for tool in backend.tools
+    ]
+    return "\n".join(lines)
+
+
+def arguments(tool: Tool) -> str:
+    required = cast("list[str]", tool.input_schema.get("required", []))
+    properties = cast("dict[str, object]", tool.input_schema["properties"])
+    return ", ".join(f"`{name}`" if name in required else f"`{name}`?" for name in properties)
+
+
+def returned(tool: Tool) -> str:
+    assert tool.output_schema is not None
+    return ", ".join(f"`{name}`" for name in cast("dict[str, object]", tool.output_schema["properties"]))
+
+
+def settings_table() -> str:
+    """Every setting with its default and what it is."""
+    lines = ["| setting | default | what it is |", "| --- | --- | --- |"]
+    for section, model in SETTINGS.items():
+        for name, field in model.model_fields.items():
+            default = "required" if field.is_required() else f"`{field.default}`"
+            lines.append(
+                f"| `{section}.{name}` | {default} | {' '.join((field.description or '').split())} |"
+            )
+    return "\n".join(lines)
+
+
+def with_tables(page: str) -> str:
+    """The page with the tables that belong there."""
+    for name, table in (("tools", tool_table()), ("settings", settings_table())):
+        before, start, rest = page.partition(f"<!-- {name} -->\n")
+        _, end, after = rest.partition(f"<!-- end of {name} -->")
+        assert start and end, f"{PAGE.name} has no place for {name}"
+        page = f"{before}{start}{table}\n{end}{after}"
+    return page
+
+
+@pytest.mark.promise("backends:documented")
+def test_the_page_shows_the_tools_and_settings_as_they_are() -> None:
+    page = PAGE.read_text(encoding="utf-8")
+    assert page == with_tables(page)
+
+
+if __name__ == "__main__":
+    PAGE.write_text(with_tables(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
