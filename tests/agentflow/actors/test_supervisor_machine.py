@@ -65,11 +65,25 @@ class SupervisorMachine(RuleBasedStateMachine):
         strategy=st.sampled_from(Strategy),
         intensity=st.integers(0, 4),
         auto_shutdown=st.sampled_from(AutoShutdown),
+        children=st.lists(
+            st.tuples(IDS, st.sampled_from(Restart), st.booleans()),
+            min_size=2,
+            unique_by=lambda child: child[0],
+        ),
     )
-    def start(self, strategy: Strategy, intensity: int, auto_shutdown: AutoShutdown) -> None:
-        """Start both, without children."""
+    def start(
+        self,
+        strategy: Strategy,
+        intensity: int,
+        auto_shutdown: AutoShutdown,
+        children: list[tuple[str, Restart, bool]],
+    ) -> None:
+        """Start both, with some children."""
         self.reference = ReferenceSupervisor(strategy, intensity, 10.0, auto_shutdown)
+        specs = [self.spec(id, restart, significant) for id, restart, significant in children]
+        self.reference.children = [ReferenceChild(spec) for spec in specs]
         self.supervisor = Supervisor(
+            specs,
             strategy=strategy,
             intensity=intensity,
             period=10.0,
@@ -79,6 +93,11 @@ class SupervisorMachine(RuleBasedStateMachine):
         self.leave = asyncio.Event()
         self.host = self.loop.create_task(self.hold())
         self.settle()
+
+    def spec(self, id: str, restart: Restart, significant: bool) -> ChildSpec:
+        """A spec; significant only where that is allowed."""
+        allowed = restart is not Restart.PERMANENT and self.reference.auto_shutdown is not AutoShutdown.NEVER
+        return self.children.spec(id, restart, significant=significant and allowed)
 
     async def hold(self) -> str:
         """Keep the supervisor alive until the end of the run."""
@@ -115,8 +134,7 @@ class SupervisorMachine(RuleBasedStateMachine):
     @rule(id=IDS, restart=st.sampled_from(Restart), significant=st.booleans())
     def start_child(self, id: str, restart: Restart, significant: bool) -> None:
         """Start one more child."""
-        allowed = restart is not Restart.PERMANENT and self.reference.auto_shutdown is not AutoShutdown.NEVER
-        spec = self.children.spec(id, restart, significant=significant and allowed)
+        spec = self.spec(id, restart, significant)
         answer = self.request(lambda: self.supervisor.start_child(spec))
         assert answer == self.reference.start_child(spec)
 
@@ -191,4 +209,4 @@ class SupervisorMachine(RuleBasedStateMachine):
 class TestSupervisorMachine(SupervisorMachine.TestCase):
     """Run the machine."""
 
-    settings = settings(max_examples=100, stateful_step_count=30, deadline=None)
+    settings = settings(max_examples=200, stateful_step_count=30, deadline=None)

@@ -1,0 +1,239 @@
+"""A process child is a real process, and nothing of it is left when it should be gone. In real time."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import anyio
+import psutil
+import pytest
+
+from agentflow.actors import ChildSpec, Process, ProcessEnded, Restart, StartFailed, Supervisor
+from agentflow.testing import EventRecorder
+
+TREE = "setsid sleep 600 & (sleep 600 & sleep 600) & echo ready; sleep 600"
+"""A command with a child, a grandchild, and one that has left its group and session."""
+
+
+@pytest.fixture(scope="module")
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+def spec(process: Process, restart: Restart = Restart.TEMPORARY, *, shutdown: float = 5.0) -> ChildSpec:
+    return ChildSpec(id="process", start=lambda: process, restart=restart, shutdown=shutdown)
+
+
+def family(pid: int) -> list[psutil.Process]:
+    """A command's keeper and all below it."""
+    keeper = psutil.Process(pid).parent()
+    assert keeper is not None
+    return [keeper, *keeper.children(recursive=True)]
+
+
+class Word:
+    """A pipe for the standard output of a command, to wait for its word instead of for time to pass."""
+
+    def __init__(self) -> None:
+        self._reading, self.writing = os.pipe()
+
+    async def comes(self) -> bytes:
+        """What the command says next."""
+        await anyio.wait_readable(self._reading)
+        return os.read(self._reading, 4096)
+
+    def close(self) -> None:
+        os.close(self._reading)
+        os.close(self.writing)
+
+
+@pytest.fixture
+def word() -> Iterator[Word]:
+    pipe = Word()
+    yield pipe
+    pipe.close()
+
+
+def assert_gone(processes: list[psutil.Process]) -> None:
+    _, alive = psutil.wait_procs(processes, timeout=10)
+    assert not alive
+
+
+@pytest.mark.promise("actors:process:runs")
+async def test_a_process_that_ends_well_is_a_normal_end() -> None:
+    events = EventRecorder()
+    process = Process(["true"])
+    with anyio.fail_after(30):
+        async with Supervisor([spec(process)], observer=events):
+            assert process.pid > 0
+            await events.until_ended("process")
+    assert events.ended() == [("process", "normal")]
+
+
+@pytest.mark.promise("actors:process:crash")
+@pytest.mark.parametrize(("script", "status"), [("exit 3", 3), ("kill -KILL $$", -9), ("kill -TERM $$", -15)])
+async def test_a_bad_status_is_a_crash_that_tells_the_status(script: str, status: int) -> None:
+    events = EventRecorder()
+    with anyio.fail_after(30):
+        async with Supervisor([spec(Process(["sh", "-c", script]))], observer=events):
+            await events.until_ended("process")
+    error = events.reason("process").error
+    assert isinstance(error, ProcessEnded)
+    assert error.status == status
+
+
+@pytest.mark.promise("actors:process:restart")
+async def test_a_killed_process_is_restarted() -> None:
+    events = EventRecorder()
+    child = ChildSpec(id="process", start=lambda: Process(["sleep", "600"]))
+    with anyio.fail_after(30):
+        async with Supervisor([child], observer=events) as supervisor:
+            first = supervisor.child("process", Process).pid
+            os.kill(first, signal.SIGKILL)
+            await events.until_started("process", 2)
+            assert supervisor.child("process", Process).pid != first
+
+
+@pytest.mark.promise("actors:process:unknown-program")
+async def test_a_program_that_is_not_there_is_a_failed_start() -> None:
+    with anyio.fail_after(30), pytest.raises(StartFailed, match="no-such-program can't be run: No such file"):
+        async with Supervisor([spec(Process(["no-such-program"]))]):
+            pytest.fail("it must not start")
+
+
+@pytest.mark.promise("actors:process:stop")
+async def test_a_process_is_asked_to_end_by_a_signal(word: Word) -> None:
+    script = "trap 'echo asked; exit 1' TERM; echo ready; while :; do sleep 0.01; done"
+    events = EventRecorder()
+    process = Process(["sh", "-c", script], stdout=word.writing)
+    with anyio.fail_after(30):
+        async with Supervisor([spec(process)], observer=events):
+            assert await word.comes() == b"ready\n"
+        assert await word.comes() == b"asked\n"
+    assert events.ended() == [("process", "shutdown")]
+
+
+@pytest.mark.promise("actors:process:killed")
+async def test_a_process_that_does_not_end_is_killed_with_everything_it_started(word: Word) -> None:
+    script = "trap '' TERM INT HUP; " + TREE
+    events = EventRecorder()
+    with anyio.fail_after(60):
+        process = Process(["sh", "-c", script], stdout=word.writing)
+        async with Supervisor([spec(process, shutdown=0.2)], observer=events):
+            await word.comes()
+            processes = family(process.pid)
+            assert len(processes) >= 5
+    assert_gone(processes)
+    assert events.ended() == [("process", "killed")]
+
+
+@pytest.mark.promise("actors:process:nothing-left")
+async def test_what_a_process_leaves_behind_is_killed_when_it_ends(tmp_path: Path, word: Word) -> None:
+    go = tmp_path / "go"
+    script = TREE.replace("; sleep 600", f"; until [ -e {go} ]; do sleep 0.01; done")
+    events = EventRecorder()
+    with anyio.fail_after(60):
+        process = Process(["sh", "-c", script], stdout=word.writing)
+        async with Supervisor([spec(process)], observer=events):
+            await word.comes()
+            processes = family(process.pid)
+            assert len(processes) >= 5
+            go.touch()
+            await events.until_ended("process")
+            assert_gone(processes)
+    assert events.ended() == [("process", "normal")]
+
+
+@pytest.mark.promise("actors:process:group")
+async def test_a_signal_reaches_the_whole_group(word: Word) -> None:
+    inner = "trap 'echo inner' USR1; echo ready; while :; do sleep 0.01; done"
+    process = Process(["sh", "-c", f'trap : USR1; sh -c "{inner}" & wait; wait'], stdout=word.writing)
+    with anyio.fail_after(30):
+        async with Supervisor([spec(process)]):
+            assert await word.comes() == b"ready\n"
+            process.send_signal(signal.SIGUSR1)
+            assert await word.comes() == b"inner\n"
+    process.send_signal(signal.SIGUSR1)
+
+
+@pytest.mark.promise("actors:process:ready")
+async def test_a_process_is_ready_when_its_probe_says_so_and_ending_before_is_a_failed_start(
+    word: Word,
+) -> None:
+    heard: list[bytes] = []
+
+    async def probe() -> None:
+        heard.append(await word.comes())
+
+    with anyio.fail_after(30):
+        started = Process(["sh", "-c", "echo ready; sleep 600"], stdout=word.writing, ready=probe)
+        async with Supervisor([spec(started)]):
+            assert heard == [b"ready\n"]
+        with pytest.raises(StartFailed, match="status 4"):
+            async with Supervisor([spec(Process(["sh", "-c", "exit 4"], ready=anyio.sleep_forever))]):
+                pytest.fail("it must not start")
+
+
+OWNER = """
+import anyio, sys
+from agentflow.actors import ChildSpec, Process, Supervisor
+
+async def main():
+    process = Process(["sh", "-c", sys.argv[1]])
+    async with Supervisor([ChildSpec(id="process", start=lambda: process)]):
+        print(process.pid, flush=True)
+        await anyio.sleep_forever()
+
+anyio.run(main)
+"""
+
+
+@pytest.mark.promise("actors:process:owner-killed")
+async def test_everything_is_gone_when_the_owner_is_killed(word: Word) -> None:
+    script = "trap '' TERM INT HUP; " + TREE
+    with anyio.fail_after(60):
+        owner = await anyio.open_process(
+            [sys.executable, "-c", OWNER, script], stdin=subprocess.DEVNULL, stdout=word.writing, stderr=None
+        )
+        async with owner:
+            said = b""
+            while said.count(b"\n") < 2:
+                said += await word.comes()
+            processes = family(next(int(line) for line in said.splitlines() if line != b"ready"))
+            assert len(processes) >= 5
+            owner.kill()
+            await owner.wait()
+        assert_gone(processes)
+
+
+@pytest.mark.promise("actors:process:keeper-killed")
+async def test_the_command_is_gone_when_its_keeper_is_killed() -> None:
+    events = EventRecorder()
+    process = Process(["sleep", "600"])
+    with anyio.fail_after(30):
+        async with Supervisor([spec(process)], observer=events):
+            processes = family(process.pid)
+            processes[0].kill()
+            await events.until_ended("process")
+        assert_gone(processes)
+    assert events.ended() == [("process", "crashed")]
+
+
+@pytest.mark.promise("actors:process:output")
+async def test_output_goes_where_it_is_sent_and_the_environment_is_the_one_given(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    events = EventRecorder()
+    with anyio.fail_after(30), log.open("wb") as sink:
+        process = Process(
+            ["sh", "-c", "echo $WORD; pwd >&2"],
+            env={"WORD": "hello", "PATH": os.environ["PATH"]},
+            cwd=tmp_path,
+            stdout=sink,
+            stderr=sink,
+        )
+        async with Supervisor([spec(process)], observer=events):
+            await events.until_ended("process")
+    assert log.read_text(encoding="utf-8").splitlines() == ["hello", str(tmp_path)]
