@@ -7,7 +7,6 @@ nothing of what comes out of here.
 import json
 import os
 import signal
-import sys
 from types import FrameType
 from typing import Any, NoReturn
 
@@ -48,7 +47,7 @@ class Guest:
         _signal(_SIGINT, self._interrupted)
         self._running = True
         try:
-            result = self._evaluator.run(source, f"<cell {self._count}>")
+            result: dict[str, Any] = self._evaluator.run(source, f"<cell {self._count}>")
         except KeyboardInterrupt:
             result = {
                 "value": None,
@@ -85,7 +84,7 @@ class Guest:
             left_behind += _moving.move(uid, self._control)
         except BaseException as error:
             # The boundary of the copy: it must not go on in its parent's room.
-            print(f"the fork could not move: {error!r}", file=sys.stderr, flush=True)
+            _write(2, f"the fork could not move: {error!r}\n".encode("utf-8", "replace"))
             _exit(71)
         self._send({"ready": True, "left_behind": left_behind})
 

@@ -142,11 +142,3 @@ def _move_in() -> list[int]:
     sc.unmount("/proc")
     root = os.open("/r", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     return [*namespaces, root]
-
-
-def report(sock_fd: int, fds: list[int] | None, error: str = "") -> None:
-    """Tell the mason how building went."""
-    import socket
-
-    with socket.socket(fileno=sock_fd) as sock:
-        _wire.send(sock, {"built": fds is not None, "error": error}, fds or [])

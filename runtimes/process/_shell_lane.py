@@ -3,7 +3,6 @@
 import os
 import signal
 from collections.abc import Mapping
-from typing import Any
 
 from runtimes._protocol import Limits, Outcome, RunResult
 from runtimes.process._client import Client, socket_pair

@@ -9,11 +9,10 @@ import errno
 import os
 import signal
 import socket
-import sys
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, BinaryIO, NoReturn, cast
+from typing import IO, Any, NoReturn, cast
 
 from runtimes.process import _cgroups, _confine, _rooms, _wire
 from runtimes.process import _syscalls as sc
@@ -68,7 +67,7 @@ def rlimits(limits: dict[str, Any], *, grouped: bool) -> dict[str, int | None]:
     }
 
 
-def run_child(body: Callable[[], None], keep: Sequence[int] = ()) -> NoReturn:
+def run_child(body: Callable[[], None]) -> NoReturn:
     """Run a child's body and end the process, whatever happens."""
     try:
         signal.set_wakeup_fd(-1)
@@ -89,9 +88,9 @@ def build_and_tell(
         fds = _rooms.build(plan, source, mounts)
     except OSError as error:
         name = errno.errorcode.get(error.errno or 0, "failed")
-        _wire.send(sock, {"built": False, "error": str(error), "name": name})
+        _wire.send(sock, {"error": str(error), "name": name})
         os._exit(1)
-    _wire.send(sock, {"built": True}, fds)
+    _wire.send(sock, {}, fds)
     for fd in fds:
         os.close(fd)
 
@@ -115,12 +114,12 @@ def sleep_as_init(world: World) -> NoReturn:
         _libc.pause()
 
 
-def kill_users(uid: int, done: socket.socket) -> NoReturn:
-    """Kill every process of one block of ids in this pid namespace, as each of them in turn."""
-    for offset in range(_confine.IDS):
+def kill_users(uids: Iterable[int], done: socket.socket) -> NoReturn:
+    """Kill every process of some users in this pid namespace, as each of them in turn."""
+    for uid in uids:
         child = os.fork()
         if child == 0:
-            _kill_all_of(uid + offset)
+            _kill_all_of(uid)
         os.waitpid(child, 0)
     _wire.send(done, {"done": True})
     os._exit(0)
@@ -133,15 +132,6 @@ def _kill_all_of(uid: int) -> NoReturn:
     # One call is enough: the kernel lets no process fork past a kill that is on its way.
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.kill(-1, signal.SIGKILL)
-    os._exit(0)
-
-
-def kill_user(uid: int, done: socket.socket) -> NoReturn:
-    """Kill every process of one user in this pid namespace, at once, as that user."""
-    if os.fork() == 0:
-        _kill_all_of(uid)
-    os.wait()
-    _wire.send(done, {"done": True})
     os._exit(0)
 
 
@@ -191,7 +181,7 @@ def become_user_command(
     try:
         uid, gid, home, shell = _look_up(request["user"])
     except (OSError, KeyError, ValueError):
-        print(f"no user {request['user']!r} inside", file=sys.stderr, flush=True)
+        os.write(2, f"no user {request['user']!r} inside\n".encode())
         os._exit(126)
     _confine.become_user(uid, gid)
     path = request["env"].get("PATH", os.defpath) + ":/usr/local/sbin:/usr/sbin:/sbin"
@@ -242,7 +232,7 @@ def _run_command(request: dict[str, Any]) -> NoReturn:
         os.chdir(request["cwd"] or request["env"]["HOME"])
         os.execvpe(argv[0], argv, request["env"])
     except OSError as error:
-        print(f"{argv[0]}: {error.strerror}", file=sys.stderr, flush=True)
+        os.write(2, f"{argv[0]}: {error.strerror}\n".encode("utf-8", "replace"))
         os._exit(127 if error.errno == errno.ENOENT else 126)
 
 
@@ -281,7 +271,7 @@ def tell_outcome(sock: socket.socket, body: Callable[[], None]) -> None:
         _wire.send(sock, {"done": True})
 
 
-def with_file(fd: int, mode: str, body: Callable[[Any], None]) -> None:
+def with_file(fd: int, mode: str, body: Callable[[IO[bytes]], None]) -> None:
     """Do something with a descriptor as a file object."""
-    with cast("BinaryIO", os.fdopen(os.dup(fd), mode)) as file:
+    with cast("IO[bytes]", os.fdopen(os.dup(fd), mode)) as file:
         body(file)

@@ -9,9 +9,11 @@ import gc
 import importlib
 import os
 import random
+import select
 import signal
 import socket
 import sys
+from types import FrameType
 from typing import Any, NoReturn
 
 from runtimes.process import _cgroups, _confine, _guest, _rooms, _wire
@@ -31,19 +33,16 @@ _OWN = ("runtimes", "agentflow", "mcp_servers")
 
 
 class _Zygote:
-    def __init__(self, mason: socket.socket, world: World, preload: tuple[str, ...]) -> None:
+    def __init__(self, mason: socket.socket, world: World) -> None:
         self._mason = mason
         self._world = world
-        self._preload = preload
         self._loaded: list[str] | None = None
         self._own_pid_namespace = os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
 
     def serve(self) -> NoReturn:
         wake_read, wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.signal(signal.SIGCHLD, _ignore)
         signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
-        import select
-
         poll = select.poll()
         poll.register(wake_read, select.POLLIN)
         poll.register(self._mason, select.POLLIN)
@@ -90,7 +89,7 @@ class _Zygote:
         if self._loaded is not None:
             return
         self._loaded = []
-        for name in self._preload:
+        for name in self._world.preload:
             with contextlib.suppress(ImportError):
                 importlib.import_module(name)
                 self._loaded.append(name)
@@ -132,6 +131,10 @@ class _Zygote:
         _guest.Guest(_guest.CONTROL_FD).serve()
 
 
+def _ignore(number: int, frame: FrameType | None) -> None:
+    """Nothing: the wake-up descriptor tells."""
+
+
 def _reseed() -> None:
     random.seed()
     numpy_random = sys.modules.get("numpy.random")
@@ -145,11 +148,12 @@ def _forget_own_modules() -> None:
         del sys.modules[name]
 
 
-def main(mason: socket.socket, world: World, plan: _rooms.RoomPlan, preload: tuple[str, ...]) -> NoReturn:
+def main(mason: socket.socket, world: World, plan: _rooms.RoomPlan) -> NoReturn:
     """Serve, as a child of the mason."""
     for fd in _rooms.build(plan, None, []):
         os.close(fd)
     _confine.enter_root()
+    _confine.close_from(3, keep=[fd for fd in (mason.fileno(), world.locks.ruleset) if fd is not None])
     os.environ.update(_SETTINGS, HOME="/home/agent", LANG="C.UTF-8", PATH="/usr/bin:/bin")
     os.chdir("/home/agent")
-    _Zygote(mason, world, preload).serve()
+    _Zygote(mason, world).serve()
