@@ -8,6 +8,7 @@
     ├── RuntimeFailure              a runtime could not do what it was asked
     │   ├── InstanceGone            the instance has ended
     │   └── CannotFork              a live instance can't be copied as it is now
+    ├── ActorError                  between actors, or a supervisor and its children (see `agentflow.actors._errors`)
     └── ToolFailure                 a tool call that failed, with its closed ``kind``
 
 A failed tool call, model call or rollout is data with a typed reason on its node; these exceptions carry that

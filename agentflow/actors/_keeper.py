@@ -2,7 +2,8 @@
 
 Run as a program of its own: `python _keeper.py FD PROGRAM ARGUMENT...`, with only the standard library, in a session
 of its own. `FD` is a socket to the owner: each byte that comes is a signal for the command's process group; its end
-means that the owner is gone, or wants the end now: everything is killed. The keeper adopts orphans (Linux), so that a
+means that the owner is gone, or wants the end now: everything is killed. So it is when the kernel says that the owner
+has died, since a fork of the owner may still hold its end of the line. The keeper adopts orphans (Linux), so that a
 process which left the group is found too. It ends as the command ended.
 """
 
@@ -17,6 +18,7 @@ import sys
 
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
+OWNER_DIED = signal.SIGHUP
 DEFAULTS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE, signal.SIGXFSZ)
 
 
@@ -86,21 +88,23 @@ def do_nothing(number: int, frame: object) -> None:
     """Handle a signal by waking `select` up, which having a handler does."""
 
 
-def watch(leader: int, owner: socket.socket) -> int:
+def watch(leader: int, owner: socket.socket, parent: int) -> int:
     """Pass signals on until the command or the owner ends; gives the command's wait status."""
     wakeup, notify = socket.socketpair()
     wakeup.setblocking(False)
     notify.setblocking(False)
     signal.set_wakeup_fd(notify.fileno())
     signal.signal(signal.SIGCHLD, do_nothing)
+    signal.signal(OWNER_DIED, do_nothing)
+    prctl(PR_SET_PDEATHSIG, OWNER_DIED)
     try:
         while True:
             status = reap(leader)
             if status is not None:
                 return status
             readable, _, _ = select.select([wakeup, owner], [], [])
-            if wakeup in readable:
-                wakeup.recv(4096)
+            if wakeup in readable and OWNER_DIED in wakeup.recv(4096) and os.getppid() != parent:
+                return signal.SIGKILL
             if owner in readable:
                 signals = owner.recv(64)
                 if not signals:
@@ -134,6 +138,7 @@ def end_like(status: int) -> None:
 
 def main() -> None:
     """Keep one command."""
+    parent = os.getppid()
     owner = socket.socket(fileno=int(sys.argv[1]))
     owner.set_inheritable(False)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
@@ -142,7 +147,7 @@ def main() -> None:
     leader, failure = start(sys.argv[2:])
     with contextlib.suppress(OSError):
         owner.send(f"failed {failure}".encode() if failure else f"started {leader}".encode())
-    status = watch(leader, owner)
+    status = watch(leader, owner, parent)
     kill_all(leader)
     end_like(status)
 

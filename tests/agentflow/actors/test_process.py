@@ -14,7 +14,7 @@ import pytest
 from agentflow.actors import ChildSpec, Process, ProcessEnded, Restart, StartFailed, Supervisor
 from agentflow.testing import EventRecorder
 
-TREE = "setsid sleep 600 & (sleep 600 & sleep 600) & echo ready; sleep 600"
+TREE = "setsid sh -c 'echo ready; sleep 600' & (sleep 600 & echo ready; sleep 600) & sleep 600"
 """A command with a child, a grandchild, and one that has left its group and session."""
 
 
@@ -44,6 +44,13 @@ class Word:
         """What the command says next."""
         await anyio.wait_readable(self._reading)
         return os.read(self._reading, 4096)
+
+    async def lines(self, count: int) -> list[bytes]:
+        """So many lines that the command says next."""
+        said = b""
+        while said.count(b"\n") < count:
+            said += await self.comes()
+        return said.splitlines()
 
     def close(self) -> None:
         os.close(self._reading)
@@ -123,7 +130,7 @@ async def test_a_process_that_does_not_end_is_killed_with_everything_it_started(
     with anyio.fail_after(60):
         process = Process(["sh", "-c", script], stdout=word.writing)
         async with Supervisor([spec(process, shutdown=0.2)], observer=events):
-            await word.comes()
+            await word.lines(2)
             processes = family(process.pid)
             assert len(processes) >= 5
     assert_gone(processes)
@@ -133,12 +140,12 @@ async def test_a_process_that_does_not_end_is_killed_with_everything_it_started(
 @pytest.mark.promise("actors:process:nothing-left")
 async def test_what_a_process_leaves_behind_is_killed_when_it_ends(tmp_path: Path, word: Word) -> None:
     go = tmp_path / "go"
-    script = TREE.replace("; sleep 600", f"; until [ -e {go} ]; do sleep 0.01; done")
+    script = TREE.replace("& sleep 600", f"& until [ -e {go} ]; do sleep 0.01; done")
     events = EventRecorder()
     with anyio.fail_after(60):
         process = Process(["sh", "-c", script], stdout=word.writing)
         async with Supervisor([spec(process)], observer=events):
-            await word.comes()
+            await word.lines(2)
             processes = family(process.pid)
             assert len(processes) >= 5
             go.touch()
@@ -178,12 +185,14 @@ async def test_a_process_is_ready_when_its_probe_says_so_and_ending_before_is_a_
 
 
 OWNER = """
-import anyio, sys
+import anyio, os, signal, sys
 from agentflow.actors import ChildSpec, Process, Supervisor
 
 async def main():
     process = Process(["sh", "-c", sys.argv[1]])
     async with Supervisor([ChildSpec(id="process", start=lambda: process)]):
+        if sys.argv[2] == "forked" and not os.fork():
+            signal.pause()
         print(process.pid, flush=True)
         await anyio.sleep_forever()
 
@@ -192,21 +201,29 @@ anyio.run(main)
 
 
 @pytest.mark.promise("actors:process:owner-killed")
-async def test_everything_is_gone_when_the_owner_is_killed(word: Word) -> None:
+@pytest.mark.parametrize("owner_is", ["alone", "forked"])
+async def test_everything_is_gone_when_the_owner_is_killed(word: Word, owner_is: str) -> None:
+    """Also when a fork of the owner lives on, and with it the owner's end of the line."""
     script = "trap '' TERM INT HUP; " + TREE
     with anyio.fail_after(60):
         owner = await anyio.open_process(
-            [sys.executable, "-c", OWNER, script], stdin=subprocess.DEVNULL, stdout=word.writing, stderr=None
+            [sys.executable, "-c", OWNER, script, owner_is],
+            stdin=subprocess.DEVNULL,
+            stdout=word.writing,
+            stderr=None,
         )
         async with owner:
-            said = b""
-            while said.count(b"\n") < 2:
-                said += await word.comes()
-            processes = family(next(int(line) for line in said.splitlines() if line != b"ready"))
+            said = await word.lines(3)
+            processes = family(next(int(line) for line in said if line != b"ready"))
             assert len(processes) >= 5
+            keepers = {process.pid for process in processes}
+            forks = [each for each in psutil.Process(owner.pid).children() if each.pid not in keepers]
             owner.kill()
             await owner.wait()
         assert_gone(processes)
+        assert len(forks) == (owner_is == "forked")
+        for fork in forks:
+            fork.kill()
 
 
 @pytest.mark.promise("actors:process:keeper-killed")
