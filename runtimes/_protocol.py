@@ -10,7 +10,7 @@ Only the standard library is imported here: the programs that build sandboxes im
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Literal, Protocol
+from typing import Literal, Protocol, Self
 
 __all__ = [
     "Capabilities",
@@ -22,8 +22,8 @@ __all__ = [
     "InstanceSpec",
     "Language",
     "Limits",
-    "OutputSink",
     "Outcome",
+    "OutputSink",
     "PythonError",
     "RunResult",
     "Runtime",
@@ -230,7 +230,7 @@ class Snapshot:
 class Stream(Protocol):
     """A running command with live pipes. Leaving its context kills the command and all it started."""
 
-    async def __aenter__(self) -> "Stream": ...
+    async def __aenter__(self) -> Self: ...
     async def __aexit__(self, *exc: object) -> None: ...
     async def send(self, data: bytes) -> None:
         """Write to its standard input."""
@@ -379,7 +379,7 @@ class Instance(Protocol):
 class Runtime(Protocol):
     """A place where instances are made. An async context manager: leaving it ends all of them."""
 
-    async def __aenter__(self) -> "Runtime": ...
+    async def __aenter__(self) -> Self: ...
     async def __aexit__(self, *exc: object) -> None: ...
 
     @property

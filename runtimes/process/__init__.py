@@ -1,6 +1,6 @@
 """Sandboxes made of namespaces: the default runtime. Linux, no daemon, no root needed."""
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from runtimes.process._instance import ProcessInstance
@@ -17,7 +17,7 @@ _HOMES = {
 }
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     # The trusted processes import this package too, and must stay small: nothing is loaded before it is asked for.
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

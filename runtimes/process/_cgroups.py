@@ -191,7 +191,7 @@ def sweep(alive: set[str]) -> None:
         if not root and path is not None:
             parents.append(f"/sys/fs/cgroup/{mount}{path.rstrip('/')}")
     for parent in parents:
-        if parent is None or not os.path.isdir(parent):
+        if not os.path.isdir(parent):
             continue
         for name in os.listdir(parent):
             if name.startswith(_PREFIX) and name.removeprefix(_PREFIX) not in alive:

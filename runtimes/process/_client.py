@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import os
+import resource
 import secrets
 import socket
 import subprocess
@@ -38,19 +39,14 @@ class Client:
 
         :raises IsolationUnavailable: if the isolation can't be had.
         """
+        # Three descriptors a session: the common soft limit of 1024 would end at some 300 of them.
+        hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
         ours, theirs = _wire.socket_pair()
         alive_read, self._alive = os.pipe2(os.O_CLOEXEC)
         folder = os.path.join(_leftovers.parent_folder(), secrets.token_hex(6))
         program = _START.format(root=str(_HERE.parent.parent), fds=f"{theirs.fileno()}, {alive_read}")
-        environment = {"PATH": os.environ.get("PATH", os.defpath), "LANG": "C.UTF-8"}
-        self._process = subprocess.Popen(
-            [sys.executable, "-I", "-c", program],
-            pass_fds=(theirs.fileno(), alive_read),
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            start_new_session=True,
-            cwd="/",
-        )
+        self._process = _start_program(program, (theirs.fileno(), alive_read))
         theirs.close()
         os.close(alive_read)
         _wire.send(
@@ -215,6 +211,18 @@ class Client:
             await asyncio.shield(waiting)
         if not waiting.done():
             await waiting
+
+
+def _start_program(program: str, fds: tuple[int, int]) -> subprocess.Popen[bytes]:
+    """Start an interpreter that inherits nothing but two descriptors and the search path."""
+    return subprocess.Popen(
+        [sys.executable, "-I", "-c", program],
+        pass_fds=fds,
+        env={"PATH": os.environ.get("PATH", os.defpath), "LANG": "C.UTF-8"},
+        stdin=subprocess.DEVNULL,
+        start_new_session=True,
+        cwd="/",
+    )
 
 
 def _discard(future: asyncio.Future[_wire.Message]) -> None:

@@ -6,7 +6,7 @@ import os
 import signal
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import anyio
 
@@ -186,7 +186,7 @@ class ProcessStream:
         assert self._command.pipes is not None
         self._command.pipes.take()
 
-    async def __aenter__(self) -> "ProcessStream":
+    async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *exc: object) -> None:

@@ -4,13 +4,19 @@ import asyncio
 import json
 import socket
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Generic, TypeVar, cast
 
 _MAX_ANSWER = 96 * 1024 * 1024
 _CHUNK = 1 << 18
 
+Answer = TypeVar("Answer")
+PythonAnswer = dict[str, Any]
+"""What a Python session answers."""
+ShellAnswer = list[bytes]
+"""What a shell session answers."""
 
-class Control:
+
+class Control(Generic[Answer]):
     """Sends requests and takes in answers; a subclass knows where an answer ends."""
 
     def __init__(self, sock: socket.socket) -> None:
@@ -18,14 +24,14 @@ class Control:
         self._socket = sock
         self._buffer = bytearray()
         self._outgoing = bytearray()
-        self.on_answer: Callable[[Any], None] | None = None
+        self.on_answer: Callable[[Answer], None] | None = None
         """Called with each whole answer."""
         self.on_close: Callable[[], None] | None = None
         """Called once, when the other end closes or sends what is no answer."""
         self._open = True
         self._loop.add_reader(sock.fileno(), self._readable)
 
-    def _cut(self) -> Any:
+    def _cut(self) -> Answer | None:
         """Take one whole answer off the buffer; `None` if there is none yet.
 
         :raises ValueError: if what came is no answer.
@@ -45,7 +51,7 @@ class Control:
         self._buffer += data
         self._deliver()
 
-    def listen(self, on_answer: Callable[[Any], None], on_close: Callable[[], None]) -> None:
+    def listen(self, on_answer: Callable[[Answer], None], on_close: Callable[[], None]) -> None:
         """Have answers delivered, those included that have come by now."""
         self.on_answer, self.on_close = on_answer, on_close
         self._deliver()
@@ -94,10 +100,10 @@ class Control:
             self.on_close()
 
 
-class PythonControl(Control):
+class PythonControl(Control[PythonAnswer]):
     """Frames of four bytes of length and JSON."""
 
-    def _cut(self) -> Any:
+    def _cut(self) -> PythonAnswer | None:
         if len(self._buffer) < 4:
             return None
         length = int.from_bytes(self._buffer[:4], "big")
@@ -110,7 +116,7 @@ class PythonControl(Control):
         answer = json.loads(body)
         if not isinstance(answer, dict):
             raise ValueError("an answer is an object")
-        return answer
+        return cast("PythonAnswer", answer)
 
     def request(self, fields: dict[str, object]) -> None:
         """Send one request."""
@@ -118,12 +124,12 @@ class PythonControl(Control):
         self.send(len(body).to_bytes(4, "big") + body)
 
 
-class ShellControl(Control):
+class ShellControl(Control[ShellAnswer]):
     """Answers of parts that each end in a NUL; `parts` says how many the next one has."""
 
     parts = 2
 
-    def _cut(self) -> Any:
+    def _cut(self) -> ShellAnswer | None:
         if self._buffer.count(0) < self.parts:
             return None
         *parts, rest = bytes(self._buffer).split(b"\0", self.parts)

@@ -7,7 +7,6 @@ import re
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 import anyio
 
@@ -28,9 +27,9 @@ from runtimes._protocol import (
 from runtimes.process import _workspace
 from runtimes.process._client import Client
 from runtimes.process._command import Command, ProcessStream
-from runtimes.process._lane import Lane
 from runtimes.process._python_lane import PythonLane
 from runtimes.process._shell_lane import ShellLane
+from runtimes.process._wire import Message
 
 Lines = list[str]
 _STOP_DEADLINE = 30.0
@@ -89,7 +88,7 @@ class ProcessInstance:
         """What it was started as."""
         return self._spec
 
-    def _lane(self, language: Language) -> Lane:
+    def _lane(self, language: Language) -> PythonLane | ShellLane:
         return self._python if language == "python" else self._shell
 
     def _check(self) -> None:
@@ -207,9 +206,10 @@ class ProcessInstance:
 
     # -- files ------------------------------------------------------------------------------------------
 
-    async def _file(self, action: str, path: str, **fields: object) -> Any:
+    async def _file(self, action: str, path: str, details: Mapping[str, object] | None = None) -> Message:
         self._check()
-        return await self._client.ask("file", member=self._id, action=action, path=path, **fields)
+        request = {**(details or {}), "action": action, "path": path}
+        return await self._client.ask("file", member=self._id, request=request)
 
     async def read(self, path: str, *, offset: int = 0, length: int | None = None) -> bytes:
         """See `runtimes.Instance.read`."""
@@ -233,11 +233,11 @@ class ProcessInstance:
 
     async def remove(self, path: str, *, recursive: bool = False) -> None:
         """See `runtimes.Instance.remove`."""
-        await self._file("remove", path, recursive=recursive)
+        await self._file("remove", path, {"recursive": recursive})
 
     async def move(self, source: str, destination: str, *, replace: bool = False) -> None:
         """See `runtimes.Instance.move`."""
-        await self._file("move", source, destination=destination, replace=replace)
+        await self._file("move", source, {"destination": destination, "replace": replace})
 
     # -- the whole --------------------------------------------------------------------------------------
 

@@ -9,14 +9,14 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import ClassVar, Generic
 
 import anyio
 
 from agentflow.errors import CannotFork, RuntimeFailure
 from runtimes._protocol import Limits, Outcome, OutputSink, RunResult
 from runtimes.process._client import Client
-from runtimes.process._frames import Control
+from runtimes.process._frames import Answer, Control
 from runtimes.process._output import OutputPipes
 
 GRACE = 0.5
@@ -28,12 +28,12 @@ _START_DEADLINE = 60.0
 
 
 @dataclass(slots=True)
-class Call:
+class Call(Generic[Answer]):
     """One run in progress: ends with an answer, or with a reason to end it."""
 
     started: float
     """When, on the monotonic clock."""
-    answer: asyncio.Future[Any]
+    answer: asyncio.Future[Answer | None]
     """The session's answer; `None` when the session's process ended first."""
     limit: asyncio.Future[Outcome] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
     """Why the run must be ended."""
@@ -44,7 +44,7 @@ class Call:
             self.limit.set_result(outcome)
 
 
-class Lane(ABC):
+class Lane(ABC, Generic[Answer]):
     """What Python and shell sessions have in common."""
 
     language: ClassVar[str]
@@ -53,11 +53,11 @@ class Lane(ABC):
         self._client = client
         self._member = member
         self._limits = limits
-        self._control: Control | None = None
+        self._control: Control[Answer] | None = None
         self._pipes: OutputPipes | None = None
         self._pid = 0
-        self._call: Call | None = None
-        self._early: deque[Any] = deque(maxlen=1)
+        self._call: Call[Answer] | None = None
+        self._early: deque[Answer] = deque(maxlen=1)
         self.lock = asyncio.Lock()
         """Held during a run, and during a fork."""
 
@@ -79,10 +79,10 @@ class Lane(ABC):
         """Make the run give up, leaving the session alive; may be called again."""
 
     @abstractmethod
-    def _result(self, answer: Any, outcome: Outcome, stdout: str, stderr: str) -> RunResult:
+    def _result(self, answer: Answer, outcome: Outcome, stdout: str, stderr: str) -> RunResult:
         """Turn an answer into a result."""
 
-    def _adopt(self, pid: int, control: Control, pipes: OutputPipes) -> None:
+    def _adopt(self, pid: int, control: Control[Answer], pipes: OutputPipes) -> None:
         self._pid = pid
         self._control = control
         self._pipes = pipes
@@ -90,7 +90,7 @@ class Lane(ABC):
         control.listen(self._answered, self._lost)
         pipes.on_overflow = lambda: self._call.end(Outcome.OUTPUT_LIMIT) if self._call else None
 
-    def _answered(self, answer: Any) -> None:
+    def _answered(self, answer: Answer) -> None:
         if self._call is not None and not self._call.answer.done():
             self._call.answer.set_result(answer)
         else:
@@ -122,7 +122,7 @@ class Lane(ABC):
         async with self.lock:
             await self._ensure()
             assert self._pipes is not None
-            call = Call(time.monotonic(), asyncio.get_running_loop().create_future())
+            call = Call[Answer](time.monotonic(), asyncio.get_running_loop().create_future())
             self._call = call
             self._pipes.on_output = on_output
             if self._pipes.overflowed:
@@ -137,10 +137,13 @@ class Lane(ABC):
                 raise
             finally:
                 self._call = None
-                if self._pipes is not None:
-                    self._pipes.on_output = None
+                self._quiet()
 
-    async def _finish(self, call: Call, timeout: float | None) -> Outcome:
+    def _quiet(self) -> None:
+        if self._pipes is not None:
+            self._pipes.on_output = None
+
+    async def _finish(self, call: Call[Answer], timeout: float | None) -> Outcome:
         """Wait for the answer or a limit; after it, either the run or its session is over."""
         watch = None
         if timeout is not None:
@@ -157,7 +160,7 @@ class Lane(ABC):
             return call.limit.result()
         return Outcome.OK if call.answer.result() is not None else Outcome.ENDED
 
-    async def _wait_for_end(self, call: Call) -> None:
+    async def _wait_for_end(self, call: Call[Answer]) -> None:
         ends = {call.answer, call.limit}
         limit = self._limits.cpu_seconds
         if limit is None:
@@ -168,7 +171,7 @@ class Lane(ABC):
             if await cpu_used(self._client, self._member) - before > limit:
                 call.end(Outcome.CPU_LIMIT)
 
-    async def _stop_run(self, call: Call) -> None:
+    async def _stop_run(self, call: Call[Answer]) -> None:
         """End the run's processes, then the run; if it won't give up, the session."""
         deadline = time.monotonic() + GRACE
         while not call.answer.done() and time.monotonic() < deadline:
@@ -182,7 +185,7 @@ class Lane(ABC):
         if self._pipes is not None:
             self._pipes.drain()
 
-    async def _kill_processes(self, call: Call) -> None:
+    async def _kill_processes(self, call: Call[Answer]) -> None:
         with contextlib.suppress(RuntimeFailure, OSError):
             age = time.monotonic() - call.started
             await self._client.ask("kill_run", member=self._member, pid=self._pid, age=age)
@@ -194,14 +197,14 @@ class Lane(ABC):
     async def _kill_session(self) -> None:
         await self._signal(signal.SIGKILL)
 
-    async def _give_up(self, call: Call) -> None:
+    async def _give_up(self, call: Call[Answer]) -> None:
         """The caller is gone: end the run all the same."""
         with anyio.CancelScope(shield=True):
             await self._stop_run(call)
         if self._pipes is not None:
             self._pipes.take()
 
-    async def _collect(self, call: Call, outcome: Outcome) -> RunResult:
+    async def _collect(self, call: Call[Answer], outcome: Outcome) -> RunResult:
         assert self._pipes is not None
         stdout, stderr = (part.decode("utf-8", "replace") for part in self._pipes.take())
         answer = call.answer.result() if call.answer.done() else None
@@ -224,12 +227,12 @@ class Lane(ABC):
         self._call.end(Outcome.INTERRUPTED)
         return True
 
-    async def answer_to(self, send: Callable[[], None], deadline: float) -> Any:
+    async def answer_to(self, send: Callable[[], None], deadline: float) -> Answer:
         """Send a request other than a run and wait for its answer. The caller holds the lock.
 
         :raises CannotFork: if none comes in time, or the session ends.
         """
-        call = Call(time.monotonic(), asyncio.get_running_loop().create_future())
+        call = Call[Answer](time.monotonic(), asyncio.get_running_loop().create_future())
         self._call = call
         try:
             send()
@@ -240,11 +243,12 @@ class Lane(ABC):
             await asyncio.wait({call.answer}, timeout=deadline)
         finally:
             self._call = None
-        if not call.answer.done() or call.answer.result() is None:
+        answer = call.answer.result() if call.answer.done() else None
+        if answer is None:
             raise CannotFork(f"the {self.language} session does not answer")
-        return call.answer.result()
+        return answer
 
-    async def wait_ready(self) -> Any:
+    async def wait_ready(self) -> Answer:
         """Wait for a new session's first answer.
 
         :raises RuntimeFailure: if the session ends instead.

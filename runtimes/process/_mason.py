@@ -65,7 +65,7 @@ class Mason:
         return self._staff.move_python(member, self._members.find(message.fields["to"]), message)
 
     def _file(self, member: Member, message: _wire.Message) -> Waiting:
-        fds, answer = _files.perform(member.root, member.uid, message.fields)
+        fds, answer = _files.perform(member.root, member.uid, message.fields["request"])
         self._reactor.reply(message, fds, **answer)
         close_all(fds)
         yield from ()

@@ -2,10 +2,12 @@
 
 import asyncio
 import os
-from collections.abc import Callable
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-from runtimes._protocol import OutputSink
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from runtimes._protocol import OutputSink
 
 StreamName = Literal["stdout", "stderr"]
 _CHUNK = 1 << 18

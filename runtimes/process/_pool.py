@@ -2,13 +2,16 @@
 
 from collections import deque
 from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Self
 
 import anyio
-from anyio.abc import TaskGroup
 
 from agentflow.errors import AgentFlowError
 from runtimes._protocol import InstanceSpec
 from runtimes.process._instance import ProcessInstance
+
+if TYPE_CHECKING:
+    from anyio.abc import TaskGroup
 
 
 class Pool:
@@ -25,7 +28,7 @@ class Pool:
         self._filled = anyio.Event()
         self._tasks: TaskGroup | None = None
 
-    async def __aenter__(self) -> "Pool":
+    async def __aenter__(self) -> Self:
         if self._size:
             self._tasks = anyio.create_task_group()
             await self._tasks.__aenter__()

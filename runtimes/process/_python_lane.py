@@ -1,21 +1,21 @@
 """A Python session, seen from the server."""
 
+import asyncio
 import base64
 import os
 import signal
 from collections.abc import Mapping
-from typing import Any
 
 from agentflow.errors import CannotFork, RuntimeFailure
 from runtimes._protocol import Display, Limits, Outcome, PythonError, RunResult
 from runtimes.process._client import Client, socket_pair
-from runtimes.process._frames import PythonControl
+from runtimes.process._frames import PythonAnswer, PythonControl
 from runtimes.process._lane import Lane, make_pipes
 
 _MOVE_DEADLINE = 20.0
 
 
-class PythonLane(Lane):
+class PythonLane(Lane[PythonAnswer]):
     """A live interpreter."""
 
     language = "python"
@@ -50,7 +50,7 @@ class PythonLane(Lane):
     async def _nudge(self) -> None:
         await self._signal(signal.SIGINT)
 
-    def _result(self, answer: dict[str, Any], outcome: Outcome, stdout: str, stderr: str) -> RunResult:
+    def _result(self, answer: PythonAnswer, outcome: Outcome, stdout: str, stderr: str) -> RunResult:
         error = answer["error"]
         return RunResult(
             outcome=outcome,
@@ -97,9 +97,7 @@ class PythonLane(Lane):
         assert isinstance(self._control, PythonControl)
         self._control.request({"op": "fork", "uid": uid})
 
-    async def _arrive(self, moved: Any) -> dict[str, Any]:
-        import asyncio
-
+    async def _arrive(self, moved: asyncio.Future[int]) -> PythonAnswer:
         try:
             async with asyncio.timeout(_MOVE_DEADLINE):
                 self._pid = await moved
@@ -110,7 +108,7 @@ class PythonLane(Lane):
         return await self.answer_to(lambda: None, _MOVE_DEADLINE)
 
 
-def _text(value: Any) -> str | None:
+def _text(value: object) -> str | None:
     """Text from inside, made safe to encode; `None` stays.
 
     :raises TypeError: if it is something else.

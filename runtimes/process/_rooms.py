@@ -7,7 +7,7 @@ that `_base.assemble` made.
 import os
 from dataclasses import dataclass
 
-from runtimes.process import _confine, _copy, _wire
+from runtimes.process import _confine, _copy
 from runtimes.process import _syscalls as sc
 
 SAVED_FOLDERS = ("upper", "shm")

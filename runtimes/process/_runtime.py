@@ -2,7 +2,7 @@
 
 import contextlib
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Self
 
 import anyio
 
@@ -38,7 +38,7 @@ class ProcessRuntime:
         self._stack = contextlib.AsyncExitStack()
         self._capabilities: Capabilities | None = None
 
-    async def __aenter__(self) -> "ProcessRuntime":
+    async def __aenter__(self) -> Self:
         _probe.require()
         await self._client.start(self._preload)
         self._capabilities = _capabilities(self._client.facts)

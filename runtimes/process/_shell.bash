@@ -25,8 +25,9 @@ while IFS= read -r -d '' -u 197 __agentflow_word && IFS= read -r -d '' -u 197 __
       alias -p
       shopt -p expand_aliases
       umask -p
-      printf 'cd -- %q\n' "$PWD"
-      [[ ! -v OLDPWD ]] || printf 'OLDPWD=%q\n' "$OLDPWD"
+      printf 'cd -- %q; unset OLDPWD\n' "$PWD"
+      declare -p OLDPWD
+      [[ . -ef $PWD ]] || printf '# left: working directory %q, which is gone\n' "$PWD"
       for ((__agentflow_index = ${#DIRSTACK[@]} - 1; __agentflow_index > 0; __agentflow_index--)); do
         printf 'pushd -n -- %q >/dev/null\n' "${DIRSTACK[__agentflow_index]}"
       done

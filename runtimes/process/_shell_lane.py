@@ -6,14 +6,14 @@ from collections.abc import Mapping
 
 from runtimes._protocol import Limits, Outcome, RunResult
 from runtimes.process._client import Client, socket_pair
-from runtimes.process._frames import ShellControl
+from runtimes.process._frames import ShellAnswer, ShellControl
 from runtimes.process._lane import Lane, make_pipes
 
 _DUMP_DEADLINE = 20.0
 _LEFT = "# left: "
 
 
-class ShellLane(Lane):
+class ShellLane(Lane[ShellAnswer]):
     """A live bash."""
 
     language = "bash"
@@ -53,7 +53,7 @@ class ShellLane(Lane):
     async def _nudge(self) -> None:
         await self._signal(signal.SIGRTMAX)
 
-    def _result(self, answer: list[bytes], outcome: Outcome, stdout: str, stderr: str) -> RunResult:
+    def _result(self, answer: ShellAnswer, outcome: Outcome, stdout: str, stderr: str) -> RunResult:
         status, cwd = answer
         return RunResult(
             outcome=outcome,

@@ -3,13 +3,22 @@
 import os
 import secrets
 import stat
-from collections.abc import Awaitable, Callable
-from typing import Any
+from collections.abc import Awaitable, Mapping
+from typing import Any, Protocol
 
-from runtimes._protocol import FileInfo
+from runtimes._protocol import WORKSPACE, FileInfo
+from runtimes.process._wire import Message
 
-Ask = Callable[..., Awaitable[Any]]
-"""Asks the mason for one file operation."""
+
+class Ask(Protocol):
+    """Asks the mason for one file operation."""
+
+    def __call__(
+        self, action: str, path: str, details: Mapping[str, object] | None = None
+    ) -> Awaitable[Message]:
+        """The mason's answer."""
+        ...
+
 
 _MAX_ENTRIES = 1_000_000
 _KINDS = {stat.S_IFREG: "file", stat.S_IFDIR: "directory", stat.S_IFLNK: "symlink"}
@@ -36,7 +45,8 @@ async def read(ask: Ask, path: str, offset: int, length: int | None) -> bytes:
 async def write(ask: Ask, path: str, data: bytes, *, append: bool, executable: bool) -> None:
     """Write a regular file; all or nothing unless appending."""
     token = secrets.token_hex(4)
-    reply = await ask("create", path, append=append, executable=executable, token=token)
+    reply = await ask("create", path, {"append": append, "executable": executable, "token": token})
+    target = reply.fields.get("target", path)
     try:
         with os.fdopen(reply.fds[0], "wb", buffering=0) as file:
             view = memoryview(data)
@@ -44,21 +54,25 @@ async def write(ask: Ask, path: str, data: bytes, *, append: bool, executable: b
                 view = view[file.write(view) or 0 :]
     except OSError:
         if not append:
-            await ask("commit", reply.fields["target"], temporary=reply.fields["temporary"], abandon=True)
+            await ask("commit", target, {"temporary": reply.fields["temporary"], "abandon": True})
         raise
     if not append:
-        await ask("commit", reply.fields["target"], temporary=reply.fields["temporary"])
+        await ask("commit", target, {"temporary": reply.fields["temporary"]})
 
 
 async def list_folder(ask: Ask, path: str, *, recursive: bool) -> list[FileInfo]:
     """Entries of a directory, read by descriptor; nothing is followed."""
-    fd = (await ask("open", path, directory=True)).fds[0]
+    fd = (await ask("open", path, {"directory": True})).fds[0]
     found: list[FileInfo] = []
     try:
-        _scan(fd, os.path.normpath(os.path.join("/home/agent", path)), recursive, found)
+        _scan(fd, _absolute(path), recursive, found)
     finally:
         os.close(fd)
     return sorted(found, key=lambda info: info.path)
+
+
+def _absolute(path: str) -> str:
+    return os.path.normpath(os.path.join(WORKSPACE, path))
 
 
 def _scan(fd: int, place: str, recursive: bool, found: list[FileInfo]) -> None:
