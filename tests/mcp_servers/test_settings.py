@@ -1,0 +1,41 @@
+"""A server's settings, and that the configurations we ship can be used."""
+
+from pathlib import Path
+
+import pytest
+
+from agentflow.settings import load_settings
+from mcp_servers import TableLimits
+from mcp_servers._http_options import HttpOptions
+from mcp_servers._settings import ServerSettings
+from runtimes import InstanceSpec
+from tests.mcp_servers._program import ROOT
+
+CONFIGS = sorted((ROOT / "configs/sandbox-server").iterdir())
+
+
+@pytest.mark.promise("mcp:settings:shipped")
+@pytest.mark.parametrize("path", CONFIGS, ids=[path.name for path in CONFIGS])
+def test_a_shipped_configuration_can_be_used(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRAINER_TOKEN", "a")
+    monkeypatch.setenv("EVALUATOR_TOKEN", "b")
+    settings = load_settings(ServerSettings, path)
+    assert settings.backend_names()
+    settings.http_options({"owner": "a"}).check()
+
+
+def test_what_nothing_is_said_about_is_as_the_parts_themselves_have_it() -> None:
+    settings = ServerSettings()
+    assert settings.table_limits() == TableLimits()
+    assert settings.http_options(None) == HttpOptions()
+    assert settings.sessions.spec() == InstanceSpec()
+
+
+def test_a_backend_may_be_named_with_settings_or_without() -> None:
+    settings = ServerSettings.model_validate({"backends": {"bash": None, "code": {"a": 1}}})
+    assert settings.backend_names() == ["bash", "code"]
+    assert settings.backend_settings() == {"code": {"a": 1}}
+
+
+def test_a_token_is_not_shown() -> None:
+    assert "s3cr3t" not in repr(ServerSettings.model_validate({"token": "s3cr3t", "tokens": {"a": "s3cr3t"}}))
