@@ -2,11 +2,12 @@
 
 import asyncio
 from collections import Counter
+from collections.abc import Awaitable
 from dataclasses import dataclass, field
 
 import anyio
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from agentflow.actors import Channel, ChannelClosed, ChannelEnded, Receiver, Sender, WouldBlock
@@ -172,6 +173,38 @@ async def test_closing_a_sender_fails_the_tasks_that_wait_in_its_send() -> None:
     assert await receiver.receive() == 3
 
 
+@pytest.mark.promise("actors:channel:close")
+async def test_what_was_promised_to_an_end_that_closes_goes_to_the_next() -> None:
+    _, sender, receiver = open_channel(1)
+    other_receiver, other_sender = receiver.clone(), sender.clone()
+    async with asyncio.timeout(5), asyncio.TaskGroup() as tasks:
+        closed = tasks.create_task(outcome(receiver.receive()))
+        await settle()
+        patient = tasks.create_task(outcome(other_receiver.receive()))
+        await settle()
+        sender.send_nowait(5)
+        receiver.close()
+    assert (closed.result(), patient.result()) == ("this receiver is closed", 5)
+    sender.send_nowait(6)
+    async with asyncio.timeout(5), asyncio.TaskGroup() as tasks:
+        closing = tasks.create_task(outcome(sender.send(7)))
+        await settle()
+        staying = tasks.create_task(outcome(other_sender.send(8)))
+        await settle()
+        assert other_receiver.receive_nowait() == 6
+        sender.close()
+        assert await other_receiver.receive() == 8
+    assert (closing.result(), staying.result()) == ("this sender is closed", None)
+
+
+async def outcome(operation: Awaitable[int | None]) -> int | str | None:
+    """What came of an operation on a channel."""
+    try:
+        return await operation
+    except ChannelClosed as error:
+        return str(error)
+
+
 @pytest.mark.promise("actors:channel:cancel")
 async def test_a_cancelled_send_has_not_sent_and_its_room_goes_to_the_next() -> None:
     channel, sender, receiver = open_channel(1)
@@ -312,6 +345,7 @@ class Traffic:
 
 
 @pytest.mark.promise("actors:channel:nothing-lost")
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     traffic=st.builds(
         Traffic,

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
@@ -209,4 +209,9 @@ class SupervisorMachine(RuleBasedStateMachine):
 class TestSupervisorMachine(SupervisorMachine.TestCase):
     """Run the machine."""
 
-    settings = settings(max_examples=200, stateful_step_count=30, deadline=None)
+    settings = settings(
+        max_examples=200,
+        stateful_step_count=30,
+        deadline=None,
+        suppress_health_check=[HealthCheck.too_slow],
+    )

@@ -14,10 +14,12 @@ from agentflow.actors import (
     Context,
     DynamicSupervisor,
     Restart,
+    RestartPlanned,
     StartFailed,
     StartTimeout,
     Strategy,
     Supervisor,
+    SupervisorEvent,
     SupervisorGone,
     Task,
     UnknownChild,
@@ -257,6 +259,41 @@ async def test_a_plain_function_is_asked_to_end_by_being_cancelled_and_may_clean
         await anyio.sleep(1)
     assert log == ["cleaned up"]
     assert family.events.ended() == [("work", "shutdown")]
+
+
+@pytest.mark.promise("actors:supervisor:polite-cancel")
+async def test_a_child_whose_way_to_be_asked_fails_is_cancelled() -> None:
+    class Rude:
+        async def run(self, context: Context) -> None:
+            context.on_stop(self.fail)
+            context.ready()
+            await anyio.sleep_forever()
+
+        def fail(self) -> None:
+            raise InjectedCrash("asked")
+
+    family = Family()
+    async with family.supervisor(ChildSpec(id="rude", start=Rude)):
+        start = anyio.current_time()
+    assert anyio.current_time() == start
+    assert family.events.ended() == [("rude", "shutdown")]
+
+
+@pytest.mark.promise("actors:supervisor:broken")
+async def test_a_supervisor_that_breaks_itself_stops_its_children_and_raises() -> None:
+    family = Family()
+
+    def observe(event: SupervisorEvent) -> None:
+        family.events(event)
+        if isinstance(event, RestartPlanned):
+            raise InjectedCrash("in the observer")
+
+    with pytest.raises(ExceptionGroup) as failure:
+        async with Supervisor([family.spec("a"), family.spec("b")], observer=observe):
+            await family.end("b")
+            await anyio.sleep_forever()
+    assert failure.group_contains(InjectedCrash)
+    assert family.events.ended() == [("b", "crashed"), ("a", "shutdown")]
 
 
 @pytest.mark.promise("actors:supervisor:requests")
