@@ -23,8 +23,8 @@ async def relayed(
     def sink(done: float, total: float | None, message: str | None) -> None:
         try:
             send.send_nowait((done, total, message))
-        except anyio.WouldBlock:
-            return  # better to skip a step than to hold up the work
+        except (anyio.WouldBlock, anyio.BrokenResourceError, anyio.ClosedResourceError):
+            return  # better to skip a step than to hold up the work, or to say it to a client that is gone
 
     async def relay() -> None:
         async with receive:

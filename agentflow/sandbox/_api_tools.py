@@ -15,7 +15,7 @@ from pydantic.fields import FieldInfo
 from agentflow.errors import ConfigurationError
 from mcp_servers import Backend, CallContext, Hints, Tool
 
-__all__ = ["ApiBackend", "ApiTool", "api_backends", "register_api_tool"]
+__all__ = ["ApiBackend", "ApiTool", "api_backends", "register_api_tool", "registered_tools"]
 
 F = TypeVar("F", bound=Callable[..., object])
 
@@ -105,7 +105,8 @@ class ApiBackend(Backend):
         return self._tools
 
 
-_registered: dict[str, ApiTool] = {}
+registered_tools: dict[str, ApiTool] = {}
+"""Every registered function, by the route of its tool."""
 
 
 @overload
@@ -146,7 +147,7 @@ def register_api_tool(
         family = family or DEFAULT_FAMILY
         hints = Hints(read_only=read_only, destructive=False, idempotent=read_only, open_world=open_world)
         tool = Tool.of(_described(function, description), backend=family, verb=verb, hints=hints)
-        _registered[tool.route] = ApiTool(tool, function, config_key or family)
+        registered_tools[tool.route] = ApiTool(tool, function, config_key or family)
         return function
 
     return register(name) if callable(name) else register
@@ -158,10 +159,10 @@ def api_backends(settings: Mapping[str, Mapping[str, object]]) -> list[ApiBacken
     :param settings: by `config_key`.
     :raises ConfigurationError: for settings that no function asks for.
     """
-    unused = settings.keys() - {one.config_key for one in _registered.values()}
+    unused = settings.keys() - {one.config_key for one in registered_tools.values()}
     if unused:
         raise ConfigurationError(f"apis: no registered function asks for {min(unused)!r}")
     families: dict[str, list[Tool]] = {}
-    for one in _registered.values():
+    for one in registered_tools.values():
         families.setdefault(one.tool.backend, []).append(one.configured(settings.get(one.config_key, {})))
     return [ApiBackend(family, tuple(tools)) for family, tools in families.items()]

@@ -109,10 +109,16 @@ class Launcher:
         return {**os.environ, **{f"AGENTFLOW_SERVER_{key.upper()}": word for key, word in words.items()}}
 
     async def _ready(self) -> None:
+        """It accepts connections some time before it answers them; only then its token is where we look for it."""
+        request = f"GET /health HTTP/1.1\r\nHost: {self._host}:{self._port}\r\nConnection: close\r\n\r\n"
         while True:
-            if await self._answers():
-                return
-            await anyio.sleep(POLL_SECONDS)
+            try:
+                async with await anyio.connect_tcp(self._host, self._port) as stream:
+                    await stream.send(request.encode())
+                    await stream.receive()
+                    return
+            except (OSError, anyio.EndOfStream, anyio.BrokenResourceError):
+                await anyio.sleep(POLL_SECONDS)
 
     async def _answers(self) -> bool:
         try:

@@ -31,7 +31,7 @@ class Names:
                     self._spellings.setdefault(_plain(f"{alias}_{tool.verb}"), tool)
         for alias, route in TOOL_ALIASES.items():
             if (tool := self._spellings.get(_plain(route))) is not None:
-                self._spellings[alias] = tool
+                self._spellings.setdefault(alias, tool)
         self._verbs: dict[str, list[Tool]] = {}
         for tool in self.tools:
             self._verbs.setdefault(_plain(tool.verb), []).append(tool)

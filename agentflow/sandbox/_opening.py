@@ -12,6 +12,7 @@ from agentflow.sandbox._aliases import canonical_backend
 from agentflow.sandbox._api_tools import api_backends
 from agentflow.sandbox._door import Door
 from agentflow.sandbox._local import LocalDoor
+from agentflow.sandbox._runtimes import check_runtime
 from agentflow.sandbox._settings import SandboxSettings
 from agentflow.settings import load_settings
 from mcp_servers import BACKENDS, Backend, load_backend
@@ -52,6 +53,7 @@ def door_to(
     :raises ConfigurationError: for an unknown backend, or things that do not go together.
     """
     if settings.server_url is None:
+        check_runtime(settings.runtime)
         return LocalDoor(settings, _backends(settings, backends), runtime)
     if runtime is not None or any(isinstance(backend, Backend) for backend in backends or ()):
         raise ConfigurationError(

@@ -12,7 +12,7 @@ from agentflow.sandbox._hosted import Hosted
 from mcp_servers import did_you_mean
 from runtimes import Runtime
 
-__all__ = ["SharedRuntime", "shared_runtime"]
+__all__ = ["SharedRuntime", "check_runtime", "shared_runtime"]
 
 
 def _process() -> Runtime:
@@ -34,12 +34,17 @@ class SharedRuntime:
         self._hosted: Hosted[Runtime] | None = None
         self._runtime: Runtime | None = None
 
+    @property
+    def running(self) -> bool:
+        """It is started, and not stopped or dead."""
+        return self._hosted is not None and self._hosted.alive
+
     async def borrow(self) -> Runtime:
         """The runtime, started if it is not; to be given back."""
         self._users += 1
         try:
             async with self._turn:
-                if self._hosted is None or self._runtime is None or not self._hosted.alive:
+                if self._runtime is None or not self.running:
                     self._hosted = Hosted(self._make)
                     self._runtime = await self._hosted.open()
                 return self._runtime
@@ -59,13 +64,13 @@ class SharedRuntime:
 _shared: "WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, SharedRuntime]]" = WeakKeyDictionary()
 
 
-def shared_runtime(kind: str) -> SharedRuntime:
-    """The running loop's runtime of that kind.
-
-    :raises ConfigurationError: if there is no such kind.
-    """
-    make = _KINDS.get(kind)
-    if make is None:
+def check_runtime(kind: str) -> None:
+    """:raises ConfigurationError: if there is no such kind."""
+    if kind not in _KINDS:
         raise ConfigurationError(f"no runtime {kind!r}.{did_you_mean(kind, _KINDS)}")
+
+
+def shared_runtime(kind: str) -> SharedRuntime:
+    """The running loop's runtime of that kind."""
     kinds = _shared.setdefault(asyncio.get_running_loop(), {})
-    return kinds.setdefault(kind, SharedRuntime(make))
+    return kinds.setdefault(kind, SharedRuntime(_KINDS[kind]))

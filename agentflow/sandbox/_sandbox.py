@@ -1,7 +1,9 @@
 """The sandbox that a programmer holds."""
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Self, cast
 
 import anyio
@@ -12,10 +14,16 @@ from agentflow.sandbox._batch import Call, run_batch
 from agentflow.sandbox._door import Door, failed
 from agentflow.sandbox._opening import Target, door_to, settings_for
 from agentflow.sandbox._own_session import OwnSession, SessionInfo
-from mcp_servers import Backend, ProgressSink, Tool, ToolResult
+from mcp_servers import BACKENDS, Backend, ProgressSink, Tool, ToolResult
 from runtimes import Runtime
 
 __all__ = ["Sandbox"]
+
+
+logger = logging.getLogger(__name__)
+
+GRACE_SECONDS = 5.0
+"""A tool with a timeout of its own ends what it runs and says what there was; this much later it is given up."""
 
 
 class Sandbox:
@@ -123,10 +131,13 @@ class Sandbox:
             session = await self._session.handle() if found.stateful else None
         except ToolFailure as failure:
             return failed(failure)
+        given = dict(arguments or {})
         limit = self._timeout if timeout is None else timeout
-        return await self._door.call(
-            found, arguments or {}, session=session, timeout=limit, progress=on_progress
-        )
+        if limit is not None and _ends_itself(found):
+            given.setdefault("timeout", limit)
+            limit += GRACE_SECONDS
+        progress = None if on_progress is None else partial(_tell, on_progress)
+        return await self._door.call(found, given, session=session, timeout=limit, progress=progress)
 
     async def execute_batch(
         self, calls: Sequence[Call], *, parallel: bool = False, stop_on_error: bool = False
@@ -223,6 +234,20 @@ class Sandbox:
         forked._started = True
         forked.left_behind = left_behind
         return forked
+
+
+def _tell(listener: ProgressSink, done: float, total: float | None, message: str | None) -> None:
+    try:
+        listener(done, total, message)
+    except Exception:  # boundary: a listener's trouble is not the call's
+        logger.exception("a progress listener failed")
+
+
+def _ends_itself(tool: Tool) -> bool:
+    """One of our own that takes a timeout, in seconds; what others mean by theirs is unknown."""
+    return tool.backend in BACKENDS and "timeout" in cast(
+        "dict[str, object]", tool.input_schema.get("properties", {})
+    )
 
 
 def _without_session(tool: Tool) -> Tool:

@@ -1,0 +1,82 @@
+from collections.abc import Mapping
+
+import anyio
+import pytest
+
+from agentflow.errors import ConfigurationError, ErrorKind
+from agentflow.sandbox import Call, Sandbox, ToolResult
+from agentflow.sandbox._batch import run_batch
+from tests.agentflow.sandbox._backends import CounterBackend, EchoBackend
+from tests.agentflow.sandbox._doors import DOORS, Door, opened
+
+both_doors = pytest.mark.parametrize("door", DOORS)
+
+
+@both_doors
+@pytest.mark.promise("sandbox:batch:order")
+async def test_a_batch_is_called_in_order_and_goes_on_after_an_error(door: Door) -> None:
+    calls: list[Call] = [("up", {}), ("up", {"by": -1}), ("up", {"by": 5}), ("nowhere:to", {}), ("up", {})]
+    async with opened(door, CounterBackend()) as sandbox:
+        results = await sandbox.execute_batch(calls)
+    assert [result.data.get("result") for result in results] == [1, None, 6, None, 7]
+
+
+@both_doors
+@pytest.mark.promise("sandbox:batch:stop")
+async def test_stop_on_error_makes_no_call_after_the_first_failed_one(door: Door) -> None:
+    backend = EchoBackend()
+    calls: list[Call] = [("say", {"text": "a"}), ("refuse", {"kind": "denied"}), ("say", {"text": "b"})]
+    async with opened(door, backend) as sandbox:
+        results = await sandbox.execute_batch(calls, stop_on_error=True)
+    assert [result.ok for result in results] == [True, False, False]
+    assert results[2].error is not None
+    assert results[2].error.kind is ErrorKind.CANCELLED
+    assert "call 1" in results[2].error.message
+    assert backend.calls == 1
+
+
+@pytest.mark.promise("sandbox:batch:parallel")
+async def test_a_parallel_batch_has_all_calls_in_flight_and_keeps_their_order() -> None:
+    running, all_running = 0, anyio.Event()
+
+    async def execute(tool: str, arguments: Mapping[str, object], *, timeout: float | None) -> ToolResult:
+        nonlocal running
+        running += 1
+        if running == 3:
+            all_running.set()
+        await all_running.wait()
+        return ToolResult(True, {"tool": tool, "timeout": timeout})
+
+    calls: list[Call] = [("a", {}), {"tool": "b", "timeout": 2}, {"action": "c", "params": {}}]
+    with anyio.fail_after(5):
+        results = await run_batch(execute, calls, parallel=True, stop_on_error=False)
+    assert [result.data for result in results] == [
+        {"tool": "a", "timeout": None},
+        {"tool": "b", "timeout": 2},
+        {"tool": "c", "timeout": None},
+    ]
+
+
+@pytest.mark.promise("sandbox:batch:readable")
+@pytest.mark.parametrize(
+    ("call", "says"),
+    [
+        ({"tol": "a"}, "call 0 of the batch: unknown key 'tol'. Did you mean 'tool'?"),
+        ({"arguments": {}}, "needs a 'tool'"),
+        ({"tool": "a", "arguments": [1]}, "may have 'arguments'"),
+        ({"tool": "a", "timeout": "soon"}, "'timeout'"),
+    ],
+)
+async def test_a_call_that_can_not_be_read_is_refused_before_any_is_made(
+    call: Mapping[str, object], says: str
+) -> None:
+    async with Sandbox(backends=[EchoBackend()]) as sandbox:
+        with pytest.raises(ConfigurationError, match=says):
+            await sandbox.execute_batch([call])
+
+
+@pytest.mark.promise("sandbox:batch:readable")
+async def test_parallel_calls_have_no_order_to_stop_in() -> None:
+    async with Sandbox(backends=[EchoBackend()]) as sandbox:
+        with pytest.raises(ConfigurationError, match="parallel or stop_on_error"):
+            await sandbox.execute_batch([], parallel=True, stop_on_error=True)

@@ -1,0 +1,73 @@
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import anyio
+import pytest
+
+from agentflow.errors import ErrorKind, ToolFailure
+from agentflow.sandbox import SyncSandbox
+from tests.agentflow.sandbox._backends import CounterBackend, EchoBackend
+from tests.agentflow.sandbox._doors import TOKEN, serving
+
+
+@pytest.mark.promise("sandbox:blocking")
+def test_it_works_without_a_loop() -> None:
+    backend = CounterBackend()
+    with SyncSandbox(backends=[backend, EchoBackend()]) as sandbox:
+        sandbox.warmup("echo")
+        assert sandbox.execute("up").data == {"result": 1}
+        assert [result.ok for result in sandbox.execute_batch([("up", {}), ("down", {})])] == [True, False]
+        assert [one.backend for one in sandbox.create_session("counter", {"start": 5})] == ["counter"]
+        assert [one.backend for one in sandbox.refresh_sessions()] == ["counter"]
+        assert sandbox.list_sessions() != []
+        assert [tool.route for tool in sandbox.tools("counter:u*")] == ["counter:up"]
+        (link,) = sandbox.execute("keep", {"text": "abc"}).parts
+        assert sandbox.read(getattr(link, "uri")) == b"abc"  # noqa: B009
+        sandbox.destroy_session()
+    assert backend.life[-1] == "shutdown"
+
+
+@pytest.mark.promise("sandbox:blocking:running-loop")
+async def test_it_works_where_a_loop_runs_as_in_a_notebook() -> None:
+    with SyncSandbox(backends=[CounterBackend()]) as sandbox:
+        assert sandbox.execute("up").data == {"result": 1}
+
+
+@pytest.mark.promise("sandbox:blocking")
+def test_a_fork_outlives_its_parent_and_the_last_one_ends_the_thread() -> None:
+    with SyncSandbox(backends=[CounterBackend()]) as sandbox:
+        sandbox.execute("up")
+        fork = sandbox.fork()
+    with fork:
+        assert fork.left_behind == ()
+        assert fork.execute("up").data == {"result": 2}
+    assert not [thread for thread in threading.enumerate() if "portal" in thread.name]
+
+
+@pytest.mark.promise("sandbox:blocking")
+def test_it_may_be_used_from_many_threads() -> None:
+    def count(_: int) -> object:
+        return sandbox.execute("up").data["result"]
+
+    with SyncSandbox(backends=[CounterBackend()]) as sandbox, ThreadPoolExecutor(8) as threads:
+        results = list(threads.map(count, range(50)))
+    assert sorted(map(str, results)) == sorted(str(number) for number in range(1, 51))
+
+
+@pytest.mark.promise("sandbox:blocking")
+def test_what_is_not_open_says_so() -> None:
+    sandbox = SyncSandbox(backends=[CounterBackend()])
+    with pytest.raises(ToolFailure) as raised:
+        sandbox.execute("up")
+    assert raised.value.kind is ErrorKind.SESSION_NOT_FOUND
+    sandbox.close()
+
+
+@pytest.mark.promise("sandbox:blocking")
+async def test_it_connects_to_a_server_as_well() -> None:
+    def use(url: str) -> object:
+        with SyncSandbox(url, token=TOKEN) as sandbox:
+            return sandbox.execute("up").data["result"]
+
+    async with serving(CounterBackend()) as server:
+        assert await anyio.to_thread.run_sync(use, server.url) == 1

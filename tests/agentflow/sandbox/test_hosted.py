@@ -1,0 +1,90 @@
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+
+import anyio
+import anyio.lowlevel
+import pytest
+
+from agentflow.sandbox._hosted import Hosted
+
+
+class Room:
+    """A context manager with a task group, which must be left by the task that entered it."""
+
+    def __init__(self) -> None:
+        self.log: list[str] = []
+        self.opening = anyio.Event()
+        self.may_open = anyio.Event()
+        self.may_open.set()
+        self.collapse = anyio.Event()
+
+    async def _collapse(self) -> None:
+        await self.collapse.wait()
+        raise OSError("collapsed")
+
+    @asynccontextmanager
+    async def entered(self) -> AsyncGenerator[str]:
+        """Enter it."""
+        try:
+            async with anyio.create_task_group() as group:
+                self.opening.set()
+                await self.may_open.wait()
+                self.log.append("in")
+                group.start_soon(self._collapse)
+                yield "room"
+                group.cancel_scope.cancel()
+        finally:
+            self.log.append("out")
+
+
+@pytest.mark.promise("sandbox:hosted")
+async def test_it_may_be_left_by_another_task_than_entered_it() -> None:
+    room = Room()
+    hosted = Hosted(room.entered)
+    async with anyio.create_task_group() as group:
+        group.start_soon(hosted.open)
+    assert hosted.alive
+    async with anyio.create_task_group() as group:
+        group.start_soon(hosted.close)
+        group.start_soon(hosted.close)
+    assert room.log == ["in", "out"]
+    assert not hosted.alive
+
+
+@pytest.mark.promise("sandbox:hosted")
+async def test_cancelling_the_opening_leaves_nothing_behind() -> None:
+    room = Room()
+    room.may_open = anyio.Event()
+    hosted = Hosted(room.entered)
+    async with anyio.create_task_group() as group:
+        group.start_soon(hosted.open)
+        await room.opening.wait()
+        group.cancel_scope.cancel()
+    assert room.log == ["out"]
+    assert not hosted.alive
+
+
+@pytest.mark.promise("sandbox:hosted")
+async def test_what_entering_raises_is_raised_to_the_opener() -> None:
+    @asynccontextmanager
+    async def broken() -> AsyncGenerator[None]:
+        raise OSError("locked")
+        yield
+
+    hosted = Hosted(broken)
+    with pytest.raises(OSError, match="locked"):
+        await hosted.open()
+    await hosted.close()
+
+
+@pytest.mark.promise("sandbox:hosted")
+async def test_one_that_dies_is_no_longer_alive_and_can_still_be_closed() -> None:
+    room = Room()
+    hosted = Hosted(room.entered)
+    await hosted.open()
+    room.collapse.set()
+    with anyio.fail_after(10):
+        while hosted.alive:
+            await anyio.lowlevel.checkpoint()
+    await hosted.close()
+    assert room.log == ["in", "out"]

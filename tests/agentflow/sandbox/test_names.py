@@ -1,0 +1,147 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agentflow.errors import ErrorKind, ToolFailure
+from agentflow.sandbox._aliases import BACKEND_ALIASES, TOOL_ALIASES, canonical_backend
+from agentflow.sandbox._names import Names
+from mcp_servers import Hints, Tool
+
+
+def a_tool(route: str) -> Tool:
+    """A tool of that name."""
+
+    async def invoke(**_: object) -> object:
+        raise NotImplementedError
+
+    def dump(_: object) -> dict[str, object]:
+        raise NotImplementedError
+
+    backend, verb = route.split(":")
+    return Tool(
+        backend=backend,
+        verb=verb,
+        title=route,
+        description="A tool.",
+        input_schema={"type": "object", "properties": {}},
+        output_schema=None,
+        hints=Hints(),
+        bind=dict,
+        invoke=invoke,
+        dump=dump,
+    )
+
+
+ROUTES = [
+    "bash:run",
+    "bash:jobs",
+    "code:run",
+    "files:read",
+    "rag:search",
+    "sql:schema",
+    "web:search",
+    "web:visit",
+]
+NAMES = Names(map(a_tool, ROUTES))
+
+
+@pytest.mark.promise("sandbox:names:spellings")
+@pytest.mark.parametrize("name", ["bash:run", "bash_run", "bash-run", "bash.run", " bash:run "])
+def test_a_name_may_be_written_with_any_separator(name: str) -> None:
+    assert NAMES.find(name).route == "bash:run"
+
+
+@pytest.mark.promise("sandbox:names:aliases")
+@pytest.mark.parametrize(
+    ("name", "route"),
+    [
+        ("python_execute", "code:run"),
+        ("retrieval", "rag:search"),
+        ("web_search", "web:search"),
+        ("google_search", "web:search"),
+        ("browse_url", "web:visit"),
+        ("read_file", "files:read"),
+        ("get_table_schema", "sql:schema"),
+        ("text2sql:get_schema", "sql:schema"),
+        ("text2sql:schema", "sql:schema"),
+        ("knowledge_base:search", "rag:search"),
+        ("filesystem-read", "files:read"),
+    ],
+)
+def test_names_of_the_documentation_are_aliases(name: str, route: str) -> None:
+    assert NAMES.find(name).route == route
+
+
+@pytest.mark.promise("sandbox:names:bare-verb")
+def test_a_bare_verb_is_enough_where_there_is_one() -> None:
+    assert NAMES.find("jobs").route == "bash:jobs"
+    with pytest.raises(ToolFailure, match="'run' may mean bash:run or code:run"):
+        NAMES.find("run")
+
+
+@pytest.mark.promise("sandbox:names:nearest")
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("bash:rum", "Did you mean 'bash:run'?"),
+        ("bsh:run", "Did you mean 'bash'?"),
+        ("files_raed", "Did you mean 'files:read'?"),
+        ("ds_run_python", "'ds_run_python' means data:run"),
+        ("doc:read", "'doc:read' means document:read"),
+        ("doc:peruse", "no backend 'document' here"),
+        ("vm:*", "no backend 'vm' here"),
+    ],
+)
+def test_a_wrong_name_gets_one_line_with_the_nearest_right_one(name: str, says: str) -> None:
+    with pytest.raises(ToolFailure) as raised:
+        NAMES.select(name)
+    assert raised.value.kind is ErrorKind.TOOL_NOT_FOUND
+    assert says in raised.value.message
+    assert "\n" not in raised.value.message
+
+
+@pytest.mark.promise("sandbox:names:patterns")
+@pytest.mark.parametrize(
+    ("patterns", "routes"),
+    [
+        ("*", ROUTES),
+        ("bash:*", ["bash:run", "bash:jobs"]),
+        ("bash-*", ["bash:run", "bash:jobs"]),
+        ("bash", ["bash:run", "bash:jobs"]),
+        ("knowledge_base", ["rag:search"]),
+        ("text2sql:*", ["sql:schema"]),
+        ("*:search", ["rag:search", "web:search"]),
+        (["web_*", "python_execute", "code:run"], ["code:run", "web:search", "web:visit"]),
+        ([], []),
+    ],
+)
+def test_patterns_choose_tools_each_once_in_their_order(patterns: str | list[str], routes: list[str]) -> None:
+    assert [tool.route for tool in NAMES.select(patterns)] == routes
+
+
+@pytest.mark.promise("sandbox:names:spellings")
+@given(
+    st.lists(
+        st.tuples(
+            st.from_regex(r"[a-z][a-z0-9_]{0,5}", fullmatch=True),
+            st.from_regex(r"[a-z][a-z0-9_]{0,5}", fullmatch=True),
+        ).map(":".join),
+        max_size=8,
+        unique_by=lambda route: route.replace(":", "_"),
+    )
+)
+def test_every_tool_is_found_by_its_own_name_whatever_the_others_are_called(routes: list[str]) -> None:
+    names = Names(map(a_tool, routes))
+    for route in routes:
+        assert names.find(route).route == route
+        assert names.find(route.replace(":", "_")).route == route
+        assert route in [tool.route for tool in names.select(route)]
+
+
+@pytest.mark.promise("sandbox:names:aliases")
+def test_aliases_lead_to_proper_names() -> None:
+    for route in TOOL_ALIASES.values():
+        backend, _, verb = route.partition(":")
+        assert canonical_backend(backend) == backend
+        assert verb
+    assert not BACKEND_ALIASES.keys() & set(BACKEND_ALIASES.values())

@@ -1,0 +1,78 @@
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from agentflow.errors import ConfigurationError
+from agentflow.sandbox import Sandbox, SandboxSettings
+from tests.agentflow.sandbox._backends import CounterBackend, EchoBackend
+
+
+@pytest.mark.promise("sandbox:settings:file")
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("sandbox.yaml", "backends: {filesystem: {}, bash: {}}\ntimeout: 5\nlimits: {processes: 10}\n"),
+        ("sandbox.json", '{"backends": ["filesystem", "bash"], "timeout": 5, "limits": {"processes": 10}}'),
+    ],
+)
+async def test_a_settings_file_says_what_the_sandbox_is(tmp_path: Path, name: str, text: str) -> None:
+    path = tmp_path / name
+    path.write_text(text, encoding="utf-8")
+    async with Sandbox(path) as sandbox:
+        assert {tool.backend for tool in await sandbox.tools()} == {"files", "bash"}
+    async with Sandbox(str(path)) as sandbox:
+        assert {tool.backend for tool in await sandbox.tools()} == {"files", "bash"}
+
+
+@pytest.mark.promise("sandbox:settings:one-line")
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("backend: [bash]", "did you mean backends"),
+        ("limits: {processess: 3}", "limits.processess"),
+        ("backends: [bsh]", "no backend 'bsh'. Did you mean 'bash'?"),
+        ("[bash]", "holds no mapping"),
+    ],
+)
+def test_settings_that_can_not_be_used_are_one_line(tmp_path: Path, text: str, says: str) -> None:
+    path = tmp_path / "sandbox.yaml"
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(ConfigurationError, match=says) as raised:
+        Sandbox(path)
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.promise("sandbox:settings:one-line")
+def test_two_backends_of_one_name_are_refused() -> None:
+    with pytest.raises(ConfigurationError, match="counter"):
+        Sandbox(backends=[CounterBackend(), CounterBackend()])
+
+
+@pytest.mark.promise("sandbox:settings:warmup")
+async def test_what_the_settings_want_warm_is_started_at_once() -> None:
+    backend = CounterBackend()
+    async with Sandbox(SandboxSettings(warmup=["counter"]), backends=[backend, EchoBackend()]):
+        assert backend.life == ["warmup"]
+
+
+@pytest.mark.promise("sandbox:settings:backends")
+async def test_all_backends_are_there_by_default_and_none_is_started() -> None:
+    async with Sandbox() as sandbox:
+        assert {"bash", "code", "files"} <= {tool.backend for tool in await sandbox.tools()}
+
+
+@pytest.mark.promise("sandbox:light-import")
+def test_a_sandbox_in_this_process_loads_no_protocol() -> None:
+    script = (
+        "import anyio, sys\n"
+        "from agentflow import Sandbox\n"
+        "async def main():\n"
+        "    async with Sandbox() as sandbox:\n"
+        "        assert await sandbox.tools('bash:*')\n"
+        "anyio.run(main)\n"
+        "print([name for name in ('mcp', 'uvicorn', 'starlette', 'httpx2', 'pandas') if name in sys.modules])\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

@@ -1,0 +1,302 @@
+from functools import partial
+
+import anyio
+import pytest
+
+from agentflow.errors import ErrorKind, ToolFailure
+from agentflow.sandbox import Image, ResourceLink, Sandbox, ToolResult
+from tests.agentflow.sandbox._backends import PIXEL, CounterBackend, EchoBackend
+from tests.agentflow.sandbox._doors import DOORS, Door, opened
+
+both_doors = pytest.mark.parametrize("door", DOORS)
+
+
+def kind(result: ToolResult) -> ErrorKind:
+    """Why it failed."""
+    assert not result.ok
+    assert result.error is not None
+    return result.error.kind
+
+
+@both_doors
+@pytest.mark.promise("sandbox:execute:state")
+async def test_state_lasts_from_call_to_call(door: Door) -> None:
+    async with opened(door, CounterBackend()) as sandbox:
+        assert (await sandbox.execute("counter:up")).data == {"result": 1}
+        assert (await sandbox.execute("counter:up", {"by": 2})).data == {"result": 3}
+
+
+@both_doors
+@pytest.mark.promise("sandbox:session:first-use")
+async def test_the_session_is_made_at_first_use_and_only_once(door: Door) -> None:
+    backend = CounterBackend()
+    async with opened(door, backend) as sandbox:
+        assert await sandbox.list_sessions() == []
+        results: list[ToolResult] = []
+
+        async def count() -> None:
+            results.append(await sandbox.execute("counter:up"))
+
+        async with anyio.create_task_group() as group:
+            for _ in range(20):
+                group.start_soon(count)
+        assert sorted(str(result.data["result"]) for result in results) == sorted(map(str, range(1, 21)))
+        assert backend.life.count("initialize 0") == 1
+        assert [live.backend for live in await sandbox.list_sessions()] == ["counter"]
+
+
+@both_doors
+@pytest.mark.promise("sandbox:execute:parts")
+async def test_pictures_and_links_come_with_the_result(door: Door) -> None:
+    async with opened(door, EchoBackend()) as sandbox:
+        assert (await sandbox.execute("echo:show")).parts == (Image(PIXEL),)
+        (link,) = (await sandbox.execute("echo:keep", {"text": "grüße"})).parts
+        assert isinstance(link, ResourceLink)
+        assert (await sandbox.read(link.uri)).decode() == "grüße"
+        with pytest.raises(ToolFailure) as raised:
+            await sandbox.read(link.uri + "x")
+        assert raised.value.kind is ErrorKind.NOT_FOUND
+
+
+@both_doors
+@pytest.mark.promise("sandbox:fork:independent")
+async def test_a_fork_begins_where_its_parent_was_and_goes_its_own_way(door: Door) -> None:
+    async with opened(door, CounterBackend()) as sandbox:
+        await sandbox.execute("up", {"by": 5})
+        fork = await sandbox.fork()
+        await sandbox.execute("up", {"by": 100})
+        assert (await fork.execute("up")).data == {"result": 6}
+        assert (await sandbox.execute("up")).data == {"result": 106}
+        assert fork.left_behind == ()
+        await fork.close()
+
+
+@both_doors
+@pytest.mark.promise("sandbox:fork:outlives")
+async def test_a_fork_may_outlive_its_parent(door: Door) -> None:
+    backend = CounterBackend()
+    async with opened(door, backend) as sandbox:
+        await sandbox.execute("up")
+        fork = await sandbox.fork()
+        grandchild = await fork.fork()
+        await sandbox.close()
+        await fork.close()
+        assert (await grandchild.execute("up")).data == {"result": 2}
+        assert kind(await sandbox.execute("up")) is ErrorKind.SESSION_NOT_FOUND
+        assert "shutdown" not in backend.life
+        await grandchild.close()
+        assert backend.life.count("cleanup") == 3
+        if door == "here":
+            assert backend.life[-1] == "shutdown"
+
+
+@both_doors
+@pytest.mark.promise("sandbox:fork:independent")
+async def test_a_fork_of_an_unused_sandbox_is_an_unused_sandbox(door: Door) -> None:
+    async with opened(door, CounterBackend()) as sandbox:
+        fork = await sandbox.fork()
+        assert (await fork.execute("up")).data == {"result": 1}
+        assert (await sandbox.execute("up")).data == {"result": 1}
+        await fork.close()
+
+
+@both_doors
+@pytest.mark.promise("sandbox:session:settings")
+async def test_create_session_makes_a_backend_live_with_its_settings(door: Door) -> None:
+    async with opened(door, CounterBackend(), EchoBackend()) as sandbox:
+        live = await sandbox.create_session("counter", {"start": 40})
+        assert [one.backend for one in live] == ["counter"]
+        assert (await sandbox.execute("up")).data == {"result": 41}
+        assert (await sandbox.create_session({"counter": {}}))[0].backend == "counter"
+        assert (await sandbox.execute("up")).data == {"result": 42}, "without settings what is live stays"
+        await sandbox.create_session({"counter": {"start": 7}})
+        assert (await sandbox.execute("up")).data == {"result": 8}, "with settings it begins anew"
+
+
+@both_doors
+@pytest.mark.promise("sandbox:session:unknown-backend")
+async def test_create_session_of_an_unknown_backend_fails_at_once(door: Door) -> None:
+    async with opened(door, CounterBackend()) as sandbox:
+        with pytest.raises(ToolFailure, match="counter") as raised:
+            await sandbox.create_session(["counter", "conter"])
+        assert raised.value.kind is ErrorKind.TOOL_NOT_FOUND
+        assert await sandbox.list_sessions() == []
+
+
+@both_doors
+@pytest.mark.promise("sandbox:session:destroy")
+async def test_destroy_session_ends_a_backend_or_the_whole_session(door: Door) -> None:
+    backend = CounterBackend()
+    async with opened(door, backend, EchoBackend()) as sandbox:
+        await sandbox.execute("up")
+        await sandbox.execute("keep", {"text": "x"})
+        await sandbox.destroy_session("counter")
+        assert [live.backend for live in await sandbox.list_sessions()] == ["echo"]
+        assert backend.life[-1] == "cleanup"
+        assert (await sandbox.execute("up")).data == {"result": 1}
+        first = (await sandbox.list_sessions())[0].session
+        await sandbox.destroy_session()
+        assert await sandbox.list_sessions() == []
+        assert (await sandbox.execute("up")).data == {"result": 1}
+        assert (await sandbox.list_sessions())[0].session != first
+
+
+@both_doors
+@pytest.mark.promise("sandbox:session:refresh")
+async def test_refresh_sessions_tells_what_is_live_and_keeps_it(door: Door) -> None:
+    async with opened(door, CounterBackend()) as sandbox:
+        assert await sandbox.refresh_sessions() == []
+        await sandbox.execute("up")
+        (before,) = await sandbox.list_sessions()
+        (after,) = await sandbox.refresh_sessions()
+        assert (after.backend, after.session) == (before.backend, before.session)
+
+
+@both_doors
+@pytest.mark.promise("sandbox:life")
+async def test_a_backend_lives_through_its_four_phases(door: Door) -> None:
+    backend = CounterBackend()
+    async with opened(door, backend) as sandbox:
+        await sandbox.warmup("counter")
+        assert backend.life == ["warmup"]
+        await sandbox.execute("up")
+        await sandbox.execute("up")
+    assert backend.life == ["warmup", "initialize 0", "cleanup", "shutdown"]
+
+
+@pytest.mark.promise("sandbox:life:unused")
+async def test_a_backend_that_is_not_asked_for_is_never_started() -> None:
+    used, unused = EchoBackend(), CounterBackend()
+    async with Sandbox(backends=[used, unused]) as sandbox:
+        await sandbox.execute("echo:say", {"text": "hi"})
+        await sandbox.tools()
+        await sandbox.fork()
+    assert unused.life == []
+
+
+@pytest.mark.promise("sandbox:life:warmup-fails")
+async def test_a_backend_that_can_not_start_fails_its_own_calls_only() -> None:
+    class Broken(CounterBackend):
+        """Can't start at first."""
+
+        attempts = 0
+
+        async def warmup(self) -> None:
+            """Fail the first time."""
+            self.attempts += 1
+            if self.attempts == 1:
+                raise OSError("no disk")
+
+    async with Sandbox(backends=[Broken(), EchoBackend()]) as sandbox:
+        result = await sandbox.execute("up")
+        assert result.error is not None
+        assert "no disk" in result.error.message
+        assert (await sandbox.execute("say", {"text": "hi"})).ok
+        assert (await sandbox.execute("up")).ok, "the next call tries again"
+
+
+@both_doors
+@pytest.mark.promise("sandbox:cancel")
+async def test_cancelling_execute_stops_what_runs(door: Door) -> None:
+    backend = CounterBackend()
+    async with opened(door, backend) as sandbox:
+        with anyio.fail_after(20):
+            async with anyio.create_task_group() as group:
+                group.start_soon(sandbox.execute, "counter:stay")
+                await backend.entered.wait()
+                group.cancel_scope.cancel()
+            await backend.left.wait()
+        assert (await sandbox.execute("up")).data == {"result": 1}
+
+
+@both_doors
+@pytest.mark.promise("sandbox:timeout")
+async def test_a_timeout_ends_the_call_and_says_so(door: Door) -> None:
+    backend = CounterBackend()
+    async with opened(door, backend) as sandbox:
+        assert kind(await sandbox.execute("counter:stay", timeout=0.05)) is ErrorKind.TIMEOUT
+        with anyio.fail_after(20):
+            await backend.left.wait()
+        assert (await sandbox.execute("up")).ok
+
+
+@both_doors
+@pytest.mark.promise("sandbox:timeout")
+async def test_a_sandbox_has_a_timeout_for_calls_that_name_none(door: Door) -> None:
+    async with opened(door, CounterBackend(), timeout=0.05) as sandbox:
+        assert kind(await sandbox.execute("counter:stay")) is ErrorKind.TIMEOUT
+
+
+@both_doors
+@pytest.mark.promise("sandbox:progress")
+async def test_progress_is_told_as_it_is_made(door: Door) -> None:
+    backend = CounterBackend()
+    told: list[tuple[float, float | None, str | None]] = []
+    async with opened(door, backend) as sandbox, anyio.create_task_group() as group:
+        heard = anyio.Event()
+
+        def hear(done: float, total: float | None, message: str | None) -> None:
+            told.append((done, total, message))
+            heard.set()
+
+        group.start_soon(partial(sandbox.execute, "counter:stay", on_progress=hear))
+        with anyio.fail_after(20):
+            await heard.wait()
+        group.cancel_scope.cancel()
+    assert told == [(1, 2, "staying")]
+
+
+@both_doors
+@pytest.mark.promise("sandbox:progress")
+async def test_a_listener_that_fails_does_not_fail_the_call(door: Door) -> None:
+    def fail(done: float, total: float | None, message: str | None) -> None:
+        raise LookupError("the listener's own trouble")
+
+    async with opened(door, CounterBackend()) as sandbox:
+        result = await sandbox.execute("counter:stay", timeout=0.05, on_progress=fail)
+        assert kind(result) is ErrorKind.TIMEOUT
+
+
+@both_doors
+@pytest.mark.promise("sandbox:close")
+async def test_closing_stops_what_runs_and_may_be_done_twice(door: Door) -> None:
+    backend = CounterBackend()
+    async with opened(door, backend) as sandbox:
+        results: list[ToolResult] = []
+
+        async def stay() -> None:
+            results.append(await sandbox.execute("counter:stay"))
+
+        with anyio.fail_after(20):
+            async with anyio.create_task_group() as group:
+                group.start_soon(stay)
+                await backend.entered.wait()
+                await sandbox.close()
+                await sandbox.close()
+        assert backend.left.is_set()
+        assert not results[0].ok
+        with pytest.raises(ToolFailure) as raised:
+            await sandbox.fork()
+        assert raised.value.kind is ErrorKind.SESSION_NOT_FOUND
+
+
+@pytest.mark.promise("sandbox:close")
+async def test_a_cancelled_task_still_closes_its_sandbox() -> None:
+    backend = CounterBackend()
+    with anyio.CancelScope() as scope:
+        async with Sandbox(backends=[backend]) as sandbox:
+            await sandbox.execute("up")
+            scope.cancel()
+            await anyio.sleep_forever()
+    assert backend.life[-2:] == ["cleanup", "shutdown"]
+
+
+@pytest.mark.promise("sandbox:close")
+async def test_a_sandbox_may_be_closed_by_another_task_than_opened_it() -> None:
+    backend = CounterBackend()
+    sandbox = Sandbox(backends=[backend])
+    async with anyio.create_task_group() as group:
+        group.start_soon(sandbox.execute, "up")
+    async with anyio.create_task_group() as group:
+        group.start_soon(sandbox.close)
+    assert backend.life[-1] == "shutdown"
