@@ -94,5 +94,5 @@ def check_outcome(tool: str, outcome: Outcome, detail: str, note: str, data: Out
     """
     if outcome in _FAILURES:
         kind, meaning = _FAILURES[outcome]
-        message = f"{tool}: {detail or meaning}. {note}".replace("..", ".").strip()
+        message = f"{tool}: {(detail or meaning).removesuffix('.')}. {note}".strip()
         raise ToolFailure(kind, message, data.model_dump(mode="json"))

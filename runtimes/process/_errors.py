@@ -1,5 +1,6 @@
 """How an exception of user code is told: its type, message and traceback. Runs inside a session."""
 
+import os
 import traceback
 from collections.abc import Collection
 from types import TracebackType
@@ -7,16 +8,18 @@ from types import TracebackType
 __all__ = ["describe_error", "printable"]
 
 TEXT = 40_000
+_OWN = os.path.dirname(__file__) + os.sep
+_LOOP = os.path.dirname(os.__file__) + f"{os.sep}asyncio{os.sep}"
 
 
-def describe_error(error: BaseException, own: Collection[str], cells: Collection[str]) -> dict[str, str]:
+def describe_error(error: BaseException, cells: Collection[str]) -> dict[str, str]:
     """What happened, with the frames of user code and of the libraries that it called.
 
-    `own` are the source files of the runtime, which are left out; `cells` are the names of the user's sources.
+    `cells` are the names of the user's sources. Frames of the runtime are left out.
     """
     kind = _name(error)
     try:
-        return {"type": kind, "message": _message(error), "traceback": _traceback(error, own, cells)}
+        return {"type": kind, "message": _message(error), "traceback": _traceback(error, cells)}
     except BaseException:
         # User code can break what formatting needs (and interrupt it): the type alone is still a result.
         return {"type": kind, "message": "", "traceback": f"{kind} (its traceback could not be formatted)\n"}
@@ -42,10 +45,10 @@ def _message(error: BaseException) -> str:
         return "<its message could not be read: __str__ failed>"
 
 
-def _traceback(error: BaseException, own: Collection[str], cells: Collection[str]) -> str:
+def _traceback(error: BaseException, cells: Collection[str]) -> str:
     start = _first_user_frame(error.__traceback__, cells)
     told = traceback.TracebackException(type(error), error, start, compact=True)
-    _leave_out(told, own)
+    _leave_out_own(told)
     alone = not told.stack and told.__cause__ is None and told.__context__ is None
     lines = told.format_exception_only() if alone else told.format()
     return printable("".join(lines))
@@ -55,16 +58,21 @@ def _first_user_frame(frame: TracebackType | None, cells: Collection[str]) -> Tr
     start = frame
     while start is not None and start.tb_frame.f_code.co_filename not in cells:
         start = start.tb_next
-    return start or frame
+    if start is not None:
+        return start
+    # Without user code there is a library that the runtime called: its event loop, or one that draws.
+    while frame is not None and frame.tb_frame.f_code.co_filename.startswith((_OWN, _LOOP)):
+        frame = frame.tb_next
+    return frame
 
 
-def _leave_out(told: traceback.TracebackException, own: Collection[str]) -> None:
+def _leave_out_own(told: traceback.TracebackException) -> None:
     waiting, seen = [told], set[int]()
     while waiting:
         current = waiting.pop()
         if id(current) in seen:
             continue
         seen.add(id(current))
-        current.stack[:] = [frame for frame in current.stack if frame.filename not in own]
+        current.stack[:] = [frame for frame in current.stack if not frame.filename.startswith(_OWN)]
         linked = (current.__cause__, current.__context__, *(current.exceptions or ()))
         waiting.extend(link for link in linked if link is not None)

@@ -14,7 +14,6 @@ from itertools import islice
 from types import CodeType, ModuleType
 from typing import NoReturn
 
-from runtimes.process import _displays, _errors, _sql, _tables, _variables
 from runtimes.process._displays import Displays
 from runtimes.process._errors import describe_error, printable
 from runtimes.process._sql import run_sql
@@ -36,10 +35,6 @@ _AWAITABLE = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
 
 _SHARED = builtins.__dict__
 
-_OWN_FILES = frozenset(
-    str(module.__file__) for module in (sys.modules[__name__], _displays, _errors, _sql, _tables, _variables)
-)
-
 
 class Evaluator:
     """One Python session: a `__main__` module whose names last from run to run."""
@@ -51,6 +46,8 @@ class Evaluator:
         self._displays = Displays()
         self._replaced: dict[str, Foreign] = {}
         sys.modules["__main__"] = self._main
+        # Modules of the working directory can be imported, as in an interactive interpreter.
+        sys.path.insert(0, "")
         _SHARED.update(display=self._displays.display, exit=_leave, quit=_leave)
         self._builtins = _SHARED.copy()
         self._offer_to_tools()
@@ -126,7 +123,7 @@ class Evaluator:
 
     def _describe(self, error: BaseException) -> dict[str, str]:
         linecache.cache.update(self._cells)
-        return describe_error(error, _OWN_FILES, self._cells)
+        return describe_error(error, self._cells)
 
     def _restore(self) -> None:
         """Undo what would make the next run unusable: a replaced `__main__`, closed or removed streams."""

@@ -208,3 +208,20 @@ def test_one_interpreter_imports_the_evaluator_without_heavy_libraries() -> None
         check=True,
     )
     assert done.stdout == "['__main__', '_agentflow_session', 'runtimes']\n"
+
+
+def test_modules_of_the_working_directory_can_be_imported(session: EvaluatorSession, tmp_path: Path) -> None:
+    (tmp_path / "own_module.py").write_text("ANSWER = 42\n")
+    assert session.run("import own_module\nown_module.ANSWER").value == "42"
+
+
+def test_an_interrupted_await_is_told_without_the_event_loop(session: EvaluatorSession) -> None:
+    source = (
+        "import asyncio, os, signal\n"
+        "asyncio.get_running_loop().call_later(0.01, os.kill, os.getpid(), signal.SIGINT)\n"
+        "await asyncio.sleep(1000)"
+    )
+    error = session.run(source).failure
+    assert error["type"] == "KeyboardInterrupt"
+    assert "_evaluate.py" not in error["traceback"]
+    assert session.run("1").value == "1"
