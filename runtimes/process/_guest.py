@@ -6,6 +6,7 @@ nothing of what comes out of here.
 
 import json
 import os
+import random
 import signal
 from types import FrameType
 from typing import Any, NoReturn
@@ -72,6 +73,8 @@ class Guest:
             self._send({"error": obstacle})
             return
         left_behind = _moving.unmovable_threads()
+        # The standard library starts its random numbers anew in a fork; this one is to go on as its parent would.
+        chance = random.getstate()
         try:
             in_child = _moving.fork_away()
         except OSError as error:
@@ -80,6 +83,7 @@ class Guest:
         if not in_child:
             self._send({"forked": True})
             return
+        random.setstate(chance)
         try:
             left_behind += _moving.move(uid, self._control)
         except BaseException as error:

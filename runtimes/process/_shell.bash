@@ -9,12 +9,14 @@ while IFS= read -r -d '' -u 197 __agentflow_word && IFS= read -r -d '' -u 197 __
   run) __agentflow_status "$__agentflow_last"; . /etc/bash </dev/null 197>&- ;;
   ask) __agentflow_status "$__agentflow_last"; . /etc/bash 197>&- ;;
   dump)
-    __agentflow_open=
+    __agentflow_open= __agentflow_flags=$-
+    set +f
     for __agentflow_index in /proc/self/fd/*; do
       __agentflow_index=${__agentflow_index##*/}
       ((__agentflow_index <= 2 || __agentflow_index == 197)) || [[ ! -e /proc/self/fd/$__agentflow_index ]] ||
         __agentflow_open+="# left: descriptor $__agentflow_index"$'\n'
     done
+    [[ $__agentflow_flags != *f* ]] || set -f
     {
       shopt -p
       printf 'shopt -u expand_aliases\n'
@@ -25,11 +27,11 @@ while IFS= read -r -d '' -u 197 __agentflow_word && IFS= read -r -d '' -u 197 __
       alias -p
       shopt -p expand_aliases
       umask -p
-      printf 'cd -- %q; unset OLDPWD\n' "$PWD"
+      printf 'builtin cd -- %q; unset OLDPWD\n' "$PWD"
       declare -p OLDPWD
       [[ . -ef $PWD ]] || printf '# left: working directory %q, which is gone\n' "$PWD"
       for ((__agentflow_index = ${#DIRSTACK[@]} - 1; __agentflow_index > 0; __agentflow_index--)); do
-        printf 'pushd -n -- %q >/dev/null\n' "${DIRSTACK[__agentflow_index]}"
+        printf 'builtin pushd -n -- %q >/dev/null\n' "${DIRSTACK[__agentflow_index]}"
       done
       complete -p
       [[ $# -eq 0 ]] || { printf 'set --'; printf ' %q' "$@"; printf '\n'; }
