@@ -53,6 +53,7 @@ class Client:
             ours,
             {
                 "folder": folder,
+                "path": os.environ.get("PATH", os.defpath),
                 "preload": list(preload),
                 "shell_driver": (_HERE / "_shell.bash").read_text(encoding="utf-8"),
                 "shell_entry": (_HERE / "_shell_entry.bash").read_text(encoding="utf-8"),
@@ -214,11 +215,11 @@ class Client:
 
 
 def _start_program(program: str, fds: tuple[int, int]) -> subprocess.Popen[bytes]:
-    """Start an interpreter that inherits nothing but two descriptors and the search path."""
+    """Start an interpreter that inherits nothing but two descriptors."""
     return subprocess.Popen(
         [sys.executable, "-I", "-c", program],
         pass_fds=fds,
-        env={"PATH": os.environ.get("PATH", os.defpath), "LANG": "C.UTF-8"},
+        env={"LANG": "C.UTF-8"},
         stdin=subprocess.DEVNULL,
         start_new_session=True,
         cwd="/",

@@ -12,6 +12,7 @@ import anyio
 
 from agentflow.errors import RuntimeFailure
 from runtimes._protocol import ExecResult, Limits, Outcome, OutputSink
+from runtimes.process import _wire
 from runtimes.process._client import Client
 from runtimes.process._lane import CPU_POLL, cpu_used
 from runtimes.process._output import OutputPipes
@@ -47,22 +48,17 @@ class Command:
         err_read, err_write = os.pipe2(os.O_CLOEXEC)
         self.pipes = OutputPipes(out_read, err_read, self._limits.output_bytes)
         self._started = time.monotonic()
+        letter = _wire.letter({"argv": list(argv), "cwd": cwd, "env": dict(env), "user": user})
+        fds = [stdin_read, out_write, err_write, letter]
         try:
             reply = await self._client.ask(
-                "exec",
-                [stdin_read, out_write, err_write],
-                on_exit=self._has_exited,
-                member=self._member,
-                argv=list(argv),
-                cwd=cwd,
-                env=dict(env),
-                user=user,
+                "exec", fds, on_exit=self._has_exited, member=self._member, user=user
             )
         except BaseException:
             self.close()
             raise
         finally:
-            for fd in (stdin_read, out_write, err_write):
+            for fd in fds:
                 os.close(fd)
         self._pid = reply.fields["pid"]
 

@@ -141,9 +141,15 @@ def copy_tree(source: int, target: int, uids: dict[int, int]) -> None:
         copier.close()
 
 
+def _confine_to(root: int) -> None:
+    """Make a directory the process's world: what a sandbox swaps for a link meanwhile leads nowhere else."""
+    os.fchdir(root)
+    os.chroot(".")
+
+
 def pack(root: int, folders: tuple[str, ...], out: IO[bytes]) -> None:
     """Write the named folders below a directory as a tar archive."""
-    os.fchdir(root)
+    _confine_to(root)
     with tarfile.open(fileobj=out, mode="w|", format=tarfile.PAX_FORMAT, dereference=False) as archive:
         for folder in folders:
             archive.add(folder, recursive=True)
@@ -193,7 +199,7 @@ def unpack(root: int, folders: tuple[str, ...], uid: int, source: IO[bytes]) -> 
 
     :raises ValueError: if an entry lies behind a link of the archive's own.
     """
-    os.fchdir(root)
+    _confine_to(root)
     with tarfile.open(fileobj=source, mode="r|") as archive:
         for entry in archive:
             _check_entry(folders, entry)

@@ -43,8 +43,17 @@ def _split(root: int, path: str) -> tuple[int, str]:
     return sc.open_beneath(root, folder or "/", _PARENT_FLAGS), name
 
 
+def _open_checked(root: int, path: str, flags: int, mode: int = 0) -> int:
+    """Open a path, but nothing of `/proc`: whoever opens there has more power over processes than the inhabitant."""
+    fd = sc.open_beneath(root, path, flags, mode)
+    if os.fstat(fd).st_dev == os.stat("proc", dir_fd=root).st_dev:
+        os.close(fd)
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
+    return fd
+
+
 def _open(root: int, path: str, request: dict[str, Any]) -> tuple[list[int], dict[str, Any]]:
-    fd = sc.open_beneath(root, path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY)
+    fd = _open_checked(root, path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY)
     mode = os.fstat(fd).st_mode
     if request.get("directory"):
         if not stat.S_ISDIR(mode):
@@ -63,7 +72,7 @@ def _create(root: int, path: str, request: dict[str, Any]) -> tuple[list[int], d
     mode = 0o755 if request.get("executable") else 0o644
     if request.get("append"):
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NONBLOCK | os.O_NOCTTY
-        fd = sc.open_beneath(root, path, flags, mode)
+        fd = _open_checked(root, path, flags, mode)
         if not stat.S_ISREG(os.fstat(fd).st_mode):
             os.close(fd)
             raise OSError(errno.EINVAL, "not a regular file", path)

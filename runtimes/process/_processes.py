@@ -87,9 +87,9 @@ def ticks_now() -> int:
 
 
 def lineage(processes: dict[int, ProcessInfo], pid: int) -> list[int]:
-    """A process and its ancestors among those given, nearest first."""
+    """A process and its ancestors, nearest first, up to the first that is not among those given."""
     chain: list[int] = []
     while pid in processes and pid not in chain:
         chain.append(pid)
         pid = processes[pid].parent
-    return chain
+    return [*chain, pid]

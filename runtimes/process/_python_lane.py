@@ -8,6 +8,7 @@ from collections.abc import Mapping
 
 from agentflow.errors import CannotFork, RuntimeFailure
 from runtimes._protocol import Display, Limits, Outcome, PythonError, RunResult
+from runtimes.process import _wire
 from runtimes.process._client import Client, socket_pair
 from runtimes.process._frames import PythonAnswer, PythonControl
 from runtimes.process._lane import Lane, make_pipes
@@ -28,10 +29,9 @@ class PythonLane(Lane[PythonAnswer]):
         ours, theirs = socket_pair()
         pipes, ends = make_pipes(self._limits.output_bytes)
         control = PythonControl(ours)
+        ends.append(_wire.letter({"env": dict(self._env)}))
         try:
-            reply = await self._client.ask(
-                "python", [theirs.fileno(), *ends], member=self._member, env=dict(self._env)
-            )
+            reply = await self._client.ask("python", [theirs.fileno(), *ends], member=self._member)
         except BaseException:
             control.close()
             pipes.close()

@@ -57,7 +57,10 @@ def build(plan: RoomPlan, source: tuple[int, int] | None, mounts: list[tuple[str
     sc.attach_mount(overlay, "/r")
     for number, place in enumerate(plan.trees):
         sc.attach_mount(sc.clone_mount(f"/trees/{number}"), "/r" + place)
-    sc.attach_mount(sc.clone_mount("/dev"), "/r/dev")
+    dev = sc.clone_mount("/dev")
+    # All sandboxes share it, and in a single-user runtime its files belong to them.
+    sc.set_mount_attributes(dev, sc.MOUNT_ATTR_RDONLY, recursive=False)
+    sc.attach_mount(dev, "/r/dev")
     pts = sc.new_mount(
         "devpts", sc.MOUNT_ATTR_NOSUID | sc.MOUNT_ATTR_NOEXEC, newinstance=True, ptmxmode="0666", mode="0620"
     )

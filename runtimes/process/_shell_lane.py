@@ -5,6 +5,7 @@ import signal
 from collections.abc import Mapping
 
 from runtimes._protocol import Limits, Outcome, RunResult
+from runtimes.process import _wire
 from runtimes.process._client import Client, socket_pair
 from runtimes.process._frames import ShellAnswer, ShellControl
 from runtimes.process._lane import Lane, make_pipes
@@ -28,10 +29,9 @@ class ShellLane(Lane[ShellAnswer]):
         pipes, ends = make_pipes(self._limits.output_bytes)
         stdin_read, stdin_write = os.pipe2(os.O_CLOEXEC)
         control = ShellControl(ours)
+        ends.append(_wire.letter({"env": dict(self._env)}))
         try:
-            reply = await self._client.ask(
-                "shell", [theirs.fileno(), stdin_read, *ends], member=self._member, env=dict(self._env)
-            )
+            reply = await self._client.ask("shell", [theirs.fileno(), stdin_read, *ends], member=self._member)
         except BaseException:
             control.close()
             pipes.close()

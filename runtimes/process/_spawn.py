@@ -146,9 +146,10 @@ def place(world: World, placement: Placement) -> None:
     _confine.lock(world.locks)
 
 
-def become_shell(world: World, placement: Placement, env: dict[str, str], fds: list[int]) -> NoReturn:
-    """Become a shell session. `fds`: control, stdin, stdout, stderr."""
-    control, stdin, stdout, stderr = fds
+def become_shell(world: World, placement: Placement, fds: list[int]) -> NoReturn:
+    """Become a shell session. `fds`: control, stdin, stdout, stderr, and a letter with the environment."""
+    control, stdin, stdout, stderr, letter = fds
+    env = _wire.open_letter(letter)["env"]
     os.dup2(control, CONTROL_FD)
     _confine.take_standard_streams(stdin, stdout, stderr)
     place(world, placement)
@@ -157,18 +158,23 @@ def become_shell(world: World, placement: Placement, env: dict[str, str], fds: l
     os.execve("/bin/bash", ["bash", "--noprofile", "--norc", "-c", world.shell_driver, "bash"], env)
 
 
-def become_command(world: World, placement: Placement, request: dict[str, Any], fds: list[int]) -> NoReturn:
-    """Become the keeper of one command: run it, then end all that it left. `fds`: stdin, stdout, stderr."""
-    _confine.take_standard_streams(*fds)
+def become_command(world: World, placement: Placement, fds: list[int]) -> NoReturn:
+    """Become the keeper of one command: run it, then end all that it left.
+
+    `fds`: stdin, stdout, stderr, and a letter with the command.
+    """
+    request = _wire.open_letter(fds[3])
+    _confine.take_standard_streams(*fds[:3])
     place(world, placement)
     _keep_command(request)
 
 
 def become_user_command(
-    world: World, placement: Placement, request: dict[str, Any], fds: list[int], mapper: socket.socket
+    world: World, placement: Placement, fds: list[int], mapper: socket.socket
 ) -> NoReturn:
     """The same, as another user inside: in a user namespace that maps the sandbox's own block of ids only."""
-    _confine.take_standard_streams(*fds)
+    request = _wire.open_letter(fds[3])
+    _confine.take_standard_streams(*fds[:3])
     _cgroups.attach(placement.group)
     _confine.join(placement.namespaces)
     sc.unshare(sc.CLONE_NEWUSER)
@@ -204,9 +210,10 @@ def give_root_its_files(uid: int, namespaces: list[int], group: _cgroups.Group) 
     """Make root inside the owner of what a root owns: once, before its first command."""
     _cgroups.attach(group)
     _confine.join(namespaces)
+    _confine.enter_root()
     root = uid + _confine.IDS - 1
     for top in ("etc", "home", "mnt", "opt", "root", "run", "srv", "tmp", "var", ""):
-        path = f"{_confine.ROOM}/{top}"
+        path = f"/{top}"
         for folder, _, files in os.walk(path) if top else [(path, [], [])]:
             for one in (folder, *(os.path.join(folder, name) for name in files)):
                 if os.lstat(one).st_uid == 0:
@@ -216,6 +223,8 @@ def give_root_its_files(uid: int, namespaces: list[int], group: _cgroups.Group) 
 def _keep_command(request: dict[str, Any]) -> NoReturn:
     _confine.close_from(3)
     sc.prctl(sc.PR_SET_CHILD_SUBREAPER, 1)
+    # The keeper's memory is a copy of a trusted process's: the command, which has the same user, must not read it.
+    sc.prctl(sc.PR_SET_DUMPABLE, 0)
     child = os.fork()
     if child == 0:
         _run_command(request)

@@ -9,7 +9,7 @@ from runtimes.process._members import Member
 from runtimes.process._reactor import Reactor, RequestError, Waiting, finished
 from runtimes.process._zygote_link import ZygoteLink
 
-_KILL_ROUNDS = 100
+_KILL_ROUNDS = 200
 
 
 class Staff:
@@ -30,9 +30,9 @@ class Staff:
 
     def shell(self, member: Member, message: _wire.Message) -> Waiting:
         """Start a shell session."""
-        placement, env, fds = self._placement(member), message.fields["env"], message.fds
+        placement, fds = self._placement(member), message.fds
         pid = self._reactor.fork_into(
-            member.family.namespace, lambda: _spawn.become_shell(self._world, placement, env, fds)
+            member.family.namespace, lambda: _spawn.become_shell(self._world, placement, fds)
         )
         member.lanes.add(pid)
         self._reactor.reply(message, pid=pid)
@@ -46,7 +46,7 @@ class Staff:
             return
         pid = self._reactor.fork_into(
             member.family.namespace,
-            lambda: _spawn.become_command(self._world, placement, message.fields, message.fds),
+            lambda: _spawn.become_command(self._world, placement, message.fds),
         )
         member.lanes.add(pid)
         self._reactor.reply(message, pid=pid)
@@ -61,7 +61,7 @@ class Staff:
         ours, theirs = _wire.socket_pair()
         pid = self._reactor.fork_into(
             member.family.namespace,
-            lambda: _spawn.become_user_command(self._world, placement, message.fields, message.fds, theirs),
+            lambda: _spawn.become_user_command(self._world, placement, message.fds, theirs),
         )
         theirs.close()
         member.lanes.add(pid)
@@ -96,7 +96,6 @@ class Staff:
             "op": "session",
             "n": fields["n"],
             "uid": member.uid,
-            "env": fields["env"],
             "rlimits": self._placement(member).rlimits,
             "live": not self._world.single_user,
         }
@@ -143,21 +142,26 @@ class Staff:
         pids = _cgroups.processes(member.group)
         if pids is None:
             pids = _processes.inside(member.family.namespace, range(member.uid, member.uid + _confine.IDS))
-        infos = (_processes.read_process(pid) for pid in pids if pid != member.family.init)
+        # A command's keeper hides from who has no power outside: without groups it is not found, but known.
+        infos = (_processes.read_process(pid) for pid in {*pids, *member.lanes} - {member.family.init})
         return {info.pid: info for info in infos if info is not None}
 
     def kill_run(self, member: Member, message: _wire.Message) -> Waiting:
         """Kill what one run started: the lane's descendants born since, and orphans born since."""
         lane, age = message.fields["pid"], message.fields["age"]
         since = _processes.ticks_now() - int(age * os.sysconf("SC_CLK_TCK")) - 1
+        killed: set[int] = set()
+        # Bounded: processes that replace themselves faster than they are found must not hold up everybody else.
         for _ in range(_KILL_ROUNDS):
             processes = self._processes_of(member)
-            victims = [p for p in processes if self._is_victim(processes, p, lane, since, member.lanes)]
-            for pid in victims:
+            found = {p for p in processes if self._is_victim(processes, p, lane, since, member.lanes)}
+            # Those that are dying count as dead: at idle priority that can take them a while.
+            if found <= killed:
+                break
+            for pid in found - killed:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
-            if not victims:
-                break
+            killed |= found
         self._reactor.reply(message)
         yield from ()
 

@@ -277,6 +277,8 @@ def main(server_fd: int, alive_fd: int) -> None:
         return
     settings = hello.fields
     folder = settings["folder"]
+    # Not in the environment it was started with, which a session can read of itself.
+    os.environ["PATH"] = settings["path"]
     try:
         alive = _leftovers.claim(folder)
         _cgroups.sweep(alive)

@@ -107,7 +107,8 @@ class _Zygote:
         return pid
 
     def _become_session(self, request: dict[str, Any], fds: list[int]) -> None:
-        namespaces, (control, stdout, stderr), members = fds[1:5], fds[5:8], fds[8:]
+        namespaces, (control, stdout, stderr, letter), members = fds[1:5], fds[5:9], fds[9:]
+        env = _wire.open_letter(letter)["env"]
         _cgroups.attach(_cgroups.Group(members, -1, -1, -1))
         live = bool(request["live"])
         identity = _confine.Identity(request["uid"], not live)
@@ -125,7 +126,7 @@ class _Zygote:
         _confine.close_from(3, keep=[_guest.CONTROL_FD])
         os.chdir("/home/agent")
         os.environ.clear()
-        os.environ.update(request["env"])
+        os.environ.update(env)
         _reseed()
         _forget_own_modules()
         _guest.Guest(_guest.CONTROL_FD).serve()
