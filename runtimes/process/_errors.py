@@ -2,14 +2,12 @@
 
 import os
 import traceback
-from collections.abc import Collection
-from types import TracebackType
+from collections.abc import Collection, Iterator
 
 __all__ = ["describe_error", "printable"]
 
 TEXT = 40_000
 _OWN = os.path.dirname(__file__) + os.sep
-_LOOP = os.path.dirname(os.__file__) + f"{os.sep}asyncio{os.sep}"
 
 
 def describe_error(error: BaseException, cells: Collection[str]) -> dict[str, str]:
@@ -46,33 +44,29 @@ def _message(error: BaseException) -> str:
 
 
 def _traceback(error: BaseException, cells: Collection[str]) -> str:
-    start = _first_user_frame(error.__traceback__, cells)
-    told = traceback.TracebackException(type(error), error, start, compact=True)
-    _leave_out_own(told)
+    told = traceback.TracebackException(type(error), error, error.__traceback__, compact=True)
+    for one in _linked(told):
+        _cut_frames(one, cells)
     alone = not told.stack and told.__cause__ is None and told.__context__ is None
     lines = told.format_exception_only() if alone else told.format()
     return printable("".join(lines))
 
 
-def _first_user_frame(frame: TracebackType | None, cells: Collection[str]) -> TracebackType | None:
-    start = frame
-    while start is not None and start.tb_frame.f_code.co_filename not in cells:
-        start = start.tb_next
-    if start is not None:
-        return start
-    # Without user code there is a library that the runtime called: its event loop, or one that draws.
-    while frame is not None and frame.tb_frame.f_code.co_filename.startswith((_OWN, _LOOP)):
-        frame = frame.tb_next
-    return frame
-
-
-def _leave_out_own(told: traceback.TracebackException) -> None:
+def _linked(told: traceback.TracebackException) -> Iterator[traceback.TracebackException]:
     waiting, seen = [told], set[int]()
     while waiting:
         current = waiting.pop()
-        if id(current) in seen:
-            continue
-        seen.add(id(current))
-        current.stack[:] = [frame for frame in current.stack if not frame.filename.startswith(_OWN)]
-        linked = (current.__cause__, current.__context__, *(current.exceptions or ()))
-        waiting.extend(link for link in linked if link is not None)
+        if id(current) not in seen:
+            seen.add(id(current))
+            yield current
+            linked = (current.__cause__, current.__context__, *(current.exceptions or ()))
+            waiting.extend(link for link in linked if link is not None)
+
+
+def _cut_frames(told: traceback.TracebackException, cells: Collection[str]) -> None:
+    frames = [frame for frame in told.stack if not frame.filename.startswith(_OWN)]
+    first = next((place for place, frame in enumerate(frames) if frame.filename in cells), None)
+    if first is None and told.exc_type is KeyboardInterrupt:
+        # It came while the event loop waited, which says nothing.
+        frames = []
+    told.stack[:] = frames[first or 0 :]

@@ -170,3 +170,46 @@ async def test_odd_text_comes_through(live: Live) -> None:
     assert await live.python("'\\ud800 \\x00 \\U0001F600'") == "'\\ud800 \\x00 😀'"
     data = await live.data("code_run", code="import sys\nsys.stdout.buffer.write(b'\\xff\\x00a')\nNone")
     assert data["stdout"] == "�\0a"
+
+
+async def test_an_await_that_takes_too_long_is_told_without_the_event_loop(live: Live) -> None:
+    result = await live.call("code_run", code="import asyncio\nawait asyncio.sleep(1000)", timeout=0.5)
+    assert result.error is not None
+    assert result.error.kind == "timeout"
+    error = cast("dict[str, str]", result.data["error"])
+    assert error["type"] == "KeyboardInterrupt"
+    assert "site-packages" not in error["traceback"]
+    assert ".py" not in error["traceback"]
+
+
+@pytest.mark.promise("code:output:limit")
+async def test_a_hundred_megabytes_are_stopped_and_the_session_goes_on(live: Live) -> None:
+    await live.python("x = 1")
+    result = await live.call("code_run", code="print('x' * 100_000_000)")
+    assert result.error is not None
+    assert result.error.kind == "output_limit"
+    assert await live.python("x") == "1"
+
+
+async def test_a_cancelled_call_leaves_a_session_that_works(live: Live) -> None:
+    await live.python("x = 1")
+    begun = anyio.Event()
+
+    async def run() -> None:
+        arguments = {"session": live.session, "code": "print('go', flush=True)\nwhile True: pass"}
+        await live.table.call("code_run", arguments, progress=heard)
+
+    def heard(done: float, total: float | None, message: str | None) -> None:
+        begun.set()
+
+    with anyio.fail_after(20):
+        async with anyio.create_task_group() as group:
+            group.start_soon(run)
+            await begun.wait()
+            group.cancel_scope.cancel()
+        assert await live.python("x") == "1"
+
+
+async def test_modules_of_the_workspace_can_be_imported(live: Live) -> None:
+    await live.data("files_write", path="own_module.py", content="ANSWER = 42\n")
+    assert await live.python("import own_module\nown_module.ANSWER") == "42"

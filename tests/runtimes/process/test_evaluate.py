@@ -223,5 +223,6 @@ def test_an_interrupted_await_is_told_without_the_event_loop(session: EvaluatorS
     )
     error = session.run(source).failure
     assert error["type"] == "KeyboardInterrupt"
-    assert "_evaluate.py" not in error["traceback"]
+    assert "    await asyncio.sleep(1000)\n" in error["traceback"]
+    assert "runners.py" not in error["traceback"]
     assert session.run("1").value == "1"
