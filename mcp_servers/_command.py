@@ -19,7 +19,7 @@ __all__ = ["main"]
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a server until it is told to stop. The exit status: 0, 1 if it failed, 2 if its settings can't be used."""
-    given = _parser().parse_args(arguments)
+    given = _parser().parse_intermixed_args(arguments)
     try:
         settings = load_settings(ServerSettings, given.config, _overrides(given))
         _set_up_logging(settings.log_level)

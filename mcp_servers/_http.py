@@ -102,7 +102,7 @@ class HttpServer:
             await self._stop.wait()
             with anyio.move_on_after(self._options.grace_seconds):
                 await guard.drain()
-            await self._table.sessions.end_all()
+            await self._table.sessions.close()
             # The web server waits for every stream, also for those that only listen; this ends them.
             self._closing.set()
             server.should_exit = True

@@ -79,7 +79,8 @@ class Session:
         async with self._instance_turn:
             self.check_alive()
             if self._instance is None:
-                self._instance = await self._start_instance()
+                await self.adopt(await self._start_instance())
+            assert self._instance is not None
             return self._instance
 
     @property
@@ -115,8 +116,15 @@ class Session:
         if self.ended:
             raise ToolFailure(ErrorKind.SESSION_NOT_FOUND, f"session {self.handle!r} has ended.")
 
-    def adopt(self, instance: Instance) -> None:
-        """Take over a forked instance."""
+    async def adopt(self, instance: Instance) -> None:
+        """Take over an instance that was just started or forked.
+
+        :raises ToolFailure: `session_not_found`, if the session has ended meanwhile; then the instance is stopped.
+        """
+        if self.ended:
+            with anyio.CancelScope(shield=True):
+                await instance.stop()
+        self.check_alive()
         self._instance = instance
 
     @contextmanager

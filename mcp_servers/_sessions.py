@@ -45,6 +45,7 @@ class Sessions:
         self._clock = clock
         self._handles = handles
         self._sessions: dict[str, Session] = {}
+        self._closed = False
 
     def __len__(self) -> int:
         return len(self._sessions)
@@ -104,13 +105,20 @@ class Sessions:
             self._backend(name)
         session = self._add(principal, settings or {}, expires=expires)
         try:
-            with session.cancelled_at_end():
-                for name in wanted:
-                    await self.make_live(session, self._backend(name))
+            await self._make_all_live(session, wanted)
         except BaseException:
             await self.end(session)
             raise
         return session
+
+    async def _make_all_live(self, session: Session, backends: Iterable[str]) -> None:
+        await session.gate.enter()
+        try:
+            with session.cancelled_at_end():
+                for name in backends:
+                    await self.make_live(session, self._backend(name))
+        finally:
+            session.gate.leave()
 
     async def make_live(self, session: Session, backend: Backend) -> None:
         """Initialize the backend in the session, once."""
@@ -130,19 +138,12 @@ class Sessions:
 
         :raises ToolFailure: `bad_arguments` for an unknown backend.
         """
-        backends = [self._backend(name) for name in settings]
-        await self.remove(session, [name for name, own in settings.items() if own and name in session.live])
-        await session.gate.enter()
-        try:
-            with session.cancelled_at_end():
-                session.settings = {
-                    **session.settings,
-                    **{name: own for name, own in settings.items() if own},
-                }
-                for backend in backends:
-                    await self.make_live(session, backend)
-        finally:
-            session.gate.leave()
+        for name in settings:
+            self._backend(name)
+        given = {name: own for name, own in settings.items() if own}
+        await self.remove(session, [name for name in given if name in session.live])
+        session.settings = {**session.settings, **given}
+        await self._make_all_live(session, settings)
 
     async def remove(self, session: Session, backends: Iterable[str]) -> None:
         """Clean backends up in a running session, after its running calls; a later call makes them live anew."""
@@ -169,6 +170,7 @@ class Sessions:
                 for name in session.live:
                     await self._backends[name].fork(session, forked)
                     forked.live[name] = None
+                forked.check_alive()
             except BaseException:
                 await self.end(forked)
                 raise
@@ -191,8 +193,9 @@ class Sessions:
                 if instance is not None:
                     await instance.stop()
 
-    async def end_all(self) -> None:
-        """End every session, all at once."""
+    async def close(self) -> None:
+        """End every session, all at once, and start no more."""
+        self._closed = True
         async with anyio.create_task_group() as group:
             for session in tuple(self._sessions.values()):
                 group.start_soon(self.end, session)
@@ -223,6 +226,8 @@ class Sessions:
         expires: bool,
         parent: Session | None = None,
     ) -> Session:
+        if self._closed:
+            raise ToolFailure(ErrorKind.UNAVAILABLE, "the server is stopping: it starts no more sessions.")
         limit = self._limits.sessions
         if limit is not None and len(self._sessions) >= limit:
             message = f"all {limit} sessions are taken: end one with session_end, or try again later."
@@ -247,7 +252,7 @@ class Sessions:
             fork = await session.current_instance.fork()
         except CannotFork as error:
             raise ToolFailure(ErrorKind.CANNOT_FORK, str(error)) from error
-        forked.adopt(fork.instance)
+        await forked.adopt(fork.instance)
         return fork.left_behind
 
     async def _clean(self, session: Session, backend: Backend) -> None:

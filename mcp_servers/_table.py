@@ -116,7 +116,7 @@ class ToolTable:
     async def close(self) -> None:
         """End every session, then shut down every backend, in reverse order."""
         with anyio.CancelScope(shield=True):
-            await self.sessions.end_all()
+            await self.sessions.close()
             for backend in reversed(self.backends.values()):
                 if backend.name not in self._cold:
                     await backend.shutdown()

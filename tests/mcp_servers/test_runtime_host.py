@@ -7,7 +7,7 @@ import anyio
 import pytest
 from pydantic import Field
 
-from agentflow.errors import ErrorKind, IsolationUnavailable
+from agentflow.errors import ErrorKind, InstanceGone, IsolationUnavailable, ToolFailure
 from mcp_servers import Backend, Session, ToolTable, tool
 from mcp_servers._runtime_host import RuntimeHost
 from runtimes import Runtime
@@ -124,3 +124,14 @@ async def test_a_runtime_that_nobody_needs_is_never_started() -> None:
         async with anyio.create_task_group() as group:
             group.start_soon(host.run)
             host.close()
+
+
+async def test_an_instance_that_comes_too_late_for_its_session_is_stopped(table: ToolTable) -> None:
+    early = await table.sessions.start("local")
+    instance = await early.instance()
+    late = await table.sessions.start("local")
+    await table.sessions.end(late)
+    with pytest.raises(ToolFailure, match="has ended"):
+        await late.adopt(instance)
+    with pytest.raises(InstanceGone):
+        await instance.run("bash", "true")

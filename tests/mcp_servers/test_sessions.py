@@ -193,3 +193,10 @@ async def test_ending_twice_is_fine(table: ToolTable) -> None:
     await table.sessions.end(session)
     with pytest.raises(ToolFailure):
         session.check_alive()
+
+
+async def test_a_table_that_closes_starts_no_more_sessions(table: ToolTable) -> None:
+    await started(table)
+    await table.sessions.close()
+    assert len(table.sessions) == 0
+    assert failure(await table.call("session_start"))[0] is ErrorKind.UNAVAILABLE
