@@ -115,6 +115,8 @@ class Client:
             return
         if "error" in fields:
             future.set_exception(RuntimeFailure(fields["error"]))
+            # The fork may have been given up on the way to it; an error that nobody fetches is no news.
+            future.exception()
         else:
             future.set_result(fields["pid"])
 
