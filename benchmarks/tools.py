@@ -1,0 +1,291 @@
+"""What a tool call costs, beside the MCP SDK's own.
+
+Run `python benchmarks/tools.py [--check]`: a table of ratios measured in this run, and as the last line one JSON
+object. With `--check` it exits with 1 where a floor is missed.
+
+The two sides of a ratio take turns in many short rounds, and the median of the rounds' ratios stands, so that a noisy
+moment meets both. In this process the time is its own CPU time; over HTTP it is the elapsed time, with each server in
+a process of its own.
+"""
+
+import argparse
+import asyncio
+import json
+import logging
+import math
+import os
+import socket
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import anyio
+import httpx2
+from mcp import Client
+from mcp.client.streamable_http import streamable_http_client
+from mcp.server import MCPServer
+
+from agentflow.sandbox import Backend, Sandbox, tool
+
+ROUNDS = 15
+CALLS_HERE = 300
+CALLS_HTTP = 40
+CLIENTS = 20
+AT_ONCE = 500
+CALLS_EACH = 4
+BUSY_SECONDS = 3.0
+BUSY_ROUNDS = 3
+TOKEN = "benchmark"
+HERE = Path(__file__).resolve()
+
+Call = Callable[[], Awaitable[object]]
+
+FLOORS = {
+    "in_process_ratio": 0.5,
+    "http_ratio": 1.4,
+    "http_sandbox_ratio": 1.4,
+    "concurrent_p95_ratio": 3.0,
+    "busy_neighbour_p95_ratio": 1.2,
+}
+"""The most that each ratio may be."""
+
+
+class EmptyBackend(Backend):
+    """A tool that does nothing."""
+
+    name = "empty"
+    description = "Does nothing."
+
+    @tool(read_only=True)
+    async def nothing(self) -> dict[str, object]:
+        """Do nothing. Use it to measure."""
+        return {}
+
+
+def bare_server() -> MCPServer:
+    """The same tool, served by the SDK alone."""
+    server = MCPServer("bare")
+
+    async def nothing() -> dict[str, object]:
+        """Do nothing. Use it to measure."""
+        return {}
+
+    server.add_tool(nothing, name="empty_nothing")
+    return server
+
+
+@dataclass
+class Ratio:
+    """One side's time through the other's."""
+
+    name: str
+    """What is measured."""
+    ours: float
+    """Our figure, in the unit of `theirs`."""
+    theirs: float
+    """What it is compared with."""
+    ratio: float
+    """The median of the rounds' ratios."""
+    floor: float
+    """The most that it may be."""
+
+
+async def measure(call: Call, times: int, clock: Callable[[], float]) -> float:
+    """Seconds for a call."""
+    begin = clock()
+    for _ in range(times):
+        await call()
+    return (clock() - begin) / times
+
+
+async def compare(name: str, ours: Call, theirs: Call, times: int, clock: Callable[[], float]) -> Ratio:
+    """Both sides by turns."""
+    await measure(ours, times, clock)
+    await measure(theirs, times, clock)
+    rounds: list[tuple[float, float]] = []
+    for number in range(ROUNDS):
+        # Who goes first changes, so that neither always follows the other's garbage.
+        if number % 2:
+            mine, other = await measure(ours, times, clock), await measure(theirs, times, clock)
+        else:
+            other, mine = await measure(theirs, times, clock), await measure(ours, times, clock)
+        rounds.append((mine, other))
+    mine, other = (statistics.median(side) for side in zip(*rounds, strict=True))
+    return Ratio(name, mine, other, statistics.median(a / b for a, b in rounds), FLOORS[name])
+
+
+def calls_through(sandbox: Sandbox) -> Call:
+    """The empty call through a sandbox, checked."""
+
+    async def call() -> None:
+        assert (await sandbox.execute("empty:nothing")).ok
+
+    return call
+
+
+def calls_by(client: Client) -> Call:
+    """The empty call through the SDK's client, checked."""
+
+    async def call() -> None:
+        assert not (await client.call_tool("empty_nothing", {})).is_error
+
+    return call
+
+
+async def in_process() -> Ratio:
+    """Our table against the SDK's in-process client."""
+    async with Sandbox(backends=[EmptyBackend()]) as sandbox, Client(bare_server()) as client:
+        ours, theirs = calls_through(sandbox), calls_by(client)
+        return await compare("in_process_ratio", ours, theirs, CALLS_HERE, time.process_time)
+
+
+@asynccontextmanager
+async def connected(url: str) -> AsyncGenerator[Client]:
+    """The SDK's client, with the token."""
+    async with (
+        httpx2.AsyncClient(headers={"authorization": f"Bearer {TOKEN}"}, timeout=120) as http,
+        Client(streamable_http_client(url, http_client=http)) as client,
+    ):
+        yield client
+
+
+async def over_http(ours: str, bare: str) -> list[Ratio]:
+    """Our server against the SDK's, with the same client; and our sandbox as the client."""
+    async with connected(ours) as one, connected(bare) as other, Sandbox(ours, token=TOKEN) as sandbox:
+        theirs, clock = calls_by(other), time.perf_counter
+        return [
+            await compare("http_ratio", calls_by(one), theirs, CALLS_HTTP, clock),
+            await compare("http_sandbox_ratio", calls_through(sandbox), theirs, CALLS_HTTP, clock),
+        ]
+
+
+def p95(values: Sequence[float]) -> float:
+    """The value that 95 of 100 do not exceed."""
+    return sorted(values)[math.ceil(0.95 * len(values)) - 1]
+
+
+async def concurrently(url: str) -> Ratio:
+    """500 calls at once, from several clients: the slowest client's p95, in times of what 500 calls take.
+
+    The mean service time is that of this very load: elapsed time through calls.
+    """
+    latencies: dict[int, list[float]] = {number: [] for number in range(CLIENTS)}
+
+    async def caller(number: int, call: Call) -> None:
+        for _ in range(CALLS_EACH):
+            begin = time.perf_counter()
+            await call()
+            latencies[number].append(time.perf_counter() - begin)
+
+    async with AsyncExitStack() as stack:
+        sandboxes = [await stack.enter_async_context(Sandbox(url, token=TOKEN)) for _ in range(CLIENTS)]
+        begin = time.perf_counter()
+        async with anyio.create_task_group() as group:
+            for number in range(AT_ONCE):
+                client = number % CLIENTS
+                group.start_soon(caller, client, calls_through(sandboxes[client]))
+        elapsed = time.perf_counter() - begin
+    share = AT_ONCE * elapsed / (AT_ONCE * CALLS_EACH)
+    worst = max(map(p95, latencies.values()))
+    return Ratio("concurrent_p95_ratio", worst, share, worst / share, FLOORS["concurrent_p95_ratio"])
+
+
+async def beside_a_busy_one(url: str) -> Ratio:
+    """The others' p95 while one session computes for three seconds, and while none does."""
+    code = f"import time\nend = time.process_time() + {BUSY_SECONDS}\nwhile time.process_time() < end: pass"
+    quiet: list[float] = []
+    busy: list[float] = []
+
+    async def sample(into: list[float], call: Call, until: Callable[[], bool]) -> None:
+        while not until():
+            begin = time.perf_counter()
+            await call()
+            into.append(time.perf_counter() - begin)
+
+    async with Sandbox(url, token=TOKEN) as one, Sandbox(url, token=TOKEN) as other:
+        assert (await one.execute("code:run", {"code": "1"})).ok
+        call = calls_through(other)
+        for _ in range(BUSY_ROUNDS):
+            end = time.perf_counter() + BUSY_SECONDS
+            await sample(quiet, call, lambda end=end: time.perf_counter() > end)
+            running = asyncio.Event()
+            async with anyio.create_task_group() as group:
+
+                async def compute(ended: asyncio.Event = running) -> None:
+                    assert (await one.execute("code:run", {"code": code})).ok
+                    ended.set()
+
+                group.start_soon(compute)
+                await sample(busy, call, running.is_set)
+    name = "busy_neighbour_p95_ratio"
+    return Ratio(name, p95(busy), p95(quiet), p95(busy) / p95(quiet), FLOORS[name])
+
+
+@contextmanager
+def served(*command: str) -> Generator[str]:
+    """A server in a process of its own; gives its address."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = int(probe.getsockname()[1])
+    paths = os.pathsep.join([str(HERE.parent), str(HERE.parent.parent)])
+    words = [word.replace("PORT", str(port)) for word in command]
+    process = subprocess.Popen([sys.executable, *words], env={**os.environ, "PYTHONPATH": paths})
+    try:
+        while process.poll() is None:
+            try:
+                socket.create_connection(("127.0.0.1", port)).close()
+                break
+            except OSError:
+                time.sleep(0.05)
+        yield f"http://127.0.0.1:{port}/mcp"
+    finally:
+        process.terminate()
+        process.wait(30)
+
+
+async def measure_all(ours: str, bare: str) -> list[Ratio]:
+    """Everything, one after the other."""
+    results = [await in_process(), *await over_http(ours, bare)]
+    return [*results, await concurrently(ours), await beside_a_busy_one(ours)]
+
+
+def main() -> int:
+    """Print the table, then the figures as JSON."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--check", action="store_true", help="exit 1 if a floor is missed")
+    parser.add_argument(
+        "--serve-bare", type=int, metavar="PORT", help="serve the SDK's side, and nothing else"
+    )
+    options = parser.parse_args()
+    # The SDK sets logs up to say every request, in colours; that is not what is compared here.
+    logging.disable(logging.INFO)
+    if options.serve_bare is not None:
+        bare_server().run("streamable-http", host="127.0.0.1", port=options.serve_bare)
+        return 0
+
+    our_command = ["-m", "mcp_servers", "tools:EmptyBackend", "code", "--http", "127.0.0.1:PORT"]
+    with (
+        served(*our_command, "--token", TOKEN, "--log-level", "warning") as ours,
+        served(str(HERE), "--serve-bare", "PORT") as bare,
+    ):
+        results = anyio.run(measure_all, ours, bare)
+    print(f"{'':<28}{'ours':>12}{'beside':>12}{'ratio':>8}{'at most':>9}")
+    for one in results:
+        times = f"{one.ours * 1000:>9.3f} ms{one.theirs * 1000:>9.3f} ms"
+        print(f"{one.name:<28}{times}{one.ratio:>8.2f}{one.floor:>9.2f}")
+    missed = [one.name for one in results if one.ratio > one.floor]
+    for name in missed:
+        print(f"missed: {name}")
+    figures = {one.name: round(one.ratio, 3) for one in results}
+    milliseconds = {f"{one.name.removesuffix('_ratio')}_ms": round(one.ours * 1000, 4) for one in results}
+    print(json.dumps({**figures, **milliseconds}))
+    return 1 if missed and options.check else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
