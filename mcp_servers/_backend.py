@@ -29,6 +29,12 @@ class Backend:
         """Its tools: by default the decorated methods."""
         return tools_of(self, self.name)
 
+    def check(self, settings: Mapping[str, object]) -> None:
+        """Refuse settings that can't be used; called with a server's own before it starts.
+
+        :raises ConfigurationError: saying in one line what is wrong.
+        """
+
     async def warmup(self) -> None:
         """Get ready before the first session: load, connect, check. Raise to refuse to start."""
 

@@ -6,14 +6,22 @@ from typing import Literal, TypeVar
 
 from pydantic import BaseModel, Field, ValidationError
 
-from agentflow.errors import ErrorKind, ToolFailure
+from agentflow.errors import ConfigurationError, ErrorKind, ToolFailure
 from agentflow.settings import Section
 from mcp_servers._context import CallContext
 from mcp_servers._result import Output
 from mcp_servers._session import Session
 from runtimes import Outcome, OutputSink
 
-__all__ = ["RunSettings", "check_outcome", "progress_of", "read_settings", "shown", "time_limit"]
+__all__ = [
+    "RunSettings",
+    "check_outcome",
+    "check_settings",
+    "progress_of",
+    "read_settings",
+    "shown",
+    "time_limit",
+]
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -50,6 +58,17 @@ def read_settings(model: type[M], backend: str, settings: Mapping[str, object]) 
         wrong = [f"{'.'.join(map(str, detail['loc']))}: {detail['msg']}" for detail in error.errors()]
         message = f"settings of {backend}: {'; '.join(wrong)}. Known: {', '.join(model.model_fields)}."
         raise ToolFailure(ErrorKind.BAD_ARGUMENTS, message) from None
+
+
+def check_settings(model: type[BaseModel], backend: str, settings: Mapping[str, object]) -> None:
+    """Refuse a server's settings of a backend.
+
+    :raises ConfigurationError: if they can't be used.
+    """
+    try:
+        read_settings(model, backend, settings)
+    except ToolFailure as failure:
+        raise ConfigurationError(failure.message) from None
 
 
 def time_limit(context: CallContext, asked: float | None) -> float | None:

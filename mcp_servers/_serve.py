@@ -55,8 +55,11 @@ def _table(settings: ServerSettings, runtime: RuntimeHost) -> ToolTable:
     for name in settings.warmup or ():
         if name not in names:
             raise ConfigurationError(f"warmup: {name!r} is not served.{did_you_mean(name, names)}")
+    backends = [load_backend(name) for name in names]
+    for name, backend in zip(names, backends, strict=True):
+        backend.check(settings.backend_settings().get(name, {}))
     return ToolTable(
-        [load_backend(name) for name in names],
+        backends,
         runtime=runtime.get,
         spec=settings.sessions.spec(),
         settings=settings.backend_settings(),

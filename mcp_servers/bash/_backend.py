@@ -11,7 +11,15 @@ from pydantic import Field
 from agentflow.errors import ErrorKind, InstanceGone, RuntimeFailure, ToolFailure
 from mcp_servers._backend import Backend
 from mcp_servers._context import CallContext
-from mcp_servers._running import RunSettings, check_outcome, progress_of, read_settings, shown, time_limit
+from mcp_servers._running import (
+    RunSettings,
+    check_outcome,
+    check_settings,
+    progress_of,
+    read_settings,
+    shown,
+    time_limit,
+)
 from mcp_servers._session import Session
 from mcp_servers._tool import tool
 from mcp_servers.bash._jobs import LIST_JOBS, parse_jobs
@@ -53,6 +61,10 @@ class BashBackend(Backend):
 
     name = "bash"
     description = "Run shell commands in a bash that keeps its state."
+
+    def check(self, settings: Mapping[str, object]) -> None:
+        """Refuse settings that can't be used."""
+        check_settings(BashSettings, self.name, settings)
 
     async def initialize(self, session: Session, settings: Mapping[str, object]) -> None:
         """Read the session's settings; the shell itself starts with the first command."""

@@ -8,7 +8,7 @@ from pydantic import Field
 from agentflow.errors import ErrorKind, ToolFailure
 from mcp_servers._backend import Backend
 from mcp_servers._context import CallContext
-from mcp_servers._running import check_outcome, progress_of, read_settings, shown, time_limit
+from mcp_servers._running import check_outcome, check_settings, progress_of, read_settings, shown, time_limit
 from mcp_servers._session import Session
 from mcp_servers._tool import tool
 from mcp_servers.code._install import Packages, install
@@ -33,6 +33,10 @@ class CodeBackend(Backend):
     name = "code"
     description = "Run Python code in a session that keeps its state; query files with SQL."
     reserved = frozenset({"install"})
+
+    def check(self, settings: Mapping[str, object]) -> None:
+        """Refuse settings that can't be used."""
+        check_settings(CodeSettings, self.name, settings)
 
     async def initialize(self, session: Session, settings: Mapping[str, object]) -> None:
         """Read the session's settings; the interpreter itself starts with the first code."""

@@ -1,5 +1,6 @@
 """Installing packages: the server downloads wheels and runs nothing of them; the session unpacks them, offline."""
 
+import os
 import re
 import sys
 import tempfile
@@ -18,6 +19,9 @@ from runtimes import WORKSPACE, Instance
 
 __all__ = ["Packages", "install"]
 
+_PASSED_ON = frozenset(
+    ("PATH", "HOME", "TMPDIR", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "SSL_CERT_FILE", "REQUESTS_CA_BUNDLE")
+)
 TARGET = f"{WORKSPACE}/.packages"
 WHEELS = f"{TARGET}/.wheels"
 
@@ -117,11 +121,11 @@ def _normal(name: str) -> str:
 async def _download(
     packages: list[str], allowed: InstallSettings, folder: Path, context: CallContext
 ) -> list[Path]:
-    options = ["--isolated", "--no-input", "--disable-pip-version-check", "--only-binary", ":all:"]
-    options += ["--quiet", "--index-url", allowed.index_url, "--dest", str(folder)]
+    options = ["--no-input", "--disable-pip-version-check", "--only-binary", ":all:"]
+    options += ["--quiet", "--dest", str(folder)]
     command = [sys.executable, "-m", "pip", "download", *options, "--", *packages]
     with anyio.move_on_after(context.seconds_left(allowed.timeout)):
-        done = await anyio.run_process(command, stdin=DEVNULL, check=False)
+        done = await anyio.run_process(command, stdin=DEVNULL, check=False, env=_environment(allowed))
         if done.returncode != 0:
             raise _failure(done.stderr.decode("utf-8", "replace"), allowed)
         wheels, size = _downloaded(folder)
@@ -130,6 +134,13 @@ async def _download(
             raise ToolFailure(ErrorKind.DENIED, message)
         return wheels
     raise ToolFailure(ErrorKind.TIMEOUT, "code_install: the time for the download was up.")
+
+
+def _environment(allowed: InstallSettings) -> dict[str, str]:
+    # Not on the command line, which every user of the machine can read; and nothing of pip's own settings.
+    passed = {name: value for name, value in os.environ.items() if name.upper() in _PASSED_ON}
+    index = allowed.index_url.get_secret_value()
+    return {**passed, "PIP_INDEX_URL": index, "PIP_CONFIG_FILE": os.devnull}
 
 
 def _downloaded(folder: Path) -> tuple[list[Path], int]:
@@ -141,6 +152,6 @@ def _failure(log: str, allowed: InstallSettings) -> ToolFailure:
     if "No module named pip" in log:
         return ToolFailure(ErrorKind.UNAVAILABLE, "code_install: the server's Python has no pip.")
     # The index's address may hold a password.
-    told = log.replace(allowed.index_url, "the index")
+    told = log.replace(allowed.index_url.get_secret_value(), "the index")
     errors = [line.removeprefix("ERROR: ") for line in told.splitlines() if line.startswith("ERROR:")]
     return ToolFailure(ErrorKind.FAILED, f"code_install: {' '.join(errors)[-500:] or told[-500:]}")

@@ -1,6 +1,6 @@
 """Settings of the code backend."""
 
-from pydantic import Field
+from pydantic import Field, SecretStr
 
 from agentflow.settings import Section
 from mcp_servers._running import RunSettings
@@ -13,8 +13,8 @@ MIB = 1024 * 1024
 class InstallSettings(Section):
     """From where, and how much, `code_install` may install. Only the server's own settings can give it."""
 
-    index_url: str
-    """The package index that wheels are downloaded from."""
+    index_url: SecretStr
+    """The package index that wheels are downloaded from; it may hold a password."""
     packages: frozenset[str] | None = None
     """The only packages that may be asked for; without it any. What they depend on is always allowed."""
     max_bytes: int = Field(default=200 * MIB, gt=0)

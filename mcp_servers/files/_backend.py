@@ -11,7 +11,7 @@ from agentflow.errors import ErrorKind, ToolFailure
 from agentflow.settings import Section
 from mcp_servers._backend import Backend
 from mcp_servers._context import CallContext
-from mcp_servers._running import read_settings, time_limit
+from mcp_servers._running import check_settings, read_settings, time_limit
 from mcp_servers._session import Session
 from mcp_servers._tool import tool
 from mcp_servers.files._content import (
@@ -50,6 +50,10 @@ class FilesBackend(Backend):
 
     name = "files"
     description = "Read, write, search and edit the files of the session's workspace."
+
+    def check(self, settings: Mapping[str, object]) -> None:
+        """Refuse settings that can't be used."""
+        check_settings(FilesSettings, self.name, settings)
 
     async def initialize(self, session: Session, settings: Mapping[str, object]) -> None:
         """Read the session's settings."""

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from agentflow.errors import ErrorKind, ToolFailure
 from mcp_servers import CallContext, Output, ResourceLink, Session
+from mcp_servers._command import main
 from mcp_servers._running import RunSettings, check_outcome, progress_of, read_settings, shown, time_limit
 from mcp_servers._shelf import Shelf
 from runtimes import Instance, Outcome
@@ -94,3 +95,21 @@ def test_a_limit_that_was_hit_is_a_failure_of_that_kind_with_what_was_printed(ou
     assert failure.value.kind == outcome.value
     assert failure.value.message == "bash_run: the limit was hit. Files are kept."
     assert failure.value.data == {"stdout": "so far"}
+
+
+@pytest.mark.promise("backends:settings:checked")
+@pytest.mark.parametrize(
+    ("backend", "settings"),
+    [
+        ("bash", "{timeout: -1}"),
+        ("code", "{install: {packages: [rich]}}"),
+        ("files", "{charakters: 10}"),
+    ],
+)
+def test_a_server_whose_backend_has_wrong_settings_does_not_start(
+    backend: str, settings: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([f"backends.{backend}={settings}"]) == 2
+    told = capsys.readouterr().err
+    assert told.startswith(f"mcp_servers: settings of {backend}: ")
+    assert told.count("\n") == 1
