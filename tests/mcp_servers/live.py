@@ -62,7 +62,7 @@ def images(result: ToolResult) -> list[Image]:
     return [part for part in result.parts if isinstance(part, Image)]
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 async def runtime(anyio_backend: Literal["asyncio"]) -> AsyncGenerator[Runtime]:
     async with ProcessRuntime() as running:
         yield running
