@@ -25,6 +25,8 @@ class Group(NamedTuple):
     """Memory in use, bytes."""
     pids_events: int
     """A file with a line `max N`: how often the process limit was hit."""
+    folder: int
+    """The group's folder."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +118,7 @@ def _open(path: str, flags: int = os.O_RDONLY) -> int:
 def make(hierarchies: Hierarchies, name: str, memory: int | None, processes: int | None) -> Group:
     """A group for one sandbox, with its limits set."""
     members: list[int] = []
-    oom = usage = events = -1
+    oom = usage = events = place = -1
     for controller, parent in hierarchies.folders.items():
         folder = f"{parent}/{name}"
         os.mkdir(folder)
@@ -124,14 +126,16 @@ def make(hierarchies: Hierarchies, name: str, memory: int | None, processes: int
             _limit_memory(folder, memory, hierarchies.version)
         if controller in ("pids", "") and processes is not None:
             _write(f"{folder}/pids.max", str(processes))
-        members.append(_open(f"{folder}/cgroup.procs", os.O_RDWR))
+        members.append(_open(f"{folder}/cgroup.procs", os.O_WRONLY))
+        if controller in ("memory", ""):
+            place = _open(folder, os.O_RDONLY | os.O_DIRECTORY)
         if controller == "memory":
             oom, usage = _open(f"{folder}/memory.oom_control"), _open(f"{folder}/memory.usage_in_bytes")
         elif controller == "":
             oom, usage = _open(f"{folder}/memory.events"), _open(f"{folder}/memory.current")
         if controller in ("pids", ""):
             events = _open(f"{folder}/pids.events")
-    return Group(members, oom, usage, events)
+    return Group(members, oom, usage, events, place)
 
 
 def _limit_memory(folder: str, memory: int, version: int) -> None:
@@ -206,9 +210,14 @@ def attach(group: Group, pid: int = 0) -> None:
 
 def processes(group: Group) -> list[int] | None:
     """The pids in a group, or `None` where there are no groups."""
-    if not group.members:
+    if group.folder < 0:
         return None
-    return [int(line) for line in _read(group.members[0]).split()]
+    # Opened anew each time: an open file of version 1 keeps its list for a while.
+    fd = os.open("cgroup.procs", os.O_RDONLY | os.O_CLOEXEC, dir_fd=group.folder)
+    try:
+        return [int(line) for line in _read(fd).split()]
+    finally:
+        os.close(fd)
 
 
 def counter(fd: int, name: str) -> int:

@@ -25,6 +25,7 @@ NAMESPACE_KINDS = (sc.CLONE_NEWNS, sc.CLONE_NEWNET, sc.CLONE_NEWIPC, sc.CLONE_NE
 ROOM = "/r"
 """Where the room's root is mounted in its namespace."""
 
+_IGNORED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)
 _INHERITED_SIGNALS = (
     signal.SIGPIPE,
     signal.SIGCHLD,
@@ -159,10 +160,14 @@ def lock(locks: Locks, *, gated: bool = False) -> int | None:
     return None
 
 
-def settle() -> None:
-    """Make an ordinary process of it: default signals, idle priority, a clean file mask."""
+def settle(*, python: bool = False) -> None:
+    """Make an ordinary process of it: default signals, idle priority, a clean file mask.
+
+    An interpreter goes on ignoring what interpreters ignore, to get errors instead.
+    """
     for number in _INHERITED_SIGNALS:
-        signal.signal(number, signal.SIG_DFL)
+        if not (python and number in _IGNORED_BY_PYTHON):
+            signal.signal(number, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
     os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
     os.umask(0o022)

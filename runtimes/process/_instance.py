@@ -138,12 +138,12 @@ class ProcessInstance:
         limits = self._spec.limits
         if killed or (not self._client.facts["grouped"] and _NO_MEMORY.search(text)):
             return Outcome.OUT_OF_MEMORY, f"the memory limit of {limits.memory_bytes} bytes was hit"
-        if _NO_PROCESS.search(text) and (refused or not self._client.facts["grouped"] or exit_code != 0):
-            return Outcome.TOO_MANY_PROCESSES, f"the limit of {limits.processes} processes was hit"
         if exit_code == 153 or _FULL.search(text):
             return Outcome.FILE_TOO_LARGE, (
                 f"a file grew past {limits.file_bytes} bytes, or all files together past {limits.disk_bytes}"
             )
+        if _NO_PROCESS.search(text) and (refused or not self._client.facts["grouped"] or exit_code != 0):
+            return Outcome.TOO_MANY_PROCESSES, f"the limit of {limits.processes} processes was hit"
         return outcome, ""
 
     async def send_input(self, language: Language, data: bytes) -> None:

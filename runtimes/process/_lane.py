@@ -19,12 +19,13 @@ from runtimes.process._client import Client
 from runtimes.process._frames import Answer, Control
 from runtimes.process._output import OutputPipes
 
-GRACE = 0.5
+GRACE = 2.0
 """Seconds that an interrupted run has to give up by itself before its session is killed."""
 _NUDGE = 0.02
 CPU_POLL = 0.2
 """Seconds between two looks at the CPU time of a run that has a limit."""
 _START_DEADLINE = 60.0
+_EXIT_DEADLINE = 1.0
 
 
 @dataclass(slots=True)
@@ -57,6 +58,7 @@ class Lane(ABC, Generic[Answer]):
         self._pipes: OutputPipes | None = None
         self._pid = 0
         self._call: Call[Answer] | None = None
+        self._exit_code: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self._early: deque[Answer] = deque(maxlen=1)
         self.lock = asyncio.Lock()
         """Held during a run, and during a fork."""
@@ -96,6 +98,10 @@ class Lane(ABC, Generic[Answer]):
         else:
             self._early.append(answer)
 
+    def _has_exited(self, status: int) -> None:
+        if not self._exit_code.done():
+            self._exit_code.set_result(status)
+
     def _lost(self) -> None:
         self._control = None
         if self._call is not None and not self._call.answer.done():
@@ -113,6 +119,7 @@ class Lane(ABC, Generic[Answer]):
         if self.alive:
             return
         self._forget_process()
+        self._exit_code = asyncio.get_running_loop().create_future()
         await self._launch()
 
     async def run(
@@ -176,8 +183,8 @@ class Lane(ABC, Generic[Answer]):
         deadline = time.monotonic() + GRACE
         while not call.answer.done() and time.monotonic() < deadline:
             await self._kill_processes(call)
-            await self._nudge()
-            await asyncio.wait({call.answer}, timeout=_NUDGE)
+            if not (await asyncio.wait({call.answer}, timeout=_NUDGE))[0]:
+                await self._nudge()
         await self._kill_processes(call)
         if not call.answer.done():
             await self._kill_session()
@@ -209,8 +216,7 @@ class Lane(ABC, Generic[Answer]):
         stdout, stderr = (part.decode("utf-8", "replace") for part in self._pipes.take())
         answer = call.answer.result() if call.answer.done() else None
         if answer is None:
-            detail = "the session's process ended; the next run starts a fresh one"
-            return RunResult(outcome=outcome, stdout=stdout, stderr=stderr, state_lost=True, detail=detail)
+            return await self._ended_result(outcome, stdout, stderr)
         try:
             return self._result(answer, outcome, stdout, stderr)
         except (KeyError, TypeError, ValueError, AttributeError):
@@ -219,6 +225,19 @@ class Lane(ABC, Generic[Answer]):
             return RunResult(
                 outcome=Outcome.ENDED, stdout=stdout, stderr=stderr, state_lost=True, detail=detail
             )
+
+    async def _ended_result(self, outcome: Outcome, stdout: str, stderr: str) -> RunResult:
+        """The session's process is gone: by its own decision, by a limit, or killed from inside."""
+        await asyncio.wait({self._exit_code}, timeout=_EXIT_DEADLINE)
+        code = self._exit_code.result() if self._exit_code.done() else None
+        if code is not None and code < 0:
+            code = 128 - code
+        elif code is not None and outcome is Outcome.ENDED and self.language == "bash":
+            outcome = Outcome.OK
+        detail = "the session's process ended; the next run starts a fresh one"
+        return RunResult(
+            outcome=outcome, stdout=stdout, stderr=stderr, exit_code=code, state_lost=True, detail=detail
+        )
 
     async def interrupt(self) -> bool:
         """End the run in progress; `False` if there is none."""

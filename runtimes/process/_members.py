@@ -202,7 +202,7 @@ class Members:
         members = [next(fds) for _ in range(answer.fields["members"])]
         present = answer.fields["has"]
         return _cgroups.Group(
-            members, *(next(fds) if kind in present else -1 for kind in ("oom", "memory", "pids"))
+            members, *(next(fds) if kind in present else -1 for kind in ("oom", "memory", "pids", "folder"))
         )
 
     def _drop_group(self, name: str, group: _cgroups.Group) -> None:

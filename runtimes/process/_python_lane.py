@@ -31,7 +31,9 @@ class PythonLane(Lane[PythonAnswer]):
         control = PythonControl(ours)
         ends.append(_wire.letter({"env": dict(self._env)}))
         try:
-            reply = await self._client.ask("python", [theirs.fileno(), *ends], member=self._member)
+            reply = await self._client.ask(
+                "python", [theirs.fileno(), *ends], on_exit=self._has_exited, member=self._member
+            )
         except BaseException:
             control.close()
             pipes.close()

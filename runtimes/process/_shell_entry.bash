@@ -1,1 +1,1 @@
-eval "$__agentflow_command"
+__agentflow_running=1; eval "$__agentflow_command"

@@ -31,7 +31,12 @@ class ShellLane(Lane[ShellAnswer]):
         control = ShellControl(ours)
         ends.append(_wire.letter({"env": dict(self._env)}))
         try:
-            reply = await self._client.ask("shell", [theirs.fileno(), stdin_read, *ends], member=self._member)
+            reply = await self._client.ask(
+                "shell",
+                [theirs.fileno(), stdin_read, *ends],
+                on_exit=self._has_exited,
+                member=self._member,
+            )
         except BaseException:
             control.close()
             pipes.close()

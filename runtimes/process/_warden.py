@@ -245,7 +245,7 @@ class Warden:
 
     def _make_group(self, request: dict[str, Any]) -> None:
         group = _cgroups.make(self._hierarchies, request["name"], request["memory"], request["processes"])
-        named = {"oom": group.oom, "memory": group.memory, "pids": group.pids_events}
+        named = {"oom": group.oom, "memory": group.memory, "pids": group.pids_events, "folder": group.folder}
         present = {name: fd for name, fd in named.items() if fd >= 0}
         fds = [*group.members, *present.values()]
         _wire.send(self._sock, {"members": len(group.members), "has": list(present)}, fds)

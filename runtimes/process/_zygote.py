@@ -109,14 +109,14 @@ class _Zygote:
     def _become_session(self, request: dict[str, Any], fds: list[int]) -> None:
         namespaces, (control, stdout, stderr, letter), members = fds[1:5], fds[5:9], fds[9:]
         env = _wire.open_letter(letter)["env"]
-        _cgroups.attach(_cgroups.Group(members, -1, -1, -1))
+        _cgroups.attach(_cgroups.Group(members, -1, -1, -1, -1))
         live = bool(request["live"])
         identity = _confine.Identity(request["uid"], not live)
         _confine.enter(namespaces, identity)
         os.setsid()
         _confine.set_limits(request["rlimits"])
         _confine.become(identity, keep_for_fork=live)
-        _confine.settle()
+        _confine.settle(python=True)
         _confine.take_standard_streams(None, stdout, stderr)
         os.dup2(control, _guest.CONTROL_FD)
         listener = _confine.lock(self._world.locks, gated=live)
