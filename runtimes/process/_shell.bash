@@ -1,7 +1,8 @@
 # The program of a shell session. Reads commands, each ended by a NUL, from descriptor 197; answers each on the
 # same descriptor with status NUL working-directory NUL. A command beginning with one of the words below is ours.
 # Every command runs at top level, inside a sourced file, so that a signal can make it return.
-trap 'return 124' SIGRTMAX
+trap '[[ -z $__agentflow_running ]] || return 124' SIGRTMAX
+__agentflow_running=
 __agentflow_status() { return "$1"; }
 __agentflow_last=0
 while IFS= read -r -d '' -u 197 __agentflow_word && IFS= read -r -d '' -u 197 __agentflow_command; do
@@ -44,7 +45,7 @@ while IFS= read -r -d '' -u 197 __agentflow_word && IFS= read -r -d '' -u 197 __
     ;;
   restore) eval "$__agentflow_command" 2>/dev/null </dev/null 197>&- ;;
   esac
-  __agentflow_status_now=$?
+  __agentflow_status_now=$? __agentflow_running=
   case $__agentflow_word in run | ask) __agentflow_last=$__agentflow_status_now ;; esac
   printf '%s\0%s\0' "$__agentflow_status_now" "$PWD" >&197
 done
