@@ -317,9 +317,19 @@ def next_call(listener: int) -> GatedCall | None:
     return GatedCall(notif_id, pid, _NAMES.get(number, str(number)), tuple(args))
 
 
+def _ioctl(listener: int, request: int, argument: bytes) -> None:
+    while True:
+        try:
+            fcntl.ioctl(listener, request, argument)
+        except InterruptedError:
+            # A child of the supervisor's ended meanwhile: the request may not have been carried out.
+            continue
+        return
+
+
 def _reply(listener: int, call: GatedCall, value: int, error: int, flags: int) -> None:
     try:
-        fcntl.ioctl(listener, _SEND, struct.pack("=QqiI", call.id, value, error, flags))
+        _ioctl(listener, _SEND, struct.pack("=QqiI", call.id, value, error, flags))
     except OSError as failure:
         if failure.errno != errno.ENOENT:
             raise
@@ -343,7 +353,7 @@ def refuse(listener: int, call: GatedCall) -> None:
 def still_waiting(listener: int, call: GatedCall) -> bool:
     """Whether the caller is still the process that made the call (its pid was not reused)."""
     try:
-        fcntl.ioctl(listener, _VALID, struct.pack("=Q", call.id))
+        _ioctl(listener, _VALID, struct.pack("=Q", call.id))
     except OSError:
         return False
     return True
@@ -351,4 +361,4 @@ def still_waiting(listener: int, call: GatedCall) -> bool:
 
 def give_descriptor(listener: int, call: GatedCall, fd: int, at: int) -> None:
     """Place a copy of a descriptor in the caller's table, at a number of our choice."""
-    fcntl.ioctl(listener, _ADD_FD, struct.pack("=QIIII", call.id, 1, fd, at, os.O_CLOEXEC))
+    _ioctl(listener, _ADD_FD, struct.pack("=QIIII", call.id, 1, fd, at, os.O_CLOEXEC))
