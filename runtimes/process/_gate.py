@@ -5,8 +5,10 @@ itself can carry those calls out. So sandboxed interpreters keep four capabiliti
 runtime's user namespace, never effective; raising them, and every call that uses them, stops at this gate. It
 opens for one process, for one fixed sequence of calls with fixed arguments, in a move that the server asked for:
 
-1. `capset`: raise the four. The gate places the room's namespace descriptors into the caller's table.
-2. `setns` to each of them, in order, and `chroot`.
+1. `capset`: raise the four. Before, the gate sees to it that the caller has one thread, shares nothing with another
+   process, and can start none while it moves: nobody else ever has the four raised.
+2. `setns` to each of the room's namespaces, in order, and `chroot`. The gate places each descriptor into the stopped
+   caller's table just then, so that it leads nowhere else.
 3. `setgroups(0)`, `setresgid(uid x3)`, `setresuid(uid x3)` to the room's user.
 4. `capset`: lower the four again.
 5. `setns(-1)`, which means "check me". While the caller is stopped in it the gate reads from `/proc` who and where it is,
@@ -19,6 +21,7 @@ sandbox's own, so it is treated as hostile throughout.
 
 import contextlib
 import os
+import resource
 import selectors
 import signal
 import socket
@@ -64,6 +67,8 @@ class Move:
     """Who moves; the first who asks."""
     step: int = 0
     """How far it is."""
+    processes: tuple[int, int] = (0, 0)
+    """Its own process limit, given back at the end: while it moves it may start none."""
 
 
 class Gate:
@@ -165,7 +170,9 @@ class Gate:
         count = {"setuid": 1, "setgid": 1, "setreuid": 2, "setregid": 2, "setresuid": 3, "setresgid": 3}.get(
             call.name, 0
         )
-        if count and all(value in own for value in call.args[:count]):
+        if call.name in ("setrlimit", "prlimit64"):
+            _seccomp.let_through(listener, call)
+        elif count and all(value in own for value in call.args[:count]):
             _seccomp.succeed(listener, call)
         elif call.name in ("setfsuid", "setfsgid"):
             _seccomp.succeed(listener, call, max(own - set(_KEEP_IDS), default=0))
@@ -196,8 +203,15 @@ class Gate:
             self._fail(listener, call, move, f"the fork called {call.name}{actual}, not {name}{args}")
             return
         if move.step == 0:
-            for offset, fd in enumerate(move.namespaces):
-                _seccomp.give_descriptor(listener, call, fd, NAMESPACE_FDS + offset)
+            problem = _not_alone(call.pid, move)
+            if problem:
+                self._fail(listener, call, move, problem)
+                return
+            move.processes = resource.prlimit(call.pid, resource.RLIMIT_NPROC)
+            resource.prlimit(call.pid, resource.RLIMIT_NPROC, (0, move.processes[1]))
+        elif name == "setns" and args[0] != _CHECK_ME:
+            offset = move.step - 1
+            _seccomp.give_descriptor(listener, call, move.namespaces[offset], NAMESPACE_FDS + offset)
         move.step += 1
         if move.step < len(expected):
             _seccomp.let_through(listener, call)
@@ -208,6 +222,7 @@ class Gate:
             self._moves.append(move)
             self._fail(listener, call, move, problem or "the fork died")
             return
+        resource.prlimit(call.pid, resource.RLIMIT_NPROC, move.processes)
         _cgroups.attach(move.group, call.pid)
         for offset, fd in enumerate(move.channels):
             _seccomp.give_descriptor(listener, call, fd, CHANNEL_FDS + offset)
@@ -253,10 +268,13 @@ def _inspect(pid: int, move: Move) -> str:
         return "the fork is in another pid namespace"
     if not os.path.samestat(os.stat(f"/proc/{pid}/root"), os.fstat(move.root)):
         return "the fork has another root"
-    return _shares_with_others(pid, move) or _foreign_descriptors(pid)
+    return _not_alone(pid, move) or _ways_back(pid)
 
 
-def _shares_with_others(pid: int, move: Move) -> str:
+def _not_alone(pid: int, move: Move) -> str:
+    """What a mover shares with others; empty if nothing. While it moves nothing can be added."""
+    if _processes.status_fields(pid)["Threads"] != "1":
+        return "the fork has several threads"
     for other in _processes.inside(move.family, (move.from_uid, move.to_uid)):
         if other == pid:
             continue
@@ -273,10 +291,25 @@ def _shares_with_others(pid: int, move: Move) -> str:
     return ""
 
 
-def _foreign_descriptors(pid: int) -> str:
-    """Every open descriptor must be a file of the new room: anything else would lead back to the old one."""
+def _ways_back(pid: int) -> str:
+    """Every open descriptor, the working directory and all shared memory must be of the new room.
+
+    Anything else would lead back to the old one.
+    """
     with open(f"/proc/{pid}/mountinfo", encoding="utf-8", errors="replace") as file:
-        mounts = {line.split(" ", 1)[0] for line in file}
+        fields = [line.split(" ", 3) for line in file]
+    mounts = {number for number, *_ in fields}
+    devices = {device for _, _, device, _ in fields}
+    folder = os.open(f"/proc/{pid}/cwd", os.O_PATH | os.O_CLOEXEC)
+    try:
+        if _mount_of("self", folder) not in mounts:
+            return "the fork's working directory is in another room"
+    finally:
+        os.close(folder)
+    return _foreign_descriptors(pid, mounts) or _foreign_memory(pid, devices)
+
+
+def _foreign_descriptors(pid: int, mounts: set[str]) -> str:
     for name in os.listdir(f"/proc/{pid}/fd"):
         number = int(name)
         if NAMESPACE_FDS <= number < NAMESPACE_FDS + len(_confine.NAMESPACE_KINDS):
@@ -284,8 +317,21 @@ def _foreign_descriptors(pid: int) -> str:
         kind = stat.S_IFMT(os.stat(f"/proc/{pid}/fd/{name}").st_mode)
         if kind not in (stat.S_IFREG, stat.S_IFDIR, stat.S_IFCHR):
             return f"the fork kept descriptor {name}"
-        with open(f"/proc/{pid}/fdinfo/{name}", encoding="utf-8") as file:
-            mount = next((line.split()[1] for line in file if line.startswith("mnt_id:")), "")
-        if mount not in mounts:
+        if _mount_of(pid, number) not in mounts:
             return f"the fork kept descriptor {name} of another room"
+    return ""
+
+
+def _mount_of(pid: int | str, fd: int) -> str:
+    with open(f"/proc/{pid}/fdinfo/{fd}", encoding="utf-8") as file:
+        return next((line.split()[1] for line in file if line.startswith("mnt_id:")), "")
+
+
+def _foreign_memory(pid: int, devices: set[str]) -> str:
+    with open(f"/proc/{pid}/maps", encoding="utf-8", errors="replace") as file:
+        for line in file:
+            _, permissions, _, device, _ = line.split(None, 4)
+            major, minor = (int(part, 16) for part in device.split(":"))
+            if permissions.endswith("s") and f"{major}:{minor}" not in devices:
+                return "the fork kept memory that it shares with another room"
     return ""

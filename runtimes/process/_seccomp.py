@@ -104,17 +104,25 @@ _GATED: Final[dict[str, tuple[int, int]]] = {
     "setreuid": (113, 145),
     "setuid": (105, 146),
 }
+_LIMIT_SETTERS: Final[dict[str, tuple[int, int]]] = {
+    "prlimit64": (302, 261),
+    "setrlimit": (160, 164),
+}
+"""Gated where they change the process limit: while a fork moves it must not be raised."""
 _CHECKED: Final[dict[str, tuple[int | None, int]]] = {
     "clone": (56, 220),
     "clone3": (435, 435),
     "ioctl": (16, 29),
     "mknod": (133, -1),
     "mknodat": (259, 33),
+    **_LIMIT_SETTERS,
     "setns": (308, 268),
     "socket": (41, 198),
     "unshare": (272, 97),
 }
-_FIRST_UNKNOWN: Final = 471
+_FIRST_UNKNOWN: Final = 470
+_OTHER_NAMESPACES: Final = (457, 458)
+"""`statmount` and `listmount`, which look into other mount namespaces."""
 _NAMESPACES: Final = (
     sc.CLONE_NEWNS
     | sc.CLONE_NEWCGROUP
@@ -128,6 +136,9 @@ _NAMESPACES: Final = (
 _SOCKET_FAMILIES: Final = (1, 2, 10)
 _NETLINK: Final = 16
 _TIOCSTI, _TIOCLINUX = 0x5412, 0x541C
+_NAMESPACE_IOCTLS = 0xB700
+_RLIMIT_NPROC = 6
+_CLONE_VM, _CLONE_FS, _CLONE_FILES, _CLONE_VFORK, _CLONE_THREAD = 0x100, 0x200, 0x400, 0x4000, 0x10000
 
 _LD_W_ABS, _JEQ, _JGE, _JSET, _AND, _RET = 0x20, 0x15, 0x35, 0x45, 0x54, 0x06
 
@@ -147,8 +158,8 @@ class _Program:
     def load_architecture(self) -> None:
         self._put(_LD_W_ABS, 4)
 
-    def load_argument(self, index: int) -> None:
-        self._put(_LD_W_ABS, 16 + 8 * index)
+    def load_argument(self, index: int, *, upper: bool = False) -> None:
+        self._put(_LD_W_ABS, 16 + 8 * index + (4 if upper else 0))
 
     def mask(self, bits: int) -> None:
         self._put(_AND, bits)
@@ -198,6 +209,37 @@ def _flags_block() -> _Program:
     return block
 
 
+def _clone_block() -> _Program:
+    block = _argument_check(0)
+    block.answer_if_any_bit(_NAMESPACES, _refuse())
+    # Processes that share memory or descriptors without being threads: no program needs them, and a fork's
+    # move from room to room must not be watched by one.
+    block.answer_if_any_bit(_CLONE_THREAD | _CLONE_VFORK, _ALLOW)
+    block.answer_if_any_bit(_CLONE_VM | _CLONE_FS | _CLONE_FILES, _refuse())
+    block.answer(_ALLOW)
+    return block
+
+
+def _setrlimit_block(gated: int) -> _Program:
+    block = _argument_check(0)
+    block.answer_if_equal(_RLIMIT_NPROC, gated)
+    block.answer(_ALLOW)
+    return block
+
+
+def _prlimit_block(gated: int) -> _Program:
+    block = _argument_check(1)
+    block.answer_unless_equal(_RLIMIT_NPROC, _ALLOW)
+    block.load_argument(0)
+    block.answer_unless_equal(0, _refuse())
+    block.load_argument(2)
+    block.answer_unless_equal(0, gated)
+    block.load_argument(2, upper=True)
+    block.answer_unless_equal(0, gated)
+    block.answer(_ALLOW)
+    return block
+
+
 def _node_block(mode_argument: int) -> _Program:
     block = _argument_check(mode_argument)
     block.mask(stat.S_IFMT(0o177777))
@@ -222,6 +264,8 @@ def _ioctl_block() -> _Program:
     block = _argument_check(1)
     block.answer_if_equal(_TIOCSTI, _refuse())
     block.answer_if_equal(_TIOCLINUX, _refuse())
+    block.mask(0xFF00)
+    block.answer_if_equal(_NAMESPACE_IOCTLS, _refuse())
     block.answer(_ALLOW)
     return block
 
@@ -253,8 +297,13 @@ def build_filter(*, gated: bool) -> bytes:
         number = refused[column]
         if number is not None:
             program.answer_if_equal(number, _refuse())
+    for number in _OTHER_NAMESPACES:
+        program.answer_if_equal(number, _refuse(errno.ENOSYS))
+    limit_action = _NOTIFY if gated else _ALLOW
     blocks = {
-        "clone": _flags_block(),
+        "prlimit64": _prlimit_block(limit_action),
+        "setrlimit": _setrlimit_block(limit_action),
+        "clone": _clone_block(),
         "unshare": _flags_block(),
         "clone3": _answer_block(_refuse(errno.ENOSYS)),
         "setns": _answer_block(_refuse()),
@@ -287,7 +336,7 @@ _NAMES: Final = {
     numbers[
         list(_ARCHITECTURES).index(platform.machine()) if platform.machine() in _ARCHITECTURES else 0
     ]: name
-    for name, numbers in _GATED.items()
+    for name, numbers in (_GATED | _LIMIT_SETTERS).items()
 }
 
 
