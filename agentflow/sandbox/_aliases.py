@@ -17,8 +17,6 @@ BACKEND_ALIASES: Final[Mapping[str, str]] = {
 
 TOOL_ALIASES: Final[Mapping[str, str]] = {
     "browse_url": "web:visit",
-    "doc_read": "document:read",
-    "doc_search": "document:search",
     "ds_inspect_data": "data:inspect",
     "ds_read_csv": "data:read",
     "ds_run_python": "data:run",
@@ -30,12 +28,10 @@ TOOL_ALIASES: Final[Mapping[str, str]] = {
     "read_file": "files:read",
     "retrieval": "rag:search",
     "search_document": "document:search",
-    "text2sql_execute": "sql:execute",
     "text2sql_get_schema": "sql:schema",
-    "text2sql_list_databases": "sql:list_databases",
     "wikipedia_search": "web:wikipedia",
 }
-"""Other name of a tool, written with underscores only -> `backend:verb`."""
+"""Other name of a tool, written with underscores only -> `backend:verb`; where not only the backend is called otherwise."""
 
 
 def canonical_backend(name: str) -> str:

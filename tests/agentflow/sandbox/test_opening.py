@@ -7,23 +7,30 @@ import pytest
 from agentflow.errors import ConfigurationError
 from agentflow.sandbox import Sandbox, SandboxSettings
 from tests.agentflow.sandbox._backends import CounterBackend, EchoBackend
+from tests.behaviour._tree import ROOT, name
 
 
 @pytest.mark.promise("sandbox:settings:file")
 @pytest.mark.parametrize(
-    ("name", "text"),
+    ("file", "text"),
     [
         ("sandbox.yaml", "backends: {filesystem: {}, bash: {}}\ntimeout: 5\nlimits: {processes: 10}\n"),
         ("sandbox.json", '{"backends": ["filesystem", "bash"], "timeout": 5, "limits": {"processes": 10}}'),
     ],
 )
-async def test_a_settings_file_says_what_the_sandbox_is(tmp_path: Path, name: str, text: str) -> None:
-    path = tmp_path / name
+async def test_a_settings_file_says_what_the_sandbox_is(tmp_path: Path, file: str, text: str) -> None:
+    path = tmp_path / file
     path.write_text(text, encoding="utf-8")
     async with Sandbox(path) as sandbox:
         assert {tool.backend for tool in await sandbox.tools()} == {"files", "bash"}
     async with Sandbox(str(path)) as sandbox:
         assert {tool.backend for tool in await sandbox.tools()} == {"files", "bash"}
+
+
+@pytest.mark.promise("sandbox:settings:file")
+@pytest.mark.parametrize("path", sorted((ROOT / "configs/sandbox").glob("*")), ids=name)
+def test_the_settings_files_that_come_with_the_project_can_be_used(path: Path) -> None:
+    Sandbox(path)
 
 
 @pytest.mark.promise("sandbox:settings:one-line")
