@@ -20,4 +20,4 @@ class TableLimits:
     kept_bytes: int = 32 * MIB
     """Whole outputs and pictures kept per session."""
     end_seconds: float = 10.0
-    """Time for a session's backends to clean up when it ends."""
+    """Time for each backend of a session to clean up when it ends, and for its instance to stop."""

@@ -1,5 +1,6 @@
 """The MCP door: the tool table behind the official SDK's server, for every transport and both protocol eras."""
 
+import logging
 from collections.abc import Callable
 from importlib.metadata import version
 from typing import Any, TypeAlias
@@ -27,6 +28,8 @@ __all__ = ["McpDoor", "RequestContext"]
 
 RequestContext: TypeAlias = ServerRequestContext[Any, Any]
 """What the SDK tells a handler about the request."""
+
+logger = logging.getLogger(__name__)
 
 PAGE = 250
 """Resources on one page of a listing."""
@@ -180,11 +183,16 @@ class McpDoor:
             if tool is None:
                 raise self._table.unknown(params.name, self._tools)
             if self._turns is None or tool.interjects:
-                return await self._run(tool, params, principal, progress)
-            async with self._turns.turn(principal):
-                return await self._run(tool, params, principal, progress)
+                result = await self._run(tool, params, principal, progress)
+            else:
+                async with self._turns.turn(principal):
+                    result = await self._run(tool, params, principal, progress)
         except ToolFailure as failure:
-            return ToolResult(False, failure.data, ToolError(failure.kind, failure.message))
+            result = ToolResult(False, failure.data, ToolError(failure.kind, failure.message))
+        if logger.isEnabledFor(logging.DEBUG):
+            outcome = result.error.kind if result.error else "ok"
+            logger.debug("%s called %s: %s", principal, tool.name if tool else "an unknown tool", outcome)
+        return result
 
     async def _run(
         self, tool: Tool, params: types.CallToolRequestParams, principal: str, progress: ProgressSink | None

@@ -11,14 +11,11 @@ from agentflow.errors import AgentFlowError, ConfigurationError
 from mcp_servers._nearest import did_you_mean
 from mcp_servers._registry import BACKENDS, load_backend
 from mcp_servers._runtime_host import RuntimeHost
-from mcp_servers._settings import ServerSettings
+from mcp_servers._settings import NO_TOKEN, ServerSettings
 from mcp_servers._table import ToolTable
 from mcp_servers._token_file import made_token, token_path
 
 __all__ = ["serve"]
-
-NO_TOKEN = "none"
-"""Says that no token is needed."""
 
 OWNER = "owner"
 """Whose the token is when there is only one."""

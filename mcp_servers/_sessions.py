@@ -189,9 +189,7 @@ class Sessions:
             async with session.gate.alone():
                 for name in reversed(session.live):
                     await self._clean(session, self._backends[name])
-                instance = session.current_instance
-                if instance is not None:
-                    await instance.stop()
+                await self._stop_instance(session)
 
     async def close(self) -> None:
         """End every session, all at once, and start no more."""
@@ -254,6 +252,15 @@ class Sessions:
             raise ToolFailure(ErrorKind.CANNOT_FORK, str(error)) from error
         await forked.adopt(fork.instance)
         return fork.left_behind
+
+    async def _stop_instance(self, session: Session) -> None:
+        instance = session.current_instance
+        if instance is None:
+            return
+        with anyio.move_on_after(self._limits.end_seconds) as scope:
+            await instance.stop()
+        if scope.cancelled_caught:
+            logger.error("the instance of %s did not stop in time; it ends with its runtime", session.owner)
 
     async def _clean(self, session: Session, backend: Backend) -> None:
         with anyio.move_on_after(self._limits.end_seconds):

@@ -1,8 +1,9 @@
 """The settings of a server: from a file, the environment and the command line."""
 
 from collections.abc import Mapping
+from typing import Annotated, Self
 
-from pydantic import Field, PositiveFloat, PositiveInt, SecretStr
+from pydantic import Field, PositiveFloat, PositiveInt, SecretStr, model_validator
 from pydantic_settings import SettingsConfigDict
 
 from agentflow.settings import Section, Settings
@@ -11,7 +12,10 @@ from mcp_servers._http_options import HttpOptions
 from mcp_servers._limits import MIB, TableLimits
 from runtimes import InstanceSpec, Limits
 
-__all__ = ["CallSettings", "ServerSettings", "SessionSettings"]
+__all__ = ["NO_TOKEN", "CallSettings", "ServerSettings", "SessionSettings"]
+
+NO_TOKEN = "none"
+"""The token that says that none is needed."""
 
 
 class SessionSettings(Section):
@@ -65,7 +69,7 @@ class ServerSettings(Settings):
     """The port to listen on; 0: any free one."""
     token: SecretStr | None = None
     """The bearer token; `none`: no token is needed, on a loopback address only; by default one is made."""
-    tokens: dict[str, SecretStr] = Field(default_factory=dict[str, SecretStr])
+    tokens: dict[str, Annotated[SecretStr, Field(min_length=1)]] = Field(default_factory=dict[str, SecretStr])
     """Tokens of several clients, by their names: each sees only its own sessions."""
     allowed_origins: list[str] = Field(default_factory=list[str])
     """Origins of web pages that may use the server, beside its own."""
@@ -81,6 +85,15 @@ class ServerSettings(Settings):
     """What sessions may be."""
     calls: CallSettings = CallSettings()
     """What calls may be."""
+
+    @model_validator(mode="after")
+    def _tell_clients_apart(self) -> Self:
+        tokens = [token.get_secret_value() for token in (*self.tokens.values(), self.token) if token]
+        if len(set(tokens)) < len(tokens):
+            raise ValueError("two clients have the same token: give each one of its own")
+        if NO_TOKEN in tokens and self.tokens:
+            raise ValueError(f"token: {NO_TOKEN} lets everybody in, so tokens has no use: remove one of them")
+        return self
 
     def backend_names(self) -> list[str]:
         """The backends to serve."""

@@ -14,7 +14,7 @@ from mcp_servers._limits import TableLimits
 from mcp_servers._nearest import did_you_mean
 from mcp_servers._result import ToolError, ToolResult
 from mcp_servers._session import Session
-from mcp_servers._session_tools import SessionTools
+from mcp_servers._session_tools import SESSIONS, SessionTools
 from mcp_servers._sessions import DefaultSession, Sessions, new_handle
 from mcp_servers._signature import SESSION_ARGUMENT
 from mcp_servers._tool import Tool
@@ -201,6 +201,8 @@ class ToolTable:
         session = await self._session(tool, handle, default, principal)
         keywords[tool.session_parameter] = session
         if tool.interjects:
+            if backend.name not in session.live and backend.name != SESSIONS:
+                await self.sessions.make_live(session, backend)
             return await tool.invoke(**keywords)
         await session.gate.enter()
         try:

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from pydantic import ValidationError
 
 from agentflow.settings import load_settings
 from mcp_servers import TableLimits
@@ -37,5 +38,33 @@ def test_a_backend_may_be_named_with_settings_or_without() -> None:
     assert settings.backend_settings() == {"code": {"a": 1}}
 
 
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"tokens": {"alice": ""}},
+        {"tokens": {"alice": "same", "bob": "same"}},
+        {"tokens": {"alice": "same"}, "token": "same"},
+        {"tokens": {"alice": "one"}, "token": "none"},
+    ],
+)
+def test_tokens_that_would_let_a_stranger_in_are_refused(values: dict[str, object]) -> None:
+    with pytest.raises(ValidationError):
+        ServerSettings.model_validate(values)
+
+
+def test_the_configuration_in_the_documentation_can_be_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = (ROOT / "docs/mcp-servers.md").read_text(encoding="utf-8")
+    path = tmp_path / "server.yaml"
+    path.write_text(page.split("```yaml\n")[1].split("```")[0], encoding="utf-8")
+    monkeypatch.setenv("TRAINER_TOKEN", "a")
+    monkeypatch.setenv("EVALUATOR_TOKEN", "b")
+    settings = load_settings(ServerSettings, path)
+    assert settings.backend_names() == ["bash", "code", "files"]
+
+
 def test_a_token_is_not_shown() -> None:
-    assert "s3cr3t" not in repr(ServerSettings.model_validate({"token": "s3cr3t", "tokens": {"a": "s3cr3t"}}))
+    assert "s3cr3t" not in repr(
+        ServerSettings.model_validate({"token": "s3cr3t-1", "tokens": {"a": "s3cr3t-2"}})
+    )

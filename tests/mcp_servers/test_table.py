@@ -73,6 +73,17 @@ async def test_the_default_session_starts_at_first_need_and_begins_anew_when_end
     assert len(table.sessions) == 0
 
 
+async def test_a_call_that_acts_on_another_one_may_be_a_session_s_first(
+    table: ToolTable, counter: Counter
+) -> None:
+    handle = await started(table)
+    assert (await table.call("counter_let_go", {"session": handle})).ok
+    assert counter.events == ["warmup", "initialize"]
+    listed = (await table.call("session_list")).data["sessions"]
+    assert isinstance(listed, list)
+    assert listed[0]["backends"] == ["counter"]
+
+
 @pytest.mark.promise("mcp:call:failed")
 async def test_what_a_tool_raises_on_purpose_keeps_its_kind_its_data_and_what_was_shown(
     table: ToolTable,
