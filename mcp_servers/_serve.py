@@ -31,9 +31,9 @@ async def serve(settings: ServerSettings, http: bool) -> None:
     async with anyio.create_task_group() as group:
         group.start_soon(runtime.run)
         try:
-            table = _table(settings, runtime)
+            table, warmup = _table(settings, runtime)
             try:
-                await table.start(settings.warmup)
+                await table.start(warmup)
                 await (_serve_http if http else _serve_stdio)(table, settings)
             finally:
                 await table.close()
@@ -45,23 +45,26 @@ async def serve(settings: ServerSettings, http: bool) -> None:
         raise failure
 
 
-def _table(settings: ServerSettings, runtime: RuntimeHost) -> ToolTable:
+def _table(settings: ServerSettings, runtime: RuntimeHost) -> tuple[ToolTable, list[str]]:
+    """The table, and the backends to warm up."""
     names = settings.backend_names()
     if not names:
         raise ConfigurationError(f"name at least one backend to serve.{did_you_mean('', BACKENDS)}")
     for name in settings.warmup or ():
         if name not in names:
             raise ConfigurationError(f"warmup: {name!r} is not served.{did_you_mean(name, names)}")
-    backends = [load_backend(name) for name in names]
-    for name, backend in zip(names, backends, strict=True):
-        backend.check(settings.backend_settings().get(name, {}))
-    return ToolTable(
-        backends,
+    backends = {name: load_backend(name) for name in names}
+    given = settings.backend_settings()
+    for name, backend in backends.items():
+        backend.check(given.get(name, {}))
+    table = ToolTable(
+        backends.values(),
         runtime=runtime.get,
         spec=settings.sessions.spec(),
-        settings=settings.backend_settings(),
+        settings={backend.name: given[name] for name, backend in backends.items() if name in given},
         limits=settings.table_limits(),
     )
+    return table, [backends[name].name for name in (names if settings.warmup is None else settings.warmup)]
 
 
 async def _serve_stdio(table: ToolTable, settings: ServerSettings) -> None:

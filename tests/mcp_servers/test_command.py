@@ -116,7 +116,7 @@ async def test_the_script_serves_what_a_configuration_says_and_options_come_over
                 assert started.structured_content is not None
                 handle = started.structured_content["session"]
                 added = await client.call_tool("counter_add", {"session": handle})
-                assert added.structured_content == {"count": 1}
+                assert added.structured_content == {"count": 6}
             running.process.send_signal(signal.SIGTERM)
             assert await running.process.wait() == 0
 
