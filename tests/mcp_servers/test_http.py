@@ -4,6 +4,7 @@ from collections.abc import AsyncGenerator
 
 import anyio
 import httpx2
+import psutil
 import pytest
 from mcp import Client
 
@@ -220,6 +221,58 @@ async def test_a_client_that_goes_away_stops_its_call(
             await counter.entered.wait()
             group.cancel_scope.cancel()
         await counter.stopped.wait()
+
+
+@pytest.mark.promise("mcp:http:no_leaks")
+async def test_clients_that_go_away_leave_no_turn_taken_no_session_and_no_descriptor(
+    table: ToolTable, counter: Counter
+) -> None:
+    session = await table.sessions.start("alice")
+    message = request("tools/call", {"name": "counter_wait", "arguments": {"session": session.handle}})
+    process = psutil.Process()
+
+    async def go_away(url: str) -> None:
+        counter.entered, counter.stopped = anyio.Event(), anyio.Event()
+        async with httpx2.AsyncClient(timeout=30) as http, anyio.create_task_group() as group:
+            group.start_soon(post, http, url, message, ALICE)
+            await counter.entered.wait()
+            group.cancel_scope.cancel()
+        await counter.stopped.wait()
+
+    with anyio.fail_after(30):
+        async with serving(
+            table, HttpOptions(port=0, tokens=TOKENS, calls_at_once=1, calls_waiting=0)
+        ) as server:
+            await go_away(server.url)
+            before = process.num_fds()
+            for _ in range(20):
+                await go_away(server.url)
+            await anyio.wait_all_tasks_blocked()
+            assert process.num_fds() <= before
+            async with connected(server.url, TOKENS["alice"]) as client:
+                assert not (await client.call_tool("counter_echo", {"text": "x"})).is_error
+            assert session.gate.running == 0
+            assert len(table.sessions) == 1
+
+
+@pytest.mark.promise("mcp:http:cancelled")
+@pytest.mark.parametrize("mode", ["auto", "legacy"])
+async def test_a_call_that_its_client_cancels_is_stopped_and_the_connection_goes_on(
+    server: HttpServer, counter: Counter, table: ToolTable, mode: str
+) -> None:
+    session = await table.sessions.start("alice")
+
+    async def call(client: Client) -> None:
+        await client.call_tool("counter_wait", {"session": session.handle})
+
+    with anyio.fail_after(20):
+        async with connected(server.url, TOKENS["alice"], mode) as client:
+            async with anyio.create_task_group() as group:
+                group.start_soon(call, client)
+                await counter.entered.wait()
+                group.cancel_scope.cancel()
+            await counter.stopped.wait()
+            assert not (await client.call_tool("counter_echo", {"text": "x"})).is_error
 
 
 @pytest.mark.promise("mcp:http:stop")
