@@ -19,6 +19,7 @@ __all__ = [
     "check_settings",
     "progress_of",
     "read_settings",
+    "sendable",
     "shown",
     "time_limit",
 ]
@@ -71,6 +72,21 @@ def check_settings(model: type[BaseModel], backend: str, settings: Mapping[str, 
         raise ConfigurationError(failure.message) from None
 
 
+def sendable(tool: str, text: str, *, without: str = "") -> str:
+    """The text, if it can be given to a program.
+
+    :raises ToolFailure: `bad_arguments`, if it is no valid text, or holds a character of `without`.
+    """
+    wrong = next((character for character in without if character in text), None)
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        wrong = text[error.start]
+    if wrong is not None:
+        raise ToolFailure(ErrorKind.BAD_ARGUMENTS, f"{tool}: the character {wrong!r} can't be used here.")
+    return text
+
+
 def time_limit(context: CallContext, asked: float | None) -> float | None:
     """Seconds for a run inside this call: a little less than the call has, so that its output can be returned."""
     left = context.seconds_left()
@@ -113,5 +129,6 @@ def check_outcome(tool: str, outcome: Outcome, detail: str, note: str, data: Out
     """
     if outcome in _FAILURES:
         kind, meaning = _FAILURES[outcome]
-        message = f"{tool}: {(detail or meaning).removesuffix('.')}. {note}".strip()
+        cause = f" ({detail.removesuffix('.')})" if detail else ""
+        message = f"{tool}: {meaning}{cause}. {note}".strip()
         raise ToolFailure(kind, message, data.model_dump(mode="json"))

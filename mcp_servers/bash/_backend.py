@@ -17,6 +17,7 @@ from mcp_servers._running import (
     check_settings,
     progress_of,
     read_settings,
+    sendable,
     shown,
     time_limit,
 )
@@ -100,7 +101,7 @@ class BashBackend(Backend):
         with shell.fed() if stdin_open else nullcontext():
             result = await instance.run(
                 "bash",
-                command,
+                sendable("bash_run", command, without="\0"),
                 timeout=time_limit(context, timeout or shell.settings.timeout),
                 on_output=progress_of(context),
                 stdin_open=stdin_open,

@@ -8,14 +8,22 @@ from pydantic import Field
 from agentflow.errors import ErrorKind, ToolFailure
 from mcp_servers._backend import Backend
 from mcp_servers._context import CallContext
-from mcp_servers._running import check_outcome, check_settings, progress_of, read_settings, shown, time_limit
+from mcp_servers._running import (
+    check_outcome,
+    check_settings,
+    progress_of,
+    read_settings,
+    sendable,
+    shown,
+    time_limit,
+)
 from mcp_servers._session import Session
 from mcp_servers._tool import tool
 from mcp_servers.code._install import Packages, install
-from mcp_servers.code._results import Failure, Installed, Queried, Ran, Variables
+from mcp_servers.code._results import Failure, Installed, Problem, Queried, Ran, Variables
 from mcp_servers.code._settings import CodeSettings
 from mcp_servers.code._showing import Showing, first_table, first_variables
-from runtimes import Outcome, RunResult
+from runtimes import Outcome, OutputSink, RunResult
 
 __all__ = ["CodeBackend"]
 
@@ -62,8 +70,10 @@ class CodeBackend(Backend):
         notebook; `await` works at the top level. Plots of matplotlib and data frames are shown by themselves. Code
         that raises is no failed call: look at error.
         """
-        result = await self._run("code_run", code, session, context, timeout)
-        return self._ran(result, session, context)
+        result = await self._run(code, session, context, timeout, progress_of(context))
+        ran = self._ran(result, session, context)
+        check_outcome("code_run", result.outcome, result.detail, ran.note, ran)
+        return ran
 
     @tool(title="Query files with SQL")
     async def sql(
@@ -84,12 +94,11 @@ class CodeBackend(Backend):
         no failed call: look at error.
         """
         rows = limit or session.get(CodeSettings).rows
-        source = f"{_INSIDE}.sql({query!r}, {rows});"
-        result = await self._run("code_sql", source, session, context, timeout, report=False)
-        table = first_table(result.displays)
-        if table is None or result.error is not None:
-            return Queried(error=self._failure(result) or _nothing_shown(result))
-        return Queried(columns=table.columns, rows=table.rows, total_rows=table.total_rows)
+        source = f"{_INSIDE}.sql({sendable('code_sql', query)!r}, {rows});"
+        result = await self._run(source, session, context, timeout)
+        queried = self._queried(result)
+        check_outcome("code_sql", result.outcome, result.detail, _note(result), queried)
+        return queried
 
     @tool(title="List variables", read_only=True)
     async def variables(self, session: Session, context: CallContext) -> Variables:
@@ -98,8 +107,10 @@ class CodeBackend(Backend):
         Use it to see what is there before you go on with earlier work.
         """
         source = f"{_INSIDE}.show_variables();"
-        result = await self._run("code_variables", source, session, context, None, report=False)
-        return Variables(variables=first_variables(result.displays))
+        result = await self._run(source, session, context, None)
+        found = Variables(variables=first_variables(result.displays))
+        check_outcome("code_variables", result.outcome, result.detail, _note(result), found)
+        return found
 
     @tool(title="Install Python packages", open_world=True, destructive=False, idempotent=True)
     async def install(
@@ -126,30 +137,21 @@ class CodeBackend(Backend):
             raise ToolFailure(ErrorKind.DENIED, message)
         return await install(packages, allowed, session, context)
 
+    @staticmethod
     async def _run(
-        self,
-        tool_name: str,
         source: str,
         session: Session,
         context: CallContext,
         timeout: float | None,
-        *,
-        report: bool = True,
+        on_output: OutputSink | None = None,
     ) -> RunResult:
-        settings = session.get(CodeSettings)
         instance = await session.instance()
-        await session.get(Packages).restore(instance)
-        result = await instance.run(
-            "python",
-            source,
-            timeout=time_limit(context, timeout or settings.timeout),
-            on_output=progress_of(context) if report else None,
-        )
+        packages = session.get(Packages)
+        await packages.restore(instance)
+        limit = time_limit(context, timeout or session.get(CodeSettings).timeout)
+        result = await instance.run("python", source, timeout=limit, on_output=on_output)
         if result.state_lost:
-            session.get(Packages).state_lost()
-        if result.outcome not in (Outcome.OK, Outcome.INTERRUPTED, Outcome.ENDED):
-            ran = self._ran(result, session, context)
-            check_outcome(tool_name, result.outcome, result.detail, ran.note, ran)
+            packages.state_lost()
         return result
 
     def _ran(self, result: RunResult, session: Session, context: CallContext) -> Ran:
@@ -163,25 +165,34 @@ class CodeBackend(Backend):
             value=None if value is None else shown(value, "value.txt", limit, session, context),
             stdout=shown(result.stdout, "stdout.txt", limit, session, context),
             stderr=shown(result.stderr, "stderr.txt", limit, session, context),
-            error=self._failure(result),
+            error=_failure(result),
             tables=showing.tables,
             images=showing.images,
             displays=showing.others,
             state_lost=result.state_lost,
-            note=_LOST if result.state_lost else "",
+            note=_note(result),
         )
 
     @staticmethod
-    def _failure(result: RunResult) -> Failure | None:
-        error = result.error
-        if error is not None:
-            return Failure(type=error.type, message=error.message, traceback=error.traceback)
-        if result.outcome is Outcome.INTERRUPTED:
-            return Failure(type="KeyboardInterrupt", message="interrupted", traceback="")
-        if result.outcome is Outcome.ENDED:
-            return Failure(type="SessionEnded", message=result.detail or _LOST, traceback="")
-        return None
+    def _queried(result: RunResult) -> Queried:
+        table, failure = first_table(result.displays), _failure(result)
+        if failure is not None:
+            return Queried(error=Problem(type=failure.type, message=failure.message))
+        if table is None:
+            return Queried(error=Problem(type="NoResult", message="the session showed no table"))
+        return Queried(columns=table.columns, rows=table.rows, total_rows=table.total_rows)
 
 
-def _nothing_shown(result: RunResult) -> Failure:
-    return Failure(type="NoResult", message="the session showed no table", traceback=result.stderr[-2000:])
+def _failure(result: RunResult) -> Failure | None:
+    error = result.error
+    if error is not None:
+        return Failure(type=error.type, message=error.message, traceback=error.traceback)
+    if result.outcome is Outcome.INTERRUPTED:
+        return Failure(type="KeyboardInterrupt", message="interrupted", traceback="")
+    if result.outcome is Outcome.ENDED:
+        return Failure(type="SessionEnded", message=result.detail or _LOST, traceback="")
+    return None
+
+
+def _note(result: RunResult) -> str:
+    return _LOST if result.state_lost else ""

@@ -9,6 +9,7 @@ __all__ = [
     "Failure",
     "Installed",
     "Picture",
+    "Problem",
     "Queried",
     "Ran",
     "Shown",
@@ -18,13 +19,18 @@ __all__ = [
 ]
 
 
-class Failure(Output):
-    """The exception that ended the code."""
+class Problem(Output):
+    """Why a query failed."""
 
     type: str
-    """Its class."""
+    """The class of the exception."""
     message: str
     """What it says."""
+
+
+class Failure(Problem):
+    """The exception that ended the code."""
+
     traceback: str
     """Where it came from."""
 
@@ -103,7 +109,7 @@ class Queried(Output):
     """Its first rows."""
     total_rows: int | None = 0
     """How many rows it has; null: more than were asked for."""
-    error: Failure | None = None
+    error: Problem | None = None
     """Why the query failed; null if it did not."""
 
 

@@ -8,6 +8,7 @@ import ast
 import builtins
 import io
 import linecache
+import os
 import sys
 from collections.abc import Coroutine
 from itertools import islice
@@ -34,6 +35,7 @@ _VALUE = "__agentflow_value__"
 _AWAITABLE = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
 
 _SHARED = builtins.__dict__
+_process_id, _end_process = os.getpid, os._exit
 
 
 class Evaluator:
@@ -65,6 +67,7 @@ class Evaluator:
         code prints goes where `sys.stdout` and `sys.stderr` lead.
         """
         self._restore()
+        process = _process_id()
         value, error = self._guarded_run(source, filename)
         try:
             self._displays.show_figures()
@@ -72,6 +75,8 @@ class Evaluator:
             # A figure that can't be drawn is the user's error, as is an interrupt while it is drawn.
             error = error or self._describe(failure)
         self.namespace.pop(_VALUE, None)
+        if _process_id() != process:
+            _end_copy(error)
         _flush()
         return {"value": value, "error": error, "displays": self._displays.take()}
 
@@ -153,6 +158,14 @@ def _await(awaitable: Coroutine[object, object, object] | None) -> None:
         # A loop for each run: none is left behind whose descriptors a fork would share.
         with asyncio.Runner() as runner:
             runner.run(awaitable)
+
+
+def _end_copy(error: dict[str, str] | None) -> NoReturn:
+    """End a process that user code forked: it has come to its end, and must not answer for its parent."""
+    if error is not None:
+        sys.stderr.write(error["traceback"])
+    _flush()
+    _end_process(1 if error else 0)
 
 
 def _leave(code: object = None) -> NoReturn:

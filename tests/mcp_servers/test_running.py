@@ -10,7 +10,15 @@ from hypothesis import strategies as st
 from agentflow.errors import ErrorKind, ToolFailure
 from mcp_servers import CallContext, Output, ResourceLink, Session
 from mcp_servers._command import main
-from mcp_servers._running import RunSettings, check_outcome, progress_of, read_settings, shown, time_limit
+from mcp_servers._running import (
+    RunSettings,
+    check_outcome,
+    progress_of,
+    read_settings,
+    sendable,
+    shown,
+    time_limit,
+)
 from mcp_servers._shelf import Shelf
 from runtimes import Instance, Outcome
 
@@ -93,7 +101,7 @@ def test_a_limit_that_was_hit_is_a_failure_of_that_kind_with_what_was_printed(ou
     with pytest.raises(ToolFailure) as failure:
         check_outcome("bash_run", outcome, "the limit was hit.", "Files are kept.", Printed(stdout="so far"))
     assert failure.value.kind == outcome.value
-    assert failure.value.message == "bash_run: the limit was hit. Files are kept."
+    assert failure.value.message.endswith(" (the limit was hit). Files are kept.")
     assert failure.value.data == {"stdout": "so far"}
 
 
@@ -113,3 +121,11 @@ def test_a_server_whose_backend_has_wrong_settings_does_not_start(
     told = capsys.readouterr().err
     assert told.startswith(f"mcp_servers: settings of {backend}: ")
     assert told.count("\n") == 1
+
+
+def test_text_that_no_program_can_be_given_is_refused() -> None:
+    assert sendable("bash_run", "ä\0") == "ä\0"
+    for text in ("a\0b", "a\ud800b"):
+        with pytest.raises(ToolFailure, match="can't be used here") as failure:
+            sendable("bash_run", text, without="\0")
+        assert failure.value.kind is ErrorKind.BAD_ARGUMENTS

@@ -195,3 +195,9 @@ async def test_much_input_waits_until_it_is_read(live: Live) -> None:
             group.start_soon(run)
             await begun.wait()
             assert await live.data("bash_input", text="x" * 500_000) == {"bytes": 500_000}
+
+
+@pytest.mark.parametrize("command", ["echo a\0b", "echo \ud800"])
+async def test_a_command_that_no_shell_can_be_given_is_refused(live: Live, command: str) -> None:
+    assert (await live.failure("bash_run", command=command))[0] == "bad_arguments"
+    assert await live.bash("echo on") == "on\n"

@@ -213,3 +213,17 @@ async def test_a_cancelled_call_leaves_a_session_that_works(live: Live) -> None:
 async def test_modules_of_the_workspace_can_be_imported(live: Live) -> None:
     await live.data("files_write", path="own_module.py", content="ANSWER = 42\n")
     assert await live.python("import own_module\nown_module.ANSWER") == "42"
+
+
+async def test_a_query_that_takes_too_long_is_stopped_and_the_session_goes_on(live: Live) -> None:
+    await live.python("x = 1")
+    query = "SELECT sum(a.range * b.range) FROM range(10000000) a, range(10000000) b"
+    result = await live.call("code_sql", query=query, timeout=0.5)
+    assert result.error is not None
+    assert result.error.kind == "timeout"
+    assert await live.python("x") == "1"
+
+
+async def test_a_process_that_code_forks_leaves_the_session_in_order(live: Live) -> None:
+    assert await live.python("import os\nos.fork() > 0") == "True"
+    assert await live.python("'next'") == "'next'"

@@ -226,3 +226,13 @@ def test_an_interrupted_await_is_told_without_the_event_loop(session: EvaluatorS
     assert "    await asyncio.sleep(1000)\n" in error["traceback"]
     assert "runners.py" not in error["traceback"]
     assert session.run("1").value == "1"
+
+
+@pytest.mark.promise("code:forked:silent")
+def test_a_process_that_code_forks_never_answers_for_the_session(session: EvaluatorSession) -> None:
+    session.run("import os")
+    ran = session.run("pid = os.fork()\nif pid:\n    os.waitpid(pid, 0)\npid != 0")
+    assert ran.value == "True"
+    assert session.run("'the next answer'").value == "'the next answer'"
+    status = session.run("pid = os.fork()\n1 / bool(pid)\nos.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])")
+    assert status.value == "1"
