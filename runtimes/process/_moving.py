@@ -15,12 +15,12 @@ import sys
 import threading
 from typing import NamedTuple
 
-from runtimes.process import _confine, _gate
+from runtimes.process import _confine, _gate, _native_threads
 from runtimes.process import _syscalls as sc
 
 _HANGS_AFTER_FORK = {"polars": "polars", "grpc": "grpc"}
-_FORKS_WELL = ("duckdb", "pyarrow")
 _NEW_FLAGS = os.O_CREAT | os.O_EXCL | os.O_TRUNC | os.O_NOFOLLOW
+_F_DUPFD_QUERY = 1027
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.mmap.restype = ctypes.c_void_p
 _libc.mmap.argtypes = [
@@ -39,6 +39,8 @@ class _OpenFile(NamedTuple):
     mode: int
     flags: int
     offset: int
+    named: bool
+    source: int
 
 
 def obstacle() -> str:
@@ -46,9 +48,9 @@ def obstacle() -> str:
     for module, name in _HANGS_AFTER_FORK.items():
         if module in sys.modules:
             return f"{name} is imported, and its threads would hang in a fork"
-    native = len(os.listdir("/proc/self/task")) - len(threading.enumerate())
-    if native > 0 and not any(name in sys.modules for name in _FORKS_WELL):
-        return f"{native} threads of a native library are running, and a fork could hang without them"
+    unknown = _native_threads.unknown_threads()
+    if unknown:
+        return f"threads of a native library are running ({unknown}), and a fork could hang without them"
     return ""
 
 
@@ -76,11 +78,10 @@ def fork_away() -> bool:
 
 def move(uid: int, control: int) -> list[str]:
     """Go to the room that waits for this copy; returns one line for each thing left behind."""
-    try:
-        folder = os.getcwd()
-    except OSError:
-        folder = "/home/agent"
+    folder = os.readlink("/proc/self/cwd")
     files = [file for fd in _descriptors() if fd > 2 and fd != control and (file := _describe(fd))]
+    files = [_made_readable(file) for file in files]
+    twins = _twins(files)
     shared = _shared_mappings()
     _go_through_the_gate(uid)
     null = os.open("/dev/null", os.O_RDWR)
@@ -88,9 +89,12 @@ def move(uid: int, control: int) -> list[str]:
     for fd in (0, 1, 2, control):
         os.dup2(null, fd)
     for file in files:
-        line = _reopen(file, null)
-        if line:
+        if file.fd in twins:
+            os.dup2(twins[file.fd], file.fd, inheritable=os.get_inheritable(file.fd))
+        elif line := _reopen(file, null):
             left_behind.append(line)
+        if file.source != file.fd:
+            os.close(file.source)
     os.close(null)
     try:
         os.chdir(folder)
@@ -124,13 +128,44 @@ def _descriptors() -> list[int]:
 
 def _describe(fd: int) -> _OpenFile | None:
     try:
-        mode = os.fstat(fd).st_mode
+        info = os.fstat(fd)
+        mode = info.st_mode
         path = os.readlink(f"/proc/self/fd/{fd}")
         flags = fcntl.fcntl(fd, fcntl.F_GETFL)
     except OSError:
         return None
     offset = os.lseek(fd, 0, os.SEEK_CUR) if stat.S_ISREG(mode) else 0
-    return _OpenFile(fd, path, mode, flags, offset)
+    return _OpenFile(fd, path, mode, flags, offset, info.st_nlink > 0, fd)
+
+
+def _made_readable(file: _OpenFile) -> _OpenFile:
+    """Open what has no name for reading, if it is not: the file belongs to the user who is left behind."""
+    if file.named or not stat.S_ISREG(file.mode) or file.flags & os.O_ACCMODE != os.O_WRONLY:
+        return file
+    return file._replace(source=os.open(f"/proc/self/fd/{file.fd}", os.O_RDONLY | os.O_CLOEXEC))
+
+
+def _twins(files: list[_OpenFile]) -> dict[int, int]:
+    """Descriptors that share place and flags with a lower one, as `dup` makes them, and which that is."""
+    found: dict[int, int] = {}
+    for number, file in enumerate(files):
+        for other in files[:number]:
+            if (
+                other.path == file.path
+                and other.offset == file.offset
+                and _same_description(other.fd, file.fd)
+            ):
+                found[file.fd] = other.fd
+                break
+    return found
+
+
+def _same_description(one: int, other: int) -> bool:
+    try:
+        return fcntl.fcntl(one, _F_DUPFD_QUERY, other) == 1
+    except OSError:
+        # A kernel older than 6.10 can't tell.
+        return False
 
 
 def _reopen(file: _OpenFile, null: int) -> str:
@@ -138,7 +173,7 @@ def _reopen(file: _OpenFile, null: int) -> str:
     inheritable = os.get_inheritable(file.fd)
     new = -1
     if stat.S_ISREG(file.mode):
-        new = _open_again(file)
+        new = _open_again(file) if file.named else -1
         if new < 0:
             new = _copy_unnamed(file)
     elif stat.S_ISDIR(file.mode) or file.path in (
@@ -175,9 +210,8 @@ def _copy_unnamed(file: _OpenFile) -> int:
     """A file without a name (deleted, or never named): copy what it holds."""
     try:
         fd = os.open("/tmp", os.O_TMPFILE | os.O_RDWR, 0o600)
-        source = file.fd if file.flags & os.O_ACCMODE != os.O_WRONLY else -1
         position = 0
-        while source >= 0 and (piece := os.pread(source, 1 << 20, position)):
+        while piece := os.pread(file.source, 1 << 20, position):
             position += os.pwrite(fd, piece, position)
         os.lseek(fd, file.offset, os.SEEK_SET)
     except OSError:
@@ -228,8 +262,13 @@ def _remap(address: int, length: int, protection: int, offset: int, path: str) -
         os.close(fd)
         return ""
     if not protection & mmap.PROT_READ:
+        _libc.munmap(ctypes.c_void_p(address), ctypes.c_size_t(length))
         return f"shared memory at {address:#x}"
     content = ctypes.string_at(address, length)
-    _libc.mmap(address, length, mmap.PROT_READ | mmap.PROT_WRITE, flags | mmap.MAP_ANONYMOUS, -1, 0)
+    # A file of the new room: that memory is shared with nobody outside of it can be seen from there.
+    fd = os.open("/dev/shm", os.O_TMPFILE | os.O_RDWR, 0o600)
+    os.truncate(fd, length)
+    _libc.mmap(address, length, mmap.PROT_READ | mmap.PROT_WRITE, flags, fd, 0)
+    os.close(fd)
     ctypes.memmove(address, content, length)
     return ""

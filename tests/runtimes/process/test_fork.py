@@ -1,0 +1,365 @@
+"""What a fork carries, what it leaves behind, and who may end first."""
+
+from collections.abc import AsyncIterator
+
+import anyio
+import pytest
+
+from agentflow.errors import CannotFork, InstanceGone
+from runtimes import Instance, Language, RunResult
+from runtimes.process import ProcessRuntime
+
+
+@pytest.fixture(scope="module")
+async def runtime() -> AsyncIterator[ProcessRuntime]:
+    async with ProcessRuntime() as runtime:
+        yield runtime
+
+
+@pytest.fixture
+async def instance(runtime: ProcessRuntime) -> AsyncIterator[Instance]:
+    with anyio.fail_after(90):
+        instance = await runtime.start()
+        yield instance
+        await instance.stop()
+
+
+async def python(instance: Instance, source: str) -> str | None:
+    result = await instance.run("python", source)
+    assert result.error is None, result
+    return result.value
+
+
+async def bash(instance: Instance, source: str) -> str:
+    result = await instance.run("bash", source)
+    assert result.exit_code == 0, result
+    return result.stdout
+
+
+# -- what comes along -----------------------------------------------------------------------------------
+
+
+@pytest.mark.promise("fork:python")
+async def test_an_interpreter_goes_on_where_its_parent_was(instance: Instance) -> None:
+    await python(
+        instance, "import textwrap\ndef double(x): return 2 * x\nlines = (n for n in range(9))\nnext(lines)"
+    )
+    fork = (await instance.fork()).instance
+    assert await python(fork, "double(21), next(lines), textwrap.fill('a b', 1)") == "(42, 1, 'a\\nb')"
+    assert await python(instance, "next(lines)") == "1"
+
+
+@pytest.mark.promise("fork:bash")
+async def test_a_shell_goes_on_where_its_parent_was(instance: Instance) -> None:
+    await bash(
+        instance,
+        "mkdir -p deep; cd deep; declare -A m=([k]=v); f() { echo f:$1; }; set -o pipefail; umask 077",
+    )
+    fork = (await instance.fork()).instance
+    assert await bash(fork, "f ${m[k]}; pwd; umask; shopt -qo pipefail && echo on") == (
+        "f:v\n/home/agent/deep\n0077\non\n"
+    )
+
+
+@pytest.mark.promise("fork:offsets")
+async def test_open_files_keep_their_places(instance: Instance) -> None:
+    await python(
+        instance,
+        "import os, tempfile\nnamed = open('n', 'w+')\nnamed.write('0123456789')\nnamed.seek(4)\n"
+        "gone = open('g', 'w+b', buffering=0)\ngone.write(b'abcdef')\nos.unlink('g')\ngone.seek(2)\n"
+        "unnamed = tempfile.TemporaryFile()\nunnamed.write(b'xyz')",
+    )
+    fork = await instance.fork()
+    assert fork.left_behind == ()
+    assert await python(fork.instance, "named.read(2), gone.read(), unnamed.tell()") == "('45', b'cdef', 3)"
+    assert await python(instance, "named.read(3), gone.tell()") == "('456', 2)"
+
+
+@pytest.mark.promise("fork:offsets")
+async def test_duplicated_descriptors_still_share_their_place(instance: Instance) -> None:
+    await python(
+        instance, "import os\na = os.open('f', os.O_RDWR | os.O_CREAT)\nb = os.dup(a)\nos.write(a, b'12345')"
+    )
+    fork = (await instance.fork()).instance
+    assert await python(fork, "os.lseek(a, 2, 0)\nos.lseek(b, 0, 1)") == "2"
+    assert await python(instance, "os.lseek(b, 0, 1)") == "5"
+
+
+@pytest.mark.promise("fork:offsets")
+async def test_a_deleted_file_is_not_mistaken_for_one_that_is_named_so(instance: Instance) -> None:
+    await python(
+        instance,
+        "import os\nmine = open('f', 'w+b', buffering=0)\nmine.write(b'mine')\nos.unlink('f')\n"
+        "open('f (deleted)', 'w').write('other')",
+    )
+    fork = (await instance.fork()).instance
+    assert await python(fork, "mine.seek(0)\nmine.read()") == "b'mine'"
+
+
+@pytest.mark.promise("fork:offsets")
+async def test_a_file_that_can_only_be_written_keeps_its_content(instance: Instance) -> None:
+    source = "import os\nfile = open('f', 'wb', buffering=0)\nfile.write(b'mine')\nos.unlink('f')"
+    await python(instance, source)
+    fork = (await instance.fork()).instance
+    assert await python(fork, "os.fstat(file.fileno()).st_size, file.tell()") == "(4, 4)"
+
+
+@pytest.mark.promise("fork:memory")
+async def test_shared_memory_is_shared_no_longer(instance: Instance) -> None:
+    await python(
+        instance,
+        "import mmap\nblank = mmap.mmap(-1, 4096)\nblank[:2] = b'ab'\nopen('f', 'wb').write(bytes(4096))\n"
+        "file = open('f', 'r+b')\nmapped = mmap.mmap(file.fileno(), 0)\nmapped[:2] = b'cd'",
+    )
+    fork = (await instance.fork()).instance
+    assert await python(fork, "blank[:2], mapped[:2]") == "(b'ab', b'cd')"
+    await python(fork, "blank[:2] = b'xx'\nmapped[:2] = b'yy'\nmapped.flush()")
+    assert await python(fork, "open('f', 'rb').read(2)") == "b'yy'"
+    assert await python(instance, "blank[:2], mapped[:2], open('f', 'rb').read(2)") == "(b'ab', b'cd', b'cd')"
+
+
+@pytest.mark.promise("fork:instant")
+async def test_files_and_memory_are_of_one_instant(instance: Instance) -> None:
+    source = "with open('count', 'w') as file: file.write('{0}')\ncount = {0}"
+    async with anyio.create_task_group() as tasks:
+
+        async def count() -> None:
+            for number in range(40):
+                await python(instance, source.format(number))
+
+        await python(instance, source.format(-1))
+        tasks.start_soon(count)
+        for _ in range(8):
+            fork = (await instance.fork()).instance
+            assert await python(fork, "count == int(open('count').read())") == "True"
+            await fork.stop()
+
+
+# -- independence ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.promise("fork:independent")
+async def test_siblings_and_parent_see_nothing_of_each_other(instance: Instance) -> None:
+    await python(instance, "import os\nwho = 'parent'")
+    await bash(instance, "who=parent; echo parent > who")
+    members = [instance] + [(await instance.fork()).instance for _ in range(3)]
+    for number, member in enumerate(members):
+        await python(member, f"who = {number}\nos.environ['WHO'] = '{number}'\nos.mkdir('py{number}')")
+        await bash(
+            member,
+            f"who={number}; echo {number} > who; cd py{number}; echo {number} | tee /tmp/who > /dev/shm/who",
+        )
+    for number, member in enumerate(members):
+        assert await python(member, "who, os.environ['WHO']") == f"({number}, '{number}')"
+        assert await bash(member, "echo $who; cat ~/who; pwd; ls -d ~/py*; cat /dev/shm/who") == (
+            f"{number}\n{number}\n/home/agent/py{number}\n/home/agent/py{number}\n{number}\n"
+        )
+
+
+@pytest.mark.promise("fork:generations")
+async def test_sixty_generations_of_forks_each_know_their_line(runtime: ProcessRuntime) -> None:
+    member: Instance = await runtime.start()
+    await python(member, "line = []")
+    await bash(member, "line=")
+    with anyio.fail_after(100):
+        for number in range(60):
+            await python(member, f"line.append({number})")
+            await bash(member, f"line+={number},")
+            fork = (await member.fork()).instance
+            await member.stop()
+            member = fork
+        assert await python(member, "line == list(range(60))") == "True"
+        assert await bash(member, "echo $line") == "".join(f"{n}," for n in range(60)) + "\n"
+        assert (await member.usage()).processes == 2
+        await member.stop()
+
+
+@pytest.mark.promise("fork:order")
+@pytest.mark.parametrize("first", ["parent", "fork"])
+async def test_either_may_end_first(runtime: ProcessRuntime, first: str) -> None:
+    parent: Instance = await runtime.start()
+    await python(parent, "x = 1")
+    await bash(parent, "y=2; sleep 1000 & disown")
+    fork = (await parent.fork()).instance
+    ended, left = (parent, fork) if first == "parent" else (fork, parent)
+    await ended.stop()
+    with pytest.raises(InstanceGone):
+        await ended.run("python", "x")
+    assert await python(left, "x") == "1"
+    assert await bash(left, "echo $y") == "2\n"
+    again = (await left.fork()).instance
+    assert await python(again, "x") == "1"
+    await left.stop()
+    await again.stop()
+
+
+@pytest.mark.promise("fork:waits")
+async def test_a_fork_waits_for_the_running_call(instance: Instance) -> None:
+    await bash(instance, "mkfifo gate")
+    order: list[str] = []
+    async with anyio.create_task_group() as tasks:
+
+        async def run() -> None:
+            await bash(instance, "read -r < gate; done=yes")
+            order.append("run")
+
+        async def fork() -> None:
+            fork = (await instance.fork()).instance
+            order.append("fork")
+            assert await bash(fork, "echo $done") == "yes\n"
+
+        tasks.start_soon(run)
+        await anyio.wait_all_tasks_blocked()
+        tasks.start_soon(fork)
+        await anyio.wait_all_tasks_blocked()
+        assert order == []
+        await instance.exec(["sh", "-c", "echo go > gate"])
+    assert order == ["run", "fork"]
+
+
+@pytest.mark.promise("fork:concurrent")
+async def test_forks_and_runs_at_once_keep_apart(instance: Instance) -> None:
+    await python(instance, "calls = []")
+    forks: list[Instance] = []
+    async with anyio.create_task_group() as tasks:
+
+        async def call(number: int) -> None:
+            await python(instance, f"calls.append({number})")
+
+        async def fork() -> None:
+            forks.append((await instance.fork()).instance)
+
+        for number in range(12):
+            tasks.start_soon(call, number)
+            tasks.start_soon(fork)
+    assert await python(instance, "sorted(calls) == list(range(12))") == "True"
+    lengths = [int(await python(fork, "len(calls)") or -1) for fork in forks]
+    assert len(lengths) == 12
+    assert all(0 <= length <= 12 for length in lengths)
+
+
+@pytest.mark.promise("fork:after-end")
+@pytest.mark.parametrize("language", ["python", "bash"])
+async def test_a_session_that_ended_is_started_anew_in_parent_and_fork(
+    instance: Instance, language: Language
+) -> None:
+    ends = {"python": "import os\nos._exit(3)", "bash": "exit 3"}
+    says = {"python": "print('x' in globals())", "bash": "echo ${x:-False}"}
+    await instance.run(language, "x=1")
+    assert (await instance.run(language, ends[language])).state_lost
+    fork = (await instance.fork()).instance
+    assert (await fork.run(language, says[language])).stdout == "False\n"
+    assert (await instance.run(language, says[language])).stdout == "False\n"
+
+
+# -- what stays behind ----------------------------------------------------------------------------------
+
+
+async def left_behind(instance: Instance, language: Language, source: str) -> str:
+    result: RunResult = await instance.run(language, source)
+    assert result.error is None, result
+    fork = await instance.fork()
+    assert (await fork.instance.run(language, "x=1")).outcome == "ok"
+    assert (await instance.run(language, "x=1")).outcome == "ok"
+    return "\n".join(fork.left_behind)
+
+
+PIPE = "import os\nends = os.pipe()"
+SOCKET = "import socket\npair = socket.socketpair()"
+THREAD = "import threading\nstop = threading.Event()\nt = threading.Thread(target=stop.wait, name='ticker', daemon=True)\nt.start()"
+CHILD = "import subprocess\nchild = subprocess.Popen(['sleep', '1000'])"
+EPOLL = "import select\npoller = select.epoll()"
+GONE = "import os\nos.mkdir('here')\nos.chdir('here')\nos.rmdir('../here')"
+
+
+@pytest.mark.promise("fork:left-behind")
+@pytest.mark.parametrize(
+    ("language", "source", "said"),
+    [
+        ("python", THREAD, "thread 'ticker'"),
+        ("python", CHILD, "process sleep"),
+        ("python", SOCKET, "a socket"),
+        ("python", PIPE, "a pipe"),
+        ("python", EPOLL, "eventpoll"),
+        ("python", GONE, "working directory"),
+        ("bash", "sleep 1000 &", "job [1]"),
+        ("bash", "exec 7> file", "descriptor 7"),
+        ("bash", "coproc cat", "job [1]"),
+        ("bash", "mkdir here; cd here; rmdir ../here", "working directory"),
+        ("bash", "setsid sleep 1000 & disown", "process sleep"),
+    ],
+    ids=[
+        "thread",
+        "child",
+        "socket",
+        "pipe",
+        "epoll",
+        "folder",
+        "job",
+        "descriptor",
+        "coproc",
+        "cd",
+        "daemon",
+    ],
+)
+async def test_what_a_fork_leaves_behind_is_said(
+    instance: Instance, language: Language, source: str, said: str
+) -> None:
+    assert said in await left_behind(instance, language, source)
+
+
+@pytest.mark.promise("fork:left-behind")
+async def test_nothing_is_said_where_nothing_is_left(instance: Instance) -> None:
+    await bash(instance, "x=1; (sleep 0) & wait")
+    assert await left_behind(instance, "python", "import numpy, pandas\nfile = open('/etc/passwd')") == ""
+
+
+NATIVE_THREAD = """
+import ctypes
+lib = ctypes.CDLL(None)
+lock = (ctypes.c_char * 64)()
+lib.pthread_mutex_lock(lock)
+thread = ctypes.c_ulong()
+address = ctypes.cast(lib.pthread_mutex_lock, ctypes.c_void_p)
+lib.pthread_create(ctypes.byref(thread), None, address, lock)
+"""
+
+
+@pytest.mark.promise("fork:cannot")
+async def test_threads_of_a_native_library_are_an_obstacle_and_no_hang(instance: Instance) -> None:
+    await python(instance, NATIVE_THREAD)
+    with anyio.fail_after(30), pytest.raises(CannotFork, match="thread"):
+        await instance.fork()
+    assert await python(instance, "1 + 1") == "2"
+
+
+@pytest.mark.promise("fork:cannot")
+async def test_a_module_that_is_known_to_hang_is_an_obstacle(instance: Instance) -> None:
+    await python(instance, "import sys, types\nsys.modules['polars'] = types.ModuleType('polars')")
+    with pytest.raises(CannotFork, match="polars"):
+        await instance.fork()
+    await python(instance, "del sys.modules['polars']")
+    await instance.fork()
+
+
+@pytest.mark.promise("fork:cannot")
+@pytest.mark.parametrize(
+    "source",
+    [
+        pytest.param(
+            "import os\nos.register_at_fork(after_in_child=lambda: os._exit(1))", marks=pytest.mark.soak
+        ),
+        "import os\nos.register_at_fork(before=lambda: os.kill(os.getpid(), 9))",
+        pytest.param(
+            "import os\nos.register_at_fork(after_in_child=lambda: os.kill(os.getpid(), 19))",
+            marks=pytest.mark.soak,
+        ),
+        "import resource\nresource.setrlimit(resource.RLIMIT_NPROC, (0, 0))",
+    ],
+    ids=["dies", "kills", "stops", "limit"],
+)
+async def test_a_fork_that_does_not_come_up_is_an_error_and_no_hang(instance: Instance, source: str) -> None:
+    await python(instance, source)
+    with anyio.fail_after(60), pytest.raises(CannotFork):
+        await instance.fork()
+    assert (await instance.run("bash", "echo on")).stdout == "on\n"
