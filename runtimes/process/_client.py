@@ -242,14 +242,10 @@ def _error_of(fields: _wire.Fields) -> Exception:
         return InstanceGone(fields["error"])
     number = getattr(errno, name, None)
     if isinstance(number, int):
-        text = fields["error"].split("] ", 1)[-1]
-        return OSError(number, os.strerror(number) if number else text, *_path_of(text))
+        if "path" in fields:
+            return OSError(number, fields["reason"], fields["path"])
+        return OSError(number, fields["error"].split("] ", 1)[-1])
     return RuntimeFailure(fields["error"])
-
-
-def _path_of(text: str) -> tuple[str, ...]:
-    _, colon, path = text.rpartition(": '")
-    return (path.rstrip("'"),) if colon else ()
 
 
 def socket_pair() -> tuple[socket.socket, socket.socket]:

@@ -5,13 +5,16 @@ the server gets an open descriptor.
 """
 
 import errno
+import functools
 import os
 import stat
 from typing import Any
 
+from runtimes.process import _processes
 from runtimes.process import _syscalls as sc
 
 _HOME = "/home/agent"
+_PATH_MAX = 4096
 _PARENT_FLAGS = os.O_PATH | os.O_DIRECTORY
 
 
@@ -21,21 +24,50 @@ def perform(root: int, uid: int, request: dict[str, Any]) -> tuple[list[int], di
     :raises OSError: as the kernel says.
     """
     action = _ACTIONS[request["action"]]
-    path = os.path.join(_HOME, request["path"])
-    if "\0" in path or len(os.fsencode(path)) > 4095:
-        raise OSError(errno.EINVAL, "not a path", path[:80])
+    path = absolute(request["path"])
+    permitted = _permitted_capabilities()
     os.umask(0o022)
     sc.set_filesystem_ids(uid, uid)
+    sc.capset(effective=0, permitted=permitted)
     try:
         return action(root, path, request)
+    except OSError as error:
+        raise told(error, path) from None
     finally:
+        sc.capset(effective=permitted, permitted=permitted)
         sc.set_filesystem_ids(0, 0)
         # A change of ids hides a process, and its children, from its own namespace's root.
         sc.prctl(sc.PR_SET_DUMPABLE, 1)
 
 
-def _split(root: int, path: str) -> tuple[int, str]:
-    """The parent's descriptor and the last name."""
+def absolute(path: str) -> str:
+    """A path as the inhabitant means it: relative ones start in the workspace.
+
+    :raises OSError: if it can't be one.
+    """
+    whole = os.path.join(_HOME, path)
+    try:
+        usable = "\0" not in whole and len(os.fsencode(whole)) < _PATH_MAX
+    except UnicodeEncodeError:
+        usable = False
+    if not usable:
+        raise OSError(errno.EINVAL, "not a path", whole[:80])
+    return whole
+
+
+def told(error: OSError, path: str) -> OSError:
+    """The same error about a path that the caller knows."""
+    known = isinstance(error.filename, str) and error.filename.startswith("/")
+    return OSError(error.errno, error.strerror, error.filename if known else path)
+
+
+@functools.cache
+def _permitted_capabilities() -> int:
+    return int(_processes.status_fields(os.getpid())["CapPrm"], 16)
+
+
+def split(root: int, path: str) -> tuple[int, str]:
+    """The parent's descriptor and the last name of a path."""
     trimmed = path.rstrip("/")
     folder, _, name = trimmed.rpartition("/")
     if name in ("", ".", ".."):
@@ -43,7 +75,7 @@ def _split(root: int, path: str) -> tuple[int, str]:
     return sc.open_beneath(root, folder or "/", _PARENT_FLAGS), name
 
 
-def _open_checked(root: int, path: str, flags: int, mode: int = 0) -> int:
+def open_checked(root: int, path: str, flags: int, mode: int = 0) -> int:
     """Open a path, but nothing of `/proc`: whoever opens there has more power over processes than the inhabitant."""
     fd = sc.open_beneath(root, path, flags, mode)
     if os.fstat(fd).st_dev == os.stat("proc", dir_fd=root).st_dev:
@@ -53,13 +85,9 @@ def _open_checked(root: int, path: str, flags: int, mode: int = 0) -> int:
 
 
 def _open(root: int, path: str, request: dict[str, Any]) -> tuple[list[int], dict[str, Any]]:
-    fd = _open_checked(root, path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY)
+    fd = open_checked(root, path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY)
     mode = os.fstat(fd).st_mode
-    if request.get("directory"):
-        if not stat.S_ISDIR(mode):
-            os.close(fd)
-            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), path)
-    elif not stat.S_ISREG(mode):
+    if not stat.S_ISREG(mode):
         os.close(fd)
         number = errno.EISDIR if stat.S_ISDIR(mode) else errno.EINVAL
         raise OSError(number, os.strerror(number) if stat.S_ISDIR(mode) else "not a regular file", path)
@@ -72,37 +100,35 @@ def _create(root: int, path: str, request: dict[str, Any]) -> tuple[list[int], d
     mode = 0o755 if request.get("executable") else 0o644
     if request.get("append"):
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NONBLOCK | os.O_NOCTTY
-        fd = _open_checked(root, path, flags, mode)
+        fd = open_checked(root, path, flags, mode)
         if not stat.S_ISREG(os.fstat(fd).st_mode):
             os.close(fd)
             raise OSError(errno.EINVAL, "not a regular file", path)
         return [fd], {}
     existing = _target(root, path)
-    parent, name = _split(root, existing)
+    parent, name = split(root, existing)
     try:
         info = _lstat(parent, name)
         if info is not None and stat.S_ISDIR(info.st_mode):
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
-        if info is not None and not os.access(name, os.W_OK, dir_fd=parent):
-            _check_writable(root, existing)
-        if info is not None and not request.get("executable"):
-            mode = stat.S_IMODE(info.st_mode) & 0o777
-        temporary = f".{name[:200]}.{request['token']}"
+        if info is not None and not stat.S_ISREG(info.st_mode):
+            raise OSError(errno.EINVAL, "not a regular file", path)
+        if info is not None and not os.access(name, os.W_OK, dir_fd=parent, effective_ids=True):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
+        temporary = f".{request['token']}.part"
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         fd = os.open(temporary, flags, mode, dir_fd=parent)
+        if info is not None and not request.get("executable"):
+            os.fchmod(fd, stat.S_IMODE(info.st_mode) & 0o777)
     finally:
         os.close(parent)
     return [fd], {"temporary": temporary, "target": existing}
 
 
-def _check_writable(root: int, path: str) -> None:
-    os.close(sc.open_beneath(root, path, os.O_WRONLY | os.O_NONBLOCK))
-
-
 def _target(root: int, path: str) -> str:
     """Where a path that may end in a symlink leads, as a path inside."""
     for _ in range(40):
-        parent, name = _split(root, path)
+        parent, name = split(root, path)
         try:
             target = os.readlink(name, dir_fd=parent)
         except OSError:
@@ -114,7 +140,7 @@ def _target(root: int, path: str) -> str:
 
 
 def _commit(root: int, path: str, request: dict[str, Any]) -> tuple[list[int], dict[str, Any]]:
-    parent, name = _split(root, path)
+    parent, name = split(root, path)
     try:
         if request.get("abandon"):
             os.unlink(request["temporary"], dir_fd=parent)
@@ -139,7 +165,7 @@ def _make_parents(root: int, path: str) -> None:
         try:
             os.close(sc.open_beneath(root, folder, _PARENT_FLAGS))
         except FileNotFoundError:
-            parent, name = _split(root, folder)
+            parent, name = split(root, folder)
             try:
                 os.mkdir(name, 0o755, dir_fd=parent)
             except FileExistsError:
@@ -152,7 +178,7 @@ def _stat(root: int, path: str, request: dict[str, Any]) -> tuple[list[int], dic
     normal = os.path.normpath(path)
     if normal == "/":
         return [], {"info": describe("/", os.stat("/", dir_fd=root), None)}
-    parent, name = _split(root, path if not path.rstrip("/").endswith(("/.", "/..")) else normal)
+    parent, name = split(root, path if not path.rstrip("/").endswith(("/.", "/..")) else normal)
     try:
         info = os.stat(name, dir_fd=parent, follow_symlinks=False)
         target = os.readlink(name, dir_fd=parent) if stat.S_ISLNK(info.st_mode) else None
@@ -174,15 +200,11 @@ def _mkdir(root: int, path: str, request: dict[str, Any]) -> tuple[list[int], di
 
 
 def _remove(root: int, path: str, request: dict[str, Any]) -> tuple[list[int], dict[str, Any]]:
-    parent, name = _split(root, path)
+    parent, name = split(root, path)
     try:
         info = os.stat(name, dir_fd=parent, follow_symlinks=False)
         if not stat.S_ISDIR(info.st_mode):
             os.unlink(name, dir_fd=parent)
-        elif request.get("recursive"):
-            import shutil
-
-            shutil.rmtree(name, dir_fd=parent)
         else:
             os.rmdir(name, dir_fd=parent)
     finally:
@@ -191,15 +213,15 @@ def _remove(root: int, path: str, request: dict[str, Any]) -> tuple[list[int], d
 
 
 def _move(root: int, path: str, request: dict[str, Any]) -> tuple[list[int], dict[str, Any]]:
-    destination = os.path.join(_HOME, request["destination"])
-    source_parent, source_name = _split(root, path)
+    destination = absolute(request["destination"])
+    source_parent, source_name = split(root, path)
     try:
         os.stat(source_name, dir_fd=source_parent, follow_symlinks=False)
         _make_parents(root, destination)
-        target_parent, target_name = _split(root, destination)
+        target_parent, target_name = split(root, destination)
         try:
             if not request.get("replace") and _lstat(target_parent, target_name) is not None:
-                raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), request["destination"])
+                raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), destination)
             os.rename(source_name, target_name, src_dir_fd=source_parent, dst_dir_fd=target_parent)
         finally:
             os.close(target_parent)

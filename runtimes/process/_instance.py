@@ -206,10 +206,18 @@ class ProcessInstance:
 
     # -- files ------------------------------------------------------------------------------------------
 
-    async def _file(self, action: str, path: str, details: Mapping[str, object] | None = None) -> Message:
+    async def _file(
+        self,
+        action: str,
+        path: str,
+        details: Mapping[str, object] | None = None,
+        *,
+        op: str = "file",
+        fds: Sequence[int] = (),
+    ) -> Message:
         self._check()
         request = {**(details or {}), "action": action, "path": path}
-        return await self._client.ask("file", member=self._id, request=request)
+        return await self._client.ask(op, fds, member=self._id, request=request)
 
     async def read(self, path: str, *, offset: int = 0, length: int | None = None) -> bytes:
         """See `runtimes.Instance.read`."""
@@ -217,7 +225,8 @@ class ProcessInstance:
 
     async def write(self, path: str, data: bytes, *, append: bool = False, executable: bool = False) -> None:
         """See `runtimes.Instance.write`."""
-        await _workspace.write(self._file, path, data, append=append, executable=executable)
+        limit = self._spec.limits.file_bytes
+        await _workspace.write(self._file, path, data, append=append, executable=executable, limit=limit)
 
     async def list(self, path: str = ".", *, recursive: bool = False) -> list[FileInfo]:
         """See `runtimes.Instance.list`."""
@@ -233,7 +242,10 @@ class ProcessInstance:
 
     async def remove(self, path: str, *, recursive: bool = False) -> None:
         """See `runtimes.Instance.remove`."""
-        await self._file("remove", path, {"recursive": recursive})
+        if recursive:
+            await self._file("remove", path, op="remove")
+        else:
+            await self._file("remove", path)
 
     async def move(self, source: str, destination: str, *, replace: bool = False) -> None:
         """See `runtimes.Instance.move`."""

@@ -4,13 +4,14 @@ The first process of the runtime's own pid namespace: when it dies, everything i
 power in the runtime's user namespace only, is single-threaded, and runs nothing untrusted.
 """
 
+import functools
 import signal
 import socket
 import sys
 from collections.abc import Callable
 from typing import IO
 
-from runtimes.process import _cgroups, _copy, _files, _rooms, _spawn, _wire
+from runtimes.process import _cgroups, _copy, _files, _rooms, _spawn, _trees, _wire
 from runtimes.process._members import Member, Members
 from runtimes.process._reactor import Reactor, Waiting, close_all, finished
 from runtimes.process._staff import Staff
@@ -35,9 +36,11 @@ class Mason:
             "exec": self._staff.command,
             "file": self._file,
             "kill_run": self._staff.kill_run,
+            "list": self._list,
             "move_python": self._move_python,
             "pack": self._pack,
             "python": self._staff.python,
+            "remove": self._remove,
             "shell": self._staff.shell,
             "signal": self._staff.signal,
             "stop": self._members.stop,
@@ -70,11 +73,20 @@ class Mason:
         close_all(fds)
         yield from ()
 
+    def _list(self, member: Member, message: _wire.Message) -> Waiting:
+        request = message.fields["request"]
+        body = functools.partial(_trees.list_entries, member.root, member.uid, request)
+        return self._with_file(member, message, "wb", body)
+
+    def _remove(self, member: Member, message: _wire.Message) -> Waiting:
+        request = message.fields["request"]
+        return self._in_child(member, message, lambda: _trees.remove(member.root, member.uid, request))
+
     def _pack(self, member: Member, message: _wire.Message) -> Waiting:
-        return self._archive(member, message, "wb", lambda out: _copy.pack(member.files, _SAVED, out))
+        return self._with_file(member, message, "wb", lambda out: _copy.pack(member.files, _SAVED, out))
 
     def _check_archive(self, member: Member, message: _wire.Message) -> Waiting:
-        return self._archive(member, message, "rb", lambda source: _copy.check(_SAVED, source))
+        return self._with_file(member, message, "rb", lambda source: _copy.check(_SAVED, source))
 
     def _unpack(self, member: Member, message: _wire.Message) -> Waiting:
         def body(source: IO[bytes]) -> None:
@@ -82,22 +94,25 @@ class Mason:
             _copy.empty(member.files, _SAVED)
             _copy.unpack(member.files, _SAVED, member.uid, source)
 
-        return self._archive(member, message, "rb", body)
+        return self._with_file(member, message, "rb", body)
 
-    def _archive(
+    def _with_file(
         self, member: Member, message: _wire.Message, mode: str, body: Callable[[IO[bytes]], None]
     ) -> Waiting:
-        ours, theirs = _wire.socket_pair()
         fd = message.fds[0]
+        return self._in_child(member, message, lambda: _spawn.with_file(fd, mode, body))
+
+    def _in_child(self, member: Member, message: _wire.Message, body: Callable[[], None]) -> Waiting:
+        ours, theirs = _wire.socket_pair()
 
         def child() -> None:
             _cgroups.attach(member.group)
-            _spawn.tell_outcome(theirs, lambda: _spawn.with_file(fd, mode, body))
+            _spawn.tell_outcome(theirs, body)
 
         self._reactor.fork(child)
         theirs.close()
         with ours:
-            finished((yield ours), "the archiver died: the instance's memory limit may be too small")
+            finished((yield ours), "its process died: the instance's memory limit may be too small")
         self._reactor.reply(message)
 
 

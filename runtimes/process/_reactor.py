@@ -4,7 +4,6 @@ Each request is a generator that yields the sockets it waits for, so that a slow
 """
 
 import contextlib
-import errno
 import os
 import selectors
 import signal
@@ -22,9 +21,10 @@ Waiting = Generator[socket.socket, _wire.Message | None, None]
 class RequestError(Exception):
     """A request that can't be carried out; `name` is an errno's name or `failed`."""
 
-    def __init__(self, message: str, name: str = "failed") -> None:
+    def __init__(self, message: str, name: str = "failed", details: _wire.Fields | None = None) -> None:
         super().__init__(message)
-        self.name = name
+        self.fields: _wire.Fields = {**(details or {}), "error": message, "name": name}
+        """How it is told."""
 
 
 class Reactor:
@@ -79,8 +79,7 @@ class Reactor:
         self.selector.register(sock, selectors.EVENT_READ, resume)
 
     def _refuse(self, message: _wire.Message, error: Exception) -> None:
-        name = error.name if isinstance(error, RequestError) else _errno_name(error)
-        self.reply(message, error=str(error), name=name)
+        self.reply(message, **(error.fields if isinstance(error, RequestError) else _wire.failure(error)))
         close_all(message.fds)
 
     def reply(self, message: _wire.Message, fds: list[int] | None = None, **fields: object) -> None:
@@ -140,7 +139,7 @@ def finished(message: _wire.Message | None, otherwise: str) -> None:
     if message is None:
         raise RequestError(otherwise)
     if "error" in message.fields:
-        raise RequestError(message.fields["error"], message.fields.get("name", "failed"))
+        raise RequestError(message.fields["error"], message.fields.get("name", "failed"), message.fields)
 
 
 def close_all(fds: list[int]) -> None:
@@ -152,9 +151,3 @@ def close_all(fds: list[int]) -> None:
 
 def _ignore(number: int, frame: FrameType | None) -> None:
     """Nothing: the wake-up descriptor tells."""
-
-
-def _errno_name(error: Exception) -> str:
-    if isinstance(error, OSError) and error.errno is not None:
-        return errno.errorcode.get(error.errno, "failed")
-    return "failed"

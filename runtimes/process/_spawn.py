@@ -274,8 +274,7 @@ def tell_outcome(sock: socket.socket, body: Callable[[], None]) -> None:
     try:
         body()
     except (OSError, ValueError) as error:
-        number = error.errno if isinstance(error, OSError) else None
-        _wire.send(sock, {"error": str(error), "name": errno.errorcode.get(number or 0, "failed")})
+        _wire.send(sock, _wire.failure(error))
     else:
         _wire.send(sock, {"done": True})
 

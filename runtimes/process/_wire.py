@@ -1,6 +1,7 @@
 """Messages between the trusted processes: JSON with descriptors, over sequenced-packet sockets."""
 
 import array
+import errno
 import json
 import os
 import socket
@@ -37,6 +38,16 @@ def open_letter(fd: int) -> Fields:
     with os.fdopen(fd, "rb") as file:
         file.seek(0)
         return json.loads(file.read())
+
+
+def failure(error: Exception) -> Fields:
+    """How an error is told: its text, its kind, and for one about a path that and the reason."""
+    if not isinstance(error, OSError):
+        return {"error": str(error), "name": "failed"}
+    fields: Fields = {"error": str(error), "name": errno.errorcode.get(error.errno or 0, "failed")}
+    if isinstance(error.filename, str):
+        fields |= {"path": error.filename, "reason": error.strerror}
+    return fields
 
 
 def socket_pair() -> tuple[socket.socket, socket.socket]:

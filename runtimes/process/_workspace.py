@@ -1,27 +1,39 @@
 """Files of an instance, through descriptors that the mason opens."""
 
+import contextlib
+import errno
+import json
 import os
 import secrets
-import stat
-from collections.abc import Awaitable, Mapping
-from typing import Any, Protocol
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, Protocol, TypeVar
 
-from runtimes._protocol import WORKSPACE, FileInfo
+import anyio.to_thread
+
+from agentflow.errors import RuntimeFailure
+from runtimes._protocol import FileInfo
 from runtimes.process._wire import Message
+
+T = TypeVar("T")
+
+_LARGE = 1 << 20
+"""From this size on, bytes are moved in a thread, so that the server goes on meanwhile."""
 
 
 class Ask(Protocol):
     """Asks the mason for one file operation."""
 
     def __call__(
-        self, action: str, path: str, details: Mapping[str, object] | None = None
+        self,
+        action: str,
+        path: str,
+        details: Mapping[str, object] | None = None,
+        *,
+        op: str = "file",
+        fds: Sequence[int] = (),
     ) -> Awaitable[Message]:
         """The mason's answer."""
         ...
-
-
-_MAX_ENTRIES = 1_000_000
-_KINDS = {stat.S_IFREG: "file", stat.S_IFDIR: "directory", stat.S_IFLNK: "symlink"}
 
 
 def new_name() -> str:
@@ -34,76 +46,71 @@ def file_info(fields: list[Any]) -> FileInfo:
     return FileInfo(*fields)
 
 
+async def _off_loop(work: Callable[[], T], size: int) -> T:
+    return work() if size < _LARGE else await anyio.to_thread.run_sync(work)
+
+
 async def read(ask: Ask, path: str, offset: int, length: int | None) -> bytes:
     """Bytes of a regular file."""
+    if offset < 0 or (length is not None and length < 0):
+        raise ValueError("offset and length can't be negative")
     fd = (await ask("open", path)).fds[0]
-    with os.fdopen(fd, "rb") as file:
-        file.seek(offset)
-        return file.read() if length is None else file.read(length)
-
-
-async def write(ask: Ask, path: str, data: bytes, *, append: bool, executable: bool) -> None:
-    """Write a regular file; all or nothing unless appending."""
-    token = secrets.token_hex(4)
-    reply = await ask("create", path, {"append": append, "executable": executable, "token": token})
-    target = reply.fields.get("target", path)
     try:
-        with os.fdopen(reply.fds[0], "wb", buffering=0) as file:
-            view = memoryview(data)
-            while view:
-                view = view[file.write(view) or 0 :]
-    except OSError:
+        there = max(0, os.fstat(fd).st_size - offset)
+        wanted = there if length is None else min(there, length)
+        return await _off_loop(lambda: _read(fd, offset, wanted), wanted)
+    finally:
+        os.close(fd)
+
+
+def _read(fd: int, offset: int, length: int) -> bytes:
+    with os.fdopen(os.dup(fd), "rb") as file:
+        file.seek(offset)
+        return file.read(length)
+
+
+async def write(
+    ask: Ask, path: str, data: bytes, *, append: bool, executable: bool, limit: int | None
+) -> None:
+    """Write a regular file; all or nothing unless appending."""
+    view = memoryview(data)
+    token = secrets.token_hex(8)
+    reply = await ask("create", path, {"append": append, "executable": executable, "token": token})
+    fd, target = reply.fds[0], reply.fields.get("target", path)
+    done = append
+    try:
+        if limit is not None and os.fstat(fd).st_size + len(view) > limit:
+            raise OSError(errno.EFBIG, os.strerror(errno.EFBIG), path)
+        await _off_loop(lambda: _write(fd, view, path), len(view))
         if not append:
-            await ask("commit", target, {"temporary": reply.fields["temporary"], "abandon": True})
-        raise
-    if not append:
-        await ask("commit", target, {"temporary": reply.fields["temporary"]})
+            await ask("commit", target, {"temporary": reply.fields["temporary"]})
+        done = True
+    finally:
+        os.close(fd)
+        if not done:
+            with anyio.CancelScope(shield=True), contextlib.suppress(OSError, RuntimeFailure):
+                await ask("commit", target, {"temporary": reply.fields["temporary"], "abandon": True})
+
+
+def _write(fd: int, view: memoryview, path: str) -> None:
+    try:
+        while view:
+            view = view[os.write(fd, view) :]
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, path) from None
 
 
 async def list_folder(ask: Ask, path: str, *, recursive: bool) -> list[FileInfo]:
-    """Entries of a directory, read by descriptor; nothing is followed."""
-    fd = (await ask("open", path, {"directory": True})).fds[0]
-    found: list[FileInfo] = []
+    """Entries of a directory, sorted; nothing is followed."""
+    fd = os.memfd_create("entries")
     try:
-        _scan(fd, _absolute(path), recursive, found)
+        await ask("list", path, {"recursive": recursive}, op="list", fds=[fd])
+        return await _off_loop(lambda: _entries(fd), os.fstat(fd).st_size)
     finally:
         os.close(fd)
-    return sorted(found, key=lambda info: info.path)
 
 
-def _absolute(path: str) -> str:
-    return os.path.normpath(os.path.join(WORKSPACE, path))
-
-
-def _scan(fd: int, place: str, recursive: bool, found: list[FileInfo]) -> None:
-    with os.scandir(fd) as entries:
-        for entry in entries:
-            info = entry.stat(follow_symlinks=False)
-            where = os.path.join(place, entry.name)
-            found.append(_describe(fd, entry.name, where, info))
-            if len(found) > _MAX_ENTRIES:
-                raise OSError(f"more than {_MAX_ENTRIES} entries below {place}")
-            if recursive and stat.S_ISDIR(info.st_mode):
-                _descend(fd, entry.name, where, found)
-
-
-def _descend(fd: int, name: str, where: str, found: list[FileInfo]) -> None:
-    try:
-        inner = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=fd)
-    except OSError:
-        return
-    try:
-        _scan(inner, where, True, found)
-    finally:
-        os.close(inner)
-
-
-def _describe(fd: int, name: str, where: str, info: os.stat_result) -> FileInfo:
-    kind: Any = _KINDS.get(stat.S_IFMT(info.st_mode), "other")
-    target = None
-    if kind == "symlink":
-        try:
-            target = os.readlink(name, dir_fd=fd)
-        except OSError:
-            target = ""
-    return FileInfo(where, kind, info.st_size, stat.S_IMODE(info.st_mode), info.st_mtime, target)
+def _entries(fd: int) -> list[FileInfo]:
+    with os.fdopen(os.dup(fd), "rb") as file:
+        file.seek(0)
+        return sorted((file_info(json.loads(line)) for line in file), key=lambda info: info.path)
