@@ -1,6 +1,7 @@
 """The sandbox that a programmer holds."""
 
 import logging
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -70,16 +71,25 @@ class Sandbox:
         self._door = door
         self._timeout = timeout
         self._turn = anyio.Lock()
+        self._holding = False
         self._started = False
         self._closed = False
         self._session = OwnSession(door)
 
     async def __aenter__(self) -> Self:
-        await self.start()
+        try:
+            await self.start()
+        except BaseException:
+            await self.close()
+            raise
         return self
 
     async def __aexit__(self, *exc: object) -> None:
         await self.close()
+
+    def __del__(self) -> None:
+        if getattr(self, "_started", False) and self._holding:
+            warnings.warn(f"{self!r} was never closed", ResourceWarning, source=self, stacklevel=2)
 
     async def start(self) -> None:
         """Connect, and start what the settings want warm. Fine if it has started.
@@ -91,9 +101,11 @@ class Sandbox:
         async with self._turn:
             if self._closed:
                 raise ToolFailure(ErrorKind.SESSION_NOT_FOUND, "this sandbox is closed.")
+            if not self._holding:
+                self._door.hold()
+                self._holding = True
             if not self._started:
                 await self._door.open()
-                self._door.hold()
                 self._started = True
 
     async def close(self) -> None:
@@ -104,9 +116,10 @@ class Sandbox:
         # Shielded: whoever is cancelled while closing must not leave processes or files behind.
         with anyio.CancelScope(shield=True):
             async with self._turn:
-                if self._started:
+                if self._holding:
                     await self._session.end()
                     await self._door.release()
+                    self._holding = False
 
     async def execute(
         self,
@@ -231,7 +244,7 @@ class Sandbox:
         forked = Sandbox.__new__(Sandbox)
         forked._describe(self._door, self._timeout)
         forked._session = session
-        forked._started = True
+        forked._holding = forked._started = True
         forked.left_behind = left_behind
         return forked
 

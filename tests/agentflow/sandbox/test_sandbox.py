@@ -1,3 +1,4 @@
+import gc
 from functools import partial
 
 import anyio
@@ -170,7 +171,7 @@ async def test_a_backend_that_is_not_asked_for_is_never_started() -> None:
     async with Sandbox(backends=[used, unused]) as sandbox:
         await sandbox.execute("echo:say", {"text": "hi"})
         await sandbox.tools()
-        await sandbox.fork()
+        await (await sandbox.fork()).close()
     assert unused.life == []
 
 
@@ -278,6 +279,15 @@ async def test_closing_stops_what_runs_and_may_be_done_twice(door: Door) -> None
         with pytest.raises(ToolFailure) as raised:
             await sandbox.fork()
         assert raised.value.kind is ErrorKind.SESSION_NOT_FOUND
+
+
+@pytest.mark.promise("sandbox:close")
+async def test_a_sandbox_that_is_forgotten_says_so() -> None:
+    sandbox = Sandbox(backends=[EchoBackend()])
+    await sandbox.start()
+    with pytest.warns(ResourceWarning, match="never closed"):
+        del sandbox
+        gc.collect()
 
 
 @pytest.mark.promise("sandbox:close")
