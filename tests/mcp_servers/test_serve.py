@@ -2,6 +2,7 @@
 
 import signal
 from contextlib import suppress
+from typing import cast
 
 import anyio
 import psutil
@@ -9,7 +10,7 @@ import pytest
 from mcp import Client, MCPError
 
 from tests.mcp_servers._program import program
-from tests.mcp_servers._serving import connected
+from tests.mcp_servers._serving import connected, request
 from tests.mcp_servers.test_command import address
 
 
@@ -57,3 +58,19 @@ async def test_nothing_of_a_server_s_sandboxes_outlives_it(number: signal.Signal
                 assert status == (-signal.SIGKILL if number is signal.SIGKILL else 0)
                 assert await gone(processes) == []
                 group.cancel_scope.cancel()
+
+
+async def test_a_client_on_a_pipe_that_goes_away_takes_its_sandbox_with_it() -> None:
+    arguments = {"command": "echo ready; sleep 1000"}
+    call = request("tools/call", {"name": "bash_run", "arguments": arguments})
+    meta = cast("dict[str, dict[str, object]]", call["params"])["_meta"]
+    meta["progressToken"] = "p"
+    with anyio.fail_after(60):
+        async with program("bash") as running:
+            await running.send(call)
+            assert (await running.answer())["method"] == "notifications/progress"
+            processes = psutil.Process(running.process.pid).children(recursive=True)
+            assert processes
+            await running.stdin.aclose()
+            assert await running.process.wait() == 0
+            assert await gone(processes) == []
