@@ -67,6 +67,8 @@ class Move:
     """Who moves; the first who asks."""
     step: int = 0
     """How far it is."""
+    watch: int = -1
+    """Tells when the mover dies."""
     processes: tuple[int, int] = (0, 0)
     """Its own process limit, given back at the end: while it moves it may start none."""
 
@@ -91,8 +93,17 @@ class Gate:
     def forget(self, move: Move) -> None:
         """Close it again."""
         if move in self._moves:
-            self._moves.remove(move)
-            move.done.close()
+            self._end(move)
+
+    def _end(self, move: Move, **outcome: object) -> None:
+        """A move is over; say how, if it ended by itself."""
+        self._moves.remove(move)
+        if move.watch >= 0:
+            self._selector.unregister(move.watch)
+            os.close(move.watch)
+        if outcome:
+            _wire.send(move.done, outcome)
+        move.done.close()
 
     def cancel(self, to_uid: int) -> None:
         """Break off a move to a room that is being given up."""
@@ -100,8 +111,7 @@ class Gate:
             if move.pid:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(move.pid, signal.SIGKILL)
-            self._moves.remove(move)
-            move.done.close()
+            self._end(move)
 
     def pause(self) -> float | None:
         """How long the loop may sleep before this must be called again.
@@ -158,9 +168,22 @@ class Gate:
             return None
         for move in self._moves:
             if move.pid == 0 and move.from_uid == uid:
-                move.pid = call.pid
-                return move
+                return move if self._begin(move, call.pid) else None
         return None
+
+    def _begin(self, move: Move, pid: int) -> bool:
+        try:
+            move.watch = os.pidfd_open(pid)
+        except OSError:
+            return False
+        move.pid = pid
+        self._selector.register(move.watch, selectors.EVENT_READ, lambda: self._mover_died(move))
+        return True
+
+    def _mover_died(self, move: Move) -> None:
+        # It may have been over already when this was noticed.
+        if move in self._moves:
+            self._end(move, error="the fork died on its way")
 
     def _answer_outsider(self, listener: int, call: _seccomp.GatedCall) -> None:
         """Nobody may change identity; setting the ids that one has anyway is harmless and common."""
@@ -216,10 +239,8 @@ class Gate:
         if move.step < len(expected):
             _seccomp.let_through(listener, call)
             return
-        self._moves.remove(move)
         problem = _inspect(call.pid, move)
         if problem or not _seccomp.still_waiting(listener, call):
-            self._moves.append(move)
             self._fail(listener, call, move, problem or "the fork died")
             return
         resource.prlimit(call.pid, resource.RLIMIT_NPROC, move.processes)
@@ -227,17 +248,14 @@ class Gate:
         for offset, fd in enumerate(move.channels):
             _seccomp.give_descriptor(listener, call, fd, CHANNEL_FDS + offset)
         _seccomp.succeed(listener, call)
-        _wire.send(move.done, {"pid": call.pid})
-        move.done.close()
+        self._end(move, pid=call.pid)
 
     def _fail(self, listener: int, call: _seccomp.GatedCall, move: Move, reason: str) -> None:
         with contextlib.suppress(ProcessLookupError):
             os.kill(call.pid, signal.SIGKILL)
         _seccomp.refuse(listener, call)
         if move in self._moves:
-            self._moves.remove(move)
-            _wire.send(move.done, {"error": reason})
-            move.done.close()
+            self._end(move, error=reason)
 
 
 def _inspect(pid: int, move: Move) -> str:
