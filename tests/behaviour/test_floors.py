@@ -25,6 +25,7 @@ def floors() -> list[str]:
 
 
 @pytest.mark.promise("house:floors")
+@pytest.mark.promise("house:small")
 def test_a_floor_imports_only_floors_below_it() -> None:
     lint = "import sys; from importlinter.cli import lint_imports_command as lint; sys.exit(lint())"
     run = subprocess.run(
