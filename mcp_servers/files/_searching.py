@@ -29,7 +29,7 @@ async def find(instance: Instance, request: dict[str, object], timeout: float | 
     :raises ToolFailure: `bad_arguments` for a pattern that is none, or the limit that was hit.
     """
     done = await instance.exec(
-        ["python3", "-I", "-c", _program()], input=json.dumps(request).encode(), timeout=timeout
+        ["python3", "-I", "-S", "-c", _program()], input=json.dumps(request).encode(), timeout=timeout
     )
     nothing = Found(matches=[], files_searched=0, truncated=True)
     check_outcome("files_search", done.outcome, done.detail, "", nothing)
