@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 _PREFIX = "agentflow-"
-_V1 = {"memory": "memory", "pids": "pids", "cpuacct": "cpuacct"}
+_V1 = {"memory": "memory", "pids": "pids"}
 
 
 class Group(NamedTuple):

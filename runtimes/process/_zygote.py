@@ -95,6 +95,7 @@ class _Zygote:
                 self._loaded.append(name)
         if len(os.listdir("/proc/self/task")) > 1:
             raise OSError("a preloaded module started threads: " + ", ".join(self._loaded))
+        _forget_own_modules()
         gc.collect()
         gc.freeze()
 
@@ -128,7 +129,6 @@ class _Zygote:
         os.environ.clear()
         os.environ.update(env)
         _reseed()
-        _forget_own_modules()
         _guest.Guest(_guest.CONTROL_FD).serve()
 
 
