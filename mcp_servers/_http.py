@@ -28,6 +28,9 @@ __all__ = ["HttpServer"]
 EXPIRY_SECONDS = 5.0
 """How often idle sessions are looked for."""
 
+CLOSE_SECONDS = 5.0
+"""Time for the web server to close its connections, when nothing is left to answer."""
+
 
 class HttpServer:
     """Serves a started tool table."""
@@ -63,17 +66,15 @@ class HttpServer:
         """
         with ExitStack() as stack:
             try:
-                family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[
-                    0
-                ]
+                found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+                family, kind, protocol, _, address = found[0]
                 listener = stack.enter_context(socket.socket(family, kind, protocol))
                 listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
                 listener.bind(address)
                 listener.listen(2048)
             except OSError as error:
-                raise ConfigurationError(
-                    f"can't listen on {host}:{port}: {error.strerror or error}"
-                ) from None
+                reason = error.strerror or error
+                raise ConfigurationError(f"can't listen on {host}:{port}: {reason}") from None
             stack.pop_all()
         return listener
 
@@ -106,7 +107,7 @@ class HttpServer:
             # The web server waits for every stream, also for those that only listen; this ends them.
             self._closing.set()
             server.should_exit = True
-            with anyio.move_on_after(self._options.grace_seconds):
+            with anyio.move_on_after(CLOSE_SECONDS):
                 await server.finished.wait()
             group.cancel_scope.cancel()
 

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Self
 
 import anyio
@@ -24,6 +25,18 @@ __all__ = ["LOCAL", "ToolTable"]
 
 LOCAL = "local"
 """The principal of callers in the same process or on a pipe."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Where:
+    """Which session a call means."""
+
+    principal: str
+    """Who calls."""
+    handle: object
+    """What the arguments name, if they do."""
+    default: "str | Session | DefaultSession | None"
+    """What is meant if they don't."""
 
 
 class ToolTable:
@@ -66,6 +79,7 @@ class ToolTable:
             settings=settings or {},
             clock=clock,
             handles=handles,
+            warm_up=self._warm_up,
         )
         """Its sessions."""
         self._routes: dict[str, tuple[Tool, Backend]] = {}
@@ -160,45 +174,31 @@ class ToolTable:
             keywords = tool.bind(given)
             if tool.context_parameter is not None:
                 keywords[tool.context_parameter] = context
+            where = _Where(principal, handle, session)
             if deadline is None:
-                value = await self._run(tool, backend, keywords, handle, session, principal)
+                value = await self._run(tool, backend, keywords, where)
             else:
-                value = await self._run_until(deadline, tool, backend, keywords, handle, session, principal)
+                value = await self._run_until(deadline, tool, backend, keywords, where)
             return ToolResult(True, tool.dump(value), None, tuple(context.parts))
-        except (
-            Exception
-        ) as error:  # boundary: whatever a backend raises becomes a typed failure of this one call
+        except Exception as error:  # boundary: whatever a backend raises is a typed failure of this call
             failure = failure_of(error, name)
             parts = tuple(context.parts) if context else ()
             return ToolResult(False, failure.data, ToolError(failure.kind, failure.message), parts)
 
     async def _run_until(
-        self,
-        deadline: float,
-        tool: Tool,
-        backend: Backend,
-        keywords: dict[str, object],
-        handle: object,
-        default: "str | Session | DefaultSession | None",
-        principal: str,
+        self, deadline: float, tool: Tool, backend: Backend, keywords: dict[str, object], where: "_Where"
     ) -> object:
         with anyio.CancelScope(deadline=deadline) as scope:
-            return await self._run(tool, backend, keywords, handle, default, principal)
+            return await self._run(tool, backend, keywords, where)
         assert scope.cancelled_caught
         raise ToolFailure(ErrorKind.TIMEOUT, f"{tool.name}: the call's time was up; what ran was stopped.")
 
     async def _run(
-        self,
-        tool: Tool,
-        backend: Backend,
-        keywords: dict[str, object],
-        handle: object,
-        default: "str | Session | DefaultSession | None",
-        principal: str,
+        self, tool: Tool, backend: Backend, keywords: dict[str, object], where: "_Where"
     ) -> object:
         if tool.session_parameter is None:
             return await tool.invoke(**keywords)
-        session = await self._session(tool, handle, default, principal)
+        session = await self._session(tool, where)
         keywords[tool.session_parameter] = session
         if tool.interjects:
             if backend.name not in session.live and backend.name != SESSIONS:
@@ -220,21 +220,18 @@ class ToolTable:
             if session.lost:
                 await self.sessions.end(session)
 
-    async def _session(
-        self, tool: Tool, handle: object, default: "str | Session | DefaultSession | None", principal: str
-    ) -> Session:
+    async def _session(self, tool: Tool, where: "_Where") -> Session:
+        handle, default = where.handle, where.default
         if handle is None:
             if isinstance(default, DefaultSession):
                 return await default.get()
             handle = default.handle if isinstance(default, Session) else default
         if handle is None:
-            message = (
-                f"{tool.name}: name a session: this connection has none of its own. session_start makes one."
-            )
-            raise ToolFailure(ErrorKind.BAD_ARGUMENTS, message)
+            message = "name a session: this connection has none of its own. session_start makes one."
+            raise ToolFailure(ErrorKind.BAD_ARGUMENTS, f"{tool.name}: {message}")
         if not isinstance(handle, str):
             raise ToolFailure(ErrorKind.BAD_ARGUMENTS, f"{tool.name}: argument 'session' must be a string.")
-        return self.sessions.find(handle, principal)
+        return self.sessions.find(handle, where.principal)
 
     def _route(self, name: str) -> tuple[Tool, Backend]:
         route = self._routes.get(name)
