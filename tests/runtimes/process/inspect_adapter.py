@@ -1,0 +1,129 @@
+"""A sandbox of inspect_ai over an instance of any runtime: inspect_ai's own checks then judge ours.
+
+As a program it runs all the checks at once, each in an instance of its own, and prints as JSON what went wrong
+in those that failed: `python -m tests.runtimes.process.inspect_adapter`.
+"""
+
+import json
+import sys
+from collections.abc import Awaitable, Callable
+from typing import Literal, overload
+
+import anyio
+from inspect_ai.util import (
+    ExecResult,
+    OutputLimitExceededError,
+    SandboxEnvironment,
+    SandboxEnvironmentConfigType,
+    SandboxEnvironmentLimits,
+    SandboxUserUnsupportedError,
+)
+from inspect_ai.util._sandbox import self_check
+from typing_extensions import override
+
+from runtimes import Instance, Outcome, Runtime
+from runtimes.process import ProcessRuntime
+
+Check = Callable[[SandboxEnvironment], Awaitable[None]]
+CHECKS: dict[str, Check] = {name: getattr(self_check, name) for name in self_check.__all__}
+_AT_ONCE = 8
+
+
+class InstanceEnvironment(SandboxEnvironment):
+    """One instance as inspect_ai sees a sandbox."""
+
+    def __init__(self, instance: Instance) -> None:
+        super().__init__()
+        self._instance = instance
+
+    @override
+    async def exec(
+        self,
+        cmd: list[str],
+        input: str | bytes | None = None,
+        cwd: str | None = None,
+        env: dict[str, str] | None = None,
+        user: str | None = None,
+        timeout: int | None = None,
+        timeout_retry: bool = True,
+        concurrency: bool = True,
+    ) -> ExecResult[str]:
+        data = input.encode() if isinstance(input, str) else input or b""
+        try:
+            result = await self._instance.exec(cmd, input=data, cwd=cwd, env=env, user=user, timeout=timeout)
+        except PermissionError as error:
+            if user is None:
+                raise
+            raise SandboxUserUnsupportedError(str(error)) from error
+        stdout, stderr = (text.decode("utf-8", "replace") for text in (result.stdout, result.stderr))
+        if result.outcome is Outcome.TIMEOUT:
+            raise TimeoutError(result.detail)
+        if result.outcome is Outcome.OUTPUT_LIMIT:
+            raise OutputLimitExceededError(SandboxEnvironmentLimits.MAX_EXEC_OUTPUT_SIZE_STR, stdout)
+        if result.exit_code == 126 and "Permission denied" in stderr:
+            raise PermissionError(stderr)
+        return ExecResult(result.exit_code == 0, result.exit_code, stdout, stderr)
+
+    @override
+    async def write_file(self, file: str, contents: str | bytes) -> None:
+        await self._instance.write(file, contents.encode() if isinstance(contents, str) else contents)
+
+    @overload
+    async def read_file(self, file: str, text: Literal[True] = True) -> str: ...
+
+    @overload
+    async def read_file(self, file: str, text: Literal[False]) -> bytes: ...
+
+    @override
+    async def read_file(self, file: str, text: bool = True) -> str | bytes:
+        limit = SandboxEnvironmentLimits.MAX_READ_FILE_SIZE
+        data = await self._instance.read(file, length=limit + 1)
+        if len(data) > limit:
+            raise OutputLimitExceededError(SandboxEnvironmentLimits.MAX_READ_FILE_SIZE_STR, None)
+        return data.decode() if text else data
+
+    @override
+    @classmethod
+    async def sample_cleanup(
+        cls,
+        task_name: str,
+        config: SandboxEnvironmentConfigType | None,
+        environments: dict[str, SandboxEnvironment],
+        interrupted: bool,
+    ) -> None:
+        """Whoever started an instance stops it."""
+
+
+async def failures(runtime: Runtime) -> dict[str, str]:
+    """Run all checks; the failed ones with what went wrong."""
+    found: dict[str, str] = {}
+    turns = anyio.CapacityLimiter(_AT_ONCE)
+
+    async def run(name: str, check: Check) -> None:
+        async with turns:
+            instance = await runtime.start()
+            try:
+                await check(InstanceEnvironment(instance))
+            except Exception as error:
+                # The checks are another project's: whatever they raise is their verdict.
+                found[name] = repr(error)
+            await instance.stop()
+
+    async with anyio.create_task_group() as tasks:
+        for name, check in CHECKS.items():
+            tasks.start_soon(run, name, check)
+    return found
+
+
+async def main() -> None:
+    async with ProcessRuntime(preload=()) as runtime:
+        report = {
+            "root": runtime.capabilities.root,
+            "checks": len(CHECKS),
+            "failures": await failures(runtime),
+        }
+        sys.stdout.write(json.dumps(report))
+
+
+if __name__ == "__main__":
+    anyio.run(main)
