@@ -37,8 +37,10 @@ class Sessions:
         settings: Mapping[str, Mapping[str, object]],
         clock: Callable[[], float] = time.monotonic,
         handles: Callable[[], str] = new_handle,
+        warm_up: Callable[[Backend], Awaitable[None]],
     ) -> None:
         self._backends = backends
+        self._warm_up = warm_up
         self._start_instance = start_instance
         self._limits = limits
         self._settings = settings
@@ -121,7 +123,8 @@ class Sessions:
             session.gate.leave()
 
     async def make_live(self, session: Session, backend: Backend) -> None:
-        """Initialize the backend in the session, once."""
+        """Initialize the backend in the session, once; warm it up first if nobody has."""
+        await self._warm_up(backend)
         async with session.turn:
             session.check_alive()
             if backend.name in session.live:
@@ -142,8 +145,14 @@ class Sessions:
             self._backend(name)
         given = {name: own for name, own in settings.items() if own}
         await self.remove(session, [name for name in given if name in session.live])
+        before = {name: session.settings.get(name, {}) for name in given}
         session.settings = {**session.settings, **given}
-        await self._make_all_live(session, settings)
+        try:
+            await self._make_all_live(session, settings)
+        except BaseException:
+            # A backend must not stay broken by settings that it refused.
+            session.settings = {**session.settings, **before}
+            raise
 
     async def remove(self, session: Session, backends: Iterable[str]) -> None:
         """Clean backends up in a running session, after its running calls; a later call makes them live anew."""

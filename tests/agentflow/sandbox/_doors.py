@@ -29,12 +29,21 @@ class Serving:
 
 
 @asynccontextmanager
+async def cold(table: ToolTable) -> AsyncGenerator[ToolTable]:
+    """The table with its backends started at first use, as in a sandbox in this process."""
+    try:
+        yield table
+    finally:
+        await table.close()
+
+
+@asynccontextmanager
 async def serving(*backends: Backend, port: int = 0) -> AsyncGenerator[Serving]:
     """Serve the backends over HTTP."""
     runtime = RuntimeHost()
     async with (
         anyio.create_task_group() as group,
-        ToolTable(backends, runtime=runtime.get) as table,
+        cold(ToolTable(backends, runtime=runtime.get)) as table,
     ):
         group.start_soon(runtime.run)
         options = HttpOptions(port=port, tokens={"me": TOKEN, "another": "knock"}, grace_seconds=0.5)
