@@ -1,6 +1,7 @@
 import difflib
 from collections.abc import Iterable, Iterator, Mapping
-from typing import NamedTuple, cast, get_args
+from dataclasses import is_dataclass
+from typing import NamedTuple, cast, get_args, get_type_hints
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
@@ -32,7 +33,7 @@ def explain(error: ValidationError, model: type[BaseModel], sources: Iterable[So
 def _what(problem: ErrorDetails, path: tuple[str, ...], model: type[BaseModel]) -> str:
     place = ".".join(path)
     match problem["type"]:
-        case "extra_forbidden":
+        case "extra_forbidden" | "unexpected_keyword_argument":
             return f"{place} is unknown; {_suggest(path, model)}"
         case "missing":
             return f"{place} is missing; add it"
@@ -42,28 +43,36 @@ def _what(problem: ErrorDetails, path: tuple[str, ...], model: type[BaseModel]) 
 
 
 def _suggest(path: tuple[str, ...], model: type[BaseModel]) -> str:
-    known = list(_section(path[:-1], model).model_fields)
+    known = _fields(_section(path[:-1], model))
     near = difflib.get_close_matches(path[-1], known, n=1)
     return f"did you mean {near[0]}?" if near else f"known here: {', '.join(sorted(known))}"
 
 
-def _section(path: tuple[str, ...], model: type[BaseModel]) -> type[BaseModel]:
-    """The model that describes the section at that path."""
+def _section(path: tuple[str, ...], model: type[object]) -> type[object]:
+    """The type that describes the section at that path."""
     annotation: object = model
     section = model
     for step in path:
-        field = section.model_fields.get(step)
         # A step that is no field is a position in a list or a key of a mapping: the section lies in its type.
-        annotation = field.annotation if field else annotation
-        section = next(_models(annotation), section)
+        annotation = _fields(section).get(step, annotation)
+        section = next(_sections(annotation), section)
     return section
 
 
-def _models(annotation: object) -> Iterator[type[BaseModel]]:
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        yield annotation
+def _fields(section: type[object]) -> dict[str, object]:
+    """What a section may hold, by name, with its types."""
+    if issubclass(section, BaseModel):
+        return {name: field.annotation for name, field in section.model_fields.items()}
+    return get_type_hints(section)
+
+
+def _sections(annotation: object) -> Iterator[type[object]]:
+    if isinstance(annotation, type):
+        section = cast("type[object]", annotation)
+        if issubclass(section, BaseModel) or is_dataclass(section):
+            yield section
     for argument in get_args(annotation):
-        yield from _models(argument)
+        yield from _sections(argument)
 
 
 def _holds(values: object, path: tuple[str, ...]) -> bool:

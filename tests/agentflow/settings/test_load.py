@@ -1,5 +1,6 @@
 """Settings are read from all their sources, and what can't be used is one clear line."""
 
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -18,12 +19,20 @@ class Limits(Section):
     wall_seconds: float | None = 60.0
 
 
+@dataclass(frozen=True, kw_only=True)
+class Size:
+    """A section that is a dataclass of the standard library."""
+
+    width: int = 1
+
+
 class Program(Settings):
     """The settings of a program that exists only here."""
 
     name: str = "none"
     limits: Limits = Limits()
     models: dict[str, Limits] = Field(default_factory=dict[str, Limits])
+    size: Size = Size()
     tags: tuple[str, ...] = ()
 
 
@@ -104,7 +113,8 @@ def test_references_are_filled_from_the_environment_and_dotenv(monkeypatch: pyte
     [
         ("limits: {dept: 1}", "run.yaml: limits.dept is unknown; did you mean depth?"),
         ("models: {big: {dept: 1}}", "run.yaml: models.big.dept is unknown; did you mean depth?"),
-        ("zzz: 1", "run.yaml: zzz is unknown; known here: limits, models, name, tags"),
+        ("zzz: 1", "run.yaml: zzz is unknown; known here: limits, models, name, size, tags"),
+        ("size: {with: 1}", "run.yaml: size.with is unknown; did you mean width?"),
         ("limits: {depth: many}", "run.yaml: limits.depth: input should be a valid integer"),
         ("zzz: 1\nyyy: 2", "(and 1 more)"),
         ("name: ${NOWHERE}", "run.yaml: name: ${NOWHERE} is not set; set it, or write ${NOWHERE:-default}"),
