@@ -28,6 +28,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _complain(error, 2)
     except AgentFlowError as error:
         return _complain(error, 1)
+    except KeyboardInterrupt:  # before it served: afterwards signals stop it in order
+        return 130
     return 0
 
 

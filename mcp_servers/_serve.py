@@ -34,7 +34,7 @@ async def serve(settings: ServerSettings, http: bool) -> None:
             table, warmup = _table(settings, runtime)
             try:
                 await table.start(warmup)
-                await (_serve_http if http else _serve_stdio)(table, settings)
+                await (_serve_http(table, settings) if http else _serve_stdio(table))
             finally:
                 await table.close()
         except AgentFlowError as error:
@@ -67,19 +67,11 @@ def _table(settings: ServerSettings, runtime: RuntimeHost) -> tuple[ToolTable, l
     return table, [backends[name].name for name in (names if settings.warmup is None else settings.warmup)]
 
 
-async def _serve_stdio(table: ToolTable, settings: ServerSettings) -> None:
+async def _serve_stdio(table: ToolTable) -> None:
     from mcp_servers._stdio import serve_stdio  # loads the SDK, which wrong settings need not wait for
 
-    scope = anyio.CancelScope()
-
-    async def stop() -> None:
-        scope.cancel()
-
-    async def work() -> None:
-        with scope:
-            await serve_stdio(table)
-
-    await _until_signal(work, stop)
+    with anyio.CancelScope() as scope:
+        await _until_signal(lambda: serve_stdio(table), scope.cancel)
 
 
 async def _serve_http(table: ToolTable, settings: ServerSettings) -> None:
@@ -94,13 +86,7 @@ async def _serve_http(table: ToolTable, settings: ServerSettings) -> None:
         def ready() -> None:
             _say(f"serving {', '.join(settings.backends)} at {server.url}")
 
-        async def work() -> None:
-            await server.serve(ready)
-
-        async def stop() -> None:
-            server.stop()
-
-        await _until_signal(work, stop)
+        await _until_signal(lambda: server.serve(ready), server.stop)
 
 
 def _tokens(settings: ServerSettings, stack: ExitStack, port: int) -> dict[str, str] | None:
@@ -118,18 +104,16 @@ def _tokens(settings: ServerSettings, stack: ExitStack, port: int) -> dict[str, 
     return tokens
 
 
-async def _until_signal(work: Callable[[], Awaitable[None]], stop: Callable[[], Awaitable[None]]) -> None:
+async def _until_signal(work: Callable[[], Awaitable[None]], stop: Callable[[], object]) -> None:
     """Do the work; a signal asks it to stop, a second one makes it."""
     async with anyio.create_task_group() as group:
 
         async def watch() -> None:
             with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM, signal.SIGHUP) as signals:
-                asked = False
-                async for _ in signals:
-                    if asked:
-                        group.cancel_scope.cancel()
-                    asked = True
-                    await stop()
+                await anext(signals)
+                stop()
+                await anext(signals)
+                group.cancel_scope.cancel()
 
         group.start_soon(watch)
         await work()
