@@ -6,6 +6,9 @@ from dataclasses import dataclass
 
 __all__ = ["Resource", "Shelf"]
 
+MOST = 1000
+"""Resources on one shelf: small ones take room too."""
+
 
 @dataclass(frozen=True, slots=True)
 class Resource:
@@ -22,7 +25,7 @@ class Resource:
 
 
 class Shelf:
-    """Keeps resources up to a number of bytes; the oldest make room for new ones."""
+    """Keeps resources up to a number of bytes, and of pieces; the oldest make room for new ones."""
 
     def __init__(self, capacity: int) -> None:
         self._capacity = capacity
@@ -36,7 +39,7 @@ class Shelf:
             resource = Resource(resource.uri, resource.name, resource.mime, cut)
         self._resources[resource.uri] = resource
         self._size += len(resource.data)
-        while self._size > self._capacity:
+        while self._size > self._capacity or len(self._resources) > MOST:
             _, oldest = self._resources.popitem(last=False)
             self._size -= len(oldest.data)
 

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcp_servers._shelf import Resource, Shelf
+from mcp_servers._shelf import MOST, Resource, Shelf
 
 
 def resource(number: int, size: int) -> Resource:
@@ -27,3 +27,11 @@ def test_a_copy_shares_what_there_is_and_nothing_that_comes() -> None:
     copy = shelf.copy()
     shelf.put(resource(2, 5))
     assert [kept.uri for kept in copy] == ["agentflow://s/1"]
+
+
+def test_a_shelf_holds_a_bounded_number_however_small_they_are() -> None:
+    shelf = Shelf(20)
+    for number in range(MOST + 10):
+        shelf.put(resource(number, 0))
+    assert len(list(shelf)) == MOST
+    assert shelf.get("agentflow://s/9") is None

@@ -74,3 +74,22 @@ async def test_who_gives_up_waiting_leaves_no_gap() -> None:
             pass
         async with turns.turn("c"):
             pass
+
+
+async def test_a_turn_given_to_who_gives_up_at_that_moment_is_passed_on() -> None:
+    turns = Turns(1, 2)
+    giving_up = anyio.CancelScope()
+
+    async def wait() -> None:
+        with giving_up:
+            async with turns.turn("b"):
+                raise AssertionError("it had given up")
+
+    with anyio.fail_after(5):
+        async with anyio.create_task_group() as group:
+            async with turns.turn("a"):
+                group.start_soon(wait)
+                await anyio.wait_all_tasks_blocked()
+            giving_up.cancel()
+        async with turns.turn("c"):
+            pass
