@@ -25,7 +25,6 @@ _NUDGE = 0.02
 CPU_POLL = 0.2
 """Seconds between two looks at the CPU time of a run that has a limit."""
 _START_DEADLINE = 60.0
-_EXIT_DEADLINE = 1.0
 
 
 @dataclass(slots=True)
@@ -58,7 +57,7 @@ class Lane(ABC, Generic[Answer]):
         self._pipes: OutputPipes | None = None
         self._pid = 0
         self._call: Call[Answer] | None = None
-        self._exit_code: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self._exit_code: asyncio.Future[int] | None = None
         self._early: deque[Answer] = deque(maxlen=1)
         self.lock = asyncio.Lock()
         """Held during a run, and during a fork."""
@@ -98,12 +97,28 @@ class Lane(ABC, Generic[Answer]):
         else:
             self._early.append(answer)
 
-    def _has_exited(self, status: int) -> None:
-        if not self._exit_code.done():
-            self._exit_code.set_result(status)
+    def _exit_reporter(self) -> Callable[[int], None]:
+        """To be called when the process that is being started has ended."""
+        exit_code = self._exit_code = asyncio.get_running_loop().create_future()
+
+        def report(status: int) -> None:
+            if not exit_code.done():
+                exit_code.set_result(status)
+            if exit_code is self._exit_code:
+                self._process_gone()
+
+        return report
 
     def _lost(self) -> None:
+        """The session can't answer any more. Where its process goes on, so does the run (`exec make`)."""
         self._control = None
+        if self._exit_code is None or self._exit_code.done():
+            self._process_gone()
+
+    def _process_gone(self) -> None:
+        if self._control is not None:
+            control, self._control = self._control, None
+            control.close()
         if self._call is not None and not self._call.answer.done():
             self._call.answer.set_result(None)
 
@@ -118,8 +133,7 @@ class Lane(ABC, Generic[Answer]):
     async def _ensure(self) -> None:
         if self.alive:
             return
-        self._forget_process()
-        self._exit_code = asyncio.get_running_loop().create_future()
+        await self.end()
         await self._launch()
 
     async def run(
@@ -220,7 +234,7 @@ class Lane(ABC, Generic[Answer]):
         try:
             return self._result(answer, outcome, stdout, stderr)
         except (KeyError, TypeError, ValueError, AttributeError):
-            await self._kill_session()
+            await self.end()
             detail = "the session sent what is no answer and was ended"
             return RunResult(
                 outcome=Outcome.ENDED, stdout=stdout, stderr=stderr, state_lost=True, detail=detail
@@ -228,8 +242,8 @@ class Lane(ABC, Generic[Answer]):
 
     async def _ended_result(self, outcome: Outcome, stdout: str, stderr: str) -> RunResult:
         """The session's process is gone: by its own decision, by a limit, or killed from inside."""
-        await asyncio.wait({self._exit_code}, timeout=_EXIT_DEADLINE)
-        code = self._exit_code.result() if self._exit_code.done() else None
+        code = self._exit_code.result() if self._exit_code is not None and self._exit_code.done() else None
+        await self.end()
         if code is not None and code < 0:
             code = 128 - code
         elif code is not None and outcome is Outcome.ENDED and self.language == "bash":

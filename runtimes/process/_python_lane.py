@@ -32,7 +32,7 @@ class PythonLane(Lane[PythonAnswer]):
         ends.append(_wire.letter({"env": dict(self._env)}))
         try:
             reply = await self._client.ask(
-                "python", [theirs.fileno(), *ends], on_exit=self._has_exited, member=self._member
+                "python", [theirs.fileno(), *ends], on_exit=self._exit_reporter(), member=self._member
             )
         except BaseException:
             control.close()

@@ -34,7 +34,7 @@ class ShellLane(Lane[ShellAnswer]):
             reply = await self._client.ask(
                 "shell",
                 [theirs.fileno(), stdin_read, *ends],
-                on_exit=self._has_exited,
+                on_exit=self._exit_reporter(),
                 member=self._member,
             )
         except BaseException:
