@@ -175,7 +175,7 @@ class Sandbox:
         ]
 
     async def warmup(self, *backends: str) -> None:
-        """Start backends before they are needed; without names all of them.
+        """Start backends before they are needed; without names all of them. A server starts its own as it was told to.
 
         :raises ToolFailure: if there is no such backend, or it can't be started.
         """

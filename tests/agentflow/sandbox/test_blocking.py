@@ -1,3 +1,5 @@
+import os
+import signal
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
@@ -52,6 +54,21 @@ def test_it_may_be_used_from_many_threads() -> None:
     with SyncSandbox(backends=[CounterBackend()]) as sandbox, ThreadPoolExecutor(8) as threads:
         results = list(threads.map(count, range(50)))
     assert sorted(map(str, results)) == sorted(str(number) for number in range(1, 51))
+
+
+@pytest.mark.promise("sandbox:blocking")
+def test_interrupting_a_call_stops_what_it_runs() -> None:
+    backend = CounterBackend()
+
+    def interrupt(done: float, total: float | None, message: str | None) -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+
+    with SyncSandbox(backends=[backend]) as sandbox:
+        with pytest.raises(KeyboardInterrupt):
+            sandbox.execute("stay", on_progress=interrupt)
+        assert sandbox.execute("up").data == {"result": 1}
+        sandbox.destroy_session()
+    assert backend.left.is_set()
 
 
 @pytest.mark.promise("sandbox:blocking")

@@ -135,6 +135,19 @@ async def test_many_calls_at_once_share_one_connection() -> None:
     assert [result.data["text"] for result in results] == [str(number) for number in range(100)]
 
 
+@pytest.mark.promise("sandbox:remote:large")
+async def test_large_texts_come_and_go_and_what_is_too_large_is_refused() -> None:
+    backend = EchoBackend()
+    async with serving(backend) as server, Sandbox(server.url, token=TOKEN) as sandbox:
+        text = "grüße " * 500_000
+        assert (await sandbox.execute("say", {"text": text})).data["text"] == text
+        heard = await sandbox.execute("say", {"text": text}, on_progress=print)
+        assert heard.data["text"] == text, "also where the answer is a stream"
+        assert kind(await sandbox.execute("say", {"text": "x" * 17_000_000})) is ErrorKind.BAD_ARGUMENTS
+        assert (await sandbox.execute("say", {"text": "hi"})).ok
+    assert backend.calls == 3
+
+
 @pytest.mark.promise("sandbox:settings:remote")
 def test_objects_can_not_be_sent_to_a_server() -> None:
     with pytest.raises(ConfigurationError, match="give them to the server"):
