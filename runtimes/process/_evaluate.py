@@ -10,7 +10,7 @@ import io
 import linecache
 import os
 import sys
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from itertools import islice
 from types import CodeType, ModuleType
 from typing import NoReturn
@@ -31,6 +31,7 @@ VARIABLES_MIME = "application/vnd.agentflow.variables+json"
 
 VALUE_LENGTH = 1_000_000
 VALUE_ITEMS = 20_000
+CELLS = 5_000
 _VALUE = "__agentflow_value__"
 _AWAITABLE = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
 
@@ -47,6 +48,8 @@ class Evaluator:
         self._future_flags = 0
         self._displays = Displays()
         self._replaced: dict[str, Foreign] = {}
+        self.interruptible = False
+        """User code runs: an interrupt now ends it, and at any other time would end what tells of it."""
         sys.modules["__main__"] = self._main
         # Modules of the working directory can be imported, as in an interactive interpreter.
         sys.path.insert(0, "")
@@ -68,12 +71,9 @@ class Evaluator:
         """
         self._restore()
         process = _process_id()
-        value, error = self._guarded_run(source, filename)
-        try:
-            self._displays.show_figures()
-        except BaseException as failure:
-            # A figure that can't be drawn is the user's error, as is an interrupt while it is drawn.
-            error = error or self._describe(failure)
+        value, error = self._guarded(lambda: self._show(self._execute(self._compile(source, filename))))
+        _, undrawn = self._guarded(self._displays.show_figures)
+        error = error or undrawn
         self.namespace.pop(_VALUE, None)
         if _process_id() != process:
             _end_copy(error)
@@ -84,17 +84,24 @@ class Evaluator:
         """Name, type and summary of each public variable, sorted by name."""
         return describe_variables(self.namespace)
 
-    def _guarded_run(self, source: str, filename: str) -> tuple[str | None, dict[str, str] | None]:
+    def _guarded(self, work: Callable[[], str | None]) -> tuple[str | None, dict[str, str] | None]:
         try:
-            return self._show(self._execute(self._compile(source, filename))), None
-        except SystemExit as stop:
-            return None, None if stop.code in (None, 0) else self._describe(stop)
+            self.interruptible = True
+            return work(), None
         except BaseException as error:
             # The boundary between user code and the session, which goes on whatever the code raised.
-            return None, self._describe(error)
+            self.interruptible = False
+            left = isinstance(error, SystemExit) and error.code in (None, 0)
+            return None, None if left else self._describe(error)
+        finally:
+            self.interruptible = False
 
     def _compile(self, source: str, filename: str) -> CodeType:
-        lines = source.splitlines(keepends=True)
+        lines = io.StringIO(source, newline=None).readlines()
+        if len(self._cells) >= CELLS:
+            oldest = next(iter(self._cells))
+            del self._cells[oldest]
+            linecache.cache.pop(oldest, None)
         self._cells[filename] = linecache.cache[filename] = (len(source), None, lines, filename)
         flags = self._future_flags | _AWAITABLE
         tree = compile(source, filename, "exec", flags | ast.PyCF_ONLY_AST, dont_inherit=True)
@@ -194,11 +201,11 @@ def _head(collection: Foreign, limit: int) -> object:
 
 
 def _flush() -> None:
-    for stream in (sys.stdout, sys.stderr):
+    for name in ("stdout", "stderr"):
         try:
-            stream.flush()
+            getattr(sys, name).flush()
         except Exception:
-            # The user's own stream, or one whose reader is gone.
+            # The user's own stream, or none, or one whose reader is gone.
             continue
 
 

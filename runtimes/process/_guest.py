@@ -64,7 +64,7 @@ class Guest:
         return result
 
     def _interrupted(self, number: int, frame: FrameType | None) -> None:
-        if self._running:
+        if self._running and self._evaluator.interruptible:
             raise KeyboardInterrupt
 
     def _fork(self, uid: int) -> None:

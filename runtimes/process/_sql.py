@@ -8,6 +8,10 @@ from runtimes.process._tables import Foreign, build_table, is_tabular
 __all__ = ["run_sql"]
 
 BATCH = 1024
+_CONFIG: dict[str, str | bool | int | float | list[str]] = {
+    "threads": 1,
+    "autoinstall_known_extensions": False,
+}
 
 
 def run_sql(query: str, rows: int, namespace: Mapping[str, object]) -> dict[str, object]:
@@ -19,7 +23,7 @@ def run_sql(query: str, rows: int, namespace: Mapping[str, object]) -> dict[str,
     import duckdb
 
     # One thread, and no connection kept: a session with live threads could not be forked.
-    with duckdb.connect(":memory:", config={"threads": 1}) as connection:
+    with duckdb.connect(":memory:", config=dict(_CONFIG)) as connection:
         _register(connection, query, namespace)
         connection.execute(query)
         columns = [(str(column[0]), str(column[1])) for column in connection.description or ()]

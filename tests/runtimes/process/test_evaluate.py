@@ -236,3 +236,10 @@ def test_a_process_that_code_forks_never_answers_for_the_session(session: Evalua
     assert session.run("'the next answer'").value == "'the next answer'"
     status = session.run("pid = os.fork()\n1 / bool(pid)\nos.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])")
     assert status.value == "1"
+
+
+def test_lines_are_counted_as_python_counts_them(session: EvaluatorSession) -> None:
+    source = "text = 'a\\u2028b\x0cc'\r\nother = '\x0b'\r\n1 / 0;"
+    error = session.run(source).failure
+    assert '  File "<cell 1>", line 3, in <module>\n    1 / 0;\n' in error["traceback"]
+    assert session.run("x = '\u2028\x0c'\nx;").value is None
