@@ -46,7 +46,10 @@ def _message(error: BaseException) -> str:
 def _traceback(error: BaseException, cells: Collection[str]) -> str:
     told = traceback.TracebackException(type(error), error, error.__traceback__, compact=True)
     for one in _linked(told):
-        _cut_frames(one, cells)
+        known = _cut_frames(one, cells)
+        if one is told and not known and isinstance(error, KeyboardInterrupt):
+            # It came while the event loop waited, and where that was says nothing.
+            told.stack.clear()
     alone = not told.stack and told.__cause__ is None and told.__context__ is None
     lines = told.format_exception_only() if alone else told.format()
     return printable("".join(lines))
@@ -63,10 +66,8 @@ def _linked(told: traceback.TracebackException) -> Iterator[traceback.TracebackE
             waiting.extend(link for link in linked if link is not None)
 
 
-def _cut_frames(told: traceback.TracebackException, cells: Collection[str]) -> None:
+def _cut_frames(told: traceback.TracebackException, cells: Collection[str]) -> bool:
     frames = [frame for frame in told.stack if not frame.filename.startswith(_OWN)]
     first = next((place for place, frame in enumerate(frames) if frame.filename in cells), None)
-    if first is None and told.exc_type is KeyboardInterrupt:
-        # It came while the event loop waited, which says nothing.
-        frames = []
     told.stack[:] = frames[first or 0 :]
+    return first is not None
