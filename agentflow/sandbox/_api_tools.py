@@ -13,7 +13,7 @@ from pydantic import Field
 from pydantic.fields import FieldInfo
 
 from agentflow.errors import ConfigurationError
-from mcp_servers import Backend, CallContext, Hints, Tool
+from mcp_servers import BACKENDS, Backend, CallContext, Hints, Tool
 
 __all__ = ["ApiBackend", "ApiTool", "api_backends", "register_api_tool", "registered_tools"]
 
@@ -136,6 +136,7 @@ def register_api_tool(
     :param read_only: it changes nothing.
     :param open_world: it reaches things outside of the sandbox.
     :raises TypeError: if an argument has no type, or nothing describes the tool.
+    :raises ConfigurationError: if the family is a backend of its own.
 
     The signature gives the schema. The function runs in this process, not in the sandbox: a plain one in a
     thread, so it may block.
@@ -145,6 +146,11 @@ def register_api_tool(
         route = name if isinstance(name, str) else function.__name__
         family, _, verb = route.rpartition(":")
         family = family or DEFAULT_FAMILY
+        if family in BACKENDS:
+            message = (
+                f"register_api_tool: {family!r} is a backend of its own: choose another family for {verb!r}"
+            )
+            raise ConfigurationError(message)
         hints = Hints(read_only=read_only, destructive=False, idempotent=read_only, open_world=open_world)
         tool = Tool.of(_described(function, description), backend=family, verb=verb, hints=hints)
         registered_tools[tool.route] = ApiTool(tool, function, config_key or family)

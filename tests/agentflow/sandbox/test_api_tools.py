@@ -126,3 +126,13 @@ def test_a_function_that_nothing_describes_is_refused() -> None:
         @register_api_tool
         def mystery(x: int) -> int:  # pyright: ignore[reportUnusedFunction]
             return x
+
+
+@pytest.mark.promise("sandbox:api-tool:refused")
+def test_a_backend_takes_no_functions() -> None:
+    with pytest.raises(ConfigurationError, match="'bash' is a backend of its own"):
+
+        @register_api_tool("bash:extra")
+        def extra() -> int:  # pyright: ignore[reportUnusedFunction]
+            """Do more."""
+            raise NotImplementedError
