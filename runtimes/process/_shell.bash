@@ -2,50 +2,60 @@
 # same descriptor with status NUL working-directory NUL. A command beginning with one of the words below is ours.
 # Every command runs at top level, inside a sourced file, so that a signal can make it return.
 trap '[[ -z $__agentflow_running ]] || return 124' SIGRTMAX
-__agentflow_running=
+__agentflow_running= __agentflow_word= __agentflow_last=0 __agentflow_trace=
 __agentflow_status() { return "$1"; }
-__agentflow_last=0
-while IFS= read -r -d '' -u 197 __agentflow_word && IFS= read -r -d '' -u 197 __agentflow_command; do
-  case $__agentflow_word in
-  run) __agentflow_status "$__agentflow_last"; . /etc/bash </dev/null 197>&- ;;
-  ask) __agentflow_status "$__agentflow_last"; . /etc/bash 197>&- ;;
-  dump)
-    __agentflow_open= __agentflow_flags=$-
-    set +f
-    for __agentflow_index in /proc/self/fd/*; do
-      __agentflow_index=${__agentflow_index##*/}
-      ((__agentflow_index <= 2 || __agentflow_index == 197)) || [[ ! -e /proc/self/fd/$__agentflow_index ]] ||
-        __agentflow_open+="# left: descriptor $__agentflow_index"$'\n'
-    done
-    [[ $__agentflow_flags != *f* ]] || set -f
-    {
-      shopt -p
-      printf 'shopt -u expand_aliases\n'
-      declare -p
-      declare -f
-      export -fp
-      trap -p
-      alias -p
-      shopt -p expand_aliases
-      umask -p
-      printf 'builtin cd -- %q; unset OLDPWD\n' "$PWD"
-      declare -p OLDPWD
-      [[ . -ef $PWD ]] || printf '# left: working directory %q, which is gone\n' "$PWD"
-      for ((__agentflow_index = ${#DIRSTACK[@]} - 1; __agentflow_index > 0; __agentflow_index--)); do
-        printf 'builtin pushd -n -- %q >/dev/null\n' "${DIRSTACK[__agentflow_index]}"
+# Answers the command before and takes the next. Each round begins with it, so that a stray `continue` or `break` in a
+# command skips no answer; its output is thrown away, so that `set -x`, `set -v` and traps show commands only.
+__agentflow_turn() {
+  __agentflow_running=
+  [[ $__agentflow_word != run && $__agentflow_word != ask ]] || __agentflow_last=$1 __agentflow_trace=${-//[^vx]/}
+  set +vx
+  [[ -z $__agentflow_word ]] || builtin printf '%s\0%s\0' "$1" "$PWD" >&197
+  until IFS= builtin read -r -d '' -u 197 __agentflow_word; do (($? > 128)) || exit 0; done
+  until IFS= builtin read -r -d '' -u 197 __agentflow_command; do (($? > 128)) || exit 0; done
+  __agentflow_running=1
+}
+while { builtin declare -F __agentflow_turn; } >/dev/null 2>&1; do
+  while { __agentflow_turn "$?"; } >/dev/null 2>&1; do
+    case $__agentflow_word in
+    # The condition sets `$?`, and neither `set -e` nor a trap on errors minds a condition.
+    run) if __agentflow_status "$__agentflow_last"; then . /etc/bash; else . /etc/bash; fi </dev/null 197>&- ;;
+    ask) if __agentflow_status "$__agentflow_last"; then . /etc/bash; else . /etc/bash; fi 197>&- ;;
+    dump)
+      __agentflow_open= __agentflow_flags=$-
+      set +f
+      for __agentflow_index in /proc/self/fd/*; do
+        __agentflow_index=${__agentflow_index##*/}
+        ((__agentflow_index <= 2 || __agentflow_index == 197)) || [[ ! -e /proc/self/fd/$__agentflow_index ]] ||
+          __agentflow_open+="# left: descriptor $__agentflow_index"$'\n'
       done
-      complete -p
-      [[ $# -eq 0 ]] || { printf 'set --'; printf ' %q' "$@"; printf '\n'; }
-      set +o
-      printf '__agentflow_last=%q\n' "$__agentflow_last"
-      jobs -l | while IFS= read -r __agentflow_line; do printf '# left: job %s\n' "$__agentflow_line"; done
-      printf '%s' "$__agentflow_open"
-    } 2>/dev/null >&197
-    printf '\0' >&197
-    ;;
-  restore) eval "$__agentflow_command" 2>/dev/null </dev/null 197>&- ;;
-  esac
-  __agentflow_status_now=$? __agentflow_running=
-  case $__agentflow_word in run | ask) __agentflow_last=$__agentflow_status_now ;; esac
-  printf '%s\0%s\0' "$__agentflow_status_now" "$PWD" >&197
+      [[ $__agentflow_flags != *f* ]] || set -f
+      {
+        shopt -p
+        printf 'shopt -u expand_aliases\n'
+        declare -p
+        declare -f
+        export -fp
+        trap -p
+        alias -p
+        shopt -p expand_aliases
+        umask -p
+        printf 'builtin cd -- %q; unset OLDPWD\n' "$PWD"
+        declare -p OLDPWD
+        [[ . -ef $PWD ]] || printf '# left: working directory %q, which is gone\n' "$PWD"
+        for ((__agentflow_index = ${#DIRSTACK[@]} - 1; __agentflow_index > 0; __agentflow_index--)); do
+          printf 'builtin pushd -n -- %q >/dev/null\n' "${DIRSTACK[__agentflow_index]}"
+        done
+        complete -p
+        [[ $# -eq 0 ]] || { printf 'set --'; printf ' %q' "$@"; printf '\n'; }
+        set +o
+        printf '__agentflow_last=%q\n' "$__agentflow_last"
+        jobs -l | while IFS= read -r __agentflow_line; do printf '# left: job %s\n' "$__agentflow_line"; done
+        printf '%s' "$__agentflow_open"
+      } 2>/dev/null >&197
+      printf '\0' >&197
+      ;;
+    restore) eval "$__agentflow_command" 2>/dev/null </dev/null 197>&- ;;
+    esac
+  done
 done

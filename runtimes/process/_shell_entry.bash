@@ -1,1 +1,1 @@
-__agentflow_running=1; eval "$__agentflow_command"
+eval "${__agentflow_trace:+set -$__agentflow_trace;}$__agentflow_command"
