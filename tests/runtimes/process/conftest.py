@@ -4,13 +4,15 @@ import json
 import subprocess
 import sys
 from collections.abc import AsyncIterator
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import pytest
 
 from runtimes import Instance
 from runtimes.process import ProcessRuntime
-from tests import _plain_user
+
+if TYPE_CHECKING:
+    from tests._plain_user import PlainUser
 
 Kind = Literal["whoever runs the suite", "a user with a range of ids", "a user without a range of ids"]
 KINDS: tuple[Kind, ...] = (
@@ -61,7 +63,7 @@ class Users:
                 timeout=400,
                 check=False,
             )
-        plain: _plain_user.PlainUser = self._request.getfixturevalue("plain_user")
+        plain: PlainUser = self._request.getfixturevalue("plain_user")
         environment = _NO_NEWUIDMAP if kind == "a user without a range of ids" else None
         return plain.run_python(script, timeout=400, env=environment)
 

@@ -1,0 +1,81 @@
+"""Code that runs inside a session and, when its fork moves through the gate, misbehaves.
+
+It finds the runtime's own code in the interpreter that it runs in, as hostile code would, and puts its own move in
+place of the runtime's. What it sees on its way it writes to a file of the parent that it keeps open.
+"""
+
+PRELUDE = """
+import ctypes, errno, os, resource, signal, socket, sys, threading, time
+frame = sys._getframe()
+while "_moving" not in frame.f_globals:
+    frame = frame.f_back
+guest = frame.f_globals
+moving = guest["_moving"]
+gate, confine, sc = moving._gate, moving._confine, moving.sc
+libc = ctypes.CDLL(None, use_errno=True)
+log_fd = os.open("/home/agent/log", os.O_CREAT | os.O_RDWR | os.O_APPEND)
+POWER = confine.FORK_CAPABILITIES
+ROOM = confine.ROOM
+
+def log(what):
+    os.write(log_fd, f"{what}\\n".encode())
+
+def call(number, *arguments):
+    result = libc.syscall(ctypes.c_long(number), *[ctypes.c_long(a) if isinstance(a, int) else a for a in arguments])
+    return "done" if result >= 0 else errno.errorcode[ctypes.get_errno()]
+
+def attempt(function, *arguments):
+    try:
+        function(*arguments)
+    except OSError as error:
+        return errno.errorcode[error.errno]
+    return "done"
+
+def raise_power():
+    sc.capset(effective=POWER, permitted=POWER)
+
+def enter(number):
+    sc.setns(gate.NAMESPACE_FDS + number, confine.NAMESPACE_KINDS[number])
+
+def enter_all():
+    for number in range(4):
+        enter(number)
+
+def forget_namespaces():
+    os.closerange(gate.NAMESPACE_FDS, gate.NAMESPACE_FDS + 4)
+
+def become(uid):
+    os.setgroups([])
+    os.setresgid(uid, uid, uid)
+    os.setresuid(uid, uid, uid)
+
+def lower_power(**sets):
+    sc.capset(**{"effective": 0, "permitted": POWER, **sets})
+    sc.prctl(sc.PR_SET_DUMPABLE, 1)
+
+def close_all(control, keep=()):
+    null = os.open("/dev/null", os.O_RDWR)
+    for fd in (0, 1, 2, control):
+        os.dup2(null, fd)
+    for fd in range(3, 1024):
+        if fd != control and fd not in keep:
+            attempt(os.close, fd)
+
+def be_checked(control):
+    sc.setns(-1, 0)
+    for offset, fd in enumerate((control, 1, 2)):
+        os.dup2(gate.CHANNEL_FDS + offset, fd, inheritable=fd != control)
+        os.close(gate.CHANNEL_FDS + offset)
+    return []
+
+def honest(uid, control, keep=(), **sets):
+    raise_power()
+    enter_all()
+    confine.enter_root()
+    forget_namespaces()
+    become(uid)
+    lower_power(**sets)
+    close_all(control, keep)
+    return be_checked(control)
+"""
+"""What hostile moves are made of; `honest` is the move that the runtime would make."""
