@@ -8,6 +8,9 @@ __all__ = ["portable"]
 _NAMED = ("properties", "$defs")
 """Keywords whose members are named by the user, so that `title` among them is a name and no keyword."""
 
+_ANY = ("string", "number", "boolean", "object", "array", "null")
+"""Anything, said in words: some clients take a schema that says nothing for a mistake."""
+
 
 def portable(schema: Mapping[str, object]) -> dict[str, object]:
     """The schema without generated titles; an optional argument `X | None = None` becomes a plain optional `X`."""
@@ -19,6 +22,8 @@ def portable(schema: Mapping[str, object]) -> dict[str, object]:
             plain[key] = {name: _portable_value(member) for name, member in value.items()}
         elif key in ("default", "const", "enum", "examples"):
             plain[key] = value
+        elif key == "items" and value == {}:
+            plain[key] = {"anyOf": [{"type": kind} for kind in _ANY]}
         else:
             plain[key] = _portable_value(value)
     return _without_null(plain)

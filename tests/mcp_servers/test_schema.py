@@ -16,6 +16,7 @@ class Outer(BaseModel):
     choice: Literal["a", "b"] | None = "a"
     number: int | str | None = None
     plain: int = 3
+    cells: list[object]
 
 
 SCHEMA = portable(Outer.model_json_schema())
@@ -42,3 +43,10 @@ def test_a_default_that_means_something_stays() -> None:
     assert isinstance(properties, dict)
     assert properties["plain"] == {"type": "integer", "default": 3}
     assert properties["choice"]["default"] == "a"
+
+
+def test_a_member_that_may_be_anything_says_so() -> None:
+    properties = SCHEMA["properties"]
+    assert isinstance(properties, dict)
+    anything = ["string", "number", "boolean", "object", "array", "null"]
+    assert properties["cells"] == {"type": "array", "items": {"anyOf": [{"type": kind} for kind in anything]}}
