@@ -41,7 +41,7 @@ async def keep_busy(client: Client, ready: anyio.Event) -> None:
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
 async def test_nothing_of_a_server_s_sandboxes_outlives_it(number: signal.Signals) -> None:
     environment = {"AGENTFLOW_SERVER_TOKEN": "given"}
-    with anyio.fail_after(60):
+    with anyio.fail_after(100):
         async with program(
             "bash", "--http", "127.0.0.1:0", "grace_seconds=0.2", environment=environment
         ) as running:
@@ -65,7 +65,7 @@ async def test_a_client_on_a_pipe_that_goes_away_takes_its_sandbox_with_it() -> 
     call = request("tools/call", {"name": "bash_run", "arguments": arguments})
     meta = cast("dict[str, dict[str, object]]", call["params"])["_meta"]
     meta["progressToken"] = "p"
-    with anyio.fail_after(60):
+    with anyio.fail_after(100):
         async with program("bash") as running:
             await running.send(call)
             assert (await running.answer())["method"] == "notifications/progress"
