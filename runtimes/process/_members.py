@@ -82,9 +82,12 @@ class Members:
         return member
 
     def forget_process(self, pid: int) -> None:
-        """A session or command has ended."""
-        for member in self._members.values():
+        """A process of ours has ended. Where it was a family's first, all its members have."""
+        for member in list(self._members.values()):
             member.lanes.discard(pid)
+            if member.family.init == pid:
+                member.family.end()
+                self._bury(member)
 
     def open(self, message: _wire.Message) -> Waiting:
         """Make a sandbox, the first of a new family."""
@@ -153,11 +156,9 @@ class Members:
 
     def stop(self, member: Member, message: _wire.Message) -> Waiting:
         """End a sandbox: every process, every file."""
-        del self._members[member.id]
-        self._reactor.gate.cancel(member.uid)
+        self._bury(member)
         family = member.family
-        family.members.discard(member.id)
-        if family.members:
+        if family.members and family.namespace >= 0:
             ours, theirs = _wire.socket_pair()
             uids = range(member.uid, member.uid + (_confine.IDS if member.rooted else 1))
             self._reactor.fork_into(family.namespace, lambda: _spawn.kill_users(uids, theirs))
@@ -166,10 +167,16 @@ class Members:
             ours.close()
         else:
             family.end()
+        self._reactor.reply(message)
+
+    def _bury(self, member: Member) -> None:
+        """Give back all that a member held but its processes."""
+        del self._members[member.id]
+        member.family.members.discard(member.id)
+        self._reactor.gate.cancel(member.uid)
         close_all([*member.namespaces, member.root, member.files])
         self._drop_group(member.id, member.group)
         self._used_uids.append(member.uid)
-        self._reactor.reply(message)
 
     def _take_uid(self) -> int:
         if self._world.single_user:

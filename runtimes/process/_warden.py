@@ -205,7 +205,8 @@ class Warden:
         alive: int,
         hierarchies: _cgroups.Hierarchies,
     ) -> None:
-        self._mason = mason
+        # Not its number: should it end by itself, that may be another's before it is used.
+        self._mason = os.pidfd_open(mason)
         self._alive = alive
         self._porter = porter
         self._sock = sock
@@ -262,9 +263,15 @@ class Warden:
             os.close(fd)
 
     def end_all(self) -> None:
-        """End every sandbox, at once."""
+        """End every sandbox, at once, and wait until the last of their processes is gone."""
         with contextlib.suppress(ProcessLookupError):
-            os.kill(self._mason, signal.SIGKILL)
+            signal.pidfd_send_signal(self._mason, signal.SIGKILL)
+        poll = select.poll()
+        poll.register(self._mason, select.POLLIN)
+        poll.poll()
+        self._porter.close()
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(-1, 0)
 
 
 def main(server_fd: int, alive_fd: int) -> None:
