@@ -27,6 +27,7 @@ from runtimes._protocol import (
 from runtimes.process import _workspace
 from runtimes.process._client import Client
 from runtimes.process._command import Command, ProcessStream
+from runtimes.process._hits import Hits, LimitHits
 from runtimes.process._python_lane import PythonLane
 from runtimes.process._shell_lane import ShellLane
 from runtimes.process._wire import Message
@@ -61,6 +62,31 @@ def environment(extra: Mapping[str, str]) -> dict[str, str]:
     }
 
 
+def _check_command(argv: Sequence[str], cwd: str | None, env: Mapping[str, str]) -> None:
+    """Refuse what no process can be started with.
+
+    :raises ValueError: naming it.
+    """
+    if not argv or not argv[0]:
+        raise ValueError("a command needs a program")
+    for name in env:
+        if not name or "=" in name:
+            raise ValueError(f"no environment variable can be called {name!r}")
+    for text in (*argv, cwd or "", *env, *env.values()):
+        try:
+            usable = b"\0" not in os.fsencode(text)
+        except UnicodeEncodeError:
+            usable = False
+        if not usable:
+            raise ValueError(f"no process can be given {text[:80]!r}")
+
+
+def _detail(result: RunResult | ExecResult) -> str:
+    if result.outcome is Outcome.OK or result.detail:
+        return result.detail
+    return f"the run was ended: {result.outcome.value.replace('_', ' ')}"
+
+
 class ProcessInstance:
     """See `runtimes.Instance`."""
 
@@ -74,7 +100,7 @@ class ProcessInstance:
         self._env = environment(spec.env)
         self._python = PythonLane(client, name, spec.limits, self._env)
         self._shell = ShellLane(client, name, spec.limits, self._env)
-        self._seen = {"oom": 0, "pids": 0}
+        self._hits = LimitHits({})
         self._gone = False
         self._stopped = asyncio.Event()
 
@@ -95,6 +121,10 @@ class ProcessInstance:
         if self._gone:
             raise InstanceGone("the instance has ended")
 
+    def settle(self, reply: Message) -> None:
+        """Take over what came when the sandbox was made."""
+        self._hits = LimitHits(dict(zip(reply.fields["counters"], reply.fds, strict=True)))
+
     async def warm(self, languages: frozenset[Language]) -> None:
         """Have sessions ready."""
         for language in sorted(languages):
@@ -112,31 +142,24 @@ class ProcessInstance:
         """See `runtimes.Instance.run`."""
         self._check()
         wall = self._spec.limits.wall_seconds if timeout is None else timeout
+        before = self._hits.read()
         result = await self._lane(language).run(source, wall, on_output, stdin_open)
         if result.outcome in (Outcome.OK, Outcome.ENDED) and (
             result.exit_code or result.error is not None or result.outcome is Outcome.ENDED
         ):
             text = f"{result.error.type}: {result.error.message}" if result.error else result.stderr
-            outcome, detail = await self._why(text, result.exit_code, result.outcome)
+            outcome, detail = self._why(before, text, result.exit_code, result.outcome)
+            if outcome is not result.outcome:
+                await self._lane(language).end_leftovers()
             result = replace(result, outcome=outcome, detail=detail or result.detail)
-        return self._explained(result)
+        return replace(result, detail=_detail(result))
 
-    def _explained(self, result: RunResult) -> RunResult:
-        if result.outcome is Outcome.OK or result.detail:
-            return result
-        return replace(result, detail=f"the run was ended: {result.outcome.value.replace('_', ' ')}")
-
-    async def _why(self, text: str, exit_code: int | None, outcome: Outcome) -> tuple[Outcome, str]:
+    def _why(self, before: Hits, text: str, exit_code: int | None, outcome: Outcome) -> tuple[Outcome, str]:
         """Whether a run that went badly had hit a limit."""
-        try:
-            events = (await self._client.ask("events", member=self._id)).fields
-        except (RuntimeFailure, OSError):
-            return outcome, ""
-        killed = events["oom"] > self._seen["oom"]
-        refused = events["pids"] > self._seen["pids"]
-        self._seen = {"oom": events["oom"], "pids": events["pids"]}
+        now = self._hits.read()
+        refused = now.processes > before.processes
         limits = self._spec.limits
-        if killed or (not self._client.facts["grouped"] and _NO_MEMORY.search(text)):
+        if now.memory > before.memory or (not self._client.facts["grouped"] and _NO_MEMORY.search(text)):
             return Outcome.OUT_OF_MEMORY, f"the memory limit of {limits.memory_bytes} bytes was hit"
         if exit_code == 153 or _FULL.search(text):
             return Outcome.FILE_TOO_LARGE, (
@@ -152,7 +175,7 @@ class ProcessInstance:
         :raises RuntimeFailure: if nothing there takes input.
         """
         self._check()
-        if language != "bash" or not self._shell.alive:
+        if language != "bash" or not self._shell.takes_input:
             raise RuntimeFailure(f"no {language} run takes input")
         try:
             self._shell.send_input(data)
@@ -180,19 +203,19 @@ class ProcessInstance:
         """See `runtimes.Instance.exec`."""
         command = await self._command(argv, cwd, env, user)
         wall = self._spec.limits.wall_seconds if timeout is None else timeout
+        before = self._hits.read()
         result = await command.run(input, wall, on_output)
         if result.outcome is Outcome.OK and result.exit_code:
             text = result.stderr.decode("utf-8", "replace")
-            outcome, detail = await self._why(text, result.exit_code, result.outcome)
+            outcome, detail = self._why(before, text, result.exit_code, result.outcome)
             result = replace(result, outcome=outcome, detail=detail)
-        return result
+        return replace(result, detail=_detail(result))
 
     async def _command(
         self, argv: Sequence[str], cwd: str | None, env: Mapping[str, str] | None, user: str | None
     ) -> Command:
         self._check()
-        if not argv:
-            raise ValueError("a command needs at least a program")
+        _check_command(argv, cwd, env or {})
         command = Command(self._client, self._id, self._spec.limits)
         folder = None if cwd is None and user is not None else os.path.join(WORKSPACE, cwd or "")
         await command.start(argv, folder, {**self._env, **(env or {})}, user)
@@ -270,6 +293,7 @@ class ProcessInstance:
             if isinstance(error, InstanceGone):
                 raise
             raise CannotFork(str(error)) from error
+        child.settle(reply)
         left: Lines = []
         try:
             if self._python.alive:
@@ -347,5 +371,6 @@ class ProcessInstance:
                 await self._client.ask("stop", member=self._id)
         self._python.close()
         self._shell.close()
+        self._hits.close()
         self._known.pop(self._id, None)
         self._stopped.set()

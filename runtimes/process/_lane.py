@@ -13,7 +13,7 @@ from typing import ClassVar, Generic
 
 import anyio
 
-from agentflow.errors import CannotFork, RuntimeFailure
+from agentflow.errors import CannotFork, InstanceGone, RuntimeFailure
 from runtimes._protocol import Limits, Outcome, OutputSink, RunResult
 from runtimes.process._client import Client
 from runtimes.process._frames import Answer, Control
@@ -56,6 +56,7 @@ class Lane(ABC, Generic[Answer]):
         self._control: Control[Answer] | None = None
         self._pipes: OutputPipes | None = None
         self._pid = 0
+        self._started = 0.0
         self._call: Call[Answer] | None = None
         self._exit_code: asyncio.Future[int] | None = None
         self._early: deque[Answer] = deque(maxlen=1)
@@ -144,6 +145,7 @@ class Lane(ABC, Generic[Answer]):
             await self._ensure()
             assert self._pipes is not None
             call = Call[Answer](time.monotonic(), asyncio.get_running_loop().create_future())
+            self._started = call.started
             self._call = call
             self._pipes.on_output = on_output
             if self._pipes.overflowed:
@@ -196,9 +198,10 @@ class Lane(ABC, Generic[Answer]):
         """End the run's processes, then the run; if it won't give up, the session."""
         deadline = time.monotonic() + GRACE
         while not call.answer.done() and time.monotonic() < deadline:
+            # In this order: a shell whose command is killed must not go on with the next one.
+            await self._nudge()
             await self._kill_processes(call)
-            if not (await asyncio.wait({call.answer}, timeout=_NUDGE))[0]:
-                await self._nudge()
+            await asyncio.wait({call.answer}, timeout=_NUDGE)
         await self._kill_processes(call)
         if not call.answer.done():
             await self._kill_session()
@@ -207,8 +210,15 @@ class Lane(ABC, Generic[Answer]):
             self._pipes.drain()
 
     async def _kill_processes(self, call: Call[Answer]) -> None:
+        await self._kill_since(call.started)
+
+    async def end_leftovers(self) -> None:
+        """Kill what the last run left running."""
+        await self._kill_since(self._started)
+
+    async def _kill_since(self, started: float) -> None:
         with contextlib.suppress(RuntimeFailure, OSError):
-            age = time.monotonic() - call.started
+            age = time.monotonic() - started
             await self._client.ask("kill_run", member=self._member, pid=self._pid, age=age)
 
     async def _signal(self, number: int) -> None:
@@ -226,7 +236,8 @@ class Lane(ABC, Generic[Answer]):
             self._pipes.take()
 
     async def _collect(self, call: Call[Answer], outcome: Outcome) -> RunResult:
-        assert self._pipes is not None
+        if self._pipes is None:
+            raise InstanceGone("the instance has ended")
         stdout, stderr = (part.decode("utf-8", "replace") for part in self._pipes.take())
         answer = call.answer.result() if call.answer.done() else None
         if answer is None:
