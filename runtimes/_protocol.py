@@ -75,8 +75,9 @@ class Limits:
     """Time for one run or command, unless the call names another."""
     cpu_seconds: float | None = None
     """CPU time for one run or command, its children included."""
-    memory_bytes: int | None = 1024 * MIB
-    """Memory of the whole instance where there are cgroups; of each process where there are none."""
+    memory_bytes: int | None = 2048 * MIB
+    """Memory of the whole instance where there are cgroups, its files (which lie in memory) counted in; of each
+    process where there are none."""
     processes: int | None = 256
     """Processes and threads of the whole instance."""
     file_bytes: int | None = 1024 * MIB

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import errno
 import os
 import signal
 import time
@@ -51,16 +52,18 @@ class Command:
         letter = _wire.letter({"argv": list(argv), "cwd": cwd, "env": dict(env), "user": user})
         fds = [stdin_read, out_write, err_write, letter]
         try:
-            reply = await self._client.ask(
-                "exec", fds, on_exit=self._has_exited, member=self._member, user=user
-            )
+            # Once asked for, it starts: whoever gives up in between must still be able to end it.
+            with anyio.CancelScope(shield=True):
+                reply = self._client.ask(
+                    "exec", fds, on_exit=self._has_exited, member=self._member, user=user
+                )
+                self._pid = (await reply).fields["pid"]
         except BaseException:
             self.close()
             raise
         finally:
             for fd in fds:
                 os.close(fd)
-        self._pid = reply.fields["pid"]
 
     def _has_exited(self, status: int) -> None:
         if not self.exited.done():
@@ -75,6 +78,7 @@ class Command:
     def _write(self) -> None:
         loop = asyncio.get_running_loop()
         if self._stdin < 0:
+            self._input.clear()
             return
         try:
             while self._input:
@@ -94,9 +98,14 @@ class Command:
             self._stdin = -1
 
     async def drained(self) -> None:
-        """Wait until queued input is written."""
+        """Wait until queued input is written.
+
+        :raises BrokenPipeError: if nobody reads it any more.
+        """
         while self._input:
             await self._drained.wait()
+        if self._stdin < 0:
+            raise BrokenPipeError(errno.EPIPE, "the command takes no more input")
 
     async def kill(self) -> None:
         """End the command and all it started."""
@@ -190,7 +199,10 @@ class ProcessStream:
         self._command.close()
 
     async def send(self, data: bytes) -> None:
-        """Write to its standard input."""
+        """Write to its standard input.
+
+        :raises BrokenPipeError: if that is closed, at either end.
+        """
         self._command.feed(data, close=False)
         await self._command.drained()
 

@@ -152,7 +152,9 @@ class Members:
         *namespaces, root, files = built.fds
         family.members.add(name)
         self._members[name] = Member(name, uid, family, namespaces, root, files, group, limits)
-        self._reactor.reply(message, uid=uid)
+        counters = {"oom": group.oom, "pids": group.pids_events}
+        present = {kind: fd for kind, fd in counters.items() if fd >= 0}
+        self._reactor.reply(message, list(present.values()), uid=uid, counters=list(present))
 
     def stop(self, member: Member, message: _wire.Message) -> Waiting:
         """End a sandbox: every process, every file."""

@@ -69,8 +69,10 @@ class ProcessRuntime:
         return self._capabilities
 
     async def warmup(self) -> list[str]:
-        """Have the template interpreter ready; returns what it imported."""
-        return list((await self._client.ask("warm")).fields["preloaded"])
+        """Have the template interpreter ready, and the pool filled; returns what the interpreter imported."""
+        preloaded = list((await self._client.ask("warm")).fields["preloaded"])
+        await self._pool.full()
+        return preloaded
 
     async def start(self, spec: InstanceSpec | None = None) -> ProcessInstance:
         """A new instance.
@@ -83,11 +85,12 @@ class ProcessRuntime:
     async def _make(self, spec: InstanceSpec) -> ProcessInstance:
         instance = ProcessInstance(self._client, new_name(), spec, self._instances)
         try:
-            await self._client.ask(
+            reply = await self._client.ask(
                 "open", id=instance.id, limits=wire_limits(spec.limits), mounts=dict(spec.mounts)
             )
         except OSError as error:
             raise IsolationUnavailable(f"can't build a sandbox: {error}") from error
+        instance.settle(reply)
         self._instances[instance.id] = instance
         try:
             await instance.warm(spec.warm)

@@ -184,8 +184,6 @@ class Staff:
         group = member.group
         self._reactor.reply(
             message,
-            oom=_cgroups.counter(group.oom, "oom_kill"),
-            pids=_cgroups.counter(group.pids_events, "max"),
             memory=_cgroups.number(group.memory)
             if group.memory >= 0
             else _processes.memory_of(list(processes)),
