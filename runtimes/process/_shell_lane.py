@@ -1,7 +1,10 @@
 """A shell session, seen from the server."""
 
+import array
+import fcntl
 import os
 import signal
+import termios
 from collections.abc import Mapping
 
 from runtimes._protocol import Limits, Outcome, RunResult
@@ -23,6 +26,13 @@ class ShellLane(Lane[ShellAnswer]):
         super().__init__(client, member, limits)
         self._env = env
         self._stdin = -1
+        self._stdin_reader = -1
+        self._stdin_open = False
+
+    @property
+    def takes_input(self) -> bool:
+        """A run is in progress that was given an open standard input."""
+        return self._stdin_open and self._call is not None
 
     async def _launch(self) -> None:
         ours, theirs = socket_pair()
@@ -41,19 +51,29 @@ class ShellLane(Lane[ShellAnswer]):
             control.close()
             pipes.close()
             os.close(stdin_write)
+            os.close(stdin_read)
             raise
         finally:
             theirs.close()
-            for fd in (stdin_read, *ends):
+            for fd in ends:
                 os.close(fd)
         os.set_blocking(stdin_write, False)
-        self._stdin = stdin_write
+        self._stdin, self._stdin_reader = stdin_write, stdin_read
         self._adopt(reply.fields["pid"], control, pipes)
 
     def _ask(self, source: str, *, stdin_open: bool) -> None:
         assert isinstance(self._control, ShellControl)
         self._control.parts = 2
+        self._forget_input()
+        self._stdin_open = stdin_open
         self._control.request("ask" if stdin_open else "run", source)
+
+    def _forget_input(self) -> None:
+        """Take back what an earlier run was sent and did not read."""
+        waiting = array.array("i", [0])
+        fcntl.ioctl(self._stdin_reader, termios.FIONREAD, waiting)
+        if waiting[0]:
+            os.read(self._stdin_reader, waiting[0])
 
     async def _nudge(self) -> None:
         await self._signal(signal.SIGRTMAX)
@@ -112,4 +132,5 @@ class ShellLane(Lane[ShellAnswer]):
         super()._forget_process()
         if self._stdin >= 0:
             os.close(self._stdin)
-            self._stdin = -1
+            os.close(self._stdin_reader)
+            self._stdin = self._stdin_reader = -1

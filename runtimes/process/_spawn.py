@@ -186,10 +186,10 @@ def become_user_command(
     _confine.set_limits(placement.rlimits)
     try:
         uid, gid, home, shell = _look_up(request["user"])
+        _confine.become_user(uid, gid)
     except (OSError, KeyError, ValueError):
-        os.write(2, f"no user {request['user']!r} inside\n".encode())
+        os.write(2, f"no user {request['user']!r} inside\n".encode("utf-8", "replace"))
         os._exit(126)
-    _confine.become_user(uid, gid)
     path = request["env"].get("PATH", os.defpath) + ":/usr/local/sbin:/usr/sbin:/sbin"
     request["env"].update(PATH=path, USER=request["user"], LOGNAME=request["user"], HOME=home, SHELL=shell)
     _confine.settle()
@@ -236,13 +236,15 @@ def _keep_command(request: dict[str, Any]) -> NoReturn:
 
 def _run_command(request: dict[str, Any]) -> NoReturn:
     os.setsid()
-    argv = cast("list[str]", request["argv"])
+    argv, folder = cast("list[str]", request["argv"]), request["cwd"] or request["env"]["HOME"]
+    at = folder
     try:
-        os.chdir(request["cwd"] or request["env"]["HOME"])
+        os.chdir(folder)
+        at = argv[0]
         os.execvpe(argv[0], argv, request["env"])
     except OSError as error:
-        os.write(2, f"{argv[0]}: {error.strerror}\n".encode("utf-8", "replace"))
-        os._exit(127 if error.errno == errno.ENOENT else 126)
+        os.write(2, f"{at}: {error.strerror}\n".encode("utf-8", "replace"))
+        os._exit(127 if error.errno == errno.ENOENT and at == argv[0] else 126)
 
 
 def _wait_for(child: int) -> int:
