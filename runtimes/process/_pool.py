@@ -53,12 +53,14 @@ class Pool:
             self._wanted = anyio.Event()
 
     async def full(self) -> None:
-        """Wait until the stock has been filled once."""
-        await self._filled.wait()
+        """Wait until the stock is filled, as far as it can be."""
+        if self._tasks is not None:
+            await self._filled.wait()
 
     def take(self, spec: InstanceSpec) -> ProcessInstance | None:
         """A ready instance, if that is what it was made for."""
         if not self._ready or spec != self._spec:
             return None
         self._wanted.set()
+        self._filled = anyio.Event()
         return self._ready.popleft()

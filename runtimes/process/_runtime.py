@@ -50,10 +50,10 @@ class ProcessRuntime:
         return self
 
     async def __aexit__(self, *exc: object) -> None:
-        with anyio.CancelScope(shield=True):
-            try:
-                await self._stack.aclose()
-            finally:
+        try:
+            await self._stack.aclose()
+        finally:
+            with anyio.CancelScope(shield=True):
                 await self._client.close()
                 for instance in list(self._instances.values()):
                     await instance.stop()
