@@ -4,14 +4,14 @@ import fcntl
 import os
 import pwd
 import shutil
-import stat
 import subprocess
 import sys
+import tempfile
 from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, TypedDict
+from typing import TypedDict
 
 ROOT = Path(__file__).resolve().parents[1]
 USER = "agentflow-test"
@@ -70,20 +70,16 @@ class PlainUser:
         return self.run(str(self.python), "-c", script, timeout=timeout, env=env)
 
 
-class MakeDirectory(Protocol):
-    """Makes a fresh directory whose name starts as asked."""
-
-    def __call__(self, basename: str) -> Path: ...
-
-
-def plain_user(make_directory: MakeDirectory) -> PlainUser:
+@contextmanager
+def plain_user() -> Generator[PlainUser]:
     """The user that runs the tests; when that is root, one made for them.
 
     :raises Unavailable: if it can't be made, or has no interpreter.
     """
     if os.geteuid() != 0:
         own = pwd.getpwuid(os.geteuid())
-        return PlainUser(own.pw_name, Path(own.pw_dir), Path(sys.executable), ROOT)
+        yield PlainUser(own.pw_name, Path(own.pw_dir), Path(sys.executable), ROOT)
+        return
     if not (ROOT / ENVIRONMENT / "bin/python").exists():
         raise Unavailable(
             f"no {ENVIRONMENT}: run `make test` (it needs a Python >= 3.11 that other users can reach)"
@@ -92,9 +88,8 @@ def plain_user(make_directory: MakeDirectory) -> PlainUser:
         raise Unavailable("no useradd: install the package passwd")
     with _one_at_a_time():
         home = _ensure_user()
-    place = ROOT if _can_read(ROOT / ENVIRONMENT / "bin/python") and _can_read(ROOT / "agentflow") else None
-    place = place or _copy_for_others(make_directory("plain-user"))
-    return PlainUser(USER, home, place / ENVIRONMENT / "bin/python", place)
+    with _readable_sources() as place:
+        yield PlainUser(USER, home, place / ENVIRONMENT / "bin/python", place)
 
 
 @contextmanager
@@ -147,14 +142,18 @@ def _can_read(path: Path) -> bool:
     return subprocess.run(["test", "-r", str(path)], check=False, **_identity(USER)).returncode == 0
 
 
-def _copy_for_others(place: Path) -> Path:
-    """Copy sources and environment to where everybody can read them."""
-    shutil.copytree(ROOT / ENVIRONMENT, place / ENVIRONMENT, symlinks=True)
-    leave_out = shutil.ignore_patterns("__pycache__", "node_modules")
-    for package in SOURCES:
-        shutil.copytree(ROOT / package, place / package, ignore=leave_out)
-    subprocess.run(["chmod", "-R", "go+rX", str(place)], check=True)
-    for folder in (place, *place.parents):
-        if folder.owner() == "root" and folder.is_relative_to("/tmp") and folder != Path("/tmp"):
-            folder.chmod(folder.stat().st_mode | stat.S_IXGRP | stat.S_IXOTH)
-    return place
+@contextmanager
+def _readable_sources() -> Generator[Path]:
+    """The checkout if everybody can read it, else a copy of its packages and environment."""
+    if _can_read(ROOT / ENVIRONMENT / "bin/python") and _can_read(ROOT / "agentflow"):
+        yield ROOT
+        return
+    # Not one of pytest's own directories: every other run of pytest closes those to others again.
+    with tempfile.TemporaryDirectory(prefix="agentflow-plain-user-") as directory:
+        place = Path(directory)
+        shutil.copytree(ROOT / ENVIRONMENT, place / ENVIRONMENT, symlinks=True)
+        leave_out = shutil.ignore_patterns("__pycache__", "node_modules")
+        for package in SOURCES:
+            shutil.copytree(ROOT / package, place / package, ignore=leave_out)
+        subprocess.run(["chmod", "-R", "go+rX", directory], check=True)
+        yield place

@@ -1,5 +1,7 @@
 """What every part of the suite may use."""
 
+from collections.abc import Iterator
+
 import pytest
 
 from tests import _plain_user
@@ -12,9 +14,10 @@ def anyio_backend() -> str:
 
 
 @pytest.fixture(scope="session")
-def plain_user(tmp_path_factory: pytest.TempPathFactory) -> PlainUser:
+def plain_user() -> Iterator[PlainUser]:
     """An ordinary user, whoever runs the suite: `plain_user.run_python("print(1)").stdout`."""
     try:
-        return _plain_user.plain_user(tmp_path_factory.mktemp)
+        with _plain_user.plain_user() as user:
+            yield user
     except _plain_user.Unavailable as reason:
         pytest.skip(str(reason))
