@@ -33,14 +33,20 @@ from dataclasses import dataclass
 from runtimes.process import _cgroups, _confine, _processes, _seccomp, _wire
 from runtimes.process import _syscalls as sc
 
-NAMESPACE_FDS = 900
-"""Where the room's four namespace descriptors appear in the fork's table."""
-CHANNEL_FDS = 910
-"""Where the new session's control, stdout and stderr appear."""
 _CHECK_ME = 0xFFFFFFFF
 _KEEP_IDS = (0xFFFFFFFF, 0xFFFFFFFFFFFFFFFF)
 _BURST = 64
 _PAUSE = 0.02
+
+
+def namespace_place(limit: int) -> int:
+    """Where the room's four namespace descriptors appear in the table of a process that may open so many files."""
+    return min(limit, 1024) - 24
+
+
+def channel_place(limit: int) -> int:
+    """Where the new session's control, stdout and stderr appear."""
+    return min(limit, 1024) - 16
 
 
 @dataclass(slots=True, eq=False)
@@ -67,6 +73,8 @@ class Move:
     """Who moves; the first who asks."""
     step: int = 0
     """How far it is."""
+    files: int = 0
+    """How many files it may open."""
     watch: int = -1
     """Tells when the mover dies."""
     processes: tuple[int, int] = (0, 0)
@@ -173,6 +181,7 @@ class Gate:
 
     def _begin(self, move: Move, pid: int) -> bool:
         try:
+            move.files = resource.prlimit(pid, resource.RLIMIT_NOFILE)[0]
             move.watch = os.pidfd_open(pid)
         except OSError:
             return False
@@ -209,10 +218,10 @@ class Gate:
         times.append(now)
 
     def _step(self, listener: int, call: _seccomp.GatedCall, move: Move) -> None:
-        uid = move.to_uid
+        uid, place = move.to_uid, namespace_place(move.files)
         expected: list[tuple[str, tuple[int | None, ...]]] = [
             ("capset", ()),
-            *(("setns", (NAMESPACE_FDS + i, kind)) for i, kind in enumerate(_confine.NAMESPACE_KINDS)),
+            *(("setns", (place + i, kind)) for i, kind in enumerate(_confine.NAMESPACE_KINDS)),
             ("chroot", ()),
             ("setgroups", (0,)),
             ("setresgid", (uid, uid, uid)),
@@ -234,7 +243,7 @@ class Gate:
             resource.prlimit(call.pid, resource.RLIMIT_NPROC, (0, move.processes[1]))
         elif name == "setns" and args[0] != _CHECK_ME:
             offset = move.step - 1
-            _seccomp.give_descriptor(listener, call, move.namespaces[offset], NAMESPACE_FDS + offset)
+            _seccomp.give_descriptor(listener, call, move.namespaces[offset], place + offset)
         move.step += 1
         if move.step < len(expected):
             _seccomp.let_through(listener, call)
@@ -246,7 +255,7 @@ class Gate:
         resource.prlimit(call.pid, resource.RLIMIT_NPROC, move.processes)
         _cgroups.attach(move.group, call.pid)
         for offset, fd in enumerate(move.channels):
-            _seccomp.give_descriptor(listener, call, fd, CHANNEL_FDS + offset)
+            _seccomp.give_descriptor(listener, call, fd, channel_place(move.files) + offset)
         _seccomp.succeed(listener, call)
         self._end(move, pid=call.pid)
 
@@ -330,8 +339,6 @@ def _ways_back(pid: int) -> str:
 def _foreign_descriptors(pid: int, mounts: set[str]) -> str:
     for name in os.listdir(f"/proc/{pid}/fd"):
         number = int(name)
-        if NAMESPACE_FDS <= number < NAMESPACE_FDS + len(_confine.NAMESPACE_KINDS):
-            return "the fork kept a namespace"
         kind = stat.S_IFMT(os.stat(f"/proc/{pid}/fd/{name}").st_mode)
         if kind not in (stat.S_IFREG, stat.S_IFDIR, stat.S_IFCHR):
             return f"the fork kept descriptor {name}"

@@ -10,6 +10,7 @@ import fcntl
 import mmap
 import os
 import re
+import resource
 import stat
 import sys
 import threading
@@ -101,20 +102,22 @@ def move(uid: int, control: int) -> list[str]:
     except OSError:
         os.chdir("/home/agent")
         left_behind.append(f"the working directory {folder}, which is gone")
+    channels = _gate.channel_place(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
     sc.setns(-1, 0)
     for offset, fd in enumerate((control, 1, 2)):
-        os.dup2(_gate.CHANNEL_FDS + offset, fd, inheritable=fd != control)
-        os.close(_gate.CHANNEL_FDS + offset)
+        os.dup2(channels + offset, fd, inheritable=fd != control)
+        os.close(channels + offset)
     return left_behind
 
 
 def _go_through_the_gate(uid: int) -> None:
     capabilities = _confine.FORK_CAPABILITIES
+    place = _gate.namespace_place(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
     sc.capset(effective=capabilities, permitted=capabilities)
     for offset, kind in enumerate(_confine.NAMESPACE_KINDS):
-        sc.setns(_gate.NAMESPACE_FDS + offset, kind)
+        sc.setns(place + offset, kind)
     _confine.enter_root()
-    os.closerange(_gate.NAMESPACE_FDS, _gate.NAMESPACE_FDS + len(_confine.NAMESPACE_KINDS))
+    os.closerange(place, place + len(_confine.NAMESPACE_KINDS))
     os.setgroups([])
     os.setresgid(uid, uid, uid)
     os.setresuid(uid, uid, uid)

@@ -17,6 +17,9 @@ from runtimes.process._workspace import new_name
 PRELOAD = ("numpy", "pandas")
 """What the template interpreter imports, where it is installed, so that sessions need not."""
 
+# A session needs some itself, and a few more while it is being forked.
+_FEWEST_OPEN_FILES = 48
+
 
 class ProcessRuntime:
     """Sandboxes made of namespaces, on this machine, without a daemon. See `runtimes.Runtime`.
@@ -108,7 +111,7 @@ def wire_limits(limits: Limits) -> dict[str, Any]:
         "file": limits.file_bytes,
         "disk": limits.disk_bytes,
         "files": limits.files,
-        "open_files": max(limits.open_files, 1024),
+        "open_files": max(limits.open_files, _FEWEST_OPEN_FILES),
     }
 
 

@@ -16,6 +16,8 @@ libc = ctypes.CDLL(None, use_errno=True)
 log_fd = os.open("/home/agent/log", os.O_CREAT | os.O_RDWR | os.O_APPEND)
 POWER = confine.FORK_CAPABILITIES
 ROOM = confine.ROOM
+PLACE = gate.namespace_place(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+CHANNELS = gate.channel_place(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
 
 def log(what):
     os.write(log_fd, f"{what}\\n".encode())
@@ -35,14 +37,14 @@ def raise_power():
     sc.capset(effective=POWER, permitted=POWER)
 
 def enter(number):
-    sc.setns(gate.NAMESPACE_FDS + number, confine.NAMESPACE_KINDS[number])
+    sc.setns(PLACE + number, confine.NAMESPACE_KINDS[number])
 
 def enter_all():
     for number in range(4):
         enter(number)
 
 def forget_namespaces():
-    os.closerange(gate.NAMESPACE_FDS, gate.NAMESPACE_FDS + 4)
+    os.closerange(PLACE, PLACE + 4)
 
 def become(uid):
     os.setgroups([])
@@ -64,8 +66,8 @@ def close_all(control, keep=()):
 def be_checked(control):
     sc.setns(-1, 0)
     for offset, fd in enumerate((control, 1, 2)):
-        os.dup2(gate.CHANNEL_FDS + offset, fd, inheritable=fd != control)
-        os.close(gate.CHANNEL_FDS + offset)
+        os.dup2(CHANNELS + offset, fd, inheritable=fd != control)
+        os.close(CHANNELS + offset)
     return []
 
 def honest(uid, control, keep=(), **sets):

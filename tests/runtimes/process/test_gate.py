@@ -19,8 +19,8 @@ BROKEN_OFF = {
         "raise_power(); enter_all(); os.chroot(ROOM); os.setgroups([]); os.setresgid(uid + 16, uid + 16, uid + 16)",
         r"called setresgid\(\d+, \d+, \d+\), not setresgid",
     ),
-    "changes the order": ("raise_power(); enter(1)", r"called setns\(901, \d+\), not setns\(900"),
-    "skips a namespace": ("raise_power(); enter(0); enter(2)", r"called setns\(902, \d+\), not setns\(901"),
+    "changes the order": ("raise_power(); enter(1)", r"called setns\(1001, \d+\), not setns\(1000"),
+    "skips a namespace": ("raise_power(); enter(0); enter(2)", r"called setns\(1002, \d+\), not setns\(1001"),
     "skips the root": ("raise_power(); enter_all(); os.setgroups([])", "called setgroups.*not chroot"),
     "goes to another root": (
         (
@@ -79,9 +79,9 @@ BROKEN_OFF = {
     "keeps a namespace of its own": (
         (
             "raise_power(); enter_all(); confine.enter_root(); become(uid); lower_power()\n"
-            "close_all(control, keep=(902,)); be_checked(control)"
+            "close_all(control, keep=(PLACE + 2,)); be_checked(control)"
         ),
-        "kept a namespace",
+        "kept descriptor 1002 of another room",
     ),
     "keeps its parent's working directory": (
         (
@@ -201,7 +201,7 @@ async def test_a_fork_goes_where_it_is_sent_whatever_it_puts_in_the_way(instance
         instance,
         "mine = [os.open(f'/proc/self/ns/{kind}', 0) for kind in ('mnt', 'net', 'ipc', 'uts')]\n"
         "raise_power()\n"
-        "for number, fd in enumerate(mine):\n    os.dup2(fd, gate.NAMESPACE_FDS + number)\n    enter(number)\n"
+        "for number, fd in enumerate(mine):\n    os.dup2(fd, PLACE + number)\n    enter(number)\n"
         "log(sorted(os.listdir('/'))); log(os.listdir('/proc') + os.listdir('/stage'))\n"
         "confine.enter_root(); forget_namespaces(); become(uid); lower_power(); close_all(control)\n"
         "return be_checked(control)",
