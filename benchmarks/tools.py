@@ -39,7 +39,7 @@ CLIENTS = 20
 AT_ONCE = 500
 CALLS_EACH = 4
 BUSY_SECONDS = 3.0
-BUSY_ROUNDS = 3
+BUSY_ROUNDS = 5
 TOKEN = "benchmark"
 HERE = Path(__file__).resolve()
 
@@ -195,35 +195,45 @@ async def concurrently(url: str) -> Ratio:
     return Ratio("concurrent_p95_ratio", worst, share, worst / share, FLOORS["concurrent_p95_ratio"])
 
 
-async def beside_a_busy_one(url: str) -> Ratio:
-    """The others' p95 while one session computes for three seconds, and while none does."""
-    code = f"import time\nend = time.process_time() + {BUSY_SECONDS}\nwhile time.process_time() < end: pass"
-    quiet: list[float] = []
-    busy: list[float] = []
+async def p95_until(call: Call, over: Callable[[], bool]) -> float:
+    """The p95 of calls made one after the other until it is over."""
+    latencies: list[float] = []
+    while not over():
+        begin = time.perf_counter()
+        await call()
+        latencies.append(time.perf_counter() - begin)
+    return p95(latencies)
 
-    async def sample(into: list[float], call: Call, until: Callable[[], bool]) -> None:
-        while not until():
-            begin = time.perf_counter()
-            await call()
-            into.append(time.perf_counter() - begin)
+
+async def beside_a_busy_one(url: str) -> Ratio:
+    """The others' p95 while one session computes for three seconds, and while none does, by turns."""
+    code = f"import time\nend = time.process_time() + {BUSY_SECONDS}\nwhile time.process_time() < end: pass"
+
+    async def beside_nobody() -> float:
+        end = time.perf_counter() + BUSY_SECONDS
+        return await p95_until(call, lambda: time.perf_counter() > end)
+
+    async def beside_one() -> float:
+        over = asyncio.Event()
+
+        async def compute() -> None:
+            assert (await one.execute("code:run", {"code": code}, timeout=300)).ok
+            over.set()
+
+        measured = 0.0
+        async with anyio.create_task_group() as group:
+            group.start_soon(compute)
+            measured = await p95_until(call, over.is_set)
+        return measured
 
     async with Sandbox(url, token=TOKEN) as one, Sandbox(url, token=TOKEN) as other:
         assert (await one.execute("code:run", {"code": "1"})).ok
         call = calls_through(other)
-        for _ in range(BUSY_ROUNDS):
-            end = time.perf_counter() + BUSY_SECONDS
-            await sample(quiet, call, lambda end=end: time.perf_counter() > end)
-            running = asyncio.Event()
-            async with anyio.create_task_group() as group:
-
-                async def compute(ended: asyncio.Event = running) -> None:
-                    assert (await one.execute("code:run", {"code": code})).ok
-                    ended.set()
-
-                group.start_soon(compute)
-                await sample(busy, call, running.is_set)
+        await measure(call, CALLS_HTTP, time.perf_counter)
+        rounds = [(await beside_one(), await beside_nobody()) for _ in range(BUSY_ROUNDS)]
+    busy, quiet = (statistics.median(side) for side in zip(*rounds, strict=True))
     name = "busy_neighbour_p95_ratio"
-    return Ratio(name, p95(busy), p95(quiet), p95(busy) / p95(quiet), FLOORS[name])
+    return Ratio(name, busy, quiet, statistics.median(a / b for a, b in rounds), FLOORS[name])
 
 
 @contextmanager
