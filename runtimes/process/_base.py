@@ -5,6 +5,7 @@ of the mounts to show. `assemble` builds, on a fresh tmpfs, the tree that become
 
     /skeleton   the lowest layer of every sandbox's root: /etc, /tmp, mount points
     /trees/N    system programs and interpreters, read-only
+    /sleeper    the program of a family's first process
     /dev        a handful of harmless devices
     /proc       the runtime's own processes; never shown to a sandbox
     /stage /r   empty, for building one sandbox
@@ -15,6 +16,7 @@ import stat
 import sys
 from dataclasses import dataclass, field
 
+from runtimes.process import _sleeper
 from runtimes.process import _syscalls as sc
 
 _READ_ONLY = sc.MOUNT_ATTR_RDONLY | sc.MOUNT_ATTR_NOSUID | sc.MOUNT_ATTR_NODEV
@@ -160,6 +162,9 @@ def assemble(
     sc.attach_mount(sc.new_mount("tmpfs", sc.MOUNT_ATTR_NOSUID | sc.MOUNT_ATTR_NODEV, mode="0755"), at)
     for name in ("skeleton", "trees", "dev", "proc", "stage", "r", "old"):
         os.mkdir(f"{at}/{name}", 0o755)
+    with open(at + _sleeper.PLACE, "wb") as file:
+        file.write(_sleeper.program())
+    os.chmod(at + _sleeper.PLACE, 0o555)
     skeleton = f"{at}/skeleton"
     _fill_skeleton(skeleton, etc, shell_entry)
     for path, target in collected.links:

@@ -26,9 +26,9 @@ _SIGINT = signal.SIGINT
 class Guest:
     """One session's state: its evaluator, its control socket, and whether code is running."""
 
-    def __init__(self, control: int) -> None:
+    def __init__(self, control: int, evaluator: Evaluator) -> None:
         self._control = control
-        self._evaluator = Evaluator()
+        self._evaluator = evaluator
         self._running = False
         self._count = 0
 

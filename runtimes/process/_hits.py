@@ -25,9 +25,14 @@ class LimitHits:
     def read(self) -> Hits:
         """The counts now."""
         files = self._files
-        return Hits(
-            _cgroups.counter(files.get("oom", -1), "oom_kill"), _cgroups.counter(files.get("pids", -1), "max")
-        )
+        try:
+            return Hits(
+                _cgroups.counter(files.get("oom", -1), "oom_kill"),
+                _cgroups.counter(files.get("pids", -1), "max"),
+            )
+        except OSError:
+            # The cgroup is gone, and the instance with it: whatever comes next says so.
+            return Hits(0, 0)
 
     def close(self) -> None:
         """Let go of the files."""

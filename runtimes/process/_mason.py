@@ -5,6 +5,7 @@ power in the runtime's user namespace only, is single-threaded, and runs nothing
 """
 
 import functools
+import gc
 import signal
 import socket
 import sys
@@ -121,7 +122,11 @@ def main(server: socket.socket, warden: socket.socket, world: _spawn.World) -> N
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     try:
-        Mason(server, warden, world).serve()
+        mason = Mason(server, warden, world)
+        # Its children share its memory for as long as neither side writes there, as collecting garbage would.
+        gc.collect()
+        gc.freeze()
+        mason.serve()
     except Exception as error:
         # The boundary of the process: nobody above could hear of it otherwise.
         sys.stderr.write(f"agentflow: the sandboxes' builder failed: {error!r}\n")

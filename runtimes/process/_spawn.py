@@ -4,7 +4,6 @@ Each function here runs in a fresh fork and ends in `exec` or `_exit`; none retu
 """
 
 import contextlib
-import ctypes
 import errno
 import os
 import signal
@@ -14,10 +13,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import IO, Any, NoReturn, cast
 
-from runtimes.process import _cgroups, _confine, _rooms, _wire
+from runtimes.process import _cgroups, _confine, _rooms, _sleeper, _wire
 from runtimes.process import _syscalls as sc
 
-_libc = ctypes.CDLL(None)
 _INIT_UID = 1000
 CONTROL_FD = 197
 """Where a shell session finds its control socket."""
@@ -110,8 +108,7 @@ def sleep_as_init(world: World) -> NoReturn:
     for fd in range(3):
         os.dup2(null, fd)
     os.close(null)
-    while True:
-        _libc.pause()
+    os.execve(_sleeper.PLACE, ["sandbox"], {})
 
 
 def kill_users(uids: Iterable[int], done: socket.socket) -> NoReturn:
@@ -138,8 +135,8 @@ def _kill_all_of(uid: int) -> NoReturn:
 def place(world: World, placement: Placement) -> None:
     """Move the calling process into its sandbox for good."""
     _cgroups.attach(placement.group)
+    _confine.begin_session()
     _confine.enter(placement.namespaces, placement.identity)
-    os.setsid()
     _confine.set_limits(placement.rlimits)
     _confine.become(placement.identity)
     _confine.settle()

@@ -7,6 +7,7 @@ goes through the one-way door before its first line runs.
 import contextlib
 import gc
 import importlib
+import linecache
 import os
 import random
 import select
@@ -18,6 +19,7 @@ from typing import Any, NoReturn
 
 from runtimes.process import _cgroups, _confine, _guest, _rooms, _wire
 from runtimes.process import _syscalls as sc
+from runtimes.process._evaluate import Evaluator
 from runtimes.process._spawn import World, run_child
 
 _SETTINGS = {
@@ -29,6 +31,7 @@ _SETTINGS = {
     "OMP_NUM_THREADS": "1",
     "OPENBLAS_NUM_THREADS": "1",
 }
+_FIRST_USE = {"pandas": "import pandas\npandas.DataFrame({'a': [1, 2, 3]})['a'].sum()"}
 _OWN = ("runtimes", "agentflow", "mcp_servers")
 
 
@@ -37,6 +40,7 @@ class _Zygote:
         self._mason = mason
         self._world = world
         self._loaded: list[str] | None = None
+        self._evaluator: Evaluator
         self._own_pid_namespace = os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
 
     def serve(self) -> NoReturn:
@@ -93,8 +97,10 @@ class _Zygote:
             with contextlib.suppress(ImportError):
                 importlib.import_module(name)
                 self._loaded.append(name)
+        _rehearse(self._loaded)
         if len(os.listdir("/proc/self/task")) > 1:
             raise OSError("a preloaded module started threads: " + ", ".join(self._loaded))
+        self._evaluator = Evaluator()
         _forget_own_modules()
         gc.collect()
         gc.freeze()
@@ -113,8 +119,8 @@ class _Zygote:
         _cgroups.attach(_cgroups.Group(members, -1, -1, -1, -1))
         live = bool(request["live"])
         identity = _confine.Identity(request["uid"], not live)
+        _confine.begin_session()
         _confine.enter(namespaces, identity)
-        os.setsid()
         _confine.set_limits(request["rlimits"])
         _confine.become(identity, keep_for_fork=live)
         _confine.settle(python=True)
@@ -129,11 +135,20 @@ class _Zygote:
         os.environ.clear()
         os.environ.update(env)
         _reseed()
-        _guest.Guest(_guest.CONTROL_FD).serve()
+        _guest.Guest(_guest.CONTROL_FD, self._evaluator).serve()
 
 
 def _ignore(number: int, frame: FrameType | None) -> None:
     """Nothing: the wake-up descriptor tells."""
+
+
+def _rehearse(loaded: list[str]) -> None:
+    """Do once what sessions do first: what becomes warm by it, they share instead of each making its own."""
+    evaluator = Evaluator()
+    sources = ["1 + 1", "raise ValueError", *(_FIRST_USE[name] for name in loaded if name in _FIRST_USE)]
+    for number, source in enumerate(sources):
+        evaluator.run(source, f"<rehearsal {number}>")
+    linecache.cache.clear()
 
 
 def _reseed() -> None:
