@@ -1,0 +1,127 @@
+"""Swapping files for links while the runtime works on them leads it nowhere else."""
+
+import contextlib
+import os
+from collections.abc import AsyncGenerator
+from pathlib import Path
+
+import anyio
+import pytest
+
+from agentflow.errors import CannotFork
+from runtimes import Instance
+
+pytestmark = pytest.mark.timeout(200)
+
+# The builder's own world, seen through the file system that it would leave the sandbox by.
+_OF_THE_BUILDER = b"runtimes.process"
+_SWAP_FILE = (
+    "import os\n"
+    "if (swapper := os.fork()) == 0:\n"
+    "    os.mkdir('d')\n"
+    "    while True:\n"
+    "        with open('d/f', 'w') as file: file.write('x' * 64)\n"
+    "        os.unlink('d/f'); os.symlink('/proc/1/cmdline', 'd/f'); os.unlink('d/f')"
+)
+_SWAP_FOLDER = (
+    "import os\n"
+    "if (swapper := os.fork()) == 0:\n"
+    "    while True:\n"
+    "        os.mkdir('d'); os.rename('d', 'old'); os.symlink('/', 'd'); os.rename('d', 'link')\n"
+    "        os.rename('link', 'd'); os.unlink('d')\n"
+    "        for folder, _, files in os.walk('old', topdown=False):\n"
+    "            [os.unlink(f'{folder}/{name}') for name in files]; os.rmdir(folder)"
+)
+
+
+@pytest.fixture
+def marker(tmp_path: Path) -> Path:
+    """A file of the host in a folder that everybody may write to."""
+    tmp_path.chmod(0o777)
+    (tmp_path / "marker").write_text("host", encoding="utf-8")
+    return tmp_path / "marker"
+
+
+@contextlib.asynccontextmanager
+async def swapping(instance: Instance, code: str) -> AsyncGenerator[None]:
+    assert (await instance.run("python", code)).error is None
+    try:
+        yield
+    finally:
+        await instance.run("python", "os.kill(swapper, 9); os.waitpid(swapper, 0)")
+
+
+@pytest.mark.promise("containment:races")
+async def test_a_snapshot_follows_no_link_that_is_swapped_in(instance: Instance) -> None:
+    async with swapping(instance, _SWAP_FILE):
+        for _ in range(40):
+            with contextlib.suppress(OSError, ValueError):
+                assert _OF_THE_BUILDER not in (await instance.snapshot()).archive
+
+
+@pytest.mark.promise("containment:races")
+async def test_a_fork_copies_no_file_that_is_swapped_in(instance: Instance) -> None:
+    async with swapping(instance, _SWAP_FILE):
+        for _ in range(15):
+            with contextlib.suppress(CannotFork):
+                fork = (await instance.fork()).instance
+                with contextlib.suppress(OSError):
+                    assert _OF_THE_BUILDER not in await fork.read("d/f")
+                await fork.stop()
+
+
+@pytest.mark.promise("containment:races")
+async def test_no_file_is_written_or_removed_through_a_folder_that_is_swapped(
+    instance: Instance, marker: Path
+) -> None:
+    async with swapping(instance, _SWAP_FOLDER):
+        for _ in range(100):
+            for operation in (
+                instance.write(f"d{marker}", b"inside"),
+                instance.remove(f"d{marker}"),
+                instance.move("d", f"d{marker.parent}/moved", replace=True),
+            ):
+                with contextlib.suppress(OSError):
+                    await operation
+    assert await anyio.Path(marker).read_text(encoding="utf-8") == "host"
+    assert os.listdir(marker.parent) == ["marker"]
+
+
+@pytest.mark.promise("containment:races")
+async def test_giving_root_its_files_follows_no_link_that_is_swapped_in(instance: Instance) -> None:
+    swap = _SWAP_FILE.replace("'d", "'/tmp/d").replace("/proc/1/cmdline", "/skeleton/etc/passwd")
+    async with swapping(instance, swap):
+        done = await instance.exec(["stat", "-c", "%U", "/etc/passwd"], user="root")
+    assert done.stdout == b"root\n"
+    assert (await instance.exec(["cat", "/skeleton/etc/passwd"], user="root")).exit_code == 1
+
+
+@pytest.mark.promise("containment:names")
+@pytest.mark.parametrize(
+    "path", ["x" * 5000, "x" * 300, "\ud800", "nul\0in-it", "../../../..", "/", "/proc/self/mem", "d/" * 2100]
+)
+async def test_a_path_that_is_none_is_refused_and_the_runtime_goes_on(instance: Instance, path: str) -> None:
+    with anyio.fail_after(60):
+        for operation in (
+            instance.read(path),
+            instance.write(path, b""),
+            instance.remove(path),
+            instance.move(path, "elsewhere"),
+            instance.move("nothing", path),
+        ):
+            with pytest.raises(OSError):
+                await operation
+        assert (await instance.run("bash", "echo on")).stdout == "on\n"
+
+
+@pytest.mark.promise("containment:names")
+async def test_folders_without_end_are_a_typed_failure_and_the_runtime_goes_on(instance: Instance) -> None:
+    await instance.run(
+        "bash", "mkdir deep; (cd deep; for i in {1..3000}; do mkdir d; cd d; done)", timeout=60
+    )
+    with anyio.fail_after(60):
+        with pytest.raises(CannotFork):
+            await instance.fork()
+        with contextlib.suppress(OSError):
+            await instance.remove("deep", recursive=True)
+        assert (await instance.run("bash", "rm -rf deep; echo on")).stdout == "on\n"
