@@ -1,13 +1,15 @@
 # The program of a shell session. Reads commands, each ended by a NUL, from descriptor 197; answers each on the
 # same descriptor with status NUL working-directory NUL. A command beginning with one of the words below is ours.
 # Every command runs at top level, inside a sourced file, so that a signal can make it return.
-trap '[[ -z $__agentflow_running ]] || return 124' SIGRTMAX
-__agentflow_running= __agentflow_word= __agentflow_last=0 __agentflow_trace=
+#
+# A trap's `return` leaves one function only; with the second trap every further command leaves the next.
+__agentflow_stop='[[ -z $__agentflow_running || ${#BASH_SOURCE[@]} -eq 0 ]] || return 124'
+trap '[[ -z $__agentflow_running ]] || { __agentflow_stopped=1; trap "$__agentflow_stop" DEBUG; }; eval "$__agentflow_stop"' SIGRTMAX
+__agentflow_running= __agentflow_stopped= __agentflow_word= __agentflow_last=0 __agentflow_trace=
 __agentflow_status() { return "$1"; }
 # Answers the command before and takes the next. Each round begins with it, so that a stray `continue` or `break` in a
 # command skips no answer; its output is thrown away, so that `set -x`, `set -v` and traps show commands only.
 __agentflow_turn() {
-  __agentflow_running=
   [[ $__agentflow_word != run && $__agentflow_word != ask ]] || __agentflow_last=$1 __agentflow_trace=${-//[^vx]/}
   set +vx
   [[ -z $__agentflow_word ]] || builtin printf '%s\0%s\0' "$1" "$PWD" >&197
@@ -16,7 +18,11 @@ __agentflow_turn() {
   __agentflow_running=1
 }
 while { builtin declare -F __agentflow_turn; } >/dev/null 2>&1; do
-  while { __agentflow_turn "$?"; } >/dev/null 2>&1; do
+  while {
+    __agentflow_index=$? __agentflow_running=
+    [[ -z $__agentflow_stopped ]] || { __agentflow_stopped=; trap - DEBUG; }
+    __agentflow_turn "$__agentflow_index"
+  } >/dev/null 2>&1; do
     case $__agentflow_word in
     # The condition sets `$?`, and neither `set -e` nor a trap on errors minds a condition.
     run) if __agentflow_status "$__agentflow_last"; then . /etc/bash; else . /etc/bash; fi </dev/null 197>&- ;;
