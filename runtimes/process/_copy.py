@@ -5,14 +5,29 @@ attributes in it). Paths are never resolved through symlinks here, so what a san
 out of it.
 """
 
+import contextlib
 import errno
 import os
 import stat
 import tarfile
+from collections.abc import Generator
 from typing import IO
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _CHUNK = 1 << 24
+_PIECE = 1 << 16
+_ATTRIBUTE = "SCHILY.xattr."
+_OPAQUE = "user.overlay.opaque"
+
+
+@contextlib.contextmanager
+def _changes_allowed() -> Generator[None]:
+    """What runs in the sandbox goes on meanwhile: an entry that is gone or another thing by now was never there."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
+            raise
 
 
 class _Copier:
@@ -23,7 +38,8 @@ class _Copier:
     def directory(self, source: int, target: int) -> None:
         with os.scandir(source) as entries:
             for entry in entries:
-                self._entry(source, target, entry.name, entry.stat(follow_symlinks=False))
+                with _changes_allowed():
+                    self._entry(source, target, entry.name, entry.stat(follow_symlinks=False))
         self._attributes(source, target)
 
     def _entry(self, source: int, target: int, name: str, info: os.stat_result) -> None:
@@ -152,25 +168,37 @@ def pack(root: int, folders: tuple[str, ...], out: IO[bytes]) -> None:
     _confine_to(root)
     with tarfile.open(fileobj=out, mode="w|", format=tarfile.PAX_FORMAT, dereference=False) as archive:
         for folder in folders:
-            archive.add(folder, recursive=True)
+            _pack_below(archive, folder)
 
 
-def empty(root: int, folders: tuple[str, ...]) -> None:
-    """Remove all below the named folders, the folders themselves kept."""
-    import shutil
+def _pack_below(archive: tarfile.TarFile, top: str) -> None:
+    waiting = [top]
+    while waiting:
+        name = waiting.pop()
+        with _changes_allowed():
+            archive.add(name, recursive=False, filter=_with_attributes)
+            if stat.S_ISDIR(os.lstat(name).st_mode):
+                waiting += sorted((f"{name}/{inner}" for inner in os.listdir(name)), reverse=True)
 
-    for folder in folders:
-        fd = os.open(folder, _DIRECTORY, dir_fd=root)
-        try:
-            with os.scandir(fd) as entries:
-                names = [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries]
-            for name, is_directory in names:
-                if is_directory:
-                    shutil.rmtree(name, dir_fd=fd)
-                else:
-                    os.unlink(name, dir_fd=fd)
-        finally:
-            os.close(fd)
+
+def _with_attributes(entry: tarfile.TarInfo) -> tarfile.TarInfo | None:
+    if entry.isreg() or entry.isdir():
+        for name in filter(_is_kept, os.listxattr(entry.name, follow_symlinks=False)):
+            value = os.getxattr(entry.name, name, follow_symlinks=False)
+            entry.pax_headers = {
+                **entry.pax_headers,
+                _ATTRIBUTE + name: value.decode("utf-8", "surrogateescape"),
+            }
+    return entry
+
+
+def _is_kept(name: str) -> bool:
+    """Whether an attribute is the inhabitant's own, or says that a folder hides the system's."""
+    return name == _OPAQUE or (name.startswith("user.") and not name.startswith("user.overlay."))
+
+
+def _is_whiteout(entry: tarfile.TarInfo) -> bool:
+    return entry.ischr() and entry.devmajor == entry.devminor == 0
 
 
 def check(folders: tuple[str, ...], source: IO[bytes]) -> None:
@@ -178,45 +206,86 @@ def check(folders: tuple[str, ...], source: IO[bytes]) -> None:
 
     :raises ValueError: if an entry is not one that `pack` writes.
     """
+    count = 0
     try:
         with tarfile.open(fileobj=source, mode="r|") as archive:
+            links: set[str] = set()
             for entry in archive:
                 _check_entry(folders, entry)
+                for name in (entry.name, entry.linkname) if entry.islnk() else (entry.name,):
+                    if _leading_folders(name) & links:
+                        raise ValueError(f"a snapshot can't hold {name!r}: it lies behind a link")
+                if entry.issym():
+                    links.add(entry.name)
+                count += 1
     except tarfile.TarError as error:
         raise ValueError(f"not a snapshot: {error}") from error
+    if not count:
+        raise ValueError("not a snapshot: it is empty")
+
+
+def _leading_folders(name: str) -> set[str]:
+    parts = name.split("/")
+    return {"/".join(parts[:length]) for length in range(1, len(parts))}
 
 
 def _check_entry(folders: tuple[str, ...], entry: tarfile.TarInfo) -> None:
     for name in (entry.name, entry.linkname) if entry.islnk() else (entry.name,):
         if ".." in name.split("/") or not any(name == f or name.startswith(f + "/") for f in folders):
             raise ValueError(f"a snapshot can't hold {name!r}")
-    if not (entry.isreg() or entry.isdir() or entry.issym() or entry.islnk() or entry.isfifo()):
+    if not (
+        entry.isreg()
+        or entry.isdir()
+        or entry.issym()
+        or entry.islnk()
+        or entry.isfifo()
+        or _is_whiteout(entry)
+    ):
         raise ValueError(f"a snapshot can't hold {entry.name!r}: not a file, a folder or a link")
 
 
 def unpack(root: int, folders: tuple[str, ...], uid: int, source: IO[bytes]) -> None:
-    """Read an archive back, below a directory whose named folders are there and empty.
+    """Read a checked archive back, below a directory whose named folders are there and empty, and nobody else's.
 
-    :raises ValueError: if an entry lies behind a link of the archive's own.
+    :raises ValueError: if an entry is not one that `pack` writes.
     """
-    _confine_to(root)
+    os.fchdir(root)
+    entered: list[tarfile.TarInfo] = []
     with tarfile.open(fileobj=source, mode="r|") as archive:
         for entry in archive:
             _check_entry(folders, entry)
-            for name in (entry.name, entry.linkname) if entry.islnk() else (entry.name,):
-                _refuse_symlinked_parents(root, name.split("/")[:-1], name)
             owner = uid if entry.uid else 0
-            archive.extract(entry, ".", set_attrs=False, filter="fully_trusted")
+            content = archive.extractfile(entry) if entry.isreg() else None
+            if content is None:
+                archive.extract(entry, ".", set_attrs=False, filter="fully_trusted")
+            else:
+                _write_with_holes(content, entry)
             os.chown(entry.name, owner, owner, follow_symlinks=False)
-            if not (entry.issym() or entry.islnk()):
+            if entry.isreg() or entry.isdir():
+                _restore_attributes(entry)
+            if not (entry.issym() or entry.islnk() or entry.ischr()):
                 os.chmod(entry.name, entry.mode & 0o1777)
-            if not (entry.issym() or entry.isdir()):
-                os.utime(entry.name, (entry.mtime, entry.mtime))
+            if entry.isdir():
+                entered.append(entry)
+            else:
+                os.utime(entry.name, (entry.mtime, entry.mtime), follow_symlinks=False)
+    for entry in reversed(entered):
+        os.utime(entry.name, (entry.mtime, entry.mtime))
 
 
-def _refuse_symlinked_parents(root: int, parts: list[str], name: str) -> None:
-    path = ""
-    for part in parts:
-        path = f"{path}/{part}" if path else part
-        if stat.S_ISLNK(os.lstat(path, dir_fd=root).st_mode):
-            raise ValueError(f"a snapshot can't hold {name!r}: it lies behind a link")
+def _write_with_holes(content: IO[bytes], entry: tarfile.TarInfo) -> None:
+    """An archive holds a file's holes as zeros; on disk they are holes again."""
+    with open(entry.name, "xb", buffering=0) as file:
+        while piece := content.read(_PIECE):
+            if piece.count(0) == len(piece):
+                file.seek(len(piece), os.SEEK_CUR)
+            else:
+                file.write(piece)
+        file.truncate(entry.size)
+
+
+def _restore_attributes(entry: tarfile.TarInfo) -> None:
+    for key, value in entry.pax_headers.items():
+        name = key.removeprefix(_ATTRIBUTE)
+        if name != key and _is_kept(name):
+            os.setxattr(entry.name, name, value.encode("utf-8", "surrogateescape"))

@@ -45,7 +45,7 @@ class Mason:
             "shell": self._staff.shell,
             "signal": self._staff.signal,
             "stop": self._members.stop,
-            "unpack": self._unpack,
+            "unpack": self._members.refurnish,
         }
 
     def serve(self) -> None:
@@ -88,14 +88,6 @@ class Mason:
 
     def _check_archive(self, member: Member, message: _wire.Message) -> Waiting:
         return self._with_file(member, message, "rb", lambda source: _copy.check(_SAVED, source))
-
-    def _unpack(self, member: Member, message: _wire.Message) -> Waiting:
-        def body(source: IO[bytes]) -> None:
-            source.seek(0)
-            _copy.empty(member.files, _SAVED)
-            _copy.unpack(member.files, _SAVED, member.uid, source)
-
-        return self._with_file(member, message, "rb", body)
 
     def _with_file(
         self, member: Member, message: _wire.Message, mode: str, body: Callable[[IO[bytes]], None]

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from runtimes.process import _cgroups, _confine, _rooms, _spawn, _wire
-from runtimes.process._reactor import Reactor, RequestError, Waiting, close_all
+from runtimes.process._reactor import Reactor, RequestError, Waiting, close_all, finished
 
 _FIRST_UID = 1024
 _LAST_UID = 65536 - _confine.IDS
@@ -120,8 +120,8 @@ class Members:
 
         def body() -> None:
             _cgroups.attach(group)
-            source = (member.files, member.uid)
-            _spawn.build_and_tell(theirs, self._plan(uid, member.limits), source, mounts)
+            fill = _rooms.copy_of(member.files, member.uid, uid)
+            _spawn.build_and_tell(theirs, self._plan(uid, member.limits), fill, mounts)
 
         self._reactor.fork_into(member.family.namespace, body)
         theirs.close()
@@ -155,6 +155,28 @@ class Members:
         counters = {"oom": group.oom, "pids": group.pids_events}
         present = {kind: fd for kind, fd in counters.items() if fd >= 0}
         self._reactor.reply(message, list(present.values()), uid=uid, counters=list(present))
+
+    def refurnish(self, member: Member, message: _wire.Message) -> Waiting:
+        """Give a sandbox, in which nothing runs any more, a new room with the files of an archive."""
+        mounts = self._mounts(message.fields)
+        ours, theirs = _wire.socket_pair()
+
+        def body() -> None:
+            _cgroups.attach(member.group)
+            fill = _rooms.contents_of(message.fds[0], member.uid)
+            _spawn.build_and_tell(theirs, self._plan(member.uid, member.limits), fill, mounts)
+
+        self._reactor.fork_into(member.family.namespace, body)
+        theirs.close()
+        close_all([fd for _, fd in mounts])
+        with ours:
+            built = yield ours
+        finished(built, "the sandbox's builder died: its memory limit may be too small")
+        assert built is not None
+        close_all([*member.namespaces, member.root, member.files])
+        *member.namespaces, member.root, member.files = built.fds
+        member.rooted = False
+        self._reactor.reply(message)
 
     def stop(self, member: Member, message: _wire.Message) -> Waiting:
         """End a sandbox: every process, every file."""

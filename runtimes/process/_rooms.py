@@ -5,6 +5,7 @@ that `_base.assemble` made.
 """
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from runtimes.process import _confine, _copy
@@ -13,6 +14,9 @@ from runtimes.process import _syscalls as sc
 SAVED_FOLDERS = ("upper", "shm")
 """The writable layers that a fork copies and a snapshot packs."""
 _HOME = "upper/home/agent"
+
+Fill = Callable[[int], None]
+"""Puts files into the empty writable layers below a descriptor."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,18 +37,17 @@ class RoomPlan:
     """The inhabitant owns what the builder makes, so /etc must be locked by a mount."""
 
 
-def build(plan: RoomPlan, source: tuple[int, int] | None, mounts: list[tuple[str, int]]) -> list[int]:
+def build(plan: RoomPlan, fill: Fill | None, mounts: list[tuple[str, int]]) -> list[int]:
     """Make the room around the calling process.
 
-    `source` is another room's files and its inhabitant's uid, to start as a copy of it. `mounts` are further
-    read-only trees, detached. Returns the descriptors of the mount, net, ipc and uts namespaces, of the root, and
-    of the writable files.
+    `fill` brings its first files. `mounts` are further read-only trees, detached. Returns the descriptors of the
+    mount, net, ipc and uts namespaces, of the root, and of the writable files.
     """
     proc = _fresh_proc()
     sc.unshare(sc.CLONE_NEWNS | sc.CLONE_NEWNET | sc.CLONE_NEWIPC | sc.CLONE_NEWUTS)
     sc.set_hostname("sandbox")
     sc.loopback_up()
-    files = _make_files(plan, source)
+    files = _make_files(plan, fill)
     overlay = sc.new_mount(
         "overlay",
         sc.MOUNT_ATTR_NOSUID | sc.MOUNT_ATTR_NODEV,
@@ -86,7 +89,7 @@ def _fresh_proc() -> int:
     )
 
 
-def _make_files(plan: RoomPlan, source: tuple[int, int] | None) -> int:
+def _make_files(plan: RoomPlan, fill: Fill | None) -> int:
     tmpfs = sc.new_mount(
         "tmpfs",
         sc.MOUNT_ATTR_NOSUID | sc.MOUNT_ATTR_NODEV,
@@ -97,19 +100,41 @@ def _make_files(plan: RoomPlan, source: tuple[int, int] | None) -> int:
     sc.attach_mount(tmpfs, "/stage")
     files = os.open("/stage", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     os.mkdir("/stage/work", 0o700)
-    if source is not None:
-        for folder in SAVED_FOLDERS:
-            os.mkdir(f"/stage/{folder}")
-            _copy_folder(source[0], folder, files, {source[1] + n: plan.uid + n for n in range(_confine.IDS)})
-    else:
-        os.mkdir("/stage/shm")
+    for folder in SAVED_FOLDERS:
+        os.mkdir(f"/stage/{folder}", 0o755)
+    if fill is not None:
+        fill(files)
+    if fill is None:
         os.makedirs(f"/stage/{_HOME}", 0o755)
         os.chown(f"/stage/{_HOME}", plan.uid, plan.uid)
         os.chmod(f"/stage/{_HOME}", 0o700)
     os.chmod("/stage/shm", 0o1777)
     if plan.shown_uid == plan.uid:
-        _write_accounts(plan.uid, source is not None)
+        _write_accounts(plan.uid, fill is not None)
     return files
+
+
+def copy_of(source: int, uid: int, new_uid: int) -> Fill:
+    """The files of another room, whose inhabitant's ids become the new one's."""
+    uids = {uid + number: new_uid + number for number in range(_confine.IDS)}
+
+    def fill(files: int) -> None:
+        for folder in SAVED_FOLDERS:
+            _copy_folder(source, folder, files, uids)
+
+    return fill
+
+
+def contents_of(archive: int, uid: int) -> Fill:
+    """The files that `pack` put into an archive."""
+
+    def fill(files: int) -> None:
+        with os.fdopen(os.dup(archive), "rb") as source:
+            source.seek(0)
+            _copy.unpack(files, SAVED_FOLDERS, uid, source)
+        os.chdir("/")
+
+    return fill
 
 
 def _copy_folder(source: int, folder: str, target: int, uids: dict[int, int]) -> None:
@@ -123,16 +148,20 @@ def _copy_folder(source: int, folder: str, target: int, uids: dict[int, int]) ->
 
 def _write_accounts(uid: int, copied: bool) -> None:
     """Name the inhabitant in the room's own account files; users made in the room that was copied stay."""
+    # Root inside may have put links in the place of all this; they must not lead to what every sandbox shares.
+    if os.path.islink("/stage/upper/etc"):
+        return
     os.makedirs("/stage/upper/etc", 0o755, exist_ok=True)
     for name, line in (
         ("passwd", f"agent:x:{uid}:{uid}::/home/agent:/bin/bash\n"),
         ("group", f"agent:x:{uid}:\n"),
     ):
         path = f"/stage/upper/etc/{name}"
-        with open(
-            path if copied else f"/skeleton/etc/{name}", encoding="utf-8", errors="surrogateescape"
-        ) as known:
-            others = [text for text in known if not text.startswith("agent:")]
+        if os.path.islink(path) or (os.path.lexists(path) and not os.path.isfile(path)):
+            continue
+        known = path if copied and os.path.exists(path) else f"/skeleton/etc/{name}"
+        with open(known, encoding="utf-8", errors="surrogateescape") as file:
+            others = [text for text in file if not text.startswith("agent:")]
         with open(path, "w", encoding="utf-8", errors="surrogateescape") as file:
             file.writelines([*others, line])
 

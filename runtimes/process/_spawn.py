@@ -79,13 +79,14 @@ def run_child(body: Callable[[], None]) -> NoReturn:
 
 
 def build_and_tell(
-    sock: socket.socket, plan: _rooms.RoomPlan, source: tuple[int, int] | None, mounts: list[tuple[str, int]]
+    sock: socket.socket, plan: _rooms.RoomPlan, fill: _rooms.Fill | None, mounts: list[tuple[str, int]]
 ) -> None:
     """Build a room and send its descriptors."""
     try:
-        fds = _rooms.build(plan, source, mounts)
-    except OSError as error:
-        name = errno.errorcode.get(error.errno or 0, "failed")
+        fds = _rooms.build(plan, fill, mounts)
+    except (OSError, ValueError) as error:
+        number = error.errno if isinstance(error, OSError) else None
+        name = errno.errorcode.get(number or 0, "failed")
         _wire.send(sock, {"error": str(error), "name": name})
         os._exit(1)
     _wire.send(sock, {}, fds)
@@ -213,8 +214,10 @@ def give_root_its_files(uid: int, namespaces: list[int], group: _cgroups.Group) 
         path = f"/{top}"
         for folder, _, files in os.walk(path) if top else [(path, [], [])]:
             for one in (folder, *(os.path.join(folder, name) for name in files)):
-                if os.lstat(one).st_uid == 0:
-                    os.lchown(one, root, root)
+                # The sandbox's own processes go on meanwhile, and remove what was there.
+                with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+                    if os.lstat(one).st_uid == 0:
+                        os.lchown(one, root, root)
 
 
 def _keep_command(request: dict[str, Any]) -> NoReturn:
