@@ -21,7 +21,7 @@ from runtimes.process._sql import run_sql
 from runtimes.process._tables import TABLE_MIME, Foreign
 from runtimes.process._variables import describe_variables
 
-__all__ = ["SESSION_MODULE", "VARIABLES_MIME", "Evaluator"]
+__all__ = ["SESSION_MODULE", "VARIABLES_MIME", "Evaluator", "new_stream"]
 
 SESSION_MODULE = "_agentflow_session"
 """The module through which tools reach the evaluator from inside: `import _agentflow_session`."""
@@ -143,8 +143,7 @@ class Evaluator:
         for name, descriptor in (("stdout", 1), ("stderr", 2)):
             stream = getattr(sys, name, None)
             if stream is None or getattr(stream, "closed", False):
-                binary = io.FileIO(descriptor, "w", closefd=False)
-                setattr(sys, name, io.TextIOWrapper(io.BufferedWriter(binary), "utf-8", line_buffering=True))
+                setattr(sys, name, new_stream(descriptor))
 
     def _offer_to_tools(self) -> None:
         module = ModuleType(SESSION_MODULE)
@@ -173,6 +172,12 @@ def _end_copy(error: dict[str, str] | None) -> NoReturn:
         sys.stderr.write(error["traceback"])
     _flush()
     _end_process(1 if error else 0)
+
+
+def new_stream(descriptor: int) -> io.TextIOWrapper:
+    """A text stream to a descriptor: whoever waits hears each line, and any text can be printed."""
+    binary = io.BufferedWriter(io.FileIO(descriptor, "w", closefd=False))
+    return io.TextIOWrapper(binary, "utf-8", "backslashreplace", line_buffering=True)
 
 
 def _leave(code: object = None) -> NoReturn:

@@ -8,11 +8,12 @@ import json
 import os
 import random
 import signal
+import sys
 from types import FrameType
 from typing import Any, NoReturn
 
 from runtimes.process import _moving
-from runtimes.process._evaluate import Evaluator
+from runtimes.process._evaluate import Evaluator, new_stream
 
 CONTROL_FD = 3
 """The session's end of its control socket."""
@@ -35,11 +36,12 @@ class Guest:
     def serve(self) -> NoReturn:
         """Answer requests until the other end closes."""
         _signal(_SIGINT, self._interrupted)
+        sys.stdout, sys.stderr = new_stream(1), new_stream(2)
         self._send({"ready": True})
         while True:
             request = self._receive()
             if request["op"] == "run":
-                self._send(self._run(request["source"]))
+                self._send({**self._run(request["source"]), "run": request["run"]})
             elif request["op"] == "fork":
                 self._fork(request["uid"])
 

@@ -24,6 +24,8 @@ class PythonLane(Lane[PythonAnswer]):
     def __init__(self, client: Client, member: str, limits: Limits, env: Mapping[str, str]) -> None:
         super().__init__(client, member, limits)
         self._env = env
+        self._number = 0
+        self._awaited: int | None = None
 
     async def _launch(self) -> None:
         ours, theirs = socket_pair()
@@ -42,12 +44,20 @@ class PythonLane(Lane[PythonAnswer]):
             theirs.close()
             for fd in ends:
                 os.close(fd)
+        self._awaited = None
         self._adopt(reply.fields["pid"], control, pipes)
         await self.wait_ready()
 
     def _ask(self, source: str, *, stdin_open: bool) -> None:
         assert isinstance(self._control, PythonControl)
-        self._control.request({"op": "run", "source": source})
+        self._number += 1
+        self._awaited = self._number
+        self._control.request({"op": "run", "source": source, "run": self._awaited})
+
+    def _answered(self, answer: PythonAnswer) -> None:
+        # Code can write answers too, at most to its own run: they carry a number.
+        if answer.get("run") == self._awaited:
+            super()._answered(answer)
 
     async def _nudge(self) -> None:
         await self._signal(signal.SIGINT)
@@ -97,6 +107,7 @@ class PythonLane(Lane[PythonAnswer]):
 
     def _request_fork(self, uid: int) -> None:
         assert isinstance(self._control, PythonControl)
+        self._awaited = None
         self._control.request({"op": "fork", "uid": uid})
 
     async def _arrive(self, moved: asyncio.Future[int]) -> PythonAnswer:

@@ -1,0 +1,314 @@
+"""Single commands: what they are given, how their end is told, and that nothing of them stays."""
+
+from collections.abc import AsyncIterator
+from functools import partial
+
+import anyio
+import pytest
+
+from agentflow.errors import InstanceGone
+from runtimes import ExecResult, Instance, InstanceSpec, Outcome
+from runtimes.process import ProcessRuntime
+from tests.runtimes.process.hearing import Ear
+
+
+@pytest.fixture(scope="module")
+async def runtime() -> AsyncIterator[ProcessRuntime]:
+    async with ProcessRuntime(preload=()) as runtime:
+        yield runtime
+
+
+@pytest.fixture
+async def instance(runtime: ProcessRuntime) -> AsyncIterator[Instance]:
+    instance = await runtime.start()
+    yield instance
+    await instance.stop()
+
+
+async def shell(instance: Instance, script: str) -> ExecResult:
+    return await instance.exec(["bash", "-c", script])
+
+
+async def running(instance: Instance, word: str) -> int:
+    """How many processes of the instance have a word in their command line."""
+    script = (
+        "import os, sys\nn = 0\nfor p in os.listdir('/proc'):\n if p.isdigit() and int(p) != os.getpid():\n"
+    )
+    script += "  try: n += sys.argv[1].encode() in open(f'/proc/{p}/cmdline', 'rb').read()\n"
+    script += "  except OSError: pass\nprint(n)"
+    found = await instance.exec(["python3", "-c", script, word])
+    return int(found.stdout)
+
+
+# -- what a command is given ----------------------------------------------------------------------------
+
+
+@pytest.mark.promise("instances:exec:streams")
+async def test_a_command_gets_its_input_and_gives_both_its_outputs_as_bytes(instance: Instance) -> None:
+    result = await instance.exec(["sh", "-c", "cat; printf '\\376' >&2"], input=b"\0\xff\n")
+    assert (result.outcome, result.exit_code) == (Outcome.OK, 0)
+    assert (result.stdout, result.stderr) == (b"\0\xff\n", b"\xfe")
+
+
+@pytest.mark.promise("instances:exec:streams")
+async def test_a_command_without_input_reads_nothing(instance: Instance) -> None:
+    assert (await instance.exec(["cat"])).stdout == b""
+
+
+@pytest.mark.promise("instances:exec:streams")
+async def test_input_and_output_larger_than_any_pipe_pass_through(instance: Instance) -> None:
+    data = bytes(range(256)) * 40_000
+    assert (await instance.exec(["cat"], input=data)).stdout == data
+
+
+@pytest.mark.promise("instances:exec:streams")
+async def test_a_command_need_not_read_its_input(instance: Instance) -> None:
+    result = await instance.exec(["true"], input=bytes(5_000_000))
+    assert (result.outcome, result.exit_code) == (Outcome.OK, 0)
+
+
+@pytest.mark.promise("instances:exec:streams")
+async def test_output_is_told_as_it_comes(instance: Instance) -> None:
+    ear = Ear(b"two")
+    result = await instance.exec(["sh", "-c", "echo one; echo two >&2; echo three"], on_output=ear)
+    assert sorted(ear.said.split()) == [b"one", b"three", b"two"]
+    assert (result.stdout, result.stderr) == (b"one\nthree\n", b"two\n")
+
+
+@pytest.mark.promise("instances:exec:folder")
+async def test_a_command_starts_in_the_workspace_or_where_it_is_told(instance: Instance) -> None:
+    await instance.make_directory("deep/er")
+    for cwd, place in ((None, b"/home/agent\n"), ("deep/er", b"/home/agent/deep/er\n"), ("/tmp", b"/tmp\n")):
+        assert (await instance.exec(["pwd"], cwd=cwd)).stdout == place
+
+
+@pytest.mark.promise("instances:exec:folder")
+async def test_a_folder_that_is_not_there_is_named(instance: Instance) -> None:
+    result = await instance.exec(["pwd"], cwd="missing")
+    assert (result.exit_code, result.stderr) == (126, b"/home/agent/missing: No such file or directory\n")
+
+
+@pytest.mark.promise("instances:exec:environment")
+async def test_a_command_sees_a_small_clean_environment_and_what_it_is_given(
+    runtime: ProcessRuntime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SECRET_OF_THE_HOST", "told to nobody")
+    instance = await runtime.start(InstanceSpec(env={"FROM_SPEC": "a b", "BOTH": "spec"}))
+    result = await instance.exec(["env", "-0"], env={"BOTH": "call", "LINES": "1\n2"})
+    seen = dict(pair.split("=", 1) for pair in result.stdout.decode().split("\0") if pair)
+    assert seen["HOME"] == "/home/agent"
+    assert (seen["FROM_SPEC"], seen["BOTH"], seen["LINES"]) == ("a b", "call", "1\n2")
+    assert "SECRET_OF_THE_HOST" not in seen
+    await instance.stop()
+
+
+@pytest.mark.promise("instances:exec:environment")
+async def test_programs_are_found_on_the_commands_own_path(instance: Instance) -> None:
+    await instance.write("tools/greet", b'#!/bin/sh\necho "hello $1"\n', executable=True)
+    result = await instance.exec(["greet", "you there"], env={"PATH": "/home/agent/tools:/usr/bin:/bin"})
+    assert result.stdout == b"hello you there\n"
+
+
+@pytest.mark.promise("instances:exec:arguments")
+async def test_arguments_arrive_as_they_are(instance: Instance) -> None:
+    odd = ["", " ", "*", "$HOME", "a\nb", "'\"\\", "ünï ☃", "-n"]
+    result = await instance.exec(["python3", "-c", "import sys; print(sys.argv[1:])", *odd])
+    assert result.stdout.decode() == f"{odd}\n"
+
+
+@pytest.mark.promise("instances:exec:arguments")
+async def test_a_megabyte_of_arguments_arrives(instance: Instance) -> None:
+    result = await instance.exec(["printf", "%s", *["x" * 60_000] * 17])
+    assert len(result.stdout) == 17 * 60_000
+
+
+@pytest.mark.promise("instances:exec:arguments")
+@pytest.mark.parametrize(
+    ("argv", "env"),
+    [
+        ([], {}),
+        ([""], {}),
+        (["a\0b"], {}),
+        (["\ud800"], {}),
+        (["true"], {"A=B": ""}),
+        (["true"], {"A": "\0"}),
+    ],
+)
+async def test_what_no_process_can_be_given_is_refused(
+    instance: Instance, argv: list[str], env: dict[str, str]
+) -> None:
+    with pytest.raises(ValueError, match=r"program|process|variable"):
+        await instance.exec(argv, env=env)
+
+
+# -- how it ends ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.promise("instances:exec:status")
+@pytest.mark.parametrize(
+    ("script", "code"),
+    [
+        ("exit 0", 0),
+        ("exit 255", 255),
+        ("kill -TERM $$", 143),
+        ("kill -KILL $$", 137),
+        ("kill -SEGV $$", 139),
+    ],
+)
+async def test_the_status_is_the_commands_own_or_tells_the_signal(
+    instance: Instance, script: str, code: int
+) -> None:
+    result = await shell(instance, script)
+    assert (result.outcome, result.exit_code) == (Outcome.OK, code)
+
+
+@pytest.mark.promise("instances:exec:missing")
+@pytest.mark.parametrize(
+    ("program", "code", "said"),
+    [
+        ("missing-program", 127, b"missing-program: No such file or directory\n"),
+        ("/etc/passwd", 126, b"/etc/passwd: Permission denied\n"),
+        ("/tmp", 126, b"/tmp: Permission denied\n"),
+    ],
+)
+async def test_a_program_that_cannot_be_run_is_told_as_a_shell_would(
+    instance: Instance, program: str, code: int, said: bytes
+) -> None:
+    result = await instance.exec([program])
+    assert (result.outcome, result.exit_code, result.stderr) == (Outcome.OK, code, said)
+
+
+@pytest.mark.promise("instances:exec:leftovers")
+@pytest.mark.parametrize(
+    "script",
+    [
+        "sleep 4321 & echo done",
+        "setsid sleep 4321 >/dev/null 2>&1 & echo done",
+        "(trap '' TERM HUP INT; (sleep 4321; true) &) ; echo done",
+    ],
+    ids=["a job", "a daemon", "one that ignores signals"],
+)
+async def test_what_a_command_leaves_running_ends_with_it(instance: Instance, script: str) -> None:
+    assert (await shell(instance, script)).stdout == b"done\n"
+    assert await running(instance, "4321") == 0
+
+
+@pytest.mark.promise("instances:exec:timeout")
+async def test_a_command_that_takes_too_long_is_killed_and_keeps_what_it_said(instance: Instance) -> None:
+    script = "echo part; sleep 4322 & sleep 4322"
+    result = await instance.exec(["bash", "-c", script], timeout=1)
+    assert (result.outcome, result.stdout) == (Outcome.TIMEOUT, b"part\n")
+    assert await running(instance, "4322") == 0
+
+
+@pytest.mark.promise("instances:exec:output-limit")
+async def test_a_command_that_prints_without_end_is_stopped(instance: Instance) -> None:
+    result = await instance.exec(["yes"])
+    assert result.outcome is Outcome.OUTPUT_LIMIT
+    limit = instance.spec.limits.output_bytes
+    assert len(result.stdout) == limit
+
+
+@pytest.mark.promise("instances:exec:cancel")
+async def test_giving_up_on_a_command_kills_it(instance: Instance) -> None:
+    ear = Ear(b"started")
+    script = "echo started; sleep 4323; echo survived > /tmp/after"
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(partial(instance.exec, ["bash", "-c", script], on_output=ear))
+        await ear.heard.wait()
+        tasks.cancel_scope.cancel()
+    assert await running(instance, "4323") == 0
+    with pytest.raises(FileNotFoundError):
+        await instance.stat("/tmp/after")
+
+
+@pytest.mark.promise("instances:exec:cancel")
+async def test_giving_up_while_a_command_starts_leaves_none_behind(instance: Instance) -> None:
+    for _ in range(5):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(instance.exec, ["sleep", "4324"])
+            await anyio.lowlevel.checkpoint()
+            tasks.cancel_scope.cancel()
+    assert await running(instance, "4324") == 0
+
+
+@pytest.mark.promise("instances:exec:many")
+async def test_commands_run_beside_each_other(instance: Instance) -> None:
+    await instance.exec(["mkfifo", "here", "there"])
+    results: list[bytes] = []
+
+    async def one(script: str) -> None:
+        results.append((await shell(instance, script)).stdout)
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(one, "echo ping > here; cat there")
+        tasks.start_soon(one, "cat here; echo pong > there")
+    assert sorted(results) == [b"ping\n", b"pong\n"]
+
+
+@pytest.mark.promise("instances:exec:users")
+async def test_root_inside_can_do_what_the_inhabitant_cannot(instance: Instance) -> None:
+    refused = await shell(instance, "id -u; touch /etc/mine")
+    assert (refused.exit_code, b"Permission denied" in refused.stderr) == (1, True)
+    result = await instance.exec(["sh", "-c", "id -un; touch /etc/mine && echo made; pwd"], user="root")
+    assert result.stdout == b"root\nmade\n/root\n"
+    assert (await instance.exec(["id", "-un"], user="agent")).stdout == b"agent\n"
+
+
+@pytest.mark.promise("instances:exec:users")
+async def test_root_inside_has_no_power_outside(instance: Instance) -> None:
+    script = "touch /usr/mine; mount -t tmpfs none /mnt; chroot / true; cat /etc/shadow | grep -c '\\$'"
+    result = await instance.exec(["sh", "-c", script], user="root")
+    assert b"Read-only file system" in result.stderr
+    assert result.stdout == b"0\n"
+
+
+@pytest.mark.promise("instances:exec:users")
+@pytest.mark.parametrize("user", ["whoever", "nobody", "4711"])
+async def test_an_unknown_user_is_named(instance: Instance, user: str) -> None:
+    result = await instance.exec(["id"], user=user)
+    assert result.exit_code == 126
+    assert result.stderr.decode() == f"no user {user!r} inside\n"
+
+
+@pytest.mark.promise("instances:gone")
+async def test_everything_about_an_ended_instance_says_that_it_has_ended(runtime: ProcessRuntime) -> None:
+    instance = await runtime.start()
+    await instance.stop()
+    await instance.stop()
+    for ask in (
+        partial(instance.run, "bash", "true"),
+        partial(instance.run, "python", "1"),
+        partial(instance.exec, ["true"]),
+        partial(instance.open_stream, ["true"]),
+        partial(instance.read, "a"),
+        partial(instance.write, "a", b""),
+        partial(instance.list),
+        partial(instance.usage),
+        partial(instance.snapshot),
+        partial(instance.fork),
+        partial(instance.interrupt, "bash"),
+    ):
+        with pytest.raises(InstanceGone):
+            await ask()
+
+
+@pytest.mark.promise("instances:gone")
+async def test_stopping_an_instance_ends_what_runs_in_it(runtime: ProcessRuntime) -> None:
+    instance = await runtime.start()
+    ears = {"bash": Ear(b"on"), "python": Ear(b"on")}
+
+    async def run(language: str) -> None:
+        source = (
+            "echo on; sleep 4325"
+            if language == "bash"
+            else "print('on', flush=True); import time; time.sleep(4325)"
+        )
+        with pytest.raises(InstanceGone):
+            await instance.run("bash" if language == "bash" else "python", source, on_output=ears[language])
+
+    async with anyio.create_task_group() as tasks:
+        for language, ear in ears.items():
+            tasks.start_soon(run, language)
+            await ear.heard.wait()
+        await instance.stop()
