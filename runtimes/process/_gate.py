@@ -57,6 +57,8 @@ class Move:
     """The user it leaves."""
     to_uid: int
     """The user it becomes."""
+    from_group: _cgroups.Group
+    """The cgroup that it leaves."""
     family: int
     """The family's pid namespace."""
     namespaces: list[int]
@@ -295,14 +297,17 @@ def _inspect(pid: int, move: Move) -> str:
         return "the fork is in another pid namespace"
     if not os.path.samestat(os.stat(f"/proc/{pid}/root"), os.fstat(move.root)):
         return "the fork has another root"
-    return _not_alone(pid, move) or _ways_back(pid)
+    return _ways_back(pid)
 
 
 def _not_alone(pid: int, move: Move) -> str:
     """What a mover shares with others; empty if nothing. While it moves nothing can be added."""
     if _processes.status_fields(pid)["Threads"] != "1":
         return "the fork has several threads"
-    for other in _processes.inside(move.family, (move.from_uid, move.to_uid)):
+    others = _cgroups.processes(move.from_group)
+    if others is None:
+        others = _processes.inside(move.family, (move.from_uid,))
+    for other in others:
         if other == pid:
             continue
         for kind, what in (

@@ -110,6 +110,7 @@ class Staff:
         move = _gate.Move(
             member.uid,
             target.uid,
+            member.group,
             member.family.namespace,
             target.namespaces,
             target.root,

@@ -80,6 +80,24 @@ async def test_a_fork_copies_no_file_that_is_swapped_in(instance: Instance) -> N
                 await fork.stop()
 
 
+@pytest.mark.promise("containment:churn")
+async def test_forks_and_snapshots_are_made_while_files_come_and_go(instance: Instance) -> None:
+    churn = (
+        "import os\n"
+        "if (swapper := os.fork()) == 0:\n"
+        "    while True:\n"
+        "        for n in range(50): open(f't{n}', 'w').close()\n"
+        "        for n in range(50): os.unlink(f't{n}')"
+    )
+    await instance.write("stays", b"here")
+    async with swapping(instance, churn):
+        for _ in range(15):
+            fork = (await instance.fork()).instance
+            assert await fork.read("stays") == b"here"
+            await fork.stop()
+            assert b"stays" in (await instance.snapshot()).archive
+
+
 @pytest.mark.promise("containment:races")
 async def test_no_file_is_written_or_removed_through_a_folder_that_is_swapped(
     instance: Instance, marker: Path

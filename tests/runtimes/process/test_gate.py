@@ -127,7 +127,7 @@ async def log_of(instance: Instance) -> list[str]:
 @pytest.fixture(autouse=True)
 def short_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
     # Long enough for an honest move on a busy machine, short enough for a dozen that hang.
-    monkeypatch.setattr("runtimes.process._python_lane._MOVE_DEADLINE", 3.0)
+    monkeypatch.setattr("runtimes.process._python_lane._MOVE_DEADLINE", 5.0)
 
 
 async def remember(instance: Instance) -> None:
