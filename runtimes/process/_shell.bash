@@ -46,6 +46,10 @@ while { builtin declare -F __agentflow_turn; } >/dev/null 2>&1; do
         alias -p
         shopt -p expand_aliases
         umask -p
+        for __agentflow_index in c d f l m n s t u v; do
+          printf 'ulimit -S -%s ' "$__agentflow_index"; ulimit -S -"$__agentflow_index"
+          printf 'ulimit -H -%s ' "$__agentflow_index"; ulimit -H -"$__agentflow_index"
+        done
         printf 'builtin cd -- %q; unset OLDPWD\n' "$PWD"
         declare -p OLDPWD
         [[ . -ef $PWD ]] || printf '# left: working directory %q, which is gone\n' "$PWD"

@@ -166,7 +166,7 @@ BASH = (
     "PS4='{x}> '; HISTSIZE={n}",
     "OPTIND=1; getopts ab: option -a; echo $option $OPTIND",
     "complete -W '{x} {y}' command_{x}",
-    "ulimit -S -n {n}0",
+    "ulimit -S -n 3{n}0",
     "hash -p /bin/true true_{x}; true_{x}",
 )
 
@@ -243,7 +243,7 @@ declare -f
 set -o; shopt; trap -p; alias -p; umask; pwd; dirs -p; complete -p
 printf '<%s>' "$@" "$BASHOPTS" "$SHELLOPTS"; echo
 env | sort | grep -aEv '^(_|BASHPID)='
-ulimit -Sn
+ulimit -Sn; ulimit -Hn; ulimit -St
 ls -laR --time-style=+ ~ | sed 's/^total .*//'
 find ~ -type f -exec sha1sum {{}} + | sort -k2
 """
