@@ -29,6 +29,11 @@ async def shell(instance: Instance, script: str) -> ExecResult:
     return await instance.exec(["bash", "-c", script])
 
 
+def needs_other_users(runtime: ProcessRuntime) -> None:
+    if not runtime.capabilities.root:
+        pytest.skip("; ".join(runtime.capabilities.notes))
+
+
 async def running(instance: Instance, word: str) -> int:
     """How many processes of the instance have a word in their command line."""
     script = (
@@ -247,7 +252,10 @@ async def test_commands_run_beside_each_other(instance: Instance) -> None:
 
 
 @pytest.mark.promise("instances:exec:users")
-async def test_root_inside_can_do_what_the_inhabitant_cannot(instance: Instance) -> None:
+async def test_root_inside_can_do_what_the_inhabitant_cannot(
+    runtime: ProcessRuntime, instance: Instance
+) -> None:
+    needs_other_users(runtime)
     refused = await shell(instance, "id -u; touch /etc/mine")
     assert (refused.exit_code, b"Permission denied" in refused.stderr) == (1, True)
     result = await instance.exec(["sh", "-c", "id -un; touch /etc/mine && echo made; pwd"], user="root")
@@ -256,7 +264,8 @@ async def test_root_inside_can_do_what_the_inhabitant_cannot(instance: Instance)
 
 
 @pytest.mark.promise("instances:exec:users")
-async def test_root_inside_has_no_power_outside(instance: Instance) -> None:
+async def test_root_inside_has_no_power_outside(runtime: ProcessRuntime, instance: Instance) -> None:
+    needs_other_users(runtime)
     script = "touch /usr/mine; mount -t tmpfs none /mnt; chroot / true; cat /etc/shadow | grep -c '\\$'"
     result = await instance.exec(["sh", "-c", script], user="root")
     assert b"Read-only file system" in result.stderr
@@ -265,7 +274,8 @@ async def test_root_inside_has_no_power_outside(instance: Instance) -> None:
 
 @pytest.mark.promise("instances:exec:users")
 @pytest.mark.parametrize("user", ["whoever", "nobody", "4711"])
-async def test_an_unknown_user_is_named(instance: Instance, user: str) -> None:
+async def test_an_unknown_user_is_named(runtime: ProcessRuntime, instance: Instance, user: str) -> None:
+    needs_other_users(runtime)
     result = await instance.exec(["id"], user=user)
     assert result.exit_code == 126
     assert result.stderr.decode() == f"no user {user!r} inside\n"

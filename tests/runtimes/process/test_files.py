@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from runtimes import FileInfo, Instance, InstanceSpec, Limits
 from runtimes.process import ProcessRuntime
+from tests._plain_user import PlainUser
 
 HOME = "/home/agent"
 
@@ -159,7 +160,7 @@ async def test_the_inhabitants_rights_count(instance: Instance) -> None:
 
 
 @pytest.mark.promise("instances:files:rights")
-@pytest.mark.parametrize("path", ["/etc/passwd", "/usr/bin/env", "/new", "/proc/1/comm", "/root/x"])
+@pytest.mark.parametrize("path", ["/etc/passwd", "/usr/bin/env", "/bin/new", "/proc/1/comm"])
 async def test_what_the_inhabitant_cannot_change_stays(instance: Instance, path: str) -> None:
     with pytest.raises(OSError, match=r"Permission denied|Read-only|No such file"):
         await instance.write(path, b"mine")
@@ -363,3 +364,39 @@ async def test_no_descriptor_stays_open(instance: Instance) -> None:
         with pytest.raises(IsADirectoryError):
             await instance.read(".")
     assert len(os.listdir("/proc/self/fd")) == len(before)
+
+
+# -- for an ordinary user ---------------------------------------------------------------------------------
+
+AS_A_USER = """
+import anyio
+from runtimes.process import ProcessRuntime
+
+async def main():
+    async with ProcessRuntime(preload=()) as runtime:
+        instance = await runtime.start()
+        await instance.exec(["sh", "-c", "umask 077; mkdir private; echo x > private/file; ln -s file private/link"])
+        print([info.path for info in await instance.list(recursive=True)])
+        await instance.exec(["chmod", "-R", "a-rwx", "private"])
+        for ask in (instance.list("private"), instance.read("private/file"), instance.remove("private", recursive=True)):
+            try:
+                await ask
+            except PermissionError as error:
+                print(error.strerror)
+        await instance.exec(["chmod", "-R", "u+rwx", "private"])
+        await instance.remove("private", recursive=True)
+        print(await instance.list())
+
+anyio.run(main)
+"""
+
+
+@pytest.mark.promise("instances:files:user")
+@pytest.mark.parametrize("env", [{}, {"PATH": "/nowhere"}], ids=["with a range of ids", "with one id"])
+def test_an_ordinary_user_serves_private_files_with_the_inhabitants_rights(
+    plain_user: PlainUser, env: dict[str, str]
+) -> None:
+    run = plain_user.run_python(AS_A_USER, env=env)
+    assert run.returncode == 0, run.stderr
+    listed = [f"{HOME}/{name}" for name in ("private", "private/file", "private/link")]
+    assert run.stdout.splitlines() == [str(listed), *["Permission denied"] * 3, "[]"]

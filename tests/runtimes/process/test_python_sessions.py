@@ -150,7 +150,6 @@ async def test_an_exception_is_told_with_the_lines_of_the_user(instance: Instanc
     [
         ("def f(:", "SyntaxError"),
         ("  x", "IndentationError"),
-        ("a\0b", "SyntaxError"),
         ("def f(): return f()\nf()", "RecursionError"),
         ("raise SystemExit(3)", "SystemExit"),
         ("raise KeyboardInterrupt", "KeyboardInterrupt"),
