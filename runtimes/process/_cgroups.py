@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 _PREFIX = "agentflow-"
-_V1 = {"memory": "memory", "pids": "pids"}
+_V1 = {"memory": "memory", "pids": "pids", "cpu": "cpu"}
 
 
 class Group(NamedTuple):
@@ -65,7 +65,17 @@ def _make_v1(name: str) -> dict[str, str]:
         except OSError:
             continue
         folders[controller] = folder
+    if "cpu" in folders:
+        _make_idle(folders["cpu"])
     return folders
+
+
+def _make_idle(folder: str) -> None:
+    """Let everybody else go first. A group holds what the kernel's own grouping by session would undo."""
+    for name, value in (("cpu.idle", "1"), ("cpu.shares", "2"), ("cpu.weight", "1")):
+        with contextlib.suppress(OSError):
+            _write(f"{folder}/{name}", value)
+            return
 
 
 def _make_v2(name: str, root: str) -> dict[str, str]:
@@ -86,6 +96,10 @@ def _make_v2(name: str, root: str) -> dict[str, str]:
         with contextlib.suppress(OSError):
             os.rmdir(folder)
         return {}
+    with contextlib.suppress(OSError):
+        _write(f"{parent}/cgroup.subtree_control", "+cpu")
+        _write(f"{folder}/cgroup.subtree_control", "+cpu")
+        _make_idle(folder)
     return {"": folder}
 
 
