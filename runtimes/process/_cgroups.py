@@ -66,16 +66,18 @@ def _make_v1(name: str) -> dict[str, str]:
             continue
         folders[controller] = folder
     if "cpu" in folders:
-        _make_idle(folders["cpu"])
+        _make_light(folders["cpu"])
     return folders
 
 
-def _make_idle(folder: str) -> None:
-    """Let everybody else go first. A group holds what the kernel's own grouping by session would undo."""
-    for name, value in (("cpu.idle", "1"), ("cpu.shares", "2"), ("cpu.weight", "1")):
+def _make_light(folder: str) -> None:
+    """Let everybody else go first, without starving: the weight of the lowest ordinary priority.
+
+    A group holds what the kernel's own grouping by session would undo.
+    """
+    for name, value in (("cpu.shares", "16"), ("cpu.weight", "2")):
         with contextlib.suppress(OSError):
             _write(f"{folder}/{name}", value)
-            return
 
 
 def _make_v2(name: str, root: str) -> dict[str, str]:
@@ -99,7 +101,7 @@ def _make_v2(name: str, root: str) -> dict[str, str]:
     with contextlib.suppress(OSError):
         _write(f"{parent}/cgroup.subtree_control", "+cpu")
         _write(f"{folder}/cgroup.subtree_control", "+cpu")
-        _make_idle(folder)
+        _make_light(folder)
     return {"": folder}
 
 

@@ -88,7 +88,7 @@ class Reactor:
 
     def tell(self, fields: _wire.Fields, fds: list[int] | None = None) -> None:
         """Send the server something."""
-        with contextlib.suppress(BrokenPipeError):
+        with contextlib.suppress(ConnectionError):
             _wire.send(self._server, fields, fds or [])
 
     def _reap(self) -> None:
