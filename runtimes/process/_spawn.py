@@ -84,10 +84,8 @@ def build_and_tell(
     """Build a room and send its descriptors."""
     try:
         fds = _rooms.build(plan, fill, mounts)
-    except (OSError, ValueError) as error:
-        number = error.errno if isinstance(error, OSError) else None
-        name = errno.errorcode.get(number or 0, "failed")
-        _wire.send(sock, {"error": str(error), "name": name})
+    except (OSError, ValueError, RecursionError) as error:
+        _wire.send(sock, _wire.failure(error))
         os._exit(1)
     _wire.send(sock, {}, fds)
     for fd in fds:
@@ -275,7 +273,7 @@ def tell_outcome(sock: socket.socket, body: Callable[[], None]) -> None:
     """Do something and send how it went."""
     try:
         body()
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         _wire.send(sock, _wire.failure(error))
     else:
         _wire.send(sock, {"done": True})

@@ -84,4 +84,4 @@ def remove(root: int, uid: int, request: dict[str, Any]) -> None:
     except OSError as error:
         raise _files.told(error, path) from None
     except RecursionError:
-        raise OSError(errno.ENAMETOOLONG, "too many levels of directories", path) from None
+        raise OSError(errno.ENAMETOOLONG, "directories are nested too deeply", path) from None

@@ -42,6 +42,9 @@ def open_letter(fd: int) -> Fields:
 
 def failure(error: Exception) -> Fields:
     """How an error is told: its text, its kind, and for one about a path that and the reason."""
+    if isinstance(error, RecursionError):
+        # Trees are walked recursively, and a sandbox's can be as deep as it likes.
+        return {"error": "directories are nested too deeply", "name": "ENAMETOOLONG"}
     if not isinstance(error, OSError):
         return {"error": str(error), "name": "failed"}
     fields: Fields = {"error": str(error), "name": errno.errorcode.get(error.errno or 0, "failed")}

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from agentflow.errors import CannotFork
 from runtimes import FileInfo, Instance, InstanceSpec, Limits
 from runtimes.process import ProcessRuntime
 from tests._plain_user import PlainUser
@@ -309,6 +310,8 @@ async def test_folders_too_deep_for_a_path_harm_nobody(instance: Instance) -> No
         await instance.remove("d" * 50, recursive=True)
     except OSError as error:
         assert error.filename == f"{HOME}/{'d' * 50}"
+    with pytest.raises(CannotFork):
+        await instance.fork()
     await instance.write("after", b"still here")
     assert await instance.read("after") == b"still here"
 
