@@ -218,6 +218,20 @@ def sweep(alive: set[str]) -> None:
                 _remove_folder(f"{parent}/{name}", tries=1)
 
 
+def open_own(hierarchies: Hierarchies) -> int:
+    """`cgroup.procs` of the group that this process is in, to write to; -1 where groups can't be made."""
+    controller = "memory" if hierarchies.version == 1 else ""
+    path = _own_path(controller) if hierarchies.version else None
+    if path is None:
+        return -1
+    try:
+        return os.open(
+            f"/sys/fs/cgroup/{controller}{path.rstrip('/')}/cgroup.procs", os.O_WRONLY | os.O_CLOEXEC
+        )
+    except OSError:
+        return -1
+
+
 def attach(group: Group, pid: int = 0) -> None:
     """Move a process (0: the caller) into a group."""
     for fd in group.members:

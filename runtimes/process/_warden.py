@@ -22,6 +22,7 @@ from runtimes.process import (
     _landlock,
     _leftovers,
     _mason,
+    _pacer,
     _seccomp,
     _spawn,
     _wire,
@@ -212,6 +213,7 @@ class Warden:
         self._sock = sock
         self._hierarchies = hierarchies
         self._stale: set[str] = set()
+        self._pacer = _pacer.Pacer(hierarchies)
 
     def serve(self) -> None:
         """Returns when it is time to clean up."""
@@ -245,6 +247,7 @@ class Warden:
         self._stale = {name for name in self._stale if not _cgroups.remove(self._hierarchies, name)}
 
     def _make_group(self, request: dict[str, Any]) -> None:
+        self._pacer.wake()
         group = _cgroups.make(self._hierarchies, request["name"], request["memory"], request["processes"])
         named = {"oom": group.oom, "memory": group.memory, "pids": group.pids_events, "folder": group.folder}
         present = {name: fd for name, fd in named.items() if fd >= 0}
@@ -270,6 +273,7 @@ class Warden:
         poll.register(self._mason, select.POLLIN)
         poll.poll()
         self._porter.close()
+        self._pacer.end()
         with contextlib.suppress(ChildProcessError):
             os.waitpid(-1, 0)
 
