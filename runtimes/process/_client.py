@@ -14,10 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from agentflow.errors import InstanceGone, IsolationUnavailable, RuntimeFailure
-from runtimes.process import _leftovers, _wire
+from runtimes.process.trusted import _leftovers, _wire
 
 _HERE = Path(__file__).parent
-_START = "import sys; sys.path.insert(0, {root!r}); from runtimes.process._warden import main; main({fds})"
+_START = (
+    "import sys; sys.path.insert(0, {root!r}); from runtimes.process.trusted._warden import main; main({fds})"
+)
 
 
 class Client:
@@ -55,8 +57,8 @@ class Client:
                 "folder": folder,
                 "path": os.environ.get("PATH", os.defpath),
                 "preload": list(preload),
-                "shell_driver": (_HERE / "_shell.bash").read_text(encoding="utf-8"),
-                "shell_entry": (_HERE / "_shell_entry.bash").read_text(encoding="utf-8"),
+                "shell_driver": (_HERE / "inside" / "_shell.bash").read_text(encoding="utf-8"),
+                "shell_entry": (_HERE / "inside" / "_shell_entry.bash").read_text(encoding="utf-8"),
             },
         )
         self._socket = ours

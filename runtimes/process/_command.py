@@ -13,10 +13,10 @@ import anyio
 
 from agentflow.errors import RuntimeFailure
 from runtimes._protocol import ExecResult, Limits, Outcome, OutputSink
-from runtimes.process import _wire
 from runtimes.process._client import Client
 from runtimes.process._lane import CPU_POLL, cpu_used
 from runtimes.process._output import OutputPipes
+from runtimes.process.trusted import _wire
 
 _GRACE = 2.0
 

@@ -4,7 +4,7 @@ import os
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from runtimes.process import _cgroups
+from runtimes.process.linux import _cgroups
 
 
 class Hits(NamedTuple):

@@ -30,7 +30,7 @@ from runtimes.process._command import Command, ProcessStream
 from runtimes.process._hits import Hits, LimitHits
 from runtimes.process._python_lane import PythonLane
 from runtimes.process._shell_lane import ShellLane
-from runtimes.process._wire import Message
+from runtimes.process.trusted._wire import Message
 
 Lines = list[str]
 _STOP_DEADLINE = 30.0

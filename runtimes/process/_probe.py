@@ -6,7 +6,7 @@ import shutil
 import sys
 
 from agentflow.errors import IsolationUnavailable
-from runtimes.process import _seccomp
+from runtimes.process.linux import _seccomp
 
 _OLDEST_KERNEL = (5, 12)
 

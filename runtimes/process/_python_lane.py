@@ -8,10 +8,10 @@ from collections.abc import Mapping
 
 from agentflow.errors import CannotFork, RuntimeFailure
 from runtimes._protocol import Display, Limits, Outcome, PythonError, RunResult
-from runtimes.process import _wire
 from runtimes.process._client import Client, socket_pair
 from runtimes.process._frames import PythonAnswer, PythonControl
 from runtimes.process._lane import Lane, make_pipes
+from runtimes.process.trusted import _wire
 
 _MOVE_DEADLINE = 20.0
 

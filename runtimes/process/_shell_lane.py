@@ -8,10 +8,10 @@ import termios
 from collections.abc import Mapping
 
 from runtimes._protocol import Limits, Outcome, RunResult
-from runtimes.process import _wire
 from runtimes.process._client import Client, socket_pair
 from runtimes.process._frames import ShellAnswer, ShellControl
 from runtimes.process._lane import Lane, make_pipes
+from runtimes.process.trusted import _wire
 
 _DUMP_DEADLINE = 20.0
 _LEFT = "# left: "

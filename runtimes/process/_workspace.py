@@ -12,7 +12,7 @@ import anyio.to_thread
 
 from agentflow.errors import RuntimeFailure
 from runtimes._protocol import FileInfo
-from runtimes.process._wire import Message
+from runtimes.process.trusted._wire import Message
 
 T = TypeVar("T")
 

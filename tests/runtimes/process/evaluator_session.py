@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parents[3]
 # marshal needs no builtins, which the code under test may break.
 _PROGRAM = """
 import marshal, os, sys
-from runtimes.process._evaluate import Evaluator
+from runtimes.process.inside._evaluate import Evaluator
 requests, answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
 os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
 os.dup2(os.open(sys.argv[1], os.O_RDWR | os.O_CREAT | os.O_APPEND), 1)

@@ -9,8 +9,8 @@ from typing import cast
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runtimes.process._errors import printable
-from runtimes.process._tables import build_table
+from runtimes.process.inside._errors import printable
+from runtimes.process.inside._tables import build_table
 
 SCALARS = st.one_of(
     st.none(),

@@ -12,8 +12,8 @@ import sys
 from types import FrameType
 from typing import Any, NoReturn
 
-from runtimes.process import _moving
-from runtimes.process._evaluate import Evaluator, new_stream
+from runtimes.process.inside import _moving
+from runtimes.process.inside._evaluate import Evaluator, new_stream
 
 CONTROL_FD = 3
 """The session's end of its control socket."""

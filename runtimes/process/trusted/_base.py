@@ -16,8 +16,8 @@ import stat
 import sys
 from dataclasses import dataclass, field
 
-from runtimes.process import _sleeper
-from runtimes.process import _syscalls as sc
+from runtimes.process.linux import _syscalls as sc
+from runtimes.process.trusted import _sleeper
 
 _READ_ONLY = sc.MOUNT_ATTR_RDONLY | sc.MOUNT_ATTR_NOSUID | sc.MOUNT_ATTR_NODEV
 _SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")

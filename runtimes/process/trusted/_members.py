@@ -7,8 +7,9 @@ import socket
 from dataclasses import dataclass, field
 from typing import Any
 
-from runtimes.process import _cgroups, _confine, _rooms, _spawn, _wire
-from runtimes.process._reactor import Reactor, RequestError, Waiting, close_all, finished
+from runtimes.process.linux import _cgroups
+from runtimes.process.trusted import _confine, _rooms, _spawn, _wire
+from runtimes.process.trusted._reactor import Reactor, RequestError, Waiting, close_all, finished
 
 _FIRST_UID = 1024
 _LAST_UID = 65536 - _confine.IDS

@@ -8,8 +8,8 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from runtimes.process import _confine, _copy
-from runtimes.process import _syscalls as sc
+from runtimes.process.linux import _syscalls as sc
+from runtimes.process.trusted import _confine, _copy
 
 SAVED_FOLDERS = ("upper", "shm")
 """The writable layers that a fork copies and a snapshot packs."""

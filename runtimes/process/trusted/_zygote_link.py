@@ -4,8 +4,8 @@ import selectors
 import socket
 from collections.abc import Callable, Generator
 
-from runtimes.process import _rooms, _spawn, _wire, _zygote
-from runtimes.process._reactor import Reactor, finished
+from runtimes.process.trusted import _rooms, _spawn, _wire, _zygote
+from runtimes.process.trusted._reactor import Reactor, finished
 
 _ROOM_BYTES = 64 << 20
 _ROOM_FILES = 10_000

@@ -16,8 +16,9 @@ import sys
 import threading
 from typing import NamedTuple
 
-from runtimes.process import _confine, _gate, _native_threads
-from runtimes.process import _syscalls as sc
+from runtimes.process.inside import _native_threads
+from runtimes.process.linux import _syscalls as sc
+from runtimes.process.trusted import _confine, _gate
 
 _HANGS_AFTER_FORK = {"polars": "polars", "grpc": "grpc"}
 _NEW_FLAGS = os.O_CREAT | os.O_EXCL | os.O_TRUNC | os.O_NOFOLLOW

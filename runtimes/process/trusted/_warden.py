@@ -14,20 +14,9 @@ import sys
 from collections.abc import Callable
 from typing import Any, NoReturn
 
-from runtimes.process import (
-    _base,
-    _cgroups,
-    _confine,
-    _idmap,
-    _landlock,
-    _leftovers,
-    _mason,
-    _pacer,
-    _seccomp,
-    _spawn,
-    _wire,
-)
-from runtimes.process import _syscalls as sc
+from runtimes.process.linux import _cgroups, _landlock, _seccomp
+from runtimes.process.linux import _syscalls as sc
+from runtimes.process.trusted import _base, _confine, _idmap, _leftovers, _mason, _pacer, _spawn, _wire
 
 
 def _fail(server: socket.socket, error: BaseException, what: str) -> NoReturn:

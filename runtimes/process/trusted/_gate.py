@@ -30,8 +30,9 @@ import time
 from collections import deque
 from dataclasses import dataclass
 
-from runtimes.process import _cgroups, _confine, _processes, _seccomp, _wire
-from runtimes.process import _syscalls as sc
+from runtimes.process.linux import _cgroups, _processes, _seccomp
+from runtimes.process.linux import _syscalls as sc
+from runtimes.process.trusted import _confine, _wire
 
 _CHECK_ME = 0xFFFFFFFF
 _KEEP_IDS = (0xFFFFFFFF, 0xFFFFFFFFFFFFFFFF)

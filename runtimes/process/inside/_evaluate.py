@@ -15,11 +15,11 @@ from itertools import islice
 from types import CodeType, ModuleType
 from typing import NoReturn
 
-from runtimes.process._displays import Displays
-from runtimes.process._errors import describe_error, printable
-from runtimes.process._sql import run_sql
-from runtimes.process._tables import TABLE_MIME, Foreign
-from runtimes.process._variables import describe_variables
+from runtimes.process.inside._displays import Displays
+from runtimes.process.inside._errors import describe_error, printable
+from runtimes.process.inside._sql import run_sql
+from runtimes.process.inside._tables import TABLE_MIME, Foreign
+from runtimes.process.inside._variables import describe_variables
 
 __all__ = ["SESSION_MODULE", "VARIABLES_MIME", "Evaluator", "new_stream"]
 

@@ -13,8 +13,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import IO, Any, NoReturn, cast
 
-from runtimes.process import _cgroups, _confine, _rooms, _sleeper, _wire
-from runtimes.process import _syscalls as sc
+from runtimes.process.linux import _cgroups
+from runtimes.process.linux import _syscalls as sc
+from runtimes.process.trusted import _confine, _rooms, _sleeper, _wire
 
 _INIT_UID = 1000
 CONTROL_FD = 197

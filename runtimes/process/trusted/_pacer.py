@@ -13,8 +13,9 @@ import signal
 import time
 from typing import NoReturn
 
-from runtimes.process import _cgroups, _confine
-from runtimes.process import _syscalls as sc
+from runtimes.process.linux import _cgroups
+from runtimes.process.linux import _syscalls as sc
+from runtimes.process.trusted import _confine
 
 _LASTS = 2.0
 _INTERVAL_MS = 4

@@ -7,7 +7,7 @@ sandbox's own files would lock its forks out of theirs, since a fork inherits th
 import os
 import struct
 
-from runtimes.process import _syscalls as sc
+from runtimes.process.linux import _syscalls as sc
 
 _MAKE_CHAR = 1 << 6
 _MAKE_BLOCK = 1 << 11

@@ -14,7 +14,7 @@ import stat
 import struct
 from typing import Final, NamedTuple
 
-from runtimes.process import _syscalls as sc
+from runtimes.process.linux import _syscalls as sc
 
 _ALLOW: Final = 0x7FFF0000
 _KILL: Final = 0x80000000

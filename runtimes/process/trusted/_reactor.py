@@ -11,8 +11,8 @@ import socket
 from collections.abc import Callable, Generator
 from types import FrameType
 
-from runtimes.process import _gate, _spawn, _wire
-from runtimes.process import _syscalls as sc
+from runtimes.process.linux import _syscalls as sc
+from runtimes.process.trusted import _gate, _spawn, _wire
 
 Waiting = Generator[socket.socket, _wire.Message | None, None]
 """A request in progress: yields a socket, gets its next message."""

@@ -11,8 +11,8 @@ import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from runtimes.process import _landlock, _seccomp
-from runtimes.process import _syscalls as sc
+from runtimes.process.linux import _landlock, _seccomp
+from runtimes.process.linux import _syscalls as sc
 
 FORK_CAPABILITIES = 1 << sc.CAP_SETUID | 1 << sc.CAP_SETGID | 1 << sc.CAP_SYS_CHROOT | 1 << sc.CAP_SYS_ADMIN
 """What a live interpreter keeps, permitted but never effective, so that its fork can move to a sandbox of its own.

@@ -17,10 +17,12 @@ import sys
 from types import FrameType
 from typing import Any, NoReturn
 
-from runtimes.process import _cgroups, _confine, _guest, _rooms, _wire
-from runtimes.process import _syscalls as sc
-from runtimes.process._evaluate import Evaluator
-from runtimes.process._spawn import World, run_child
+from runtimes.process.inside import _guest
+from runtimes.process.inside._evaluate import Evaluator
+from runtimes.process.linux import _cgroups
+from runtimes.process.linux import _syscalls as sc
+from runtimes.process.trusted import _confine, _rooms, _wire
+from runtimes.process.trusted._spawn import World, run_child
 
 _SETTINGS = {
     "ARROW_DEFAULT_MEMORY_POOL": "system",

@@ -12,11 +12,12 @@ import sys
 from collections.abc import Callable
 from typing import IO
 
-from runtimes.process import _cgroups, _copy, _files, _rooms, _spawn, _trees, _wire
-from runtimes.process._members import Member, Members
-from runtimes.process._reactor import Reactor, Waiting, close_all, finished
-from runtimes.process._staff import Staff
-from runtimes.process._zygote_link import ZygoteLink
+from runtimes.process.linux import _cgroups
+from runtimes.process.trusted import _copy, _files, _rooms, _spawn, _trees, _wire
+from runtimes.process.trusted._members import Member, Members
+from runtimes.process.trusted._reactor import Reactor, Waiting, close_all, finished
+from runtimes.process.trusted._staff import Staff
+from runtimes.process.trusted._zygote_link import ZygoteLink
 
 _SAVED = _rooms.SAVED_FOLDERS
 

@@ -6,7 +6,7 @@ from itertools import islice
 from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import cast
 
-from runtimes.process._tables import Foreign
+from runtimes.process.inside._tables import Foreign
 
 __all__ = ["describe_variables"]
 

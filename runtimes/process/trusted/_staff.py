@@ -4,10 +4,11 @@ import contextlib
 import os
 import signal
 
-from runtimes.process import _cgroups, _confine, _gate, _processes, _spawn, _wire
-from runtimes.process._members import Member
-from runtimes.process._reactor import Reactor, RequestError, Waiting, finished
-from runtimes.process._zygote_link import ZygoteLink
+from runtimes.process.linux import _cgroups, _processes
+from runtimes.process.trusted import _confine, _gate, _spawn, _wire
+from runtimes.process.trusted._members import Member
+from runtimes.process.trusted._reactor import Reactor, RequestError, Waiting, finished
+from runtimes.process.trusted._zygote_link import ZygoteLink
 
 _KILL_ROUNDS = 200
 

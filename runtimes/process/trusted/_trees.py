@@ -11,8 +11,8 @@ import shutil
 import stat
 from typing import IO, Any
 
-from runtimes.process import _files
-from runtimes.process import _syscalls as sc
+from runtimes.process.linux import _syscalls as sc
+from runtimes.process.trusted import _files
 
 _MAX_ENTRIES = 500_000
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterator, Mapping
 
-from runtimes.process._tables import Foreign, build_table, is_tabular
+from runtimes.process.inside._tables import Foreign, build_table, is_tabular
 
 __all__ = ["run_sql"]
 

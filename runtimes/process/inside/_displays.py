@@ -13,7 +13,7 @@ from io import BytesIO
 from types import ModuleType
 from typing import TypeVar, cast
 
-from runtimes.process._tables import TABLE_MIME, Foreign, table_of
+from runtimes.process.inside._tables import TABLE_MIME, Foreign, table_of
 
 __all__ = ["Displays"]
 

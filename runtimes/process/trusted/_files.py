@@ -10,8 +10,8 @@ import os
 import stat
 from typing import Any
 
-from runtimes.process import _processes
-from runtimes.process import _syscalls as sc
+from runtimes.process.linux import _processes
+from runtimes.process.linux import _syscalls as sc
 
 _HOME = "/home/agent"
 _PATH_MAX = 4096
