@@ -105,13 +105,14 @@ def _make_v2(name: str, root: str) -> dict[str, str]:
     return {"": folder}
 
 
-def prepare(name: str) -> Hierarchies:
+def prepare(realm: str, server: str) -> Hierarchies:
     """Make this server's own groups, in which those of its sandboxes will lie."""
+    name = f"{_PREFIX}{realm}-{server}"
     root = _v2_root()
     if root is not None:
-        folders = _make_v2(_PREFIX + name, root)
+        folders = _make_v2(name, root)
         return Hierarchies(2 if folders else 0, folders)
-    folders = _make_v1(_PREFIX + name)
+    folders = _make_v1(name)
     if "memory" not in folders:
         for folder in folders.values():
             os.rmdir(folder)
@@ -201,8 +202,9 @@ def _remove_folder(folder: str, tries: int) -> None:
             return
 
 
-def sweep(alive: set[str]) -> None:
-    """Remove the groups of servers that are gone: all of ours whose name isn't among the living."""
+def sweep(realm: str, alive: set[str]) -> None:
+    """Remove the groups of a realm's servers that are gone: those whose name isn't among the living."""
+    prefix = f"{_PREFIX}{realm}-"
     root = _v2_root()
     own = _own_path("") if root else None
     parents = [root, f"{root}{own}"] if root else []
@@ -214,7 +216,7 @@ def sweep(alive: set[str]) -> None:
         if not os.path.isdir(parent):
             continue
         for name in os.listdir(parent):
-            if name.startswith(_PREFIX) and name.removeprefix(_PREFIX) not in alive:
+            if name.startswith(prefix) and name.removeprefix(prefix) not in alive:
                 _remove_folder(f"{parent}/{name}", tries=1)
 
 

@@ -5,6 +5,7 @@ a folder whose file can be locked belongs to nobody any more.
 """
 
 import fcntl
+import hashlib
 import os
 import shutil
 import stat
@@ -43,6 +44,12 @@ def claim(folder: str) -> set[str]:
                 else:
                     shutil.rmtree(entry.path, ignore_errors=True)
     return alive
+
+
+def realm(folder: str) -> str:
+    """A short name of the folder that a server shares with others: they know of each other, and of nobody else."""
+    parent = os.path.realpath(os.path.dirname(folder))
+    return hashlib.sha256(parent.encode("utf-8", "surrogateescape")).hexdigest()[:8]
 
 
 def _is_held(folder: str) -> bool:

@@ -280,9 +280,9 @@ def main(server_fd: int, alive_fd: int) -> None:
     # Not in the environment it was started with, which a session can read of itself.
     os.environ["PATH"] = settings["path"]
     try:
-        alive = _leftovers.claim(folder)
-        _cgroups.sweep(alive)
-        hierarchies = _cgroups.prepare(os.path.basename(folder))
+        alive, realm = _leftovers.claim(folder), _leftovers.realm(folder)
+        _cgroups.sweep(realm, alive)
+        hierarchies = _cgroups.prepare(realm, os.path.basename(folder))
     except OSError as error:
         _fail(server, error, "can't start")
     try:

@@ -47,14 +47,16 @@ class Trusted:
 
     def sandboxed(self) -> list[int]:
         """Every other process of the runtime."""
-        trusted = {self.warden, self.porter, self.mason}
+        trusted = {self.warden, *children(self.warden), self.mason}
         return [pid for pid in descendants(self.warden) if pid not in trusted]
 
 
 def groups_of(name: str) -> list[Path]:
     """The cgroups of the server of that name."""
     return [
-        Path(folder) for folder, _, _ in os.walk("/sys/fs/cgroup") if folder.endswith(f"/agentflow-{name}")
+        Path(folder)
+        for folder, _, _ in os.walk("/sys/fs/cgroup")
+        if "/agentflow-" in folder and folder.endswith(f"-{name}")
     ]
 
 
