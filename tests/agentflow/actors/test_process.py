@@ -193,7 +193,7 @@ async def main():
     async with Supervisor([ChildSpec(id="process", start=lambda: process)]):
         if sys.argv[2] == "forked" and not os.fork():
             signal.pause()
-        print(process.pid, flush=True)
+        os.write(1, b"%d\\n" % process.pid)
         await anyio.sleep_forever()
 
 anyio.run(main)
@@ -213,12 +213,14 @@ async def test_everything_is_gone_when_the_owner_is_killed(word: Word, owner_is:
             stderr=None,
         )
         async with owner:
-            said = await word.lines(3)
-            processes = family(next(int(line) for line in said if line != b"ready"))
-            assert len(processes) >= 5
-            keepers = {process.pid for process in processes}
-            forks = [each for each in psutil.Process(owner.pid).children() if each.pid not in keepers]
-            owner.kill()
+            try:
+                said = await word.lines(3)
+                processes = family(next(int(line) for line in said if line != b"ready"))
+                assert len(processes) >= 5
+                keepers = {process.pid for process in processes}
+                forks = [each for each in psutil.Process(owner.pid).children() if each.pid not in keepers]
+            finally:
+                owner.kill()
             await owner.wait()
         assert_gone(processes)
         assert len(forks) == (owner_is == "forked")
