@@ -66,18 +66,19 @@ def _make_v1(name: str) -> dict[str, str]:
             continue
         folders[controller] = folder
     if "cpu" in folders:
-        _make_light(folders["cpu"])
+        _make_idle(folders["cpu"])
     return folders
 
 
-def _make_light(folder: str) -> None:
-    """Let everybody else go first, without starving: the weight of the lowest ordinary priority.
+def _make_idle(folder: str) -> None:
+    """Let everybody else go first, at once: a waking process outside never waits for the slice of one inside.
 
-    A group holds what the kernel's own grouping by session would undo.
+    A group holds what the kernel's own grouping by session would undo. A kernel before 5.15 has weights only.
     """
-    for name, value in (("cpu.shares", "16"), ("cpu.weight", "2")):
+    for name, value in (("cpu.idle", "1"), ("cpu.shares", "2"), ("cpu.weight", "1")):
         with contextlib.suppress(OSError):
             _write(f"{folder}/{name}", value)
+            return
 
 
 def _make_v2(name: str, root: str) -> dict[str, str]:
@@ -101,7 +102,7 @@ def _make_v2(name: str, root: str) -> dict[str, str]:
     with contextlib.suppress(OSError):
         _write(f"{parent}/cgroup.subtree_control", "+cpu")
         _write(f"{folder}/cgroup.subtree_control", "+cpu")
-        _make_light(folder)
+        _make_idle(folder)
     return {"": folder}
 
 
