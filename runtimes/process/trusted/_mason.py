@@ -6,6 +6,7 @@ power in the runtime's user namespace only, is single-threaded, and runs nothing
 
 import functools
 import gc
+import os
 import signal
 import socket
 import sys
@@ -114,6 +115,8 @@ def main(server: socket.socket, warden: socket.socket, world: _spawn.World) -> N
     """Serve, as the first process of the runtime's pid namespace."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    # Taken for good, so that nothing a shell session needs on its way ever has the number of its control socket.
+    os.dup2(sys.stderr.fileno(), _spawn.CONTROL_FD, inheritable=False)
     try:
         mason = Mason(server, warden, world)
         # Its children share its memory for as long as neither side writes there, as collecting garbage would.

@@ -174,4 +174,7 @@ def main(mason: socket.socket, world: World, plan: _rooms.RoomPlan) -> NoReturn:
     _confine.close_from(3, keep=[fd for fd in (mason.fileno(), world.locks.ruleset) if fd is not None])
     os.environ.update(_SETTINGS, HOME="/home/agent", LANG="C.UTF-8", PATH="/usr/bin:/bin")
     os.chdir("/home/agent")
-    _Zygote(mason, world).serve()
+    with contextlib.suppress(ConnectionError):
+        _Zygote(mason, world).serve()
+    # The mason is gone.
+    os._exit(0)

@@ -355,3 +355,14 @@ async def test_giving_up_on_a_run_ends_it_with_what_it_started(instance: Instanc
         tasks.cancel_scope.cancel()
     left = "echo $kept; cat /proc/[0-9]*/cmdline | tr '\\0' ' ' | grep -c '[8]767'"
     assert (await bash(instance, left)).stdout == "1\n0\n"
+
+
+@pytest.mark.promise("instances:bash:output")
+async def test_every_one_of_many_shells_has_its_own_streams(runtime: ProcessRuntime) -> None:
+    """Whatever numbers their descriptors have on the way, none takes the place of another."""
+    instances = [await runtime.start() for _ in range(40)]
+    for instance in instances:
+        result = await bash(instance, "echo out; echo err >&2")
+        assert (result.outcome, result.stdout, result.stderr) == (Outcome.OK, "out\n", "err\n")
+    for instance in instances:
+        await instance.stop()
