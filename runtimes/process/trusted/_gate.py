@@ -22,6 +22,7 @@ sandbox's own, so it is treated as hostile throughout.
 import contextlib
 import os
 import resource
+import select
 import selectors
 import signal
 import socket
@@ -159,8 +160,6 @@ class Gate:
         os.close(listener)
 
     def _drop_if_dead(self, listener: int) -> None:
-        import select
-
         poll = select.poll()
         poll.register(listener, select.POLLIN)
         for _, events in poll.poll(0):

@@ -360,9 +360,16 @@ async def test_giving_up_on_a_run_ends_it_with_what_it_started(instance: Instanc
 @pytest.mark.promise("instances:bash:output")
 async def test_every_one_of_many_shells_has_its_own_streams(runtime: ProcessRuntime) -> None:
     """Whatever numbers their descriptors have on the way, none takes the place of another."""
-    instances = [await runtime.start() for _ in range(40)]
-    for instance in instances:
+    instances = [await runtime.start() for _ in range(24)]
+
+    async def talk(instance: Instance) -> None:
         result = await bash(instance, "echo out; echo err >&2")
         assert (result.outcome, result.stdout, result.stderr) == (Outcome.OK, "out\n", "err\n")
+
+    # Requests for interpreters wait their turn with their descriptors, and push the shells' numbers on.
+    async with anyio.create_task_group() as tasks:
+        for instance in instances:
+            tasks.start_soon(instance.run, "python", "1")
+            tasks.start_soon(talk, instance)
     for instance in instances:
         await instance.stop()
