@@ -9,7 +9,9 @@
     │   ├── InstanceGone            the instance has ended
     │   └── CannotFork              a live instance can't be copied as it is now
     ├── ActorError                  between actors, or a supervisor and its children (see `agentflow.actors._errors`)
-    └── ToolFailure                 a tool call that failed, with its closed ``kind``
+    ├── ToolFailure                 a tool call that failed, with its closed ``kind``
+    ├── ModelFailure                a model call that failed, with its closed ``kind``
+    └── RunStopped                  a run that ended early and can be resumed, with its closed ``cause``
 
 A failed tool call, model call or rollout is data with a typed reason on its node; these exceptions carry that
 reason to the edge where it becomes data.
@@ -24,7 +26,11 @@ __all__ = [
     "ErrorKind",
     "InstanceGone",
     "IsolationUnavailable",
+    "ModelFailure",
+    "ModelFailureKind",
+    "RunStopped",
     "RuntimeFailure",
+    "StopCause",
     "ToolFailure",
 ]
 
@@ -114,3 +120,66 @@ class ToolFailure(AgentFlowError):
         self.message = message
         self.data = data or {}
         """What there was of output when the call failed."""
+
+
+class ModelFailureKind(StrEnum):
+    """Why a model call failed. The set is closed."""
+
+    RATE_LIMITED = "rate_limited"
+    """The endpoint still asked for less after every attempt."""
+    UNAVAILABLE = "unavailable"
+    """No usable answer after every attempt: connection, server error."""
+    TIMEOUT = "timeout"
+    """The call's time was up."""
+    GARBAGE = "garbage"
+    """It answered, but not what the schema asks for."""
+    BAD_REQUEST = "bad_request"
+    """The endpoint refused the request as it is."""
+    TOO_LONG = "too_long"
+    """The prompt does not fit, or the answer was cut at its token limit."""
+    DENIED = "denied"
+    """The key is missing or not accepted, or there is no such model."""
+    REFUSED = "refused"
+    """The model would not answer."""
+
+
+class ModelFailure(AgentFlowError):
+    """A model call that failed for good.
+
+    :raises: by `Model.complete`, after all attempts.
+    """
+
+    def __init__(self, kind: ModelFailureKind, message: str, *, attempts: int = 1) -> None:
+        super().__init__(message)
+        self.kind = kind
+        self.message = message
+        self.attempts = attempts
+        """HTTP requests made for it."""
+
+
+class StopCause(StrEnum):
+    """Why a run ended before its work did. The set is closed."""
+
+    BUDGET = "budget"
+    """A budget of tokens, money or time is used up."""
+    MODEL = "model"
+    """The model can't be used: its endpoint is down, its key is refused."""
+    SANDBOX = "sandbox"
+    """No sandbox can be had any more."""
+    JOURNAL = "journal"
+    """The journal can't be written: the disk is full, the database is gone."""
+    INTERRUPTED = "interrupted"
+    """Somebody asked it to stop."""
+
+
+class RunStopped(AgentFlowError):
+    """A run ended cleanly before its work did. Everything that was finished is kept; the same command goes on.
+
+    :raises: by whatever finds that the run can't go on; nothing of what it was doing is journalled.
+    """
+
+    def __init__(self, cause: StopCause, message: str) -> None:
+        super().__init__(message)
+        self.cause = cause
+        self.message = message
+        """One line: what happened and how to go on."""

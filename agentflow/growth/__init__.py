@@ -1,0 +1,1 @@
+"""Growing trees: one frontier over all seeds."""

@@ -1,0 +1,78 @@
+"""Trees of trajectories: what is grown, what the roles ask and answer, and how both are named.
+
+Everything here is a frozen msgspec struct: small, immutable, serialisable, with no behaviour beyond reading itself.
+"""
+
+from agentflow.trajectory._canonical import canonical, canonical_text
+from agentflow.trajectory._ids import digest, node_id, trajectory_id, tree_id
+from agentflow.trajectory._node import (
+    Action,
+    Blob,
+    Failure,
+    Isolation,
+    Node,
+    Observation,
+    Seed,
+    Text,
+    Tree,
+    Usage,
+    Verdict,
+)
+from agentflow.trajectory._roles import (
+    Answer,
+    AnswerRequest,
+    Citation,
+    Draft,
+    DraftStep,
+    Example,
+    Judgement,
+    JudgementRequest,
+    Outcome,
+    Plan,
+    PlanRequest,
+    Proposal,
+    Rejection,
+    Reply,
+    RoleRequest,
+    Step,
+    ToolCard,
+    WriteRequest,
+)
+
+__all__ = [
+    "Action",
+    "Answer",
+    "AnswerRequest",
+    "Blob",
+    "Citation",
+    "Draft",
+    "DraftStep",
+    "Example",
+    "Failure",
+    "Isolation",
+    "Judgement",
+    "JudgementRequest",
+    "Node",
+    "Observation",
+    "Outcome",
+    "Plan",
+    "PlanRequest",
+    "Proposal",
+    "Rejection",
+    "Reply",
+    "RoleRequest",
+    "Seed",
+    "Step",
+    "Text",
+    "ToolCard",
+    "Tree",
+    "Usage",
+    "Verdict",
+    "WriteRequest",
+    "canonical",
+    "canonical_text",
+    "digest",
+    "node_id",
+    "trajectory_id",
+    "tree_id",
+]
