@@ -177,6 +177,10 @@ class Tree(Struct, frozen=True, kw_only=True, dict=True):
     """The root first."""
     stalled: dict[str, str] = field(default_factory=dict[str, str])
     """Nodes that should have grown and got fewer children than asked for: node id -> why."""
+    duplicates: int = 0
+    """Proposals that were refused because the tree had them, or nearly."""
+    usage: dict[str, Usage] = field(default_factory=dict[str, Usage])
+    """What growing it consumed, by role."""
 
     @cached_property
     def by_id(self) -> dict[str, Node]:

@@ -120,6 +120,8 @@ class Outcome(Struct, frozen=True):
     """Why the call failed, if it did."""
     trouble: str = ""
     """How what it ran ended badly, if it did: `exit code 2`, `ValueError: …`."""
+    lost: bool = False
+    """The state of the session went with it: the shell or interpreter ended, or was killed."""
 
 
 class JudgementRequest(Struct, frozen=True, kw_only=True):
