@@ -388,6 +388,11 @@ class Runtime(Protocol):
         """What it can do on this machine."""
         ...
 
+    @property
+    def alive(self) -> bool:
+        """It can make instances: false before it is entered, after it is left, and once what it stands on has died."""
+        ...
+
     async def start(self, spec: InstanceSpec | None = None) -> Instance:
         """A new instance.
 

@@ -1,1 +1,23 @@
-"""Growing trees: one frontier over all seeds."""
+"""Growing trees: the planner proposes, each branch acts in a fork of its parent's sandbox, the verifier says what it is worth.
+
+A tree grows level by level and any number of trees grow at once. Every effect is journalled before anything builds on
+it, so growing again goes on where it ended.
+"""
+
+from agentflow.growth._grower import Grower, Observer
+from agentflow.growth._places import Greenhouse
+from agentflow.growth._ports import Executor, Planner, Verifier
+from agentflow.growth._settings import GrowthSettings, Unforkable
+from agentflow.growth._together import together
+
+__all__ = [
+    "Executor",
+    "Greenhouse",
+    "Grower",
+    "GrowthSettings",
+    "Observer",
+    "Planner",
+    "Unforkable",
+    "Verifier",
+    "together",
+]

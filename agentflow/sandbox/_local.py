@@ -23,7 +23,7 @@ class LocalDoor(Door):
     ) -> None:
         super().__init__()
         self._settings = settings
-        self._runtime_in_use = runtime
+        self._own_runtime = runtime
         self._runtime_turn = anyio.Lock()
         self._shared: SharedRuntime | None = None
         self._table = ToolTable(
@@ -81,8 +81,11 @@ class LocalDoor(Door):
 
     async def _runtime(self) -> Runtime:
         async with self._runtime_turn:
-            if self._runtime_in_use is None:
-                shared = shared_runtime(self._settings.runtime)
-                self._runtime_in_use = await shared.borrow()
-                self._shared = shared
-            return self._runtime_in_use
+            if self._own_runtime is not None:
+                return self._own_runtime
+            if self._shared is not None:
+                return await self._shared.current()
+            shared = shared_runtime(self._settings.runtime)
+            runtime = await shared.borrow()
+            self._shared = shared
+            return runtime

@@ -37,20 +37,31 @@ class SharedRuntime:
     @property
     def running(self) -> bool:
         """It is started, and not stopped or dead."""
-        return self._hosted is not None and self._hosted.alive
+        return (
+            self._hosted is not None
+            and self._hosted.alive
+            and self._runtime is not None
+            and self._runtime.alive
+        )
 
     async def borrow(self) -> Runtime:
         """The runtime, started if it is not; to be given back."""
         self._users += 1
         try:
-            async with self._turn:
-                if self._runtime is None or not self.running:
-                    self._hosted = Hosted(self._make)
-                    self._runtime = await self._hosted.open()
-                return self._runtime
+            return await self.current()
         except BaseException:
             self._users -= 1
             raise
+
+    async def current(self) -> Runtime:
+        """The runtime, for one who has borrowed it: another one, if that one's processes have died."""
+        async with self._turn:
+            if self._runtime is None or not self.running:
+                if self._hosted is not None:
+                    await self._hosted.close()
+                self._hosted = Hosted(self._make)
+                self._runtime = await self._hosted.open()
+            return self._runtime
 
     async def give_back(self) -> None:
         """One user less; the last one stops it."""

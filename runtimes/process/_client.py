@@ -36,6 +36,11 @@ class Client:
         self.facts: dict[str, Any] = {}
         """What the mason said of this machine when it started."""
 
+    @property
+    def alive(self) -> bool:
+        """It can be asked."""
+        return self._closed is None
+
     async def start(self, preload: Sequence[str]) -> None:
         """Start the warden and wait until the mason is there.
 

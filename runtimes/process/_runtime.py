@@ -71,6 +71,11 @@ class ProcessRuntime:
             raise RuntimeFailure("the runtime is not started: use `async with`")
         return self._capabilities
 
+    @property
+    def alive(self) -> bool:
+        """Its processes run. False before it is entered, after it is left, and once they have died."""
+        return self._client.alive
+
     async def warmup(self) -> list[str]:
         """Have the template interpreter ready, and the pool filled; returns what the interpreter imported."""
         preloaded = list((await self._client.ask("warm")).fields["preloaded"])
