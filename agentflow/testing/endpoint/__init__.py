@@ -1,0 +1,11 @@
+"""A fake endpoint of language models: OpenAI's protocol over real HTTP, in a process of its own.
+
+`python -m agentflow.testing.endpoint --port 0 --delay-ms 50` prints its address as the first line and serves until it
+is ended. Its answers are a pure function of the request, in the role that the schema's name says; it can be slow, fail
+and lie as told, and it counts (`GET /stats`).
+"""
+
+from agentflow.testing.endpoint._faults import EndpointFault, FaultPlan
+from agentflow.testing.endpoint._spawn import fake_endpoint
+
+__all__ = ["EndpointFault", "FaultPlan", "fake_endpoint"]

@@ -1,0 +1,68 @@
+"""Serve the fake endpoint until told to end."""
+
+import argparse
+import asyncio
+import contextlib
+import gc
+import signal
+import sys
+from importlib import import_module
+from types import ModuleType
+
+from aiohttp import web
+
+from agentflow.testing.endpoint._faults import FaultPlan
+from agentflow.testing.endpoint._server import FakeEndpoint, Manner
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m agentflow.testing.endpoint", description=__doc__)
+    parser.add_argument("--port", type=int, default=0, help="0: any free one")
+    parser.add_argument("--delay-ms", type=float, default=0.0, help="how long an answer takes")
+    parser.add_argument("--jitter-ms", type=float, default=0.0, help="how much longer at most")
+    parser.add_argument("--faults", type=float, default=0.0, help="the share of calls that fail")
+    parser.add_argument("--fault-seed", type=int, default=1, help="another seed, other calls")
+    parser.add_argument("--down-after", type=int, help="after that many calls it answers no more")
+    parser.add_argument("--same", action="store_true", help="always propose the same")
+    parser.add_argument("--structured", choices=["json_schema", "json_object", "text"], default="json_schema")
+    return parser.parse_args()
+
+
+async def _serve(options: argparse.Namespace) -> None:
+    faults = FaultPlan(options.faults, options.fault_seed, options.down_after)
+    manner = Manner(
+        delay_ms=options.delay_ms,
+        jitter_ms=options.jitter_ms,
+        faults=faults,
+        same=options.same,
+        structured=options.structured,
+    )
+    over = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, over.set)
+    server = web.Server(FakeEndpoint(manner).handle, access_log=None)
+    listener = await loop.create_server(server, "127.0.0.1", options.port, backlog=4096)
+    sys.stdout.write(f"http://127.0.0.1:{listener.sockets[0].getsockname()[1]}/v1\n")
+    sys.stdout.flush()
+    await over.wait()
+    listener.close()
+    await server.shutdown(0)
+
+
+def _faster_loop() -> ModuleType | None:
+    with contextlib.suppress(ImportError):
+        return import_module("uvloop")
+    return None
+
+
+def main() -> None:
+    """Serve."""
+    options = _options()
+    gc.freeze()
+    faster = _faster_loop()
+    with asyncio.Runner(loop_factory=faster.new_event_loop if faster else None) as runner:
+        runner.run(_serve(options))
+
+
+main()

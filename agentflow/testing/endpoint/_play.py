@@ -1,0 +1,173 @@
+"""What the fake model answers: a pure function of the prompt, in the role that the schema's name says."""
+
+import re
+from collections.abc import Iterator
+from hashlib import blake2b
+from typing import Any, cast
+
+import msgspec
+
+from agentflow.testing.endpoint._prompt import Prompt
+
+__all__ = ["play"]
+
+_WORD = re.compile(r"[^\W\d_]{4,}")
+_IDENTIFIER = re.compile(r"^(?:\[\d+\] )?\S.* \(([\w./:-]+)\)$", re.MULTILINE)
+_SENTENCE = re.compile(r"[^.!?\n]{20,300}[.!?](?=\s|$)")
+_DISTINCT = re.compile(r"\b\d[\d,.]*\d\b|\b\d+\b|\b[A-Z]\w+(?: [A-Z]\w+)*")
+_REGION = 400
+
+
+def play(prompt: Prompt) -> str:
+    """The answer's text."""
+    match prompt.name:
+        case "plan":
+            answer: object = _plan(prompt)
+        case "judgement":
+            answer = {"verdict": "new", "reason": ""}
+        case "draft":
+            answer = _draft(prompt)
+        case "answer":
+            answer = {"answer": "unknown"}
+        case "":
+            return "unknown"
+        case _:
+            answer = _minimal(prompt.schema, _Dice(prompt.hash, ""))
+    return msgspec.json.encode(answer).decode()
+
+
+class _Dice:
+    """Numbers that follow from a start; and words picked by them."""
+
+    def __init__(self, start: int, text: str) -> None:
+        self._start = start
+        self._rolls = 0
+        self._text = text
+
+    def roll(self, sides: int) -> int:
+        """A number below `sides`."""
+        self._rolls += 1
+        seed = f"{self._start} {self._rolls}".encode()
+        return int.from_bytes(blake2b(seed, digest_size=6).digest(), "big") % sides
+
+    def words(self, count: int) -> list[str]:
+        """Words from all over the text."""
+        found: list[str] = []
+        for _ in range(count * 4):
+            begin = self.roll(max(1, len(self._text) - _REGION))
+            near = _WORD.findall(self._text, begin, begin + _REGION)[1:-1]
+            word = near[self.roll(len(near))] if near else f"word{self.roll(1000)}"
+            if word not in found:
+                found.append(word)
+            if len(found) == count:
+                break
+        return found
+
+
+def _plan(prompt: Prompt) -> dict[str, object]:
+    proposals = prompt.schema["properties"]["proposals"]
+    items = cast("dict[str, Any]", proposals["items"])
+    tools = [_tool(option) for option in items.get("anyOf", [items])]
+    text = prompt.newest()
+    known = _IDENTIFIER.findall(text)
+    first = prompt.hash % len(tools)
+    made: list[dict[str, object]] = []
+    for number in range(proposals["minItems"]):
+        tool, schema = tools[(first + number) % len(tools)]
+        dice = _Dice(prompt.hash + number, text)
+        arguments = _arguments(tool, schema, dice, known)
+        made.append({"intent": f"Look further, way {number + 1}.", "tool": tool, "arguments": arguments})
+    return {"proposals": made}
+
+
+def _tool(option: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    fields = option["properties"]
+    name = fields["tool"].get("const") or fields["tool"]["enum"][0]
+    return name, fields.get("arguments", {})
+
+
+def _arguments(tool: str, schema: dict[str, Any], dice: _Dice, known: list[str]) -> dict[str, object]:
+    match tool:
+        case "rag_search":
+            return {"query": " ".join(dice.words(3))}
+        case "rag_get" if known:
+            return {"id": known[dice.roll(len(known))]}
+        case "bash_run":
+            line = " ".join([*dice.words(4), str(dice.roll(10_000))])
+            return {"command": f"echo '{line}' >> notes.txt; wc -l < notes.txt; tail -n 3 notes.txt"}
+        case "code_run":
+            items = [*dice.words(4), dice.roll(10_000)]
+            begin = "try:\n    items\nexcept NameError:\n    items = []\n"
+            return {"code": f"{begin}items.append({items!r})\nprint(len(items), items[-3:])"}
+        case _:
+            return cast("dict[str, object]", _minimal(schema, dice))
+
+
+def _minimal(schema: dict[str, Any], dice: _Dice) -> object:
+    """The least that a schema allows."""
+    for key in ("const", "default"):
+        if key in schema:
+            return schema[key]
+    for key in ("enum", "anyOf", "oneOf"):
+        if key in schema:
+            option = schema[key][dice.roll(len(schema[key]))]
+            return option if key == "enum" else _minimal(option, dice)
+    match schema.get("type"):
+        case "string":
+            return " ".join(dice.words(2))
+        case "integer" | "number":
+            return schema.get("minimum", 0) + dice.roll(10)
+        case "boolean":
+            return True
+        case "null":
+            return None
+        case "array":
+            return [_minimal(schema.get("items", {}), dice) for _ in range(schema.get("minItems", 0))]
+        case _:
+            fields = schema.get("properties", {})
+            return {name: _minimal(fields[name], dice) for name in schema.get("required", ())}
+
+
+def _draft(prompt: Prompt) -> dict[str, object]:
+    """A question over the last three observations, with a quote from each; nothing if there are none."""
+    dice = _Dice(prompt.hash, "")
+    quotes = list(_quotes(prompt.observations()[-3:], dice))
+    if not quotes:
+        return {"question": "", "answer": "", "steps": []}
+    last = quotes[-1][1]
+    clues = [" ".join(quote.split()[:10]).rstrip(".!?,;:") for _, quote in quotes[:-1]]
+    asked = " and that ".join(dict.fromkeys(clues)) or "something is written"
+    answer = _answer(last, asked, dice)
+    kind = "number" if answer[:1].isdigit() else "name"
+    question = f"Given that {asked}, which {kind} completes the account?"
+    steps = [
+        {"step": f"It is known that {quote}", "citations": [{"observation": number, "quote": quote}]}
+        for number, quote in quotes
+    ]
+    closing = {
+        "step": f"So the {kind} that completes it is {answer}.",
+        "citations": [{"observation": quotes[-1][0], "quote": last}],
+    }
+    return {"question": question, "answer": answer, "steps": [*steps, closing]}
+
+
+def _quotes(observations: list[tuple[int, str]], dice: _Dice) -> Iterator[tuple[int, str]]:
+    """A sentence of each; of fewer than two, more of each."""
+    each = 1 if len(observations) > 1 else 2
+    for number, text in observations:
+        sentences = [sentence.strip() for sentence in _SENTENCE.findall(text)]
+        sentences = sentences or [line for line in text.splitlines() if line.strip()]
+        begin = dice.roll(len(sentences)) if sentences else 0
+        for step in range(min(each, len(sentences))):
+            yield number, sentences[(begin + step) % len(sentences)]
+
+
+def _answer(quote: str, asked: str, dice: _Dice) -> str:
+    """A name or number of the quote that the question does not say."""
+    said = asked.casefold()
+    found = [phrase for phrase in _DISTINCT.findall(quote) if phrase.casefold() not in said]
+    inner = [phrase for phrase in found if not quote.startswith(phrase)] or found
+    if inner:
+        return inner[dice.roll(len(inner))]
+    words = sorted(_WORD.findall(quote), key=len)
+    return words[-1] if words else quote

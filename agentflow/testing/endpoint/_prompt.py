@@ -1,0 +1,87 @@
+"""What the fake model reads of a request."""
+
+import re
+from hashlib import blake2b
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+__all__ = ["Prompt", "read_prompt"]
+
+_WRITTEN_SCHEMA = re.compile(r"^JSON schema of `([a-z_]+)`: (\{.*\})$", re.MULTILINE)
+_OBSERVATION = re.compile(r'<observation number="(\d+)">\n(.*?)\n?</observation>', re.DOTALL)
+
+
+class _Part(Struct):
+    text: str = ""
+
+
+class _Message(Struct):
+    role: str = "user"
+    content: str | list[_Part] | None = None
+
+    @property
+    def text(self) -> str:
+        if isinstance(self.content, list):
+            return "\n".join(part.text for part in self.content)
+        return self.content or ""
+
+
+class _Schema(Struct):
+    name: str = ""
+    schema: dict[str, Any] = {}
+
+
+class _Format(Struct):
+    type: str = "text"
+    json_schema: _Schema | None = None
+
+
+class _Body(Struct):
+    model: str = ""
+    messages: list[_Message] = []
+    response_format: _Format | None = None
+
+
+_DECODER = msgspec.json.Decoder(_Body)
+
+
+class Prompt:
+    """One request, read."""
+
+    def __init__(self, body: _Body) -> None:
+        self.model = body.model
+        self.form = body.response_format.type if body.response_format else "text"
+        spoken = [message.text for message in body.messages if message.role != "system"]
+        self.text = "\n".join(spoken)
+        asked = body.response_format.json_schema if body.response_format else None
+        written = None if asked else _WRITTEN_SCHEMA.search(spoken[-1] if spoken else "")
+        if asked is not None:
+            self.name, self.schema = asked.name, asked.schema
+        elif written is not None:
+            self.name, self.schema = written[1], msgspec.json.decode(written[2], type=dict[str, Any])
+        else:
+            self.name, self.schema = "", {}
+        self.words = sum(len(message.text) for message in body.messages) // 4
+        self.hash = int.from_bytes(blake2b(self.text.encode(), digest_size=8).digest(), "big")
+
+    def observations(self) -> list[tuple[int, str]]:
+        """The numbered observations of the prompt."""
+        return [(int(number), text) for number, text in _OBSERVATION.findall(self.text)]
+
+    def newest(self) -> str:
+        """The observation that came last; without one, all that was said."""
+        start = self.text.rfind("<observation")
+        if start < 0:
+            return self.text
+        end = self.text.find("</observation>", start)
+        return self.text[self.text.find(">", start) + 1 : end if end > 0 else None]
+
+
+def read_prompt(body: bytes) -> Prompt:
+    """Read a request's body.
+
+    :raises msgspec.MsgspecError: if it is no request.
+    """
+    return Prompt(_DECODER.decode(body))

@@ -1,0 +1,194 @@
+"""The fake endpoint: OpenAI's protocol over real HTTP."""
+
+import asyncio
+from hashlib import blake2b
+from typing import Any
+
+import msgspec
+from aiohttp import web
+from msgspec import Struct
+
+from agentflow.testing.endpoint._embed import embed
+from agentflow.testing.endpoint._faults import EndpointFault, FaultPlan
+from agentflow.testing.endpoint._play import play
+from agentflow.testing.endpoint._prompt import read_prompt
+
+__all__ = ["FakeEndpoint", "Manner"]
+
+_JSON = {"Content-Type": "application/json"}
+_STRENGTH = ("text", "json_object", "json_schema")
+
+
+class Manner(Struct, frozen=True, kw_only=True):
+    """How the endpoint behaves."""
+
+    delay_ms: float = 0.0
+    """How long an answer takes."""
+    jitter_ms: float = 0.0
+    """How much longer it takes at most; how much follows from the call's number."""
+    faults: FaultPlan = FaultPlan()
+    """Which calls fail."""
+    same: bool = False
+    """Every plan is the first one."""
+    structured: str = "json_schema"
+    """The strongest form of `response_format` that it takes: `json_schema`, `json_object`, `text`."""
+
+
+class _Said(Struct):
+    role: str
+    content: str
+    refusal: None = None
+
+
+class _Choice(Struct):
+    index: int
+    message: _Said
+    finish_reason: str
+    logprobs: None = None
+
+
+class _Completion(Struct):
+    id: str
+    object: str
+    created: int
+    model: str
+    choices: list[_Choice]
+    usage: dict[str, int]
+
+
+class _Texts(Struct):
+    input: str | list[str]
+    encoding_format: str = "float"
+
+
+class FakeEndpoint:
+    """Answers, and counts."""
+
+    def __init__(self, manner: Manner) -> None:
+        self._manner = manner
+        self._encoder = msgspec.json.Encoder()
+        self._calls = self._in_flight = self._most = self._faults = self._repeated = 0
+        self._answered: set[bytes] = set()
+        self._seen: set[bytes] = set()
+        self._plan = ""
+
+    async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
+        """Answer one request of whatever kind."""
+        match request.path:
+            case "/v1/chat/completions":
+                return await self._count(request)
+            case "/v1/embeddings":
+                return self._embed(await request.content.read())
+            case "/v1/models":
+                return self._reply({"object": "list", "data": [{"id": "fake", "object": "model"}]})
+            case "/stats":
+                return self._reply(self.statistics())
+            case _:
+                return self._refuse(404, f"no such path: {request.path}", "not_found")
+
+    def statistics(self) -> dict[str, int]:
+        """What happened so far."""
+        return {
+            "calls": self._calls,
+            "faults": self._faults,
+            "in_flight": self._in_flight,
+            "max_concurrent": self._most,
+            "distinct_bodies": len(self._seen),
+            "repeated_bodies": self._repeated,
+        }
+
+    async def _count(self, request: web.BaseRequest) -> web.StreamResponse:
+        self._calls += 1
+        self._in_flight += 1
+        self._most = max(self._most, self._in_flight)
+        try:
+            return await self._chat(request, self._calls)
+        finally:
+            self._in_flight -= 1
+
+    async def _chat(self, request: web.BaseRequest, call: int) -> web.StreamResponse:
+        body = await request.content.read()
+        name = blake2b(body, digest_size=16).digest()
+        self._seen.add(name)
+        # Asked for again although it was answered well: somebody paid twice.
+        self._repeated += name in self._answered
+        fault = self._manner.faults.of(call)
+        delay = self._manner.delay_ms + self._manner.jitter_ms * (
+            blake2b(name, digest_size=1).digest()[0] / 255
+        )
+        if delay:
+            await asyncio.sleep(delay / 1000)
+        if fault is not None:
+            self._faults += 1
+            return self._fail(fault, request)
+        try:
+            answer = self._answer(body)
+        except (msgspec.MsgspecError, LookupError, TypeError) as error:
+            return self._refuse(400, f"not a request: {error}", "invalid_request")
+        if isinstance(answer, bytes):
+            self._answered.add(name)
+            return web.Response(body=answer, headers=_JSON)
+        return answer
+
+    def _answer(self, body: bytes) -> bytes | web.Response:
+        prompt = read_prompt(body)
+        if _STRENGTH.index(prompt.form) > _STRENGTH.index(self._manner.structured):
+            return self._refuse(400, f"response_format.type {prompt.form} is not supported", "invalid_value")
+        text = play(prompt)
+        if self._manner.same and prompt.name == "plan":
+            text = self._plan = self._plan or text
+        return self._complete(text, prompt.model, prompt.words)
+
+    def _complete(self, text: str, model: str, words: int) -> bytes:
+        written = len(text) // 4 + 1
+        usage = {"prompt_tokens": words, "completion_tokens": written, "total_tokens": words + written}
+        choice = _Choice(0, _Said("assistant", text), "stop")
+        name = blake2b(text.encode(), digest_size=6).hexdigest()
+        return self._encoder.encode(
+            _Completion(f"chatcmpl-{name}", "chat.completion", 0, model, [choice], usage)
+        )
+
+    def _fail(self, fault: EndpointFault, request: web.BaseRequest) -> web.StreamResponse:
+        match fault:
+            case EndpointFault.BUSY:
+                return self._refuse(429, "slow down", "rate_limit_exceeded")
+            case EndpointFault.BUSY_UNTIL:
+                soon = {"Retry-After": "1", "Retry-After-Ms": "20"}
+                return self._refuse(429, "slow down", "rate_limit_exceeded", soon)
+            case EndpointFault.BROKEN:
+                return self._refuse(500, "something broke", "server_error")
+            case EndpointFault.SILENT:
+                if request.transport is not None:
+                    request.transport.close()
+                return web.Response()
+            case EndpointFault.GARBAGE:
+                text = 'Certainly! {"proposals": ['
+            case EndpointFault.SHAPE:
+                text = '{"surprise": true}'
+        return web.Response(body=self._complete(text, "fake", 1), headers=_JSON)
+
+    def _refuse(
+        self, status: int, message: str, code: str, headers: dict[str, str] | None = None
+    ) -> web.Response:
+        body = {"error": {"message": message, "type": code, "param": None, "code": code}}
+        return web.Response(
+            status=status, body=self._encoder.encode(body), headers={**_JSON, **(headers or {})}
+        )
+
+    def _reply(self, body: dict[str, Any]) -> web.Response:
+        return web.Response(body=self._encoder.encode(body), headers=_JSON)
+
+    def _embed(self, body: bytes) -> web.Response:
+        try:
+            asked = msgspec.json.decode(body, type=_Texts)
+        except msgspec.MsgspecError as error:
+            return self._refuse(400, f"not a request: {error}", "invalid_request")
+        texts = [asked.input] if isinstance(asked.input, str) else asked.input
+        vectors = [embed(text, as_base64=asked.encoding_format == "base64") for text in texts]
+        data = [
+            {"object": "embedding", "index": index, "embedding": vector}
+            for index, vector in enumerate(vectors)
+        ]
+        read = sum(map(len, texts)) // 4
+        usage = {"prompt_tokens": read, "total_tokens": read}
+        return self._reply({"object": "list", "model": "fake", "data": data, "usage": usage})

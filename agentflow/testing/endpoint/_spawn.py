@@ -1,0 +1,62 @@
+"""A fake endpoint in a process of its own, for as long as a block lasts."""
+
+import os
+import sys
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import anyio
+from anyio.streams.text import TextReceiveStream
+
+__all__ = ["fake_endpoint"]
+
+_ROOT = str(Path(__file__).resolve().parents[3])
+
+
+@asynccontextmanager
+async def fake_endpoint(
+    *,
+    delay_ms: float = 0.0,
+    jitter_ms: float = 0.0,
+    faults: float = 0.0,
+    fault_seed: int = 1,
+    down_after: int | None = None,
+    same: bool = False,
+    structured: str = "json_schema",
+    port: int = 0,
+) -> AsyncGenerator[str]:
+    """Start one; gives its address, `http://127.0.0.1:PORT/v1`, when it serves.
+
+    :param delay_ms: how long an answer takes; up to `jitter_ms` more.
+    :param faults: the share of calls that fail, which ones by `fault_seed`.
+    :param down_after: after that many calls it answers no more.
+    :param same: the planner always proposes the same, whatever it is asked.
+    :param structured: the strongest form of `response_format` that it takes.
+    :param port: 0: any free one.
+    """
+    words = [f"--port={port}", f"--delay-ms={delay_ms}", f"--jitter-ms={jitter_ms}", f"--faults={faults}"]
+    words += [f"--fault-seed={fault_seed}", f"--structured={structured}"]
+    words += [f"--down-after={down_after}"] if down_after is not None else []
+    words += ["--same"] if same else []
+    command = [sys.executable, "-m", "agentflow.testing.endpoint", *words]
+    paths = os.pathsep.join([_ROOT, os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
+    environment = {**os.environ, "PYTHONPATH": paths}
+    async with await anyio.open_process(command, env=environment, stderr=None) as process:
+        try:
+            yield await _first_line(process)
+        finally:
+            if process.returncode is None:
+                process.terminate()
+                with anyio.CancelScope(shield=True):
+                    await process.wait()
+
+
+async def _first_line(process: anyio.abc.Process) -> str:
+    assert process.stdout is not None
+    line = ""
+    async for piece in TextReceiveStream(process.stdout):
+        line += piece
+        if "\n" in line:
+            return line.partition("\n")[0]
+    raise RuntimeError("the fake endpoint ended before it served")
