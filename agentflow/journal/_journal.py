@@ -1,0 +1,105 @@
+"""Opening the journal, and a run in it."""
+
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import asynccontextmanager
+from itertools import count
+
+from sqlalchemy import select
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from agentflow.actors import SYSTEM_CLOCK, ChildSpec, Clock, Supervisor
+from agentflow.errors import ConfigurationError
+from agentflow.journal._database import Database, backend_for
+from agentflow.journal._migrations import migrate
+from agentflow.journal._owners import this_process
+from agentflow.journal._run import Run
+from agentflow.journal._schema import runs
+from agentflow.journal._settings import check_same, encode
+from agentflow.journal._upsert import put_new
+from agentflow.journal._writer import Inbox, Writer
+from agentflow.trajectory import digest
+
+__all__ = ["Journal", "open_journal"]
+
+_users = count(1)
+
+
+@asynccontextmanager
+async def open_journal(
+    url: str,
+    *,
+    patience: float = 60.0,
+    hosted: bool = True,
+    now: Callable[[], float] | None = None,
+    clock: Clock = SYSTEM_CLOCK,
+) -> AsyncGenerator["Journal"]:
+    """Open the journal, making its tables where they are missing.
+
+    :param url: `sqlite:///FILE` or `postgresql://…`.
+    :param patience: for how many seconds a database that does not answer is tried again.
+    :param hosted: whether the writer runs in here; else put `writer_spec()` into a supervisor before anything else.
+    :param now: the time of leases; by default the database's.
+    :param clock: the time of retries.
+    :raises ConfigurationError: if the address can't be used, or the tables are of a newer version.
+    :raises RunStopped: if the database can't be used, or does not answer for too long.
+    """
+    database, inbox = Database(backend_for(url), patience, clock), Inbox()
+    journal = Journal(database, inbox, now)
+    try:
+        await migrate(database)
+        if hosted:
+            async with Supervisor([journal.writer_spec()], intensity=3, name="journal", clock=clock):
+                yield journal
+        else:
+            yield journal
+    finally:
+        inbox.abandon()
+        await database.close()
+
+
+class Journal:
+    """The durable record of runs."""
+
+    def __init__(self, database: Database, inbox: Inbox, now: Callable[[], float] | None) -> None:
+        self._database = database
+        self._inbox = inbox
+        self._now = now
+
+    def writer_spec(self) -> ChildSpec:
+        """The writer as a supervised child. One that crashed loses nothing: the next one begins where it was."""
+        return ChildSpec(id="journal-writer", start=lambda: Writer(self._database, self._inbox), shutdown=10)
+
+    async def open_run(
+        self, name: str, settings: Mapping[str, object], *, lease_seconds: float = 30.0
+    ) -> Run:
+        """The run of that name; the first time it is made.
+
+        :param settings: what decides its content, without secrets.
+        :param lease_seconds: for how long a seed is held without being renewed.
+        :raises ConfigurationError: if it was made with other settings; the line names each difference.
+        :raises RunStopped: if the journal can't be written.
+        """
+        if not name or not name.isprintable():
+            raise ConfigurationError(f"run_name: {name!r} can't be used; write one line of visible signs")
+        if lease_seconds <= 0:
+            raise ConfigurationError(f"lease_seconds: {lease_seconds:g} is too short; write more than 0")
+        wanted = encode(settings)
+
+        async def open_or_make(connection: AsyncConnection) -> tuple[int, bytes]:
+            await connection.execute(
+                put_new(connection, runs, {"name": name, "settings": wanted}, unique="name")
+            )
+            found = await connection.execute(select(runs.c.id, runs.c.settings).where(runs.c.name == name))
+            return found.one()
+
+        number, kept = await self._inbox.change(open_or_make)
+        check_same(name, kept, wanted)
+        return Run(
+            self._database,
+            self._inbox,
+            number=number,
+            key=digest(settings, 16),
+            lease_seconds=lease_seconds,
+            user=f"{this_process()}#{next(_users)}",
+            now=self._now,
+        )

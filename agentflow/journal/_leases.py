@@ -1,0 +1,94 @@
+"""Who works on which seed: each has one owner at a time, for as long as its lease is renewed."""
+
+from typing import NamedTuple
+
+from sqlalchemy import ColumnElement, and_, func, or_, select, update
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from agentflow.journal._owners import has_died
+from agentflow.journal._schema import seeds
+
+__all__ = ["Claimed", "Counts", "claim", "count", "release", "renew"]
+
+
+class Counts(NamedTuple):
+    """How many seeds of a run are in which state."""
+
+    waiting: int
+    """Nobody works on them."""
+    leased: int
+    """Somebody does, or did until lately."""
+    done: int
+    """They are finished."""
+
+
+class Claimed(NamedTuple):
+    """A seed that was claimed."""
+
+    body: bytes
+    """The seed."""
+    claims: int
+    """How often it was claimed by now."""
+
+
+async def claim(
+    connection: AsyncConnection, run: int, owner: str, limit: int, now: float, seconds: float
+) -> list[Claimed]:
+    """Take free seeds, the lowest index first; those are free that nobody holds, or somebody who is gone."""
+    holders = await connection.scalars(
+        select(seeds.c.owner).where(seeds.c.run == run, seeds.c.owner.is_not(None)).distinct()
+    )
+    dead = [holder for holder in holders if holder is not None and has_died(holder)]
+    free = await connection.scalars(
+        select(seeds.c.number)
+        .where(
+            _open(run),
+            or_(seeds.c.owner.is_(None), seeds.c.until <= now, seeds.c.owner.in_(dead)),
+        )
+        .order_by(seeds.c.number)
+        .limit(limit)
+        .with_for_update(skip_locked=True)
+    )
+    taken = await connection.execute(
+        update(seeds)
+        .where(seeds.c.run == run, seeds.c.number.in_(free.all()))
+        .values(owner=owner, until=now + seconds, claims=seeds.c.claims + 1)
+        .returning(seeds.c.number, seeds.c.body, seeds.c.claims)
+    )
+    return [Claimed(body, claims) for _, body, claims in sorted(taken)]
+
+
+async def renew(connection: AsyncConnection, run: int, owner: str, now: float, seconds: float) -> None:
+    """Extend all leases of an owner."""
+    await connection.execute(
+        update(seeds).where(_open(run), seeds.c.owner == owner).values(until=now + seconds)
+    )
+
+
+async def release(connection: AsyncConnection, run: int, owner: str) -> None:
+    """Give back what an owner has not finished."""
+    await connection.execute(
+        update(seeds).where(_open(run), seeds.c.owner == owner).values(owner=None, until=None)
+    )
+
+
+async def count(connection: AsyncConnection, run: int) -> Counts:
+    """How many seeds are in which state."""
+    rows = await connection.execute(
+        select(seeds.c.done, seeds.c.owner.is_not(None), func.count())
+        .where(seeds.c.run == run)
+        .group_by(seeds.c.done, seeds.c.owner.is_not(None))
+    )
+    waiting = leased = done = 0
+    for finished, owned, number in rows:
+        if finished:
+            done += number
+        elif owned:
+            leased += number
+        else:
+            waiting += number
+    return Counts(waiting, leased, done)
+
+
+def _open(run: int) -> ColumnElement[bool]:
+    return and_(seeds.c.run == run, seeds.c.done.is_(False))

@@ -1,0 +1,89 @@
+"""How the journal's tables came to be, step by step."""
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeAlias
+
+from sqlalchemy import select, text, update
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from agentflow.errors import ConfigurationError
+from agentflow.journal._database import Database
+from agentflow.journal._schema import schema
+
+__all__ = ["MIGRATIONS", "Migration", "migrate"]
+
+Migration: TypeAlias = Callable[[AsyncConnection], Awaitable[None]]
+"""One step. It spells out its own statements, so that it does the same for ever."""
+
+
+_FIRST_TABLES = """
+    CREATE TABLE agentflow_runs (
+        id {number} PRIMARY KEY, name TEXT NOT NULL UNIQUE, settings {blob} NOT NULL
+    );
+    CREATE TABLE agentflow_seeds (
+        run INTEGER NOT NULL, number INTEGER NOT NULL, name TEXT NOT NULL,
+        origin TEXT NOT NULL, place INTEGER NOT NULL, body {blob} NOT NULL, done BOOLEAN NOT NULL,
+        owner TEXT, until DOUBLE PRECISION, claims INTEGER NOT NULL,
+        PRIMARY KEY (run, number), UNIQUE (run, origin, place), UNIQUE (run, name)
+    );
+    CREATE TABLE agentflow_entries (
+        run INTEGER NOT NULL, seed INTEGER NOT NULL, key TEXT NOT NULL,
+        ordinal INTEGER NOT NULL, body {blob} NOT NULL, PRIMARY KEY (run, seed, key)
+    );
+    CREATE TABLE agentflow_harvests (
+        run INTEGER NOT NULL, seed INTEGER NOT NULL, body {blob} NOT NULL, PRIMARY KEY (run, seed)
+    );
+    CREATE TABLE agentflow_blobs (
+        run INTEGER NOT NULL, hash TEXT NOT NULL, data {blob} NOT NULL, PRIMARY KEY (run, hash)
+    );
+    CREATE TABLE agentflow_usage (
+        run INTEGER NOT NULL, owner TEXT NOT NULL, role TEXT NOT NULL, body {blob} NOT NULL,
+        PRIMARY KEY (run, owner, role)
+    );
+    CREATE INDEX agentflow_open ON agentflow_seeds (run, done, number);
+    CREATE INDEX agentflow_leased ON agentflow_seeds (run, owner)
+"""
+
+
+async def _first_tables(connection: AsyncConnection) -> None:
+    """Runs, seeds, entries, harvests, blobs and usage.
+
+    By the indices claiming reads past neither the finished seeds nor, looking for leases, the waiting ones.
+    """
+    sqlite = connection.dialect.name == "sqlite"
+    number, blob = ("INTEGER", "BLOB") if sqlite else ("SERIAL", "BYTEA")
+    for statement in _FIRST_TABLES.format(number=number, blob=blob).split(";"):
+        await connection.execute(text(statement))
+
+
+MIGRATIONS: tuple[Migration, ...] = (_first_tables,)
+"""All steps, in order. A step is never changed once it was released."""
+
+
+async def migrate(database: Database, steps: Sequence[Migration] = MIGRATIONS) -> None:
+    """Bring the tables up to date: each step in a transaction of its own, done by one process only.
+
+    :raises ConfigurationError: if the tables are newer than this program.
+    """
+    while await database.write(lambda connection: _one_step(database, connection, steps)):
+        pass
+
+
+async def _one_step(database: Database, connection: AsyncConnection, steps: Sequence[Migration]) -> bool:
+    """Do the next step; whether there was one."""
+    await database.backend.lock_schema(connection)
+    await connection.execute(text("CREATE TABLE IF NOT EXISTS agentflow_schema (version INTEGER NOT NULL)"))
+    version = await connection.scalar(select(schema.c.version))
+    if version is None:
+        version = 0
+        await connection.execute(schema.insert().values(version=version))
+    if version > len(steps):
+        raise ConfigurationError(
+            f"journal {database.backend.shown}: its tables are of version {version}, this program knows "
+            f"{len(steps)}; use a newer AgentFlow, or another journal"
+        )
+    if version == len(steps):
+        return False
+    await steps[version](connection)
+    await connection.execute(update(schema).values(version=version + 1))
+    return True

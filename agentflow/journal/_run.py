@@ -1,0 +1,232 @@
+"""One run in the journal: its seeds, their pages and harvests, its blobs and what it consumed."""
+
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from hashlib import sha256
+
+import msgspec
+from sqlalchemy import select, update
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from agentflow.journal import _leases
+from agentflow.journal._backend import EntryRow
+from agentflow.journal._database import Database
+from agentflow.journal._leases import Counts
+from agentflow.journal._page import Page
+from agentflow.journal._schema import blobs, entries, harvests, seeds, usage
+from agentflow.journal._seeds import NewSeed, add_seeds
+from agentflow.journal._upsert import put
+from agentflow.journal._writer import Inbox, SeedTaken
+from agentflow.trajectory import Blob, Seed, Usage
+
+__all__ = ["Run"]
+
+_CHUNK = 16
+
+
+class Run:
+    """What is known of one run. Every method that writes returns once it is on disk.
+
+    :raises RunStopped: from every method, if the journal can't be read or written.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        inbox: Inbox,
+        *,
+        number: int,
+        key: str,
+        lease_seconds: float,
+        user: str,
+        now: Callable[[], float] | None,
+    ) -> None:
+        self.key = key
+        """A digest of the settings that decide the content; ids of trees follow from it."""
+        self._database = database
+        self._inbox = inbox
+        self._number = number
+        self._lease_seconds = lease_seconds
+        self._user = user
+        self._now = now
+        self._claims: dict[int, int] = {}
+        self._used_before: Mapping[str, Usage] = {}
+
+    async def add_seeds(self, seeds: Sequence[NewSeed], origin: str = "start") -> list[Seed]:
+        """Add a list of seeds. The same list again adds nothing, a longer one its tail.
+
+        :raises ConfigurationError: if the list of that origin began otherwise before, or an id can't be used.
+        """
+        return await self._inbox.change(lambda connection: add_seeds(connection, self._number, seeds, origin))
+
+    async def claim(self, owner: str, count: int) -> list[Seed]:
+        """Take up to so many free seeds, the lowest index first, for as long as the lease is renewed.
+
+        Free is what nobody holds, whose lease has run out, or whose owner was a process of this machine
+        (see `this_process`) and has ended.
+        """
+
+        async def take(connection: AsyncConnection) -> list[_leases.Claimed]:
+            now = await self._time(connection)
+            return await _leases.claim(connection, self._number, owner, count, now, self._lease_seconds)
+
+        claimed = await self._inbox.change(take)
+        found = [msgspec.json.decode(body, type=Seed) for body, _ in claimed]
+        self._claims |= {seed.index: claims for seed, (_, claims) in zip(found, claimed, strict=True)}
+        return found
+
+    async def renew(self, owner: str) -> None:
+        """Extend all leases of this owner."""
+
+        async def extend(connection: AsyncConnection) -> None:
+            now = await self._time(connection)
+            await _leases.renew(connection, self._number, owner, now, self._lease_seconds)
+
+        await self._inbox.change(extend)
+
+    async def release(self, owner: str) -> None:
+        """Give back at once what this owner has not finished."""
+        await self._inbox.change(lambda connection: _leases.release(connection, self._number, owner))
+
+    async def open_page(self, seed: Seed) -> Page:
+        """The seed's page, with what stands on it. It can be written until somebody else claims the seed."""
+        held = self._claims.get(seed.index)
+
+        async def load(connection: AsyncConnection) -> tuple[int, Sequence[tuple[str, int, bytes]]]:
+            # First how often it was claimed: whoever claims it from here on shuts this page.
+            claims = held if held is not None else await self._claims_of(connection, seed)
+            rows = await connection.execute(
+                select(entries.c.key, entries.c.ordinal, entries.c.body)
+                .where(entries.c.run == self._number, entries.c.seed == seed.index)
+                .order_by(entries.c.ordinal, entries.c.key)
+            )
+            return claims, rows.all()
+
+        claims, rows = await self._database.read(load)
+        written = rows[-1][1] if rows else 0
+
+        async def write(key: str, body: bytes) -> None:
+            nonlocal written
+            written += 1
+            await self._inbox.write(EntryRow(self._number, seed.index, key, written, body, claims))
+
+        return Page({key: body for key, _, body in rows}, write)
+
+    async def finish(self, seed: Seed, harvest: bytes) -> None:
+        """The seed is done and this is what it gave. From here on it outlives a loss of power.
+
+        :raises SeedTaken: if somebody else claimed it meanwhile.
+        """
+
+        async def end(connection: AsyncConnection) -> None:
+            held = self._claims.get(seed.index)
+            claims = held if held is not None else await self._claims_of(connection, seed)
+            ended = await connection.execute(
+                update(seeds)
+                .where(seeds.c.run == self._number, seeds.c.number == seed.index, seeds.c.claims == claims)
+                .values(done=True, owner=None, until=None)
+            )
+            if not ended.rowcount:
+                raise SeedTaken(seed.index)
+            row = {"run": self._number, "seed": seed.index, "body": harvest}
+            await connection.execute(put(connection, harvests, row))
+
+        await self._inbox.change(end, durable=True)
+        self._claims.pop(seed.index, None)
+
+    async def harvests(self) -> AsyncIterator[tuple[Seed, bytes]]:
+        """The finished seeds with what they gave, by their index; few are in memory at a time."""
+        last = -1
+        while True:
+            chunk = await self._database.read(lambda connection, last=last: self._harvests(connection, last))
+            for body, harvest in chunk:
+                seed = msgspec.json.decode(body, type=Seed)
+                last = seed.index
+                yield seed, harvest
+            if len(chunk) < _CHUNK:
+                return
+
+    async def counts(self) -> Counts:
+        """How many seeds are in which state."""
+        return await self._database.read(lambda connection: _leases.count(connection, self._number))
+
+    async def load_usage(self) -> dict[str, Usage]:
+        """What the run consumed by now, by role, in all processes."""
+
+        async def load(connection: AsyncConnection) -> dict[str, Usage]:
+            found: dict[str, Usage] = {}
+            rows = await connection.execute(
+                select(usage.c.role, usage.c.body).where(usage.c.run == self._number).order_by(usage.c.role)
+            )
+            for role, body in rows:
+                found[role] = found.get(role, Usage()) + msgspec.json.decode(body, type=Usage)
+            return found
+
+        found = await self._database.read(load)
+        if not self._used_before:
+            self._used_before = found
+        return found
+
+    async def save_usage(self, by_role: Mapping[str, Usage]) -> None:
+        """Keep what was consumed by now: what the first `load_usage` gave, and what this process added to it."""
+
+        async def save(connection: AsyncConnection) -> None:
+            for role, total in by_role.items():
+                own = msgspec.json.encode(_less(total, self._used_before.get(role, Usage())))
+                row = {"run": self._number, "owner": self._user, "role": role, "body": own}
+                await connection.execute(put(connection, usage, row))
+
+        await self._inbox.change(save)
+
+    async def put_blob(self, data: bytes, mime: str) -> Blob:
+        """Keep bytes; the same bytes are kept once."""
+        hash = sha256(data).hexdigest()
+
+        async def keep(connection: AsyncConnection) -> None:
+            known = select(blobs.c.hash).where(blobs.c.run == self._number, blobs.c.hash == hash)
+            if await connection.scalar(known) is None:
+                await connection.execute(
+                    put(connection, blobs, {"run": self._number, "hash": hash, "data": data})
+                )
+
+        await self._inbox.change(keep)
+        return Blob(hash=hash, mime=mime)
+
+    async def blob(self, hash: str) -> bytes:
+        """The bytes with that SHA-256.
+
+        :raises KeyError: if the run has none.
+        """
+        wanted = select(blobs.c.data).where(blobs.c.run == self._number, blobs.c.hash == hash)
+        data = await self._database.read(lambda connection: connection.scalar(wanted))
+        if data is None:
+            raise KeyError(hash)
+        return data
+
+    async def _time(self, connection: AsyncConnection) -> float:
+        return await self._database.backend.now(connection) if self._now is None else self._now()
+
+    async def _claims_of(self, connection: AsyncConnection, seed: Seed) -> int:
+        found = await connection.scalar(
+            select(seeds.c.claims).where(seeds.c.run == self._number, seeds.c.number == seed.index)
+        )
+        if found is None:
+            raise KeyError(seed.id)
+        return found
+
+    async def _harvests(self, connection: AsyncConnection, last: int) -> Sequence[tuple[bytes, bytes]]:
+        rows = await connection.execute(
+            select(seeds.c.body, harvests.c.body)
+            .join(harvests, (harvests.c.run == seeds.c.run) & (harvests.c.seed == seeds.c.number))
+            .where(seeds.c.run == self._number, seeds.c.number > last, seeds.c.done.is_(True))
+            .order_by(seeds.c.number)
+            .limit(_CHUNK)
+        )
+        return [(seed, harvest) for seed, harvest in rows]
+
+
+def _less(total: Usage, before: Usage) -> Usage:
+    return Usage(
+        total.calls - before.calls,
+        total.prompt_tokens - before.prompt_tokens,
+        total.completion_tokens - before.completion_tokens,
+    )

@@ -1,0 +1,83 @@
+"""The journal's tables, as the newest migration leaves them."""
+
+from sqlalchemy import (
+    Boolean,
+    Column,
+    Double,
+    Integer,
+    LargeBinary,
+    MetaData,
+    Table,
+    Text,
+)
+
+__all__ = ["METADATA", "blobs", "entries", "harvests", "runs", "schema", "seeds", "usage"]
+
+METADATA = MetaData()
+
+schema = Table("agentflow_schema", METADATA, Column("version", Integer, nullable=False))
+"""One row: how many migrations were done."""
+
+runs = Table(
+    "agentflow_runs",
+    METADATA,
+    Column("id", Integer, primary_key=True),
+    Column("name", Text, nullable=False),
+    Column("settings", LargeBinary, nullable=False),
+)
+"""Runs by name, with what decides their content."""
+
+seeds = Table(
+    "agentflow_seeds",
+    METADATA,
+    Column("run", Integer, primary_key=True),
+    Column("number", Integer, primary_key=True),
+    Column("name", Text, nullable=False),
+    Column("origin", Text, nullable=False),
+    Column("place", Integer, nullable=False),
+    Column("body", LargeBinary, nullable=False),
+    Column("done", Boolean, nullable=False),
+    Column("owner", Text),
+    Column("until", Double),
+    Column("claims", Integer, nullable=False),
+)
+"""Seeds by their index, with who works on them until when, and how often they were claimed."""
+
+entries = Table(
+    "agentflow_entries",
+    METADATA,
+    Column("run", Integer, primary_key=True),
+    Column("seed", Integer, primary_key=True),
+    Column("key", Text, primary_key=True),
+    Column("ordinal", Integer, nullable=False),
+    Column("body", LargeBinary, nullable=False),
+)
+"""What was recorded on the pages of seeds."""
+
+harvests = Table(
+    "agentflow_harvests",
+    METADATA,
+    Column("run", Integer, primary_key=True),
+    Column("seed", Integer, primary_key=True),
+    Column("body", LargeBinary, nullable=False),
+)
+"""What finished seeds gave."""
+
+blobs = Table(
+    "agentflow_blobs",
+    METADATA,
+    Column("run", Integer, primary_key=True),
+    Column("hash", Text, primary_key=True),
+    Column("data", LargeBinary, nullable=False),
+)
+"""Pictures and other bytes."""
+
+usage = Table(
+    "agentflow_usage",
+    METADATA,
+    Column("run", Integer, primary_key=True),
+    Column("owner", Text, primary_key=True),
+    Column("role", Text, primary_key=True),
+    Column("body", LargeBinary, nullable=False),
+)
+"""What each process consumed, by role."""

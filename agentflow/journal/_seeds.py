@@ -1,0 +1,107 @@
+"""Adding seeds: each once, in order, whoever else adds some."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+from msgspec import Struct, field
+from sqlalchemy import func, select
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from agentflow.errors import ConfigurationError
+from agentflow.journal._schema import runs, seeds
+from agentflow.trajectory import Seed
+
+__all__ = ["NewSeed", "add_seeds"]
+
+
+class NewSeed(Struct, frozen=True):
+    """A seed that is to be added to a run."""
+
+    content: str
+    """What to explore, in words."""
+    kwargs: dict[str, Any] = field(default_factory=dict[str, Any])
+    """Arguments of tools that it fixes."""
+    id: str | None = None
+    """Its own name; by default `seed_` and its number."""
+
+
+async def add_seeds(
+    connection: AsyncConnection, run: int, wanted: Sequence[NewSeed], origin: str
+) -> list[Seed]:
+    """Add those of a list that are not there yet; all of the list, as they stand in the run.
+
+    :raises ConfigurationError: if the list began otherwise before, or an id is taken or none.
+    """
+    # Whoever adds holds the run: indices and ids are given by one at a time.
+    await connection.execute(select(runs.c.id).where(runs.c.id == run).with_for_update())
+    known = [
+        msgspec.json.decode(body, type=Seed)
+        for body in await connection.scalars(
+            select(seeds.c.body).where(seeds.c.run == run, seeds.c.origin == origin).order_by(seeds.c.place)
+        )
+    ]
+    _check_same(known, wanted, origin)
+    count = await connection.scalar(select(func.count()).where(seeds.c.run == run)) or 0
+    tail = wanted[len(known) :]
+    added = [
+        Seed(index=index, id=_id(new, index), content=new.content, kwargs=new.kwargs)
+        for index, new in enumerate(tail, start=count)
+    ]
+    await _check_ids(connection, run, added)
+    if added:
+        await connection.execute(
+            seeds.insert(),
+            [
+                {
+                    "run": run,
+                    "number": seed.index,
+                    "name": seed.id,
+                    "origin": origin,
+                    "place": place,
+                    "body": _encoded(seed),
+                    "done": False,
+                    "claims": 0,
+                }
+                for place, seed in enumerate(added, start=len(known))
+            ],
+        )
+    return known + added
+
+
+def _check_same(known: Sequence[Seed], wanted: Sequence[NewSeed], origin: str) -> None:
+    mend = "go back to the old list (more may follow at its end), or choose another output_dir or run_name"
+    if len(wanted) < len(known):
+        raise ConfigurationError(f"seeds ({origin}): {len(known)} were there, now {len(wanted)} are; {mend}")
+    for place, (old, new) in enumerate(zip(known, wanted, strict=False), start=1):
+        # By what is written of it: reading back makes a list of a tuple.
+        kwargs = msgspec.json.decode(msgspec.json.encode(new.kwargs))
+        if (old.content, old.kwargs, old.id) != (new.content, kwargs, _id(new, old.index)):
+            raise ConfigurationError(
+                f"seeds ({origin}): number {place} ({old.id}) was another one before; {mend}"
+            )
+
+
+async def _check_ids(connection: AsyncConnection, run: int, added: Sequence[Seed]) -> None:
+    seen: set[str] = set()
+    if added:
+        seen.update(await connection.scalars(select(seeds.c.name).where(seeds.c.run == run)))
+    for seed in added:
+        if not seed.id.isprintable() or not seed.id.strip():
+            raise ConfigurationError(
+                f"seeds: the id {seed.id!r} can't be used; write one line of visible signs"
+            )
+        if seed.id in seen:
+            raise ConfigurationError(f"seeds: two have the id {seed.id!r}; give each its own")
+        seen.add(seed.id)
+
+
+def _id(new: NewSeed, index: int) -> str:
+    return f"seed_{index + 1:03d}" if new.id is None else new.id
+
+
+def _encoded(seed: Seed) -> bytes:
+    try:
+        return msgspec.json.encode(seed)
+    except (UnicodeEncodeError, TypeError, ValueError) as error:
+        raise ConfigurationError(f"seeds: {seed.id} can't be written as JSON ({error}); mend it") from error

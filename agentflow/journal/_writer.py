@@ -1,0 +1,212 @@
+"""The one writer of a journal, and the queue in front of it."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from itertools import groupby
+from typing import Any, Generic, TypeAlias, TypeVar
+
+from sqlalchemy import select
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from agentflow.actors import Channel, ChannelClosed, ChannelEnded, Context, WouldBlock
+from agentflow.errors import AgentFlowError, RunStopped, StopCause
+from agentflow.journal._backend import EntryRow
+from agentflow.journal._database import Database
+from agentflow.journal._schema import entries, seeds
+
+__all__ = ["Inbox", "SeedTaken", "Writer"]
+
+T = TypeVar("T")
+
+_CAPACITY = 2048
+_BATCH = 500
+
+
+class SeedTaken(RunStopped):
+    """Another process works on this seed now, because this one let its lease run out.
+
+    :raises: by writing on the seed's page and by finishing it; what the other one does is not disturbed.
+    """
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(
+            StopCause.JOURNAL,
+            f"journal: another process took over the seed with index {seed}, because the lease on it had run out; "
+            "run the same command again to take part in what is left",
+        )
+        self.seed = seed
+        """The seed's index."""
+
+
+class _Entry:
+    """An entry that somebody waits for."""
+
+    __slots__ = ("answer", "row")
+
+    def __init__(self, row: EntryRow, answer: asyncio.Future[None]) -> None:
+        self.row = row
+        self.answer = answer
+
+
+class _Change(Generic[T]):
+    """Any other change, with a transaction of its own."""
+
+    __slots__ = ("answer", "durable", "make")
+
+    def __init__(
+        self, make: Callable[[AsyncConnection], Awaitable[T]], durable: bool, answer: asyncio.Future[T]
+    ) -> None:
+        self.make = make
+        self.durable = durable
+        self.answer = answer
+
+
+_Job: TypeAlias = _Entry | _Change[Any]
+
+
+class Inbox:
+    """What is to be written. It is the journal's own: a writer that crashed leaves to the next one what it had taken."""
+
+    def __init__(self) -> None:
+        channel: Channel[_Job] = Channel(_CAPACITY)
+        self._sender = channel.sender()
+        self._receiver = channel.receiver()
+        self._taken: list[_Job] = []
+
+    async def write(self, row: EntryRow) -> None:
+        """Have an entry written; returns once it is on disk.
+
+        :raises RunStopped: if it can't be written.
+        """
+        answer: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        await self._ask(_Entry(row, answer))
+
+    async def change(self, make: Callable[[AsyncConnection], Awaitable[T]], *, durable: bool = False) -> T:
+        """Have something else done in a transaction; returns what it gives, once it is on disk.
+
+        :raises RunStopped: if it can't be done.
+        """
+        answer: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        await self._ask(_Change(make, durable, answer))
+        return answer.result()
+
+    async def take(self) -> Sequence[_Job]:
+        """All that waits, up to a bound; again what was taken last until it is done.
+
+        :raises ChannelEnded: once it is closed and empty.
+        """
+        if not self._taken:
+            self._taken.append(await self._receiver.receive())
+            with suppress(WouldBlock, ChannelEnded):
+                while len(self._taken) < _BATCH:
+                    self._taken.append(self._receiver.receive_nowait())
+        return [job for job in self._taken if not job.answer.done()]
+
+    def done(self) -> None:
+        """What was taken last is done."""
+        self._taken.clear()
+
+    def close(self) -> None:
+        """Take nothing more in."""
+        self._sender.close()
+
+    def abandon(self) -> None:
+        """Tell those who still wait that nobody will write for them."""
+        self.close()
+        with suppress(WouldBlock, ChannelClosed):
+            while True:
+                self._taken.append(self._receiver.receive_nowait())
+        for job in self._taken:
+            if not job.answer.done():
+                job.answer.set_exception(_closed())
+        self._receiver.close()
+
+    async def _ask(self, job: _Job) -> None:
+        try:
+            await self._sender.send(job)
+        except ChannelClosed:
+            raise _closed() from None
+        await job.answer
+
+
+class Writer:
+    """Writes what waits, all of it in one transaction, and then wakes all who wait for it."""
+
+    def __init__(self, database: Database, inbox: Inbox) -> None:
+        self._database = database
+        self._inbox = inbox
+
+    async def run(self, context: Context) -> None:
+        """Write until the inbox is closed and empty."""
+        context.on_stop(self._inbox.close)
+        context.ready()
+        with suppress(ChannelEnded):
+            while True:
+                # Changes stand in the order in which they were asked for, before and after entries.
+                for _, group in groupby(await self._inbox.take(), type):
+                    jobs = list(group)
+                    if batch := [job for job in jobs if isinstance(job, _Entry)]:
+                        await self._write(batch)
+                    for change in jobs:
+                        if isinstance(change, _Change):
+                            await self._change(change)
+                self._inbox.done()
+
+    async def _write(self, batch: Sequence[_Entry]) -> None:
+        try:
+            written = await self._database.insert([entry.row for entry in batch])
+            if written < len(batch):
+                await self._look_at(batch)
+        except RunStopped as stop:
+            for entry in batch:
+                _fail(entry, stop)
+        for entry in batch:
+            if not entry.answer.done():
+                entry.answer.set_result(None)
+
+    async def _look_at(self, batch: Sequence[_Entry]) -> None:
+        """Find those of a batch that are not on disk, and tell their writers why."""
+        for entry in batch:
+            row = entry.row
+            body, claims = await self._database.read(lambda connection, row=row: _standing(connection, row))
+            if body == row.body:
+                # A try before this one had written it, or somebody the same.
+                continue
+            if claims != row.claims:
+                _fail(entry, SeedTaken(row.seed))
+            else:
+                told = f"journal: {row.key} of the seed with index {row.seed} has another result already"
+                _fail(entry, RunStopped(StopCause.JOURNAL, told))
+
+    async def _change(self, change: _Change[Any]) -> None:
+        try:
+            result = await self._database.write(change.make, durable=change.durable)
+        # The edge of who asked: it is their refusal, and the writer goes on.
+        except AgentFlowError as refusal:
+            _fail(change, refusal)
+        else:
+            if not change.answer.done():
+                change.answer.set_result(result)
+
+
+async def _standing(connection: AsyncConnection, row: EntryRow) -> tuple[bytes | None, int | None]:
+    """What stands under an entry's key, and how often its seed was claimed."""
+    body = await connection.scalar(
+        select(entries.c.body).where(
+            entries.c.run == row.run, entries.c.seed == row.seed, entries.c.key == row.key
+        )
+    )
+    claims = await connection.scalar(
+        select(seeds.c.claims).where(seeds.c.run == row.run, seeds.c.number == row.seed)
+    )
+    return body, claims
+
+
+def _fail(job: _Job, error: AgentFlowError) -> None:
+    if not job.answer.done():
+        job.answer.set_exception(error)
+
+
+def _closed() -> RunStopped:
+    return RunStopped(StopCause.JOURNAL, "journal: it is closed, so nothing more is written")
