@@ -114,12 +114,12 @@ class Actor:
 
     async def _go_on_alone(self, place: Place, spot: str, action: Action, others: int, reason: str) -> Job:
         """Where branches can't be kept apart: the first one in its parent's sandbox, or none."""
-        if self._unforkable is Unforkable.REFUSE or place.claims != 1 + others:
-            return partial(self._give_up, place, spot, action, reason)
-        place.claims = 1
-        job = await self._branch(place, spot, action)
-        place.claims = others
-        return job
+        for _ in range(others):
+            await self._plot.release(place)
+        if self._unforkable is Unforkable.CHAIN and place.claims == 1:
+            return await self._branch(place, spot, action)
+        await self._plot.release(place)
+        return partial(self._give_up, place, spot, action, reason)
 
     async def _act_shared(self, place: Place, spot: str, action: Action) -> Arrival:
         outcome = await self._executor.act(self._greenhouse.base, action)
@@ -145,14 +145,19 @@ class Actor:
         return await self._settle(spot, Acted(outcome, isolation), place)
 
     async def _give_up(self, place: Place, spot: str, action: Action, reason: str) -> Arrival:
+        """Its claim has been given back: if anything goes on from here, then from the history."""
         outcome = Outcome(Observation(), Failure(ErrorKind.CANNOT_FORK, f"not tried: {reason}"))
-        return await self._settle(spot, Acted(outcome, Isolation.SHARED), place)
+        return await self._settle(spot, Acted(outcome, Isolation.SHARED), Place(place.history))
 
     async def _arrive(self, place: Place, spot: str, action: Action, known: Acted) -> Arrival:
         """It was done before the last crash: its claim leads to a place that has only a history."""
-        if known.isolation is Isolation.SHARED:
+        failure = known.outcome.failure
+        given_up = failure is not None and failure.kind == ErrorKind.CANNOT_FORK
+        if known.isolation is Isolation.SHARED and not given_up:
             return Arrival(known, place)
         await self._plot.release(place)
+        if given_up:
+            return Arrival(known, Place(place.history))
         return Arrival(known, Place((*place.history, Past(spot, action, known.outcome))))
 
     async def _settle(self, spot: str, acted: Acted, place: Place) -> Arrival:

@@ -127,11 +127,12 @@ class Asker:
             if len(node.choices) == node.wanted:
                 return
             action = self._action(proposal)
+            siblings = [choice.action for choice in node.choices]
             if isinstance(action, str):
                 node.refused.append(action)
-            elif self._taken.duplicate(action, [*path, *(choice.action for choice in node.choices)]):
+            elif self._taken.duplicate(action, [*path, *siblings]):
                 self.duplicates += 1
-                if action not in node.taken:
+                if action not in node.taken and action not in siblings:
                     node.taken.append(action)
             else:
                 self._taken.add(action)

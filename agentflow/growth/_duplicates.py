@@ -10,6 +10,7 @@ from agentflow.trajectory import Action, canonical
 __all__ = ["Taken"]
 
 _NUMBER = re.compile(r"\d+")
+_WORD = re.compile(r"\w+")
 
 
 class Taken:
@@ -50,4 +51,4 @@ class Taken:
 
 def _words(form: str) -> str:
     """Its words in alphabetical order: the same search may put them in another one."""
-    return " ".join(sorted(form.casefold().split()))
+    return " ".join(sorted(_WORD.findall(form.casefold())))

@@ -1,0 +1,103 @@
+"""A duplicate is never tried twice, and never dropped silently."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agentflow.growth import GrowthSettings
+from agentflow.growth._duplicates import Taken
+from agentflow.trajectory import Action, PlanRequest, Proposal
+from tests.agentflow.growth._functions import SEED, PlanBy, fresh_page, grower
+
+
+def search(words: str) -> Action:
+    return Action("rag_search", {"query": words})
+
+
+@pytest.mark.promise("growth:same_plan")
+async def test_a_planner_that_always_says_the_same_leaves_nodes_that_say_they_had_nothing_new() -> None:
+    planner = PlanBy(lambda _: [Proposal("", "bash_run", {"command": "echo once"})])
+    async with grower(planner, settings=GrowthSettings(max_depth=3)) as growing:
+        tree = await growing.grow(SEED, fresh_page())
+    assert len(tree.nodes) == 2
+    assert list(tree.stalled.values()) == [
+        "1 of 2 children: nothing new to try",
+        "2 of 2 children: nothing new to try",
+    ]
+    assert tree.duplicates == 2 + 3
+
+
+@pytest.mark.promise("growth:asked_again")
+async def test_for_a_duplicate_the_planner_is_asked_again_with_what_is_taken() -> None:
+    def plan(request: PlanRequest) -> list[Proposal]:
+        return [
+            Proposal("", "bash_run", {"command": f"echo {len(request.taken)}"}) for _ in range(request.count)
+        ]
+
+    planner = PlanBy(plan)
+    async with grower(planner, settings=GrowthSettings(max_depth=1, branching_factor=3)) as growing:
+        tree = await growing.grow(SEED, fresh_page())
+    assert [node.action and node.action.arguments["command"] for node in tree.nodes[1:]] == [
+        "echo 0", "echo 1", "echo 2",
+    ]  # fmt: skip
+    assert [request.count for request in planner.requests] == [3, 2, 1]
+
+
+@pytest.mark.promise("growth:refused")
+async def test_proposals_that_can_not_be_done_are_asked_for_again_with_the_reason() -> None:
+    def plan(request: PlanRequest) -> list[Proposal]:
+        if not request.refused:
+            return [Proposal("", "fly", {}), Proposal("", "bash_run", {"cmd": "ls"})]
+        return [Proposal("", "bash:run", {"command": f"echo {n}"}) for n in range(request.count)]
+
+    planner = PlanBy(plan)
+    async with grower(planner, settings=GrowthSettings(max_depth=1)) as growing:
+        tree = await growing.grow(SEED, fresh_page())
+    assert planner.requests[1].refused[0] == "there is no tool 'fly'"
+    assert "command" in planner.requests[1].refused[1]
+    assert [node.action and node.action.tool for node in tree.nodes] == [None, "bash_run", "bash_run"]
+
+
+@pytest.mark.promise("growth:kwargs")
+async def test_what_a_seed_fixes_wins_over_the_planner_and_is_not_shown_to_it() -> None:
+    from agentflow.trajectory import Seed
+
+    seed = Seed(index=0, id="s", content="x", kwargs={"timeout": 7, "company": "none of the tools'"})
+    planner = PlanBy(lambda r: [Proposal("", "bash_run", {"command": "echo 1", "timeout": 1})] * r.count)
+    async with grower(planner, settings=GrowthSettings(max_depth=1, branching_factor=1)) as growing:
+        tree = await growing.grow(seed, fresh_page())
+    assert all("timeout" not in card.schema["properties"] for card in planner.requests[0].tools)
+    assert tree.nodes[1].action == Action("bash_run", {"command": "echo 1", "timeout": 7})
+
+
+@pytest.mark.promise("growth:near_duplicates")
+@pytest.mark.parametrize(
+    ("one", "other", "duplicate"),
+    [
+        ("height of the old lighthouse", "Height of the  old lighthouse", True),
+        ("old lighthouse height of the", "height of the old lighthouse", True),
+        ("heights of the old lighthouse", "height of the old lighthouse", True),
+        ("harvest of 1911", "harvest of 1912", False),
+        ("height of the old lighthouse", "keeper of the old bridge", False),
+    ],
+)
+def test_searches_that_are_nearly_the_same_are_duplicates_of_siblings(
+    one: str, other: str, duplicate: bool
+) -> None:
+    assert Taken(0.9, ["rag_search"]).duplicate(search(one), [search(other)]) is duplicate
+
+
+@pytest.mark.promise("growth:near_duplicates")
+def test_in_code_one_letter_is_a_difference() -> None:
+    one, other = (Action("code_run", {"code": f"frame.column_{name}.mean()"}) for name in "ab")
+    assert not Taken(0.9, ["rag_search"]).duplicate(one, [other])
+
+
+@pytest.mark.promise("growth:exact_duplicates")
+@given(st.text(), st.dictionaries(st.text(max_size=3), st.integers() | st.text(), max_size=3))
+def test_an_action_is_its_own_duplicate_however_it_is_written(text: str, more: dict[str, object]) -> None:
+    taken = Taken(2, [])
+    taken.add(Action("t", {"a": text, "b": None, **more}))
+    assert (
+        taken.duplicate(Action("t", dict(reversed({"a": f" {text}\n", **more}.items()))), []) or "a" in more
+    )

@@ -1,0 +1,213 @@
+"""Trees grow to their shape, whatever the timing, and go on from where they ended."""
+
+from functools import partial
+
+import anyio
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from agentflow.errors import RunStopped, StopCause
+from agentflow.growth import Greenhouse, Grower, GrowthSettings, together
+from agentflow.sandbox import Sandbox
+from agentflow.trajectory import (
+    Action,
+    Failure,
+    Isolation,
+    Outcome,
+    Plan,
+    PlanRequest,
+    Proposal,
+    Reply,
+    Seed,
+    Verdict,
+)
+from tests.agentflow.growth._functions import (
+    SEED,
+    Act,
+    JudgeBy,
+    PlanBy,
+    fresh_page,
+    grower,
+    stateful_plan,
+    words_of,
+)
+
+SMALL = GrowthSettings(max_depth=3, branching_factor=2, depth_threshold=2)
+
+
+@pytest.mark.promise("growth:shape")
+async def test_a_tree_branches_above_the_threshold_and_goes_on_in_chains_below_it() -> None:
+    planner = PlanBy(stateful_plan)
+    async with grower(planner) as growing:
+        tree = await growing.grow(SEED, fresh_page())
+    depths = [node.depth for node in tree.nodes]
+    assert [depths.count(depth) for depth in range(6)] == [1, 2, 4, 8, 8, 8]
+    assert tree.stalled == {}
+    assert all(node.verdict is Verdict.NEW for node in tree.nodes)
+
+
+@pytest.mark.promise("growth:one_call")
+async def test_a_node_asks_its_planner_once_for_all_its_children() -> None:
+    planner = PlanBy(stateful_plan)
+    async with grower(planner) as growing:
+        tree = await growing.grow(SEED, fresh_page())
+    assert len(planner.requests) == sum(bool(tree.children[node.id]) for node in tree.nodes) == 23
+    assert [request.count for request in planner.requests[:2]] == [2, 2]
+    assert tree.usage["planner"].calls == 23
+
+
+@pytest.mark.promise("growth:isolation")
+async def test_nodes_say_how_they_were_kept_apart() -> None:
+    def plan(request: PlanRequest) -> list[Proposal]:
+        return [
+            Proposal(
+                "look",
+                "session_list" if len(request.path) == 9 else "bash_run",
+                {"command": f"echo {n} >> a; cat a"},
+            )
+            for n in range(request.count)
+        ]
+
+    async with grower(PlanBy(plan), settings=SMALL) as growing:
+        tree = await growing.grow(SEED, fresh_page())
+    assert {node.isolation for node in tree.nodes[1:]} == {Isolation.FORK}
+
+
+@pytest.mark.promise("growth:branches")
+@settings(max_examples=4, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.integers(0, 2**16), st.integers(1, 3), st.integers(1, 3))
+async def test_every_observation_is_that_of_its_path_alone(salt: int, branching: int, threshold: int) -> None:
+    def plan(request: PlanRequest) -> list[Proposal]:
+        return [
+            Proposal(
+                one.intent,
+                one.tool,
+                {key: f"{value}".replace("marks", f"marks{salt}") for key, value in one.arguments.items()},
+            )
+            for one in stateful_plan(request)
+        ]
+
+    shape = GrowthSettings(max_depth=3, branching_factor=branching, depth_threshold=threshold)
+    async with grower(PlanBy(plan), settings=shape) as growing:
+        tree = await growing.grow(SEED, fresh_page())
+    act = Act()
+    async with Sandbox(backends=["bash", "code"]) as base:
+        for leaf in tree.leaves():
+            async with await base.fork() as alone:
+                for node in tree.path(leaf.id)[1:]:
+                    assert node.action is not None
+                    outcome = await act.act(alone, node.action)
+                    assert outcome.observation == node.observation
+
+
+@pytest.mark.promise("growth:deterministic")
+async def test_delays_and_neighbours_change_nothing() -> None:
+    class Slow(PlanBy):
+        async def plan(self, request: PlanRequest) -> Reply[Plan]:
+            for _ in range(len(repr(request.path)) % 7):
+                await anyio.lowlevel.checkpoint()
+            return await super().plan(request)
+
+    other = Seed(index=1, id="seed_002", content="the moon")
+    async with grower(PlanBy(stateful_plan), settings=SMALL) as growing:
+        alone = await growing.grow(SEED, fresh_page())
+    async with grower(Slow(stateful_plan), settings=SMALL) as growing:
+        both = await together(
+            [partial(growing.grow, other, fresh_page()), partial(growing.grow, SEED, fresh_page())]
+        )
+    assert both[1] == alone
+
+
+@pytest.mark.promise("growth:resume")
+@pytest.mark.parametrize("kept", [0, 7, 19, 31])
+async def test_whatever_was_journalled_is_not_done_again_and_the_tree_is_the_same(kept: int) -> None:
+    journal: dict[str, bytes] = {}
+    async with grower(PlanBy(stateful_plan), settings=SMALL) as growing:
+        whole = await growing.grow(SEED, fresh_page(journal))
+    before = dict(list(journal.items())[:kept])
+    planner, executor = PlanBy(stateful_plan), Act()
+    async with grower(planner, settings=SMALL, executor=executor) as growing:
+        again = await growing.grow(SEED, fresh_page(dict(before)))
+    assert again == whole
+    assert len(planner.requests) == sum(key.startswith("plan/") for key in journal.keys() - before.keys())
+
+
+@pytest.mark.promise("growth:diverged")
+async def test_a_node_that_can_not_be_rebuilt_alike_says_so_and_keeps_what_it_saw() -> None:
+    def plan(request: PlanRequest) -> list[Proposal]:
+        return [Proposal("", "bash_run", {"command": f"echo $RANDOM$RANDOM$RANDOM {len(request.path)}"})]
+
+    chain = GrowthSettings(max_depth=3, branching_factor=1)
+    journal: dict[str, bytes] = {}
+    async with grower(PlanBy(plan), settings=chain) as growing:
+        whole = await growing.grow(SEED, fresh_page(journal))
+    for key in ("act/0-0-0", "node/0-0-0"):
+        del journal[key]
+    async with grower(PlanBy(plan), settings=chain) as growing:
+        again = await growing.grow(SEED, fresh_page(journal))
+    assert [node.diverged for node in again.nodes] == [False, True, True, False]
+    assert [words_of(again)[node.id] for node in again.nodes[:3]] == [*words_of(whole).values()][:3]
+
+
+@pytest.mark.promise("growth:only_new_grows")
+async def test_only_what_is_new_grows() -> None:
+    def judge(request: object) -> Verdict:
+        return next(verdicts)
+
+    verdicts = iter([Verdict.NEW, Verdict.REPEATS, Verdict.EMPTY, Verdict.OFF_TOPIC, *[Verdict.NEW] * 9])
+    async with grower(PlanBy(stateful_plan), settings=SMALL, verifier=JudgeBy(judge)) as growing:
+        tree = await growing.grow(SEED, fresh_page())
+    assert [(node.depth, node.verdict.value) for node in tree.nodes] == [
+        (0, "new"), (1, "new"), (1, "repeats"), (2, "empty"), (2, "off_topic"),
+    ]  # fmt: skip
+
+
+@pytest.mark.promise("growth:seen_elsewhere")
+async def test_the_verifier_hears_that_the_same_words_came_before_in_path_order() -> None:
+    def plan(request: PlanRequest) -> list[Proposal]:
+        return [Proposal("", "bash_run", {"command": f"echo same # {n}"}) for n in range(request.count)]
+
+    verifier = JudgeBy()
+    async with grower(PlanBy(plan), settings=GrowthSettings(max_depth=1), verifier=verifier) as growing:
+        await growing.grow(SEED, fresh_page())
+    assert [request.seen_elsewhere for request in verifier.requests] == [False, True]
+
+
+@pytest.mark.promise("growth:failed_planner")
+async def test_a_node_whose_planner_fails_says_so_and_the_rest_grows() -> None:
+    class Failing(PlanBy):
+        async def plan(self, request: PlanRequest) -> Reply[Plan]:
+            if len(request.path) == 1 and "bash" in request.path[0].action.tool:
+                return Reply(failure=Failure("unavailable", "no answer after 4 attempts"))
+            return await super().plan(request)
+
+    async with grower(Failing(stateful_plan), settings=SMALL) as growing:
+        tree = await growing.grow(SEED, fresh_page())
+    assert list(tree.stalled.values()) == ["planner failed: no answer after 4 attempts"]
+    assert len(tree.nodes) == 1 + 2 + 2 + 2
+
+
+@pytest.mark.promise("growth:stopped")
+async def test_a_run_that_stops_comes_out_as_itself_and_leaves_no_sandbox() -> None:
+    class Stopping(Act):
+        async def act(self, sandbox: Sandbox, action: Action) -> Outcome:
+            if len(self.acted) == 4:
+                raise RunStopped(StopCause.BUDGET, "the budget is used up")
+            return await super().act(sandbox, action)
+
+    journal: dict[str, bytes] = {}
+    async with Sandbox(backends=["bash", "code"]) as base:
+        growing = Grower(
+            SMALL,
+            run="run",
+            planner=PlanBy(stateful_plan),
+            executor=Stopping(),
+            verifier=JudgeBy(),
+            greenhouse=Greenhouse(base, await base.tools(["bash_run", "code_run"])),
+        )
+        with pytest.raises(RunStopped, match="used up"):
+            await growing.grow(SEED, fresh_page(journal))
+        listing = await base.execute("session_list", {})
+        assert listing.data["sessions"] == []
+    assert journal

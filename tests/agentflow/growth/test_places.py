@@ -1,0 +1,182 @@
+"""Branches are kept apart where they can be forked, where they can't, and where somebody kills what they run in."""
+
+import os
+import signal
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated
+
+import psutil
+import pytest
+from pydantic import Field
+
+from agentflow.errors import CannotFork
+from agentflow.growth import Greenhouse, Grower, GrowthSettings, Unforkable
+from agentflow.sandbox import Backend, Sandbox, Session, tool
+from agentflow.trajectory import Action, Isolation, Outcome, PlanRequest, Proposal, Tree, Verdict
+from mcp_servers import Output
+from tests.agentflow.growth._functions import SEED, Act, JudgeBy, PlanBy, fresh_page, stateful_plan
+
+SMALL = GrowthSettings(max_depth=3, branching_factor=2, depth_threshold=2)
+
+
+class Count(Output):
+    """A count."""
+
+    value: int
+    """How far it is."""
+
+
+class Counter(Backend):
+    """A session that counts, and that can't be copied."""
+
+    name = "counter"
+
+    async def initialize(self, session: Session, settings: Mapping[str, object]) -> None:
+        session.put([0])
+
+    async def fork(self, session: Session, forked: Session) -> None:
+        raise CannotFork("counters can't be copied")
+
+    @tool()
+    async def add(self, session: Session, n: Annotated[int, Field(description="How many.")]) -> Count:
+        """Add."""
+        counts: list[int] = session.get(list)  # pyright: ignore[reportUnknownVariableType]
+        counts[0] += n
+        return Count(value=counts[0])
+
+    @tool(idempotent=True)
+    async def put(self, session: Session, n: Annotated[int, Field(description="How many.")]) -> Count:
+        """Put."""
+        counts: list[int] = session.get(list)  # pyright: ignore[reportUnknownVariableType]
+        counts[0] = n
+        return Count(value=counts[0])
+
+
+def count_with(verb: str) -> PlanBy:
+    def plan(request: PlanRequest) -> list[Proposal]:
+        last = request.path[-1].action.arguments["n"] if request.path else 1
+        return [Proposal("", f"counter_{verb}", {"n": 10 * last + n}) for n in range(request.count)]
+
+    return PlanBy(plan)
+
+
+async def counted(
+    verb: str, unforkable: Unforkable = Unforkable.CHAIN, page: dict[str, bytes] | None = None
+) -> Tree:
+    settings = GrowthSettings(max_depth=3, branching_factor=2, depth_threshold=2, on_unforkable=unforkable)
+    async with Sandbox(backends=[Counter()]) as base:
+        growing = Grower(
+            settings,
+            run="run",
+            planner=count_with(verb),
+            executor=Act(),
+            verifier=JudgeBy(),
+            greenhouse=Greenhouse(base, await base.tools("counter")),
+        )
+        return await growing.grow(SEED, fresh_page(page))
+
+
+def told(tree: Tree) -> list[tuple[int, str, str, str]]:
+    return [
+        (node.depth, node.observation.text, node.isolation.value, node.failure.kind if node.failure else "")
+        for node in tree.nodes[1:]
+    ]
+
+
+@pytest.mark.promise("growth:replay")
+async def test_what_can_not_be_forked_is_replayed_where_replaying_is_harmless() -> None:
+    assert told(await counted("put")) == [
+        (1, "10", "fork", ""), (1, "11", "fork", ""),
+        (2, "100", "replay", ""), (2, "101", "fork", ""), (2, "110", "replay", ""), (2, "111", "fork", ""),
+        (3, "1000", "fork", ""), (3, "1010", "fork", ""), (3, "1100", "fork", ""), (3, "1110", "fork", ""),
+    ]  # fmt: skip
+
+
+@pytest.mark.promise("growth:chain")
+async def test_where_replaying_may_do_harm_the_first_child_goes_on_alone() -> None:
+    journal: dict[str, bytes] = {}
+    tree = await counted("add", page=journal)
+    assert told(tree)[:6] == [
+        (1, "10", "fork", ""), (1, "11", "fork", ""),
+        (2, "110", "fork", ""), (2, "", "shared", "cannot_fork"),
+        (2, "121", "fork", ""), (2, "", "shared", "cannot_fork"),
+    ]  # fmt: skip
+    del journal["act/0-0"], journal["node/0-0"]
+    again = await counted("add", page=journal)
+    assert told(again) == told(tree)
+
+
+@pytest.mark.promise("growth:refuse")
+async def test_or_none_of_them_is_tried() -> None:
+    tree = await counted("add", Unforkable.REFUSE)
+    assert [entry[3] for entry in told(tree)] == ["", "", *["cannot_fork"] * 4]
+    assert all(node.verdict is Verdict.ERROR for node in tree.nodes if node.depth == 2)
+    assert "counters can't be copied" in str(tree.nodes[-1].failure)
+
+
+@pytest.mark.promise("growth:shared")
+async def test_what_has_no_state_is_shared_and_forks_nothing(tmp_path: Path) -> None:
+    documents = tmp_path / "documents.jsonl"
+    documents.write_text('{"id": "a", "title": "A", "text": "the sea and the tide"}\n', encoding="utf-8")
+
+    def plan(request: PlanRequest) -> list[Proposal]:
+        return [
+            Proposal("", "rag_search", {"query": f"sea {n} {len(request.path)}"})
+            for n in range(request.count)
+        ]
+
+    async with Sandbox(backends=["rag"]) as base:
+        await base.create_session("rag", {"index_path": str(documents)})
+        growing = Grower(
+            SMALL,
+            run="run",
+            planner=PlanBy(plan),
+            executor=Act(),
+            verifier=JudgeBy(),
+            greenhouse=Greenhouse(base, await base.tools("rag")),
+        )
+        tree = await growing.grow(SEED, fresh_page())
+    assert {node.isolation for node in tree.nodes} == {Isolation.SHARED}
+
+
+class KillOnce(Act):
+    """Kills a process of the sandboxes at the n-th action, while it runs."""
+
+    def __init__(self, at: int, which: str) -> None:
+        super().__init__()
+        self.at = at
+        self.which = which
+
+    async def act(self, sandbox: Sandbox, action: Action) -> Outcome:
+        if len(self.acted) == self.at:
+            self.at = -1
+            for process in victims(self.which):
+                os.kill(process.pid, signal.SIGKILL)
+        return await super().act(sandbox, action)
+
+
+def victims(which: str) -> list[psutil.Process]:
+    """Processes of the sandboxes of this process: `all`, or those whose command line has the word."""
+    found = psutil.Process().children(recursive=True)
+    return [one for one in found if which == "all" or which in " ".join(one.cmdline())]
+
+
+async def grown(executor: Act) -> Tree:
+    async with Sandbox(backends=["bash", "code"]) as base:
+        growing = Grower(
+            SMALL,
+            run="run",
+            planner=PlanBy(stateful_plan),
+            executor=executor,
+            verifier=JudgeBy(),
+            greenhouse=Greenhouse(base, await base.tools(["bash_run", "code_run"])),
+        )
+        return await growing.grow(SEED, fresh_page())
+
+
+@pytest.mark.promise("growth:killed")
+@pytest.mark.parametrize("at", [0, 2, 5, 9])
+@pytest.mark.parametrize("which", ["all", "bash"])
+async def test_who_kills_the_sandboxes_changes_nothing(at: int, which: str) -> None:
+    assert await grown(KillOnce(at, which)) == await grown(Act())
