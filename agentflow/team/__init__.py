@@ -1,0 +1,27 @@
+"""The team: planner, executor, verifier and generator, as supervised actors.
+
+Each takes a typed request and gives a typed answer. What may go wrong with a model or a tool is data in the answer;
+only `RunStopped` is raised.
+"""
+
+from agentflow.team._asking import ReadBlob
+from agentflow.team._executor import Executors, PutBlob
+from agentflow.team._generator import Generators
+from agentflow.team._planner import Planners
+from agentflow.team._prompts import prompt_versions
+from agentflow.team._rules import judge_by_rule
+from agentflow.team._team import Team
+from agentflow.team._verifier import Verifiers, Verify
+
+__all__ = [
+    "Executors",
+    "Generators",
+    "Planners",
+    "PutBlob",
+    "ReadBlob",
+    "Team",
+    "Verifiers",
+    "Verify",
+    "judge_by_rule",
+    "prompt_versions",
+]

@@ -1,0 +1,40 @@
+"""Asking a model: what comes of it is data."""
+
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import TypeAlias, TypeVar
+
+from agentflow.errors import ModelFailure, ModelFailureKind
+from agentflow.models import Call, Model
+from agentflow.trajectory import Failure, Reply, Step
+
+__all__ = ["ReadBlob", "ask_model", "broken", "pictures_of"]
+
+T = TypeVar("T")
+
+ReadBlob: TypeAlias = Callable[[str], Awaitable[bytes]]
+"""Gives the bytes of a blob by its hash."""
+
+
+async def ask_model(model: Model, call: Call[T]) -> Reply[T]:
+    """The model's answer; a failed call is a reply.
+
+    :raises RunStopped: if the model can't be used any more.
+    """
+    try:
+        completion = await model.complete(call)
+    except ModelFailure as failure:
+        return Reply(failure=Failure(failure.kind, failure.message))
+    return Reply(value=completion.value, usage=completion.usage)
+
+
+def broken(why: str) -> Failure:
+    """The failure of a role whose workers crashed."""
+    return Failure(ModelFailureKind.UNAVAILABLE, why)
+
+
+async def pictures_of(steps: Iterable[Step], model: Model, read: ReadBlob) -> Mapping[str, bytes]:
+    """The pictures of these steps by their hashes; none for a model that does not see."""
+    if not model.sees:
+        return {}
+    hashes = dict.fromkeys(blob.hash for step in steps for blob in step.images)
+    return {hash: await read(hash) for hash in hashes}

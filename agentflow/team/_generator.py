@@ -1,0 +1,68 @@
+"""The generator: questions with their answers."""
+
+from typing import TypeAlias, cast
+
+from agentflow.models import Call, Model
+from agentflow.team._asking import ReadBlob, ask_model, broken, pictures_of
+from agentflow.team._messages import answer_messages, write_messages
+from agentflow.team._pool import Pool, Worker
+from agentflow.team._schemas import answer_schema
+from agentflow.trajectory import Answer, AnswerRequest, Draft, Reply, WriteRequest
+
+__all__ = ["Generator", "Generators"]
+
+Wish: TypeAlias = WriteRequest | AnswerRequest
+Given: TypeAlias = Reply[Draft] | Reply[Answer]
+
+
+class Generator(Worker[Wish, Given]):
+    """Asks a model for a question, or for the answer to one."""
+
+    def __init__(self, model: Model, blob: ReadBlob) -> None:
+        super().__init__()
+        self._model = model
+        self._blob = blob
+
+    async def work(self, about: Wish) -> Given:
+        """Write, or answer."""
+        if isinstance(about, AnswerRequest):
+            call = Call(
+                role="generator",
+                messages=answer_messages(about),
+                reply=Answer,
+                schema=answer_schema(Answer),
+                request=about,
+            )
+            return await ask_model(self._model, call)
+        pictures = await pictures_of(about.evidence, self._model, self._blob)
+        call = Call(
+            role="generator",
+            messages=write_messages(about, pictures),
+            reply=Draft,
+            schema=answer_schema(Draft),
+            request=about,
+        )
+        return await ask_model(self._model, call)
+
+
+class Generators(Pool[Wish, Given]):
+    """All generators."""
+
+    async def write(self, request: WriteRequest) -> Reply[Draft]:
+        """A question with its answer and its steps. A failed call is a reply.
+
+        :raises RunStopped: if the run can't go on.
+        """
+        return cast("Reply[Draft]", await self.ask(request))
+
+    async def answer(self, request: AnswerRequest) -> Reply[Answer]:
+        """An answer from what the model knows. A failed call is a reply.
+
+        :raises RunStopped: if the run can't go on.
+        """
+        return cast("Reply[Answer]", await self.ask(request))
+
+    def fallen(self, why: str) -> Given:
+        """Nothing."""
+        failed: Reply[Draft] = Reply(failure=broken(why))
+        return failed

@@ -1,0 +1,55 @@
+"""The team: four roles, each with its own workers."""
+
+from functools import partial
+
+from agentflow.actors import ChildSpec
+from agentflow.errors import ConfigurationError
+from agentflow.models import Model
+from agentflow.team._asking import ReadBlob
+from agentflow.team._executor import Executor, Executors, PutBlob
+from agentflow.team._generator import Generator, Generators
+from agentflow.team._planner import Planner, Planners
+from agentflow.team._verifier import Verifier, Verifiers, Verify
+
+__all__ = ["Team"]
+
+
+class Team:
+    """Planners, executors, verifiers and generators, to be put under a supervisor."""
+
+    def __init__(
+        self,
+        *,
+        planner: Model,
+        generator: Model,
+        verifier: Model | None = None,
+        verify: Verify = "rule",
+        put_blob: PutBlob,
+        blob: ReadBlob,
+        workers: int = 512,
+    ) -> None:
+        """Put it together; it works while its `specs` run.
+
+        :param verifier: the model that judges, for `verify="model"`.
+        :param put_blob: keeps a picture.
+        :param blob: gives it back, for models that see.
+        :param workers: the most there are of each role at once.
+        :raises ConfigurationError: if a model is to judge and there is none.
+        """
+        if verify == "model" and verifier is None:
+            raise ConfigurationError(
+                "team: verify=model needs a model; give `verifier` one or set verify=rule"
+            )
+        self.planner = Planners("planners", partial(Planner, planner, blob), workers=workers)
+        """Proposes what to do next."""
+        self.executor = Executors("executors", partial(Executor, put_blob), workers=workers)
+        """Does it."""
+        self.verifier = Verifiers("verifiers", partial(Verifier, verify, verifier, blob), workers=workers)
+        """Says what came of it."""
+        self.generator = Generators("generators", partial(Generator, generator, blob), workers=workers)
+        """Writes questions with their answers."""
+
+    def specs(self) -> list[ChildSpec]:
+        """A supervisor for each role."""
+        pools = (self.planner, self.executor, self.verifier, self.generator)
+        return [pool.spec for pool in pools]

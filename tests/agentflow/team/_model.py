@@ -1,0 +1,98 @@
+"""A language model that is a function, and requests to ask it."""
+
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
+from hashlib import sha256
+from typing import TypeVar, cast
+
+import msgspec
+
+from agentflow.actors import Supervisor
+from agentflow.models import Call, Completion
+from agentflow.team import Team, Verify
+from agentflow.trajectory import Action, Blob, PlanRequest, Step, ToolCard, Usage
+
+T = TypeVar("T")
+
+SEARCH = ToolCard(
+    "rag_search",
+    "Search the documents.",
+    {
+        "type": "object",
+        "properties": {"query": {"type": "string"}, "limit": {"type": "integer", "default": 5}},
+        "required": ["query"],
+    },
+)
+
+
+class FunctionModel:
+    """Answers with what a function makes of the call; keeps the calls."""
+
+    def __init__(self, answer: Callable[[Call[object]], object], *, sees: bool = False) -> None:
+        self.name = "function"
+        self.sees = sees
+        self.calls: list[Call[object]] = []
+        self._answer = answer
+
+    async def complete(self, call: Call[T]) -> Completion[T]:
+        self.calls.append(cast("Call[object]", call))
+        value = self._answer(cast("Call[object]", call))
+        text = msgspec.json.encode(value).decode()
+        return Completion(value=cast("T", value), text=text, usage=Usage(1, 100, 10), model=self.name)
+
+
+def unasked(call: Call[object]) -> object:
+    """The answer of a model that must not be asked."""
+    raise AssertionError(f"{call.role} asked a model")
+
+
+class Blobs:
+    """A blob store in memory."""
+
+    def __init__(self) -> None:
+        self.kept: dict[str, bytes] = {}
+
+    async def put(self, data: bytes, mime: str) -> Blob:
+        hash = sha256(data).hexdigest()
+        self.kept[hash] = data
+        return Blob(hash, mime)
+
+    async def read(self, hash: str) -> bytes:
+        return self.kept[hash]
+
+
+@asynccontextmanager
+async def team(
+    answer: Callable[[Call[object]], object] = unasked,
+    *,
+    sees: bool = False,
+    verify: Verify = "rule",
+    blobs: Blobs | None = None,
+    workers: int = 4,
+) -> AsyncGenerator[tuple[Team, FunctionModel]]:
+    """A team at work, whose every role asks one model."""
+    model = FunctionModel(answer, sees=sees)
+    blobs = blobs or Blobs()
+    members = Team(
+        planner=model,
+        generator=model,
+        verifier=model,
+        verify=verify,
+        put_blob=blobs.put,
+        blob=blobs.read,
+        workers=workers,
+    )
+    async with Supervisor(members.specs(), name="team"):
+        yield members, model
+
+
+def step(
+    observation: str, *, intent: str = "look it up", query: str = "it", images: tuple[Blob, ...] = ()
+) -> Step:
+    """A step that a search made."""
+    return Step(intent, Action("rag_search", {"query": query}), observation, images=images)
+
+
+def plan_request(*path: Step, count: int = 2, tools: tuple[ToolCard, ...] = (SEARCH,)) -> PlanRequest:
+    """What next, after this path?"""
+    return PlanRequest(seed="Explore the Kestrel Observatory.", tools=tools, path=path, count=count)

@@ -1,0 +1,161 @@
+"""Planner, verifier and generator: a typed request in, a typed reply out, whatever the model does."""
+
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from agentflow.errors import ConfigurationError, ModelFailure, ModelFailureKind, RunStopped, StopCause
+from agentflow.models import Call, Image
+from agentflow.team import Team
+from agentflow.trajectory import (
+    Answer,
+    AnswerRequest,
+    Citation,
+    Draft,
+    DraftStep,
+    Failure,
+    Judgement,
+    JudgementRequest,
+    Plan,
+    Proposal,
+    Reply,
+    ToolCard,
+    Usage,
+    Verdict,
+    WriteRequest,
+)
+from tests.agentflow.team._model import Blobs, FunctionModel, plan_request, step, team
+
+DRAFT = Draft("Who?", "Mara", (DraftStep("She did.", (Citation(1, "Mara did."),)),))
+JUDGED = JudgementRequest(seed="s", path=(), step=step("Mara did."))
+WRITE = WriteRequest(seed="s", evidence=(step("Mara did."),))
+ANSWER = AnswerRequest(question="Who?")
+
+ASKED: dict[str, Callable[[Team], Awaitable[Reply[object]]]] = {
+    "plan": lambda members: members.planner.plan(plan_request()),  # pyright: ignore[reportAssignmentType]
+    "judge": lambda members: members.verifier.judge(JUDGED),
+    "write": lambda members: members.generator.write(WRITE),
+    "answer": lambda members: members.generator.answer(ANSWER),
+}
+each_role = pytest.mark.parametrize("ask", ASKED.values(), ids=ASKED)
+
+
+@pytest.mark.promise("team:planner:plan")
+async def test_a_plan_has_as_many_proposals_as_asked_for_at_most_and_no_idle_nulls() -> None:
+    def answer(call: Call[object]) -> Plan:
+        proposals = [Proposal("why", "rag_search", {"query": str(n), "limit": None}) for n in range(5)]
+        return Plan((Proposal("why", "rag_search", {"query": None}), *proposals))
+
+    request = plan_request(step("found"), count=2)
+    async with team(answer) as (members, model):
+        reply = await members.planner.plan(request)
+    assert reply.value == Plan(
+        (Proposal("why", "rag_search", {"query": None}), Proposal("why", "rag_search", {"query": "0"}))
+    )
+    assert reply.usage == Usage(1, 100, 10)
+    [call] = model.calls
+    assert call.role == "planner"
+    assert call.reply is Plan
+    assert call.request is request
+    assert call.schema is not None
+
+
+@pytest.mark.promise("team:planner:plan")
+@pytest.mark.parametrize(("count", "tools"), [(0, None), (2, ())])
+async def test_with_nothing_to_choose_from_nobody_is_asked(
+    count: int, tools: tuple[ToolCard, ...] | None
+) -> None:
+    request = plan_request(count=count) if tools is None else plan_request(count=count, tools=tools)
+    async with team() as (members, _):
+        assert await members.planner.plan(request) == Reply(value=Plan(()))
+
+
+@pytest.mark.promise("team:generator:write")
+@pytest.mark.promise("team:generator:answer")
+async def test_the_generator_writes_and_answers() -> None:
+    async with team(lambda call: DRAFT if call.reply is Draft else Answer("Mara")) as (members, model):
+        assert (await members.generator.write(WRITE)).value == DRAFT
+        assert (await members.generator.answer(ANSWER)).value == Answer("Mara")
+    assert [(call.role, call.request) for call in model.calls] == [
+        ("generator", WRITE),
+        ("generator", ANSWER),
+    ]
+
+
+@pytest.mark.promise("team:verifier:model")
+async def test_a_model_judges_only_what_is_not_plain_to_see() -> None:
+    repeats = Judgement(Verdict.REPEATS, "known")
+    async with team(lambda _: repeats, verify="model") as (members, model):
+        assert (await members.verifier.judge(JUDGED)).value == repeats
+        assert len(model.calls) == 1
+        for plain in (
+            JudgementRequest(seed="s", path=(), step=step("[]")),
+            JudgementRequest(seed="s", path=(), step=step("x"), failure=Failure("failed", "x")),
+        ):
+            reply = await members.verifier.judge(plain)
+            assert reply.value is not None
+            assert reply.value.verdict in (Verdict.EMPTY, Verdict.ERROR)
+        assert len(model.calls) == 1
+
+
+@pytest.mark.promise("team:verifier:model")
+def test_a_judging_model_must_be_there() -> None:
+    model, blobs = FunctionModel(lambda _: None), Blobs()
+    with pytest.raises(ConfigurationError, match="verify=model needs a model"):
+        Team(planner=model, generator=model, verify="model", put_blob=blobs.put, blob=blobs.read)
+
+
+@each_role
+@pytest.mark.promise("team:model-failure")
+async def test_a_failed_model_call_is_a_reply(ask: Callable[[Team], Awaitable[Reply[object]]]) -> None:
+    def answer(call: Call[object]) -> object:
+        raise ModelFailure(ModelFailureKind.GARBAGE, "no JSON")
+
+    async with team(answer, verify="model") as (members, _):
+        assert await ask(members) == Reply(failure=Failure("garbage", "no JSON"))
+
+
+@each_role
+@pytest.mark.promise("team:model-failure")
+async def test_the_end_of_a_run_is_raised(ask: Callable[[Team], Awaitable[Reply[object]]]) -> None:
+    def answer(call: Call[object]) -> object:
+        raise RunStopped(StopCause.BUDGET, "no tokens left")
+
+    async with team(answer, verify="model") as (members, _):
+        with pytest.raises(RunStopped, match="no tokens left"):
+            await ask(members)
+
+
+@each_role
+@pytest.mark.promise("team:pool:crash")
+async def test_a_bug_in_a_model_is_asked_once_more_and_then_a_reply(
+    ask: Callable[[Team], Awaitable[Reply[object]]],
+) -> None:
+    def answer(call: Call[object]) -> object:
+        raise ZeroDivisionError("a bug")
+
+    async with team(answer, verify="model") as (members, model):
+        reply = await ask(members)
+        assert reply.failure is not None
+        assert reply.failure.kind == "unavailable"
+        assert "ZeroDivisionError: a bug" in reply.failure.message
+        assert len(model.calls) == 2
+
+
+@pytest.mark.promise("team:prompts:pictures")
+async def test_pictures_of_a_path_come_from_the_blob_store() -> None:
+    blobs = Blobs()
+    blob = await blobs.put(b"png", "image/png")
+    async with team(lambda _: Plan(()), sees=True, blobs=blobs) as (members, model):
+        await members.planner.plan(plan_request(step("a chart", images=(blob,))))
+    assert Image(b"png", "image/png") in [
+        part for message in model.calls[0].messages for part in message.parts
+    ]
+
+
+@pytest.mark.promise("team:specs")
+async def test_the_team_is_a_supervisor_for_each_role() -> None:
+    async with team() as (members, _):
+        specs = members.specs()
+    assert [spec.id for spec in specs] == ["planners", "executors", "verifiers", "generators"]
+    assert {spec.kind for spec in specs} == {"supervisor"}
