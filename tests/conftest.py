@@ -6,6 +6,7 @@ import pytest
 
 from tests import _plain_user
 from tests._plain_user import PlainUser
+from tests._postgres import PostgresServer, postgres_server
 
 
 @pytest.fixture(scope="session")
@@ -21,3 +22,10 @@ def plain_user() -> Iterator[PlainUser]:
             yield user
     except _plain_user.Unavailable as reason:
         pytest.skip(str(reason))
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[PostgresServer]:
+    """A Postgres server of the suite's own: `postgres.new_database()` gives the address of an empty database."""
+    with postgres_server() as server:
+        yield server

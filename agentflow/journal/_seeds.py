@@ -44,10 +44,9 @@ async def add_seeds(
     _check_same(known, wanted, origin)
     count = await connection.scalar(select(func.count()).where(seeds.c.run == run)) or 0
     tail = wanted[len(known) :]
-    added = [
-        Seed(index=index, id=_id(new, index), content=new.content, kwargs=new.kwargs)
-        for index, new in enumerate(tail, start=count)
-    ]
+    written = [_encoded(new, index) for index, new in enumerate(tail, start=count)]
+    # As it will be read: who adds a seed and who finds it must have the same.
+    added = [msgspec.json.decode(body, type=Seed) for body in written]
     await _check_ids(connection, run, added)
     if added:
         await connection.execute(
@@ -59,11 +58,11 @@ async def add_seeds(
                     "name": seed.id,
                     "origin": origin,
                     "place": place,
-                    "body": _encoded(seed),
+                    "body": body,
                     "done": False,
                     "claims": 0,
                 }
-                for place, seed in enumerate(added, start=len(known))
+                for place, (seed, body) in enumerate(zip(added, written, strict=True), start=len(known))
             ],
         )
     return known + added
@@ -100,7 +99,8 @@ def _id(new: NewSeed, index: int) -> str:
     return f"seed_{index + 1:03d}" if new.id is None else new.id
 
 
-def _encoded(seed: Seed) -> bytes:
+def _encoded(new: NewSeed, index: int) -> bytes:
+    seed = Seed(index=index, id=_id(new, index), content=new.content, kwargs=new.kwargs)
     try:
         return msgspec.json.encode(seed)
     except (UnicodeEncodeError, TypeError, ValueError) as error:

@@ -1,0 +1,115 @@
+"""A Postgres server of the suite's own: a private cluster in a temporary folder, gone with the session."""
+
+import os
+import pwd
+import shutil
+import socket
+import subprocess
+import tempfile
+from collections.abc import Generator
+from contextlib import contextmanager
+from itertools import count
+from pathlib import Path
+
+__all__ = ["PostgresServer", "postgres_server"]
+
+_SERVER_USER = "postgres"
+
+
+class PostgresServer:
+    """A running server that everybody on this machine may use without a password, by a socket or by loopback."""
+
+    def __init__(self, programs: Path, folder: Path, port: int) -> None:
+        self._programs = programs
+        self._folder = folder
+        self._numbers = count(1)
+        self.port = port
+        """Its port on 127.0.0.1."""
+
+    def new_database(self) -> str:
+        """The address of a new, empty database."""
+        name = f"test{next(self._numbers)}"
+        self._run("createdb", "--host", str(self._folder), "--port", str(self.port), name)
+        return f"postgresql://{_SERVER_USER}@127.0.0.1:{self.port}/{name}"
+
+    def by_socket(self, url: str) -> str:
+        """The same database by the server's socket."""
+        return f"postgresql://{_SERVER_USER}@/{url.rpartition('/')[2]}?host={self._folder}&port={self.port}"
+
+    def start(self) -> None:
+        """Start it; returns when it answers."""
+        self._run(
+            *("pg_ctl", "start", "--wait", "--pgdata", str(self._folder / "data")),
+            *("--log", str(self._folder / "log")),
+        )
+
+    def stop(self, mode: str = "fast") -> None:
+        """Stop it; `immediate` is as good as pulling its plug."""
+        self._run("pg_ctl", "stop", "--wait", "--pgdata", str(self._folder / "data"), "--mode", mode)
+
+    def make(self) -> None:
+        """Make the cluster's files."""
+        self._run(
+            *("initdb", "--pgdata", str(self._folder / "data"), "--username", _SERVER_USER),
+            *("--auth", "trust", "--encoding", "UTF8", "--locale", "C", "--no-sync"),
+        )
+        options = {
+            "listen_addresses": "'127.0.0.1'",
+            "port": self.port,
+            "unix_socket_directories": f"'{self._folder}'",
+            "fsync": "off",
+            "max_connections": 200,
+        }
+        with (self._folder / "data/postgresql.conf").open("a", encoding="utf-8") as file:
+            file.writelines(f"{name} = {value}\n" for name, value in options.items())
+
+    def _run(self, program: str, *arguments: str) -> None:
+        done = subprocess.run(
+            [
+                self._programs / program,
+                *arguments,
+                *(("--username", _SERVER_USER) if program == "createdb" else ()),
+            ],
+            cwd=self._folder,
+            stdin=subprocess.DEVNULL,
+            # Not a pipe: the server would inherit it and keep it open.
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            check=False,
+            # It refuses to run as root.
+            user=_SERVER_USER if os.geteuid() == 0 else None,
+        )
+        assert done.returncode == 0, f"{program} {arguments[0]} ended with {done.returncode}"
+
+
+@contextmanager
+def postgres_server() -> Generator[PostgresServer]:
+    """A running server, stopped and removed at the end."""
+    # Not one of pytest's folders: its socket needs a short path, and its user must be able to enter.
+    folder = Path(tempfile.mkdtemp(prefix="agentflow-pg-"))
+    try:
+        if os.geteuid() == 0:
+            shutil.chown(folder, pwd.getpwnam(_SERVER_USER).pw_uid, pwd.getpwnam(_SERVER_USER).pw_gid)
+        server = PostgresServer(_programs(), folder, _free_port())
+        server.make()
+        server.start()
+        try:
+            yield server
+        finally:
+            server.stop("immediate")
+    finally:
+        shutil.rmtree(folder)
+
+
+def _programs() -> Path:
+    """Where the server's programs are: Debian keeps them off the path."""
+    found = sorted(Path("/usr/lib/postgresql").glob("*/bin/pg_ctl"), key=lambda path: int(path.parts[-3]))
+    on_path = shutil.which("pg_ctl")
+    assert found or on_path, "the tests need a Postgres server: install the package postgresql"
+    return found[-1].parent if found else Path(str(on_path)).resolve().parent
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

@@ -1,0 +1,133 @@
+"""Opening the journal and runs in it."""
+
+import sqlite3
+from pathlib import Path
+
+import anyio
+import pytest
+
+from agentflow.errors import ConfigurationError, RunStopped, StopCause
+from agentflow.journal import Journal, open_journal
+from tests._postgres import PostgresServer
+
+
+@pytest.mark.promise("journal:run:settings")
+async def test_a_run_opens_again_with_the_same_settings_in_any_order(journal: Journal) -> None:
+    first = await journal.open_run("run", {"depth": 5, "tools": ["a", "b"]})
+    again = await journal.open_run("run", {"tools": ["a", "b"], "depth": 5})
+    elsewhere = await journal.open_run("other name", {"depth": 5, "tools": ["a", "b"]})
+    assert first.key == again.key == elsewhere.key
+    assert (await journal.open_run("third", {"depth": 6})).key != first.key
+
+
+@pytest.mark.promise("journal:run:settings")
+async def test_other_settings_are_refused_with_each_difference_on_one_line(url: str) -> None:
+    async with open_journal(url) as journal:
+        before = {"depth": 5, "roles": {"planner": "a", "judge": None}, "tips": "x" * 200, "gone": 1}
+        await journal.open_run("run", before)
+        now = {"depth": 5.0, "roles": {"planner": "b", "judge": None}, "tips": "y" * 200, "new": [1]}
+        with pytest.raises(ConfigurationError) as refused:
+            await journal.open_run("run", now)
+    assert str(refused.value) == (
+        "run 'run' was made with other settings (depth: 5 -> 5.0; gone: 1 -> nothing; new: nothing -> [1]; "
+        f'roles.planner: "a" -> "b"; tips: "{"x" * 58}… -> "{"y" * 58}…); '
+        "choose another output_dir or run_name, or go back to the old settings"
+    )
+
+
+@pytest.mark.promise("journal:run:settings")
+@pytest.mark.parametrize("name", ["", "two\nlines", "\0"])
+async def test_a_run_needs_a_name_of_visible_signs(journal: Journal, name: str) -> None:
+    with pytest.raises(ConfigurationError, match=r"^run_name: .*; write one line of visible signs$"):
+        await journal.open_run(name, {})
+    with pytest.raises(ConfigurationError, match=r"^lease_seconds: 0 is too short"):
+        await journal.open_run("run", {}, lease_seconds=0)
+
+
+@pytest.mark.promise("journal:address")
+@pytest.mark.parametrize(
+    "url", ["", "journal.db", "mysql://me:secret@host/db", "sqlite://", "sqlite:///:memory:", "postgresql+x"]
+)
+async def test_an_address_that_is_none_is_one_line_without_the_address(url: str) -> None:
+    with pytest.raises(ConfigurationError) as refused:
+        async with open_journal(url):
+            raise AssertionError
+    assert str(refused.value) == (
+        "journal: not an address that can be used; write sqlite:///FILE or postgresql://…"
+    )
+
+
+@pytest.mark.promise("journal:address")
+async def test_a_file_that_is_no_journal_is_one_line_and_stays_as_it_is(tmp_path: Path) -> None:
+    file = tmp_path / "notes.txt"
+    file.write_text("not a database\n" * 100, encoding="utf-8")
+    for url, reason in (
+        (f"sqlite:///{file}", "file is not a database"),
+        (f"sqlite:///{tmp_path}/nowhere/journal.db", "unable to open database file"),
+    ):
+        with pytest.raises(RunStopped, match=f"^journal {tmp_path}/.*: {reason}; mend it") as stopped:
+            async with open_journal(url):
+                raise AssertionError
+        assert stopped.value.cause is StopCause.JOURNAL
+        assert "\n" not in str(stopped.value)
+    assert file.read_text(encoding="utf-8").startswith("not a database\n")
+
+
+@pytest.mark.promise("journal:address")
+async def test_a_database_that_refuses_us_is_one_line_without_the_password(postgres: PostgresServer) -> None:
+    missing = postgres.new_database().replace("postgres@", "postgres:hunter2@") + "-not"
+    with pytest.raises(RunStopped, match=r'database "test.*-not" does not exist; mend it') as stopped:
+        async with open_journal(missing):
+            raise AssertionError
+    assert "hunter2" not in str(stopped.value)
+
+
+@pytest.mark.promise("journal:address")
+async def test_a_postgres_journal_is_reached_by_its_socket_and_with_options_of_libpq(
+    postgres: PostgresServer,
+) -> None:
+    url = postgres.new_database()
+    async with open_journal(f"{url}?sslmode=disable") as journal:
+        key = (await journal.open_run("run", {})).key
+    async with open_journal(postgres.by_socket(url)) as journal:
+        assert (await journal.open_run("run", {})).key == key
+
+
+@pytest.mark.promise("journal:version")
+async def test_tables_of_a_newer_program_are_refused_and_left_alone(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/journal.db"
+    async with open_journal(url):
+        pass
+    with sqlite3.connect(tmp_path / "journal.db") as database:
+        database.execute("UPDATE agentflow_schema SET version = 99")
+    database.close()
+    with pytest.raises(ConfigurationError) as refused:
+        async with open_journal(url):
+            raise AssertionError
+    assert str(refused.value) == (
+        f"journal {tmp_path}/journal.db: its tables are of version 99, this program knows 1; "
+        "use a newer AgentFlow, or another journal"
+    )
+
+
+@pytest.mark.promise("journal:version")
+async def test_many_open_a_new_journal_at_once(url: str) -> None:
+    keys: list[str] = []
+
+    async def open_it() -> None:
+        async with open_journal(url) as journal:
+            keys.append((await journal.open_run("run", {"a": 1})).key)
+
+    async with anyio.create_task_group() as tasks:
+        for _ in range(8):
+            tasks.start_soon(open_it)
+    assert len(keys) == 8
+    assert len(set(keys)) == 1
+
+
+@pytest.mark.promise("journal:writer:closed")
+async def test_a_closed_journal_says_so(url: str) -> None:
+    async with open_journal(url) as journal:
+        run = await journal.open_run("run", {})
+    with pytest.raises(RunStopped, match="it is closed"):
+        await run.add_seeds([])

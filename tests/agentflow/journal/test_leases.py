@@ -1,0 +1,179 @@
+"""Who works on which seed."""
+
+import sys
+from itertools import count
+
+import anyio
+import anyio.from_thread
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
+
+from agentflow.journal import Journal, NewSeed, Run, SeedTaken, open_journal, this_process
+from agentflow.trajectory import Seed
+
+LEASE = 10.0
+OWNERS = st.sampled_from("abc")
+
+
+class Model:
+    """Leases, as simple as can be."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.seeds: list[Seed] = []
+        self.leases: dict[int, tuple[str, float]] = {}
+        self.claims: dict[int, int] = {}
+        self.done: dict[int, bytes] = {}
+        self.held: dict[tuple[str, int], int] = {}
+
+    def claim(self, owner: str, limit: int) -> list[Seed]:
+        """What that owner gets."""
+        free = [
+            seed
+            for seed in self.seeds
+            if seed.index not in self.done
+            and (seed.index not in self.leases or self.leases[seed.index][1] <= self.now)
+        ][:limit]
+        for seed in free:
+            self.leases[seed.index] = (owner, self.now + LEASE)
+            self.claims[seed.index] = self.held[owner, seed.index] = self.claims.get(seed.index, 0) + 1
+        return free
+
+
+class LeaseMachine(RuleBasedStateMachine):
+    """Drives three owners of one run, and the model beside it."""
+
+    def __init__(
+        self, portal: anyio.from_thread.BlockingPortal, journal: Journal, time: list[float], name: str
+    ) -> None:
+        super().__init__()
+        self.portal = portal
+        self.time = time
+        self.model = Model()
+        self.model.now = time[0]
+        self.runs = {
+            owner: portal.call(lambda: journal.open_run(name, {}, lease_seconds=LEASE)) for owner in "abc"
+        }
+
+    @initialize(number=st.integers(1, 4))
+    def begin(self, number: int) -> None:
+        self.add(number)
+
+    @rule(number=st.integers(0, 3))
+    def add(self, number: int) -> None:
+        new = [NewSeed(seed.content) for seed in self.model.seeds] + [NewSeed("new")] * number
+        self.model.seeds = self.portal.call(self.runs["a"].add_seeds, new)
+        assert [seed.index for seed in self.model.seeds] == list(range(len(new)))
+
+    @rule(owner=OWNERS, limit=st.integers(0, 3))
+    def claim(self, owner: str, limit: int) -> None:
+        assert self.portal.call(self.runs[owner].claim, owner, limit) == self.model.claim(owner, limit)
+
+    @rule(owner=OWNERS)
+    def renew(self, owner: str) -> None:
+        self.portal.call(self.runs[owner].renew, owner)
+        for index, (holder, _) in self.model.leases.items():
+            if holder == owner:
+                self.model.leases[index] = (owner, self.model.now + LEASE)
+
+    @rule(owner=OWNERS)
+    def release(self, owner: str) -> None:
+        self.portal.call(self.runs[owner].release, owner)
+        self.model.leases = {index: one for index, one in self.model.leases.items() if one[0] != owner}
+
+    @rule(seconds=st.sampled_from([1.0, 4.0, 10.0]))
+    def pass_time(self, seconds: float) -> None:
+        self.time[0] = self.model.now = self.model.now + seconds
+
+    @rule(owner=OWNERS, data=st.data())
+    def finish(self, owner: str, data: st.DataObject) -> None:
+        held = [index for holder, index in self.model.held if holder == owner]
+        if not held:
+            return
+        index = data.draw(st.sampled_from(sorted(held)))
+        harvest = f"{owner} {index}".encode()
+        if self.model.held[owner, index] != self.model.claims[index]:
+            with pytest.raises(SeedTaken):
+                self.portal.call(self.runs[owner].finish, self.model.seeds[index], harvest)
+            return
+        self.portal.call(self.runs[owner].finish, self.model.seeds[index], harvest)
+        self.model.done[index] = harvest
+        self.model.leases.pop(index, None)
+        del self.model.held[owner, index]
+
+    @invariant()
+    def states_are_those_of_the_model(self) -> None:
+        model = self.model
+        waiting = len(model.seeds) - len(model.leases) - len(model.done)
+        counts = self.portal.call(self.runs["b"].counts)
+        assert counts == (waiting, len(model.leases), len(model.done))
+
+    def teardown(self) -> None:
+        found = self.portal.call(harvests, self.runs["c"])
+        assert found == [
+            (self.model.seeds[index], self.model.done[index]) for index in sorted(self.model.done)
+        ]
+
+
+async def harvests(run: Run) -> list[tuple[Seed, bytes]]:
+    return [found async for found in run.harvests()]
+
+
+@pytest.mark.promise("journal:leases:one-owner")
+def test_whatever_owners_do_seeds_are_where_the_model_says(url: str) -> None:
+    time, names = [0.0], count()
+    with (
+        anyio.from_thread.start_blocking_portal() as portal,
+        portal.wrap_async_context_manager(open_journal(url, now=lambda: time[0])) as journal,
+    ):
+
+        class Machine(LeaseMachine):
+            def __init__(self) -> None:
+                super().__init__(portal, journal, time, f"run {next(names)}")
+
+        run_state_machine_as_test(
+            Machine, settings=settings(max_examples=25, stateful_step_count=25, deadline=None)
+        )
+
+
+@pytest.mark.promise("journal:leases:one-owner")
+async def test_many_claim_at_once_and_nobody_gets_what_another_one_has(url: str) -> None:
+    taken: list[int] = []
+
+    async def work(owner: str) -> None:
+        async with open_journal(url) as journal:
+            run = await journal.open_run("run", {})
+            while claimed := await run.claim(owner, 3):
+                taken.extend(seed.index for seed in claimed)
+
+    async with open_journal(url) as journal:
+        run = await journal.open_run("run", {})
+        await run.add_seeds([NewSeed(str(number)) for number in range(100)])
+        async with anyio.create_task_group() as tasks:
+            for owner in "abcd":
+                tasks.start_soon(work, owner)
+    assert sorted(taken) == list(range(100))
+
+
+@pytest.mark.promise("journal:leases:dead")
+async def test_what_a_process_held_that_has_ended_is_free_at_once(run: Run) -> None:
+    seeds = await run.add_seeds([NewSeed("a"), NewSeed("b"), NewSeed("c")])
+    script = "from agentflow.journal import this_process; print(this_process())"
+    ended = (await anyio.run_process([sys.executable, "-c", script])).stdout.decode().strip()
+    assert await run.claim(ended, 1) == seeds[:1]
+    assert await run.claim("elsewhere/boot/1:17:4711", 1) == seeds[:1]
+    assert await run.claim(this_process(), 3) == seeds[1:]
+    assert await run.claim("another", 3) == []
+
+
+@pytest.mark.promise("journal:leases:clock")
+async def test_leases_run_by_the_clock_of_the_database(journal: Journal) -> None:
+    run = await journal.open_run("run", {}, lease_seconds=1e-6)
+    held = await journal.open_run("held", {}, lease_seconds=3600)
+    for one in (run, held):
+        await one.add_seeds([NewSeed("a")])
+        await one.claim("first", 1)
+    assert len(await run.claim("second", 1)) == 1
+    assert await held.claim("second", 1) == []

@@ -1,0 +1,195 @@
+"""Pages, harvests, blobs and usage of a run."""
+
+from hashlib import sha256
+
+import anyio
+import pytest
+from msgspec import Struct
+
+from agentflow.errors import RunStopped
+from agentflow.journal import Journal, NewSeed, Run, SeedTaken, open_journal
+from agentflow.trajectory import Seed, Usage
+
+
+class Note(Struct, frozen=True):
+    """Something to record."""
+
+    text: str
+
+
+async def one_seed(run: Run) -> Seed:
+    return (await run.add_seeds([NewSeed("a")]))[0]
+
+
+@pytest.mark.promise("journal:page:kept")
+async def test_what_was_recorded_stands_on_the_page_in_the_order_of_writing(url: str) -> None:
+    texts = ["z", "", "line\nline", "nul \0 nul", "ünï 🌱", "x" * 300_000]
+    async with open_journal(url) as journal:
+        run = await journal.open_run("run", {})
+        seed = await one_seed(run)
+        page = await run.open_page(seed)
+        for number, text in enumerate(texts):
+            await page.record(f"k/{9 - number}", Note(text))
+    async with open_journal(url) as journal:
+        run = await journal.open_run("run", {})
+        page = await run.open_page(seed)
+        assert list(page.keys()) == [f"k/{9 - number}" for number in range(len(texts))]
+        keys = list(page.keys())
+        assert [page.recall(key, Note) for key in keys] == [Note(text) for text in texts]
+        await page.record("last", Note(""))
+        assert list((await run.open_page(seed)).keys())[-1] == "last"
+
+
+@pytest.mark.promise("journal:page:once")
+async def test_what_stands_on_the_page_is_not_made_again(run: Run) -> None:
+    seed = await one_seed(run)
+    made: list[str] = []
+
+    async def make() -> Note:
+        made.append("made")
+        return Note("result")
+
+    for _ in range(2):
+        page = await run.open_page(seed)
+        assert await page.once("act/0", Note, make) == Note("result")
+        assert await page.once("act/0", Note, make) == Note("result")
+    assert made == ["made"]
+
+
+@pytest.mark.promise("journal:page:once")
+async def test_the_same_result_twice_is_fine_and_another_one_is_refused(run: Run) -> None:
+    seed = await one_seed(run)
+    one, other = await run.open_page(seed), await run.open_page(seed)
+    await one.record("act/0", Note("result"))
+    await other.record("act/0", Note("result"))
+    with pytest.raises(
+        RunStopped, match=r"^journal: act/0 of the seed with index 0 has another result already$"
+    ):
+        await other.record("act/0", Note("another"))
+    assert (await run.open_page(seed)).recall("act/0", Note) == Note("result")
+
+
+@pytest.mark.promise("journal:page:once")
+@pytest.mark.parametrize("writers", [7, 500])
+async def test_one_refused_entry_of_a_batch_keeps_no_other_from_being_written(run: Run, writers: int) -> None:
+    seed = await one_seed(run)
+    page = await run.open_page(seed)
+    await page.record("act/3", Note("first"))
+    refused: list[int] = []
+
+    async def record(number: int) -> None:
+        try:
+            await page.record(f"act/{number}", Note(str(number)))
+        except RunStopped:
+            refused.append(number)
+
+    async with anyio.create_task_group() as tasks:
+        for number in range(writers):
+            tasks.start_soon(record, number)
+    assert refused == [3]
+    page = await run.open_page(seed)
+    assert {page.recall(f"act/{number}", Note) for number in range(writers)} == {
+        Note("first" if number == 3 else str(number)) for number in range(writers)
+    }
+
+
+@pytest.mark.promise("journal:page:taken")
+async def test_who_lost_a_seed_can_neither_write_on_its_page_nor_finish_it(url: str) -> None:
+    time = [0.0]
+    async with open_journal(url, now=lambda: time[0]) as one, open_journal(url, now=lambda: time[0]) as two:
+        slow, quick = await one.open_run("run", {}), await two.open_run("run", {})
+        seed = await one_seed(slow)
+        await slow.claim("slow", 1)
+        page = await slow.open_page(seed)
+        await page.record("act/0", Note("slow"))
+        time[0] = 31
+        await page.record("act/1", Note("late, but nobody else wanted it"))
+        assert await quick.claim("quick", 1) == [seed]
+        for number in range(2):
+            with pytest.raises(SeedTaken, match="another process took over the seed with index 0"):
+                await (page if number else await slow.open_page(seed)).record("act/2", Note("slow"))
+        with pytest.raises(SeedTaken):
+            await slow.finish(seed, b"slow")
+        taken_over = await quick.open_page(seed)
+        assert list(taken_over.keys()) == ["act/0", "act/1"]
+        await taken_over.record("act/2", Note("quick"))
+        await quick.finish(seed, b"quick")
+        assert [found async for found in slow.harvests()] == [(seed, b"quick")]
+
+
+@pytest.mark.promise("journal:harvests")
+async def test_harvests_come_by_index_whatever_the_order_in_which_they_were_brought_in(run: Run) -> None:
+    seeds = await run.add_seeds([NewSeed(str(number)) for number in range(50)])
+    for seed in reversed(seeds[::2]):
+        await run.finish(seed, f"harvest {seed.index}".encode())
+    assert [found async for found in run.harvests()] == [
+        (seed, f"harvest {seed.index}".encode()) for seed in seeds[::2]
+    ]
+    assert await run.counts() == (25, 0, 25)
+
+
+@pytest.mark.promise("journal:harvests")
+async def test_a_finished_seed_keeps_its_page_and_is_claimed_by_nobody(run: Run) -> None:
+    seed = await one_seed(run)
+    await run.claim("me", 1)
+    await (await run.open_page(seed)).record("act/0", Note("kept"))
+    await run.finish(seed, b"done")
+    assert await run.claim("me", 1) == []
+    assert (await run.open_page(seed)).recall("act/0", Note) == Note("kept")
+
+
+@pytest.mark.promise("journal:blobs")
+async def test_blobs_are_found_by_their_hash_and_kept_once(run: Run) -> None:
+    data = bytes(range(256)) * 1000
+    blob = await run.put_blob(data, "image/png")
+    assert await run.put_blob(data, "image/png") == blob
+    assert blob.hash == sha256(data).hexdigest()
+    assert blob.mime == "image/png"
+    assert await run.blob(blob.hash) == data
+    with pytest.raises(KeyError):
+        await run.blob("0" * 64)
+
+
+@pytest.mark.promise("journal:usage")
+async def test_usage_of_processes_that_came_and_went_adds_up(url: str) -> None:
+    async def use(*totals: dict[str, Usage]) -> dict[str, Usage]:
+        async with open_journal(url) as journal:
+            run = await journal.open_run("run", {})
+            before = await run.load_usage()
+            for total in totals:
+                await run.save_usage({role: before.get(role, Usage()) + used for role, used in total.items()})
+            return await run.load_usage()
+
+    assert await use() == {}
+    assert await use({"planner": Usage(1, 10, 5)}, {"planner": Usage(2, 20, 10)}) == {
+        "planner": Usage(2, 20, 10)
+    }
+    assert await use({"planner": Usage(1, 1, 1), "generator": Usage(3, 3, 3)}) == {
+        "planner": Usage(3, 21, 11),
+        "generator": Usage(3, 3, 3),
+    }
+
+
+@pytest.mark.promise("journal:usage")
+async def test_usage_of_two_at_once_adds_up(journal: Journal) -> None:
+    one, two = await journal.open_run("run", {}), await journal.open_run("run", {})
+    await one.load_usage()
+    await two.load_usage()
+    await one.save_usage({"planner": Usage(1, 1, 1)})
+    await two.save_usage({"planner": Usage(2, 2, 2)})
+    await one.save_usage({"planner": Usage(5, 5, 5)})
+    assert await one.load_usage() == {"planner": Usage(7, 7, 7)}
+
+
+@pytest.mark.promise("journal:run:apart")
+async def test_runs_in_one_journal_know_nothing_of_each_other(journal: Journal) -> None:
+    one, two = await journal.open_run("one", {}), await journal.open_run("two", {})
+    seed = await one_seed(one)
+    assert seed == await one_seed(two)
+    await (await one.open_page(seed)).record("act/0", Note("one"))
+    await one.put_blob(b"x", "text/plain")
+    await one.finish(seed, b"one")
+    assert list((await two.open_page(seed)).keys()) == []
+    assert await two.counts() == (1, 0, 0)
+    with pytest.raises(KeyError):
+        await two.blob(sha256(b"x").hexdigest())

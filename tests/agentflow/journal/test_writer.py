@@ -1,0 +1,149 @@
+"""The writer and its queue."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import anyio
+import pytest
+from msgspec import Struct
+
+from agentflow.actors import SYSTEM_CLOCK, ChildSpec, Supervisor
+from agentflow.errors import ConfigurationError, RunStopped
+from agentflow.journal import NewSeed, Run, open_journal
+from agentflow.journal._backend import EntryRow
+from agentflow.journal._database import Database, backend_for
+from agentflow.journal._migrations import migrate
+from agentflow.journal._writer import Inbox, Writer
+from agentflow.testing import EventRecorder
+from agentflow.trajectory import Seed
+
+
+class Note(Struct, frozen=True):
+    """Something to record."""
+
+    text: str
+
+
+class WatchedDatabase(Database):
+    """Notes how many entries each transaction wrote, and crashes where it is told to."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__(backend_for(url), 1, SYSTEM_CLOCK)
+        self.batches: list[int] = []
+        self.crashes = 0
+
+    async def insert(self, rows: Sequence[EntryRow]) -> int:
+        """Write them, or crash before or after."""
+        self.batches.append(len(rows))
+        written = 0 if self.crashes % 2 else await super().insert(rows)
+        if self.crashes:
+            self.crashes -= 1
+            raise ZeroDivisionError
+        return written
+
+
+def run_on(database: Database, inbox: Inbox) -> Run:
+    """The first run of that journal."""
+    return Run(database, inbox, number=1, key="", lease_seconds=30, user="me", now=None)
+
+
+async def record(run: Run, numbers: range) -> None:
+    """Record all of these at once on the page of the first seed."""
+    page = await run.open_page((await run.add_seeds([NewSeed("a")]))[0])
+    async with anyio.create_task_group() as tasks:
+        for number in numbers:
+            tasks.start_soon(page.record, f"act/{number}", Note(str(number)))
+
+
+@pytest.mark.promise("journal:writer:batches")
+async def test_all_that_wait_are_written_in_one_transaction(url: str) -> None:
+    database, inbox = WatchedDatabase(url), Inbox()
+    await migrate(database)
+    async with Supervisor([ChildSpec(id="writer", start=lambda: Writer(database, inbox))]):
+        await record(run_on(database, inbox), range(1000))
+    await database.close()
+    assert sum(database.batches) == 1000
+    assert len(database.batches) <= 4
+
+
+@pytest.mark.promise("journal:writer:crash")
+async def test_a_writer_that_crashes_before_or_after_it_wrote_loses_nothing_and_doubles_nothing(
+    url: str,
+) -> None:
+    database, inbox, events = WatchedDatabase(url), Inbox(), EventRecorder()
+    await migrate(database)
+    specs = [ChildSpec(id="writer", start=lambda: Writer(database, inbox))]
+    async with Supervisor(specs, intensity=9, observer=events):
+        database.crashes = 4
+        await record(run_on(database, inbox), range(50))
+        seed = (await run_on(database, inbox).add_seeds([NewSeed("a")]))[0]
+        page = await run_on(database, inbox).open_page(seed)
+        assert {page.recall(f"act/{number}", Note) for number in range(50)} == {
+            Note(str(number)) for number in range(50)
+        }
+    await database.close()
+    assert events.story().count("-writer crashed") == 4
+
+
+@pytest.mark.promise("journal:writer:crash")
+async def test_the_writer_can_be_anybodys_child(url: str) -> None:
+    async with open_journal(url, hosted=False) as journal, Supervisor([journal.writer_spec()]):
+        await record(await journal.open_run("run", {}), range(10))
+
+
+@pytest.mark.promise("journal:writer:crash")
+async def test_a_refusal_is_its_askers_alone(run: Run) -> None:
+    refused: list[str] = []
+
+    async def add_bad_seeds() -> None:
+        try:
+            await run.add_seeds([NewSeed("a", id="")], origin="bad")
+        except ConfigurationError as error:
+            refused.append(str(error))
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(add_bad_seeds)
+        tasks.start_soon(record, run, range(20))
+        tasks.start_soon(add_bad_seeds)
+    assert len(refused) == 2
+    assert await run.counts() == (1, 0, 0)
+
+
+@pytest.mark.promise("journal:writer:closed")
+async def test_what_was_asked_for_is_written_before_the_journal_closes(url: str) -> None:
+    seed = Seed(index=0, id="seed_001", content="a")
+    with anyio.CancelScope() as scope:
+        async with open_journal(url) as journal, anyio.create_task_group() as tasks:
+            run = await journal.open_run("run", {})
+            await run.add_seeds([NewSeed("a")])
+            page = await run.open_page(seed)
+
+            async def last_words() -> None:
+                with anyio.CancelScope(shield=True):
+                    await page.record("act/0", Note("last words"))
+
+            tasks.start_soon(last_words)
+            await anyio.lowlevel.checkpoint()
+            scope.cancel()
+    async with open_journal(url) as journal:
+        run = await journal.open_run("run", {})
+        assert (await run.open_page(seed)).recall("act/0", Note) == Note("last words")
+
+
+@pytest.mark.promise("journal:writer:closed")
+async def test_who_still_waits_when_nobody_writes_any_more_is_told(tmp_path: Path) -> None:
+    async with open_journal(f"sqlite:///{tmp_path}/journal.db", hosted=False) as journal:
+        told: list[str] = []
+
+        async def wait() -> None:
+            try:
+                await journal.open_run("run", {})
+            except RunStopped as stopped:
+                told.append(stopped.message)
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(wait)
+            await anyio.lowlevel.checkpoint()
+            await anyio.lowlevel.checkpoint()
+            journal._inbox.abandon()  # pyright: ignore[reportPrivateUsage]
+    assert told == ["journal: it is closed, so nothing more is written"]
