@@ -1,0 +1,83 @@
+"""The engine that needs no model: it answers typed requests from the text that they show."""
+
+from typing import TypeVar, cast
+
+import msgspec
+
+from agentflow.errors import ModelFailure, ModelFailureKind
+from agentflow.models._accounts import Accounts
+from agentflow.models._offline._planner import plan
+from agentflow.models._offline._verifier import judge
+from agentflow.models._offline._writer import write
+from agentflow.models._protocol import Call, Completion
+from agentflow.trajectory import (
+    Answer,
+    AnswerRequest,
+    Draft,
+    Judgement,
+    JudgementRequest,
+    Plan,
+    PlanRequest,
+    RoleRequest,
+    Usage,
+    WriteRequest,
+)
+
+__all__ = ["OfflineModel"]
+
+T = TypeVar("T")
+
+_BYTES_PER_TOKEN = 4
+_ENCODER = msgspec.json.Encoder()
+
+
+class OfflineModel:
+    """Plays planner, verifier and generator without weights, network or chance: the same request, the same answer."""
+
+    name = "offline"
+    """What it is called in settings and reports."""
+    sees = False
+    """It takes no pictures."""
+
+    def __init__(self, accounts: Accounts) -> None:
+        """Open it.
+
+        :param accounts: where its usage is accounted, and whose budgets hold for it as well.
+        """
+        self._accounts = accounts
+
+    async def complete(self, call: Call[T]) -> Completion[T]:
+        """Answer one call.
+
+        :raises ModelFailure: if the call shows no typed request, or expects another kind of answer.
+        :raises RunStopped: when a budget is used up.
+        """
+        self._accounts.check()
+        if call.request is None:
+            message = "the offline engine answers typed requests only; name a model for free text"
+            raise ModelFailure(ModelFailureKind.BAD_REQUEST, message)
+        value = _answer(call.request)
+        if not isinstance(value, call.reply):
+            message = f"the offline engine answers this request by {type(value).__name__}, not {call.reply.__name__}"
+            raise ModelFailure(ModelFailureKind.BAD_REQUEST, message)
+        text = _ENCODER.encode(value)
+        usage = Usage(1, _tokens(_ENCODER.encode(call.request)), _tokens(text))
+        self._accounts.add(call.role, usage, model=self.name)
+        return Completion(value=cast("T", value), text=text.decode(), usage=usage, model=self.name)
+
+
+def _answer(request: RoleRequest) -> Plan | Judgement | Draft | Answer:
+    match request:
+        case PlanRequest():
+            return plan(request)
+        case JudgementRequest():
+            return judge(request)
+        case WriteRequest():
+            return write(request)
+        case AnswerRequest():
+            # It knows nothing but what it is shown, and here it is shown nothing.
+            return Answer("")
+
+
+def _tokens(text: bytes) -> int:
+    return -(-len(text) // _BYTES_PER_TOKEN)

@@ -1,0 +1,178 @@
+"""The few words whose forms matter: verbs and who does them."""
+
+__all__ = ["AGENTS", "DONE", "KINDS", "PERSONS", "STOP", "VERBS", "past_of", "stem_of"]
+
+
+def listed(words: str) -> tuple[str, ...]:
+    """Words that stand in one text."""
+    return tuple(words.split())
+
+
+AGENTS = {
+    "built": "builder",
+    "cast": "maker",
+    "composed": "composer",
+    "created": "creator",
+    "designed": "designer",
+    "developed": "developer",
+    "directed": "director",
+    "discovered": "discoverer",
+    "edited": "editor",
+    "established": "founder",
+    "founded": "founder",
+    "invented": "inventor",
+    "made": "maker",
+    "owned": "owner",
+    "painted": "painter",
+    "produced": "producer",
+    "translated": "translator",
+    "written": "author",
+}
+"""What somebody is called who did it."""
+
+KINDS = frozenset(
+    listed(
+        "association book bridge building city club company country film guild house institute island machine museum "
+        "novel organisation organization poem river ship society song station team town university vessel village work"
+    )
+)
+"""What `the town` and the like are called: said in a passage about a town, it is the town itself."""
+
+STOP = frozenset(
+    listed(
+        "a about above after again all also although an and another any are as at be because been before "
+        "began being below between both but by came can come could did do does during each either every "
+        "explore few first for from get had has have he her here him his how i if in into is it its just last "
+        "later like made make many may me more most much must my near never no nor not now of off often on "
+        "once one only or other our out over own said same see seen shall she should since so some still such "
+        "than that the their them then there these they this those three though through to too two under "
+        "until up upon used very was we were what when where whether which while who whom whose why will with "
+        "within without would yet you your"
+    )
+)
+"""Words that tell nothing by themselves."""
+
+PERSONS = frozenset(
+    listed(
+        "architect author astronomer ambassador botanist builder captain chairman chancellor chief commander "
+        "composer conductor creator designer developer director discoverer editor emperor engineer explorer "
+        "founder governor head inventor keeper king leader librarian maker manager master mayor minister "
+        "negotiator owner painter patron pilot poet president principal producer queen rector ruler sculptor "
+        "secretary successor teacher translator winner writer"
+    )
+)
+"""Roles that are asked after with `who`."""
+
+_IRREGULAR_STEMS = {
+    "became": "become",
+    "began": "begin",
+    "bought": "buy",
+    "broke": "break",
+    "brought": "bring",
+    "built": "build",
+    "came": "come",
+    "cast": "cast",
+    "cost": "cost",
+    "fell": "fall",
+    "fought": "fight",
+    "gave": "give",
+    "grew": "grow",
+    "had": "have",
+    "has": "have",
+    "held": "hold",
+    "kept": "keep",
+    "laid": "lay",
+    "led": "lead",
+    "left": "leave",
+    "lost": "lose",
+    "made": "make",
+    "met": "meet",
+    "paid": "pay",
+    "ran": "run",
+    "rose": "rise",
+    "sank": "sink",
+    "sold": "sell",
+    "spent": "spend",
+    "stood": "stand",
+    "taught": "teach",
+    "took": "take",
+    "won": "win",
+    "wrote": "write",
+    "described": "describe",
+    "employed": "employ",
+    "measured": "measure",
+    "served": "serve",
+    "treated": "treat",
+    "used": "use",
+    "died": "die",
+    "saved": "save",
+    "received": "receive",
+    "produced": "produce",
+    "settled": "settle",
+    "arrived": "arrive",
+    "retired": "retire",
+    "closed": "close",
+    "merged": "merge",
+    "ceased": "cease",
+    "planned": "plan",
+    "stopped": "stop",
+}
+_PARTICIPLES = listed(
+    "born broken built cast cut dug drawn fought found given held hung kept laid lost made opened put "
+    "read sealed set shown sold spun sunk sung taken taught won written"
+)
+DONE = rf"(?:{'|'.join(_PARTICIPLES)}|[a-z]{{2,}}ed)"
+"""A pattern of past participles."""
+_PASTS = {
+    "drawn": "drew",
+    "given": "gave",
+    "shown": "showed",
+    "sung": "sang",
+    "taken": "took",
+    "written": "wrote",
+}
+
+_PRESENT = listed(
+    "carries contains costs counts covers earns employs gives grows has holds houses joins keeps lasts "
+    "lies makes measures needs occupies owns pays produces publishes reaches receives rises runs saves "
+    "sells serves spans stands strikes takes teaches treats weighs wins"
+)
+_PAST = listed(
+    "became began carried charted contained cost counted died described drew earned employed failed gave "
+    "grew had held kept lasted left made measured needed opened owned paid planted produced published "
+    "reached received rose sank saved served sold stood took taught treated weighed won wrote"
+)
+VERBS = frozenset([*_PRESENT, *_PAST, "was", "were", "is", "are"])
+"""Verbs that are known to be verbs: they end a subject of several words."""
+
+
+def past_of(participle: str) -> str:
+    """`written` -> `wrote`; most are the same."""
+    return _PASTS.get(participle, participle)
+
+
+def stem_of(verb: str) -> tuple[str, str] | None:
+    """A verb of the third person as a question says it, `carries` -> `does`, `carry`; `None`: no verb that is known."""
+    if verb in _PAST:
+        return "did", _IRREGULAR_STEMS.get(verb, _unpast(verb))
+    if verb == "has":
+        return "does", "have"
+    if verb in _PRESENT:
+        return "does", _unthird(verb)
+    return None
+
+
+def _unpast(verb: str) -> str:
+    if verb.endswith("ied"):
+        return f"{verb[:-3]}y"
+    return verb.removesuffix("ed")
+
+
+def _unthird(verb: str) -> str:
+    if verb == "lies":
+        return "lie"
+    if verb.endswith("ies"):
+        return f"{verb[:-3]}y"
+    if verb.endswith(("shes", "ches", "sses")):
+        return verb[:-2]
+    return verb[:-1]
