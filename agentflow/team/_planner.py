@@ -1,5 +1,7 @@
 """The planner: what to do next."""
 
+from typing import cast
+
 from agentflow.models import Call, Model
 from agentflow.team._asking import ReadBlob, ask_model, broken, pictures_of
 from agentflow.team._messages import plan_messages
@@ -57,5 +59,14 @@ def _tidy(proposal: Proposal, card: ToolCard | None) -> Proposal:
     """Without nulls for optional arguments: strict schemas ask for every argument."""
     required: list[str] = card.schema.get("required", []) if card is not None else []
     given = proposal.arguments.items()
-    arguments = {name: value for name, value in given if value is not None or name in required}
+    arguments = {name: _told(value) for name, value in given if value is not None or name in required}
     return Proposal(proposal.intent, proposal.tool, arguments)
+
+
+def _told(value: object) -> object:
+    if isinstance(value, dict):
+        members = cast("dict[str, object]", value).items()
+        return {name: _told(member) for name, member in members if member is not None}
+    if isinstance(value, list):
+        return [_told(member) for member in cast("list[object]", value)]
+    return value

@@ -47,11 +47,10 @@ async def test_shell_code_and_files_give_observations() -> None:
         missing = await acted(sandbox, "files_read", path="nowhere.txt")
         assert missing.failure is not None
         assert missing.failure.kind == "not_found"
-        slow = await acted(sandbox, "bash_run", command="echo begun; sleep 60", timeout=0.3)
+        slow = await acted(sandbox, "bash_run", command="echo begun; sleep 60", timeout=1)
         assert slow.failure is not None
         assert slow.failure.kind == "timeout"
-        assert slow.observation.text.startswith("begun\nstderr:")
-        assert "line 1: Killed" in slow.observation.text
+        assert slow.observation.text.startswith("begun")
 
         assert not raised.lost
         ended = await acted(sandbox, "bash_run", command="echo bye; exit 3")

@@ -78,6 +78,9 @@ def test_data_is_told_readably(data: dict[str, object], text: str) -> None:
          "a\n… 9 of 99 characters left out …\nb"),
         ({"name": "x", "pid": 9, "modified": "2026-01-01", "link": "agentflow://s-1f/1/x", "elapsed": 0.1},
          "name: x"),
+        ({"stdout": "", "stderr": "/etc/bash: line 1:    23 Killed                  sleep 60", "exit_code": 137},
+         "stderr: /etc/bash: line 1: Killed                  sleep 60\nexit code: 137"),
+        ({"result": "note: line 12 Kings"}, "note: line 12 Kings"),
         ({"result": "the address 0xdeadbeef is a constant"}, "the address 0xdeadbeef is a constant"),
     ],
 )  # fmt: skip

@@ -43,14 +43,18 @@ each_role = pytest.mark.parametrize("ask", ASKED.values(), ids=ASKED)
 @pytest.mark.promise("team:planner:plan")
 async def test_a_plan_has_as_many_proposals_as_asked_for_at_most_and_no_idle_nulls() -> None:
     def answer(call: Call[object]) -> Plan:
-        proposals = [Proposal("why", "rag_search", {"query": str(n), "limit": None}) for n in range(5)]
+        given = {"limit": None, "filters": [{"year": 1871, "place": None}]}
+        proposals = [Proposal("why", "rag_search", {"query": str(n), **given}) for n in range(5)]
         return Plan((Proposal("why", "rag_search", {"query": None}), *proposals))
 
     request = plan_request(step("found"), count=2)
     async with team(answer) as (members, model):
         reply = await members.planner.plan(request)
     assert reply.value == Plan(
-        (Proposal("why", "rag_search", {"query": None}), Proposal("why", "rag_search", {"query": "0"}))
+        (
+            Proposal("why", "rag_search", {"query": None}),
+            Proposal("why", "rag_search", {"query": "0", "filters": [{"year": 1871}]}),
+        )
     )
     assert reply.usage == Usage(1, 100, 10)
     [call] = model.calls
