@@ -2,7 +2,7 @@
 
 import re
 
-from agentflow.team._words import SHINGLE, how_many, shingles, telling_words, with_plurals, word_set, words
+from agentflow.team._words import SHINGLE, how_many, is_telling, shingles, with_plurals, word_set, words
 from agentflow.trajectory import Judgement, JudgementRequest, Step, Verdict
 
 __all__ = ["judge_by_rule", "judge_plainly"]
@@ -85,14 +85,14 @@ def _same(one: Step, other: Step) -> bool:
 
 
 def _is_foreign(request: JudgementRequest) -> bool:
-    telling = telling_words(request.step.observation)
-    if len(telling) < FOREIGN or how_many(telling) < FOREIGN:
-        return False
     texts = [request.seed, request.step.intent]
     for step in request.path:
         texts += [step.observation, step.intent]
-    known = [word_set(text) for text in texts]
-    if not all(telling.isdisjoint(each) for each in known):
+    own, known = word_set(request.step.observation), [word_set(text) for text in texts]
+    if any(is_telling(word) for each in known for word in own & each):
+        return False
+    telling = frozenset(filter(is_telling, own))
+    if how_many(telling) < FOREIGN:
         return False
     forms = with_plurals(telling)
     return all(forms.isdisjoint(each) for each in known) and _could_share(telling, known)

@@ -5,7 +5,7 @@ import unicodedata
 from functools import lru_cache
 from itertools import islice, pairwise
 
-__all__ = ["SHINGLE", "how_many", "shingles", "telling_words", "with_plurals", "word_set", "words"]
+__all__ = ["SHINGLE", "how_many", "is_telling", "shingles", "with_plurals", "word_set", "words"]
 
 SHINGLE = 5
 """Words in a row that make two texts alike."""
@@ -69,13 +69,9 @@ def shingles(text: str) -> frozenset[tuple[str, ...]]:
     return frozenset(zip(*(islice(found, start, None) for start in range(SHINGLE)), strict=False))
 
 
-def telling_words(text: str) -> frozenset[str]:
-    """Words that can tell what a text is about: no stop words, no numbers, nothing very short."""
-    return frozenset(
-        word
-        for word in word_set(text) - _STOP_WORDS
-        if (len(word) > 2 or not word.isascii()) and not word.isnumeric()
-    )
+def is_telling(word: str) -> bool:
+    """Whether it can tell what a text is about: no stop word, no number, nothing very short."""
+    return (len(word) > 2 or not word.isascii()) and word not in _STOP_WORDS and not word.isnumeric()
 
 
 def how_many(found: frozenset[str]) -> float:
