@@ -33,6 +33,10 @@ from agentflow.trajectory import (
 __all__ = ["Grower", "Observer", "silent"]
 
 
+TELLING = 80
+"""From how many characters on the same output of two programs is no accident."""
+
+
 class Observer(Protocol):
     """Is told of every node as it stands; must not block."""
 
@@ -199,8 +203,10 @@ class _Growing:
     def _request(self, parent: Sprout, choice: Choice, acted: Acted) -> JudgementRequest:
         outcome = acted.outcome
         words = outcome.observation.text
+        computes = self._grower.computes(choice.action.tool)
         mark = blake2b(words.encode(), digest_size=16).digest()
-        seen = mark in self._seen
+        # Many programs print `ok` or `1`, each for a reason of its own.
+        seen = mark in self._seen and not (computes and len(words) < TELLING)
         self._seen.add(mark)
         return JudgementRequest(
             seed=self._seed.content,
@@ -209,7 +215,7 @@ class _Growing:
             failure=outcome.failure,
             trouble=outcome.trouble,
             seen_elsewhere=seen,
-            computes=self._grower.computes(choice.action.tool),
+            computes=computes,
         )
 
     def _child(self, parent: Sprout, position: int, choice: Choice, arrival: Arrival) -> Sprout:

@@ -164,14 +164,17 @@ async def test_only_what_is_new_grows() -> None:
 
 
 @pytest.mark.promise("growth:seen_elsewhere")
-async def test_the_verifier_hears_that_the_same_words_came_before_in_path_order() -> None:
+@pytest.mark.parametrize(("says", "seen"), [("seq 50", True), ("echo ok", False)])
+async def test_the_verifier_hears_that_the_same_words_came_before_in_path_order(
+    says: str, seen: bool
+) -> None:
     def plan(request: PlanRequest) -> list[Proposal]:
-        return [Proposal("", "bash_run", {"command": f"echo same # {n}"}) for n in range(request.count)]
+        return [Proposal("", "bash_run", {"command": f"{says} # {n}"}) for n in range(request.count)]
 
     verifier = JudgeBy()
     async with grower(PlanBy(plan), settings=GrowthSettings(max_depth=1), verifier=verifier) as growing:
         await growing.grow(SEED, fresh_page())
-    assert [request.seen_elsewhere for request in verifier.requests] == [False, True]
+    assert [request.seen_elsewhere for request in verifier.requests] == [False, seen]
 
 
 @pytest.mark.promise("growth:failed_planner")
