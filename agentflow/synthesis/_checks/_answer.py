@@ -1,0 +1,28 @@
+"""What an answer must be like."""
+
+from typing import Final
+
+from agentflow.synthesis._words import length_in_words, plain
+
+__all__ = ["LONGEST_ANSWER", "is_an_answer"]
+
+LONGEST_ANSWER: Final = 30
+"""Words of an answer: a fact, not an essay."""
+_NO_ANSWERS: Final = frozenset(
+    {"unknown", "n/a", "na", "unclear", "undetermined", "not known", "not available", "not specified", "not stated",
+     "not mentioned", "not given", "cannot be determined", "can't be determined", "don't know", "i don't know",
+     "i do not know", "no answer", "no information", "it is unknown", "it is not known", "未知", "不知道", "无法确定"}
+)  # fmt: skip
+
+
+def is_an_answer(answer: str) -> str:
+    """Why this is no answer; empty: it is one."""
+    said = plain(answer).strip(" .!?\"'。")
+    if not any(character.isalnum() for character in said):
+        return "the answer is empty"
+    if said in _NO_ANSWERS:
+        return f"the answer says nothing: {answer.strip()}"
+    length = length_in_words(answer)
+    if length > LONGEST_ANSWER:
+        return f"the answer has {length:.0f} words: at most {LONGEST_ANSWER}"
+    return ""

@@ -1,0 +1,134 @@
+"""Whether a draft rests on what was observed: citations, hops, and where the answer comes from."""
+
+import json
+import re
+from collections.abc import Sequence
+from enum import StrEnum
+from typing import Final
+
+from msgspec import Struct
+
+from agentflow.synthesis._words import find_quote, holds, quantities, quantity, same_quantity
+from agentflow.trajectory import DraftStep, Step
+
+__all__ = ["Grounding", "Quoted", "covers_hops", "find_citations", "ground"]
+
+_RUNNERS: Final = frozenset({"bash", "code", "data", "sql"})
+_SMALL: Final = frozenset({*map(float, range(13)), 100.0, 1000.0})
+"""Numbers that a calculation may bring along: exponents, percents, kilos."""
+_LIST: Final = re.compile(r"\s*(?:,\s*and\s|,|;|\sand\s|、|，)\s*")
+
+
+class Grounding(StrEnum):
+    """Where an answer comes from."""
+
+    QUOTED = "quoted"
+    """Its words stand in what was cited."""
+    NUMBER = "number"
+    """It is the same number as one that was cited, written in another way."""
+    COMPUTED = "computed"
+    """A tool ran it from numbers that were cited."""
+
+
+class Quoted(Struct, frozen=True):
+    """A citation that was found in its observation."""
+
+    step: int
+    """Which reasoning step cites, from 0."""
+    observation: int
+    """Which piece of evidence, from 0."""
+    start: int
+    """Where the quote begins in the observation's text."""
+    end: int
+    """Where it ends."""
+
+
+def find_citations(steps: Sequence[DraftStep], evidence: Sequence[Step]) -> tuple[tuple[Quoted, ...], str]:
+    """Where the quotes stand, or why a step does not rest on what it cites."""
+    found: list[Quoted] = []
+    for index, step in enumerate(steps):
+        if not step.citations:
+            return (), f"step {index + 1} cites nothing"
+        for citation in step.citations:
+            if not 1 <= citation.observation <= len(evidence):
+                return (
+                    (),
+                    f"step {index + 1} cites observation {citation.observation}: there are 1 to {len(evidence)}",
+                )
+            span = find_quote(evidence[citation.observation - 1].observation, citation.quote)
+            if span is None:
+                quote = citation.quote.strip()[:80]
+                return (
+                    (),
+                    f"step {index + 1} quotes what observation {citation.observation} does not say: {quote}",
+                )
+            found.append(Quoted(index, citation.observation - 1, *span))
+    return tuple(found), ""
+
+
+def covers_hops(quotes: Sequence[Quoted], evidence: Sequence[Step]) -> str:
+    """Why one look would be enough; empty: at least two observations are needed, where there are two."""
+    cited = {quote.observation for quote in quotes}
+    least = min(2, len(evidence))
+    return f"the steps cite {len(cited)} observation: use at least {least}" if len(cited) < least else ""
+
+
+def ground(answer: str, quotes: Sequence[Quoted], evidence: Sequence[Step]) -> tuple[Grounding | None, str]:
+    """Where the answer comes from, or why it comes from nowhere."""
+    spans = [
+        evidence[quote.observation].observation[quote.start : quote.end]
+        for quote in quotes
+        if not _echoes(evidence[quote.observation], answer)
+    ]
+    parts = [part for part in _LIST.split(answer) if part.strip()]
+    if any(holds(span, answer) for span in spans):
+        return Grounding.QUOTED, ""
+    if len(parts) > 1 and all(any(holds(span, part) for span in spans) for part in parts):
+        return Grounding.QUOTED, ""
+    if any(_has_number(span, answer) for span in spans):
+        return Grounding.NUMBER, ""
+    if any(_computes(number, answer, quotes, evidence) for number in {quote.observation for quote in quotes}):
+        return Grounding.COMPUTED, ""
+    return None, f"the answer, {answer}, is neither in what the steps quote nor computed from it by a tool"
+
+
+def _has_number(text: str, answer: str) -> bool:
+    wanted = quantity(answer)
+    return wanted is not None and any(same_quantity(wanted, number) for number in quantities(text))
+
+
+def _computes(number: int, answer: str, quotes: Sequence[Quoted], evidence: Sequence[Step]) -> bool:
+    """That piece of evidence is a run which made the answer from numbers that other pieces say."""
+    run = evidence[number]
+    if (
+        not _runs(run)
+        or _echoes(run, answer)
+        or not (holds(run.observation, answer) or _has_number(run.observation, answer))
+    ):
+        return False
+    elsewhere = [
+        evidence[quote.observation].observation[quote.start : quote.end]
+        for quote in quotes
+        if quote.observation != number
+    ]
+    known = {found.value for span in elsewhere for found in quantities(span)}
+    inputs = {abs(found.value) for found in quantities(_written(run))} - _SMALL
+    return bool(inputs) and inputs <= known
+
+
+def _runs(step: Step) -> bool:
+    return re.split(r"[_:]", step.action.tool, maxsplit=1)[0] in _RUNNERS
+
+
+def _echoes(step: Step, answer: str) -> bool:
+    """What it ran was told the answer: a program that prints a constant shows nothing."""
+    return _runs(step) and holds(_written(step), answer)
+
+
+def _written(step: Step) -> str:
+    """What the tool was given to run; operators stand apart, so that numbers can be read."""
+    texts = [
+        value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+        for value in step.action.arguments.values()
+    ]
+    return re.sub(r"[-+*/=()\[\]{}:;<>\"']", " ", "\n".join(texts))

@@ -1,0 +1,81 @@
+"""What a question must be like."""
+
+import re
+from typing import Final
+
+from agentflow.synthesis._words import holds, length_in_words
+
+__all__ = ["asks", "hides_answer", "is_brief", "stands_alone"]
+
+_IMPERATIVES: Final = re.compile(
+    r"\W*(?:calculate|compute|count|determine|estimate|find|give|identify|list|name|state)\b", re.IGNORECASE
+)
+_SOURCE: Final = (
+    r"documents?|texts?|passages?|articles?|observations?|snippets?|excerpts?|context|sources?|search results?"
+    r"|web ?pages?|tool outputs?|outputs?|trajectory|trajectories|evidence"
+)
+_REFERENCES: Final = tuple(
+    re.compile(pattern)
+    for pattern in (
+        # A name such as the Document Foundation has capitals, a document lent its title has none.
+        rf"\b(?:[Tt]he|[Tt]h(?:is|at|ese|ose)) (?:(?:given|provided|following|cited|above) )?(?:{_SOURCE})\b(?! of\b)",
+        r"\b[Aa]ccording to (?:the )?(?:search|retrieved|provided|given|above|observations?|documents?|results?)\b",
+        r"\b[Oo]bservations? (?:number )?#?\d+\b",
+        r"\b(?:[Dd]ocument|[Rr]esult|[Pp]assage|[Hh]it) #?\d+\b",
+        r"\b[Tt]he above\b(?!-)",
+        r"\b(?:mentioned|described|listed|given|shown|stated|named|quoted|cited|as) (?:above|below|earlier|previously)\b",
+        r"\b(?:above|below)[\s-]*mentioned\b|\baforementioned\b",
+        r"\b[Tt]he (?:initial |starting )?seed(?: (?:topic|data|question|content|text))?(?=\s*(?:[?.,;:!]|$))",
+        r"\b[Tt]he (?:starting seed|initial seed|seed (?:topic|data|question|content|text|mentions|says|describes))\b",
+        r"上述|上文|该文档|本文|这篇文章|文档中|搜索结果|观察结果",
+    )
+)
+_PRONOUN: Final = r"(?:it|they|he|she|him|her|them)"
+_DANGLING: Final = (
+    re.compile(rf"\W*{_PRONOUN}\b", re.IGNORECASE),
+    re.compile(r"\W*(?:its|their|his)\b", re.IGNORECASE),
+    re.compile(
+        rf"\W*(?:(?:who|what|when|where|why|which|how(?: \w+)?|in what year|in which year)\W+)?"
+        rf"(?:is|are|was|were|does|do|did|has|have|had|can|could|will|would) {_PRONOUN}\b"
+        r"(?! (?:that|who)\b)(?! (?:\w+ ){1,2}(?:that|to|for)\b)",
+        re.IGNORECASE,
+    ),
+    re.compile(r"\W*(?:this|that|these|those) (?:is|was|are|were|has|had)\b", re.IGNORECASE),
+    re.compile(
+        r"\W*(?:what |who |where |when )?(?:is|was|are|were) (?:this|that|these|those)(?:\s*[?,]| (?:a|an|the)\b)",
+        re.IGNORECASE,
+    ),
+)
+
+
+def asks(question: str) -> str:
+    """Why this is no question; empty: it is one."""
+    if length_in_words(question) < 3:
+        return "the question has fewer than three words"
+    if question.rstrip(" \"'”’)").endswith(("?", "？", "؟")) or _IMPERATIVES.match(question):
+        return ""
+    return "the question does not ask: end it with a question mark"
+
+
+def hides_answer(question: str, answer: str) -> str:
+    """Why the question gives its answer away; empty: it does not."""
+    return f"the question contains its answer, {answer}" if holds(question, answer) else ""
+
+
+def is_brief(question: str, most: int) -> str:
+    """Why the question is too long; empty: it is not."""
+    length = length_in_words(question)
+    return f"the question has {length:.0f} words: at most {most}" if length > most else ""
+
+
+def stands_alone(question: str) -> str:
+    """Why the question can't be understood by somebody who has seen nothing else; empty: it can."""
+    for pattern in _REFERENCES:
+        found = pattern.search(question)
+        if found:
+            return f"the question points at something its reader does not see: {found[0].strip()}"
+    for pattern in _DANGLING:
+        found = pattern.match(question)
+        if found:
+            return f"the question begins with a pronoun that stands for nothing: {found[0].strip()}"
+    return ""

@@ -1,0 +1,37 @@
+"""What the reasoning must be like."""
+
+from collections.abc import Sequence
+
+from agentflow.synthesis._words import length_in_words, tokens
+from agentflow.trajectory import DraftStep
+
+__all__ = ["are_enough", "say_something"]
+
+
+def are_enough(steps: Sequence[DraftStep], least: int) -> str:
+    """Why there are too few steps; empty: there are enough, none empty, none twice."""
+    if len(steps) < least:
+        return f"the reasoning has {len(steps)} steps: at least {least}"
+    seen: dict[tuple[str, ...], int] = {}
+    for number, step in enumerate(steps, 1):
+        words = tuple(tokens(step.step))
+        if not words:
+            return f"step {number} is empty"
+        if words in seen:
+            return f"step {number} repeats step {seen[words]}"
+        seen[words] = number
+    return ""
+
+
+def say_something(steps: Sequence[DraftStep], question: str) -> str:
+    """Why a step is none; empty: each says something of its own."""
+    from rapidfuzz import fuzz
+
+    asked = tokens(question)
+    for number, step in enumerate(steps, 1):
+        words = tokens(step.step)
+        if length_in_words(step.step) < 3:
+            return f"step {number} says too little: {step.step.strip()}"
+        if asked and fuzz.ratio(words, asked) >= 95:
+            return f"step {number} only repeats the question"
+    return ""

@@ -1,0 +1,188 @@
+"""From selected paths to question-answer pairs: drafts, checks, tries, and what was too easy."""
+
+from collections import Counter
+from functools import partial
+
+from msgspec import Struct
+
+from agentflow.growth import together
+from agentflow.journal import Page
+from agentflow.synthesis._checks import Check, Checked, Finding, check
+from agentflow.synthesis._config import SynthesisConfig
+from agentflow.synthesis._harvest import Citing, Harvest, Pair, ReasoningStep, Rejected, Trajectory
+from agentflow.synthesis._ports import Generator
+from agentflow.synthesis._selection import Path, Score, select
+from agentflow.synthesis._words import agrees
+from agentflow.trajectory import (
+    Answer,
+    AnswerRequest,
+    Draft,
+    Failure,
+    Node,
+    Rejection,
+    Reply,
+    Step,
+    Tree,
+    Usage,
+    WriteRequest,
+)
+
+__all__ = ["harvest"]
+
+_ROLE = "generator"
+
+
+async def harvest(tree: Tree, config: SynthesisConfig, generator: Generator, page: Page) -> Harvest:
+    """Select paths of a tree and ask about each; what stands on the page is not asked again.
+
+    :raises RunStopped: if the run can't go on; the page holds what was done.
+    :raises ConfigurationError: if the user's own strategy can't be used.
+    """
+    selection = select(tree, config)
+    asked = await together(
+        partial(_Asking(tree, path, config, generator, page).ask) for path, _ in selection.chosen
+    )
+    return Harvest(
+        tree=tree,
+        trajectories=tuple(_trajectory(tree, path, score) for path, score in selection.chosen),
+        left_out=selection.left_out,
+        pairs=tuple(one.pair for one in asked if one.pair is not None),
+        rejected=tuple(rejected for one in asked for rejected in one.rejected),
+        usage={_ROLE: sum((one.usage for one in asked), Usage())} if asked else {},
+        model_failures=_failures(page),
+    )
+
+
+class Asked(Struct, frozen=True):
+    """What came of a path."""
+
+    pair: Pair | None
+    """The pair, if a draft was good."""
+    rejected: tuple[Rejected, ...]
+    """The drafts that were not."""
+    usage: Usage
+    """What it took."""
+
+
+class _Asking:
+    """Asking about one path."""
+
+    def __init__(
+        self, tree: Tree, path: Path, config: SynthesisConfig, generator: Generator, page: Page
+    ) -> None:
+        self._tree = tree
+        self._path = path
+        self._config = config
+        self._generator = generator
+        self._page = page
+        self._evidence = tuple(_step(node) for node in path.evidence)
+        self._rejections: list[Rejection] = []
+        self._rejected: list[Rejected] = []
+        self._usage = Usage()
+
+    async def ask(self) -> Asked:
+        """Up to so many drafts, until one is good."""
+        for number in range(1, self._config.max_tries + 1):
+            pair = await self._try(number)
+            if pair is not None:
+                return Asked(pair, tuple(self._rejected), self._usage)
+        return Asked(None, tuple(self._rejected), self._usage)
+
+    async def _try(self, number: int) -> Pair | None:
+        reply = await self._page.once(
+            f"write/{self._path.id}/{number}", Reply[Draft], partial(self._generator.write, self._request())
+        )
+        self._usage += reply.usage
+        draft = reply.value
+        if draft is None:
+            return None
+        checked = check(
+            draft,
+            self._evidence,
+            least_steps=self._config.min_reasoning_steps,
+            most_words=self._config.max_question_words,
+        )
+        if checked.findings or checked.grounding is None:
+            self._reject(draft, number, checked.findings)
+            return None
+        known = await self._known(draft, number) if self._config.check_answerability else None
+        if known:
+            easy = f"a model answers it without having seen anything: {draft.answer.strip()}"
+            self._reject(draft, number, (Finding(Check.TOO_EASY, easy),))
+            return None
+        return Pair(
+            question=draft.question.strip(),
+            answer=draft.answer.strip(),
+            trajectory_id=self._path.id,
+            reasoning_steps=self._reasoning(draft, checked),
+            engine=self._config.model_for(_ROLE).name,
+            tries=number,
+            grounding=checked.grounding,
+            answerable=known,
+        )
+
+    def _request(self) -> WriteRequest:
+        return WriteRequest(
+            seed=self._tree.seed.content,
+            seed_description=self._config.seed_description,
+            tips=self._config.synthesis_tips,
+            examples=self._config.examples,
+            evidence=self._evidence,
+            rejected=tuple(self._rejections),
+        )
+
+    async def _known(self, draft: Draft, number: int) -> bool | None:
+        """Whether the model knows the answer without the path; `None`: it could not be asked."""
+        request = AnswerRequest(question=draft.question.strip())
+        reply = await self._page.once(
+            f"answer/{self._path.id}/{number}", Reply[Answer], partial(self._generator.answer, request)
+        )
+        self._usage += reply.usage
+        return None if reply.value is None else agrees(draft.answer, reply.value.answer)
+
+    def _reject(self, draft: Draft, number: int, findings: tuple[Finding, ...]) -> None:
+        self._rejections.append(Rejection(draft, tuple(finding.reason for finding in findings)))
+        self._rejected.append(
+            Rejected(
+                trajectory_id=self._path.id,
+                number=number,
+                question=draft.question,
+                answer=draft.answer,
+                findings=findings,
+            )
+        )
+
+    def _reasoning(self, draft: Draft, checked: Checked) -> tuple[ReasoningStep, ...]:
+        citations: list[list[Citing]] = [[] for _ in draft.steps]
+        for quote in checked.quotes:
+            node = self._path.evidence[quote.observation]
+            span = node.observation.text[quote.start : quote.end]
+            citations[quote.step].append(Citing(node.id, span, quote.start, quote.end))
+        steps = zip(draft.steps, citations, strict=True)
+        return tuple(ReasoningStep(step.step.strip(), tuple(cited)) for step, cited in steps)
+
+
+class _Failed(Struct, frozen=True):
+    """As much of a reply as tells whether it failed."""
+
+    failure: Failure | None = None
+
+
+def _failures(page: Page) -> dict[str, int]:
+    """The model calls that failed for good, by kind, of all that stands on the page."""
+    kinds: Counter[str] = Counter()
+    for key in tuple(page.keys()):
+        if key.partition("/")[0] in {"plan", "write", "answer"}:
+            reply = page.recall(key, _Failed)
+            if reply is not None and reply.failure is not None:
+                kinds[reply.failure.kind] += 1
+    return dict(sorted(kinds.items()))
+
+
+def _step(node: Node) -> Step:
+    assert node.action is not None  # evidence comes from actions
+    return Step(node.intent, node.action, node.observation.text, node.verdict, images=node.observation.blobs)
+
+
+def _trajectory(tree: Tree, path: Path, score: Score) -> Trajectory:
+    return Trajectory(id=path.id, nodes=(tree.nodes[0].id, *(node.id for node in path.nodes)), score=score)

@@ -1,0 +1,36 @@
+"""Keeping secrets out of what is shown and written."""
+
+import re
+from typing import Final, cast
+
+from pydantic import SecretStr
+
+__all__ = ["masked"]
+
+_SECRET_NAMES: Final = re.compile(
+    r"(?:api_?key|token|secret|password|passwd|credential|authorization)s?$", re.IGNORECASE
+)
+_PASSWORD: Final = re.compile(r"(?<=://)([^/@:\s]*):[^/@\s]+@")
+_MASK: Final = "***"
+
+
+def masked(value: object) -> object:
+    """The value with every secret in it as `***`: secret strings, entries with names of secrets, passwords in addresses."""
+    match value:
+        case SecretStr():
+            return _MASK if value.get_secret_value() else ""
+        case dict():
+            entries = cast("dict[str, object]", value)
+            return {name: _entry(name, entry) for name, entry in entries.items()}
+        case list() | tuple():
+            return [masked(entry) for entry in cast("list[object]", value)]
+        case str():
+            return _PASSWORD.sub(rf"\1:{_MASK}@", value)
+        case _:
+            return value
+
+
+def _entry(name: str, value: object) -> object:
+    if isinstance(value, str) and value and _SECRET_NAMES.search(name):
+        return _MASK
+    return masked(value)

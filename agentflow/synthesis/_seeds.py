@@ -1,0 +1,119 @@
+"""Seeds from files, strings and dicts."""
+
+import csv
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, cast
+
+from agentflow.errors import ConfigurationError
+
+__all__ = ["load_seeds"]
+
+
+def load_seeds(
+    seeds_or_path: str | Path | Sequence[str] | Sequence[Mapping[str, Any]],
+) -> list[dict[str, Any]]:
+    """Seeds as dicts with `content`, `kwargs` and, where they brought one along, `id`.
+
+    A string is the path of a file if there is one or its name ends in `.jsonl` or `.csv`, else it is a seed itself. In
+    a list each string is a seed, and each dict is one as it stands. A CSV file has a column `content`, may have one
+    `id`, and all others are `kwargs`.
+
+    :raises ConfigurationError: one line with file and line, if a seed can't be used.
+    """
+    if isinstance(seeds_or_path, str | Path):
+        found = _from_text(seeds_or_path)
+    else:
+        given = enumerate(cast("Sequence[object]", seeds_or_path), 1)
+        found = [_seed(seed, f"seeds[{number - 1}]") for number, seed in given]
+    _refuse_twins(found)
+    return found
+
+
+def _from_text(text: str | Path) -> list[dict[str, Any]]:
+    path = Path(text)
+    if isinstance(text, Path) or _names_file(text):
+        return list(_from_file(path))
+    return [_seed(text, "seeds")]
+
+
+def _names_file(text: str) -> bool:
+    one_line = text.strip()
+    if "\n" in one_line or len(one_line) > 1000:
+        return False
+    # A sentence can't be stat'ed on every system, and a folder is no list of seeds.
+    try:
+        return one_line.lower().endswith((".jsonl", ".ndjson", ".csv")) or Path(one_line).is_file()
+    except (OSError, ValueError):
+        return False
+
+
+def _from_file(path: Path) -> Iterator[dict[str, Any]]:
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except FileNotFoundError:
+        raise ConfigurationError(f"{path}: no such file; name a JSONL file of seeds") from None
+    except UnicodeDecodeError:
+        raise ConfigurationError(f"{path}: not UTF-8 text; save it as UTF-8") from None
+    except OSError as error:
+        raise ConfigurationError(f"{path}: can't be read: {error.strerror}") from None
+    rows = _table(path, text) if path.suffix.lower() == ".csv" else _lines(path, text)
+    return (_seed(seed, place) for place, seed in rows)
+
+
+def _lines(path: Path, text: str) -> Iterator[tuple[str, object]]:
+    # Lines end at line feeds alone: other separators may stand inside a string.
+    for number, line in enumerate(text.split("\n"), 1):
+        if not line.strip():
+            continue
+        try:
+            yield f"{path}:{number}", json.loads(line)
+        except json.JSONDecodeError as error:
+            raise ConfigurationError(
+                f'{path}:{number}: not JSON: {error.msg}; write {{"content": "…"}} on one line'
+            ) from None
+
+
+def _table(path: Path, text: str) -> Iterator[tuple[str, object]]:
+    reader = csv.DictReader(text.splitlines(keepends=True), restkey="")
+    if "content" not in (reader.fieldnames or ()):
+        raise ConfigurationError(f"{path}:1: has no column content; name the columns in the first line")
+    for row in reader:
+        place = f"{path}:{reader.line_num}"
+        if "" in row:
+            raise ConfigurationError(
+                f"{place}: has more fields than the first line names; quote those with commas"
+            )
+        kwargs = {name: value for name, value in row.items() if name not in {"content", "id"} and value}
+        own = {"id": row["id"]} if row.get("id") else {}
+        yield place, {"content": row["content"], "kwargs": kwargs, **own}
+
+
+def _seed(seed: object, place: str) -> dict[str, Any]:
+    if isinstance(seed, str):
+        seed = {"content": seed}
+    if not isinstance(seed, Mapping):
+        raise ConfigurationError(f'{place}: not a seed; write {{"content": "…", "kwargs": {{}}}}')
+    entries = dict(cast("Mapping[str, Any]", seed))
+    content = entries.get("content")
+    if not isinstance(content, str) or not content.strip():
+        raise ConfigurationError(f"{place}: has no content; add a text under content")
+    kwargs: object = entries.get("kwargs")
+    if not isinstance(kwargs, Mapping | None):
+        raise ConfigurationError(f"{place}: kwargs is no mapping; write names with values, or leave it out")
+    own = entries.get("id")
+    if own is not None and (not isinstance(own, str | int) or isinstance(own, bool) or not str(own).strip()):
+        raise ConfigurationError(f"{place}: id is neither a text nor a number")
+    named = {} if own is None else {"id": str(own)}
+    return {**entries, "content": content, "kwargs": dict(cast("Mapping[str, Any]", kwargs or {})), **named}
+
+
+def _refuse_twins(seeds: Sequence[Mapping[str, Any]]) -> None:
+    seen: dict[str, int] = {}
+    for number, seed in enumerate(seeds, 1):
+        own = seed.get("id")
+        if own is not None and seen.setdefault(own, number) != number:
+            raise ConfigurationError(
+                f"seeds {seen[own]} and {number} both have the id {own}; give each its own"
+            )

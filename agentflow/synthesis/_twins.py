@@ -1,0 +1,69 @@
+"""Questions that were asked before, in nearly the same words."""
+
+from collections.abc import Iterable
+from importlib import import_module
+from typing import Protocol, cast
+
+from agentflow.synthesis._words import agrees, tokens
+
+__all__ = ["Asked"]
+
+_HASHES = 64
+_BANDS = 32
+"""Many narrow bands: whatever shares a quarter of its words is looked at, and the words themselves decide."""
+
+
+class _Sketch(Protocol):
+    """A sketch of a set of words."""
+
+    def update(self, items: Iterable[str]) -> None: ...
+
+
+class _Index(Protocol):
+    """Finds sketches that may be alike."""
+
+    def insert(self, key: int, minhash: _Sketch) -> None: ...
+    def query(self, minhash: _Sketch) -> list[int]: ...
+
+
+class _Rensa(Protocol):
+    """As much of the library as is used here; it brings no types."""
+
+    def RMinHash(self, num_perm: int, seed: int) -> _Sketch: ...
+    def RMinHashLSH(self, threshold: float, num_perm: int, num_bands: int) -> _Index: ...
+
+
+class Asked:
+    """The questions of a run so far."""
+
+    def __init__(self, similarity: float) -> None:
+        """Begin with none.
+
+        :param similarity: from here on two questions with the same answer are one.
+        """
+        self._rensa = cast("_Rensa", import_module("rensa"))
+        self._index = self._rensa.RMinHashLSH(similarity, _HASHES, _BANDS)
+        self._least = 100 * similarity
+        self._known: list[tuple[list[str], str, str]] = []
+
+    def before(self, question: str, answer: str) -> str | None:
+        """The id of an earlier question that is this one: the same words, or nearly and with the same answer."""
+        from rapidfuzz import fuzz
+
+        words = tokens(question)
+        for key in sorted(self._index.query(self._sketch(words))):
+            known, known_answer, own = self._known[key]
+            if known == words or (fuzz.ratio(known, words) >= self._least and agrees(answer, known_answer)):
+                return own
+        return None
+
+    def add(self, question: str, answer: str, own: str) -> None:
+        """Remember a question."""
+        words = tokens(question)
+        self._index.insert(len(self._known), self._sketch(words))
+        self._known.append((words, answer, own))
+
+    def _sketch(self, words: list[str]) -> _Sketch:
+        sketch = self._rensa.RMinHash(_HASHES, 1)
+        sketch.update(sorted(set(words)))
+        return sketch

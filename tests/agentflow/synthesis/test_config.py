@@ -1,0 +1,291 @@
+"""The settings of a synthesis: every field is taken, documented files load, and what can't be used is one line."""
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+from pydantic import SecretStr
+
+from agentflow.errors import ConfigurationError
+from agentflow.growth import Unforkable
+from agentflow.synthesis import RoleModel, SynthesisConfig, load_config, render_config
+from agentflow.trajectory import Example
+
+DOCUMENTED = Path(__file__).parent / "documented"
+
+DEFAULTS: dict[str, object] = {
+    "seeds_file": None, "output_dir": None, "available_tools": [], "qa_examples": [], "sampling_tips": "",
+    "synthesis_tips": "", "seed_description": "", "model_name": "gpt-4.1-2025-04-14", "api_key": "",
+    "base_url": "", "max_depth": 5, "branching_factor": 2, "depth_threshold": 3, "min_depth": 2,
+    "max_selected_traj": 3, "path_similarity_threshold": 0.7, "number_of_seed": None, "resource_types": [],
+    "resource_init_configs": {}, "sandbox_auto_start": True, "sandbox_config_path": None, "sandbox_timeout": 120,
+}  # fmt: skip
+"""The documented fields with their documented defaults."""
+
+OTHERWISE: dict[str, object] = {
+    "seeds_file": "mine.jsonl", "output_dir": "mine", "number_of_seed": 7, "seed_description": "ports",
+    "available_tools": ["rag_search"], "on_missing_tool": "drop", "resource_types": ["knowledge_base"],
+    "resource_init_configs": {"knowledge_base": {"top_k": 3}}, "sandbox_server_url": "http://127.0.0.1:1",
+    "sandbox_auto_start": False, "sandbox_config_path": "sandbox.yaml", "sandbox_timeout": 7.0, "max_sandboxes": 3,
+    "model_name": "mine", "api_key": "sk-mine", "base_url": "http://127.0.0.1:2/v1", "temperature": 0.5,
+    "top_p": 0.4, "max_tokens": 99, "seed": 11, "extra_body": {"top_k": 3}, "sees": False, "max_in_flight": 9,
+    "call_seconds": 8.0, "attempts": 2, "structured": "text", "prices": {"input": 1.0, "output": 2.0},
+    "planner_model": {"temperature": 0.1}, "verifier_model": {"temperature": 0.2},
+    "generator_model": {"temperature": 0.3}, "max_total_tokens": 5, "max_cost": 1.5, "max_seconds": 60.0,
+    "sampling_tips": "dig", "max_depth": 4, "branching_factor": 3, "depth_threshold": 1, "verifier": "off",
+    "on_unforkable": "refuse", "action_similarity": 0.5, "max_asks": 1, "min_depth": 3, "max_selected_traj": 1,
+    "path_similarity_threshold": 0.2, "selection_strategy": "diverse", "synthesis_tips": "ask why",
+    "qa_examples": [{"question": "Who?", "answer": "Ada"}], "min_reasoning_steps": 4, "max_tries": 2,
+    "check_answerability": False, "max_question_words": 30, "question_similarity": 0.5, "open_trees": 2,
+    "journal": "sqlite:///mine.db", "run_name": "mine", "control": 8123,
+}  # fmt: skip
+"""Every field with something that is not its default."""
+
+
+@pytest.fixture(autouse=True)
+def clean(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("SEEDS_FILE", "OUTPUT_DIR"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def shown(config: SynthesisConfig, name: str) -> object:
+    """A field as a file would say it."""
+    own: object = getattr(config, name)
+    if isinstance(own, RoleModel):
+        return own.model_dump(mode="json", exclude_unset=True)
+    return config.api_key.get_secret_value() if name == "api_key" else config.model_dump(mode="json")[name]
+
+
+@pytest.mark.promise("synthesis:config:documented")
+def test_every_documented_field_has_its_documented_default() -> None:
+    config = SynthesisConfig()
+    assert {name: shown(config, name) for name in DEFAULTS} == DEFAULTS
+    assert config.sandbox_server_url is None
+    assert str(config.output) == "synthesis_results"
+
+
+@pytest.mark.promise("synthesis:config:fields")
+def test_the_table_of_this_test_names_every_field() -> None:
+    assert OTHERWISE.keys() == SynthesisConfig.model_fields.keys()
+
+
+@pytest.mark.promise("synthesis:config:fields")
+@pytest.mark.parametrize("name", OTHERWISE)
+@pytest.mark.parametrize("source", ["json", "yaml", "environment", "word"])
+def test_every_field_is_taken_from_every_source(
+    name: str, source: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    value = OTHERWISE[name]
+    assert shown(SynthesisConfig(), name) != value
+    text = value if isinstance(value, str) else json.dumps(value)
+    words, file = [], None
+    match source:
+        case "environment":
+            monkeypatch.setenv(f"AGENTFLOW_{name.upper()}", text)
+        case "word":
+            words = [f"{name}={text}"]
+        case _:
+            file = Path(f"config.{source}")
+            file.write_text(json.dumps({name: value}) if source == "json" else yaml.safe_dump({name: value}))
+    assert shown(load_config(file, words), name) == value
+
+
+@pytest.mark.promise("synthesis:config:references")
+@pytest.mark.parametrize("name", [name for name, value in OTHERWISE.items() if isinstance(value, str)])
+def test_every_text_may_name_variables(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    value = str(OTHERWISE[name])
+    monkeypatch.setenv("MINE", value)
+    Path("config.yaml").write_text(yaml.safe_dump({name: "${MINE}"}))
+    assert shown(load_config("config.yaml"), name) == value
+    monkeypatch.delenv("MINE")
+    Path("config.yaml").write_text(yaml.safe_dump({name: f"${{MINE:-{value}}}"}))
+    assert shown(load_config("config.yaml"), name) == value
+
+
+@pytest.mark.promise("synthesis:config:documented")
+@pytest.mark.parametrize("file", sorted(path.name for path in DOCUMENTED.glob("*.json")))
+def test_the_documented_files_load_unchanged(file: str) -> None:
+    config = load_config(DOCUMENTED / file)
+    said = json.loads((DOCUMENTED / file).read_text())
+    assert {name: shown(config, name) for name in said} == said
+    assert config.offline is ("model_name" not in said)
+
+
+@pytest.mark.promise("synthesis:config:prose")
+@pytest.mark.parametrize("name", ["sampling_tips", "synthesis_tips", "seed_description"])
+def test_a_long_text_may_be_a_list_of_lines(name: str) -> None:
+    Path("config.yaml").write_text(yaml.safe_dump({name: ["one", "two"]}))
+    assert shown(load_config("config.yaml"), name) == "one\ntwo"
+    Path("config.yaml").write_text(yaml.safe_dump({name: ["one", 2]}))
+    with pytest.raises(ConfigurationError, match=f"config.yaml: {name}"):
+        load_config("config.yaml")
+
+
+@pytest.mark.promise("synthesis:config:environment")
+def test_the_documented_variables_count_unless_ours_are_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    Path("config.yaml").write_text("seeds_file: file\noutput_dir: file\n")
+    monkeypatch.setenv("SEEDS_FILE", "a.jsonl")
+    monkeypatch.setenv("OUTPUT_DIR", "b")
+    config = load_config("config.yaml")
+    assert (config.seeds_file, config.output_dir) == ("a.jsonl", "b")
+    assert load_config("config.yaml", ["output_dir=word"]).output_dir == "word"
+    monkeypatch.setenv("AGENTFLOW_OUTPUT_DIR", "ours")
+    assert load_config("config.yaml").output_dir == "ours"
+
+
+@pytest.mark.promise("synthesis:config:one-line")
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("max_dept: 3", "max_dept is unknown; did you mean max_depth?"),
+        ("target_qa_count: 3", "target_qa_count is unknown"),
+        ("planner_model: {temprature: 1}", "planner_model.temprature is unknown; did you mean temperature?"),
+        ("max_depth: 0", "max_depth: input should be greater than or equal to 1"),
+        ("min_depth: 9", "min_depth: no path is that deep; lower it to 5, or raise max_depth"),
+        ("path_similarity_threshold: 1.5", "path_similarity_threshold: input should be less than"),
+        ("qa_examples: [{question: Who}]", "qa_examples: example 1 has no answer; add it"),
+        ("verifier: maybe", "verifier: input should be 'rule', 'model' or 'off'"),
+        (
+            "selection_strategy: best",
+            "selection_strategy: best is unknown; write novelty, documented, diverse or",
+        ),
+        ("selection_strategy: nowhere:best", "selection_strategy: nowhere:best: No module named 'nowhere'"),
+        ("selection_strategy: json:best", "selection_strategy: json:best: json has no best"),
+        ("selection_strategy: json:__name__", "selection_strategy: json:__name__: not a function"),
+    ],
+)
+def test_what_can_not_be_used_is_one_line(text: str, message: str) -> None:
+    Path("config.yaml").write_text(text)
+    with pytest.raises(ConfigurationError) as raised:
+        load_config("config.yaml")
+    assert message in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.promise("synthesis:config:offline")
+def test_the_offline_engine_is_used_only_when_nothing_names_a_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert load_config().model.name == "offline"
+    assert load_config(overrides=["base_url=", "temperature=0.5"]).model_for("planner").name == "offline"
+    named = [
+        "model_name=gpt-4.1-2025-04-14",
+        "base_url=http://127.0.0.1:1",
+        "api_key=sk",
+        "planner_model.model_name=x",
+    ]
+    for word in named:
+        config = load_config(overrides=[word])
+        assert config.model_for("generator").name == "gpt-4.1-2025-04-14"
+    monkeypatch.setenv("AGENTFLOW_MODEL_NAME", "mine")
+    assert load_config().model.name == "mine"
+
+
+@pytest.mark.promise("synthesis:config:models")
+def test_a_role_has_the_model_of_all_roles_but_for_what_it_says_itself() -> None:
+    own = RoleModel(model_name="small", temperature=0.9)
+    config = SynthesisConfig(
+        model_name="big", api_key=SecretStr("sk"), temperature=0.1, attempts=2, planner_model=own
+    )
+    planner, generator = config.model_for("planner"), config.model_for("generator")
+    assert (planner.name, planner.temperature, planner.attempts) == ("small", 0.9, 2)
+    assert (generator.name, generator.temperature, generator.attempts) == ("big", 0.1, 2)
+    assert planner.api_key.get_secret_value() == "sk"
+    assert config.model == generator
+
+
+@pytest.mark.promise("synthesis:config:models")
+def test_every_setting_of_a_model_reaches_it() -> None:
+    names = ("temperature", "top_p", "max_tokens", "seed", "extra_body", "sees", "max_in_flight", "call_seconds",
+             "attempts", "structured", "base_url")  # fmt: skip
+    config = SynthesisConfig.model_validate(OTHERWISE | {"planner_model": {}})
+    model = config.model_for("planner").model_dump()
+    assert {name: model[name] for name in names} == {name: OTHERWISE[name] for name in names}
+    assert model["prices"] == OTHERWISE["prices"]
+
+
+@pytest.mark.promise("synthesis:config:models")
+def test_a_key_is_not_sent_to_another_endpoint() -> None:
+    config = SynthesisConfig(
+        api_key=SecretStr("sk"), generator_model=RoleModel(base_url="http://127.0.0.1:9")
+    )
+    assert config.model_for("generator").api_key.get_secret_value() == ""
+
+
+@pytest.mark.promise("synthesis:config:resources")
+@pytest.mark.parametrize("settings", [{"index_path": "i"}, {"content": {"index_path": "i"}}])
+def test_settings_of_resources_may_be_flat_or_under_content(settings: dict[str, object]) -> None:
+    config = SynthesisConfig(
+        resource_types=["filesystem"], resource_init_configs={"knowledge_base": settings}
+    )
+    assert config.resources == {"filesystem": {}, "knowledge_base": {"index_path": "i"}}
+    assert config.sandbox.backend_settings == {"files": {}, "rag": {"index_path": "i"}}
+
+
+@pytest.mark.promise("synthesis:config:resources")
+def test_settings_of_the_sandbox_reach_it() -> None:
+    Path("sandbox.yaml").write_text("env: {MINE: x}\nbackends: {bash: {output_characters: 9}}\ntimeout: 3\n")
+    here = SynthesisConfig(
+        sandbox_config_path="sandbox.yaml", resource_types=["code"], sandbox_timeout=7
+    ).sandbox
+    assert (here.env, here.timeout) == ({"MINE": "x"}, 7)
+    assert here.backend_settings == {"bash": {"output_characters": 9}, "code": {}}
+    there = SynthesisConfig(
+        sandbox_server_url="http://127.0.0.1:1", sandbox_config_path="server.yaml"
+    ).sandbox
+    assert (there.server_url, there.auto_start, there.server_config) == (
+        "http://127.0.0.1:1",
+        True,
+        Path("server.yaml"),
+    )
+
+
+@pytest.mark.promise("synthesis:config:fields")
+def test_settings_of_growing_and_asking_reach_them() -> None:
+    config = SynthesisConfig.model_validate(OTHERWISE)
+    growth = config.growth
+    assert (growth.max_depth, growth.branching_factor, growth.depth_threshold) == (4, 3, 1)
+    assert (growth.action_similarity, growth.max_asks, growth.on_unforkable) == (0.5, 1, Unforkable.REFUSE)
+    assert (growth.tips, growth.seed_description) == ("dig", "ports")
+    assert config.examples == (Example("Who?", "Ada"),)
+
+
+@pytest.mark.promise("synthesis:config:identity")
+def test_the_identity_is_of_what_decides_the_content() -> None:
+    before = SynthesisConfig(model_name="big", api_key=SecretStr("sk")).identity()
+    outside = {
+        "seeds_file", "output_dir", "number_of_seed", "sandbox_server_url", "sandbox_auto_start", "sandbox_timeout",
+        "max_sandboxes", "api_key", "base_url", "max_in_flight", "call_seconds", "attempts", "structured", "prices",
+        "max_total_tokens", "max_cost", "max_seconds", "open_trees", "journal", "run_name", "control",
+    }  # fmt: skip
+    for name, value in OTHERWISE.items():
+        after = SynthesisConfig.model_validate({"model_name": "big", "api_key": "sk", name: value}).identity()
+        assert (after == before) is (name in outside), name
+
+
+@pytest.mark.promise("synthesis:config:secrets")
+def test_secrets_are_neither_shown_nor_part_of_the_identity() -> None:
+    secrets = {
+        "api_key": "sk-1-hidden",
+        "planner_model": {"api_key": "sk-2-hidden"},
+        "resource_init_configs": {"web": {"content": {"serper_api_key": "sk-3-hidden", "lang": "en"}}},
+        "journal": "postgresql://me:sk-4-hidden@host/db",
+        "extra_body": {"nested": [{"token": "sk-5-hidden"}]},
+    }
+    config = SynthesisConfig.model_validate(secrets)
+    text = render_config(config)
+    assert "hidden" not in text
+    assert "hidden" not in json.dumps(config.identity())
+    said = yaml.safe_load(text)
+    assert said["api_key"] == "***"
+    assert said["resource_init_configs"]["web"]["content"] == {"serper_api_key": "***", "lang": "en"}
+    assert said["journal"] == "postgresql://me:***@host/db"
+
+
+@pytest.mark.promise("synthesis:config:print")
+def test_what_is_printed_can_be_loaded_again() -> None:
+    config = SynthesisConfig.model_validate(OTHERWISE | {"api_key": ""})
+    Path("printed.yaml").write_text(render_config(config))
+    again = load_config("printed.yaml")
+    assert again.model_dump() == config.model_dump()
+    assert again.identity() == config.identity()

@@ -1,0 +1,54 @@
+"""Questions that were asked before."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agentflow.synthesis._twins import Asked
+
+QUESTION = "In which year was the guild of lamplighters of Brenn founded?"
+
+
+@pytest.mark.promise("synthesis:files:near-duplicates")
+@pytest.mark.parametrize(
+    ("question", "answer"),
+    [
+        (QUESTION, "1874"),
+        (QUESTION, "another answer"),
+        ("in which YEAR was the guild of lamplighters of Brenn founded", "1874"),
+        ("In what year was the guild of lamplighters of Brenn founded?", "1874."),
+    ],
+)
+def test_the_same_question_in_nearly_the_same_words_is_found(question: str, answer: str) -> None:
+    asked = Asked(0.85)
+    asked.add(QUESTION, "1874", "first")
+    assert asked.before(question, answer) == "first"
+
+
+@pytest.mark.promise("synthesis:files:near-duplicates")
+@pytest.mark.parametrize(
+    ("question", "answer"),
+    [
+        ("In which year was the guild of lamplighters of Hull founded?", "1901"),
+        ("How many lamps has the guild of Brenn?", "1874"),
+        ("Who founded the school of Vessel Bay?", "Jorun Pike"),
+    ],
+)
+def test_another_question_is_not(question: str, answer: str) -> None:
+    asked = Asked(0.85)
+    asked.add(QUESTION, "1874", "first")
+    assert asked.before(question, answer) is None
+
+
+def test_words_in_another_order_are_another_question() -> None:
+    asked = Asked(0.85)
+    asked.add("Is Brenn older than Hull?", "yes", "first")
+    assert asked.before("Is Hull older than Brenn?", "no") is None
+
+
+@given(st.lists(st.text("abcd ?é東", min_size=1, max_size=20), max_size=10))
+def test_what_was_asked_in_the_same_words_is_always_found(questions: list[str]) -> None:
+    asked = Asked(0.85)
+    for number, question in enumerate(questions):
+        asked.add(question, "a", str(number))
+    assert all(asked.before(question, "b") is not None for question in questions)
