@@ -1,5 +1,34 @@
-"""Language models: one protocol, typed calls, engines behind it."""
+"""Language models: one protocol, typed calls, engines behind it.
 
+`make_model` gives the model that some `ModelSettings` name. Whatever goes wrong on the way to an endpoint is mended in
+one place; what can't be is a `ModelFailure` of a closed kind, and a run that can't go on is a `RunStopped`.
+"""
+
+from agentflow.models._accounts import Accounts
+from agentflow.models._chat import ChatClient
+from agentflow.models._endpoints import Endpoints
+from agentflow.models._engine import OpenModel, Statistics
+from agentflow.models._make import OFFLINE, make_model
 from agentflow.models._protocol import Call, Completion, Image, Message, Model, Part, Sampling, Text
+from agentflow.models._settings import ModelSettings, Prices, Structured
 
-__all__ = ["Call", "Completion", "Image", "Message", "Model", "Part", "Sampling", "Text"]
+__all__ = [
+    "OFFLINE",
+    "Accounts",
+    "Call",
+    "ChatClient",
+    "Completion",
+    "Endpoints",
+    "Image",
+    "Message",
+    "Model",
+    "ModelSettings",
+    "OpenModel",
+    "Part",
+    "Prices",
+    "Sampling",
+    "Statistics",
+    "Structured",
+    "Text",
+    "make_model",
+]

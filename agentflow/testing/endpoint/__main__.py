@@ -47,7 +47,8 @@ async def _serve(options: argparse.Namespace) -> None:
     sys.stdout.flush()
     await over.wait()
     listener.close()
-    await server.shutdown(0)
+    # Whoever still waits for an answer gets none; 0 would mean to wait for them.
+    await server.shutdown(0.01)
 
 
 def _faster_loop() -> ModuleType | None:

@@ -15,7 +15,7 @@ _WORD = re.compile(r"[^\W\d_]{4,}")
 _IDENTIFIER = re.compile(r"^(?:\[\d+\] )?\S.* \(([\w./:-]+)\)$", re.MULTILINE)
 _SENTENCE = re.compile(r"[^.!?\n]{20,300}[.!?](?=\s|$)")
 _DISTINCT = re.compile(r"\b\d[\d,.]*\d\b|\b\d+\b|\b[A-Z]\w+(?: [A-Z]\w+)*")
-_REGION = 400
+_REGION = 100
 
 
 def play(prompt: Prompt) -> str:
@@ -55,8 +55,10 @@ class _Dice:
         found: list[str] = []
         for _ in range(count * 4):
             begin = self.roll(max(1, len(self._text) - _REGION))
-            near = _WORD.findall(self._text, begin, begin + _REGION)[1:-1]
-            word = near[self.roll(len(near))] if near else f"word{self.roll(1000)}"
+            # The outer ones may be cut, and those that are no plain words are not worth searching for.
+            near = [word for word in self._text[begin : begin + _REGION].split()[1:-1] if len(word) > 3]
+            plain = [word for word in near if word.isalpha()]
+            word = plain[self.roll(len(plain))] if plain else f"word{self.roll(1000)}"
             if word not in found:
                 found.append(word)
             if len(found) == count:
@@ -69,13 +71,12 @@ def _plan(prompt: Prompt) -> dict[str, object]:
     items = cast("dict[str, Any]", proposals["items"])
     tools = [_tool(option) for option in items.get("anyOf", [items])]
     text = prompt.newest()
-    known = _IDENTIFIER.findall(text)
     first = prompt.hash % len(tools)
     made: list[dict[str, object]] = []
     for number in range(proposals["minItems"]):
         tool, schema = tools[(first + number) % len(tools)]
         dice = _Dice(prompt.hash + number, text)
-        arguments = _arguments(tool, schema, dice, known)
+        arguments = _arguments(tool, schema, dice, text)
         made.append({"intent": f"Look further, way {number + 1}.", "tool": tool, "arguments": arguments})
     return {"proposals": made}
 
@@ -86,11 +87,11 @@ def _tool(option: dict[str, Any]) -> tuple[str, dict[str, Any]]:
     return name, fields.get("arguments", {})
 
 
-def _arguments(tool: str, schema: dict[str, Any], dice: _Dice, known: list[str]) -> dict[str, object]:
+def _arguments(tool: str, schema: dict[str, Any], dice: _Dice, text: str) -> dict[str, object]:
     match tool:
         case "rag_search":
             return {"query": " ".join(dice.words(3))}
-        case "rag_get" if known:
+        case "rag_get" if known := _IDENTIFIER.findall(text):
             return {"id": known[dice.roll(len(known))]}
         case "bash_run":
             line = " ".join([*dice.words(4), str(dice.roll(10_000))])

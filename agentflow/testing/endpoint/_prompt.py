@@ -2,7 +2,7 @@
 
 import re
 from hashlib import blake2b
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 from msgspec import Struct
@@ -34,7 +34,7 @@ class _Schema(Struct):
 
 
 class _Format(Struct):
-    type: str = "text"
+    type: Literal["text", "json_object", "json_schema"] = "text"
     json_schema: _Schema | None = None
 
 

@@ -1,0 +1,133 @@
+"""The same endpoint for who speaks OpenAI: its parameters, its types, its errors."""
+
+import os
+from collections.abc import Mapping
+from functools import partial
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+import msgspec
+
+from agentflow.actors import SYSTEM_CLOCK, Clock
+from agentflow.errors import ConfigurationError, ModelFailureKind
+from agentflow.models._accounts import Accounts
+from agentflow.models._attempts import Attempts
+from agentflow.models._endpoints import Endpoints
+from agentflow.models._http import HttpAnswer
+from agentflow.models._providers import find_address
+from agentflow.models._setback import Setback
+from agentflow.models._settings import ModelSettings
+from agentflow.models._wire import read_answer
+
+if TYPE_CHECKING:
+    from openai import APIError
+    from openai.types.chat import ChatCompletion
+
+__all__ = ["ChatClient"]
+
+
+class ChatClient:
+    """Chat completions over the lean transport, with its retries and limits; used inside `async with`."""
+
+    def __init__(
+        self,
+        settings: ModelSettings,
+        accounts: Accounts | None = None,
+        *,
+        role: str = "chat",
+        endpoints: Endpoints | None = None,
+        environment: Mapping[str, str] | None = None,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        """Describe it; nothing is opened yet.
+
+        :param role: under which name usage is accounted.
+        :raises ConfigurationError: if the model's key is missing.
+        """
+        self._accounts = accounts or Accounts()
+        self._role = role
+        self._settings = settings
+        self._address = find_address(settings, os.environ if environment is None else environment)
+        self._endpoint = (endpoints or Endpoints(clock)).at(self._address, settings.max_in_flight)
+        self._attempts = Attempts(
+            self._endpoint.gate, most=settings.attempts, seconds=settings.call_seconds, clock=clock
+        )
+
+    async def __aenter__(self) -> Self:
+        await self._endpoint.__aenter__()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._endpoint.__aexit__(kind, error, trace)
+
+    async def create(self, **params: object) -> "ChatCompletion":
+        """What `openai`'s `chat.completions.create` takes, and what it gives; `model` may be left out.
+
+        :raises openai.APIError: after all attempts, of the class that `openai` has for it.
+        :raises RunStopped: if a budget is used up.
+        """
+        if params.get("stream"):
+            raise ConfigurationError("stream: answers come whole here; leave it out")
+        body = msgspec.json.encode({"model": self._address.model, **params})
+        try:
+            answer, length = await self._attempts.run(partial(self._ask, body))
+        except Setback as setback:
+            raise _error_of(setback, self._endpoint.url) from None
+        from openai.types.chat import ChatCompletion
+
+        usage = read_answer(answer.body, length).usage
+        prices = self._settings.prices
+        cost = prices.cost(usage) if prices is not None else 0.0
+        self._accounts.add(self._role, usage, cost, model=self._settings.name)
+        return ChatCompletion.model_validate_json(answer.body)
+
+    async def _ask(self, body: bytes, seconds: float) -> tuple[HttpAnswer, int]:
+        self._accounts.check()
+        answer = await self._endpoint.post(body, seconds)
+        try:
+            read_answer(answer.body, len(body))
+        except msgspec.MsgspecError as error:
+            message = f"the endpoint's answer is none: {error}"
+            raise Setback(
+                ModelFailureKind.GARBAGE,
+                message,
+                again=True,
+                backs_off=False,
+                status=200,
+                body=answer.body,
+            ) from None
+        return answer, len(body)
+
+
+def _error_of(setback: Setback, url: str) -> "APIError":
+    """The error that `openai`'s own client raises for it."""
+    import httpx2
+    import openai
+
+    request = httpx2.Request("POST", f"{url}/chat/completions")
+    if setback.kind is ModelFailureKind.TIMEOUT and not setback.status:
+        return openai.APITimeoutError(request)
+    if not setback.status:
+        return openai.APIConnectionError(message=setback.message, request=request)
+    response = httpx2.Response(
+        setback.status, headers=dict(setback.headers), content=setback.body, request=request
+    )
+    try:
+        body: object = msgspec.json.decode(setback.body)
+    except msgspec.MsgspecError:
+        body = None
+    if setback.status == 200:
+        return openai.APIResponseValidationError(response, body, message=setback.message)
+    kinds: dict[int, type[openai.APIStatusError]] = {
+        400: openai.BadRequestError,
+        401: openai.AuthenticationError,
+        403: openai.PermissionDeniedError,
+        404: openai.NotFoundError,
+        409: openai.ConflictError,
+        422: openai.UnprocessableEntityError,
+        429: openai.RateLimitError,
+    }
+    default = openai.InternalServerError if setback.status >= 500 else openai.APIStatusError
+    return kinds.get(setback.status, default)(setback.message, response=response, body=body)

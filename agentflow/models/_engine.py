@@ -1,0 +1,218 @@
+"""A model behind an HTTP endpoint that speaks OpenAI's protocol."""
+
+from functools import partial
+from random import Random
+from types import TracebackType
+from typing import Any, NamedTuple, Protocol, Self, TypeVar, cast
+
+import msgspec
+from msgspec import structs
+
+from agentflow.actors import SYSTEM_CLOCK, Clock
+from agentflow.errors import ModelFailure, ModelFailureKind, RunStopped, StopCause
+from agentflow.models._accounts import Accounts
+from agentflow.models._attempts import Attempts
+from agentflow.models._endpoints import Endpoint
+from agentflow.models._forms import Form, Forms, decode_answer, schema_of
+from agentflow.models._protocol import Call, Completion, Image, Model, Sampling
+from agentflow.models._providers import Address
+from agentflow.models._refusals import names_response_format
+from agentflow.models._setback import Setback
+from agentflow.models._settings import ModelSettings
+from agentflow.models._wire import Answered, encode_request, read_answer
+
+__all__ = ["HttpModel", "OpenModel", "Statistics"]
+
+T = TypeVar("T")
+
+_ENOUGH = 16
+_GONE = {ModelFailureKind.UNAVAILABLE, ModelFailureKind.TIMEOUT, ModelFailureKind.RATE_LIMITED}
+
+
+class Statistics(NamedTuple):
+    """What a model is doing and did."""
+
+    in_flight: int = 0
+    """Requests on their way."""
+    limit: int = 0
+    """How many may be."""
+    waiting: int = 0
+    """Requests that wait for leave."""
+    calls: int = 0
+    """Calls so far."""
+    attempts: int = 0
+    """Requests made for them."""
+    failures: int = 0
+    """Calls that failed for good."""
+    fallbacks: int = 0
+    """Requests in a weaker form than wanted, because the endpoint does not constrain answers by a schema."""
+
+
+class OpenModel(Model, Protocol):
+    """A model that is used inside `async with`: its connections are open that long."""
+
+    async def __aenter__(self) -> Self: ...
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+    def statistics(self) -> Statistics:
+        """What it is doing and did."""
+        ...
+
+
+class HttpModel:
+    """A model at an endpoint; made by `make_model`."""
+
+    def __init__(
+        self,
+        settings: ModelSettings,
+        accounts: Accounts,
+        address: Address,
+        endpoint: Endpoint,
+        *,
+        clock: Clock = SYSTEM_CLOCK,
+        random: Random | None = None,
+    ) -> None:
+        self._settings = settings
+        self._accounts = accounts
+        self._address = address
+        self._endpoint = endpoint
+        self._sampling = settings.sampling
+        self._forms = Forms(settings.structured)
+        self._attempts = Attempts(
+            endpoint.gate, most=settings.attempts, seconds=settings.call_seconds, clock=clock, random=random
+        )
+        self._calls = self._failures = self._in_a_row = 0
+
+    @property
+    def name(self) -> str:
+        """What it is called in settings and reports."""
+        return self._settings.name
+
+    @property
+    def sees(self) -> bool:
+        """It takes pictures."""
+        return self._settings.sees
+
+    async def __aenter__(self) -> Self:
+        await self._endpoint.__aenter__()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._endpoint.__aexit__(kind, error, trace)
+
+    def statistics(self) -> Statistics:
+        """What it is doing and did; requests in flight are those of all models at its endpoint."""
+        gate = self._endpoint.gate
+        return Statistics(
+            gate.in_flight,
+            gate.limit,
+            gate.waiting,
+            self._calls,
+            self._attempts.made,
+            self._failures,
+            self._forms.fallbacks,
+        )
+
+    async def complete(self, call: Call[T]) -> Completion[T]:
+        """Answer one call.
+
+        :raises ModelFailure: after all attempts.
+        :raises RunStopped: if a budget is used up, or the endpoint refuses or fails every call.
+        """
+        self._accounts.check()
+        self._calls += 1
+        if not self.sees and any(isinstance(part, Image) for said in call.messages for part in said.parts):
+            self._failures += 1
+            refusal = f"{self.name} takes no pictures"
+            raise ModelFailure(ModelFailureKind.BAD_REQUEST, refusal, attempts=0)
+        try:
+            completion = await self._attempts.run(partial(self._ask, call))
+        except Setback as setback:
+            raise self._give_up(setback) from None
+        self._in_a_row = 0
+        return completion
+
+    async def _ask(self, call: Call[T], seconds: float) -> Completion[T]:
+        # Others may have spent the rest while this one waited for leave.
+        self._accounts.check()
+        free = cast("type[object]", call.reply) is str
+        form = None if free else self._forms.choose()
+        body = self._encode(call, form)
+        try:
+            answer = await self._endpoint.post(body, seconds)
+        except Setback as setback:
+            if form is not None and names_response_format(setback):
+                setback.again = self._forms.refused(form)
+                setback.backs_off = False
+            raise
+        answered = self._read(answer.body, len(body))
+        self._account(call.role, answered)
+        _refuse_incomplete(answered)
+        value = answered.text if free else decode_answer(answered.text, call.reply)
+        return Completion(
+            value=cast("T", value),
+            text=answered.text,
+            usage=answered.usage,
+            model=answered.model or self._address.model,
+            finish=answered.finish,
+        )
+
+    def _encode(self, call: Call[Any], form: Form | None) -> bytes:
+        asked = None
+        if form is not None:
+            schema = call.schema if call.schema is not None else schema_of(call.reply)
+            asked = (form, call.reply.__name__.lower(), schema)
+        sampling = self._sampling if call.sampling is None else _over(call.sampling, self._sampling)
+        return encode_request(self._address.model, call.messages, sampling, self._address.longest, asked)
+
+    def _read(self, body: bytes, sent: int) -> Answered:
+        try:
+            return read_answer(body, sent)
+        except msgspec.MsgspecError as error:
+            message = f"the endpoint's answer is none: {error}"
+            raise Setback(
+                ModelFailureKind.GARBAGE, message, again=True, backs_off=False, status=200
+            ) from None
+
+    def _account(self, role: str, answered: Answered) -> None:
+        prices = self._settings.prices
+        cost = prices.cost(answered.usage) if prices is not None else 0.0
+        self._accounts.add(role, answered.usage, cost, model=self.name)
+
+    def _give_up(self, setback: Setback) -> ModelFailure | RunStopped:
+        """What the caller is told."""
+        self._failures += 1
+        where = f"{self.name} at {self._endpoint.url}"
+        if setback.kind is ModelFailureKind.DENIED:
+            mend = f"check the model's name and {self._address.source}, then run the same again"
+            return RunStopped(StopCause.MODEL, f"{where} can't be used: {setback.message}; {mend}")
+        self._in_a_row = self._in_a_row + 1 if setback.kind in _GONE else 0
+        if self._in_a_row >= _ENOUGH:
+            failed = f"{self._in_a_row} calls in a row failed, the last with: {setback.message}"
+            return RunStopped(StopCause.MODEL, f"{where}: {failed}; run the same again when it is back")
+        tries = f" ({setback.attempts} attempts)" if setback.attempts > 1 else ""
+        return ModelFailure(setback.kind, f"{setback.message}{tries}", attempts=setback.attempts)
+
+
+def _refuse_incomplete(answered: Answered) -> None:
+    """An answer that was cut, refused or is empty is none."""
+    if answered.finish == "length":
+        raise Setback(ModelFailureKind.TOO_LONG, "the answer was cut at its token limit", status=200)
+    if answered.refusal or answered.finish == "content_filter":
+        said = " ".join(answered.refusal.split())[:200] or "the answer was filtered"
+        raise Setback(ModelFailureKind.REFUSED, f"the model would not answer: {said}", status=200)
+    if not answered.text.strip():
+        raise Setback(
+            ModelFailureKind.GARBAGE, "the answer is empty", again=True, backs_off=False, status=200
+        )
+
+
+def _over(above: Sampling, below: Sampling) -> Sampling:
+    """What `above` says, and where it says nothing, what `below` does."""
+    said = {name: value for name, value in structs.asdict(above).items() if value not in (None, (), {})}
+    return structs.replace(below, **{**said, "extra": {**below.extra, **above.extra}})

@@ -1,0 +1,122 @@
+"""How an answer is held to its schema: by the endpoint, or by the prompt where the endpoint can't."""
+
+import re
+from functools import cache
+from typing import Any, Literal, cast
+
+import msgspec
+
+from agentflow.errors import ModelFailureKind
+from agentflow.models._setback import Setback
+from agentflow.models._settings import Structured
+
+__all__ = [
+    "FORMS",
+    "Form",
+    "Forms",
+    "decode_answer",
+    "instruction",
+    "is_strict",
+    "response_format",
+    "schema_of",
+]
+
+Form = Literal["json_schema", "json_object", "text"]
+FORMS: tuple[Form, ...] = ("json_schema", "json_object", "text")
+"""From the strongest to the weakest."""
+
+_FENCE = re.compile(r"```(?:json)?[ \t]*\n(.*)\n?```", re.DOTALL)
+_STRICT_WORDS = {
+    "$defs", "$ref", "additionalProperties", "anyOf", "const", "description", "enum", "format", "items", "maxItems",
+    "maximum", "minItems", "minimum", "pattern", "properties", "required", "title", "type",
+}  # fmt: skip
+
+
+class Forms:
+    """Which form an endpoint takes: found out by asking, and remembered."""
+
+    def __init__(self, structured: Structured) -> None:
+        self._best: Form = "json_schema" if structured == "auto" else structured
+        self._may_fall = structured == "auto"
+        self._first = self._best
+        self.fallbacks = 0
+        """Answers that were asked for in a weaker form than wanted."""
+
+    def choose(self) -> Form:
+        """The form for the next request."""
+        self.fallbacks += self._best != self._first
+        return self._best
+
+    def refused(self, form: Form) -> bool:
+        """The endpoint does not take that form: whether there is another to try."""
+        if not self._may_fall or form == FORMS[-1]:
+            return False
+        if form == self._best:
+            self._best = FORMS[FORMS.index(form) + 1]
+        return True
+
+
+def response_format(form: Form, name: str, schema: dict[str, Any]) -> dict[str, Any] | None:
+    """What the request says about it."""
+    match form:
+        case "json_schema":
+            described: dict[str, Any] = {"name": name, "schema": schema}
+            if is_strict(schema):
+                described["strict"] = True
+            return {"type": form, "json_schema": described}
+        case "json_object":
+            return {"type": form}
+        case "text":
+            return None
+
+
+def instruction(name: str, schema: dict[str, Any]) -> str:
+    """What the prompt says about it where the endpoint does not constrain the answer."""
+    written = msgspec.json.encode(schema).decode()
+    return f"Answer with one JSON value and nothing else.\nJSON schema of `{name}`: {written}"
+
+
+def decode_answer(text: str, kind: type[Any]) -> Any:  # noqa: ANN401 - of the kind asked for
+    """The whole text as one JSON value of that kind; one fence around it is fine, prose is not.
+
+    :raises Setback: if it is not.
+    """
+    stripped = text.strip()
+    fenced = _FENCE.fullmatch(stripped) if stripped.startswith("```") else None
+    try:
+        return msgspec.json.decode(fenced[1] if fenced else stripped, type=kind)
+    except msgspec.MsgspecError as error:
+        raise Setback(
+            ModelFailureKind.GARBAGE,
+            f"the answer is no {kind.__name__.lower()}: {error}",
+            again=True,
+            backs_off=False,
+            status=200,
+        ) from None
+
+
+@cache
+def schema_of(kind: type[object]) -> dict[str, Any]:
+    """The JSON schema of a struct, as an object at its top."""
+    (top,), definitions = msgspec.json.schema_components([kind], ref_template="#/$defs/{name}")
+    name = str(top.get("$ref", "")).removeprefix("#/$defs/")
+    if not name:
+        return top
+    inner = definitions.pop(name)
+    return {**inner, "$defs": definitions} if definitions else inner
+
+
+def is_strict(schema: object) -> bool:
+    """Whether an endpoint's strict mode takes it: every object closed, every field required, nothing exotic."""
+    if not isinstance(schema, dict):
+        return True
+    fields = cast("dict[str, Any]", schema)
+    if not fields.keys() <= _STRICT_WORDS:
+        return False
+    properties = cast("dict[str, Any]", fields.get("properties", {}))
+    if "properties" in fields or fields.get("type") == "object":
+        closed = fields.get("additionalProperties") is False
+        if not closed or set(fields.get("required", ())) != set(properties):
+            return False
+    inner = [*properties.values(), *fields.get("$defs", {}).values(), *fields.get("anyOf", ())]
+    return all(map(is_strict, inner)) and is_strict(fields.get("items"))

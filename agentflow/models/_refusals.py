@@ -1,0 +1,97 @@
+"""What an HTTP answer other than 200 means."""
+
+import email.utils
+import re
+from collections.abc import Mapping
+from typing import Any, cast
+
+import msgspec
+
+from agentflow.errors import ModelFailureKind
+from agentflow.models._setback import Setback
+
+__all__ = ["names_response_format", "setback_of"]
+
+_DENIED = {401, 402, 403, 404}
+_AGAIN = {408, 409, 425, 429}
+_TOO_LONG = re.compile(r"context.length|maximum context|too many tokens|prompt is too long", re.IGNORECASE)
+_FILTERED = re.compile(r"content_filter|content_policy|content management policy", re.IGNORECASE)
+_FORMAT = re.compile(rb"response_format|json_schema|json_object|structured.output|guided.json", re.IGNORECASE)
+_LONGEST = 300
+
+
+def setback_of(status: int, headers: Mapping[str, str], body: bytes, now: float) -> Setback:
+    """What went wrong.
+
+    :param now: the time of day, in seconds since 1970.
+    """
+    code, said = _error_of(body)
+    message = f"HTTP {status}: {said}" if said else f"HTTP {status}"
+    again = False
+    if status == 429 and code == "insufficient_quota":
+        kind = ModelFailureKind.DENIED
+    elif status in _AGAIN or status >= 500:
+        kind = ModelFailureKind.RATE_LIMITED if status == 429 else ModelFailureKind.UNAVAILABLE
+        again = True
+    elif status in _DENIED:
+        kind = ModelFailureKind.DENIED
+    elif status == 413 or _TOO_LONG.search(f"{code} {said}"):
+        kind = ModelFailureKind.TOO_LONG
+    elif _FILTERED.search(f"{code} {said}"):
+        kind = ModelFailureKind.REFUSED
+    else:
+        kind = ModelFailureKind.BAD_REQUEST
+    return Setback(
+        kind,
+        message,
+        again=again,
+        pushed_back=status in {429, 503, 529},
+        after=_retry_after(headers, now),
+        status=status,
+        headers=headers,
+        body=body,
+    )
+
+
+def names_response_format(setback: Setback) -> bool:
+    """Whether the endpoint refused the form of the answer that it was asked for."""
+    return setback.status in {400, 422} and bool(_FORMAT.search(setback.body))
+
+
+def _error_of(body: bytes) -> tuple[str, str]:
+    """Code and message, as far as the body is of the usual shape; else its beginning."""
+    try:
+        found: object = msgspec.json.decode(body)
+    except msgspec.MsgspecError:
+        return "", _one_line(body[: 4 * _LONGEST].decode(errors="replace"))
+    if not isinstance(found, dict):
+        return "", _one_line(str(found))
+    entries = cast("dict[str, Any]", found)
+    error = entries.get("error", entries)
+    if isinstance(error, dict):
+        fields = cast("dict[str, Any]", error)
+        return str(fields.get("code") or ""), _one_line(
+            str(fields.get("message") or fields.get("detail") or "")
+        )
+    return "", _one_line(str(error))
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())[:_LONGEST]
+
+
+def _retry_after(headers: Mapping[str, str], now: float) -> float | None:
+    """Seconds to wait, from whichever header says so."""
+    milliseconds, seconds = headers.get("retry-after-ms"), headers.get("retry-after")
+    for text, unit in ((milliseconds, 0.001), (seconds, 1.0)):
+        try:
+            if text is not None:
+                return max(0.0, float(text) * unit)
+        except ValueError:
+            continue
+    if seconds is None:
+        return None
+    try:
+        return max(0.0, email.utils.parsedate_to_datetime(seconds).timestamp() - now)
+    except ValueError:
+        return None

@@ -1,0 +1,71 @@
+"""What is said about a model."""
+
+from typing import Any, Literal
+
+from pydantic import Field, SecretStr
+
+from agentflow.models._protocol import Sampling
+from agentflow.settings import Section
+from agentflow.trajectory import Usage
+
+__all__ = ["ModelSettings", "Prices", "Structured"]
+
+Structured = Literal["auto", "json_schema", "json_object", "text"]
+"""How an answer is held to its schema: by the endpoint, half by it, by the prompt alone; `auto`: the best that works."""
+
+
+class Prices(Section):
+    """What a model's tokens cost, in any one currency."""
+
+    input: float = Field(ge=0)
+    """A million tokens read."""
+    output: float = Field(ge=0)
+    """A million tokens written."""
+
+    def cost(self, usage: Usage) -> float:
+        """What that much costs."""
+        return (usage.prompt_tokens * self.input + usage.completion_tokens * self.output) / 1_000_000
+
+
+class ModelSettings(Section):
+    """One model at one endpoint."""
+
+    name: str = Field(min_length=1)
+    """As the endpoint calls it, `provider/model` of a known provider, or `offline`."""
+    base_url: str = Field(default="", pattern=r"^$|^https?://\S+$")
+    """The endpoint's address, up to `/v1`; empty: the provider's."""
+    api_key: SecretStr = SecretStr("")
+    """The endpoint's key; empty: that of the provider's variable."""
+    temperature: float | None = Field(default=None, ge=0)
+    """Higher is more varied; none: the endpoint's own."""
+    top_p: float | None = Field(default=None, gt=0, le=1)
+    """Nucleus sampling; none: the endpoint's own."""
+    max_tokens: int | None = Field(default=None, ge=1)
+    """The longest answer; none: the endpoint's own."""
+    seed: int | None = None
+    """For endpoints that can repeat themselves."""
+    extra_body: dict[str, Any] = Field(default_factory=dict[str, Any])
+    """Further fields of each request, sent as they are."""
+    max_in_flight: int = Field(default=256, ge=1)
+    """The most requests at a time; fewer where the endpoint asks for less."""
+    call_seconds: float = Field(default=120.0, gt=0)
+    """How long one call may take, all attempts together, from its first request on."""
+    attempts: int = Field(default=4, ge=1, le=10)
+    """HTTP requests for one call at most, whatever goes wrong."""
+    structured: Structured = "auto"
+    """How answers are held to their schema."""
+    sees: bool = True
+    """It takes pictures."""
+    prices: Prices | None = None
+    """What tokens cost; needed for a budget of money."""
+
+    @property
+    def sampling(self) -> Sampling:
+        """How it samples when a call says nothing."""
+        return Sampling(
+            temperature=self.temperature,
+            top_p=self.top_p,
+            max_tokens=self.max_tokens,
+            seed=self.seed,
+            extra=self.extra_body,
+        )

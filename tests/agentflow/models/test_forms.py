@@ -1,0 +1,165 @@
+"""How an answer is held to its schema: by the endpoint, else by the prompt, never by fishing."""
+
+from typing import Any
+
+import pytest
+from aiohttp import web
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec import Struct
+
+from agentflow.errors import ModelFailure, ModelFailureKind
+from agentflow.models import Call, Message, Text
+from agentflow.models._forms import decode_answer, is_strict, schema_of
+from agentflow.models._setback import Setback
+from agentflow.testing import fake_endpoint
+from agentflow.trajectory import Draft, Judgement, Plan
+from tests.agentflow.models._serving import Body, Colour, call, painter, refuses, says, script
+
+ANSWER = '{"name": "red", "shade": 3}'
+
+
+def takes(*types: str) -> Any:  # noqa: ANN401
+    """An endpoint that takes these forms only."""
+
+    def answer(body: Body) -> web.Response:
+        form = body.get("response_format", {}).get("type", "text")
+        return says() if form in types else refuses(400, f"'response_format.type' {form} is not supported")
+
+    return answer
+
+
+@pytest.mark.promise("models:fallback")
+@pytest.mark.parametrize(
+    ("types", "forms", "fallbacks"),
+    [
+        (("json_schema", "json_object", "text"), ["json_schema"] * 2, 0),
+        (("json_object", "text"), ["json_schema", "json_object", "json_object"], 2),
+        (("text",), ["json_schema", "json_object", "text", "text"], 3),
+    ],
+)
+async def test_a_refused_form_is_remembered_and_every_fallback_counted(
+    types: tuple[str, ...], forms: list[str], fallbacks: int
+) -> None:
+    async with script(takes(*types)) as endpoint, painter(endpoint.url) as model:
+        for _ in range(2):
+            assert (await model.complete(call())).value == Colour("red", 3)
+    assert [body.get("response_format", {}).get("type", "text") for body in endpoint.bodies] == forms
+    assert model.statistics().fallbacks == fallbacks
+
+
+@pytest.mark.promise("models:fallback")
+async def test_a_weaker_form_puts_the_schema_last_into_the_prompt() -> None:
+    async with script(takes("text")) as endpoint, painter(endpoint.url) as model:
+        await model.complete(call("Which colour?"))
+    last = endpoint.bodies[-1]["messages"][-1]["content"]
+    assert last.startswith("Which colour?\n\nAnswer with one JSON value and nothing else.")
+    assert '"shade":{"type":"integer"}' in last
+
+
+@pytest.mark.promise("models:fallback")
+async def test_all_tries_together_stay_within_the_attempts_of_a_call() -> None:
+    moves = [refuses(400, "no json_schema here"), refuses(500), says("prose"), says("prose")]
+    async with script(*moves) as endpoint, painter(endpoint.url) as model:
+        with pytest.raises(ModelFailure) as failed:
+            await model.complete(call())
+    assert (failed.value.kind, len(endpoint.bodies)) == (ModelFailureKind.GARBAGE, 4)
+
+
+@pytest.mark.promise("models:fallback")
+async def test_a_form_that_was_asked_for_by_name_is_not_exchanged() -> None:
+    async with script(takes("text")) as endpoint, painter(endpoint.url, structured="json_schema") as model:
+        with pytest.raises(ModelFailure) as failed:
+            await model.complete(call())
+    assert (failed.value.kind, len(endpoint.bodies)) == (ModelFailureKind.BAD_REQUEST, 1)
+    async with script(takes("text")) as endpoint, painter(endpoint.url, structured="text") as model:
+        assert (await model.complete(call())).value == Colour("red", 3)
+    assert model.statistics().fallbacks == 0
+
+
+@pytest.mark.promise("models:fallback")
+@pytest.mark.parametrize("structured", ["json_object", "text"])
+async def test_the_fake_endpoint_plays_its_roles_without_schemas_too(structured: str) -> None:
+    schema = {
+        "properties": {
+            "proposals": {"minItems": 2, "items": {"properties": {"tool": {"const": "rag_search"}}}}
+        }
+    }
+    asked = Call(role="planner", messages=(Message("user", (Text("Plan."),)),), reply=Plan, schema=schema)
+    async with fake_endpoint(structured=structured) as url, painter(url) as model:
+        assert len((await model.complete(asked)).value.proposals) == 2
+
+
+@pytest.mark.promise("models:strict_answer")
+@pytest.mark.parametrize(
+    "text",
+    [
+        ANSWER,
+        f"\n {ANSWER} \n",
+        f"```json\n{ANSWER}\n```",
+        f"```\n{ANSWER}```",
+        f"  ```json \n{ANSWER}\n```\n",
+    ],
+)
+def test_one_json_value_in_at_most_one_fence_is_an_answer(text: str) -> None:
+    assert decode_answer(text, Colour) == Colour("red", 3)
+
+
+@pytest.mark.promise("models:strict_answer")
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"Sure! {ANSWER}",
+        f"{ANSWER} is my answer.",
+        f"{ANSWER}\n{ANSWER}",
+        f"Here:\n```json\n{ANSWER}\n```",
+        f"```json\n{ANSWER}\n```\nDone.",
+        f"```json\n{ANSWER}\n```\n```json\n{ANSWER}\n```",
+        ANSWER[:-1],
+        '{"name": "red"}',
+        "null",
+        "```",
+        "```json\n```",
+    ],
+)
+def test_anything_around_it_makes_it_garbage(text: str) -> None:
+    with pytest.raises(Setback) as failed:
+        decode_answer(text, Colour)
+    assert (failed.value.kind, failed.value.again) == (ModelFailureKind.GARBAGE, True)
+
+
+@given(st.text())
+def test_whatever_comes_is_an_answer_or_garbage(text: str) -> None:
+    try:
+        assert isinstance(decode_answer(text, Colour), Colour)
+    except Setback as setback:
+        assert setback.kind is ModelFailureKind.GARBAGE
+
+
+class Nested(Struct, forbid_unknown_fields=True):
+    inner: Colour
+
+
+@pytest.mark.promise("models:schema")
+def test_a_schema_is_an_object_at_its_top() -> None:
+    for kind in (Colour, Plan, Draft, Judgement, Nested):
+        assert schema_of(kind)["type"] == "object"
+    assert schema_of(Nested)["$defs"].keys() == {"Colour"}
+    assert "$defs" not in schema_of(Colour)
+
+
+@pytest.mark.promise("models:schema")
+def test_strict_is_asked_for_only_where_every_object_is_closed_and_every_field_required() -> None:
+    closed: dict[str, Any] = {
+        "type": "object",
+        "properties": {"a": {"type": "string"}},
+        "required": ["a"],
+        "additionalProperties": False,
+    }
+    outer = {**closed, "properties": {"a": {"type": "array", "items": closed, "minItems": 2}}}
+    assert is_strict(closed)
+    assert is_strict(outer)
+    assert not is_strict({**closed, "required": []})
+    assert not is_strict({**closed, "additionalProperties": True})
+    assert not is_strict({**outer, "properties": {"a": {"anyOf": [closed, {"type": "object"}]}}})
+    assert not is_strict({**closed, "properties": {"a": {"type": "string", "default": "x"}}})

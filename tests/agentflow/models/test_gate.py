@@ -1,0 +1,202 @@
+"""How many requests an endpoint gets at a time: in virtual time, with requests made by hand."""
+
+import asyncio
+
+import anyio
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agentflow.models._gate import Gate, Slot
+from agentflow.testing import VirtualClock, VirtualTimeLoop
+
+
+async def rounds(gate: Gate, count: int, *, pushed_back: bool = False) -> None:
+    """Full rounds: as many requests as may be in flight, all of which go well or are pushed back."""
+    for _ in range(count):
+        slots = [await gate.enter(gate.ticket()) for _ in range(gate.limit)]
+        for slot in slots:
+            gate.leave(slot, good=not pushed_back, pushed_back=pushed_back)
+
+
+@pytest.mark.promise("models:adapts")
+async def test_the_limit_doubles_each_round_until_the_endpoint_pushes_back() -> None:
+    gate = Gate(1000, start=4, clock=VirtualClock())
+    slots = [await gate.enter(gate.ticket()) for _ in range(4)]
+    seen: list[int] = []
+    for _ in range(3):
+        for slot in [slots.pop(0) for _ in range(len(slots))]:
+            gate.leave(slot, good=True)
+            while gate.in_flight < gate.limit:
+                slots.append(await gate.enter(gate.ticket()))
+        seen.append(gate.limit)
+    assert seen == [8, 16, 32]
+
+
+@pytest.mark.promise("models:adapts")
+async def test_a_push_back_halves_once_for_a_whole_round() -> None:
+    gate = Gate(64, start=64, clock=VirtualClock())
+    await rounds(gate, 1, pushed_back=True)
+    assert gate.limit == 32
+    await rounds(gate, 1, pushed_back=True)
+    assert gate.limit == 16
+
+
+@pytest.mark.promise("models:adapts")
+async def test_after_a_push_back_it_grows_by_about_one_a_round() -> None:
+    gate = Gate(64, start=16, clock=VirtualClock())
+    await rounds(gate, 1, pushed_back=True)
+    assert gate.limit == 8
+    slots = [await gate.enter(gate.ticket()) for _ in range(8)]
+    for _ in range(9):
+        gate.leave(slots.pop(0), good=True)
+        while gate.in_flight < gate.limit:
+            slots.append(await gate.enter(gate.ticket()))
+    assert gate.limit == 9
+
+
+@pytest.mark.promise("models:adapts")
+async def test_it_never_falls_below_one_nor_grows_past_its_bound() -> None:
+    gate = Gate(5, start=32, clock=VirtualClock())
+    await rounds(gate, 5)
+    assert gate.limit == 5
+    await rounds(gate, 9, pushed_back=True)
+    assert gate.limit == 1
+    await rounds(gate, 1)
+    assert gate.in_flight == 0
+
+
+@pytest.mark.promise("models:adapts")
+async def test_it_does_not_grow_while_nobody_is_held_back() -> None:
+    gate = Gate(64, start=8, clock=VirtualClock())
+    for _ in range(100):
+        gate.leave(await gate.enter(gate.ticket()), good=True)
+    assert gate.limit == 8
+
+
+async def line(
+    gate: Gate, names: str, entered: list[str], slots: list[Slot], group: anyio.abc.TaskGroup
+) -> None:
+    """Several who come one after the other."""
+
+    async def come(name: str) -> None:
+        slots.append(await gate.enter(gate.ticket()))
+        entered.append(name)
+
+    for name in names:
+        group.start_soon(come, name)
+        await anyio.wait_all_tasks_blocked()
+
+
+@pytest.mark.promise("models:fair")
+async def test_first_come_is_first_served_and_who_comes_back_keeps_his_place() -> None:
+    gate = Gate(1, clock=VirtualClock())
+    early = gate.ticket()
+    slots = [await gate.enter(early)]
+    entered: list[str] = []
+    async with anyio.create_task_group() as group:
+        await line(gate, "abc", entered, slots, group)
+
+        async def come_back() -> None:
+            slots.append(await gate.enter(early))
+            entered.append("early")
+
+        gate.leave(slots.pop(0), pushed_back=True)
+        await anyio.wait_all_tasks_blocked()
+        assert entered == ["a"]
+        group.start_soon(come_back)
+        await anyio.wait_all_tasks_blocked()
+        assert gate.waiting == 3
+        for _ in range(4):
+            gate.leave(slots.pop(0), good=True)
+            await anyio.wait_all_tasks_blocked()
+    assert entered == ["a", "early", "b", "c"]
+
+
+@pytest.mark.promise("models:fair")
+async def test_who_gives_up_while_waiting_takes_nobodys_place() -> None:
+    gate = Gate(1, clock=VirtualClock())
+    slots = [await gate.enter(gate.ticket())]
+    entered: list[str] = []
+
+    async def come(name: str) -> None:
+        slots.append(await gate.enter(gate.ticket()))
+        entered.append(name)
+
+    async with asyncio.TaskGroup() as group:
+        one, _ = group.create_task(come("a")), group.create_task(come("b"))
+        await anyio.wait_all_tasks_blocked()
+        # The leave and the cancellation come in the same moment.
+        gate.leave(slots.pop(0), good=True)
+        one.cancel()
+    assert entered == ["b"]
+    assert (gate.in_flight, gate.waiting) == (1, 0)
+
+
+@pytest.mark.promise("models:retry_after")
+async def test_nobody_is_let_in_before_the_time_that_the_endpoint_named() -> None:
+    clock = VirtualClock()
+    gate = Gate(8, clock=clock)
+    gate.leave(await gate.enter(gate.ticket()), pushed_back=True, pause=10)
+    gate_closed: list[str] = []
+    slots: list[Slot] = []
+    async with anyio.create_task_group() as group:
+        await line(gate, "ab", gate_closed, slots, group)
+        clock.advance(9.9)
+        await anyio.wait_all_tasks_blocked()
+        assert gate_closed == []
+        clock.advance(0.2)
+        await anyio.wait_all_tasks_blocked()
+    assert gate_closed == ["a", "b"]
+
+
+@pytest.mark.promise("models:retry_after")
+async def test_the_later_of_two_named_times_counts() -> None:
+    clock = VirtualClock()
+    gate = Gate(8, clock=clock)
+    slots = [await gate.enter(gate.ticket()) for _ in range(3)]
+    for slot, pause in zip(slots, (5, 20, 1), strict=True):
+        gate.leave(slot, pushed_back=True, pause=pause)
+    entered: list[str] = []
+    async with anyio.create_task_group() as group:
+        await line(gate, "a", entered, [], group)
+        clock.advance(19)
+        await anyio.wait_all_tasks_blocked()
+        assert entered == []
+        clock.advance(2)
+    assert entered == ["a"]
+
+
+@pytest.mark.promise("models:adapts")
+@given(capacity=st.integers(1, 40), most=st.integers(1, 60), calls=st.integers(1, 120))
+def test_every_call_gets_through_an_endpoint_that_takes_only_so_many(
+    capacity: int, most: int, calls: int
+) -> None:
+    done: list[int] = []
+    most_seen = 0
+
+    async def ask(gate: Gate, number: int) -> None:
+        nonlocal most_seen
+        ticket = gate.ticket()
+        while True:
+            slot = await gate.enter(ticket)
+            most_seen = max(most_seen, gate.in_flight)
+            full = gate.in_flight > capacity
+            await anyio.sleep(0.001 if full else 0.05)
+            gate.leave(slot, good=not full, pushed_back=full)
+            if not full:
+                done.append(number)
+                return
+            await anyio.sleep(0.02)
+
+    async def main() -> None:
+        gate = Gate(most)
+        with anyio.fail_after(3600):
+            async with anyio.create_task_group() as group:
+                for number in range(calls):
+                    group.start_soon(ask, gate, number)
+        assert (gate.in_flight, gate.waiting) == (0, 0)
+
+    anyio.run(main, backend_options={"loop_factory": VirtualTimeLoop})
+    assert sorted(done) == list(range(calls))
+    assert most_seen <= most

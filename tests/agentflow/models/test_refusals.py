@@ -1,0 +1,46 @@
+"""What an HTTP answer other than 200 means."""
+
+import pytest
+
+from agentflow.errors import ModelFailureKind
+from agentflow.models._refusals import setback_of
+
+NOON = 1_800_000_000.0
+
+
+@pytest.mark.promise("models:retry_after")
+@pytest.mark.parametrize(
+    ("headers", "after"),
+    [
+        ({"retry-after": "12"}, 12),
+        ({"retry-after": "0.5"}, 0.5),
+        ({"retry-after": "-3"}, 0),
+        ({"retry-after": "Fri, 15 Jan 2027 08:01:40 GMT"}, 100),
+        ({"retry-after": "Fri, 15 Jan 2020 08:00:00 GMT"}, 0),
+        ({"retry-after": "soon"}, None),
+        ({"retry-after-ms": "250", "retry-after": "9"}, 0.25),
+        ({"retry-after-ms": "soon", "retry-after": "9"}, 9),
+        ({}, None),
+    ],
+)
+def test_the_time_to_come_again_is_read_in_every_form(headers: dict[str, str], after: float | None) -> None:
+    assert setback_of(429, headers, b"", NOON).after == after
+
+
+@pytest.mark.promise("models:failure_kinds")
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        (b'{"error": {"message": "too\\n many", "code": "x"}}', "HTTP 400: too many"),
+        (b'{"error": "plain words"}', "HTTP 400: plain words"),
+        (b'{"object": "error", "message": "as vLLM says it"}', "HTTP 400: as vLLM says it"),
+        (b'{"detail": "as FastAPI says it"}', "HTTP 400: as FastAPI says it"),
+        (b'["odd"]', "HTTP 400: ['odd']"),
+        (b"<html>\n<h1>Bad</h1>\xff", "HTTP 400: <html> <h1>Bad</h1>\ufffd"),
+        (b"", "HTTP 400"),
+        (b"x" * 5000, "HTTP 400: " + "x" * 300),
+    ],
+)
+def test_what_the_endpoint_says_becomes_one_line_whatever_its_shape(body: bytes, message: str) -> None:
+    setback = setback_of(400, {}, body, NOON)
+    assert (setback.kind, setback.message) == (ModelFailureKind.BAD_REQUEST, message)

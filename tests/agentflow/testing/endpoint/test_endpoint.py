@@ -1,0 +1,215 @@
+"""The fake endpoint: real HTTP, answers that follow from the request, faults as told."""
+
+import math
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import aiohttp
+import anyio
+import msgspec
+import openai
+import pytest
+
+from agentflow.testing import fake_endpoint
+from agentflow.testing.endpoint import EndpointFault, FaultPlan
+
+TOOLS: dict[str, dict[str, Any]] = {
+    "rag_search": {"type": "object", "properties": {"query": {"type": "string"}}, "required": ["query"]},
+    "rag_get": {"type": "object", "properties": {"id": {"type": "string"}}, "required": ["id"]},
+    "bash_run": {"type": "object", "properties": {"command": {"type": "string"}}, "required": ["command"]},
+    "code_run": {"type": "object", "properties": {"code": {"type": "string"}}, "required": ["code"]},
+    "paint": {
+        "type": "object",
+        "properties": {
+            "colour": {"enum": ["red", "blue"]},
+            "strokes": {"type": "array", "minItems": 2, "items": {"type": "integer", "minimum": 3}},
+            "size": {"anyOf": [{"type": "number"}]},
+            "mode": {"const": "oil"},
+            "dry": {"type": "boolean"},
+            "frame": {"type": "object", "properties": {"wood": {"type": "string"}}, "required": ["wood"]},
+            "note": {"type": "string"},
+        },
+        "required": ["colour", "strokes", "size", "mode", "dry", "frame"],
+    },
+}
+STORY = """Explore the islands.
+<observation number="1">
+[1] The Grey Light (grey-light)
+The Grey Light was built by Ada Morrow in the year 1482. It stands on a cliff of slate.
+</observation>
+<observation number="2">
+[1] Ada Morrow (ada-morrow)
+Ada Morrow was born in Port Sable and learnt her trade in the Guild of Glass.
+</observation>
+"""
+
+
+def plan_schema(count: int, *tools: str) -> dict[str, Any]:
+    options = [{"properties": {"tool": {"const": tool}, "arguments": TOOLS[tool]}} for tool in tools]
+    proposals = {"minItems": count, "maxItems": count, "items": {"anyOf": options}}
+    return {"properties": {"proposals": proposals}}
+
+
+def body(name: str, text: str = STORY, schema: dict[str, Any] | None = None) -> dict[str, Any]:
+    form = {"type": "json_schema", "json_schema": {"name": name, "schema": schema or {}}}
+    return {"model": "m", "messages": [{"role": "user", "content": text}], "response_format": form}
+
+
+@asynccontextmanager
+async def session() -> AsyncGenerator[aiohttp.ClientSession]:
+    async with aiohttp.ClientSession() as opened:
+        yield opened
+
+
+async def post(http: aiohttp.ClientSession, url: str, asked: dict[str, Any]) -> tuple[int, dict[str, Any]]:
+    async with http.post(f"{url}/chat/completions", json=asked) as response:
+        return response.status, msgspec.json.decode(await response.read())
+
+
+async def ask(http: aiohttp.ClientSession, url: str, asked: dict[str, Any]) -> dict[str, Any]:
+    """The decoded answer."""
+    status, answer = await post(http, url, asked)
+    assert status == 200, answer
+    return msgspec.json.decode(answer["choices"][0]["message"]["content"])
+
+
+async def statistics(http: aiohttp.ClientSession, url: str) -> dict[str, int]:
+    async with http.get(f"{url.removesuffix('/v1')}/stats") as response:
+        return msgspec.json.decode(await response.read())
+
+
+@pytest.mark.promise("endpoint:plays")
+async def test_it_plans_as_many_valid_actions_as_asked_for_and_different_ones() -> None:
+    schema = plan_schema(10, *TOOLS)
+    async with fake_endpoint() as url, session() as http:
+        proposals = (await ask(http, url, body("plan", schema=schema)))["proposals"]
+    assert len(proposals) == 10
+    assert {proposal["tool"] for proposal in proposals} == set(TOOLS)
+    assert len({msgspec.json.encode(proposal) for proposal in proposals}) == 10
+    by_tool = {proposal["tool"]: proposal["arguments"] for proposal in proposals}
+    assert all(word in STORY for word in by_tool["rag_search"]["query"].split())
+    assert by_tool["rag_get"] == {"id": "ada-morrow"}
+    assert ">> notes.txt" in by_tool["bash_run"]["command"]
+    compile(by_tool["code_run"]["code"], "code", "exec")
+    paint = by_tool["paint"]
+    assert paint.keys() == set(TOOLS["paint"]["required"])
+    assert paint["mode"] == "oil"
+    assert len(paint["strokes"]) == 2
+
+
+@pytest.mark.promise("endpoint:plays")
+async def test_it_drafts_a_grounded_question_judges_and_knows_nothing_by_heart() -> None:
+    async with fake_endpoint() as url, session() as http:
+        draft = await ask(http, url, body("draft"))
+        assert await ask(http, url, body("judgement")) == {"verdict": "new", "reason": ""}
+        assert await ask(http, url, body("answer")) == {"answer": "unknown"}
+        nothing = await ask(http, url, body("draft", "Explore."))
+    cited = [citation for step in draft["steps"] for citation in step["citations"]]
+    observations = STORY.split("</observation>")
+    assert len(draft["steps"]) == 3
+    assert all(citation["quote"] in observations[citation["observation"] - 1] for citation in cited)
+    assert {citation["observation"] for citation in cited} == {1, 2}
+    assert draft["answer"] in cited[-1]["quote"]
+    assert draft["answer"].casefold() not in draft["question"].casefold()
+    assert draft["question"].endswith("?")
+    assert nothing == {"question": "", "answer": "", "steps": []}
+
+
+@pytest.mark.promise("endpoint:pure")
+async def test_its_answers_follow_from_the_request_alone() -> None:
+    schema = plan_schema(2, "rag_search")
+    asked = [body("plan", f"{STORY} Step {number}", schema) for number in range(5)]
+    async with fake_endpoint() as one, fake_endpoint(jitter_ms=5) as two, session() as http:
+        first = [await ask(http, one, each) for each in asked]
+        second = [await ask(http, two, each) for each in reversed(asked)]
+    assert first == list(reversed(second))
+    assert len({msgspec.json.encode(each) for each in first}) == 5
+
+
+@pytest.mark.promise("endpoint:pure")
+async def test_told_so_it_always_plans_the_same() -> None:
+    schema = plan_schema(2, "rag_search")
+    async with fake_endpoint(same=True) as url, session() as http:
+        first = await ask(http, url, body("plan", STORY, schema))
+        assert await ask(http, url, body("plan", "Something else", schema)) == first
+
+
+@pytest.mark.promise("endpoint:counts")
+async def test_it_counts_calls_and_bodies_that_come_again_after_a_good_answer() -> None:
+    async with fake_endpoint(delay_ms=20) as url, session() as http:
+        async with anyio.create_task_group() as group:
+            for number in range(5):
+                group.start_soon(ask, http, url, body("answer", f"Question {number}"))
+        await ask(http, url, body("answer", "Question 0"))
+        assert await statistics(http, url) == {
+            "calls": 6,
+            "faults": 0,
+            "in_flight": 0,
+            "max_concurrent": 5,
+            "distinct_bodies": 5,
+            "repeated_bodies": 1,
+        }
+
+
+@pytest.mark.promise("endpoint:faults")
+def test_faults_follow_from_seed_and_number_and_are_as_many_as_told() -> None:
+    plan = FaultPlan(0.3, seed=7)
+    happened = [plan.of(call) for call in range(1, 2001)]
+    assert happened == [plan.of(call) for call in range(1, 2001)]
+    assert happened != [FaultPlan(0.3, seed=8).of(call) for call in range(1, 2001)]
+    assert 0.27 < sum(fault is not None for fault in happened) / 2000 < 0.33
+    assert set(happened) == {*EndpointFault, None}
+    assert FaultPlan().of(1) is None
+
+
+@pytest.mark.promise("endpoint:faults")
+async def test_every_fault_is_seen_and_only_good_answers_count_as_such() -> None:
+    seen: set[str] = set()
+    async with fake_endpoint(faults=1.0) as url, session() as http:
+        for _ in range(40):
+            try:
+                status, answer = await post(http, url, body("answer"))
+            except aiohttp.ServerDisconnectedError:
+                seen.add("silent")
+                continue
+            seen.add(str(status) if status != 200 else answer["choices"][0]["message"]["content"])
+        counted = await statistics(http, url)
+    assert seen == {"silent", "429", "500", 'Certainly! {"proposals": [', '{"surprise": true}'}
+    assert (counted["calls"], counted["faults"], counted["repeated_bodies"]) == (40, 40, 0)
+
+
+@pytest.mark.promise("endpoint:faults")
+async def test_after_its_last_call_it_answers_no_more() -> None:
+    async with fake_endpoint(down_after=2) as url, session() as http:
+        for _ in range(2):
+            await ask(http, url, body("answer"))
+        with pytest.raises(aiohttp.ClientError):
+            await ask(http, url, body("answer"))
+
+
+@pytest.mark.promise("endpoint:plays")
+@pytest.mark.parametrize(
+    "bad", [b"", b"{", b"[]", b'{"messages": 3}', b'{"response_format": {"type": "xml"}}']
+)
+async def test_what_is_no_request_is_refused(bad: bytes) -> None:
+    async with fake_endpoint() as url, session() as http:
+        async with http.post(f"{url}/chat/completions", data=bad) as response:
+            assert response.status == 400
+        async with http.get(f"{url}/nothing") as response:
+            assert response.status == 404
+        assert await ask(http, url, body("answer")) == {"answer": "unknown"}
+
+
+@pytest.mark.promise("endpoint:embeddings")
+async def test_texts_that_share_words_are_near_each_other() -> None:
+    texts = ["the grey light on the cliff", "a light on a grey cliff", "seven barrels of herring"]
+    async with fake_endpoint() as url, openai.AsyncOpenAI(base_url=url, api_key="none") as client:
+        # The library asks for base64 where it is told nothing.
+        by_default = await client.embeddings.create(model="fake", input=texts)
+        as_numbers = await client.embeddings.create(model="fake", input=texts[0], encoding_format="float")
+        assert [model.id async for model in client.models.list()] == ["fake"]
+    one, two, three = (each.embedding for each in by_default.data)
+    assert math.dist(one, as_numbers.data[0].embedding) < 1e-6
+    assert math.dist(one, two) < math.dist(one, three)
+    assert math.isclose(math.hypot(*one), 1.0, abs_tol=1e-6)
