@@ -42,6 +42,10 @@ class Backend(Protocol):
         """A new engine for it."""
         ...
 
+    async def prepare(self) -> None:
+        """Do what must be done before the first connection."""
+        ...
+
     async def begin(self, connection: AsyncConnection, *, durable: bool) -> None:
         """Begin a transaction that writes; a durable one outlives a loss of power, with all before it."""
         ...

@@ -2,10 +2,11 @@
 
 import sqlite3
 from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
 from typing import TypeVar
 
 import anyio
-from sqlalchemy.engine import make_url
+from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -27,11 +28,13 @@ _BACKOFF = Backoff(initial=0.05, maximum=2.0)
 _log = get_logger(__name__)
 
 
-def backend_for(url: str) -> Backend:
-    """The kind of database that an address names.
+def backend_for(url: str | Path) -> Backend:
+    """The kind of database that an address names; a path is a SQLite file, whatever signs it holds.
 
     :raises ConfigurationError: if it names none that can be used.
     """
+    if isinstance(url, Path):
+        return Sqlite(URL.create("sqlite", database=str(url)), _READERS + 1)
     try:
         address = make_url(url)
     except ArgumentError:
@@ -63,6 +66,13 @@ class Database:
         self._failing_since: float | None = None
         self._readers = anyio.CapacityLimiter(_READERS)
         self._writing: AsyncConnection | None = None
+
+    async def prepare(self) -> None:
+        """Do what must be done before anything is read or written.
+
+        :raises RunStopped: if the database can't be used.
+        """
+        await self._persist(self.backend.prepare)
 
     async def read(self, ask: Callable[[AsyncConnection], Awaitable[T]]) -> T:
         """Ask something that changes nothing.

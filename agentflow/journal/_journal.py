@@ -3,6 +3,7 @@
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import asynccontextmanager
 from itertools import count
+from pathlib import Path
 
 from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -26,7 +27,7 @@ _users = count(1)
 
 @asynccontextmanager
 async def open_journal(
-    url: str,
+    url: str | Path,
     *,
     patience: float = 60.0,
     hosted: bool = True,
@@ -35,7 +36,7 @@ async def open_journal(
 ) -> AsyncGenerator["Journal"]:
     """Open the journal, making its tables where they are missing.
 
-    :param url: `sqlite:///FILE` or `postgresql://…`.
+    :param url: `sqlite:///FILE` or `postgresql://…`; a `Path` is a SQLite file.
     :param patience: for how many seconds a database that does not answer is tried again.
     :param hosted: whether the writer runs in here; else put `writer_spec()` into a supervisor before anything else.
     :param now: the time of leases; by default the database's.

@@ -1,5 +1,6 @@
 """Who works on which seed: each has one owner at a time, for as long as its lease is renewed."""
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from sqlalchemy import ColumnElement, and_, func, or_, select, update
@@ -58,10 +59,14 @@ async def claim(
     return [Claimed(body, claims) for _, body, claims in sorted(taken)]
 
 
-async def renew(connection: AsyncConnection, run: int, owner: str, now: float, seconds: float) -> None:
-    """Extend all leases of an owner."""
+async def renew(
+    connection: AsyncConnection, run: int, owner: str, held: Sequence[int], now: float, seconds: float
+) -> None:
+    """Extend the leases of an owner on these seeds."""
     await connection.execute(
-        update(seeds).where(_open(run), seeds.c.owner == owner).values(until=now + seconds)
+        update(seeds)
+        .where(_open(run), seeds.c.owner == owner, seeds.c.number.in_(held))
+        .values(until=now + seconds)
     )
 
 

@@ -65,6 +65,7 @@ async def migrate(database: Database, steps: Sequence[Migration] = MIGRATIONS) -
 
     :raises ConfigurationError: if the tables are newer than this program.
     """
+    await database.prepare()
     while await database.write(lambda connection: _one_step(database, connection, steps)):
         pass
 

@@ -50,6 +50,9 @@ class Postgres:
             self._url, pool_size=self._connections, max_overflow=0, connect_args={"timeout": 10}
         )
 
+    async def prepare(self) -> None:
+        """Nothing: the database is made by whoever owns the server."""
+
     async def begin(self, connection: AsyncConnection, *, durable: bool) -> None:
         """Nothing to say: a transaction begins by itself, and every one is durable."""
 

@@ -49,7 +49,7 @@ class Run:
         self._user = user
         self._now = now
         self._claims: dict[int, int] = {}
-        self._used_before: Mapping[str, Usage] = {}
+        self._used_before: Mapping[str, Usage] | None = None
 
     async def add_seeds(self, seeds: Sequence[NewSeed], origin: str = "start") -> list[Seed]:
         """Add a list of seeds. The same list again adds nothing, a longer one its tail.
@@ -75,11 +75,13 @@ class Run:
         return found
 
     async def renew(self, owner: str) -> None:
-        """Extend all leases of this owner."""
+        """Extend all leases that this owner got here."""
 
         async def extend(connection: AsyncConnection) -> None:
             now = await self._time(connection)
-            await _leases.renew(connection, self._number, owner, now, self._lease_seconds)
+            # Not those that were got by a claim whose answer a lost connection swallowed: they run out.
+            held = list(self._claims)
+            await _leases.renew(connection, self._number, owner, held, now, self._lease_seconds)
 
         await self._inbox.change(extend)
 
@@ -162,16 +164,17 @@ class Run:
             return found
 
         found = await self._database.read(load)
-        if not self._used_before:
+        if self._used_before is None:
             self._used_before = found
         return found
 
     async def save_usage(self, by_role: Mapping[str, Usage]) -> None:
         """Keep what was consumed by now: what the first `load_usage` gave, and what this process added to it."""
+        before = self._used_before or {}
 
         async def save(connection: AsyncConnection) -> None:
             for role, total in by_role.items():
-                own = msgspec.json.encode(_less(total, self._used_before.get(role, Usage())))
+                own = msgspec.json.encode(_less(total, before.get(role, Usage())))
                 row = {"run": self._number, "owner": self._user, "role": role, "body": own}
                 await connection.execute(put(connection, usage, row))
 

@@ -1,10 +1,13 @@
 """The journal in one SQLite file."""
 
+import sqlite3
 import time
 from collections.abc import Sequence
+from contextlib import closing
 from functools import cache
 from typing import Any
 
+import anyio.to_thread
 from sqlalchemy import URL, event
 from sqlalchemy.engine.interfaces import DBAPIConnection
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
@@ -20,6 +23,7 @@ _INSERT = """
     ON CONFLICT DO NOTHING
 """
 _FEW = 32
+_BUSY_SECONDS = 30
 _PASSING = {"SQLITE_BUSY", "SQLITE_LOCKED"}
 _CHECKPOINT_PAGES = 4000
 _WRITE_AHEAD_BYTES = 64 * 2**20
@@ -36,7 +40,8 @@ class Sqlite:
     def __init__(self, url: URL, connections: int) -> None:
         self._url = url.set(drivername="sqlite+aiosqlite")
         self._connections = connections
-        self.shown = str(url.database)
+        self._file = str(url.database)
+        self.shown = self._file
 
     def engine(self) -> AsyncEngine:
         """A new engine for the file."""
@@ -46,10 +51,15 @@ class Sqlite:
             max_overflow=0,
             # The driver begins nothing by itself: a transaction that writes takes the lock at its start, and one
             # statement is a transaction of its own.
-            connect_args={"timeout": 30, "isolation_level": None},
+            connect_args={"timeout": _BUSY_SECONDS, "isolation_level": None},
         )
         event.listen(engine.sync_engine, "connect", _prepare)
         return engine
+
+    async def prepare(self) -> None:
+        """Make the file, or see whether it is one of SQLite's."""
+        # Not on a connection of the engine: one that can't be opened would leave its thread behind.
+        await anyio.to_thread.run_sync(_make_file, self._file)
 
     async def begin(self, connection: AsyncConnection, *, durable: bool) -> None:
         """Begin, having said how much of the disk's time the end is worth."""
@@ -88,12 +98,16 @@ def _insert(rows: int) -> str:
     return _INSERT.format(rows=", ".join(["(?, ?, ?, ?, ?, ?)"] * rows))
 
 
+def _make_file(path: str) -> None:
+    with closing(sqlite3.connect(path, timeout=_BUSY_SECONDS)) as connection:
+        # An entry of a usual length fits into a page; that halves the cost of writing it.
+        connection.execute("PRAGMA page_size = 8192")
+        connection.execute("PRAGMA journal_mode = WAL")
+
+
 def _prepare(connection: DBAPIConnection, _record: object) -> None:
     cursor = connection.cursor()
     for pragma in (
-        # An entry of a usual length fits into a page; that halves the cost of writing it.
-        "page_size = 8192",
-        "journal_mode = WAL",
         "synchronous = NORMAL",
         f"wal_autocheckpoint = {_CHECKPOINT_PAGES}",
         f"journal_size_limit = {_WRITE_AHEAD_BYTES}",

@@ -6,6 +6,7 @@ from contextlib import suppress
 from itertools import groupby
 from typing import Any, Generic, TypeAlias, TypeVar
 
+import anyio.lowlevel
 from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -152,6 +153,8 @@ class Writer:
                         if isinstance(change, _Change):
                             await self._change(change)
                 self._inbox.done()
+                # Those who were woken may have more to write, and that fits into the next transaction too.
+                await anyio.lowlevel.checkpoint()
 
     async def _write(self, batch: Sequence[_Entry]) -> None:
         try:

@@ -74,6 +74,14 @@ async def test_a_file_that_is_no_journal_is_one_line_and_stays_as_it_is(tmp_path
 
 
 @pytest.mark.promise("journal:address")
+async def test_a_path_may_hold_any_signs(tmp_path: Path) -> None:
+    file = tmp_path / "50% of #1? ünï & more.db"
+    async with open_journal(file) as journal:
+        await journal.open_run("run", {})
+    assert file.exists()
+
+
+@pytest.mark.promise("journal:address")
 async def test_a_database_that_refuses_us_is_one_line_without_the_password(postgres: PostgresServer) -> None:
     missing = postgres.new_database().replace("postgres@", "postgres:hunter2@") + "-not"
     with pytest.raises(RunStopped, match=r'database "test.*-not" does not exist; mend it') as stopped:

@@ -1,7 +1,9 @@
 """Who works on which seed."""
 
 import sys
+from collections.abc import Awaitable, Callable
 from itertools import count
+from typing import TypeVar
 
 import anyio
 import anyio.from_thread
@@ -9,9 +11,16 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
+from sqlalchemy.ext.asyncio import AsyncConnection
 
+from agentflow.actors import SYSTEM_CLOCK, ChildSpec, Supervisor
 from agentflow.journal import Journal, NewSeed, Run, SeedTaken, open_journal, this_process
+from agentflow.journal._database import Database, backend_for
+from agentflow.journal._migrations import migrate
+from agentflow.journal._writer import Inbox, Writer
 from agentflow.trajectory import Seed
+
+T = TypeVar("T")
 
 LEASE = 10.0
 OWNERS = st.sampled_from("abc")
@@ -177,3 +186,32 @@ async def test_leases_run_by_the_clock_of_the_database(journal: Journal) -> None
         await one.claim("first", 1)
     assert len(await run.claim("second", 1)) == 1
     assert await held.claim("second", 1) == []
+
+
+class ForgetfulDatabase(Database):
+    """Its first answer is lost on the way, after the change was made."""
+
+    forgets = False
+
+    async def write(self, change: Callable[[AsyncConnection], Awaitable[T]], *, durable: bool = False) -> T:
+        """Change it, and change it again if nobody heard of the first time."""
+        if self.forgets:
+            self.forgets = False
+            await super().write(change, durable=durable)
+        return await super().write(change, durable=durable)
+
+
+@pytest.mark.promise("journal:leases:one-owner")
+async def test_seeds_of_a_claim_whose_answer_was_lost_are_free_when_the_lease_ends(url: str) -> None:
+    database, inbox, time = ForgetfulDatabase(backend_for(url), 1, SYSTEM_CLOCK), Inbox(), [0.0]
+    await migrate(database)
+    async with Supervisor([ChildSpec(id="writer", start=lambda: Writer(database, inbox))]):
+        run = Run(database, inbox, number=1, key="", lease_seconds=LEASE, user="me", now=lambda: time[0])
+        seeds = await run.add_seeds([NewSeed("a"), NewSeed("b"), NewSeed("c")])
+        database.forgets = True
+        assert await run.claim("me", 1) == [seeds[1]]
+        time[0] = LEASE - 1
+        await run.renew("me")
+        time[0] = LEASE
+        assert await run.claim("other", 3) == [seeds[0], seeds[2]]
+    await database.close()

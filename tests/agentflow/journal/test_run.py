@@ -179,6 +179,8 @@ async def test_usage_of_two_at_once_adds_up(journal: Journal) -> None:
     await two.save_usage({"planner": Usage(2, 2, 2)})
     await one.save_usage({"planner": Usage(5, 5, 5)})
     assert await one.load_usage() == {"planner": Usage(7, 7, 7)}
+    await one.save_usage({"planner": Usage(6, 6, 6)})
+    assert await two.load_usage() == {"planner": Usage(8, 8, 8)}
 
 
 @pytest.mark.promise("journal:run:apart")
