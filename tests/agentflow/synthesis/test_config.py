@@ -12,6 +12,7 @@ from agentflow.growth import Unforkable
 from agentflow.synthesis import RoleModel, SynthesisConfig, load_config, render_config
 from agentflow.trajectory import Example
 
+ROOT = Path(__file__).parents[3]
 DOCUMENTED = Path(__file__).parent / "documented"
 
 DEFAULTS: dict[str, object] = {
@@ -289,3 +290,11 @@ def test_what_is_printed_can_be_loaded_again() -> None:
     again = load_config("printed.yaml")
     assert again.model_dump() == config.model_dump()
     assert again.identity() == config.identity()
+
+
+@pytest.mark.promise("synthesis:config:examples")
+@pytest.mark.parametrize("path", sorted((ROOT / "configs/synthesis").iterdir()), ids=lambda path: path.name)
+def test_the_examples_that_come_along_load(path: Path) -> None:
+    config = load_config(path)
+    assert config.available_tools
+    assert config.offline is (path.name == "corpus.yaml")
