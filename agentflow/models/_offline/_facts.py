@@ -6,7 +6,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from agentflow.models._offline._language import NAME, NUMBER, Passage, bare, passages
-from agentflow.models._offline._words import AGENTS, DONE, KINDS, PERSONS, VERBS, past_of, stem_of
+from agentflow.models._offline._words import AGENTS, DONE, KINDS, MAKERS, PERSONS, VERBS, past_of, stem_of
 
 __all__ = ["SLOT", "Fact", "Reading", "read"]
 
@@ -21,7 +21,7 @@ _BE = r"(?:was|were|is|are)"
 
 _SUBJECT = re.compile(
     rf"(?:(?P<pronoun>It|She|He|They)|(?P<owner>Its|Her|His|Their|The) (?P<part>[a-z'’\-]+(?: [a-z'’\-]+){{0,2}}?)(?: itself)?"
-    rf"|{_THING}) (?=(?:{'|'.join(sorted(VERBS))})\b)"
+    rf"|{_THING}) (?=(?:{'|'.join(sorted({*VERBS, *MAKERS}))})\b)"
 )
 _ROLE_OF = re.compile(
     rf"The {_ROLE} of {_THING} (?P<be>{_BE}) (?P<the>the )?(?:(?<=the )[a-z]+ )?(?P<value>{NAME}){_END}"
@@ -37,7 +37,7 @@ _IS_A = re.compile(
     rf"{_BE} (?:an?|the) (?:[a-z\-]+, )*(?P<class>[a-z][a-z'’\- ]*?)"
     r"(?=[,.;]| (?:of|in|on|at|for|to|with|and|that|which|who|between|near|from|over|by|around|across)\b)"
 )
-_DID = re.compile(rf"(?P<verb>{'|'.join(sorted(AGENTS))}) {_THING}{_AFTER}")
+_DID = re.compile(rf"(?P<verb>{'|'.join(sorted(MAKERS))}) {_THING}{_AFTER}")
 _DID_IN = re.compile(r"(?P<verb>[a-z]+) in (?P<year>[12]\d{3})\b")
 _MANY = re.compile(
     rf"(?P<verb>[a-z]+) (?P<link>for )?(?P<number>{NUMBER}) (?P<unit>[a-z][a-z\-]+(?: [a-z\-]+){{0,2}}?)"
@@ -271,7 +271,7 @@ def _active(subject: _Subject, predicate: str, sentence: str) -> Iterator[Fact]:
     if did is not None:
         other = bare(did["name"])
         shown = f"the {other}" if did["article"] else other
-        described = f"the {AGENTS[did['verb']]} of {SLOT}"
+        described = f"the {MAKERS[did['verb']]} of {SLOT}"
         ask = f"Who {did['verb']} {SLOT}?"
         yield Fact(
             other, shown, subject.name, sentence, subject.naming, ask, described, value_shown=subject.shown

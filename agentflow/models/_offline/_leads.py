@@ -43,14 +43,18 @@ def leads_of(request: PlanRequest) -> Leads:
     """What the seed and the path offer; newer observations go first, and what was followed is left out."""
     observed = [step.observation for step in reversed(request.path) if step.verdict is Verdict.NEW]
     followed = set(_said([*(step.action for step in request.path), *request.taken]))
-    subjects = [name for name in _subjects(request.seed, observed) if name.lower() not in followed]
+    enough = request.count + len(followed)
+    subjects = [name for name in _subjects(request.seed, observed, enough) if name.lower() not in followed]
     ids = dict.fromkeys(id_ for text in observed for id_ in read_ids(text) if id_.lower() not in followed)
     urls = dict.fromkeys(url for text in observed for url in _urls(text) if url.lower() not in followed)
     return Leads(tuple(subjects), tuple(ids), tuple(urls), tuple(observed))
 
 
-def _subjects(seed: str, observed: list[str]) -> Iterator[str]:
-    """Names that were mentioned but have no passage of their own yet, then the other names, then words."""
+def _subjects(seed: str, observed: list[str], enough: int) -> Iterator[str]:
+    """Names that were mentioned but have no passage of their own yet, then the other names, then words.
+
+    There are always as many as that are enough, if need be by number.
+    """
     headings = {passage.topic for text in observed for passage in passages(text)}
     found: dict[str, None] = {}
     if not observed:
@@ -66,6 +70,7 @@ def _subjects(seed: str, observed: list[str]) -> Iterator[str]:
     found.update(dict.fromkeys(terms(seed)))
     main = next((name for name in found if name), "overview")
     found.update(dict.fromkeys(f"{main} {side}" for side in _SIDES))
+    found.update(dict.fromkeys(f"{main} {number}" for number in range(2, enough + 2 - len(found))))
     return (name for name in found if name)
 
 

@@ -1,6 +1,6 @@
 """The few words whose forms matter: verbs and who does them."""
 
-__all__ = ["AGENTS", "DONE", "KINDS", "PERSONS", "STOP", "VERBS", "past_of", "stem_of"]
+__all__ = ["AGENTS", "DONE", "KINDS", "MAKERS", "PERSONS", "STOP", "VERBS", "past_of", "stem_of"]
 
 
 def listed(words: str) -> tuple[str, ...]:
@@ -99,11 +99,8 @@ _IRREGULAR_STEMS = {
     "won": "win",
     "wrote": "write",
     "described": "describe",
-    "employed": "employ",
     "measured": "measure",
     "served": "serve",
-    "treated": "treat",
-    "used": "use",
     "died": "die",
     "saved": "save",
     "received": "receive",
@@ -114,8 +111,6 @@ _IRREGULAR_STEMS = {
     "closed": "close",
     "merged": "merge",
     "ceased": "cease",
-    "planned": "plan",
-    "stopped": "stop",
 }
 _PARTICIPLES = listed(
     "born broken built cast cut dug drawn fought found given held hung kept laid lost made opened put "
@@ -138,6 +133,7 @@ _PRESENT = listed(
     "sells serves spans stands strikes takes teaches treats weighs wins"
 )
 _PAST = listed(
+    "arrived bought broke brought came ceased closed fell fought laid led merged met ran retired settled spent "
     "became began carried charted contained cost counted died described drew earned employed failed gave "
     "grew had held kept lasted left made measured needed opened owned paid planted produced published "
     "reached received rose sank saved served sold stood took taught treated weighed won wrote"
@@ -176,3 +172,7 @@ def _unthird(verb: str) -> str:
     if verb.endswith(("shes", "ches", "sses")):
         return verb[:-2]
     return verb[:-1]
+
+
+MAKERS = {past_of(verb): agent for verb, agent in AGENTS.items()}
+"""The same by the simple past: `wrote` -> `author`."""
