@@ -3,6 +3,7 @@
 import io
 import os
 import time
+import urllib.request
 from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
@@ -10,11 +11,13 @@ from typing import TYPE_CHECKING, Self
 from msgspec import Struct
 
 from agentflow.errors import ModelFailureKind
+from agentflow.models._providers import is_loopback
 from agentflow.models._refusals import setback_of
 from agentflow.models._setback import Setback
 
 if TYPE_CHECKING:
     import aiohttp
+    from yarl import URL
 
 __all__ = ["HttpAnswer", "Wire"]
 
@@ -61,6 +64,7 @@ class Wire:
             connector=aiohttp.TCPConnector(limit=self._most + 1, keepalive_timeout=30),
             cookie_jar=aiohttp.DummyCookieJar(),
             headers=headers,
+            proxy=_proxy_for(self._target),
             timeout=aiohttp.ClientTimeout(total=None),
         )
         return self
@@ -99,6 +103,14 @@ class Wire:
         if response.status != 200:
             raise setback_of(response.status, response.headers, answer, self._wall())
         return HttpAnswer(response.status, response.headers, answer)
+
+
+def _proxy_for(target: "URL") -> str | None:
+    """The proxy that the usual variables name, looked up once: the library would do so for each request."""
+    host = target.host or ""
+    if is_loopback(str(target)) or urllib.request.proxy_bypass(host):
+        return None
+    return urllib.request.getproxies().get(target.scheme)
 
 
 def _name_of(error: BaseException) -> str:

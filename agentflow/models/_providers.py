@@ -9,7 +9,7 @@ from msgspec import Struct
 from agentflow.errors import ConfigurationError
 from agentflow.models._settings import ModelSettings
 
-__all__ = ["PROVIDERS", "Address", "find_address"]
+__all__ = ["PROVIDERS", "Address", "find_address", "is_loopback"]
 
 
 class _Provider(Struct, frozen=True):
@@ -61,7 +61,7 @@ def find_address(settings: ModelSettings, environment: Mapping[str, str]) -> Add
     provider = named or _DEFAULT
     url = (settings.base_url or provider.url).rstrip("/")
     key = settings.api_key.get_secret_value() or environment.get(provider.variable, "")
-    if not key and not _is_loopback(url):
+    if not key and not is_loopback(url):
         raise ConfigurationError(
             f"model {settings.name}: no key for {url}; set {provider.variable} or the setting api_key"
         )
@@ -70,7 +70,8 @@ def find_address(settings: ModelSettings, environment: Mapping[str, str]) -> Add
     return Address(url, key, rest if named else settings.name, longest, source)
 
 
-def _is_loopback(url: str) -> bool:
+def is_loopback(url: str) -> bool:
+    """Whether that address is on this machine."""
     host = urlsplit(url).hostname or ""
     try:
         return ipaddress.ip_address(host).is_loopback

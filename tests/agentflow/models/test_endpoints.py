@@ -4,7 +4,7 @@ import pytest
 
 from agentflow.actors import SYSTEM_CLOCK
 from agentflow.models import Accounts, Endpoints, make_model
-from tests.agentflow.models._serving import call, says, script, settings
+from tests.agentflow.models._serving import call, painter, says, script, settings
 
 
 @pytest.mark.promise("models:shared")
@@ -32,3 +32,19 @@ async def test_a_model_that_is_not_open_says_so() -> None:
     model = make_model(settings("http://127.0.0.1:1/v1"), Accounts(), environment={})
     with pytest.raises(RuntimeError, match="inside `async with`"):
         await model.complete(call())
+
+
+@pytest.mark.promise("models:proxies")
+async def test_the_usual_variables_name_a_proxy_but_not_for_this_machine(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with script(says()) as proxy:
+        monkeypatch.setenv("http_proxy", proxy.url.removesuffix("/v1"))
+        monkeypatch.setenv("no_proxy", "near.example.org")
+        far = settings("http://far.example.org/v1", api_key="k")
+        async with make_model(far, Accounts(), environment={}) as model:
+            await model.complete(call())
+        assert proxy.headers[0]["host"] == "far.example.org"
+        async with script(says()) as here, painter(here.url) as model:
+            await model.complete(call())
+        assert (len(here.bodies), len(proxy.bodies)) == (1, 1)

@@ -4,9 +4,10 @@ import pytest
 from pydantic import ValidationError
 
 from agentflow.errors import ConfigurationError
-from agentflow.models import Accounts, ModelSettings, Prices, make_model
+from agentflow.models import Accounts, Call, ModelSettings, Prices, make_model
 from agentflow.models._providers import PROVIDERS, find_address
 from agentflow.models._settings import Structured
+from agentflow.trajectory import Answer, AnswerRequest
 from tests.agentflow.models._serving import call, painter, says, script, settings
 
 
@@ -84,6 +85,17 @@ async def test_the_longest_answer_is_called_as_the_provider_calls_it() -> None:
     openai = find_address(ModelSettings(name="gpt-5"), {"OPENAI_API_KEY": "k"})
     other = find_address(ModelSettings(name="xai/grok"), {"XAI_API_KEY": "k"})
     assert (openai.longest, other.longest) == ("max_completion_tokens", "max_tokens")
+
+
+@pytest.mark.promise("models:offline")
+async def test_the_offline_engine_has_the_same_doors_and_needs_neither_key_nor_prices() -> None:
+    accounts = Accounts(max_cost=1.0)
+    request = AnswerRequest(question="How tall is the lighthouse?")
+    asked = Call(role="generator", messages=(), reply=Answer, request=request)
+    async with make_model(ModelSettings(name="offline"), accounts, environment={}) as model:
+        assert (await model.complete(asked)).value == Answer("")
+        assert (model.name, model.sees, model.statistics().calls) == ("offline", False, 1)
+    assert accounts.by_role["generator"].calls == 1
 
 
 BAD: list[dict[str, object]] = [
