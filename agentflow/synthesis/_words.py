@@ -129,30 +129,20 @@ def length_in_words(text: str) -> float:
 
 def holds(text: str, words: str) -> bool:
     """These words stand in that text, as whole words: 5 does not stand in 50, 5.2 or 1,500, nor no in note."""
-    haystack, needle = plain(text), plain(words).strip(" .,;:!?\"'。，！？")
-    if not needle:
-        return False
-    start = haystack.find(needle)
-    while start >= 0:
-        if _stands_alone(haystack, start, start + len(needle)):
-            return True
-        start = haystack.find(needle, start + 1)
-    return False
+    needle = plain(words).strip(" .,;:!?\"'。，！？")
+    return _find(plain(text), needle) >= 0
 
 
 def find_quote(text: str, quote: str) -> tuple[int, int] | None:
     """Where those words stand in that text, whatever the spaces, quotes, dashes and Unicode forms they are written in."""
+    exact = quote.strip()
+    start = _find(text, exact)
+    if start >= 0:
+        return start, start + len(exact)
     haystack, origins = _reduced(text)
     needle = _reduced(quote)[0].strip()
-    if not needle:
-        return None
-    start = haystack.find(needle)
-    while start >= 0:
-        end = start + len(needle)
-        if _stands_alone(haystack, start, end) and not _goes_on(haystack, end):
-            return origins[start], origins[end - 1] + 1
-        start = haystack.find(needle, start + 1)
-    return None
+    start = _find(haystack, needle)
+    return None if start < 0 else (origins[start], origins[start + len(needle) - 1] + 1)
 
 
 def quantities(text: str) -> list[Quantity]:
@@ -213,14 +203,15 @@ def _reduced(text: str) -> tuple[str, list[int]]:
     return "".join(characters), origins
 
 
-def _goes_on(text: str, end: int) -> bool:
-    """An accent belongs to what stands before it."""
-    return end < len(text) and bool(unicodedata.combining(text[end]))
-
-
-def _stands_alone(text: str, start: int, end: int) -> bool:
-    """No word or number goes on at either end."""
-    return not (_joined(text, start - 1, start) or _joined(text, end - 1, end))
+def _find(text: str, words: str) -> int:
+    """Where these words stand first in that text, with no word or number going on at either end; -1: nowhere."""
+    start = text.find(words) if words else -1
+    while start >= 0:
+        end = start + len(words)
+        if not (_joined(text, start - 1, start) or _joined(text, end - 1, end)):
+            return start
+        start = text.find(words, start + 1)
+    return -1
 
 
 def _joined(text: str, left: int, right: int) -> bool:
@@ -228,7 +219,8 @@ def _joined(text: str, left: int, right: int) -> bool:
     if left < 0 or right >= len(text):
         return False
     before, after = text[left], text[right]
-    if _is_word(before) and _is_word(after):
+    # An accent belongs to what stands before it.
+    if unicodedata.combining(after) or (_is_word(before) and _is_word(after)):
         return True
     if before.isdigit() and after in ".," and right + 1 < len(text) and text[right + 1].isdigit():
         return True

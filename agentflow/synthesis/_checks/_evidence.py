@@ -111,7 +111,8 @@ def _computes(number: int, answer: str, quotes: Sequence[Quoted], evidence: Sequ
         for quote in quotes
         if quote.observation != number
     ]
-    known = {found.value for span in elsewhere for found in quantities(span)}
+    cited = [found for span in elsewhere for found in quantities(span)]
+    known = {found.value for found in cited} | {found.value / 100 for found in cited if found.unit == "%"}
     inputs = {abs(found.value) for found in quantities(_written(run))} - _SMALL
     return bool(inputs) and inputs <= known
 
@@ -131,4 +132,4 @@ def _written(step: Step) -> str:
         value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
         for value in step.action.arguments.values()
     ]
-    return re.sub(r"[-+*/=()\[\]{}:;<>\"']", " ", "\n".join(texts))
+    return re.sub(r"[-+*/=()\[\]{}:;,<>\"']", " ", "\n".join(texts))

@@ -11,8 +11,8 @@ _IMPERATIVES: Final = re.compile(
     r"\W*(?:calculate|compute|count|determine|estimate|find|give|identify|list|name|state)\b", re.IGNORECASE
 )
 _SOURCE: Final = (
-    r"documents?|texts?|passages?|articles?|observations?|snippets?|excerpts?|context|sources?|search results?"
-    r"|web ?pages?|tool outputs?|outputs?|trajectory|trajectories|evidence"
+    r"documents?|texts?|passages?|articles?|observations?|snippets?|excerpts?|search results?"
+    r"|web ?pages?|tool outputs?|trajectory|trajectories"
 )
 _REFERENCES: Final = tuple(
     re.compile(pattern)
@@ -20,6 +20,7 @@ _REFERENCES: Final = tuple(
         # A name such as the Document Foundation has capitals, a document lent its title has none.
         rf"\b(?:[Tt]he|[Tt]h(?:is|at|ese|ose)) (?:(?:given|provided|following|cited|above) )?(?:{_SOURCE})\b(?! of\b)",
         r"\b[Aa]ccording to (?:the )?(?:search|retrieved|provided|given|above|observations?|documents?|results?)\b",
+        r"\b(?:[Ff]rom|[Ii]n|[Pp]er|[Tt]o|[Oo]n) the (?:context|evidence|outputs?|results?|sources?)(?=\s*(?:[?.,;:!]|$))",
         r"\b[Oo]bservations? (?:number )?#?\d+\b",
         r"\b(?:[Dd]ocument|[Rr]esult|[Pp]assage|[Hh]it) #?\d+\b",
         r"\b[Tt]he above\b(?!-)",

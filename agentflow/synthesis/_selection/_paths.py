@@ -11,6 +11,7 @@ __all__ = ["Content", "Path", "find_paths", "similarity"]
 
 Content = frozenset[tuple[str, str]]
 """What observations say, as a set that can be compared."""
+_NOTHING: Content = frozenset()
 
 
 class Path(Struct, frozen=True, kw_only=True, dict=True):
@@ -45,7 +46,6 @@ def find_paths(tree: Tree, min_depth: int) -> tuple[list[Path], dict[str, int]]:
     evidence, or is the beginning of another path.
     """
     contents = {node.id: word_pairs(node.observation.text) for node in tree.nodes if _is_evidence(node)}
-    unions: dict[str, Content] = {}
     ends = [_last_evidence(tree, leaf) for leaf in tree.leaves()]
     inner = {node.id for end in ends if end is not None for node in tree.path(end.id)[:-1]}
     found: dict[str, Path] = {}
@@ -65,7 +65,7 @@ def find_paths(tree: Tree, min_depth: int) -> tuple[list[Path], dict[str, int]]:
                 leaf=end.id,
                 nodes=nodes,
                 evidence=evidence,
-                content=_union(evidence, contents, unions),
+                content=_NOTHING.union(*(contents[node.id] for node in evidence)),
                 words=sum(len(contents[node.id]) for node in evidence),
             )
     ordered = sorted(found.values(), key=lambda path: [node.position for node in path.nodes])
@@ -85,13 +85,3 @@ def _is_evidence(node: Node) -> bool:
 
 def _last_evidence(tree: Tree, leaf: Node) -> Node | None:
     return next((node for node in reversed(tree.path(leaf.id)) if _is_evidence(node)), None)
-
-
-def _union(evidence: tuple[Node, ...], contents: dict[str, Content], unions: dict[str, Content]) -> Content:
-    """What these say together; paths share their beginnings, and these are put together once."""
-    together: Content = frozenset()
-    for node in evidence:
-        if node.id not in unions:
-            unions[node.id] = together | contents[node.id]
-        together = unions[node.id]
-    return together

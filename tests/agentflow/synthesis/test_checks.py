@@ -105,6 +105,9 @@ def test_a_question_may_have_so_many_words_and_no_more() -> None:
         "According to observation 2, who built the tower?",
         "Which keeper stands in observation #3?",
         "What do these documents say of Brenn?",
+        "Who, according to the sources, built it?",
+        "Which town is named in the context?",
+        "Which port is described in this article?",
         "Who founded the school mentioned above?",
         "What is the name of the aforementioned keeper?",
         "What is the seed?",
@@ -140,6 +143,9 @@ def test_a_question_that_points_at_what_its_reader_does_not_see_is_found(questio
         "Who wrote the source of the Nile survey?",
         "Which step 14 metres wide leads to the tower?",
         "Itzehoe lies on which river?",
+        "What was the output in 1901 of the mine that Ada Holm inherited?",
+        "What did the evidence that Jorun Pike gave in 1902 lead to?",
+        "Where does the source that feeds the Brenn canal rise?",
         "灯塔的第一位看守人出生在哪里？",
     ],
 )
@@ -287,6 +293,25 @@ def test_an_answer_that_a_tool_computed_from_cited_numbers_is_grounded() -> None
     assert grounding("33", [*EVIDENCE, *run], *cited) is Grounding.COMPUTED
     assert grounding("33 years", [*EVIDENCE, *run], *cited) is Grounding.COMPUTED
     assert grounding("34", [*EVIDENCE, *run], *cited) is None
+
+
+@pytest.mark.promise("synthesis:check:computed")
+@pytest.mark.parametrize(
+    "code",
+    [
+        "sum([1874, 1841])",
+        "sum([1874,1841])",
+        "1874*1.0+1841",
+        "0.15*24766.67",
+    ],
+)
+def test_numbers_of_a_program_are_read_as_it_means_them(code: str) -> None:
+    pieces = [
+        *evidence("Built in 1874, 15% of 24,766.67 crowns, for Ada of 1841."),
+        *evidence("it says 3715", tool="code_run", arguments={"code": code}),
+    ]
+    cited = ((1, pieces[0].observation), (2, "it says"))
+    assert grounding("3715", pieces, *cited) is Grounding.COMPUTED
 
 
 @pytest.mark.promise("synthesis:check:computed")
