@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from agentflow.models._offline._words import STOP
 
-__all__ = ["NAME", "NUMBER", "Passage", "bare", "bounded", "names", "passages", "read_ids", "terms"]
+__all__ = ["NAME", "NUMBER", "Passage", "bare", "bounded", "names", "passages", "terms"]
 
 _UPPER = "A-ZÀ-ÖØ-Þ"
 NAME = (
@@ -103,11 +103,6 @@ def terms(text: str) -> tuple[str, ...]:
     for match in _WIDE.finditer(cut):
         found.setdefault(match[0])
     return tuple(found)
-
-
-def read_ids(text: str) -> tuple[str, ...]:
-    """The ids of documents that a text shows, in order."""
-    return tuple(dict.fromkeys(passage.id for passage in passages(text) if passage.id))
 
 
 def bounded(needle: str, text: str) -> bool:

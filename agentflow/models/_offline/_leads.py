@@ -1,16 +1,19 @@
 """Leads: what a path could look into next, the most promising first."""
 
 from collections.abc import Iterable, Iterator
+from itertools import pairwise
 from typing import NamedTuple, cast
 
 from agentflow.models._offline._facts import SLOT, Fact, read
-from agentflow.models._offline._language import names, passages, read_ids, terms
-from agentflow.trajectory import Action, PlanRequest, Verdict
+from agentflow.models._offline._language import names, passages, terms
+from agentflow.trajectory import Action, PlanRequest, Verdict, digest
 
 __all__ = ["Leads", "Span", "leads_of", "spans_of"]
 
 _SPANS = 8
 """Spans of years that are worth proposing from one place."""
+_REFUSED = 2
+"""So many refused proposals show that what is near at hand is taken."""
 _SIDES = ("history", "people", "places", "numbers", "origin", "works", "trade", "neighbours")
 """What to ask for when nothing better is left."""
 
@@ -44,34 +47,55 @@ def leads_of(request: PlanRequest) -> Leads:
     observed = [step.observation for step in reversed(request.path) if step.verdict is Verdict.NEW]
     followed = set(_said([*(step.action for step in request.path), *request.taken]))
     enough = request.count + len(followed)
-    subjects = [name for name in _subjects(request.seed, observed, enough) if name.lower() not in followed]
-    ids = dict.fromkeys(id_ for text in observed for id_ in read_ids(text) if id_.lower() not in followed)
+    subjects = [name for name in _subjects(request, observed, enough) if name.lower() not in followed]
+    ids = dict.fromkeys(id_ for text in observed for id_ in _unread(text) if id_.lower() not in followed)
     urls = dict.fromkeys(url for text in observed for url in _urls(text) if url.lower() not in followed)
     return Leads(tuple(subjects), tuple(ids), tuple(urls), tuple(observed))
 
 
-def _subjects(seed: str, observed: list[str], enough: int) -> Iterator[str]:
+def _subjects(request: PlanRequest, observed: list[str], enough: int) -> Iterator[str]:
     """Names that were mentioned but have no passage of their own yet, then the other names, then words.
 
     There are always as many as that are enough, if need be by number.
     """
-    headings = {passage.topic for text in observed for passage in passages(text)}
+    seed = request.seed
     found: dict[str, None] = {}
     if not observed:
         found.update(dict.fromkeys(names(seed)))
         named = set(terms(" ".join(found)))
         others = [term for term in terms(seed) if term not in named]
         found.setdefault(" ".join(others[:6]) or seed.strip()[:80])
-    for text in observed:
-        mentioned = names(text)
-        found.update(dict.fromkeys(name for name in mentioned if name not in headings))
-        found.update(dict.fromkeys(name for name in mentioned if name in headings))
+    mentioned = list(_mentioned(request, observed))
+    if len(request.taken) >= _REFUSED:
+        # Others had its first ideas before: two names at once are looked for by nobody else.
+        found.update(dict.fromkeys(f"{one} {other}" for one, other in pairwise(mentioned)))
+    found.update(dict.fromkeys(mentioned))
     found.update(dict.fromkeys(names(seed)))
     found.update(dict.fromkeys(terms(seed)))
     main = next((name for name in found if name), "overview")
     found.update(dict.fromkeys(f"{main} {side}" for side in _SIDES))
     found.update(dict.fromkeys(f"{main} {number}" for number in range(2, enough + 2 - len(found))))
     return (name for name in found if name)
+
+
+def _mentioned(request: PlanRequest, observed: list[str]) -> Iterator[str]:
+    """Names, those of newer observations first. Each path begins elsewhere, so that siblings find different things."""
+    turn = int(digest([[step.action for step in request.path], request.taken]), 16)
+    headings = {passage.topic for text in observed for passage in passages(text)}
+    for text in observed:
+        mentioned = names(text)
+        for group in (
+            [name for name in mentioned if name not in headings],
+            [name for name in mentioned if name in headings],
+        ):
+            start = turn % max(1, len(group))
+            yield from (*group[start:], *group[:start])
+
+
+def _unread(text: str) -> list[str]:
+    """The ids of documents that a text shows, those of which it shows least first."""
+    shown = [(sum(map(len, passage.sentences)), passage.id) for passage in passages(text) if passage.id]
+    return [id_ for _, id_ in sorted(shown)]
 
 
 def _said(actions: Iterable[Action]) -> Iterator[str]:

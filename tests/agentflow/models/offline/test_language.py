@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentflow.models._offline._language import bounded, names, passages, read_ids, terms
+from agentflow.models._offline._language import bounded, names, passages, terms
 
 
 @pytest.mark.promise("offline:sentences")
@@ -32,7 +32,7 @@ def test_every_sentence_stands_verbatim_in_the_text(text: str) -> None:
 @pytest.mark.promise("offline:links")
 def test_headings_begin_passages_and_tell_ids() -> None:
     text = "[1] Grey Petrel (grey-petrel)\nA ship.\n\n[2] Pilots' Guild (docs/guild.md)\nA guild."
-    assert read_ids(text) == ("grey-petrel", "docs/guild.md")
+    assert [passage.id for passage in passages(text)] == ["grey-petrel", "docs/guild.md"]
     assert [passage.topic for passage in passages(text)] == ["Grey Petrel", "Pilots' Guild"]
 
 
