@@ -96,4 +96,4 @@ async def count(connection: AsyncConnection, run: int) -> Counts:
 
 
 def _open(run: int) -> ColumnElement[bool]:
-    return and_(seeds.c.run == run, seeds.c.done.is_(False))
+    return and_(seeds.c.run == run, ~seeds.c.done)

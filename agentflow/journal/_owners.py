@@ -2,6 +2,7 @@
 
 import os
 import socket
+from functools import cache
 from pathlib import Path
 
 __all__ = ["has_died", "this_process"]
@@ -22,6 +23,7 @@ def has_died(owner: str) -> bool:
     return _started(int(pid)) != started
 
 
+@cache
 def _place() -> str:
     """Where numbers of processes mean the same: this start of this machine, this namespace of processes."""
     parts = [socket.gethostname().replace(":", "-")]

@@ -220,7 +220,7 @@ class Run:
         rows = await connection.execute(
             select(seeds.c.body, harvests.c.body)
             .join(harvests, (harvests.c.run == seeds.c.run) & (harvests.c.seed == seeds.c.number))
-            .where(seeds.c.run == self._number, seeds.c.number > last, seeds.c.done.is_(True))
+            .where(seeds.c.run == self._number, seeds.c.number > last, seeds.c.done)
             .order_by(seeds.c.number)
             .limit(_CHUNK)
         )

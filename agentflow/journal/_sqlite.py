@@ -7,6 +7,7 @@ from contextlib import closing
 from functools import cache
 from typing import Any
 
+import aiosqlite
 import anyio.to_thread
 from sqlalchemy import URL, event
 from sqlalchemy.engine.interfaces import DBAPIConnection
@@ -63,8 +64,7 @@ class Sqlite:
 
     async def begin(self, connection: AsyncConnection, *, durable: bool) -> None:
         """Begin, having said how much of the disk's time the end is worth."""
-        await connection.exec_driver_sql(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
-        await connection.exec_driver_sql("BEGIN IMMEDIATE")
+        await (await _driver(connection, durable=durable)).execute("BEGIN IMMEDIATE")
 
     async def lock_schema(self, connection: AsyncConnection) -> None:
         """Nothing is left to lock: there is one writer at a time."""
@@ -75,7 +75,7 @@ class Sqlite:
 
     async def insert(self, connection: AsyncConnection, rows: Sequence[EntryRow]) -> int:
         """On the driver's own connection, because each trip to its thread costs more than an entry."""
-        driver: Any = (await connection.get_raw_connection()).driver_connection
+        driver = await _driver(connection, durable=False)
         if len(rows) <= _FEW:
             return (
                 await driver.execute(_insert(len(rows)), [value for row in rows for value in row])
@@ -91,6 +91,16 @@ class Sqlite:
         if name == "SQLITE_FULL":
             return Trouble.FULL
         return Trouble.PASSING if any(name.startswith(passing) for passing in _PASSING) else Trouble.BROKEN
+
+
+async def _driver(connection: AsyncConnection, *, durable: bool) -> aiosqlite.Connection:
+    """The driver's connection, on which the next transaction is durable or not."""
+    raw = await connection.get_raw_connection()
+    driver: Any = raw.driver_connection
+    if raw.info.get("durable", False) is not durable:
+        await driver.execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
+        raw.info["durable"] = durable
+    return driver
 
 
 @cache
