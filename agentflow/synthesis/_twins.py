@@ -8,9 +8,12 @@ from agentflow.synthesis._words import agrees, tokens
 
 __all__ = ["Asked"]
 
-_HASHES = 64
-_BANDS = 32
-"""Many narrow bands: whatever shares a quarter of its words is looked at, and the words themselves decide."""
+_HASHES = 128
+_BANDS = 16
+"""Few candidates, because thousands of questions of one kind share most of their words."""
+_MORE_BANDS = 32
+"""More candidates, where questions count as the same that share little."""
+_ALIKE = 0.7
 
 
 class _Sketch(Protocol):
@@ -42,28 +45,36 @@ class Asked:
         :param similarity: from here on two questions with the same answer are one.
         """
         self._rensa = cast("_Rensa", import_module("rensa"))
-        self._index = self._rensa.RMinHashLSH(similarity, _HASHES, _BANDS)
+        bands = _BANDS if similarity >= _ALIKE else _MORE_BANDS
+        self._index = self._rensa.RMinHashLSH(similarity, _HASHES, bands)
         self._least = 100 * similarity
         self._known: list[tuple[list[str], str, str]] = []
+        self._verbatim: dict[str, str] = {}
 
     def before(self, question: str, answer: str) -> str | None:
         """The id of an earlier question that is this one: the same words, or nearly and with the same answer."""
         from rapidfuzz import fuzz
 
         words = tokens(question)
-        for key in sorted(self._index.query(self._sketch(words))):
+        verbatim = self._verbatim.get(" ".join(words))
+        if verbatim is not None:
+            return verbatim
+        for key in sorted(self._index.query(self._sketch(words, answer))):
             known, known_answer, own = self._known[key]
-            if known == words or (fuzz.ratio(known, words) >= self._least and agrees(answer, known_answer)):
+            if fuzz.ratio(known, words) >= self._least and agrees(answer, known_answer):
                 return own
         return None
 
     def add(self, question: str, answer: str, own: str) -> None:
         """Remember a question."""
         words = tokens(question)
-        self._index.insert(len(self._known), self._sketch(words))
+        self._verbatim.setdefault(" ".join(words), own)
+        self._index.insert(len(self._known), self._sketch(words, answer))
         self._known.append((words, answer, own))
 
-    def _sketch(self, words: list[str]) -> _Sketch:
+    def _sketch(self, words: list[str], answer: str) -> _Sketch:
+        """A sketch of a question, half of which is its answer: questions with other answers are not even looked at."""
+        said = " ".join(tokens(answer))
         sketch = self._rensa.RMinHash(_HASHES, 1)
-        sketch.update(sorted(set(words)))
+        sketch.update([*sorted(set(words)), *(f"{said} {number}" for number in range(len(words)))])
         return sketch

@@ -2,10 +2,12 @@
 
 import json
 import resource
+import tracemalloc
 from collections.abc import AsyncIterator, Iterable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from msgspec.structs import replace
 from rich.console import Console
@@ -294,3 +296,22 @@ async def test_trees_that_told_nothing_new_are_named(tmp_path: Path) -> None:
     grown = tree({(0,): node(own, (0,), "", verdict=Verdict.EMPTY)})
     report = await written(tmp_path, (SEED, await harvested(grown)))
     assert report.why_empty == "none of 1 observations told anything new (empty 1)"
+
+
+@pytest.mark.promise("synthesis:files:streamed")
+async def test_harvests_are_held_one_at_a_time(tmp_path: Path) -> None:
+    padding = " It was lit each evening by hand." * 3000
+    body = msgspec.json.encode(await harvested(chain([fact + padding for fact in FACTS]), GOOD))
+    decoder = msgspec.json.Decoder(Harvest)
+
+    async def many() -> AsyncIterator[tuple[Seed, Harvest]]:
+        for index in range(100):
+            yield replace(SEED, index=index), decoder.decode(body)
+
+    tracemalloc.start()
+    try:
+        await write_files(many(), tmp_path, CONFIG)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 20 * len(body)
