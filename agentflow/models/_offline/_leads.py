@@ -108,7 +108,7 @@ def _said(actions: Iterable[Action]) -> Iterator[str]:
 
 
 def _urls(text: str) -> Iterator[str]:
-    for word in text.split():
+    for word in text.split() if "://" in text else ():
         if word.startswith(("https://", "http://")):
             yield word.strip("\"'<>()[].,;")
 
