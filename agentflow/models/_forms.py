@@ -1,7 +1,7 @@
 """How an answer is held to its schema: by the endpoint, or by the prompt where the endpoint can't."""
 
 import re
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any, Literal, cast
 
 import msgspec
@@ -27,8 +27,9 @@ FORMS: tuple[Form, ...] = ("json_schema", "json_object", "text")
 
 _FENCE = re.compile(r"```(?:json)?[ \t]*\n(.*)\n?```", re.DOTALL)
 _STRICT_WORDS = {
-    "$defs", "$ref", "additionalProperties", "anyOf", "const", "description", "enum", "format", "items", "maxItems",
-    "maximum", "minItems", "minimum", "pattern", "properties", "required", "title", "type",
+    "$defs", "$ref", "additionalProperties", "anyOf", "const", "description", "enum", "exclusiveMaximum",
+    "exclusiveMinimum", "format", "items", "maxItems", "maximum", "minItems", "minimum", "multipleOf", "pattern",
+    "properties", "required", "title", "type",
 }  # fmt: skip
 
 
@@ -60,8 +61,9 @@ def response_format(form: Form, name: str, schema: dict[str, Any]) -> dict[str, 
     """What the request says about it."""
     match form:
         case "json_schema":
-            described: dict[str, Any] = {"name": name, "schema": schema}
-            if is_strict(schema):
+            written = msgspec.json.encode(schema)
+            described: dict[str, Any] = {"name": name, "schema": msgspec.Raw(written)}
+            if _is_strict(written):
                 described["strict"] = True
             return {"type": form, "json_schema": described}
         case "json_object":
@@ -104,6 +106,12 @@ def schema_of(kind: type[object]) -> dict[str, Any]:
         return top
     inner = definitions.pop(name)
     return {**inner, "$defs": definitions} if definitions else inner
+
+
+@lru_cache(maxsize=256)
+def _is_strict(written: bytes) -> bool:
+    """Kept by content: a run asks with the same few schemas all the time."""
+    return is_strict(msgspec.json.decode(written))
 
 
 def is_strict(schema: object) -> bool:

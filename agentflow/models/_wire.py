@@ -4,7 +4,7 @@ import base64
 from typing import Any
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from agentflow.models._forms import Form, instruction, response_format
 from agentflow.models._protocol import Image, Message, Sampling, Text
@@ -112,7 +112,8 @@ def encode_request(
     setattr(request, longest, sampling.max_tokens)
     if not sampling.extra:
         return _ENCODER.encode(request)
-    return _ENCODER.encode({**msgspec.to_builtins(request), **sampling.extra})
+    fields = {name: value for name, value in structs.asdict(request).items() if value not in (None, ())}
+    return _ENCODER.encode({**fields, **sampling.extra})
 
 
 def read_answer(body: bytes, sent: int) -> Answered:

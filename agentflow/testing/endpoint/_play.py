@@ -88,18 +88,22 @@ def _tool(option: dict[str, Any]) -> tuple[str, dict[str, Any]]:
 
 
 def _arguments(tool: str, schema: dict[str, Any], dice: _Dice, text: str) -> dict[str, object]:
+    # What a strict schema requires only because it requires everything may be null.
+    unused = cast("dict[str, object]", dict.fromkeys(schema.get("required", ())))
     match tool:
         case "rag_search":
-            return {"query": " ".join(dice.words(3))}
+            # With a number of its own it is never nearly the same as another search.
+            return {**unused, "query": " ".join([*dice.words(3), str(dice.roll(10_000))])}
         case "rag_get" if known := _IDENTIFIER.findall(text):
-            return {"id": known[dice.roll(len(known))]}
+            return {**unused, "id": known[dice.roll(len(known))]}
         case "bash_run":
             line = " ".join([*dice.words(4), str(dice.roll(10_000))])
-            return {"command": f"echo '{line}' >> notes.txt; wc -l < notes.txt; tail -n 3 notes.txt"}
+            command = f"echo '{line}' >> notes.txt; wc -l < notes.txt; tail -n 3 notes.txt"
+            return {**unused, "command": command}
         case "code_run":
             items = [*dice.words(4), dice.roll(10_000)]
             begin = "try:\n    items\nexcept NameError:\n    items = []\n"
-            return {"code": f"{begin}items.append({items!r})\nprint(len(items), items[-3:])"}
+            return {**unused, "code": f"{begin}items.append({items!r})\nprint(len(items), items[-3:])"}
         case _:
             return cast("dict[str, object]", _minimal(schema, dice))
 
@@ -113,7 +117,8 @@ def _minimal(schema: dict[str, Any], dice: _Dice) -> object:
         if key in schema:
             option = schema[key][dice.roll(len(schema[key]))]
             return option if key == "enum" else _minimal(option, dice)
-    match schema.get("type"):
+    kinds = cast("list[str] | str", schema.get("type", "object"))
+    match kinds if isinstance(kinds, str) else kinds[0]:
         case "string":
             return " ".join(dice.words(2))
         case "integer" | "number":

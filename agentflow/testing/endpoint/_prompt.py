@@ -71,12 +71,13 @@ class Prompt:
         return [(int(number), text) for number, text in _OBSERVATION.findall(self.text)]
 
     def newest(self) -> str:
-        """The observation that came last; without one, all that was said."""
-        start = self.text.rfind("<observation")
-        if start < 0:
-            return self.text
-        end = self.text.find("</observation>", start)
-        return self.text[self.text.find(">", start) + 1 : end if end > 0 else None]
+        """The observation that came last; without one the seed; without marks all that was said."""
+        for mark in ("observation", "seed"):
+            start = self.text.rfind(f"<{mark}")
+            if start >= 0:
+                end = self.text.find(f"</{mark}>", start)
+                return self.text[self.text.find(">", start) + 1 : end if end > 0 else None]
+        return self.text
 
 
 def read_prompt(body: bytes) -> Prompt:

@@ -29,8 +29,9 @@ TOOLS: dict[str, dict[str, Any]] = {
             "dry": {"type": "boolean"},
             "frame": {"type": "object", "properties": {"wood": {"type": "string"}}, "required": ["wood"]},
             "note": {"type": "string"},
+            "title": {"type": ["string", "null"]},
         },
-        "required": ["colour", "strokes", "size", "mode", "dry", "frame"],
+        "required": ["colour", "strokes", "size", "mode", "dry", "frame", "title"],
     },
 }
 STORY = """Explore the islands.
@@ -88,7 +89,7 @@ async def test_it_plans_as_many_valid_actions_as_asked_for_and_different_ones() 
     assert {proposal["tool"] for proposal in proposals} == set(TOOLS)
     assert len({msgspec.json.encode(proposal) for proposal in proposals}) == 10
     by_tool = {proposal["tool"]: proposal["arguments"] for proposal in proposals}
-    assert all(word in STORY for word in by_tool["rag_search"]["query"].split())
+    assert all(word in STORY for word in by_tool["rag_search"]["query"].split()[:-1])
     assert by_tool["rag_get"] == {"id": "ada-morrow"}
     assert ">> notes.txt" in by_tool["bash_run"]["command"]
     compile(by_tool["code_run"]["code"], "code", "exec")
@@ -96,6 +97,16 @@ async def test_it_plans_as_many_valid_actions_as_asked_for_and_different_ones() 
     assert paint.keys() == set(TOOLS["paint"]["required"])
     assert paint["mode"] == "oil"
     assert len(paint["strokes"]) == 2
+
+
+@pytest.mark.promise("endpoint:plays")
+async def test_before_there_is_anything_to_read_it_searches_in_the_words_of_the_seed() -> None:
+    said = "Explore this:\n<seed>\nLanterns of harbour guilds\n</seed>\n\nPropose different actions."
+    async with fake_endpoint() as url, session() as http:
+        plan = await ask(http, url, body("plan", said, plan_schema(3, "rag_search")))
+    asked = {word for each in plan["proposals"] for word in each["arguments"]["query"].split()}
+    assert asked & {"Lanterns", "harbour", "guilds"}
+    assert not asked & {"Explore", "Propose", "different", "actions"}
 
 
 @pytest.mark.promise("endpoint:plays")
