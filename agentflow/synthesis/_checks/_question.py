@@ -14,11 +14,13 @@ _SOURCE: Final = (
     r"documents?|texts?|passages?|articles?|observations?|snippets?|excerpts?|search results?"
     r"|web ?pages?|tool outputs?|trajectory|trajectories"
 )
+_SPECIFIED: Final = r"(?!\s+(?:of|between|through|by|engraved|inscribed|carved|called|named|titled|entitled)\b)(?!\s+['\"‘“«])"
+"""What says which one is meant."""
 _REFERENCES: Final = tuple(
     re.compile(pattern)
     for pattern in (
         # A name such as the Document Foundation has capitals, a document lent its title has none.
-        rf"\b(?:[Tt]he|[Tt]h(?:is|at|ese|ose)) (?:(?:given|provided|following|cited|above) )?(?:{_SOURCE})\b(?! of\b)",
+        rf"\b(?:[Tt]he|[Tt]h(?:is|at|ese|ose)) (?:(?:given|provided|following|cited|above) )?(?:{_SOURCE})\b{_SPECIFIED}",
         r"\b[Aa]ccording to (?:the )?(?:search|retrieved|provided|given|above|observations?|documents?|results?)\b",
         r"\b(?:[Ff]rom|[Ii]n|[Pp]er|[Tt]o|[Oo]n) the (?:context|evidence|outputs?|results?|sources?)(?=\s*(?:[?.,;:!]|$))",
         r"\b[Oo]bservations? (?:number )?#?\d+\b",
@@ -38,7 +40,7 @@ _DANGLING: Final = (
     re.compile(
         rf"\W*(?:(?:who|what|when|where|why|which|how(?: \w+)?|in what year|in which year)\W+)?"
         rf"(?:is|are|was|were|does|do|did|has|have|had|can|could|will|would) {_PRONOUN}\b"
-        r"(?! (?:that|who)\b)(?! (?:\w+ ){1,2}(?:that|to|for)\b)",
+        r"(?! (?:that|who)\b)(?! (?:\w+ ){1,2}(?:that|to|for|than)\b)(?! \w+er (?:in|on|at)\b)",
         re.IGNORECASE,
     ),
     re.compile(r"\W*(?:this|that|these|those) (?:is|was|are|were|has|had)\b", re.IGNORECASE),

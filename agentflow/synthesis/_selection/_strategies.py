@@ -108,7 +108,12 @@ def find_strategy(name: str) -> Strategy:
 
 def _user(name: str, function: UserStrategy) -> Strategy:
     def strategy(tree: Tree, paths: Sequence[Path], scale: Scale, config: "SynthesisConfig") -> Picker:
-        ranked = _ranked(name, list(function(tree, paths, config)), paths, scale)
+        try:
+            said = list(function(tree, paths, config))
+        except Exception as error:  # the user's own code may raise anything
+            why = " ".join(f"{type(error).__name__}: {error}".split())
+            raise ConfigurationError(f"selection_strategy: {name}: raised {why}; mend it") from error
+        ranked = _ranked(name, said, paths, scale)
 
         def pick(remaining: Sequence[Path], chosen: Sequence[Path]) -> tuple[Path, Score] | None:
             left = {path.leaf for path in remaining}

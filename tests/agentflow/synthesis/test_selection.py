@@ -271,6 +271,19 @@ def test_what_a_function_of_the_users_own_says_wrong_is_one_line(
         select(tree(FAN), own(lambda tree, paths, config: said))
 
 
+@pytest.mark.promise("synthesis:selection:own")
+def test_what_a_function_of_the_users_own_raises_is_one_line(
+    own: Callable[[UserFunction], SynthesisConfig],
+) -> None:
+    def broken(tree: Tree, paths: Sequence[Path], config: SynthesisConfig) -> Sequence[object]:
+        raise KeyError("two\nlines")
+
+    with pytest.raises(
+        ConfigurationError, match=r"^selection_strategy: own_strategy:choose: raised KeyError: [^\n]*$"
+    ):
+        select(tree(FAN), own(broken))
+
+
 def test_texts_that_say_the_same_are_similar_and_others_are_not() -> None:
     assert similarity(word_pairs(words("a")), word_pairs(words("a"))) == 1
     assert similarity(word_pairs(words("a")), word_pairs(words("b"))) == 0
