@@ -14,7 +14,7 @@ export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 .PHONY: help run test soak check check-style check-types check-floors check-docs format bench lock clean
 
 help:
-	@echo 'make run     install, then run the main job (for now a demonstration of the sandbox that forks)'
+	@echo 'make run     install, then run the main job: grow the bundled seeds into question-answer pairs'
 	@echo 'make test    the whole test suite in its short forms (TESTS=path ARGS="-k word" for a part)'
 	@echo 'make soak    the long forms: hours of load, thousands of sessions, a hundred kills'
 	@echo 'make check   lint, types, floors, links and snippets of the docs'
@@ -24,7 +24,7 @@ help:
 	@echo 'make clean   remove what the other targets made'
 
 run: .venv/.core
-	@$(BIN)/python -m agentflow.demo
+	@$(BIN)/python -m agentflow.supervisor $(ARGS)
 
 test: .venv/.dev tests/node/node_modules/.stamp .venv-user/.stamp
 	$(BIN)/python -m pytest $(ARGS) $(TESTS)

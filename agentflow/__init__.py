@@ -5,10 +5,23 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from agentflow.sandbox import Backend, Sandbox, SyncSandbox, register_api_tool
+    from agentflow.synthesis import SynthesisPipeline, load_config, load_seeds, synthesize
 
-__all__ = ["Backend", "Sandbox", "SyncSandbox", "register_api_tool"]
+__all__ = [
+    "Backend",
+    "Sandbox",
+    "SyncSandbox",
+    "SynthesisPipeline",
+    "load_config",
+    "load_seeds",
+    "register_api_tool",
+    "synthesize",
+]
 
-_HOMES = dict.fromkeys(("Backend", "Sandbox", "SyncSandbox", "register_api_tool"), "agentflow.sandbox")
+_HOMES = {
+    **dict.fromkeys(("Backend", "Sandbox", "SyncSandbox", "register_api_tool"), "agentflow.sandbox"),
+    **dict.fromkeys(("SynthesisPipeline", "load_config", "load_seeds", "synthesize"), "agentflow.synthesis"),
+}
 
 
 def __getattr__(name: str) -> object:

@@ -36,13 +36,15 @@ def make(place: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.timeout(600)
 @pytest.mark.promise("project:run")
-def test_make_run_in_a_fresh_clone_installs_and_shows_the_demonstration(clone: Path) -> None:
+def test_make_run_in_a_fresh_clone_installs_and_makes_a_dataset(clone: Path) -> None:
     first = make(clone, "run")
     assert first.returncode == 0, first.stdout + first.stderr
-    assert "a sandbox that forks" in first.stdout
+    assert "One of the questions" in first.stdout
+    assert (clone / "synthesis_results/synthesized_qa.jsonl").read_bytes()
     second = make(clone, "run")
     assert second.returncode == 0, second.stdout + second.stderr
     assert "Installing" not in second.stdout
+    assert "Nothing to do" in second.stdout
     status = subprocess.run(
         ["git", "status", "--porcelain"], cwd=clone, check=True, capture_output=True
     ).stdout

@@ -1,0 +1,82 @@
+"""What a run made, for a person: counts, a sample with its path, where the files are."""
+
+import json
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from agentflow.synthesis import PAIRS, REPORT, TRAJECTORIES, TREES, Report, render
+from agentflow.synthesis.pipeline import SynthesisRun
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+__all__ = ["print_summary"]
+
+NARROW = 100
+WIDTH_OF_QUOTES = 160
+
+
+def print_summary(run: SynthesisRun, report: Report) -> None:
+    """Print it on stdout.
+
+    :raises BrokenPipeError: if nobody reads it.
+    """
+    from rich.console import Console
+
+    console = Console(highlight=False, markup=False, soft_wrap=False)
+    if not console.is_terminal:
+        console = Console(highlight=False, markup=False, width=NARROW)
+    # At once and by ourselves: rich would end the program where nobody reads it.
+    with console.capture() as captured:
+        if run.found_nothing_to_do:
+            console.print("Nothing to do: every seed is finished. The files hold:", style="bold")
+        console.print(render(report))
+        for name, reason in run.chosen.dropped.items():
+            console.print(f"tool dropped: {name}: {reason}")
+        _print_sample(console, run.place.folder)
+        console.print(f"\nFiles in {run.place.folder}: {PAIRS}, {TRAJECTORIES}, {TREES}, {REPORT}")
+    sys.stdout.write(captured.get())
+
+
+def _print_sample(console: "Console", folder: Path) -> None:
+    pair = next(_records(folder / PAIRS), None)
+    if pair is None:
+        return
+    wanted = pair["trajectory_id"]
+    path = next((one for one in _records(folder / TRAJECTORIES) if one["trajectory_id"] == wanted), None)
+    console.print("\nOne of the questions", style="bold")
+    console.print(f"  Q: {pair['question']}")
+    console.print(f"  A: {pair['answer']}")
+    numbers = _print_path(console, path) if path is not None else {}
+    console.print("\nIts reasoning, with what each step rests on", style="bold")
+    for number, step in enumerate(pair["reasoning_steps"], 1):
+        console.print(f"  {number}. {step['step']}")
+        for citation in step["citations"]:
+            place = numbers.get(citation["node_id"], "?")
+            console.print(f"     [{place}] “{_short(citation['quote'])}”", style="dim")
+
+
+def _print_path(console: "Console", path: Mapping[str, Any]) -> dict[str, str]:
+    """Print the actions of a path; gives the number of each node."""
+    console.print(f"\nIts path, from the seed “{_short(path['seed_data'])}”", style="bold")
+    numbers: dict[str, str] = {}
+    for number, node in enumerate(path["nodes"]):
+        numbers[node["node_id"]] = str(number)
+        if node["action"] is not None:
+            arguments = json.dumps(node["action"]["args"], ensure_ascii=False)
+            console.print(f"  [{number}] {node['action']['tool']} {_short(arguments)}  ({node['verdict']})")
+    return numbers
+
+
+def _records(file: Path) -> Iterator[dict[str, Any]]:
+    if file.is_file():
+        with file.open(encoding="utf-8") as lines:
+            for line in lines:
+                yield cast("dict[str, Any]", json.loads(line))
+
+
+def _short(text: str) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= WIDTH_OF_QUOTES else f"{line[: WIDTH_OF_QUOTES - 1]}…"

@@ -1,0 +1,217 @@
+"""The control server of a run: an MCP server on loopback, with a token that only this user can read."""
+
+import json
+import os
+import secrets
+import tempfile
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager, suppress
+from importlib import import_module
+from pathlib import Path
+from typing import Annotated, Protocol
+
+import anyio
+from pydantic import Field
+
+from agentflow.actors import Context
+from agentflow.errors import ConfigurationError, ErrorKind, ToolFailure
+from agentflow.journal import NewSeed
+from agentflow.synthesis._run_progress import Standing
+from agentflow.synthesis._run_seeds import new_seeds
+from agentflow.telemetry import get_logger
+from agentflow.trajectory import Seed
+from mcp_servers import Backend, Output, ToolTable, tool
+
+__all__ = ["ControlServer", "Controlled", "RunBackend"]
+
+logger = get_logger(__name__)
+
+OWNER = "owner"
+LOAD_AFTER_SECONDS = 2.0
+"""A run that is over sooner has no control server."""
+
+
+class Controlled(Protocol):
+    """What a run lets others do with it."""
+
+    def standing(self) -> Standing:
+        """How far it is."""
+        ...
+
+    def pause(self) -> None:
+        """Begin nothing new."""
+        ...
+
+    def resume(self) -> None:
+        """Go on."""
+        ...
+
+    def stop(self, why: str = ...) -> None:
+        """End early."""
+        ...
+
+    async def add_seeds(self, seeds: Sequence[NewSeed], origin: str) -> tuple[list[Seed], bool]:
+        """Add seeds; whether they are grown now."""
+        ...
+
+
+class RunStatus(Output):
+    """How far a run is."""
+
+    phase: str
+    """starting, growing, paused, stopping, writing, done or stopped."""
+    seeds: int
+    """Seeds that the run has."""
+    done: int
+    """Seeds that are finished."""
+    open_trees: int
+    """Seeds in work."""
+    nodes: dict[str, int]
+    """Nodes by verdict, as far as this process has seen them."""
+    questions: int
+    """Question-answer pairs that were accepted."""
+    rejected: int
+    """Drafts that were rejected."""
+    calls_in_flight: int
+    """Model calls without an answer yet."""
+    calls_failed: int
+    """Model calls that failed for good."""
+    tokens: int
+    """Tokens read and written in the whole run."""
+    cost: float
+    """What they cost, by the prices given."""
+    seconds: float
+    """Since this process began."""
+
+
+class SeedsAdded(Output):
+    """Seeds that are in the journal now."""
+
+    ids: list[str]
+    """Their ids, in the order given."""
+    origin: str
+    """The name of the list."""
+    note: str = ""
+    """What else there is to know."""
+
+
+class RunBackend(Backend):
+    """The tools of a run's control server."""
+
+    name = "run"
+    description = "Watch and steer the synthesis that is going on."
+
+    def __init__(self, run: Controlled, new_id: Callable[[], str] = lambda: secrets.token_hex(4)) -> None:
+        self._run = run
+        self._new_id = new_id
+
+    @tool(title="Status", read_only=True)
+    async def status(self) -> RunStatus:
+        """How far the run is: seeds, nodes, questions, tokens. Use it to watch."""
+        standing = self._run.standing()
+        return RunStatus(
+            phase=standing.phase.value,
+            seeds=standing.seeds,
+            done=standing.done,
+            open_trees=standing.open_trees,
+            nodes=standing.nodes,
+            questions=standing.questions,
+            rejected=standing.rejected,
+            calls_in_flight=standing.calls_in_flight,
+            calls_failed=standing.calls_failed,
+            tokens=standing.tokens,
+            cost=standing.cost,
+            seconds=round(standing.seconds, 3),
+        )
+
+    @tool(title="Pause", destructive=False, idempotent=True)
+    async def pause(self) -> RunStatus:
+        """Begin no new model call and no new action; those in flight end. Use it to give way for a while."""
+        self._run.pause()
+        return await self.status()
+
+    @tool(title="Resume", destructive=False, idempotent=True)
+    async def resume(self) -> RunStatus:
+        """Go on after a pause."""
+        self._run.resume()
+        return await self.status()
+
+    @tool(title="Stop", destructive=False, idempotent=True)
+    async def stop(self) -> RunStatus:
+        """End the run cleanly. Nothing is lost; starting it again goes on. Use it to free the machine."""
+        self._run.stop("somebody asked it to, through its control server")
+        return await self.status()
+
+    @tool(title="Add seeds", destructive=False)
+    async def add_seeds(
+        self,
+        seeds: Annotated[
+            list[str | dict[str, object]],
+            Field(description='Seeds: texts, or {"content": ..., "kwargs": {...}, "id": ...}.'),
+        ],
+        name: Annotated[
+            str, Field(description="A name for this list: adding the same list again then adds nothing.")
+        ] = "",
+    ) -> SeedsAdded:
+        """Add seeds to the run; they are kept once this returns. Use it to have more explored."""
+        origin = f"control/{name or self._new_id()}"
+        try:
+            added, in_time = await self._run.add_seeds(new_seeds(seeds), origin)
+        except ConfigurationError as error:
+            raise ToolFailure(ErrorKind.BAD_ARGUMENTS, str(error)) from None
+        note = "" if in_time else "The run is ending: start it again to have them grown."
+        return SeedsAdded(ids=[seed.id for seed in added], origin=origin, note=note)
+
+
+class ControlServer:
+    """A child of the run's supervisor that serves its control tools, and says where in a file."""
+
+    def __init__(self, run: Controlled, file: Path, *, port: int = 0) -> None:
+        self._run = run
+        self._file = file
+        self._port = port
+
+    async def run(self, context: Context) -> None:
+        """Serve until the run ends."""
+        context.ready()
+        # The SDK takes a second to load: a short run does without, and no run waits for it.
+        await anyio.sleep(LOAD_AFTER_SECONDS)
+        await anyio.to_thread.run_sync(import_module, "mcp_servers._http", abandon_on_cancel=True)
+        try:
+            async with ToolTable([RunBackend(self._run)]) as table:
+                await self._serve(context, table)
+        except (ConfigurationError, OSError) as error:
+            logger.warning("no control server", reason=str(error))
+
+    async def _serve(self, context: Context, table: ToolTable) -> None:
+        from mcp_servers import HttpOptions, HttpServer
+
+        token = secrets.token_urlsafe(32)
+        server = HttpServer(table, HttpOptions(port=self._port, tokens={OWNER: token}, grace_seconds=1))
+        with _written(self._file, {"url": server.url, "token": token, "pid": os.getpid()}) as write:
+
+            def ready() -> None:
+                write()
+                logger.info("control server", url=server.url, file=str(self._file))
+
+            context.on_stop(server.stop)
+            await server.serve(ready)
+
+
+@contextmanager
+def _written(file: Path, said: dict[str, object]) -> Generator[Callable[[], None]]:
+    """Gives what writes the file, readable for nobody else from the start; it is removed in the end."""
+    text = json.dumps(said)
+
+    def write() -> None:
+        descriptor, draft = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name}-")
+        with os.fdopen(descriptor, "w", encoding="utf-8") as opened:
+            opened.write(text)
+        os.replace(draft, file)
+
+    try:
+        yield write
+    finally:
+        with suppress(OSError):
+            if file.read_text(encoding="utf-8") == text:
+                file.unlink()

@@ -1,0 +1,58 @@
+"""The command as a real process."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+from subprocess import PIPE
+
+from tests.behaviour._tree import ROOT
+
+TOLD = ("AGENTFLOW_", "OPENAI_", "SEEDS_FILE", "OUTPUT_DIR")
+
+
+def environment() -> dict[str, str]:
+    """Ours, without anything that says what to synthesise."""
+    ours = {key: value for key, value in os.environ.items() if not key.startswith(TOLD)}
+    return ours | {"PYTHONPATH": str(ROOT)}
+
+
+def run(module: str, *arguments: str, cwd: Path) -> "subprocess.CompletedProcess[str]":
+    """Run it to its end."""
+    return subprocess.run(
+        [sys.executable, "-m", module, *arguments],
+        cwd=cwd,
+        env=environment(),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        encoding="utf-8",
+        timeout=100,
+        check=False,
+    )
+
+
+@contextmanager
+def running(module: str, *arguments: str, cwd: Path) -> Generator["subprocess.Popen[str]"]:
+    """Have it run while a block does; what is left of it then is killed."""
+    command = [sys.executable, "-m", module, *arguments]
+    with subprocess.Popen(
+        command,
+        cwd=cwd,
+        env=environment(),
+        stdin=subprocess.DEVNULL,
+        stdout=PIPE,
+        stderr=PIPE,
+        encoding="utf-8",
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def finish(process: "subprocess.Popen[str]") -> tuple[int, str, str]:
+    """Its exit status, and what it said."""
+    out, err = process.communicate(timeout=60)
+    return process.returncode, out, err

@@ -1,0 +1,151 @@
+"""`agentflow synth` and `python -m agentflow.supervisor`, as somebody starts them."""
+
+import json
+import signal
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from subprocess import Popen
+
+import pytest
+from anyio.from_thread import start_blocking_portal
+
+from agentflow.cli import main
+from agentflow.synthesis import TREES
+from agentflow.testing import fake_endpoint
+from tests.agentflow.cli._programs import finish, run, running
+
+PROGRAM = "agentflow.supervisor"
+SMALL = ("max_depth=3", "depth_threshold=2", "number_of_seed=3", "control=false")
+
+
+@pytest.fixture(scope="module")
+def slow() -> Iterator[str]:
+    """An endpoint that leaves time for signals."""
+    with (
+        start_blocking_portal() as portal,
+        portal.wrap_async_context_manager(fake_endpoint(delay_ms=300)) as url,
+    ):
+        yield url
+
+
+@contextmanager
+def growing(folder: Path, url: str) -> Generator[Popen[str]]:
+    """A program whose trees have begun to grow."""
+    with running(PROGRAM, "model_name=fake", f"base_url={url}", *SMALL, cwd=folder) as process:
+        assert process.stderr is not None
+        assert "started" in process.stderr.readline()
+        assert "growing" in process.stderr.readline()
+        yield process
+
+
+@pytest.mark.promise("supervisor:signals")
+def test_ctrl_c_stops_it_cleanly_and_the_same_command_goes_on(slow: str, tmp_path: Path) -> None:
+    with growing(tmp_path, slow) as process:
+        process.send_signal(signal.SIGINT)
+        status, _, err = finish(process)
+    assert status == 130
+    assert "stopped: SIGINT came; run the same again to go on" in err
+    assert "Traceback" not in err
+    assert (tmp_path / "synthesis_results" / TREES).exists()
+    after = run(PROGRAM, "model_name=fake", f"base_url={slow}", *SMALL, cwd=tmp_path)
+    assert after.returncode == 0, after.stderr
+    assert len((tmp_path / "synthesis_results" / TREES).read_text(encoding="utf-8").splitlines()) == 3
+
+
+@pytest.mark.promise("supervisor:signals")
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_other_signals_that_end_programs_stop_it_cleanly_too(
+    number: signal.Signals, slow: str, tmp_path: Path
+) -> None:
+    with growing(tmp_path, slow) as process:
+        process.send_signal(number)
+        status, _, err = finish(process)
+    assert status == 130
+    assert f"stopped: {number.name} came" in err
+
+
+@pytest.mark.promise("supervisor:signals")
+def test_a_second_signal_does_not_wait_for_what_is_in_flight(tmp_path: Path) -> None:
+    with (
+        start_blocking_portal() as portal,
+        portal.wrap_async_context_manager(fake_endpoint(delay_ms=60_000)) as url,
+        growing(tmp_path, url) as process,
+    ):
+        process.send_signal(signal.SIGINT)
+        assert process.stderr is not None
+        line = process.stderr.readline()
+        assert "stopping" in line, line
+        process.send_signal(signal.SIGINT)
+        status, _, err = finish(process)
+    assert status == 130
+    assert "Traceback" not in err
+
+
+@pytest.mark.promise("supervisor:closed-pipe")
+def test_it_stops_when_nobody_reads_its_output_any_more(slow: str, tmp_path: Path) -> None:
+    with growing(tmp_path, slow) as process:
+        assert process.stdout is not None
+        process.stdout.close()
+        assert process.stderr is not None
+        err = process.stderr.read()
+        assert process.wait(60) == 130
+    assert "stopped: its output was closed" in err
+    assert "Traceback" not in err
+
+
+@pytest.mark.promise("supervisor:print-config")
+def test_print_config_shows_the_resolved_settings_without_secrets_and_begins_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["synth", "--print-config", "max_depth=4", "api_key=sesame"]) == 0
+    shown = capsys.readouterr().out
+    assert "max_depth: 4\n" in shown
+    assert "sesame" not in shown
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.promise("supervisor:refused")
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["max_dept=4"], "max_dept is unknown; did you mean max_depth?"),
+        (["--config", "nowhere.yaml"], "nowhere.yaml"),
+        (["model_name=gpt-4.1"], "OPENAI_API_KEY"),
+        (["available_tools=[browse_url]", "seeds_file=seeds.jsonl"], "seeds.jsonl"),
+        (["number_of_seed=0"], "number_of_seed"),
+        (["--resume", "always"], "no run 'synthesis'"),
+    ],
+)
+def test_what_can_not_be_used_is_refused_in_one_line_with_status_2(
+    arguments: list[str],
+    said: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    assert main(["synth", *arguments]) == 2
+    complaint = [line for line in capsys.readouterr().err.splitlines() if line.startswith("agentflow")]
+    assert len(complaint) == 1
+    assert said in complaint[0]
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.promise("supervisor:early-end")
+def test_a_run_that_ends_early_says_why_and_has_its_own_status(slow: str, tmp_path: Path) -> None:
+    ended = run(
+        PROGRAM,
+        "model_name=fake",
+        f"base_url={slow}",
+        "max_total_tokens=3000",
+        *SMALL,
+        "--json",
+        cwd=tmp_path,
+    )
+    assert ended.returncode == 3, ended.stderr
+    said = json.loads(ended.stdout)
+    assert said["stopped"]["cause"] == "budget"
+    assert "agentflow: the budget of 3,000 tokens is used up" in ended.stderr

@@ -1,0 +1,368 @@
+"""A run: begun, gone on with, refused, paused, stopped."""
+
+import json
+from collections.abc import AsyncGenerator
+from pathlib import Path
+from typing import Any, cast
+
+import anyio
+import pytest
+
+from agentflow.errors import ConfigurationError, RunStopped, StopCause
+from agentflow.journal import NewSeed
+from agentflow.sandbox import register_api_tool
+from agentflow.synthesis import PAIRS, TREES, SynthesisConfig, SynthesisPipeline
+from agentflow.synthesis.api import synthesize
+from agentflow.synthesis.pipeline import Phase, SynthesisRun, seeds_for
+from agentflow.testing import fake_endpoint
+from tests.agentflow.synthesis._runs import FILES, config_for, contents, names, run_to_the_end, until
+
+DOCUMENTED = Path(__file__).parent / "documented"
+
+
+@register_api_tool("broken:look", read_only=True)
+def look(word: str) -> str:
+    """Look something up. It never works.
+
+    :param word: what
+    """
+    raise OSError("the shelf is gone")
+
+
+@pytest.fixture
+async def endpoint() -> AsyncGenerator[str]:
+    async with fake_endpoint(delay_ms=10) as url:
+        yield url
+
+
+def served(folder: Path, url: str, **settings: object) -> SynthesisConfig:
+    return config_for(folder, model_name="fake", base_url=url, **settings)
+
+
+@pytest.mark.promise("supervisor:run")
+async def test_a_run_grows_every_seed_and_writes_pairs_that_name_the_engine(tmp_path: Path) -> None:
+    run, report = await run_to_the_end(config_for(tmp_path))
+    assert (report.seeds, report.trees, report.failed_seeds) == (3, 3, 0)
+    assert report.pairs > 0
+    pairs = [json.loads(line) for line in (tmp_path / PAIRS).read_text(encoding="utf-8").splitlines()]
+    assert {pair["metadata"]["engine"] for pair in pairs} == {"offline"}
+    assert run.standing().phase is Phase.DONE
+    assert names(tmp_path) == {*FILES, "journal.db", "settings.yaml"}
+
+
+@pytest.mark.promise("supervisor:nothing-to-do")
+async def test_the_same_again_finds_nothing_to_do_and_the_same_files(tmp_path: Path) -> None:
+    await run_to_the_end(config_for(tmp_path))
+    before = contents(tmp_path)
+    (tmp_path / PAIRS).unlink()
+    run, report = await run_to_the_end(config_for(tmp_path))
+    assert run.found_nothing_to_do
+    assert run.standing().nodes == {}
+    assert report.seeds == 3
+    assert contents(tmp_path) == before
+
+
+@pytest.mark.promise("supervisor:other-settings")
+async def test_other_settings_are_refused_with_the_difference(tmp_path: Path) -> None:
+    await run_to_the_end(config_for(tmp_path))
+    with pytest.raises(ConfigurationError, match=r"max_depth: 3 -> 4") as refused:
+        await run_to_the_end(config_for(tmp_path, max_depth=4))
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.promise("supervisor:other-settings")
+async def test_what_does_not_decide_the_content_may_change(tmp_path: Path) -> None:
+    await run_to_the_end(config_for(tmp_path))
+    run, _ = await run_to_the_end(config_for(tmp_path, max_in_flight=3, open_trees=1, max_seconds=1000))
+    assert run.found_nothing_to_do
+
+
+@pytest.mark.promise("supervisor:resume-choice")
+async def test_whether_a_run_is_gone_on_with_can_be_said(tmp_path: Path) -> None:
+    config = config_for(tmp_path / "new")
+    with pytest.raises(ConfigurationError, match=r"no run 'synthesis' in .* to go on with"):
+        await SynthesisRun(config, resume="always").run(seeds_for(config))
+    assert not (tmp_path / "new").exists()
+    await SynthesisRun(config, resume="never").run(seeds_for(config))
+    await SynthesisRun(config, resume="always").run(seeds_for(config))
+    with pytest.raises(ConfigurationError, match=r"there is a run 'synthesis' in .* already"):
+        await SynthesisRun(config, resume="never").run(seeds_for(config))
+
+
+@pytest.mark.promise("supervisor:stop")
+async def test_a_stopped_run_goes_on_and_its_files_are_those_of_one_that_was_not(
+    tmp_path: Path, endpoint: str
+) -> None:
+    await run_to_the_end(served(tmp_path / "whole", endpoint))
+    config = served(tmp_path / "parts", endpoint)
+    stops = 0
+    for _ in range(100):
+        run = SynthesisRun(config)
+        before = run.standing().nodes
+        assert before == {}
+        async with anyio.create_task_group() as tasks:
+
+            async def stop_soon(run: SynthesisRun = run) -> None:
+                await until(lambda: sum(run.standing().nodes.values()) >= 12)
+                run.stop("enough for now")
+
+            tasks.start_soon(stop_soon)
+            try:
+                await run.run(seeds_for(config))
+            except RunStopped as stopped:
+                assert stopped.cause is StopCause.INTERRUPTED
+                assert stopped.message == "stopped: enough for now; run the same again to go on"
+                assert run.standing().phase is Phase.STOPPED
+                stops += 1
+                continue
+            finally:
+                tasks.cancel_scope.cancel()
+            break
+    assert stops > 0
+    assert contents(tmp_path / "parts") == contents(tmp_path / "whole")
+
+
+@pytest.mark.promise("supervisor:stop")
+async def test_a_stopped_run_has_written_what_was_finished(tmp_path: Path, endpoint: str) -> None:
+    config = served(tmp_path, endpoint, open_trees=1)
+    run = SynthesisRun(config)
+    async with anyio.create_task_group() as tasks:
+
+        async def stop_after_one() -> None:
+            await until(lambda: run.standing().done >= 1)
+            run.stop()
+
+        tasks.start_soon(stop_after_one)
+        with pytest.raises(RunStopped):
+            await run.run(seeds_for(config))
+    assert 1 <= len((tmp_path / TREES).read_text(encoding="utf-8").splitlines()) < 3
+
+
+@pytest.mark.promise("supervisor:pause")
+async def test_while_a_run_is_paused_nothing_new_begins(tmp_path: Path, endpoint: str) -> None:
+    config = served(tmp_path, endpoint)
+    run = SynthesisRun(config)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(run.run, seeds_for(config))
+        await until(lambda: run.standing().nodes)
+        run.pause()
+        assert run.standing().phase is Phase.PAUSED
+        await until(lambda: run.standing().calls_in_flight == 0)
+        before = run.standing()
+        await anyio.wait_all_tasks_blocked()
+        after = run.standing()
+        assert (after.nodes, after.usage, after.done) == (before.nodes, before.usage, before.done)
+        run.resume()
+        assert run.standing().phase is Phase.GROWING
+    assert run.standing().done == 3
+
+
+@pytest.mark.promise("supervisor:add-seeds")
+async def test_seeds_can_be_added_while_it_runs_and_are_there_once_however_often_they_are_added(
+    tmp_path: Path, endpoint: str
+) -> None:
+    config = served(tmp_path, endpoint)
+    run = SynthesisRun(config)
+    with pytest.raises(ConfigurationError, match="has not begun"):
+        await run.add_seeds([NewSeed("too early")], "control/x")
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(run.run, seeds_for(config))
+        await until(lambda: run.standing().nodes)
+        run.pause()
+        added, in_time = await run.add_seeds([NewSeed("the lighthouse")], "control/x")
+        again, _ = await run.add_seeds([NewSeed("the lighthouse")], "control/x")
+        assert (added, in_time) == (again, True)
+        assert [seed.id for seed in added] == ["seed_004"]
+        assert run.standing().seeds == 4
+        run.resume()
+    assert run.report is not None
+    assert run.report.seeds == 4
+    same, _ = await run_to_the_end(config)
+    assert same.found_nothing_to_do
+
+
+@pytest.mark.promise("supervisor:budget")
+async def test_a_budget_ends_the_run_cleanly_and_a_higher_one_goes_on(tmp_path: Path, endpoint: str) -> None:
+    with pytest.raises(RunStopped, match="the budget of 5,000 tokens is used up") as stopped:
+        await run_to_the_end(served(tmp_path, endpoint, max_total_tokens=5000))
+    assert stopped.value.cause is StopCause.BUDGET
+    with pytest.raises(RunStopped, match="budget"):
+        await run_to_the_end(served(tmp_path, endpoint, max_total_tokens=5000))
+    _, report = await run_to_the_end(served(tmp_path, endpoint, max_total_tokens=10_000_000))
+    assert report.seeds == 3
+
+
+@pytest.mark.promise("supervisor:model-gone")
+async def test_an_endpoint_that_is_gone_ends_the_run_with_one_line(tmp_path: Path) -> None:
+    async with fake_endpoint(down_after=0) as url:
+        config = served(tmp_path, url, call_seconds=5, attempts=1)
+        with pytest.raises(RunStopped) as stopped:
+            await run_to_the_end(config, [NewSeed(f"Explore {number}") for number in range(20)])
+    assert stopped.value.cause is StopCause.MODEL
+    assert "\n" not in stopped.value.message
+
+
+@pytest.mark.promise("supervisor:missing-key")
+async def test_a_named_model_without_its_key_is_refused_before_anything_is_begun(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    config = config_for(tmp_path / "out", model_name="gpt-4.1-2025-04-14")
+    with pytest.raises(ConfigurationError, match="OPENAI_API_KEY"):
+        await run_to_the_end(config)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.promise("supervisor:missing-tool")
+async def test_a_tool_that_does_not_exist_is_refused_in_one_line(tmp_path: Path) -> None:
+    config = config_for(tmp_path / "out", available_tools=["retrieval", "browse_url"])
+    with pytest.raises(
+        ConfigurationError, match=r"browse_url can't be used: .*on_missing_tool=drop"
+    ) as refused:
+        await run_to_the_end(config, [NewSeed("Explore")])
+    assert "\n" not in str(refused.value)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.promise("supervisor:missing-tool")
+async def test_a_tool_that_can_not_work_is_refused_in_one_line(tmp_path: Path) -> None:
+    config = config_for(
+        tmp_path / "out",
+        available_tools=["retrieval"],
+        resource_types=["knowledge_base"],
+        resource_init_configs={"knowledge_base": {"index_path": str(tmp_path / "nowhere"), "top_k": 5}},
+    )
+    with pytest.raises(ConfigurationError, match="nowhere") as refused:
+        await run_to_the_end(config, [NewSeed("Explore")])
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.promise("supervisor:dropped-tool")
+async def test_a_tool_that_does_not_exist_is_dropped_if_so_wanted(tmp_path: Path) -> None:
+    config = config_for(
+        tmp_path, available_tools=["retrieval", "browse_url"], on_missing_tool="drop", number_of_seed=1
+    )
+    run, report = await run_to_the_end(config, [NewSeed("Explore the harbour")])
+    assert list(run.chosen.dropped) == ["browse_url"]
+    assert [tool.name for tool in run.chosen.tools] == ["rag_search"]
+    assert report.trees == 1
+
+
+@pytest.mark.promise("supervisor:dropped-tool")
+async def test_a_run_that_has_no_tool_left_is_refused(tmp_path: Path) -> None:
+    config = config_for(tmp_path, available_tools=["browse_url"], on_missing_tool="drop")
+    with pytest.raises(ConfigurationError, match="none is left"):
+        await run_to_the_end(config, [NewSeed("Explore")])
+
+
+@pytest.mark.promise("supervisor:all-tools-fail")
+async def test_with_every_tool_failing_no_pair_is_written_and_the_report_says_why(tmp_path: Path) -> None:
+    config = config_for(tmp_path, available_tools=["broken:look"])
+    _, report = await run_to_the_end(config, [NewSeed("Explore the harbour")])
+    assert report.pairs == 0
+    assert "tool calls failed" in report.why_empty
+    assert "the shelf is gone" in report.why_empty
+    assert (tmp_path / PAIRS).read_bytes() == b""
+
+
+@pytest.mark.promise("supervisor:seeds-missing")
+async def test_a_run_with_a_resource_of_its_own_must_be_told_its_seeds(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="seeds_file: nothing says what to start from"):
+        seeds_for(config_for(tmp_path, available_tools=["bash_run"]))
+
+
+@pytest.mark.promise("supervisor:pipeline")
+async def test_the_pipeline_works_where_a_loop_runs_already(tmp_path: Path) -> None:
+    pipeline = SynthesisPipeline(config=config_for(tmp_path / "unused"), output_dir=str(tmp_path / "mine"))
+    assert pipeline.run([{"content": "Explore the harbour", "kwargs": {}}]) is None
+    assert len((tmp_path / "mine" / TREES).read_text(encoding="utf-8").splitlines()) == 1
+    report = await pipeline.arun(["Explore the harbour"])
+    assert report.seeds == 1
+
+
+@pytest.mark.promise("supervisor:pipeline")
+def test_synthesize_does_everything_with_one_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("config.yaml").write_text("{max_depth: 2, control: false}", encoding="utf-8")
+    assert (
+        synthesize(config_path="config.yaml", seeds="Explore the harbour", overrides=["output_dir=out"])
+        is None
+    )
+    assert (tmp_path / "out" / PAIRS).exists()
+
+
+def library(folder: Path) -> Path:
+    """A folder with documents."""
+    documents = folder / "documents"
+    documents.mkdir()
+    (documents / "harbour.txt").write_text(
+        "The harbour of Orm was built in 1820 by Ada Lind.", encoding="utf-8"
+    )
+    (documents / "lind.txt").write_text("Ada Lind was born in Low Varn in 1790.", encoding="utf-8")
+    return documents
+
+
+def settings_of(example: Path) -> dict[str, Any]:
+    return cast("dict[str, Any]", json.loads(example.read_text(encoding="utf-8")))
+
+
+@pytest.mark.promise("supervisor:documented")
+async def test_a_knowledge_base_needs_its_documents_and_seeds_alone(tmp_path: Path) -> None:
+    seeds = tmp_path / "seeds.jsonl"
+    seeds.write_text('{"content": "Explore the harbour of Orm"}\n', encoding="utf-8")
+    config = SynthesisConfig(
+        output_dir=str(tmp_path / "out"),
+        seeds_file=str(seeds),
+        resource_init_configs={"knowledge_base": {"index_path": str(library(tmp_path))}},
+    )
+    run, report = await run_to_the_end(config)
+    assert {tool.backend for tool in run.chosen.tools} == {"rag"}
+    assert report.verdicts["new"] > 0
+
+
+@pytest.mark.promise("supervisor:documented")
+@pytest.mark.parametrize("example", sorted(DOCUMENTED.glob("*.json")), ids=lambda path: path.stem)
+async def test_the_documented_configurations_run_as_far_as_their_backends_exist(
+    example: Path, tmp_path: Path, endpoint: str
+) -> None:
+    documents = library(tmp_path)
+    said = settings_of(example)
+    resources = said.get("resource_init_configs", {})
+    if "knowledge_base" in resources:
+        resources["knowledge_base"]["index_path"] = str(documents)
+    if "filesystem" in resources:
+        resources["filesystem"]["data_dir"] = str(documents)
+    changes: dict[str, object] = {"model_name": "fake", "base_url": endpoint, "sandbox_server_url": None}
+    small = {"max_depth": said.get("min_depth", 2), "depth_threshold": 1, "on_missing_tool": "drop"}
+    config = config_for(tmp_path / "out", **{**said, **small, **changes, "output_dir": str(tmp_path / "out")})
+    seeds = [NewSeed("Explore the harbour")]
+    try:
+        run, report = await run_to_the_end(config, seeds)
+    except ConfigurationError as refused:
+        assert "none is left to explore with" in str(refused)
+        return
+    assert report.trees == 1
+    assert {"rag": {"rag_search"}, "data_analysis": {"code_run", "files_read"}}.get(
+        example.stem, {"code_run"}
+    ) == {tool.name for tool in run.chosen.tools}
+
+
+@pytest.mark.promise("supervisor:data-dir")
+async def test_a_folder_of_data_is_seen_by_the_tools_where_it_is(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    (data / "tides.csv").write_text("hour,height\n1,2.5\n", encoding="utf-8")
+    config = config_for(
+        tmp_path / "out",
+        resource_types=["filesystem"],
+        resource_init_configs={"filesystem": {"data_dir": str(data)}},
+        max_depth=1,
+        branching_factor=1,
+        min_depth=1,
+        available_tools=["read_file"],
+    )
+    await run_to_the_end(config, [NewSeed("the tides", kwargs={"path": str(data / "tides.csv")})])
+    [tree] = [
+        json.loads(line) for line in (tmp_path / "out" / TREES).read_text(encoding="utf-8").splitlines()
+    ]
+    assert any("hour,height" in node["observation"] for node in tree["nodes"])

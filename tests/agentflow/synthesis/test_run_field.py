@@ -1,0 +1,134 @@
+"""The field: a seed that crashes, a seed that another one took, leases."""
+
+from collections import Counter
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import anyio
+import anyio.lowlevel
+import pytest
+
+from agentflow.actors import ChildSpec, Restart, Supervisor
+from agentflow.errors import ConfigurationError, RunStopped, StopCause
+from agentflow.journal import NewSeed, Run, open_journal, this_process
+from agentflow.synthesis._run_field import Ending, Field
+from agentflow.synthesis._run_gate import Gate
+from agentflow.synthesis._run_progress import Progress
+from agentflow.trajectory import Seed
+
+
+class Work:
+    """What a test does with seeds; remembers what it was given."""
+
+    def __init__(self, run: Run) -> None:
+        self.run = run
+        self.ending = Ending()
+        self.tries: Counter[str] = Counter()
+        self.errors: dict[str, list[Exception]] = {}
+        self.books = 0
+        self.most = 0
+        self.at_work = 0
+
+    async def grow(self, seed: Seed) -> bytes:
+        self.tries[seed.content] += 1
+        self.at_work += 1
+        self.most = max(self.most, self.at_work)
+        try:
+            await anyio.lowlevel.checkpoint()
+            if errors := self.errors.get(seed.content):
+                raise errors.pop(0)
+            return b"grown " + seed.content.encode()
+        finally:
+            self.at_work -= 1
+
+    def give_up(self, seed: Seed, error: Exception) -> bytes:
+        return f"gave up {seed.content}: {error}".encode()
+
+    async def keep_books(self) -> None:
+        self.books += 1
+
+    async def done(self) -> list[str]:
+        return [harvest.decode() async for _, harvest in self.run.harvests()]
+
+    async def until_ended(self, *, at_once: int = 8) -> None:
+        field = Field(
+            self.run,
+            self.grow,
+            self.give_up,
+            owner=this_process(),
+            at_once=at_once,
+            gate=Gate(),
+            ending=self.ending,
+            progress=Progress(anyio.current_time),
+            renew_seconds=10,
+            grace_seconds=1,
+            keep_books=self.keep_books,
+        )
+        spec = ChildSpec(id="field", start=lambda: field, restart=Restart.TEMPORARY)
+        async with Supervisor([spec]):
+            with anyio.fail_after(60):
+                await self.ending.ended.wait()
+
+
+@asynccontextmanager
+async def work(folder: Path, *seeds: str) -> AsyncGenerator[Work]:
+    async with open_journal(f"sqlite:///{folder / 'journal.db'}") as journal:
+        run = await journal.open_run("test", {})
+        await run.add_seeds([NewSeed(seed) for seed in seeds])
+        yield Work(run)
+
+
+@pytest.mark.promise("supervisor:at-once")
+async def test_as_many_trees_grow_at_once_as_there_is_room_for(tmp_path: Path) -> None:
+    async with work(tmp_path, *"abcdefgh") as work_:
+        await work_.until_ended(at_once=3)
+        assert work_.most == 3
+        assert await work_.done() == [f"grown {seed}" for seed in "abcdefgh"]
+
+
+@pytest.mark.promise("supervisor:seed-crash")
+async def test_a_seed_that_crashes_is_tried_again_and_then_given_up_without_the_others(
+    tmp_path: Path,
+) -> None:
+    async with work(tmp_path, *"abc") as work_:
+        work_.errors = {
+            "a": [ZeroDivisionError("once")],
+            "b": [KeyError("x"), ExceptionGroup("y", [OSError("twice")])],
+        }
+        await work_.until_ended()
+        assert work_.tries == {"a": 2, "b": 2, "c": 1}
+        assert await work_.done() == ["grown a", "gave up b: twice", "grown c"]
+        assert work_.ending.stopped is None
+
+
+@pytest.mark.promise("supervisor:leases")
+@pytest.mark.parametrize("error", [RunStopped(StopCause.MODEL, "gone"), ConfigurationError("strategy: no")])
+async def test_what_ends_the_run_gives_its_seeds_back(tmp_path: Path, error: Exception) -> None:
+    async with work(tmp_path, *"abc") as work_:
+        work_.errors = {"b": [error]}
+        await work_.until_ended(at_once=1)
+        assert work_.ending.stopped is error
+        assert await work_.done() == ["grown a"]
+        assert (await work_.run.counts()) == (2, 0, 1)
+        assert work_.books > 0
+
+
+@pytest.mark.promise("supervisor:leases")
+async def test_a_seed_that_another_process_took_over_is_left_to_it(tmp_path: Path) -> None:
+    async with work(tmp_path, "a", "b") as work_:
+        grow = work_.grow
+
+        async def lose(seed: Seed) -> bytes:
+            if seed.content == "a" and not work_.tries["a"]:
+                await work_.run.release(this_process())
+                async with open_journal(f"sqlite:///{tmp_path / 'journal.db'}") as other:
+                    theirs = await other.open_run("test", {})
+                    [taken, *_] = await theirs.claim("somebody else", 1)
+                    await theirs.finish(taken, b"theirs")
+            return await grow(seed)
+
+        work_.grow = lose
+        await work_.until_ended(at_once=1)
+        assert work_.ending.stopped is None
+        assert await work_.done() == ["theirs", "grown b"]
