@@ -12,8 +12,8 @@ __all__ = ["Backend"]
 class Backend:
     """A family of tools. Subclass it, give it a `name`, decorate async methods with `@tool`.
 
-    Its life: `warmup` once when the server (or sandbox) starts; for each session `initialize` at first use and
-    `cleanup` at the end, with `fork` when the session is copied; `shutdown` once at the end. State that belongs
+    Its life: `configure` and `warmup` once when the server (or sandbox) starts; for each session `initialize` at
+    first use and `cleanup` at the end, with `fork` when the session is copied; `shutdown` once at the end. State that belongs
     to a session is kept with `session.put(state)` and found again with `session.get(StateType)`.
     """
 
@@ -33,6 +33,12 @@ class Backend:
         """Refuse settings that can't be used; called with a server's own before it starts.
 
         :raises ConfigurationError: saying in one line what is wrong.
+        """
+
+    def configure(self, settings: Mapping[str, object]) -> None:
+        """Take the server's own settings: called once, before `warmup`. For what belongs to no session.
+
+        :raises ConfigurationError: if they can't be used.
         """
 
     async def warmup(self) -> None:

@@ -13,6 +13,7 @@ BACKENDS: Final[dict[str, str]] = {
     "bash": "mcp_servers.bash:BashBackend",
     "code": "mcp_servers.code:CodeBackend",
     "files": "mcp_servers.files:FilesBackend",
+    "rag": "mcp_servers.rag:RagBackend",
 }
 """Where each backend is made: a module and what to call in it."""
 

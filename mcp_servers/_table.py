@@ -72,11 +72,12 @@ class ToolTable:
         """Its backends by name."""
         self._runtime = runtime
         self._spec = spec or InstanceSpec()
+        self._settings = settings or {}
         self.sessions = Sessions(
             self.backends,
             start_instance=self._start_instance,
             limits=self.limits,
-            settings=settings or {},
+            settings=self._settings,
             clock=clock,
             handles=handles,
             warm_up=self._warm_up,
@@ -245,6 +246,7 @@ class ToolTable:
             return
         async with turn:
             if backend.name in self._cold:
+                backend.configure(self._settings.get(backend.name, {}))
                 await backend.warmup()
                 del self._cold[backend.name]
 

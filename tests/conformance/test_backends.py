@@ -1,4 +1,4 @@
-"""The conformance suite's scenarios that need no fixtures, on the servers of bash, code and files."""
+"""The conformance suite's scenarios that need no fixtures, on the servers of bash, code, files and rag."""
 
 import json
 from pathlib import Path
@@ -9,7 +9,7 @@ import pytest
 from tests.conformance._node import CONFORMANCE, node, run_node
 from tests.mcp_servers._program import Program, program
 
-BACKENDS = ("bash", "code", "files")
+BACKENDS = ("bash", "code", "files", "rag")
 
 MODERN = (
     "tools-list",

@@ -10,14 +10,17 @@ from mcp_servers import Backend, Tool
 from mcp_servers.bash import BashBackend, BashSettings
 from mcp_servers.code import CodeBackend, CodeSettings, InstallSettings
 from mcp_servers.files import FilesBackend, FilesSettings
+from mcp_servers.rag import EmbeddingSettings, RagBackend, RagSettings
 
 PAGE = Path(__file__).parents[2] / "docs/backends.md"
-TOOLS: list[Backend] = [BashBackend(), CodeBackend(), FilesBackend()]
+TOOLS: list[Backend] = [BashBackend(), CodeBackend(), FilesBackend(), RagBackend()]
 SETTINGS: dict[str, type[BaseModel]] = {
     "bash": BashSettings,
     "code": CodeSettings,
     "code.install": InstallSettings,
     "files": FilesSettings,
+    "rag": RagSettings,
+    "rag.embedding": EmbeddingSettings,
 }
 
 

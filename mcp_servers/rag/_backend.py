@@ -1,0 +1,174 @@
+"""The tools of the rag backend."""
+
+from collections.abc import Mapping
+from contextlib import AsyncExitStack
+from typing import Annotated
+
+import anyio.to_thread
+from pydantic import Field
+
+from agentflow.errors import ErrorKind, ToolFailure
+from mcp_servers._backend import Backend
+from mcp_servers._context import CallContext
+from mcp_servers._result import Text
+from mcp_servers._running import check_settings
+from mcp_servers._tool import tool
+from mcp_servers.rag._embedding import Embedder
+from mcp_servers.rag._library import Library, Ranked
+from mcp_servers.rag._opening import open_library, place_of
+from mcp_servers.rag._results import BatchHits, Fetched, Hit, Hits, QueryHits, Stats
+from mcp_servers.rag._settings import RagSettings
+from mcp_servers.rag._snippets import snippet_of
+
+__all__ = ["RagBackend"]
+
+NO_HITS = "no hits"
+
+LONGEST_QUERY = 10_000
+
+Query = Annotated[
+    str,
+    Field(min_length=1, max_length=LONGEST_QUERY, description="What to look for, in words or as a question."),
+]
+Count = Annotated[
+    int | None, Field(ge=1, le=100, description="How many documents to return; by default a few.")
+]
+
+
+class RagBackend(Backend):
+    """A collection of documents to search and to read: the same one for all sessions."""
+
+    name = "rag"
+    description = "Search a collection of documents, and read them."
+    reserved = frozenset(RagSettings.model_fields)
+
+    def __init__(self) -> None:
+        self._settings = RagSettings()
+        self._opened: Library | None = None
+        self._stack = AsyncExitStack()
+
+    def check(self, settings: Mapping[str, object]) -> None:
+        """Refuse settings that can't be used, and documents that are not there."""
+        check_settings(RagSettings, self.name, settings)
+        place_of(RagSettings.model_validate(settings))
+
+    def configure(self, settings: Mapping[str, object]) -> None:
+        """Take the server's settings."""
+        check_settings(RagSettings, self.name, settings)
+        self._settings = RagSettings.model_validate(settings)
+
+    async def warmup(self) -> None:
+        """Open the index, and make it first where it is missing or out of date."""
+        if self._opened is None:
+            settings = self._settings
+            place = await anyio.to_thread.run_sync(place_of, settings)
+            embedder = Embedder(settings.embedding) if settings.embedding else None
+            async with AsyncExitStack() as stack:
+                if embedder is not None:
+                    await stack.enter_async_context(embedder)
+                self._opened = await open_library(place, settings, embedder)
+                self._stack = stack.pop_all()
+
+    async def shutdown(self) -> None:
+        """Let go of the index and of the endpoint."""
+        self._opened = None
+        await self._stack.aclose()
+
+    @tool(title="Search the documents", read_only=True)
+    async def search(self, context: CallContext, query: Query, top_k: Count = None) -> Hits:
+        """Find documents by a query in plain words; returns their ids, titles and the parts that fit best.
+
+        Use it first, to find out which documents tell about something; rag_get then reads one whole. Names and rare
+        words find more than long questions do.
+        """
+        hits = _hits(await self._library.search(query, top_k or self._settings.top_k))
+        context.show(Text(_as_text(hits)))
+        return Hits(hits=hits)
+
+    @tool(title="Search for several things", read_only=True)
+    async def batch_search(
+        self,
+        context: CallContext,
+        queries: Annotated[
+            list[Query], Field(min_length=1, max_length=32, description="What to look for, one query each.")
+        ],
+        top_k: Count = None,
+    ) -> BatchHits:
+        """Run several searches at once and return the hits of each.
+
+        Use it instead of rag_search when you already know several things to look for, such as the parts of a
+        question or other words for the same thing.
+        """
+        results: list[QueryHits] = []
+        for query in queries:
+            ranked = await self._library.search(query, top_k or self._settings.top_k)
+            results.append(QueryHits(query=query, hits=_hits(ranked)))
+        shown = (f"# {one.query}\n\n{_as_text(one.hits)}" for one in results)
+        context.show(Text("\n\n".join(shown)))
+        return BatchHits(results=results)
+
+    @tool(title="Read a document", read_only=True)
+    async def get(
+        self,
+        context: CallContext,
+        id: Annotated[str, Field(description="The document's id, as rag_search gives it.")],
+        start: Annotated[int, Field(ge=0, description="The character to begin with.")] = 0,
+        length: Annotated[int, Field(ge=1, le=100_000, description="How many characters to read.")] = 10_000,
+    ) -> Fetched:
+        """Read a document, or a part of it, by its id.
+
+        Use it when a snippet of rag_search is not enough, or when a document names another one's id.
+        """
+        document = self._library.get(id)
+        characters = len(document.text)
+        if start and start >= characters:
+            message = f"rag_get: {id!r} has {characters} characters: choose a smaller start than {start}."
+            raise ToolFailure(ErrorKind.BAD_ARGUMENTS, message)
+        end = min(start + length, characters)
+        text = document.text[start:end]
+        context.show(Text(f"{document.title} ({document.id})\n{text}"))
+        return Fetched(
+            id=document.id,
+            title=document.title,
+            text=text,
+            start=start,
+            end=end,
+            characters=characters,
+            next_start=end if end < characters else None,
+        )
+
+    @tool(title="Describe the collection", read_only=True)
+    async def stats(self) -> Stats:
+        """Tell how many documents there are and how they are searched.
+
+        Use it once to see what there is; it finds nothing by itself.
+        """
+        library, embedding = self._library, self._settings.embedding
+        return Stats(
+            documents=len(library),
+            mode=library.mode,
+            embedding_model=embedding.model if embedding and library.vectors else None,
+            dimensions=library.vectors.dimensions if library.vectors else None,
+        )
+
+    @property
+    def _library(self) -> Library:
+        if self._opened is None:
+            raise ToolFailure(ErrorKind.UNAVAILABLE, "rag: the documents are not open.")
+        return self._opened
+
+
+def _hits(ranked: Ranked) -> list[Hit]:
+    """What was found, each with the part of it that fits best."""
+    hits: list[Hit] = []
+    for document, score in ranked.found:
+        text = document.text
+        start, end, highlights = snippet_of(text, ranked.terms)
+        hits.append(Hit(document.id, document.title, score, text[start:end], start, end, highlights))
+    return hits
+
+
+def _as_text(hits: list[Hit]) -> str:
+    """Hits as a model reads them."""
+    shown = (f"[{number}] {hit.title} ({hit.id})\n{hit.snippet}" for number, hit in enumerate(hits, 1))
+    return "\n\n".join(shown) or NO_HITS

@@ -1,0 +1,108 @@
+"""Documents, and the files they are read from."""
+
+import hashlib
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from agentflow.errors import ConfigurationError
+from mcp_servers.rag._words import tidy, tidy_line
+
+__all__ = ["BUNDLED", "Document", "documents_of", "files_of"]
+
+BUNDLED: Final = Path(__file__).parent / "corpus/documents.jsonl"
+"""The corpus that comes along."""
+
+_LINES = (".jsonl", ".ndjson")
+_PROSE = (".md", ".markdown", ".txt")
+_HEADING = re.compile(r"^#{1,6}[ \t]+(.+?)[ \t#]*$", re.MULTILINE)
+
+
+class Document(msgspec.Struct, frozen=True):
+    """One document."""
+
+    id: str
+    """What it is called: no other has this id."""
+    title: str
+    """Its title."""
+    text: str
+    """Its text."""
+
+    @property
+    def digest(self) -> str:
+        """Says whether anything in it has changed."""
+        return hashlib.blake2b(f"{self.title}\0{self.text}".encode(), digest_size=16).hexdigest()
+
+
+class _Line(msgspec.Struct):
+    """A document as a line of a JSONL file gives it; what else stands there is not used."""
+
+    text: str
+    id: str | int | None = None
+    title: str | None = None
+
+
+_decoder = msgspec.json.Decoder(_Line)
+
+
+def files_of(source: Path) -> dict[str, Path]:
+    """The files with documents, by the name that each has within the source, in the order of these names."""
+    if source.is_file():
+        return {source.name: source}
+    found = (
+        path
+        for path in source.rglob("*")
+        if path.suffix.lower() in (*_LINES, *_PROSE) and path.is_file() and not _is_hidden(path, source)
+    )
+    return dict(sorted((path.relative_to(source).as_posix(), path) for path in found))
+
+
+def _is_hidden(path: Path, source: Path) -> bool:
+    return any(part.startswith(".") for part in path.relative_to(source).parts)
+
+
+def documents_of(name: str, path: Path) -> Iterator[Document]:
+    """The documents in a file.
+
+    :raises ConfigurationError: for a line that is no document, or a file that can't be read.
+    """
+    try:
+        if path.suffix.lower() in _PROSE:
+            yield _prose(name, path)
+        else:
+            yield from _lines(path)
+    except OSError as error:
+        raise ConfigurationError(f"rag: {path} can't be read: {error.strerror}") from None
+
+
+def _prose(name: str, path: Path) -> Document:
+    text = tidy(path.read_bytes().decode("utf-8", "replace").removeprefix("\ufeff"))
+    heading = _HEADING.search(text) if path.suffix.lower() != ".txt" else None
+    return Document(tidy_line(name), tidy_line(heading[1] if heading else path.stem), text)
+
+
+def _lines(path: Path) -> Iterator[Document]:
+    with path.open("rb") as file:
+        for number, line in enumerate(file, 1):
+            line = line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line
+            if not line.strip():
+                continue
+            try:
+                given = _decoder.decode(line)
+            except (msgspec.DecodeError, UnicodeDecodeError) as error:
+                reason = str(error).removesuffix(".")
+                message = f'{reason}. A line is a JSON object: {{"id": …, "title": …, "text": …}}'
+                raise ConfigurationError(f"rag: {path}:{number}: {message}") from None
+            yield _document(given)
+
+
+def _document(given: _Line) -> Document:
+    text = tidy(given.text)
+    name = tidy_line(str(given.id)) if given.id is not None else ""
+    if not name:
+        # What follows from the content stays the same when lines come before it.
+        name = f"doc-{hashlib.blake2b(text.encode(), digest_size=8).hexdigest()}"
+    return Document(name, tidy_line(given.title or "") or name, text)

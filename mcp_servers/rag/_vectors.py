@@ -1,0 +1,138 @@
+"""Vectors kept on disk by the content that they are of, and exact search over them."""
+
+import hashlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from agentflow.errors import ConfigurationError, ErrorKind, ToolFailure
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+__all__ = ["VectorIndex", "VectorStore"]
+
+_KEY = 16
+
+
+def _need_numpy() -> None:
+    try:
+        import numpy as np
+    except ImportError:
+        message = "dense search needs numpy: pip install 'agentflow[data]', or set mode: lexical"
+        raise ConfigurationError(f"rag: {message}") from None
+    del np
+
+
+class VectorStore:
+    """Rows of float32, and the digests that they belong to. A row counts once its digest is written after it."""
+
+    def __init__(self, folder: Path, model: str) -> None:
+        """Open what is kept for this model.
+
+        :raises ConfigurationError: if numpy is missing.
+        """
+        _need_numpy()
+        name = hashlib.blake2b(model.encode(), digest_size=6).hexdigest()
+        self._rows = folder / f"rag.vectors-{name}.f32"
+        self._keys = folder / f"rag.vectors-{name}.keys"
+        self._row_of: dict[bytes, int] = {}
+        self.dimensions = 0
+        """Length of the vectors; 0 as long as there is none."""
+        self._read()
+
+    def __contains__(self, digest: str) -> bool:
+        return bytes.fromhex(digest) in self._row_of
+
+    def row(self, digest: str) -> int:
+        """Where its vector stands."""
+        return self._row_of[bytes.fromhex(digest)]
+
+    def add(self, digests: Sequence[str], vectors: Sequence[Sequence[float]]) -> None:
+        """Keep vectors, scaled to length 1.
+
+        :raises ConfigurationError: if they are not as long as those that are there.
+        """
+        import numpy as np
+
+        rows = np.asarray(vectors, dtype=np.float32)
+        self.dimensions = self.dimensions or int(rows.shape[1])
+        if rows.shape[1] != self.dimensions:
+            message = f"vectors have {rows.shape[1]} numbers now and had {self.dimensions}"
+            raise ConfigurationError(f"rag: {message}: the model has changed; remove {self._rows}")
+        rows /= np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), np.float32(1e-12))
+        keys = [bytes.fromhex(digest) for digest in digests]
+        count = len(self._row_of)
+        self._write(self._rows, count * self.dimensions * 4, rows.tobytes())
+        head = self.dimensions.to_bytes(_KEY, "little")
+        self._write(
+            self._keys, 0 if count == 0 else (count + 1) * _KEY, (b"" if count else head) + b"".join(keys)
+        )
+        self._row_of |= {key: count + place for place, key in enumerate(keys)}
+
+    def matrix(self) -> "NDArray[np.float32]":
+        """All rows, mapped from the file."""
+        import numpy as np
+
+        shape = (len(self._row_of), self.dimensions)
+        if not self._row_of:
+            return np.zeros((0, 0), dtype=np.float32)
+        return np.memmap(self._rows, dtype=np.float32, mode="r", shape=shape)
+
+    def _read(self) -> None:
+        if not self._keys.exists() or not self._rows.exists():
+            return
+        written = self._keys.read_bytes()
+        self.dimensions = int.from_bytes(written[:_KEY], "little")
+        if not self.dimensions:
+            return
+        count = min(len(written) // _KEY - 1, self._rows.stat().st_size // (4 * self.dimensions))
+        self._row_of = {written[(n + 1) * _KEY : (n + 2) * _KEY]: n for n in range(count)}
+
+    @staticmethod
+    def _write(path: Path, offset: int, data: bytes) -> None:
+        path.touch()
+        with path.open("r+b") as file:
+            # What a killed process left behind half written is written over.
+            file.truncate(offset)
+            file.seek(offset)
+            file.write(data)
+
+
+class VectorIndex:
+    """The vectors of the documents that there are now."""
+
+    def __init__(self, store: VectorStore, entries: Sequence[tuple[str, str]]) -> None:
+        """Choose them.
+
+        :param entries: the ids of the documents, in order, each with the digest of its content.
+        """
+        import numpy as np
+
+        self.names = [name for name, _ in entries]
+        """The ids of the documents."""
+        self.dimensions = store.dimensions
+        """Length of the vectors."""
+        self._matrix = store.matrix()
+        self._rows = np.asarray([store.row(digest) for _, digest in entries], dtype=np.int64)
+
+    def nearest(self, vector: Sequence[float], count: int) -> list[tuple[str, float]]:
+        """The ids of the nearest documents and their cosine similarity, nearest first, equals by id.
+
+        :raises ToolFailure: `unavailable`, for a vector of another length than theirs.
+        """
+        import numpy as np
+
+        if not self.names:
+            return []
+        if len(vector) != self.dimensions:
+            message = f"the query's vector has {len(vector)} numbers, the documents' have {self.dimensions}"
+            raise ToolFailure(ErrorKind.UNAVAILABLE, f"rag: {message}: the embedding model has changed")
+        wanted = np.asarray(vector, dtype=np.float32)
+        wanted = wanted / max(float(np.linalg.norm(wanted)), 1e-12)
+        similar = np.round((self._matrix @ wanted)[self._rows], 4)
+        count = min(count, len(self.names))
+        least = np.partition(similar, -count)[-count]
+        near = [(self.names[place], float(similar[place])) for place in np.flatnonzero(similar >= least)]
+        return sorted(near, key=lambda one: (-one[1], one[0]))[:count]

@@ -1,0 +1,123 @@
+"""Searching by vectors, with a real endpoint over HTTP."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from agentflow.errors import ConfigurationError
+from tests.mcp_servers.rag._endpoint import Endpoint, endpoint
+from tests.mcp_servers.rag._library import library, write_lines
+
+THINGS = [
+    {"id": "a", "title": "One", "text": "The automobile stands still."},
+    {"id": "b", "title": "Two", "text": "A kitten sleeps."},
+    {"id": "c", "title": "Three", "text": "A vessel sails."},
+    {"id": "d", "title": "Four", "text": "A car is parked beside a boat."},
+]
+
+
+def with_endpoint(one: Endpoint, **more: object) -> dict[str, object]:
+    return {"base_url": one.url, "model": "small", "batch": 2, **more}
+
+
+@pytest.mark.promise("rag:dense")
+async def test_documents_are_found_by_what_they_mean(tmp_path: Path) -> None:
+    source = write_lines(tmp_path / "things.jsonl", THINGS)
+    async with endpoint() as one:
+        settings = with_endpoint(one, api_key="secret")
+        async with library(index_path=source, mode="dense", embedding=settings) as things:
+            assert await things.ids("feline", top_k=1) == ["b"]
+            assert await things.ids("car", top_k=2) == ["a", "d"]
+            assert (await things.data("stats"))["dimensions"] == 8
+            assert len(await things.ids("anything", top_k=50)) == 4
+        assert max(map(len, one.asked)) == 2
+        assert set(one.keys) == {"Bearer secret"}
+
+
+@pytest.mark.promise("rag:dense")
+async def test_both_ways_together_find_what_each_finds(tmp_path: Path) -> None:
+    source = write_lines(tmp_path / "things.jsonl", THINGS)
+    async with endpoint() as one, library(index_path=source, embedding=with_endpoint(one)) as things:
+        assert (await things.data("stats"))["mode"] == "hybrid"
+        found = await things.ids("parked automobile", top_k=3)
+        assert set(found[:2]) == {"a", "d"}
+        assert await things.ids("parked automobile", top_k=3) == found
+
+
+@pytest.mark.promise("rag:dense")
+async def test_a_vector_is_asked_for_once_for_each_content(tmp_path: Path) -> None:
+    source = write_lines(tmp_path / "things.jsonl", THINGS)
+    async with endpoint() as one:
+        settings = with_endpoint(one)
+        async with library(index_path=source, embedding=settings) as things:
+            await things.ids("cat")
+            await things.ids("cat")
+        assert sorted(one.texts()) == sorted(
+            ["cat", *(f"{thing['title']}\n\n{thing['text']}" for thing in THINGS)]
+        )
+        one.asked.clear()
+        write_lines(source, [*THINGS[1:], {"id": "e", "title": "Five", "text": "A ship sinks."}])
+        async with library(index_path=source, mode="dense", embedding=settings) as things:
+            assert await things.ids("vessel", top_k=2) == ["c", "e"]
+            assert "a" not in await things.ids("automobile", top_k=9)
+        assert one.asked[0] == ["Five\n\nA ship sinks."]
+
+
+@pytest.mark.promise("rag:dense")
+async def test_vectors_that_were_half_written_are_asked_for_again(tmp_path: Path) -> None:
+    source, folder = write_lines(tmp_path / "things.jsonl", THINGS), tmp_path / "index"
+    async with endpoint() as one:
+        given = {"index_path": source, "index_dir": folder, "mode": "dense", "embedding": with_endpoint(one)}
+        async with library(**given) as things:
+            before = await things.hits("car boat", top_k=4)
+        (rows,) = folder.glob("rag.vectors-*.f32")
+        rows.write_bytes(rows.read_bytes()[: 2 * 8 * 4 + 5])
+        one.asked.clear()
+        async with library(**given) as things:
+            assert await things.hits("car boat", top_k=4) == before
+        assert list(map(len, one.asked)) == [2, 1]
+
+
+@pytest.mark.promise("rag:dense:down")
+async def test_an_endpoint_that_fails_is_a_failure_in_one_line(tmp_path: Path) -> None:
+    source = write_lines(tmp_path / "things.jsonl", THINGS)
+    async with endpoint() as one, library(index_path=source, embedding=with_endpoint(one)) as things:
+        for one.status, one.body, said in (
+            (500, None, "status 500: no room"),
+            (200, "nonsense", "no vectors"),
+            (200, '{"data": []}', "0 vectors for 1 texts"),
+            (200, '{"data": [{"index": 0, "embedding": [1.0, 2.0]}]}', "2 numbers, the documents' have 8"),
+        ):
+            result = await things.call("search", query=f"boat {said}")
+            assert result.error is not None
+            assert result.error.kind == "unavailable"
+            assert said in result.error.message
+            assert "\n" not in result.error.message
+
+
+@pytest.mark.promise("rag:dense:down")
+async def test_an_endpoint_that_is_down_or_has_changed_is_told_at_the_start(tmp_path: Path) -> None:
+    source, folder = write_lines(tmp_path / "things.jsonl", THINGS), tmp_path / "index"
+    async with endpoint() as one:
+        settings = with_endpoint(one)
+        async with library(index_path=source, index_dir=folder, embedding=settings):
+            pass
+        one.dimensions = 5
+        write_lines(source, [*THINGS, {"text": "More."}])
+        with pytest.raises(ConfigurationError, match="5 numbers now and had 8"):
+            async with library(index_path=source, index_dir=folder, embedding=settings):
+                pass
+    with pytest.raises(ConfigurationError, match="the embedding endpoint http://127"):
+        async with library(index_path=source, index_dir=folder, embedding=settings):
+            pass
+
+
+@pytest.mark.promise("rag:settings")
+async def test_without_numpy_dense_search_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "numpy", None)
+    source = write_lines(tmp_path / "things.jsonl", THINGS)
+    async with endpoint() as one:
+        with pytest.raises(ConfigurationError, match=r"needs numpy: pip install 'agentflow\[data\]'"):
+            async with library(index_path=source, embedding=with_endpoint(one)):
+                pass
