@@ -7,6 +7,7 @@ import gc
 import signal
 import sys
 from importlib import import_module
+from pathlib import Path
 from types import ModuleType
 
 from aiohttp import web
@@ -23,6 +24,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--faults", type=float, default=0.0, help="the share of calls that fail")
     parser.add_argument("--fault-seed", type=int, default=1, help="another seed, other calls")
     parser.add_argument("--down-after", type=int, help="after that many calls it answers no more")
+    parser.add_argument("--log", type=Path, help="a file that gets the body of every request, each on a line")
     parser.add_argument("--same", action="store_true", help="always propose the same")
     parser.add_argument("--structured", choices=["json_schema", "json_object", "text"], default="json_schema")
     return parser.parse_args()
@@ -41,14 +43,16 @@ async def _serve(options: argparse.Namespace) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, over.set)
-    server = web.Server(FakeEndpoint(manner).handle, access_log=None)
-    listener = await loop.create_server(server, "127.0.0.1", options.port, backlog=4096)
-    sys.stdout.write(f"http://127.0.0.1:{listener.sockets[0].getsockname()[1]}/v1\n")
-    sys.stdout.flush()
-    await over.wait()
-    listener.close()
-    # Whoever still waits for an answer gets none; 0 would mean to wait for them.
-    await server.shutdown(0.01)
+    with contextlib.ExitStack() as stack:
+        log = stack.enter_context(options.log.open("ab")) if options.log else None
+        server = web.Server(FakeEndpoint(manner, log).handle, access_log=None)
+        listener = await loop.create_server(server, "127.0.0.1", options.port, backlog=4096)
+        sys.stdout.write(f"http://127.0.0.1:{listener.sockets[0].getsockname()[1]}/v1\n")
+        sys.stdout.flush()
+        await over.wait()
+        listener.close()
+        # Whoever still waits for an answer gets none; 0 would mean to wait for them.
+        await server.shutdown(0.01)
 
 
 def _faster_loop() -> ModuleType | None:

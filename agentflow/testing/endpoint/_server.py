@@ -2,7 +2,7 @@
 
 import asyncio
 from hashlib import blake2b
-from typing import Any
+from typing import Any, BinaryIO
 
 import msgspec
 from aiohttp import web
@@ -25,7 +25,7 @@ class Manner(Struct, frozen=True, kw_only=True):
     delay_ms: float = 0.0
     """How long an answer takes."""
     jitter_ms: float = 0.0
-    """How much longer it takes at most; how much follows from the call's number."""
+    """How much longer it takes at most; how much follows from the request and its number."""
     faults: FaultPlan = FaultPlan()
     """Which calls fail."""
     same: bool = False
@@ -64,8 +64,9 @@ class _Texts(Struct):
 class FakeEndpoint:
     """Answers, and counts."""
 
-    def __init__(self, manner: Manner) -> None:
+    def __init__(self, manner: Manner, log: BinaryIO | None = None) -> None:
         self._manner = manner
+        self._log = log
         self._encoder = msgspec.json.Encoder()
         self._calls = self._in_flight = self._most = self._faults = self._repeated = 0
         self._answered: set[bytes] = set()
@@ -108,13 +109,14 @@ class FakeEndpoint:
 
     async def _chat(self, request: web.BaseRequest, call: int) -> web.StreamResponse:
         body = await request.content.read()
+        self._note(body)
         name = blake2b(body, digest_size=16).digest()
         self._seen.add(name)
         # Asked for again although it was answered well: somebody paid twice.
         self._repeated += name in self._answered
         fault = self._manner.faults.of(call)
         delay = self._manner.delay_ms + self._manner.jitter_ms * (
-            blake2b(name, digest_size=1).digest()[0] / 255
+            blake2b(name + str(call).encode(), digest_size=1).digest()[0] / 255
         )
         if delay:
             await asyncio.sleep(delay / 1000)
@@ -129,6 +131,12 @@ class FakeEndpoint:
             self._answered.add(name)
             return web.Response(body=answer, headers=_JSON)
         return answer
+
+    def _note(self, body: bytes) -> None:
+        if self._log is not None:
+            # Indented JSON is JSON too; a line each is what can be read while it is being written.
+            self._log.write(body.replace(b"\n", b" ") + b"\n")
+            self._log.flush()
 
     def _answer(self, body: bytes) -> bytes | web.Response:
         prompt = read_prompt(body)

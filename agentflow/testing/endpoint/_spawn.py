@@ -25,6 +25,7 @@ async def fake_endpoint(
     same: bool = False,
     structured: str = "json_schema",
     port: int = 0,
+    log: Path | None = None,
 ) -> AsyncGenerator[str]:
     """Start one; gives its address, `http://127.0.0.1:PORT/v1`, when it serves.
 
@@ -34,11 +35,13 @@ async def fake_endpoint(
     :param same: the planner always proposes the same, whatever it is asked.
     :param structured: the strongest form of `response_format` that it takes.
     :param port: 0: any free one.
+    :param log: a file that gets the body of every request, each on a line.
     """
     words = [f"--port={port}", f"--delay-ms={delay_ms}", f"--jitter-ms={jitter_ms}", f"--faults={faults}"]
     words += [f"--fault-seed={fault_seed}", f"--structured={structured}"]
     words += [f"--down-after={down_after}"] if down_after is not None else []
     words += ["--same"] if same else []
+    words += [f"--log={log}"] if log is not None else []
     command = [sys.executable, "-m", "agentflow.testing.endpoint", *words]
     paths = os.pathsep.join([_ROOT, os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
     environment = {**os.environ, "PYTHONPATH": paths}

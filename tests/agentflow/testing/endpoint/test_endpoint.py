@@ -3,6 +3,7 @@
 import math
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import aiohttp
@@ -224,3 +225,13 @@ async def test_texts_that_share_words_are_near_each_other() -> None:
     assert math.dist(one, as_numbers.data[0].embedding) < 1e-6
     assert math.dist(one, two) < math.dist(one, three)
     assert math.isclose(math.hypot(*one), 1.0, abs_tol=1e-6)
+
+
+@pytest.mark.promise("endpoint:log")
+async def test_it_keeps_every_body_on_a_line_of_a_file(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    async with fake_endpoint(log=log) as url, session() as http:
+        for said in ("one", "two", "one"):
+            await ask(http, url, body("draft", f"First,\n{said}."))
+    lines = [msgspec.json.decode(line) for line in log.read_bytes().splitlines()]
+    assert [line["messages"][-1]["content"][-4:-1] for line in lines] == ["one", "two", "one"]
