@@ -44,7 +44,8 @@ def screen_for(run: SynthesisRun) -> Generator[Screen]:
     _set_up_logging(Level.INFO)
     logger.info("started", **_start(run))
     yield _Lines(run)
-    logger.info("ended", **_fields(run.standing()))
+    if (standing := run.standing()).phase in (Phase.DONE, Phase.STOPPED):
+        logger.info("ended", **_fields(standing))
 
 
 class _Lines:

@@ -33,8 +33,6 @@ def print_summary(run: SynthesisRun, report: Report) -> None:
         if run.found_nothing_to_do:
             console.print("Nothing to do: every seed is finished. The files hold:", style="bold")
         console.print(render(report))
-        for name, reason in run.chosen.dropped.items():
-            console.print(f"tool dropped: {name}: {reason}")
         _print_sample(console, run.place.folder)
         console.print(f"\nFiles in {run.place.folder}: {PAIRS}, {TRAJECTORIES}, {TREES}, {REPORT}")
     sys.stdout.write(captured.get())

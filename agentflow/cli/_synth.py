@@ -127,7 +127,6 @@ def _say(run: SynthesisRun, ended: RunStopped | None, status: Exit, *, as_json: 
             "stopped": None if ended is None else {"cause": ended.cause, "message": ended.message},
             "nothing_to_do": run.found_nothing_to_do,
             "output_dir": str(run.place.folder),
-            "dropped_tools": run.chosen.dropped,
             "report": run.report,
         }
         sys.stdout.write(msgspec.json.encode(said).decode() + "\n")

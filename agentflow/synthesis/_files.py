@@ -1,9 +1,10 @@
 """The files of a run: projections of its harvests, each written whole or not at all."""
 
 import os
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import ExitStack, suppress
 from pathlib import Path
+from types import MappingProxyType
 from typing import BinaryIO, Final, Self
 
 import anyio.to_thread
@@ -31,15 +32,20 @@ _ENCODER: Final = msgspec.json.Encoder()
 
 
 async def write_files(
-    harvests: AsyncIterator[tuple[Seed, Harvest]], output_dir: Path, config: SynthesisConfig
+    harvests: AsyncIterator[tuple[Seed, Harvest]],
+    output_dir: Path,
+    config: SynthesisConfig,
+    *,
+    dropped_tools: Mapping[str, str] = MappingProxyType({}),
 ) -> Report:
     """Write what the harvests give, in their order, and report on it. All files change at once, at the end.
 
     A pair is dropped if an earlier one asks the same. One harvest is held at a time.
 
+    :param dropped_tools: tools that could not be used, with why, for the report.
     :raises RunStopped: if a file can't be written; those of before stay as they are.
     """
-    tally = Tally(config)
+    tally = Tally(config, dropped_tools)
     asked = Asked(config.question_similarity)
     try:
         with _Files(output_dir) as files:

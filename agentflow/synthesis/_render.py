@@ -46,6 +46,7 @@ def _rows(report: Report) -> list[tuple[str, str]]:
         ("usage", "; ".join(_usage(report)) or "none"),
         ("failures", f"model: {_counts(report.model_failures)}; tools: {_counts(report.tool_failures)}"),
     ]
+    rows += [("tool dropped", f"{name}: {why}") for name, why in report.dropped_tools.items()]
     return rows + [(f"failed {seed.source_id}", seed.why) for seed in report.failures_of_seeds]
 
 

@@ -78,6 +78,8 @@ class Report(Struct, frozen=True, kw_only=True):
     """Model calls that failed for good, by kind."""
     tool_failures: dict[str, int]
     """Tool calls that failed, by kind."""
+    dropped_tools: dict[str, str]
+    """Tools that were asked for and could not be used, with why."""
     why_empty: str = ""
     """Why there is no pair, if there is none."""
 
@@ -85,9 +87,10 @@ class Report(Struct, frozen=True, kw_only=True):
 class Tally:
     """Counts a run, harvest by harvest. What it holds does not grow with the seeds."""
 
-    def __init__(self, config: SynthesisConfig) -> None:
-        """Begin with nothing."""
+    def __init__(self, config: SynthesisConfig, dropped_tools: Mapping[str, str]) -> None:
+        """Begin with nothing but the tools that were left out before."""
         self._config = config
+        self._dropped_tools = dict(dropped_tools)
         self._counts: Counter[str] = Counter()
         self._by: dict[str, Counter[str]] = {}
         self._usage: dict[str, Usage] = {}
@@ -157,6 +160,7 @@ class Tally:
             cost=self._cost(),
             model_failures=self._sorted("model_failures"),
             tool_failures=self._sorted("tool_failures"),
+            dropped_tools=self._dropped_tools,
             why_empty="" if counts["pairs"] else self._why_empty(),
         )
 

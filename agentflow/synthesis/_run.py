@@ -89,10 +89,10 @@ class SynthesisRun:
                 await self._do(seeds)
         except RunStopped as stopped:
             self._ending.stop(stopped)
-        finally:
-            self._progress.phase = Phase.DONE if self._ending.stopped is None else Phase.STOPPED
         if self._ending.stopped is not None:
+            self._progress.phase = Phase.STOPPED
             raise self._ending.stopped
+        self._progress.phase = Phase.DONE
         assert self.report is not None, "a run that was not stopped has written its files"
         return self.report
 
@@ -114,7 +114,9 @@ class SynthesisRun:
             self._look()
 
     def stop(self, why: str = "it was asked to stop") -> None:
-        """End early: what is in flight may end, everything is kept."""
+        """End early: what is in flight may end, everything is kept. Once all is done there is nothing to stop."""
+        if self._progress.phase in (Phase.WRITING, Phase.DONE):
+            return
         message = f"stopped: {why}; run the same again to go on"
         self._ending.stop(RunStopped(StopCause.INTERRUPTED, message))
 
@@ -151,8 +153,11 @@ class SynthesisRun:
         self.found_nothing_to_do = not (counts.waiting or counts.leased)
         if not self.found_nothing_to_do:
             await self._work(run, sandbox)
+        if self._ending.hurry.is_set():
+            return
         self._progress.phase = Phase.WRITING
-        self.report = await write_files(_harvests(run), self.place.folder, self.config)
+        dropped = self.chosen.dropped
+        self.report = await write_files(_harvests(run), self.place.folder, self.config, dropped_tools=dropped)
 
     def _check_models(self) -> None:
         """Before anything is begun: a key that is missing."""

@@ -182,6 +182,9 @@ class Field:
         scope.cancel()
 
     async def _release(self) -> None:
+        stopped = self._ending.stopped
+        if isinstance(stopped, RunStopped) and stopped.cause is StopCause.JOURNAL:
+            return  # It would only be waited for once more.
         try:
             await self._run.release(self._owner)
             await self._keep_books()

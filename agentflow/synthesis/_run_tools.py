@@ -52,7 +52,9 @@ def sandbox_settings(config: SynthesisConfig) -> tuple[SandboxSettings, dict[str
             broken["files"] = f"data_dir: there is no folder {place}"
             del mounts[str(place)]
     backends = {name: own.get(name, {}) for name in [*BACKENDS, *(name for name in own if ":" in name)]}
-    for name in backends if settings.server_url is None else ():
+    for name in own if settings.server_url is None else ():
+        if name not in backends or not backends[name]:
+            continue
         try:
             load_backend(name).check(backends[name])
         except ConfigurationError as error:

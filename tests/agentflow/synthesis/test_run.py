@@ -243,7 +243,7 @@ async def test_a_tool_that_does_not_exist_is_dropped_if_so_wanted(tmp_path: Path
         tmp_path, available_tools=["retrieval", "browse_url"], on_missing_tool="drop", number_of_seed=1
     )
     run, report = await run_to_the_end(config, [NewSeed("Explore the harbour")])
-    assert list(run.chosen.dropped) == ["browse_url"]
+    assert list(report.dropped_tools) == ["browse_url"]
     assert [tool.name for tool in run.chosen.tools] == ["rag_search"]
     assert report.trees == 1
 
