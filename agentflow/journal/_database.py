@@ -93,6 +93,8 @@ class Database:
         """
 
         async def attempt(connection: AsyncConnection) -> T:
+            # Said, so that it ends also where the change turned out to change nothing.
+            await connection.begin()
             await self.backend.begin(connection, durable=durable)
             result = await change(connection)
             await connection.commit()

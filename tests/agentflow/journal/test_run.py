@@ -171,6 +171,13 @@ async def test_usage_of_processes_that_came_and_went_adds_up(url: str) -> None:
 
 
 @pytest.mark.promise("journal:usage")
+async def test_where_nothing_was_used_the_next_one_can_write(run: Run) -> None:
+    await run.save_usage({})
+    await run.save_usage({})
+    await (await run.open_page(await one_seed(run))).record("k", Note("after"))
+
+
+@pytest.mark.promise("journal:usage")
 async def test_usage_of_two_at_once_adds_up(journal: Journal) -> None:
     one, two = await journal.open_run("run", {}), await journal.open_run("run", {})
     await one.load_usage()
