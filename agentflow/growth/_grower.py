@@ -16,6 +16,7 @@ from agentflow.growth._settings import GrowthSettings
 from agentflow.growth._together import together
 from agentflow.journal import Page
 from agentflow.trajectory import (
+    Failure,
     Judgement,
     JudgementRequest,
     Node,
@@ -58,6 +59,8 @@ class Settled(Struct, frozen=True):
     """Why it is not `new`."""
     usage: Usage
     """What it took."""
+    failure: Failure | None = None
+    """Why the verifier's word could not be had."""
 
 
 class Sprout(Struct):
@@ -123,7 +126,7 @@ class Grower:
         if judgement is None:
             why = reply.failure.message if reply.failure else "no answer"
             judgement = Judgement(Verdict.ERROR, f"verifier failed: {why}")
-        return Settled(judgement.verdict, judgement.reason, reply.usage)
+        return Settled(judgement.verdict, judgement.reason, reply.usage, reply.failure)
 
     def tell(self, seed: Seed, node: Node) -> None:
         """Tell whoever watches."""

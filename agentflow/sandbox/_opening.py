@@ -54,7 +54,9 @@ def door_to(
     """
     if settings.server_url is None:
         check_runtime(settings.runtime)
-        return LocalDoor(settings, _backends(settings, backends), runtime)
+        chosen = _backends(settings, backends)
+        everything = [*(backend for _, backend in chosen), *api_backends(settings.apis)]
+        return LocalDoor(_by_own_names(settings, chosen), everything, runtime)
     if runtime is not None or any(isinstance(backend, Backend) for backend in backends or ()):
         raise ConfigurationError(
             "a remote sandbox takes no backend or runtime objects: give them to the server, or leave out the address"
@@ -72,7 +74,19 @@ def _endpoint(url: str) -> str:
     return url if urlsplit(url).path.strip("/") else f"{url.rstrip('/')}/mcp"
 
 
-def _backends(settings: SandboxSettings, wanted: Sequence[str | Backend] | None) -> list[Backend]:
-    names = (settings.backend_names or BACKENDS) if wanted is None else wanted
-    chosen = [one if isinstance(one, Backend) else load_backend(canonical_backend(one)) for one in names]
-    return [*chosen, *api_backends(settings.apis)]
+def _backends(settings: SandboxSettings, wanted: Sequence[str | Backend] | None) -> list[tuple[str, Backend]]:
+    """Each with the name by which settings know it."""
+    asked = (settings.backend_names or BACKENDS) if wanted is None else wanted
+    names = [one if isinstance(one, Backend) else canonical_backend(one) for one in asked]
+    return [(one.name, one) if isinstance(one, Backend) else (one, load_backend(one)) for one in names]
+
+
+def _by_own_names(settings: SandboxSettings, chosen: Sequence[tuple[str, Backend]]) -> SandboxSettings:
+    """The settings, with a backend's own name where they name it by the place where it is made."""
+    own = {name: backend.name for name, backend in chosen}
+    return settings.model_copy(
+        update={
+            "backends": {own.get(name, name): said for name, said in settings.backend_settings.items()},
+            "warmup": [own.get(name, name) for name in settings.warmup_names],
+        }
+    )

@@ -172,7 +172,7 @@ def _failures(page: Page) -> dict[str, int]:
     """The model calls that failed for good, by kind, of all that stands on the page."""
     kinds: Counter[str] = Counter()
     for key in tuple(page.keys()):
-        if key.partition("/")[0] in {"plan", "write", "answer"}:
+        if key.partition("/")[0] in {"plan", "node", "write", "answer"}:
             reply = page.recall(key, _Failed)
             if reply is not None and reply.failure is not None:
                 kinds[reply.failure.kind] += 1

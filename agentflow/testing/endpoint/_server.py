@@ -1,6 +1,7 @@
 """The fake endpoint: OpenAI's protocol over real HTTP."""
 
 import asyncio
+from collections import Counter
 from hashlib import blake2b
 from typing import Any, BinaryIO
 
@@ -70,7 +71,7 @@ class FakeEndpoint:
         self._encoder = msgspec.json.Encoder()
         self._calls = self._in_flight = self._most = self._faults = self._repeated = 0
         self._answered: set[bytes] = set()
-        self._seen: set[bytes] = set()
+        self._seen: Counter[bytes] = Counter()
         self._plan = ""
 
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
@@ -96,6 +97,7 @@ class FakeEndpoint:
             "max_concurrent": self._most,
             "distinct_bodies": len(self._seen),
             "repeated_bodies": self._repeated,
+            "most_per_body": max(self._seen.values(), default=0),
         }
 
     async def _count(self, request: web.BaseRequest) -> web.StreamResponse:
@@ -111,7 +113,7 @@ class FakeEndpoint:
         body = await request.content.read()
         self._note(body)
         name = blake2b(body, digest_size=16).digest()
-        self._seen.add(name)
+        self._seen[name] += 1
         # Asked for again although it was answered well: somebody paid twice.
         self._repeated += name in self._answered
         fault = self._manner.faults.of(call)

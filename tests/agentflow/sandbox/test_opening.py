@@ -64,6 +64,14 @@ async def test_what_the_settings_want_warm_is_started_at_once() -> None:
         assert backend.life == ["warmup"]
 
 
+@pytest.mark.promise("sandbox:settings:own-backend")
+async def test_a_backend_named_by_the_place_where_it_is_made_gets_its_settings() -> None:
+    place = f"{CounterBackend.__module__}:{CounterBackend.__name__}"
+    settings = SandboxSettings(backends={place: {"start": 41}}, warmup=[place])
+    async with Sandbox(settings) as sandbox:
+        assert (await sandbox.execute("counter:up")).data == {"result": 42}
+
+
 @pytest.mark.promise("sandbox:settings:backends")
 async def test_all_backends_are_there_by_default_and_none_is_started() -> None:
     async with Sandbox() as sandbox:

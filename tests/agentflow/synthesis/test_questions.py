@@ -14,6 +14,7 @@ from agentflow.trajectory import (
     Draft,
     Example,
     Failure,
+    Judgement,
     Node,
     Plan,
     Reply,
@@ -111,9 +112,12 @@ async def test_a_failed_call_is_a_try_and_is_counted() -> None:
 
 @pytest.mark.promise("synthesis:questions:failures")
 async def test_failed_calls_of_growing_are_counted_too() -> None:
-    with_plan = page({"plan/0/1": msgspec.json.encode(Reply[Plan](failure=DOWN)), "grown": b"true"})
-    result = await harvest(chain(), CONFIG, Scripted(GOOD), with_plan)
-    assert result.model_failures == {"unavailable": 1}
+    failed = {
+        "plan/0/1": msgspec.json.encode(Reply[Plan](failure=DOWN)),
+        "node/0": msgspec.json.encode(Reply[Judgement](failure=DOWN)),
+    }
+    result = await harvest(chain(), CONFIG, Scripted(GOOD), page({**failed, "act/0": b"true"}))
+    assert result.model_failures == {"unavailable": 2}
 
 
 @pytest.mark.promise("synthesis:questions:settings")

@@ -161,6 +161,7 @@ async def test_it_counts_calls_and_bodies_that_come_again_after_a_good_answer() 
             "max_concurrent": 5,
             "distinct_bodies": 5,
             "repeated_bodies": 1,
+            "most_per_body": 2,
         }
 
 
