@@ -85,6 +85,7 @@ class HttpModel:
             endpoint.gate, most=settings.attempts, seconds=settings.call_seconds, clock=clock, random=random
         )
         self._calls = self._failures = self._in_a_row = 0
+        self._heard = False
 
     @property
     def name(self) -> str:
@@ -145,7 +146,9 @@ class HttpModel:
         body = self._encode(call, form)
         try:
             answer = await self._endpoint.post(body, seconds)
+            self._heard = True
         except Setback as setback:
+            self._heard = self._heard or not setback.unreachable
             if form is not None and names_response_format(setback):
                 setback.again = self._forms.refused(form)
                 setback.backs_off = False
@@ -191,6 +194,9 @@ class HttpModel:
         if setback.kind is ModelFailureKind.DENIED:
             mend = f"check the model's name and {self._address.source}, then run the same again"
             return RunStopped(StopCause.MODEL, f"{where} can't be used: {setback.message}; {mend}")
+        if setback.unreachable and not self._heard:
+            mend = "start it or mend base_url, then run the same again"
+            return RunStopped(StopCause.MODEL, f"{where} was never there: {setback.message}; {mend}")
         self._in_a_row = self._in_a_row + 1 if setback.kind in _GONE else 0
         if self._in_a_row >= _ENOUGH:
             failed = f"{self._in_a_row} calls in a row failed, the last with: {setback.message}"

@@ -60,6 +60,7 @@ class Wire:
         self._target = URL(self._url)
         self._timeout = aiohttp.ClientTimeout
         self._errors = (aiohttp.ClientError, OSError)
+        self._unreachable = aiohttp.ClientConnectorError
         self._session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=self._most + 1, keepalive_timeout=30),
             cookie_jar=aiohttp.DummyCookieJar(),
@@ -97,9 +98,9 @@ class Wire:
             ) from None
         except self._errors as error:
             # The library's own words hold addresses and ports, which differ from run to run.
-            raise Setback(
-                ModelFailureKind.UNAVAILABLE, f"no answer: {_name_of(error)}", again=True
-            ) from error
+            said = f"no answer: {_name_of(error)}"
+            unreachable = isinstance(error, self._unreachable)
+            raise Setback(ModelFailureKind.UNAVAILABLE, said, again=True, unreachable=unreachable) from error
         if response.status != 200:
             raise setback_of(response.status, response.headers, answer, self._wall())
         return HttpAnswer(response.status, response.headers, answer)

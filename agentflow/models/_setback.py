@@ -19,6 +19,7 @@ class Setback(Exception):
         pushed_back: bool = False,
         backs_off: bool = True,
         after: float | None = None,
+        unreachable: bool = False,
         status: int = 0,
         headers: Mapping[str, str] | None = None,
         body: bytes = b"",
@@ -34,6 +35,8 @@ class Setback(Exception):
         """Waiting makes another try better."""
         self.after = after
         """Seconds after which the endpoint wants to be asked again, if it said so."""
+        self.unreachable = unreachable
+        """Nobody was there: no such host, nobody who listens."""
         self.status = status
         """The answer's HTTP status; 0: there was no answer."""
         self.headers = headers or {}

@@ -1,5 +1,7 @@
 """A model at an endpoint: whatever goes wrong, a call gives what was asked for or a failure of a closed kind."""
 
+from contextlib import AsyncExitStack
+
 import anyio
 import msgspec
 import pytest
@@ -170,14 +172,27 @@ async def test_an_empty_purse_is_not_asked_again() -> None:
 
 
 @pytest.mark.promise("models:gone")
-async def test_sixteen_calls_in_a_row_that_find_nobody_end_the_run() -> None:
+async def test_an_endpoint_that_was_never_there_ends_the_run_at_once() -> None:
     async with script(None) as endpoint:
         url = endpoint.url
-    async with painter(url, attempts=1) as model:
+    async with painter(url, attempts=2) as model:
+        with pytest.raises(
+            RunStopped, match=r"was never there: no answer: Connection refused; .*base_url"
+        ) as stopped:
+            await model.complete(call())
+    assert stopped.value.cause is StopCause.MODEL
+
+
+@pytest.mark.promise("models:gone")
+async def test_sixteen_calls_in_a_row_that_find_nobody_end_the_run() -> None:
+    async with AsyncExitStack() as leaving:
+        async with script(says()) as endpoint:
+            model = await leaving.enter_async_context(painter(endpoint.url, attempts=1))
+            await model.complete(call())
         for _ in range(15):
             with pytest.raises(ModelFailure) as failed:
                 await model.complete(call())
-            assert failed.value.message == "no answer: Connection refused"
+            assert failed.value.message.startswith("no answer: ")
         with pytest.raises(RunStopped, match="16 calls in a row failed") as stopped:
             await model.complete(call())
     assert stopped.value.cause is StopCause.MODEL
