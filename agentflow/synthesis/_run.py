@@ -22,6 +22,7 @@ from agentflow.synthesis._questions import harvest
 from agentflow.synthesis._report import Report
 from agentflow.synthesis._run_field import Ending, Field
 from agentflow.synthesis._run_gate import Gate, Gated
+from agentflow.synthesis._run_memory import seldom_collected
 from agentflow.synthesis._run_place import Place, Resume
 from agentflow.synthesis._run_progress import Phase, Progress, Standing
 from agentflow.synthesis._run_tools import ChosenTools, choose_tools, sandbox_settings
@@ -85,8 +86,9 @@ class SynthesisRun:
         :raises RunStopped: if it ended early. The files hold what is finished; the same again goes on.
         """
         try:
-            async with self._house:
-                await self._do(seeds)
+            with seldom_collected():
+                async with self._house:
+                    await self._do(seeds)
         except RunStopped as stopped:
             self._ending.stop(stopped)
         if self._ending.stopped is not None:

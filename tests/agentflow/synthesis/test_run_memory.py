@@ -1,0 +1,18 @@
+"""A run collects garbage seldom, and leaves the collector as it was."""
+
+import gc
+
+import pytest
+
+from agentflow.synthesis._run_memory import seldom_collected
+
+
+@pytest.mark.promise("supervisor:collector")
+def test_a_run_leaves_the_collector_as_it_found_it() -> None:
+    before = gc.get_threshold()
+    with pytest.raises(KeyError), seldom_collected():
+        assert gc.get_threshold() > before
+        assert gc.get_freeze_count() > 0
+        raise KeyError
+    assert gc.get_threshold() == before
+    assert gc.get_freeze_count() == 0
