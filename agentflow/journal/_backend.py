@@ -1,12 +1,14 @@
 """What SQLite and Postgres do differently."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from enum import Enum, auto
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, TypeVar
 
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+from sqlalchemy import Connection
 
 __all__ = ["Backend", "EntryRow", "Trouble", "root_of"]
+
+T = TypeVar("T")
 
 
 class Trouble(Enum):
@@ -33,33 +35,40 @@ class EntryRow(NamedTuple):
 
 
 class Backend(Protocol):
-    """One kind of database."""
+    """One kind of database.
+
+    What is asked and changed is written once, as a plain function of a connection. SQLite calls it in a thread of its
+    own, where no statement costs the event loop anything; with Postgres it runs on the loop and waits there.
+    """
 
     shown: str
     """Its address, without a password."""
 
-    def engine(self) -> AsyncEngine:
-        """A new engine for it."""
+    async def read(self, ask: Callable[[Connection], T]) -> T:
+        """Ask something that changes nothing."""
         ...
 
-    async def prepare(self) -> None:
-        """Do what must be done before the first connection."""
+    async def write(self, change: Callable[[Connection], T], *, durable: bool) -> T:
+        """Change something in one transaction, for one task at a time; what fails leaves nothing behind.
+
+        A durable one outlives a loss of power, with all before it.
+        """
         ...
 
-    async def begin(self, connection: AsyncConnection, *, durable: bool) -> None:
-        """Begin a transaction that writes; a durable one outlives a loss of power, with all before it."""
+    async def insert(self, rows: Sequence[EntryRow]) -> int:
+        """Write the entries whose key is new and whose seed was not claimed since; how many those were."""
         ...
 
-    async def lock_schema(self, connection: AsyncConnection) -> None:
+    async def close(self) -> None:
+        """Close all connections."""
+        ...
+
+    def lock_schema(self, connection: Connection) -> None:
         """Be the only one that changes tables, until the transaction ends."""
         ...
 
-    async def now(self, connection: AsyncConnection) -> float:
+    def now(self, connection: Connection) -> float:
         """The time that all who share the database agree on."""
-        ...
-
-    async def insert(self, connection: AsyncConnection, rows: Sequence[EntryRow]) -> int:
-        """Write the entries whose key is new and whose seed was not claimed since, and commit; how many those were."""
         ...
 
     def trouble(self, error: BaseException) -> Trouble:

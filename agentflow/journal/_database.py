@@ -6,14 +6,13 @@ from pathlib import Path
 from typing import TypeVar
 
 import anyio
+from sqlalchemy import Connection
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, SQLAlchemyError
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from agentflow.actors import Backoff, Clock
 from agentflow.errors import ConfigurationError, RunStopped, StopCause
 from agentflow.journal._backend import Backend, EntryRow, Trouble, root_of
-from agentflow.journal._postgres import Postgres
 from agentflow.journal._sqlite import Sqlite
 from agentflow.telemetry import get_logger
 
@@ -21,7 +20,6 @@ __all__ = ["Database", "backend_for"]
 
 T = TypeVar("T")
 
-_READERS = 4
 # SQLite's own come from entries, which are written on the driver's connection.
 _ERRORS = (SQLAlchemyError, OSError, sqlite3.Error)
 _BACKOFF = Backoff(initial=0.05, maximum=2.0)
@@ -34,16 +32,19 @@ def backend_for(url: str | Path) -> Backend:
     :raises ConfigurationError: if it names none that can be used.
     """
     if isinstance(url, Path):
-        return Sqlite(URL.create("sqlite", database=str(url)), _READERS + 1)
+        return Sqlite(URL.create("sqlite", database=str(url)))
     try:
         address = make_url(url)
     except ArgumentError:
         address = None
     kind = address.drivername.partition("+")[0] if address is not None else ""
     if address is not None and kind == "sqlite" and address.database not in (None, "", ":memory:"):
-        return Sqlite(address, _READERS + 1)
+        return Sqlite(address)
     if address is not None and kind in ("postgresql", "postgres"):
-        return Postgres(address, _READERS + 1)
+        # Who has a file needs none of its drivers.
+        from agentflow.journal._postgres import Postgres
+
+        return Postgres(address)
     # The address itself is not repeated: it can hold a password.
     raise ConfigurationError(
         "journal: not an address that can be used; write sqlite:///FILE or postgresql://…"
@@ -60,81 +61,35 @@ class Database:
     def __init__(self, backend: Backend, patience: float, clock: Clock) -> None:
         self.backend = backend
         """What kind it is."""
-        self._engine = backend.engine()
         self._patience = patience
         self._clock = clock
         self._failing_since: float | None = None
-        self._readers = anyio.CapacityLimiter(_READERS)
-        self._writing: AsyncConnection | None = None
 
-    async def prepare(self) -> None:
-        """Do what must be done before anything is read or written.
-
-        :raises RunStopped: if the database can't be used.
-        """
-        await self._persist(self.backend.prepare)
-
-    async def read(self, ask: Callable[[AsyncConnection], Awaitable[T]]) -> T:
+    async def read(self, ask: Callable[[Connection], T]) -> T:
         """Ask something that changes nothing.
 
         :raises RunStopped: if the database can't be read.
         """
+        return await self._persist(lambda: self.backend.read(ask))
 
-        async def attempt() -> T:
-            async with self._readers, self._engine.connect() as connection:
-                return await ask(connection)
-
-        return await self._persist(attempt)
-
-    async def write(self, change: Callable[[AsyncConnection], Awaitable[T]], *, durable: bool = False) -> T:
+    async def write(self, change: Callable[[Connection], T], *, durable: bool = False) -> T:
         """Change something in one transaction; for one task at a time. An attempt that failed is undone and made again.
 
         :raises RunStopped: if the database can't be written.
         """
-
-        async def attempt(connection: AsyncConnection) -> T:
-            # Said, so that it ends also where the change turned out to change nothing.
-            await connection.begin()
-            await self.backend.begin(connection, durable=durable)
-            result = await change(connection)
-            await connection.commit()
-            return result
-
-        return await self._persist(lambda: self._with_writer(attempt))
+        return await self._persist(lambda: self.backend.write(change, durable=durable))
 
     async def insert(self, rows: Sequence[EntryRow]) -> int:
         """Write the entries that are new; how many those were.
 
         :raises RunStopped: if the database can't be written.
         """
-        return await self._persist(
-            lambda: self._with_writer(lambda connection: self.backend.insert(connection, rows))
-        )
+        return await self._persist(lambda: self.backend.insert(rows))
 
     async def close(self) -> None:
         """Close all connections."""
         with anyio.CancelScope(shield=True):
-            await self._drop_writer()
-            await self._engine.dispose()
-
-    async def _with_writer(self, attempt: Callable[[AsyncConnection], Awaitable[T]]) -> T:
-        if self._writing is None:
-            self._writing = await self._engine.connect()
-        try:
-            return await attempt(self._writing)
-        except BaseException:
-            # Whatever it was, the transaction is undone before anything else is done on the connection.
-            with anyio.CancelScope(shield=True):
-                await self._drop_writer()
-            raise
-
-    async def _drop_writer(self) -> None:
-        connection, self._writing = self._writing, None
-        if connection is not None:
-            try:
-                await connection.close()
-            except _ERRORS:
-                await connection.invalidate()
+            await self.backend.close()
 
     async def _persist(self, attempt: Callable[[], Awaitable[T]]) -> T:
         failures = 0

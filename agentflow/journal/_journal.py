@@ -5,8 +5,7 @@ from contextlib import asynccontextmanager
 from itertools import count
 from pathlib import Path
 
-from sqlalchemy import select
-from sqlalchemy.ext.asyncio import AsyncConnection
+from sqlalchemy import Connection, select
 
 from agentflow.actors import SYSTEM_CLOCK, ChildSpec, Clock, Supervisor
 from agentflow.errors import ConfigurationError
@@ -86,11 +85,9 @@ class Journal:
             raise ConfigurationError(f"lease_seconds: {lease_seconds:g} is too short; write more than 0")
         wanted = encode(settings)
 
-        async def open_or_make(connection: AsyncConnection) -> tuple[int, bytes]:
-            await connection.execute(
-                put_new(connection, runs, {"name": name, "settings": wanted}, unique="name")
-            )
-            found = await connection.execute(select(runs.c.id, runs.c.settings).where(runs.c.name == name))
+        def open_or_make(connection: Connection) -> tuple[int, bytes]:
+            connection.execute(put_new(connection, runs, {"name": name, "settings": wanted}, unique="name"))
+            found = connection.execute(select(runs.c.id, runs.c.settings).where(runs.c.name == name))
             return found.one()
 
         number, kept = await self._inbox.change(open_or_make)

@@ -3,8 +3,7 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from sqlalchemy import ColumnElement, and_, func, or_, select, update
-from sqlalchemy.ext.asyncio import AsyncConnection
+from sqlalchemy import ColumnElement, Connection, and_, func, or_, select, update
 
 from agentflow.journal._owners import has_died
 from agentflow.journal._schema import seeds
@@ -32,15 +31,15 @@ class Claimed(NamedTuple):
     """How often it was claimed by now."""
 
 
-async def claim(
-    connection: AsyncConnection, run: int, owner: str, limit: int, now: float, seconds: float
+def claim(
+    connection: Connection, run: int, owner: str, limit: int, now: float, seconds: float
 ) -> list[Claimed]:
     """Take free seeds, the lowest index first; those are free that nobody holds, or somebody who is gone."""
-    holders = await connection.scalars(
+    holders = connection.scalars(
         select(seeds.c.owner).where(seeds.c.run == run, seeds.c.owner.is_not(None)).distinct()
     )
     dead = [holder for holder in holders if holder is not None and has_died(holder)]
-    free = await connection.scalars(
+    free = connection.scalars(
         select(seeds.c.number)
         .where(
             _open(run),
@@ -50,7 +49,7 @@ async def claim(
         .limit(limit)
         .with_for_update(skip_locked=True)
     )
-    taken = await connection.execute(
+    taken = connection.execute(
         update(seeds)
         .where(seeds.c.run == run, seeds.c.number.in_(free.all()))
         .values(owner=owner, until=now + seconds, claims=seeds.c.claims + 1)
@@ -59,27 +58,25 @@ async def claim(
     return [Claimed(body, claims) for _, body, claims in sorted(taken)]
 
 
-async def renew(
-    connection: AsyncConnection, run: int, owner: str, held: Sequence[int], now: float, seconds: float
+def renew(
+    connection: Connection, run: int, owner: str, held: Sequence[int], now: float, seconds: float
 ) -> None:
     """Extend the leases of an owner on these seeds."""
-    await connection.execute(
+    connection.execute(
         update(seeds)
         .where(_open(run), seeds.c.owner == owner, seeds.c.number.in_(held))
         .values(until=now + seconds)
     )
 
 
-async def release(connection: AsyncConnection, run: int, owner: str) -> None:
+def release(connection: Connection, run: int, owner: str) -> None:
     """Give back what an owner has not finished."""
-    await connection.execute(
-        update(seeds).where(_open(run), seeds.c.owner == owner).values(owner=None, until=None)
-    )
+    connection.execute(update(seeds).where(_open(run), seeds.c.owner == owner).values(owner=None, until=None))
 
 
-async def count(connection: AsyncConnection, run: int) -> Counts:
+def count(connection: Connection, run: int) -> Counts:
     """How many seeds are in which state."""
-    rows = await connection.execute(
+    rows = connection.execute(
         select(seeds.c.done, seeds.c.owner.is_not(None), func.count())
         .where(seeds.c.run == run)
         .group_by(seeds.c.done, seeds.c.owner.is_not(None))

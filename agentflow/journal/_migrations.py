@@ -1,10 +1,9 @@
 """How the journal's tables came to be, step by step."""
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
-from sqlalchemy import select, text, update
-from sqlalchemy.ext.asyncio import AsyncConnection
+from sqlalchemy import Connection, select, text, update
 
 from agentflow.errors import ConfigurationError
 from agentflow.journal._database import Database
@@ -12,7 +11,7 @@ from agentflow.journal._schema import schema
 
 __all__ = ["MIGRATIONS", "Migration", "migrate"]
 
-Migration: TypeAlias = Callable[[AsyncConnection], Awaitable[None]]
+Migration: TypeAlias = Callable[[Connection], None]
 """One step. It spells out its own statements, so that it does the same for ever."""
 
 
@@ -45,7 +44,7 @@ _FIRST_TABLES = """
 """
 
 
-async def _first_tables(connection: AsyncConnection) -> None:
+def _first_tables(connection: Connection) -> None:
     """Runs, seeds, entries, harvests, blobs and usage.
 
     By the indices claiming reads past neither the finished seeds nor, looking for leases, the waiting ones.
@@ -53,7 +52,7 @@ async def _first_tables(connection: AsyncConnection) -> None:
     sqlite = connection.dialect.name == "sqlite"
     number, blob = ("INTEGER", "BLOB") if sqlite else ("SERIAL", "BYTEA")
     for statement in _FIRST_TABLES.format(number=number, blob=blob).split(";"):
-        await connection.execute(text(statement))
+        connection.execute(text(statement))
 
 
 MIGRATIONS: tuple[Migration, ...] = (_first_tables,)
@@ -65,19 +64,18 @@ async def migrate(database: Database, steps: Sequence[Migration] = MIGRATIONS) -
 
     :raises ConfigurationError: if the tables are newer than this program.
     """
-    await database.prepare()
     while await database.write(lambda connection: _one_step(database, connection, steps)):
         pass
 
 
-async def _one_step(database: Database, connection: AsyncConnection, steps: Sequence[Migration]) -> bool:
+def _one_step(database: Database, connection: Connection, steps: Sequence[Migration]) -> bool:
     """Do the next step; whether there was one."""
-    await database.backend.lock_schema(connection)
-    await connection.execute(text("CREATE TABLE IF NOT EXISTS agentflow_schema (version INTEGER NOT NULL)"))
-    version = await connection.scalar(select(schema.c.version))
+    database.backend.lock_schema(connection)
+    connection.execute(text("CREATE TABLE IF NOT EXISTS agentflow_schema (version INTEGER NOT NULL)"))
+    version = connection.scalar(select(schema.c.version))
     if version is None:
         version = 0
-        await connection.execute(schema.insert().values(version=version))
+        connection.execute(schema.insert().values(version=version))
     if version > len(steps):
         raise ConfigurationError(
             f"journal {database.backend.shown}: its tables are of version {version}, this program knows "
@@ -85,6 +83,6 @@ async def _one_step(database: Database, connection: AsyncConnection, steps: Sequ
         )
     if version == len(steps):
         return False
-    await steps[version](connection)
-    await connection.execute(update(schema).values(version=version + 1))
+    steps[version](connection)
+    connection.execute(update(schema).values(version=version + 1))
     return True

@@ -1,16 +1,22 @@
 """The journal in a Postgres database that many machines share."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib.util import find_spec
+from typing import TypeVar
 
-from sqlalchemy import URL, text
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
+import anyio
+from sqlalchemy import URL, Connection, text
+from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
 
 from agentflow.errors import ConfigurationError
 from agentflow.journal._backend import EntryRow, Trouble, root_of
 
 __all__ = ["Postgres"]
 
+T = TypeVar("T")
+
+_READERS = 4
 # The share on the seed holds up whoever would claim it until these entries are there for them to read.
 _INSERT = """
     INSERT INTO agentflow_entries (run, seed, key, ordinal, body)
@@ -31,7 +37,7 @@ _FULL = "53100"
 class Postgres:
     """A database by its address. What a transaction wrote outlives a loss of the server's power at once."""
 
-    def __init__(self, url: URL, connections: int) -> None:
+    def __init__(self, url: URL) -> None:
         if find_spec("asyncpg") is None:
             raise ConfigurationError(
                 "journal: Postgres needs the package asyncpg; install it with: pip install 'agentflow[postgres]'"
@@ -40,37 +46,55 @@ class Postgres:
         if "sslmode" in query:
             # What libpq calls sslmode the driver calls ssl.
             query["ssl"] = query.pop("sslmode")
-        self._url = url.set(drivername="postgresql+asyncpg", query=query)
-        self._connections = connections
         self.shown = url.render_as_string(hide_password=True)
-
-    def engine(self) -> AsyncEngine:
-        """A new engine for the database."""
-        return create_async_engine(
-            self._url, pool_size=self._connections, max_overflow=0, connect_args={"timeout": 10}
+        self._engine = create_async_engine(
+            url.set(drivername="postgresql+asyncpg", query=query),
+            pool_size=_READERS + 1,
+            max_overflow=0,
+            connect_args={"timeout": 10},
         )
+        self._readers = anyio.CapacityLimiter(_READERS)
+        self._writing: AsyncConnection | None = None
 
-    async def prepare(self) -> None:
-        """Nothing: the database is made by whoever owns the server."""
+    async def read(self, ask: Callable[[Connection], T]) -> T:
+        """Ask on one of a few connections that read."""
+        async with self._readers, self._engine.connect() as connection:
+            return await connection.run_sync(ask)
 
-    async def begin(self, connection: AsyncConnection, *, durable: bool) -> None:
-        """Nothing to say: a transaction begins by itself, and every one is durable."""
+    async def write(self, change: Callable[[Connection], T], *, durable: bool) -> T:
+        """Change something; every transaction is durable."""
+        if self._writing is None:
+            self._writing = await self._engine.connect()
+        try:
+            result = await self._writing.run_sync(change)
+            await self._writing.commit()
+        except BaseException:
+            # Whatever it was, the transaction is undone before anything else is done on the connection.
+            with anyio.CancelScope(shield=True):
+                await self._drop_writer()
+            raise
+        return result
 
-    async def lock_schema(self, connection: AsyncConnection) -> None:
-        """Wait for a lock that every such transaction takes."""
-        await connection.execute(text(f"SELECT pg_advisory_xact_lock({_SCHEMA_LOCK})"))
-
-    async def now(self, connection: AsyncConnection) -> float:
-        """The server's time."""
-        found = await connection.scalar(text("SELECT extract(epoch FROM clock_timestamp())::float8"))
-        return float(found or 0)
-
-    async def insert(self, connection: AsyncConnection, rows: Sequence[EntryRow]) -> int:
+    async def insert(self, rows: Sequence[EntryRow]) -> int:
         """All rows in one statement, each column an array."""
         columns = tuple(list(column) for column in zip(*rows, strict=True))
-        written = (await connection.exec_driver_sql(_INSERT, columns)).rowcount
-        await connection.commit()
-        return written
+        return await self.write(
+            lambda connection: connection.exec_driver_sql(_INSERT, columns).rowcount, durable=True
+        )
+
+    async def close(self) -> None:
+        """Close all connections."""
+        await self._drop_writer()
+        await self._engine.dispose()
+
+    def lock_schema(self, connection: Connection) -> None:
+        """Wait for a lock that every such transaction takes."""
+        connection.execute(text(f"SELECT pg_advisory_xact_lock({_SCHEMA_LOCK})"))
+
+    def now(self, connection: Connection) -> float:
+        """The server's time."""
+        found = connection.scalar(text("SELECT extract(epoch FROM clock_timestamp())::float8"))
+        return float(found or 0)
 
     def trouble(self, error: BaseException) -> Trouble:
         """By SQLSTATE; an error without one is a connection that could not be made, or broke."""
@@ -79,3 +103,11 @@ class Postgres:
             return Trouble.FULL
         passing = state is None or str(state).startswith(_PASSING)
         return Trouble.PASSING if passing else Trouble.BROKEN
+
+    async def _drop_writer(self) -> None:
+        connection, self._writing = self._writing, None
+        if connection is not None:
+            try:
+                await connection.close()
+            except (SQLAlchemyError, OSError):
+                await connection.invalidate()

@@ -4,8 +4,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from hashlib import sha256
 
 import msgspec
-from sqlalchemy import select, update
-from sqlalchemy.ext.asyncio import AsyncConnection
+from sqlalchemy import Connection, select, update
 
 from agentflow.journal import _leases
 from agentflow.journal._backend import EntryRow
@@ -65,9 +64,9 @@ class Run:
         (see `this_process`) and has ended.
         """
 
-        async def take(connection: AsyncConnection) -> list[_leases.Claimed]:
-            now = await self._time(connection)
-            return await _leases.claim(connection, self._number, owner, count, now, self._lease_seconds)
+        def take(connection: Connection) -> list[_leases.Claimed]:
+            now = self._time(connection)
+            return _leases.claim(connection, self._number, owner, count, now, self._lease_seconds)
 
         claimed = await self._inbox.change(take)
         found = [msgspec.json.decode(body, type=Seed) for body, _ in claimed]
@@ -76,12 +75,12 @@ class Run:
 
     async def renew(self, owner: str) -> None:
         """Extend all leases that this owner got here."""
+        # Not those that were got by a claim whose answer a lost connection swallowed: they run out.
+        held = list(self._claims)
 
-        async def extend(connection: AsyncConnection) -> None:
-            now = await self._time(connection)
-            # Not those that were got by a claim whose answer a lost connection swallowed: they run out.
-            held = list(self._claims)
-            await _leases.renew(connection, self._number, owner, held, now, self._lease_seconds)
+        def extend(connection: Connection) -> None:
+            now = self._time(connection)
+            _leases.renew(connection, self._number, owner, held, now, self._lease_seconds)
 
         await self._inbox.change(extend)
 
@@ -93,36 +92,37 @@ class Run:
         """The seed's page, with what stands on it. It can be written until somebody else claims the seed."""
         held = self._claims.get(seed.index)
 
-        async def load(connection: AsyncConnection) -> tuple[int, Sequence[tuple[str, int, bytes]]]:
+        def load(connection: Connection) -> tuple[int, int, dict[str, bytes]]:
             # First how often it was claimed: whoever claims it from here on shuts this page.
-            claims = held if held is not None else await self._claims_of(connection, seed)
-            rows = await connection.execute(
+            claims = held if held is not None else self._claims_of(connection, seed)
+            written, found = 0, dict[str, bytes]()
+            for key, ordinal, body in connection.execute(
                 select(entries.c.key, entries.c.ordinal, entries.c.body)
                 .where(entries.c.run == self._number, entries.c.seed == seed.index)
                 .order_by(entries.c.ordinal, entries.c.key)
-            )
-            return claims, rows.all()
+            ):
+                written, found[key] = ordinal, body
+            return claims, written, found
 
-        claims, rows = await self._database.read(load)
-        written = rows[-1][1] if rows else 0
+        claims, written, found = await self._database.read(load)
 
         async def write(key: str, body: bytes) -> None:
             nonlocal written
             written += 1
             await self._inbox.write(EntryRow(self._number, seed.index, key, written, body, claims))
 
-        return Page({key: body for key, _, body in rows}, write)
+        return Page(found, write)
 
     async def finish(self, seed: Seed, harvest: bytes) -> None:
         """The seed is done and this is what it gave. From here on it outlives a loss of power.
 
         :raises SeedTaken: if somebody else claimed it meanwhile.
         """
+        held = self._claims.get(seed.index)
 
-        async def end(connection: AsyncConnection) -> None:
-            held = self._claims.get(seed.index)
-            claims = held if held is not None else await self._claims_of(connection, seed)
-            ended = await connection.execute(
+        def end(connection: Connection) -> None:
+            claims = held if held is not None else self._claims_of(connection, seed)
+            ended = connection.execute(
                 update(seeds)
                 .where(seeds.c.run == self._number, seeds.c.number == seed.index, seeds.c.claims == claims)
                 .values(done=True, owner=None, until=None)
@@ -130,7 +130,7 @@ class Run:
             if not ended.rowcount:
                 raise SeedTaken(seed.index)
             row = {"run": self._number, "seed": seed.index, "body": harvest}
-            await connection.execute(put(connection, harvests, row))
+            connection.execute(put(connection, harvests, row))
 
         await self._inbox.change(end, durable=True)
         self._claims.pop(seed.index, None)
@@ -154,9 +154,9 @@ class Run:
     async def load_usage(self) -> dict[str, Usage]:
         """What the run consumed by now, by role, in all processes."""
 
-        async def load(connection: AsyncConnection) -> dict[str, Usage]:
+        def load(connection: Connection) -> dict[str, Usage]:
             found: dict[str, Usage] = {}
-            rows = await connection.execute(
+            rows = connection.execute(
                 select(usage.c.role, usage.c.body).where(usage.c.run == self._number).order_by(usage.c.role)
             )
             for role, body in rows:
@@ -172,11 +172,13 @@ class Run:
         """Keep what was consumed by now: what the first `load_usage` gave, and what this process added to it."""
         before = self._used_before or {}
 
-        async def save(connection: AsyncConnection) -> None:
-            for role, total in by_role.items():
-                own = msgspec.json.encode(_less(total, before.get(role, Usage())))
-                row = {"run": self._number, "owner": self._user, "role": role, "body": own}
-                await connection.execute(put(connection, usage, row))
+        own = {role: _less(total, before.get(role, Usage())) for role, total in by_role.items()}
+
+        def save(connection: Connection) -> None:
+            for role, used in own.items():
+                body = msgspec.json.encode(used)
+                row = {"run": self._number, "owner": self._user, "role": role, "body": body}
+                connection.execute(put(connection, usage, row))
 
         await self._inbox.change(save)
 
@@ -184,12 +186,10 @@ class Run:
         """Keep bytes; the same bytes are kept once."""
         hash = sha256(data).hexdigest()
 
-        async def keep(connection: AsyncConnection) -> None:
+        def keep(connection: Connection) -> None:
             known = select(blobs.c.hash).where(blobs.c.run == self._number, blobs.c.hash == hash)
-            if await connection.scalar(known) is None:
-                await connection.execute(
-                    put(connection, blobs, {"run": self._number, "hash": hash, "data": data})
-                )
+            if connection.scalar(known) is None:
+                connection.execute(put(connection, blobs, {"run": self._number, "hash": hash, "data": data}))
 
         await self._inbox.change(keep)
         return Blob(hash=hash, mime=mime)
@@ -205,19 +205,19 @@ class Run:
             raise KeyError(hash)
         return data
 
-    async def _time(self, connection: AsyncConnection) -> float:
-        return await self._database.backend.now(connection) if self._now is None else self._now()
+    def _time(self, connection: Connection) -> float:
+        return self._database.backend.now(connection) if self._now is None else self._now()
 
-    async def _claims_of(self, connection: AsyncConnection, seed: Seed) -> int:
-        found = await connection.scalar(
+    def _claims_of(self, connection: Connection, seed: Seed) -> int:
+        found = connection.scalar(
             select(seeds.c.claims).where(seeds.c.run == self._number, seeds.c.number == seed.index)
         )
         if found is None:
             raise KeyError(seed.id)
         return found
 
-    async def _harvests(self, connection: AsyncConnection, last: int) -> Sequence[tuple[bytes, bytes]]:
-        rows = await connection.execute(
+    def _harvests(self, connection: Connection, last: int) -> Sequence[tuple[bytes, bytes]]:
+        rows = connection.execute(
             select(seeds.c.body, harvests.c.body)
             .join(harvests, (harvests.c.run == seeds.c.run) & (harvests.c.seed == seeds.c.number))
             .where(seeds.c.run == self._number, seeds.c.number > last, seeds.c.done)

@@ -5,8 +5,7 @@ from typing import Any
 
 import msgspec
 from msgspec import Struct, field
-from sqlalchemy import func, select
-from sqlalchemy.ext.asyncio import AsyncConnection
+from sqlalchemy import Connection, func, select
 
 from agentflow.errors import ConfigurationError
 from agentflow.journal._schema import runs, seeds
@@ -26,30 +25,28 @@ class NewSeed(Struct, frozen=True):
     """Its own name; by default `seed_` and its number."""
 
 
-async def add_seeds(
-    connection: AsyncConnection, run: int, wanted: Sequence[NewSeed], origin: str
-) -> list[Seed]:
+def add_seeds(connection: Connection, run: int, wanted: Sequence[NewSeed], origin: str) -> list[Seed]:
     """Add those of a list that are not there yet; all of the list, as they stand in the run.
 
     :raises ConfigurationError: if the list began otherwise before, or an id is taken or none.
     """
     # Whoever adds holds the run: indices and ids are given by one at a time.
-    await connection.execute(select(runs.c.id).where(runs.c.id == run).with_for_update())
+    connection.execute(select(runs.c.id).where(runs.c.id == run).with_for_update())
     known = [
         msgspec.json.decode(body, type=Seed)
-        for body in await connection.scalars(
+        for body in connection.scalars(
             select(seeds.c.body).where(seeds.c.run == run, seeds.c.origin == origin).order_by(seeds.c.place)
         )
     ]
     _check_same(known, wanted, origin)
-    count = await connection.scalar(select(func.count()).where(seeds.c.run == run)) or 0
+    count = connection.scalar(select(func.count()).where(seeds.c.run == run)) or 0
     tail = wanted[len(known) :]
     written = [_encoded(new, index) for index, new in enumerate(tail, start=count)]
     # As it will be read: who adds a seed and who finds it must have the same.
     added = [msgspec.json.decode(body, type=Seed) for body in written]
-    await _check_ids(connection, run, added)
+    _check_ids(connection, run, added)
     if added:
-        await connection.execute(
+        connection.execute(
             seeds.insert(),
             [
                 {
@@ -81,10 +78,10 @@ def _check_same(known: Sequence[Seed], wanted: Sequence[NewSeed], origin: str) -
             )
 
 
-async def _check_ids(connection: AsyncConnection, run: int, added: Sequence[Seed]) -> None:
+def _check_ids(connection: Connection, run: int, added: Sequence[Seed]) -> None:
     seen: set[str] = set()
     if added:
-        seen.update(await connection.scalars(select(seeds.c.name).where(seeds.c.run == run)))
+        seen.update(connection.scalars(select(seeds.c.name).where(seeds.c.run == run)))
     for seed in added:
         if not seed.id.isprintable() or not seed.id.strip():
             raise ConfigurationError(

@@ -2,14 +2,13 @@
 
 from typing import Any
 
-from sqlalchemy import Insert, Table
+from sqlalchemy import Connection, Insert, Table
 from sqlalchemy.dialects import postgresql, sqlite
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 __all__ = ["put", "put_new"]
 
 
-def put(connection: AsyncConnection, table: Table, row: dict[str, Any]) -> Insert:
+def put(connection: Connection, table: Table, row: dict[str, Any]) -> Insert:
     """Insert a row, or replace the one with its primary key."""
     insert = _insert(connection, table).values(row)
     keys = [column.name for column in table.primary_key]
@@ -17,11 +16,11 @@ def put(connection: AsyncConnection, table: Table, row: dict[str, Any]) -> Inser
     return insert.on_conflict_do_update(index_elements=keys, set_=rest)
 
 
-def put_new(connection: AsyncConnection, table: Table, row: dict[str, Any], *, unique: str) -> Insert:
+def put_new(connection: Connection, table: Table, row: dict[str, Any], *, unique: str) -> Insert:
     """Insert a row unless there is one with the same value in that column."""
     return _insert(connection, table).values(row).on_conflict_do_nothing(index_elements=[unique])
 
 
-def _insert(connection: AsyncConnection, table: Table) -> sqlite.Insert | postgresql.Insert:
+def _insert(connection: Connection, table: Table) -> sqlite.Insert | postgresql.Insert:
     dialect = sqlite if connection.dialect.name == "sqlite" else postgresql
     return dialect.insert(table)

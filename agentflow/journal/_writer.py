@@ -1,14 +1,13 @@
 """The one writer of a journal, and the queue in front of it."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from itertools import groupby
 from typing import Any, Generic, TypeAlias, TypeVar
 
 import anyio.lowlevel
-from sqlalchemy import select
-from sqlalchemy.ext.asyncio import AsyncConnection
+from sqlalchemy import Connection, select
 
 from agentflow.actors import Channel, ChannelClosed, ChannelEnded, Context, WouldBlock
 from agentflow.errors import AgentFlowError, RunStopped, StopCause
@@ -55,9 +54,7 @@ class _Change(Generic[T]):
 
     __slots__ = ("answer", "durable", "make")
 
-    def __init__(
-        self, make: Callable[[AsyncConnection], Awaitable[T]], durable: bool, answer: asyncio.Future[T]
-    ) -> None:
+    def __init__(self, make: Callable[[Connection], T], durable: bool, answer: asyncio.Future[T]) -> None:
         self.make = make
         self.durable = durable
         self.answer = answer
@@ -83,7 +80,7 @@ class Inbox:
         answer: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         await self._ask(_Entry(row, answer))
 
-    async def change(self, make: Callable[[AsyncConnection], Awaitable[T]], *, durable: bool = False) -> T:
+    async def change(self, make: Callable[[Connection], T], *, durable: bool = False) -> T:
         """Have something else done in a transaction; returns what it gives, once it is on disk.
 
         :raises RunStopped: if it can't be done.
@@ -99,6 +96,8 @@ class Inbox:
         """
         if not self._taken:
             self._taken.append(await self._receiver.receive())
+            # Others who are about to ask, such as those whom the last transaction woke, come along with this one.
+            await anyio.lowlevel.checkpoint()
             with suppress(WouldBlock, ChannelEnded):
                 while len(self._taken) < _BATCH:
                     self._taken.append(self._receiver.receive_nowait())
@@ -153,8 +152,6 @@ class Writer:
                         if isinstance(change, _Change):
                             await self._change(change)
                 self._inbox.done()
-                # Those who were woken may have more to write, and that fits into the next transaction too.
-                await anyio.lowlevel.checkpoint()
 
     async def _write(self, batch: Sequence[_Entry]) -> None:
         try:
@@ -170,9 +167,11 @@ class Writer:
 
     async def _look_at(self, batch: Sequence[_Entry]) -> None:
         """Find those of a batch that are not on disk, and tell their writers why."""
-        for entry in batch:
+        found = await self._database.read(
+            lambda connection: [_standing(connection, entry.row) for entry in batch]
+        )
+        for entry, (body, claims) in zip(batch, found, strict=True):
             row = entry.row
-            body, claims = await self._database.read(lambda connection, row=row: _standing(connection, row))
             if body == row.body:
                 # A try before this one had written it, or somebody the same.
                 continue
@@ -193,14 +192,14 @@ class Writer:
                 change.answer.set_result(result)
 
 
-async def _standing(connection: AsyncConnection, row: EntryRow) -> tuple[bytes | None, int | None]:
+def _standing(connection: Connection, row: EntryRow) -> tuple[bytes | None, int | None]:
     """What stands under an entry's key, and how often its seed was claimed."""
-    body = await connection.scalar(
+    body = connection.scalar(
         select(entries.c.body).where(
             entries.c.run == row.run, entries.c.seed == row.seed, entries.c.key == row.key
         )
     )
-    claims = await connection.scalar(
+    claims = connection.scalar(
         select(seeds.c.claims).where(seeds.c.run == row.run, seeds.c.number == row.seed)
     )
     return body, claims

@@ -9,7 +9,6 @@ import anyio
 import anyio.lowlevel
 import anyio.to_thread
 import pytest
-from sqlalchemy import text
 
 from agentflow.actors import SYSTEM_CLOCK
 from agentflow.errors import RunStopped, StopCause
@@ -82,7 +81,7 @@ async def on_server(url: str, statements: list[str]) -> None:
     """Run these statements."""
     database = Database(backend_for(url), 1, SYSTEM_CLOCK)
     for statement in statements:
-        await database.write(lambda connection, statement=statement: connection.execute(text(statement)))
+        await database.write(lambda connection, statement=statement: connection.exec_driver_sql(statement))
     await database.close()
 
 

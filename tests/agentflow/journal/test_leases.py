@@ -1,7 +1,7 @@
 """Who works on which seed."""
 
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from itertools import count
 from typing import TypeVar
 
@@ -11,7 +11,7 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
-from sqlalchemy.ext.asyncio import AsyncConnection
+from sqlalchemy import Connection
 
 from agentflow.actors import SYSTEM_CLOCK, ChildSpec, Supervisor
 from agentflow.journal import Journal, NewSeed, Run, SeedTaken, open_journal, this_process
@@ -193,7 +193,7 @@ class ForgetfulDatabase(Database):
 
     forgets = False
 
-    async def write(self, change: Callable[[AsyncConnection], Awaitable[T]], *, durable: bool = False) -> T:
+    async def write(self, change: Callable[[Connection], T], *, durable: bool = False) -> T:
         """Change it, and change it again if nobody heard of the first time."""
         if self.forgets:
             self.forgets = False

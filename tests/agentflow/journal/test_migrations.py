@@ -2,7 +2,6 @@
 
 import pytest
 from sqlalchemy import Connection, inspect, text
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from agentflow.actors import SYSTEM_CLOCK
 from agentflow.errors import RunStopped
@@ -23,7 +22,7 @@ async def test_the_steps_lead_to_the_tables_that_the_program_knows(url: str) -> 
     async with open_journal(url):
         pass
     database = Database(backend_for(url), 1, SYSTEM_CLOCK)
-    found = await database.read(lambda connection: connection.run_sync(tables))
+    found = await database.read(tables)
     await database.close()
     assert found == {
         table.name: {column.name for column in table.columns} for table in METADATA.sorted_tables
@@ -36,14 +35,14 @@ async def test_a_new_step_is_done_once_and_keeps_what_is_there(url: str) -> None
         key = (await journal.open_run("run", {"a": 1})).key
     done: list[str] = []
 
-    async def add_column(connection: AsyncConnection) -> None:
+    def add_column(connection: Connection) -> None:
         done.append("add_column")
-        await connection.execute(text("ALTER TABLE agentflow_runs ADD COLUMN note TEXT"))
+        connection.execute(text("ALTER TABLE agentflow_runs ADD COLUMN note TEXT"))
 
     database = Database(backend_for(url), 1, SYSTEM_CLOCK)
     for _ in range(2):
         await migrate(database, [*MIGRATIONS, add_column])
-    found = await database.read(lambda connection: connection.run_sync(tables))
+    found = await database.read(tables)
     await database.close()
     assert done == ["add_column"]
     assert "note" in found["agentflow_runs"]
@@ -52,14 +51,14 @@ async def test_a_new_step_is_done_once_and_keeps_what_is_there(url: str) -> None
 
 @pytest.mark.promise("journal:version")
 async def test_a_step_that_fails_leaves_nothing_behind(url: str) -> None:
-    async def half(connection: AsyncConnection) -> None:
-        await connection.execute(text("CREATE TABLE agentflow_half (id INTEGER)"))
-        await connection.execute(text("CREATE TABLE agentflow_half (id INTEGER)"))
+    def half(connection: Connection) -> None:
+        connection.execute(text("CREATE TABLE agentflow_half (id INTEGER)"))
+        connection.execute(text("CREATE TABLE agentflow_half (id INTEGER)"))
 
     database = Database(backend_for(url), 1, SYSTEM_CLOCK)
     with pytest.raises(RunStopped, match="already exists"):
         await migrate(database, [*MIGRATIONS, half])
     await migrate(database)
-    found = await database.read(lambda connection: connection.run_sync(tables))
+    found = await database.read(tables)
     await database.close()
     assert "agentflow_half" not in found
