@@ -191,21 +191,17 @@ async def cpu_by_part(url: str, figures: dict[str, float]) -> None:
     here = time.thread_time() - begin
     others = time.process_time() - threads_begin - here
     shares: defaultdict[str, float] = defaultdict(float, {"journal": others})
-    stats = cast(
-        "dict[tuple[str, int, str], tuple[int, int, float, float, object]]", pstats.Stats(profile).stats
-    )  # type: ignore[attr-defined]
+    stats: dict[Place, tuple[int, int, float, float, dict[Place, tuple[int, int, float, float]]]]
+    stats = vars(pstats.Stats(profile))["stats"]
     for (file, _, _), (_, _, own, _, callers) in stats.items():
         if not file.startswith("~"):
             shares[part_of(file)] += own
             continue
         # A built-in belongs to whoever called it.
-        for (caller, _, _), times in cast(
-            "dict[tuple[str, int, str], tuple[int, int, float, float]]", callers
-        ).items():
+        for (caller, _, _), times in callers.items():
             shares[part_of(caller)] += times[2]
-    waiting = shares.pop("waiting", 0.0)
+    shares.pop("waiting", None)
     total = sum(shares.values())
-    del waiting
     for part in (*PARTS, "event loop and the rest"):
         figures[f"cpu_ms_per_node {part}"] = whole * shares[part] / total
     figures["cpu_ms_per_node"] = whole
