@@ -170,6 +170,8 @@ class RunResult:
     """The session's working directory afterwards."""
     state_lost: bool = False
     """The session's process had to be (or was) ended: the next run starts a fresh one. Files are kept."""
+    fresh: bool = False
+    """With ``state_lost``: the session's process had ended since the last run, and this run began a fresh one."""
     detail: str = ""
     """One line on a non-ok outcome."""
 

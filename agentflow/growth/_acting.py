@@ -164,15 +164,23 @@ class Actor:
         await self._page.record(f"act/{spot}", acted)
         return Arrival(acted, place)
 
-    async def _replay(self, sandbox: Sandbox, past: Past) -> None:
+    async def _replay(self, sandbox: Sandbox, past: Past, last: bool) -> bool:
         outcome = await self._executor.act(sandbox, past.action)
+        alike = (outcome.observation, outcome.lost) == (past.outcome.observation, past.outcome.lost)
+        if alike or not (last or self._matters_outside(past.action)):
+            return alike
         key = f"diverged/{past.spot}"
-        if outcome.observation != past.outcome.observation and key not in self._page:
+        if key not in self._page:
             await self._page.record(key, True)
+        return True
 
     def _from_outside(self, action: Action, outcome: Outcome) -> bool:
         """Whether its end may be the work of somebody else; and doing it again can do no harm out there."""
-        if self._greenhouse.tools[action.tool].hints.open_world and not self._greenhouse.harmless(action):
+        if self._matters_outside(action):
             return False
         failed = outcome.failure is not None and outcome.failure.kind in _FROM_OUTSIDE
         return failed or outcome.lost or outcome.trouble in _KILLED
+
+    def _matters_outside(self, action: Action) -> bool:
+        """Doing it once more may do harm in the world, which no fresh sandbox undoes."""
+        return self._greenhouse.tools[action.tool].hints.open_world and not self._greenhouse.harmless(action)

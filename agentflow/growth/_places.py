@@ -22,11 +22,13 @@ from agentflow.trajectory import Action, Isolation, Outcome
 
 __all__ = ["CannotBranch", "Greenhouse", "Past", "Place", "Plot", "Replay"]
 
+REPLAYS_TRIED = 3
+"""Somebody may kill what a history is done again in: only what never comes out as it did has another outcome."""
 FORKS_TRIED = 3
 """A copy may die on its way, or its parent be gone: only what fails again and again can't be forked."""
 
-Replay = Callable[[Sandbox, "Past"], Awaitable[None]]
-"""Does a thing of the past again."""
+Replay = Callable[[Sandbox, "Past", bool], Awaitable[bool]]
+"""Does a thing of the past again, and says whether to go on from there: it came out as then, or this try is the last."""
 
 
 class CannotBranch(Exception):
@@ -139,10 +141,13 @@ class Plot:
 
     async def rebuild(self, history: Sequence[Past], replay: Replay) -> Sandbox:
         """A fresh sandbox in which that history has been done again."""
-        sandbox = await self._keep(self._base.fork)
-        for past in history:
-            await replay(sandbox, past)
-        return sandbox
+        for tried in range(REPLAYS_TRIED):
+            sandbox = await self._keep(self._base.fork)
+            last = tried == REPLAYS_TRIED - 1
+            if await _done_again(sandbox, history, replay, last=last):
+                return sandbox
+            await self.discard(sandbox)
+        raise AssertionError("the last try is taken as it is")
 
     async def release(self, place: Place) -> None:
         """Give a claim back; the last one ends the place's sandbox."""
@@ -186,3 +191,11 @@ class Plot:
         sandbox = await make()
         self._alive[sandbox] = None
         return sandbox
+
+
+async def _done_again(sandbox: Sandbox, history: Sequence[Past], replay: Replay, *, last: bool) -> bool:
+    """Whether a history was done again from its beginning to its end."""
+    for past in history:
+        if not await replay(sandbox, past, last):
+            return False
+    return True

@@ -32,6 +32,7 @@ __all__ = ["BashBackend", "BashSettings"]
 PIECE = 4096
 PAUSE = 0.02
 _LOST = "The shell has ended: the next command runs in a fresh one; files are kept."
+_WAS_LOST = "The shell had ended before: this command ran in a fresh one; files are kept."
 
 
 class BashSettings(RunSettings):
@@ -165,7 +166,7 @@ class BashBackend(Backend):
         limit = session.get(Shell).settings.output_characters
         notes = ["Interrupted."] if result.outcome is Outcome.INTERRUPTED else []
         if result.state_lost:
-            notes.append(_LOST)
+            notes.append(_WAS_LOST if result.fresh else _LOST)
         return Ran(
             stdout=shown(result.stdout, "stdout.txt", limit, session, context),
             stderr=shown(result.stderr, "stderr.txt", limit, session, context),

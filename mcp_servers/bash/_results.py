@@ -17,7 +17,7 @@ class Ran(Output):
     cwd: str
     """The shell's working directory afterwards."""
     state_lost: bool = False
-    """The shell has ended: the next command runs in a fresh one, files are kept."""
+    """The shell has ended, in this command or before it: a fresh one goes on, files are kept."""
     note: str = ""
     """What else there is to know."""
 

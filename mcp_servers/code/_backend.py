@@ -30,6 +30,9 @@ __all__ = ["CodeBackend"]
 _LOST = (
     "The Python session has ended: the next call runs in a fresh one, without the variables; files are kept."
 )
+_WAS_LOST = (
+    "The Python session had ended before: this ran in a fresh one, without the variables; files are kept."
+)
 _INSIDE = '__import__("_agentflow_session")'
 
 Seconds = Annotated[float | None, Field(gt=0, description="Seconds after which what runs is killed.")]
@@ -195,4 +198,6 @@ def _failure(result: RunResult) -> Failure | None:
 
 
 def _note(result: RunResult) -> str:
+    if result.fresh:
+        return _WAS_LOST
     return _LOST if result.state_lost else ""

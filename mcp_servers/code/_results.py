@@ -95,7 +95,7 @@ class Ran(Output):
     displays: list[Shown] = Field(default_factory=list[Shown])
     """Other rich output that it showed."""
     state_lost: bool = False
-    """The Python session has ended: the next call runs in a fresh one, files are kept."""
+    """The Python session has ended, in this call or before it: a fresh one goes on, files are kept."""
     note: str = ""
     """What else there is to know."""
 

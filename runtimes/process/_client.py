@@ -133,7 +133,7 @@ class Client:
         self._closed = reason
         self._loop.remove_reader(self._socket.fileno())
         self._loop.remove_writer(self._socket.fileno())
-        error = RuntimeFailure(reason)
+        error = InstanceGone(f"the runtime is closed: {reason}")
         for future in [*self._requests.values(), *self._moves.values()]:
             if not future.done():
                 future.set_exception(error)

@@ -299,11 +299,15 @@ class ProcessInstance:
             if self._python.alive:
                 child._python, lines = await self._python.fork_into(child.id, reply.fields["uid"])
                 left += lines
+            else:
+                child._python.follow(self._python)
             if self._shell.alive:
                 state, lines = await self._shell.dump()
                 async with child._shell.lock:
                     await child._shell.restore(state)
                 left += [f"the shell's {line}" for line in lines]
+            else:
+                child._shell.follow(self._shell)
             left += await self._other_processes()
         except BaseException as error:
             with anyio.CancelScope(shield=True):

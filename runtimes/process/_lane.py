@@ -8,7 +8,7 @@ import time
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import ClassVar, Generic
 
 import anyio
@@ -60,6 +60,7 @@ class Lane(ABC, Generic[Answer]):
         self._call: Call[Answer] | None = None
         self._exit_code: asyncio.Future[int] | None = None
         self._early: deque[Answer] = deque(maxlen=1)
+        self._unsaid = False
         self.lock = asyncio.Lock()
         """Held during a run, and during a fork."""
 
@@ -67,6 +68,15 @@ class Lane(ABC, Generic[Answer]):
     def alive(self) -> bool:
         """The session's process is there."""
         return self._control is not None
+
+    @property
+    def vanished(self) -> bool:
+        """The session ended between two runs, and no result has said so yet."""
+        return self._unsaid or (self._pid != 0 and not self.alive)
+
+    def follow(self, parent: "Lane[Answer]") -> None:
+        """Be the copy of one that can't be copied because it has vanished: what was lost there is lost here."""
+        self._unsaid = parent.vanished
 
     @abstractmethod
     async def _launch(self) -> None:
@@ -134,6 +144,7 @@ class Lane(ABC, Generic[Answer]):
     async def _ensure(self) -> None:
         if self.alive:
             return
+        self._unsaid = self.vanished
         await self.end()
         await self._launch()
 
@@ -154,13 +165,21 @@ class Lane(ABC, Generic[Answer]):
                 self._early.clear()
                 self._ask(source, stdin_open=stdin_open)
                 outcome = await self._finish(call, timeout)
-                return await self._collect(call, outcome)
+                return self._say(await self._collect(call, outcome))
             except asyncio.CancelledError:
                 await self._give_up(call)
                 raise
             finally:
                 self._call = None
                 self._quiet()
+
+    def _say(self, result: RunResult) -> RunResult:
+        """Tell whoever relies on the session's state that it was gone before this run."""
+        unsaid, self._unsaid = self._unsaid, False
+        if not unsaid or result.state_lost:
+            return result
+        detail = "the session's process had ended before; this run began a fresh one"
+        return replace(result, state_lost=True, fresh=True, detail=result.detail or detail)
 
     def _quiet(self) -> None:
         if self._pipes is not None:

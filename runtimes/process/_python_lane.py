@@ -6,7 +6,7 @@ import os
 import signal
 from collections.abc import Mapping
 
-from agentflow.errors import CannotFork, RuntimeFailure
+from agentflow.errors import CannotFork, InstanceGone, RuntimeFailure
 from runtimes._protocol import Display, Limits, Outcome, PythonError, RunResult
 from runtimes.process._client import Client, socket_pair
 from runtimes.process._frames import PythonAnswer, PythonControl
@@ -116,6 +116,8 @@ class PythonLane(Lane[PythonAnswer]):
                 self._pid = await moved
         except TimeoutError:
             raise CannotFork("the interpreter's copy hung on its way") from None
+        except InstanceGone:
+            raise
         except RuntimeFailure as error:
             raise CannotFork(str(error)) from None
         return await self.answer_to(lambda: None, _MOVE_DEADLINE)

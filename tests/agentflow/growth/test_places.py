@@ -126,8 +126,7 @@ async def test_what_has_no_state_is_shared_and_forks_nothing(tmp_path: Path) -> 
             for n in range(request.count)
         ]
 
-    async with Sandbox(backends=["rag"]) as base:
-        await base.create_session("rag", {"index_path": str(documents)})
+    async with Sandbox(SandboxSettings(backends={"rag": {"index_path": str(documents)}})) as base:
         growing = Grower(
             SMALL,
             run="run",
@@ -162,7 +161,7 @@ def victims(which: str) -> list[psutil.Process]:
     return [one for one in found if which == "all" or which in " ".join(one.cmdline())]
 
 
-async def grown(executor: Act) -> Tree:
+async def grown(executor: Act, journal: dict[str, bytes] | None = None) -> Tree:
     async with Sandbox(backends=["bash", "code"]) as base:
         growing = Grower(
             SMALL,
@@ -172,7 +171,7 @@ async def grown(executor: Act) -> Tree:
             verifier=JudgeBy(),
             greenhouse=Greenhouse(base, await base.tools(["bash_run", "code_run"])),
         )
-        return await growing.grow(SEED, fresh_page())
+        return await growing.grow(SEED, fresh_page(journal))
 
 
 @pytest.mark.promise("growth:killed")
@@ -180,3 +179,14 @@ async def grown(executor: Act) -> Tree:
 @pytest.mark.parametrize("which", ["all", "bash"])
 async def test_who_kills_the_sandboxes_changes_nothing(at: int, which: str) -> None:
     assert await grown(KillOnce(at, which)) == await grown(Act())
+
+
+@pytest.mark.promise("growth:killed")
+@pytest.mark.parametrize("at", [0, 1, 3])
+async def test_who_kills_them_while_the_past_is_done_again_changes_nothing(at: int) -> None:
+    journal: dict[str, bytes] = {}
+    whole = await grown(Act(), journal)
+    kept = dict(list(journal.items())[:15])
+    executor = KillOnce(at, "all")
+    assert await grown(executor, kept) == whole
+    assert executor.at == -1

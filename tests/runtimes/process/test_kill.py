@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from agentflow.errors import AgentFlowError, InstanceGone
-from runtimes import Outcome
+from runtimes import Language, Outcome
 from runtimes.process import ProcessInstance, ProcessRuntime
 from tests.runtimes.process.machine import Trusted, descendants, ended, groups_of, trusted_processes
 
@@ -146,6 +146,27 @@ async def test_a_killed_builder_ends_running_calls_and_later_ones_with_a_clear_e
     with pytest.raises(InstanceGone):
         await instance.read("f")
     await instance.stop()
+
+
+@pytest.mark.promise("kill:session")
+@pytest.mark.parametrize(("language", "source"), [("python", "1"), ("bash", "echo 1")])
+async def test_a_session_that_was_killed_between_two_runs_is_known_to_be_lost_by_the_next_one_and_by_forks(
+    language: Language, source: str
+) -> None:
+    with anyio.fail_after(90):
+        async with ProcessRuntime() as runtime:
+            instance = await runtime.start()
+            before = set(trusted_processes().sandboxed())
+            await instance.run(language, "x=1")
+            for pid in set(trusted_processes().sandboxed()) - before:
+                await kill(pid)
+            fork = (await instance.fork()).instance
+            for member in (instance, fork):
+                result = await member.run(language, source)
+                assert (result.outcome, result.state_lost, result.fresh) == (Outcome.OK, True, True)
+                assert "had ended before" in result.detail
+                again = await member.run(language, source)
+                assert (again.outcome, again.state_lost, again.fresh) == (Outcome.OK, False, False)
 
 
 @pytest.mark.promise("kill:zygote")
