@@ -64,6 +64,7 @@ class Database:
         self._patience = patience
         self._clock = clock
         self._failing_since: float | None = None
+        self._closed = False
 
     async def read(self, ask: Callable[[Connection], T]) -> T:
         """Ask something that changes nothing.
@@ -87,13 +88,16 @@ class Database:
         return await self._persist(lambda: self.backend.insert(rows))
 
     async def close(self) -> None:
-        """Close all connections."""
+        """Close all connections. Who asks for something later is told."""
+        self._closed = True
         with anyio.CancelScope(shield=True):
             await self.backend.close()
 
     async def _persist(self, attempt: Callable[[], Awaitable[T]]) -> T:
         failures = 0
         while True:
+            if self._closed:
+                raise RunStopped(StopCause.JOURNAL, f"journal {self.backend.shown}: it is closed")
             try:
                 result = await attempt()
             except _ERRORS as error:

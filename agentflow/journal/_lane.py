@@ -38,7 +38,7 @@ class Lane:
         return await answer
 
     def close(self) -> None:
-        """End the thread, after all that it was given; what is asked for later gets a new one."""
+        """End the thread, after all that it was given."""
         thread, self._thread = self._thread, None
         if thread is not None:
             self._queue.put(None)

@@ -139,3 +139,5 @@ async def test_a_closed_journal_says_so(url: str) -> None:
         run = await journal.open_run("run", {})
     with pytest.raises(RunStopped, match="it is closed"):
         await run.add_seeds([])
+    with pytest.raises(RunStopped, match="it is closed"):
+        await run.counts()

@@ -109,6 +109,27 @@ async def test_a_refusal_is_its_askers_alone(run: Run) -> None:
     assert await run.counts() == (1, 0, 0)
 
 
+@pytest.mark.promise("journal:writer:cancelled")
+async def test_who_waits_no_longer_keeps_nobody_elses_entry_from_being_written(run: Run) -> None:
+    seed = (await run.add_seeds([NewSeed("a")]))[0]
+    page = await run.open_page(seed)
+    for turns in range(6):
+        async with anyio.create_task_group() as staying, anyio.create_task_group() as leaving:
+            for number in range(10 * turns, 10 * turns + 10):
+                leaving.start_soon(page.record, f"leaves/{number}", Note(str(number)))
+                staying.start_soon(page.record, f"stays/{number}", Note(str(number)))
+            for _ in range(turns):
+                await anyio.lowlevel.checkpoint()
+            leaving.cancel_scope.cancel()
+    again = await run.open_page(seed)
+    assert [again.recall(f"stays/{number}", Note) for number in range(60)] == [
+        Note(str(number)) for number in range(60)
+    ]
+    # What became of the others is either; asked for once more they are there.
+    for number in range(60):
+        await page.record(f"leaves/{number}", Note(str(number)))
+
+
 @pytest.mark.promise("journal:writer:closed")
 async def test_what_was_asked_for_is_written_before_the_journal_closes(url: str) -> None:
     seed = Seed(index=0, id="seed_001", content="a")
