@@ -1,6 +1,5 @@
 """From settings to a model."""
 
-import os
 from collections.abc import Mapping
 from random import Random
 from types import TracebackType
@@ -14,6 +13,7 @@ from agentflow.models._engine import HttpModel, OpenModel, Statistics
 from agentflow.models._protocol import Call, Completion, Model
 from agentflow.models._providers import find_address
 from agentflow.models._settings import ModelSettings
+from agentflow.settings import surroundings
 
 __all__ = ["OFFLINE", "make_model"]
 
@@ -35,7 +35,7 @@ def make_model(
     """The model that the settings name, accounted for in `accounts`.
 
     :param endpoints: models made with the same ones share connections and limits where they share an endpoint.
-    :param environment: where keys are looked up; the process's own.
+    :param environment: where keys are looked up; by default `.env`, and over it the process's environment.
     :raises ConfigurationError: if its key or, with a budget of money, its prices are missing.
     """
     if settings.name == OFFLINE:
@@ -46,7 +46,7 @@ def make_model(
         raise ConfigurationError(
             f"model {settings.name}: a budget of money needs its prices; set prices (input, output per million tokens)"
         )
-    address = find_address(settings, os.environ if environment is None else environment)
+    address = find_address(settings, surroundings() if environment is None else environment)
     endpoint = (endpoints or Endpoints(clock)).at(address, settings.max_in_flight)
     return HttpModel(settings, accounts, address, endpoint, clock=clock, random=random)
 

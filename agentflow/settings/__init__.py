@@ -5,7 +5,7 @@ can't be used is one `ConfigurationError` of one line: where it stands, what is 
 """
 
 from agentflow.settings._file import read_file
-from agentflow.settings._load import load_settings
+from agentflow.settings._load import load_settings, surroundings
 from agentflow.settings._model import Section, Settings
 
-__all__ = ["Section", "Settings", "load_settings", "read_file"]
+__all__ = ["Section", "Settings", "load_settings", "read_file", "surroundings"]

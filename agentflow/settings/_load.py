@@ -16,6 +16,12 @@ from agentflow.settings._overrides import merge, parse_overrides
 AnySettings = TypeVar("AnySettings", bound=Settings)
 
 
+def surroundings(dotenv: Path | str | None = ".env") -> dict[str, str]:
+    """What `.env` says, and over it this process's environment."""
+    in_dotenv = {key: value for key, value in dotenv_values(dotenv).items() if value} if dotenv else {}
+    return {**in_dotenv, **os.environ}
+
+
 def load_settings(
     model: type[AnySettings],
     file: Path | str | None = None,
@@ -27,13 +33,12 @@ def load_settings(
 
     :raises ConfigurationError: one line, if anything in them can't be used.
     """
-    in_dotenv = {key: value for key, value in dotenv_values(dotenv).items() if value} if dotenv else {}
     try:
         sources = [
             Source("key=value", parse_overrides(overrides)),
             Source("environment", EnvSettingsSource(model)()),
             Source(str(dotenv), DotEnvSettingsSource(model, env_file=dotenv)() if dotenv else {}),
-            Source(str(file), read_file(file, {**in_dotenv, **os.environ}) if file else {}),
+            Source(str(file), read_file(file, surroundings(dotenv)) if file else {}),
         ]
     except SettingsError as error:
         raise ConfigurationError(f"environment: {error}; write a list or mapping as JSON") from None

@@ -1,5 +1,7 @@
 """From settings to a model: names, addresses, keys, and what is said when something is missing."""
 
+from pathlib import Path
+
 import pytest
 from pydantic import ValidationError
 
@@ -121,3 +123,11 @@ def test_settings_that_make_no_sense_are_refused(bad: dict[str, object]) -> None
 @pytest.mark.parametrize("structured", ["auto", "json_schema", "json_object", "text"])
 def test_every_way_to_hold_an_answer_to_its_schema_is_a_setting(structured: Structured) -> None:
     assert ModelSettings(name="m", structured=structured).structured == structured
+
+
+@pytest.mark.promise("models:keys")
+def test_a_key_may_stand_in_the_dotenv_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("DEEPSEEK_API_KEY", raising=False)
+    (tmp_path / ".env").write_text("DEEPSEEK_API_KEY=k\n", encoding="utf-8")
+    assert make_model(ModelSettings(name="deepseek/deepseek-chat"), Accounts()).name == "deepseek/deepseek-chat"
