@@ -1,0 +1,60 @@
+"""A backend that fails as told: which calls is a pure function of their arguments."""
+
+from collections.abc import Mapping
+from hashlib import blake2b
+from random import Random
+from typing import Annotated
+
+from pydantic import Field
+
+from agentflow.errors import ErrorKind, ToolFailure
+from mcp_servers import Backend, tool
+
+__all__ = ["FLAKY", "FlakyBackend", "failure_of"]
+
+FLAKY = "tests.system._flaky:FlakyBackend"
+"""How settings name it."""
+
+KINDS = (ErrorKind.TIMEOUT, ErrorKind.NOT_FOUND, ErrorKind.OUTPUT_LIMIT, ErrorKind.FAILED)
+BUILDINGS = ("harbour", "granary", "lighthouse", "cloister", "theatre", "windmill", "archive", "observatory")
+PLACES = ("Orm", "Sandrell", "Low Varn", "Hesper", "Quill", "Tarn", "Umberly", "Wick")
+VERBS = ("founded", "restored", "burned", "surveyed", "painted", "abandoned", "extended", "flooded")
+
+
+def failure_of(query: str, share: float) -> ErrorKind | None:
+    """How looking that up fails, if that share of all queries does; the last kind is a crash."""
+    dice = blake2b(query.encode(), digest_size=8).digest()
+    fails = int.from_bytes(dice[:4], "big") / 2**32 < share
+    return KINDS[dice[4] % len(KINDS)] if fails else None
+
+
+class FlakyBackend(Backend):
+    """Looks things up, and fails."""
+
+    name = "flaky"
+    description = "Looks things up."
+
+    def __init__(self) -> None:
+        self._share = 0.0
+
+    def configure(self, settings: Mapping[str, object]) -> None:
+        """Take the share of calls that fail."""
+        share = settings.get("share", 0.0)
+        assert isinstance(share, float)
+        self._share = share
+
+    @tool(read_only=True)
+    async def look(self, query: Annotated[str, Field(description="What.")]) -> dict[str, object]:
+        """Look something up. Use it to find out."""
+        kind = failure_of(query, self._share)
+        if kind is ErrorKind.FAILED:
+            raise LookupError("nobody expected this")
+        if kind is not None:
+            raise ToolFailure(kind, f"it did not work ({kind}).")
+        chance = Random(query)
+        said = (
+            f"In the account of {query} the {chance.choice(BUILDINGS)} of {chance.choice(PLACES)} "
+            f"was {chance.choice(VERBS)} in {chance.randrange(1200, 1950)}."
+            for _ in range(3)
+        )
+        return {"text": " ".join(said)}

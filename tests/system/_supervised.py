@@ -1,0 +1,173 @@
+"""Whole runs by the real command, and what became of them."""
+
+import json
+import sqlite3
+import time
+import urllib.request
+from collections.abc import Callable, Generator
+from contextlib import closing, contextmanager
+from datetime import datetime
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import yaml
+from anyio.from_thread import start_blocking_portal
+
+from agentflow.synthesis import PAIRS, REPORT, TRAJECTORIES, TREES
+from agentflow.testing import fake_endpoint
+from tests.agentflow.cli._programs import run
+from tests.system._flaky import FLAKY
+
+if TYPE_CHECKING:
+    from subprocess import Popen
+
+__all__ = [
+    "PROGRAM",
+    "Ended",
+    "calls_of",
+    "contents",
+    "endpoint",
+    "follow",
+    "moment",
+    "supervise",
+    "trees_of",
+]
+
+PROGRAM = "agentflow.supervisor"
+FILES = (PAIRS, TRAJECTORIES, TREES, REPORT)
+LOOK_SECONDS = 0.02
+"""Between two looks at what nobody tells."""
+
+
+class Endpoint(NamedTuple):
+    """A fake endpoint."""
+
+    url: str
+    """Where it is."""
+
+    def stats(self) -> dict[str, int]:
+        """What it has counted."""
+        with urllib.request.urlopen(f"{self.url.removesuffix('/v1')}/stats", timeout=30) as answer:
+            counted: dict[str, int] = json.load(answer)
+        return counted
+
+    def wait_for(self, **counts: int) -> None:
+        """Wait until it has counted that much."""
+        wait_for(lambda: all(self.stats()[name] >= count for name, count in counts.items()))
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """How settings name it."""
+        return ("model_name=fake", f"base_url={self.url}")
+
+
+class Ended(NamedTuple):
+    """A run that has ended."""
+
+    status: int
+    """Its exit status."""
+    said: dict[str, Any]
+    """What it said on stdout."""
+    err: str
+    """What it said on stderr."""
+
+    @property
+    def report(self) -> dict[str, Any]:
+        """Its report."""
+        report: dict[str, Any] = self.said["report"]
+        return report
+
+
+class Undisturbed(NamedTuple):
+    """A run to compare with."""
+
+    files: dict[str, bytes]
+    """What it made."""
+    calls: int
+    """How many model calls it took."""
+
+
+@contextmanager
+def endpoint(*, delay_ms: float = 0.0, faults: float = 0.0, same: bool = False) -> Generator[Endpoint]:
+    """A fake endpoint in a process of its own."""
+    serving = fake_endpoint(delay_ms=delay_ms, faults=faults, same=same)
+    with start_blocking_portal() as portal, portal.wrap_async_context_manager(serving) as url:
+        yield Endpoint(url)
+
+
+def settings(folder: Path, *, share: float = 0.0, seeds: int = 6, **changes: object) -> tuple[str, str]:
+    """The words that name a file of settings for a run with the tool that fails in that share of calls."""
+    about = "of the old chronicle of the northern coast, with every harbour, lighthouse and cloister that it names"
+    lines = [json.dumps({"content": f"Explore chapter {number} {about}"}) for number in range(seeds)]
+    (folder / "seeds.jsonl").write_text("\n".join(lines), encoding="utf-8")
+    said = {
+        "seeds_file": "seeds.jsonl",
+        "output_dir": "out",
+        "available_tools": ["flaky_look"],
+        "resource_init_configs": {FLAKY: {"share": share}},
+        "max_depth": 4,
+        "depth_threshold": 2,
+        "max_tries": 1,
+        "max_asks": 2,
+        "check_answerability": False,
+        "control": False,
+    }
+    (folder / "config.yaml").write_text(yaml.safe_dump(said | changes), encoding="utf-8")
+    return ("--config", "config.yaml")
+
+
+def supervise(folder: Path, *words: str, status: int = 0) -> Ended:
+    """Run it to its end, which is to be the one expected."""
+    done = run(PROGRAM, "--json", *words, cwd=folder)
+    assert done.returncode == status, done.stderr
+    return Ended(done.returncode, json.loads(done.stdout), done.stderr)
+
+
+@cache
+def undisturbed() -> Undisturbed:
+    """What nobody disturbs, shares or stops, for the settings as they are."""
+    with TemporaryDirectory() as folder, endpoint() as at:
+        supervise(Path(folder), *settings(Path(folder)), *at.words)
+        return Undisturbed(contents(Path(folder) / "out"), at.stats()["calls"])
+
+
+def follow(process: "Popen[str]", until: Callable[[dict[str, Any]], object]) -> dict[str, Any]:
+    """Read what a program logs until a line is as wanted; gives that line."""
+    assert process.stderr is not None
+    seen: list[str] = []
+    for line in process.stderr:
+        seen.append(line)
+        if line.startswith("{") and until(json.loads(line)):
+            found: dict[str, Any] = json.loads(line)
+            return found
+    raise AssertionError(f"it ended with {process.wait(60)}: {''.join(seen)}")
+
+
+def wait_for(condition: Callable[[], object]) -> None:
+    """Wait for something that nobody tells."""
+    while not condition():
+        time.sleep(LOOK_SECONDS)
+
+
+def moment(line: dict[str, Any]) -> float:
+    """When it was logged."""
+    return datetime.fromisoformat(line["timestamp"]).timestamp()
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    """The files of a run."""
+    return {name: (folder / name).read_bytes() for name in FILES}
+
+
+def trees_of(folder: Path) -> list[dict[str, Any]]:
+    """Its trees."""
+    return [json.loads(line) for line in (folder / TREES).read_text(encoding="utf-8").splitlines()]
+
+
+def calls_of(folder: Path, *kinds: str) -> dict[str, dict[str, Any]]:
+    """The calls in its journal whose keys begin so, by seed and key."""
+    with closing(sqlite3.connect(folder / "journal.db")) as journal:
+        rows = journal.execute("SELECT seed, key, body FROM agentflow_entries").fetchall()
+    return {f"{seed}/{key}": json.loads(body) for seed, key, body in rows if key.partition("/")[0] in kinds}

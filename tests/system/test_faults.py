@@ -1,0 +1,184 @@
+"""Whole runs by the real command while models, tools, disks and databases fail."""
+
+import json
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agentflow.synthesis import PAIRS
+from tests._postgres import PostgresServer, postgres_server
+from tests.agentflow.cli._programs import environment, finish, running
+from tests.system._flaky import failure_of
+from tests.system._supervised import (
+    PROGRAM,
+    calls_of,
+    contents,
+    endpoint,
+    follow,
+    moment,
+    settings,
+    supervise,
+    trees_of,
+    undisturbed,
+)
+
+SHARE = 0.3
+AWAY_SECONDS = 10
+SEEDS = 12
+CHILDREN = (2, 2, 1, 1)
+CALLS = ("plan", "node", "write", "answer")
+
+
+def nodes_of(trees: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """All nodes but the roots."""
+    return (node for tree in trees for node in tree["nodes"] if node["action"] is not None)
+
+
+def check_accounts(folder: Path, report: Mapping[str, Any]) -> None:
+    """Whether everything that happened stands in the report, once."""
+    trees = trees_of(folder)
+    nodes = list(nodes_of(trees))
+    assert report["trees"] == len(trees) == report["seeds"] - report["failed_seeds"]
+    assert report["nodes"] == len(nodes)
+    assert report["verdicts"] == Counter(node["verdict"] for node in nodes)
+    assert report["tool_failures"] == Counter(node["failure"]["kind"] for node in nodes if "failure" in node)
+    assert report["stalled"] == sum(len(tree["stalled"]) for tree in trees)
+    assert report["duplicates"] == sum(tree["duplicates"] for tree in trees)
+    failed = [call["failure"]["kind"] for call in calls_of(folder, *CALLS).values() if call.get("failure")]
+    assert report["model_failures"] == Counter(failed)
+    pairs = (folder / PAIRS).read_text(encoding="utf-8").splitlines()
+    assert report["pairs"] == len(pairs) == sum(report["grounding"].values())
+    for tree in trees:
+        for node in tree["nodes"]:
+            depth: int = node["depth"]
+            wanted = CHILDREN[depth] if node["verdict"] == "new" and depth < len(CHILDREN) else 0
+            assert (len(node["children_ids"]) < wanted) is (node["node_id"] in tree["stalled"])
+
+
+@pytest.mark.promise("system:faults")
+def test_with_three_in_ten_model_calls_and_tool_calls_failing_everything_is_accounted_for(
+    tmp_path: Path,
+) -> None:
+    folder = tmp_path / "out"
+    words = settings(tmp_path, share=SHARE, seeds=SEEDS, verifier="model")
+    with endpoint(faults=SHARE) as at:
+        ended = supervise(tmp_path, *words, *at.words)
+        counted = at.stats()
+        again = supervise(tmp_path, *words, *at.words)
+        assert again.said["nothing_to_do"]
+        assert at.stats() == counted
+    assert (ended.report["seeds"], ended.report["failed_seeds"]) == (SEEDS, 0)
+    assert ended.report["pairs"] > 0
+    check_accounts(folder, ended.report)
+    for node in nodes_of(trees_of(folder)):
+        kind = failure_of(node["action"]["args"]["query"], SHARE)
+        assert (node["verdict"] == "error") >= (kind is not None)
+        assert node.get("failure", {}).get("kind") == kind
+    asked = [
+        call for call in calls_of(folder, *CALLS).values() if call["usage"]["calls"] or call.get("failure")
+    ]
+    assert counted["most_per_body"] <= 4
+    assert counted["distinct_bodies"] == len(asked)
+    assert counted["repeated_bodies"] == 0
+    assert counted["faults"] > len(asked) * SHARE
+
+
+@pytest.mark.promise("system:faults:all")
+def test_with_every_model_call_failing_the_run_ends_with_the_reason(tmp_path: Path) -> None:
+    with endpoint(faults=1.0) as at:
+        ended = supervise(tmp_path, *settings(tmp_path), *at.words)
+        assert at.stats()["most_per_body"] == 4
+    check_accounts(tmp_path / "out", ended.report)
+    assert (ended.report["pairs"], sum(ended.report["model_failures"].values())) == (0, 6)
+    assert "no tree grew: planner failed: " in ended.report["why_empty"]
+
+
+@pytest.mark.promise("system:faults:all")
+def test_with_every_tool_call_failing_no_pair_is_written_and_the_report_says_why(tmp_path: Path) -> None:
+    with endpoint() as at:
+        ended = supervise(tmp_path, *settings(tmp_path, share=1.0), *at.words)
+    check_accounts(tmp_path / "out", ended.report)
+    assert (tmp_path / "out" / PAIRS).read_bytes() == b""
+    assert ended.report["verdicts"] == {"error": 12}
+    assert ended.report["why_empty"].startswith("all 12 tool calls failed, so there is no evidence: ")
+
+
+@pytest.mark.promise("system:faults:same")
+def test_of_a_planner_that_always_answers_the_same_it_is_said_which_nodes_had_nothing_new_to_try(
+    tmp_path: Path,
+) -> None:
+    with endpoint(same=True) as at:
+        ended = supervise(tmp_path, *settings(tmp_path), *at.words)
+    check_accounts(tmp_path / "out", ended.report)
+    reasons = [why for tree in trees_of(tmp_path / "out") for why in tree["stalled"].values()]
+    assert len(reasons) == ended.report["stalled"] > 0
+    assert {why.partition(": ")[2] for why in reasons} == {"nothing new to try"}
+
+
+@pytest.mark.promise("system:faults:disk")
+def test_a_disk_that_fills_ends_the_run_with_one_line_and_with_room_the_same_command_goes_on(
+    tmp_path: Path,
+) -> None:
+    words = settings(tmp_path)
+    disk = tmp_path / "out"
+    disk.mkdir()
+    # A small disk that only these programs see: the run fills it, then there is room, and the same command goes on.
+    script = """
+        mount -t tmpfs -o size=64m none out && head -c 63m /dev/zero > out/ballast || exit 90
+        "$@" 2> first.err; echo $? > first.status
+        rm out/ballast
+        "$@" 2> second.err; echo $? > second.status
+        cp -r out copy
+    """
+    with endpoint() as at:
+        command = (sys.executable, "-m", PROGRAM, "--json", *words, *at.words)
+        done = subprocess.run(
+            ["unshare", "--mount", "--map-root-user", "sh", "-c", script, "sh", *command],
+            cwd=tmp_path,
+            env=environment(),
+            capture_output=True,
+            encoding="utf-8",
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+    first = (tmp_path / "first.err").read_text(encoding="utf-8")
+    assert (tmp_path / "first.status").read_text(encoding="utf-8") == "3\n", first
+    last = [line for line in first.splitlines() if line.startswith("agentflow: ")]
+    assert len(last) == 1
+    assert "no room is left" in last[0]
+    assert "run the same command again" in last[0]
+    assert "Traceback" not in first
+    assert (tmp_path / "second.status").read_text(encoding="utf-8") == "0\n"
+    assert contents(tmp_path / "copy") == undisturbed().files
+
+
+@pytest.fixture
+def own_postgres() -> Iterator[PostgresServer]:
+    """A server that this test may stop."""
+    with postgres_server() as server:
+        yield server
+
+
+@pytest.mark.promise("system:faults:postgres")
+def test_a_database_that_goes_away_for_ten_seconds_is_waited_for(
+    own_postgres: PostgresServer, tmp_path: Path
+) -> None:
+    url = own_postgres.new_database()
+    with endpoint(delay_ms=400) as at:
+        words = (*settings(tmp_path), *at.words)
+        with running(PROGRAM, "--json", *words, f"journal={url}", cwd=tmp_path) as process:
+            at.wait_for(calls=15)
+            own_postgres.stop("immediate")
+            gone = moment(follow(process, lambda line: "does not answer" in line["event"]))
+            follow(process, lambda line: moment(line) >= gone + AWAY_SECONDS)
+            own_postgres.start()
+            status, out, err = finish(process)
+        assert status == 0, err
+        assert at.stats()["most_per_body"] == 1, "nothing was asked again"
+    assert json.loads(out)["report"]["seeds"] == 6
+    assert contents(tmp_path / "out") == undisturbed().files
