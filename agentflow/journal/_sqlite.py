@@ -24,7 +24,8 @@ _INSERT = """
     WHERE (SELECT claims FROM agentflow_seeds WHERE run = column1 AND number = column2) = column6
     ON CONFLICT DO NOTHING
 """
-_FEW = 32
+# Rows of one statement. The driver keeps 128 compiled ones.
+_MANY = 100
 # How long the driver waits for others who write. Not long: whoever closes the journal waits for it too, and an attempt
 # that was in vain is made again.
 _BUSY_SECONDS = 2
@@ -144,12 +145,18 @@ def _driver(connection: Connection, *, durable: bool) -> sqlite3.Connection:
 
 def _insert_all(connection: Connection, rows: Sequence[EntryRow]) -> int:
     driver = _driver(connection, durable=False)
-    if len(rows) <= _FEW:
-        return driver.execute(_insert(len(rows)), [value for row in rows for value in row]).rowcount
+    if len(rows) <= _MANY:
+        return _insert_some(driver, rows)
     driver.execute("BEGIN IMMEDIATE")
-    written = driver.executemany(_insert(1), rows).rowcount
+    written = sum(_insert_some(driver, rows[start : start + _MANY]) for start in range(0, len(rows), _MANY))
     driver.execute("COMMIT")
     return written
+
+
+def _insert_some(driver: sqlite3.Connection, rows: Sequence[EntryRow]) -> int:
+    # One statement for all of them: `executemany` would give the loop's thread the lock back and ask for it again at
+    # every row, and a busy loop lets it wait each time.
+    return driver.execute(_insert(len(rows)), [value for row in rows for value in row]).rowcount
 
 
 @cache
