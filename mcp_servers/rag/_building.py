@@ -27,7 +27,7 @@ CARD = "rag.json"
 LOCK = "rag.lock"
 """The file there that is locked while somebody changes the index."""
 
-FORMAT = 1
+FORMAT = 2
 """Grows when an index of before can't be read any more; then it is made anew."""
 
 _PART = re.compile(r"[0-9a-f]{32}\..*|meta\.json|\.managed\.json|\.tantivy-.*\.lock")
@@ -36,7 +36,8 @@ _PART = re.compile(r"[0-9a-f]{32}\..*|meta\.json|\.managed\.json|\.tantivy-.*\.l
 _BATCH_DOCUMENTS = 50_000
 _BATCH_CHARACTERS = 64 * 1024 * 1024
 _LOOK_UP = 256
-_SMALL_HEAP = 15_000_000
+_SMALL_HEAP = 128_000_000
+"""Each time it is full a segment is written; a search takes its time in each segment."""
 _LARGE_HEAP = 256_000_000
 _FEW = 10_000
 """Up to so many documents the whole is indexed anew where one was changed or removed."""

@@ -1,30 +1,31 @@
 """The index of words: a tantivy index, searched so that equal documents come in the order of their ids."""
 
-from collections.abc import Iterator, Sequence
+import heapq
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
+from itertools import groupby, islice
+from operator import itemgetter
 from pathlib import Path
-from typing import NamedTuple, cast
+from typing import NamedTuple, TypeAlias, cast
 
-from tantivy import DocAddress, Index, Occur, Query, Schema, SchemaBuilder, Searcher
+from tantivy import DocAddress, Index, Query, Schema, SchemaBuilder, Searcher
 from tantivy import Document as Entry
 
 from mcp_servers.rag._documents import Document
+from mcp_servers.rag._finder import Finder
 from mcp_servers.rag._words import Terms, prose_analyzer
 
 __all__ = ["Found", "WordIndex", "entry_of", "open_index"]
 
 _ANALYZER = "prose"
-_TITLE_BOOST = 2.0
-_PAIR_BOOST = 1.0
-_MARGIN = 1e-3
-"""Scores that differ by less may be equal: sums of the same numbers in another order."""
 _PLACES = 4
-_SMALL = 20_000
 _REMEMBERED = 4096
 _SHORT = 20_000
 """Characters of a document that is remembered once it was loaded."""
-_MOST_TIED = 4096
-"""So many documents of one score are put in order; more than that are as good as each other."""
+
+
+_Place: TypeAlias = tuple[float, int, int, DocAddress]
+"""Score, below zero so that the best come first, then segment, document in it, and both as an address."""
 
 
 class Found(NamedTuple):
@@ -39,7 +40,7 @@ class Found(NamedTuple):
 @cache
 def _schema() -> Schema:
     builder = SchemaBuilder()
-    builder.add_text_field("id", stored=True, tokenizer_name="raw", index_option="basic")
+    builder.add_text_field("id", stored=True, fast=True, tokenizer_name="raw", index_option="basic")
     builder.add_text_field("title", stored=True, tokenizer_name=_ANALYZER)
     builder.add_text_field("text", stored=True, tokenizer_name=_ANALYZER)
     builder.add_text_field("file", stored=True, tokenizer_name="raw", index_option="basic")
@@ -49,7 +50,7 @@ def _schema() -> Schema:
 
 def open_index(folder: Path | None) -> Index:
     """The index in this folder, made if there is none; without a folder a new one in memory."""
-    index = Index(_schema(), None if folder is None else str(folder))
+    index = Index(_schema(), None if folder is None else str(folder), sort_by_field="id")
     index.register_tokenizer(_ANALYZER, prose_analyzer())
     return index
 
@@ -62,15 +63,11 @@ def entry_of(document: Document, file: str, digest: str) -> Entry:
 class WordIndex:
     """An index as it stood when this was made."""
 
-    def __init__(self, index: Index, *, small: int = _SMALL) -> None:
-        """Open it.
-
-        :param small: up to so many documents all are looked at, which then is sooner done than choosing.
-        """
+    def __init__(self, index: Index) -> None:
         index.reload()
-        self._small = small
         self._loaded: dict[tuple[int, int], Document] = {}
         self._searcher: Searcher = index.searcher()
+        self._finder = Finder(self._searcher, _schema())
 
     def __len__(self) -> int:
         return self._searcher.num_docs
@@ -82,24 +79,19 @@ class WordIndex:
 
     def search(self, terms: Terms, count: int) -> list[Found]:
         """The documents that fit best, best first, equals by id."""
-        if not terms.single:
-            return []
-        limit = count + 8
-        while True:
-            scores = self._scores(terms, limit)
-            ranked = sorted(scores.values(), key=lambda scored: -scored[0])
-            enough = len(ranked) <= count or len(ranked) < limit or limit >= _MOST_TIED
-            least = ranked[min(count, len(ranked)) - 1][0] - _MARGIN if ranked else 0.0
-            if enough or ranked[limit - 1][0] < least:
-                break
-            limit = min(limit * 8, _MOST_TIED)
-        found = [
-            Found(self._document(address), round(score, _PLACES))
-            for score, address in ranked
-            if score >= least
-        ]
-        found.sort(key=lambda one: (-one.score, one.document.id))
-        return found[:count]
+        ranked = sorted(
+            (-round(score, _PLACES), at.segment_ord, at.doc, at)
+            for score, at in self._finder.best(terms, count)
+        )
+        # Within a segment documents lie in the order of their ids.
+        placed = ranked if self._searcher.num_segments == 1 else self._by_id(ranked)
+        return [Found(self._document(at), -score) for score, _, _, at in islice(placed, count)]
+
+    def _by_id(self, ranked: Iterable[_Place]) -> Iterator[_Place]:
+        """Equals by id across segments; hardly any document is loaded that is not asked for."""
+        for _, equals in groupby(ranked, key=itemgetter(0)):
+            segments = [list(segment) for _, segment in groupby(equals, key=itemgetter(1))]
+            yield from heapq.merge(*segments, key=lambda place: self._document(place[3]).id)
 
     def entries(self) -> Iterator[tuple[str, str, str]]:
         """Of every document its id, the file it was read from, and its digest."""
@@ -115,35 +107,6 @@ class WordIndex:
 
     def _every(self) -> Sequence[tuple[object, DocAddress]]:
         return self._searcher.search(Query.all_query(), max(len(self), 1), count=False).hits
-
-    def _scores(self, terms: Terms, limit: int) -> dict[tuple[int, int], tuple[float, DocAddress]]:
-        """The best by single terms and by pairs of them.
-
-        In a large index by two searches: the best by single terms, and the best of those that have a pair, each with
-        its whole score. One search for both would have to look at every document with any of the terms.
-        """
-        single = [(Occur.Should, query) for query in self._single(terms)]
-        pairs = [(Occur.Should, query) for query in self._pairs(terms)]
-        if not pairs or len(self) <= self._small:
-            return self._hits(Query.boolean_query(single + pairs), limit)
-        scores = self._hits(Query.boolean_query(single), limit)
-        with_pairs = [(Occur.Must, Query.boolean_query(pairs)), *single]
-        return scores | self._hits(Query.boolean_query(with_pairs), limit)
-
-    def _hits(self, query: Query, limit: int) -> dict[tuple[int, int], tuple[float, DocAddress]]:
-        hits = self._searcher.search(query, limit, count=False).hits
-        return {(at.segment_ord, at.doc): (cast("float", score), at) for score, at in hits}
-
-    @staticmethod
-    def _single(terms: Terms) -> Iterator[Query]:
-        for term in terms.single:
-            yield Query.term_query(_schema(), "text", term, "freq")
-            yield Query.boost_query(Query.term_query(_schema(), "title", term, "freq"), _TITLE_BOOST)
-
-    @staticmethod
-    def _pairs(terms: Terms) -> Iterator[Query]:
-        for pair in terms.pairs:
-            yield Query.boost_query(Query.phrase_query(_schema(), "text", list(pair)), _PAIR_BOOST)
 
     def _document(self, address: DocAddress) -> Document:
         place = address.segment_ord, address.doc

@@ -2,11 +2,11 @@
 
 import re
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from functools import lru_cache
 from typing import NamedTuple
 
-from mcp_servers.rag._words import prose_analyzer
+from mcp_servers.rag._words import cut
 
 __all__ = ["SNIPPET", "Snippet", "snippet_of"]
 
@@ -16,7 +16,7 @@ SNIPPET = 500
 _CACHED = 20_000
 """Longer texts are not remembered."""
 
-_SENTENCE_END = re.compile(r"""(?<=[.!?。！？])["'”’»)\]]*\s+(?=\S)|\n\s*\n""")
+_SENTENCE_END = re.compile(r"""[.!?。！？\n](?:(?<!\n)["'”’»)\]]*\s+(?=\S)|(?<=\n)\s*\n)""")
 
 Span = tuple[int, int]
 
@@ -35,18 +35,23 @@ class Snippet(NamedTuple):
 class _Anatomy(NamedTuple):
     """A text taken apart."""
 
-    places: Mapping[str, list[Span]]
-    """Where each term stands."""
+    terms: tuple[str, ...]
+    """Its terms in order."""
+    ends: tuple[int, ...]
+    """Where each ends."""
+    places: dict[str, list[Span]]
+    """Where those stand that were looked for."""
     windows: list[Span]
     """Runs of sentences that a snippet may be; none lies in another one."""
 
 
 def snippet_of(text: str, terms: Iterable[str]) -> Snippet:
     """The run of sentences with the most of these terms; the first of equals."""
-    places, windows = _anatomy(text) if len(text) <= _CACHED else _take_apart(text)
+    anatomy = _anatomy(text) if len(text) <= _CACHED else _take_apart(text)
+    windows = anatomy.windows
     if not windows:
         return Snippet(0, 0, [])
-    known = [places[term] for term in terms if term in places]
+    known = [spans for term in terms if (spans := _places(anatomy, term))]
     start, end = windows[0] if len(windows) == 1 else _best(windows, known)
     if end - start > SNIPPET:
         start, end = _cut(text, start, end, [first for spans in known for first, _ in spans])
@@ -56,16 +61,29 @@ def snippet_of(text: str, terms: Iterable[str]) -> Snippet:
 
 
 def _take_apart(text: str) -> _Anatomy:
-    places: dict[str, list[Span]] = {}
-    for token in prose_analyzer().pre_tokenize(text).tokens:
-        places.setdefault(token.text, []).append((token.char_offset_from, token.char_offset_to))
-    return _Anatomy(places, _windows(_sentences(text)))
+    return _Anatomy(*cut(text), {}, _windows(_sentences(text)))
 
 
 _anatomy = lru_cache(maxsize=2048)(_take_apart)
 
 
+def _places(anatomy: _Anatomy, term: str) -> list[Span]:
+    """Where a term stands."""
+    known = anatomy.places.get(term)
+    if known is None:
+        known, place = anatomy.places.setdefault(term, []), -1
+        for _ in range(anatomy.terms.count(term)):
+            place = anatomy.terms.index(term, place + 1)
+            known.append((anatomy.ends[place - 1] + 1 if place else 0, anatomy.ends[place]))
+    return known
+
+
 def _sentences(text: str) -> list[Span]:
+    shown = text.strip()
+    if len(shown) <= SNIPPET:
+        # All of it fits, so it need not be cut.
+        first = len(text) - len(text.lstrip())
+        return [(first, first + len(shown))] if shown else []
     sentences: list[Span] = []
     begin = 0
     for gap_start, gap_end in (

@@ -2,16 +2,20 @@
 
 import unicodedata
 from functools import cache
-from itertools import pairwise
+from itertools import accumulate, count, pairwise
+from operator import add
 from typing import Final, NamedTuple
 
 from tantivy import Filter, TextAnalyzer, TextAnalyzerBuilder, Tokenizer
 
-__all__ = ["LONGEST_TERM", "Terms", "prose_analyzer", "terms_of", "tidy", "tidy_line"]
+__all__ = ["LONGEST_TERM", "Terms", "cut", "prose_analyzer", "terms_of", "tidy", "tidy_line"]
 
 LONGEST_TERM = 80
 MOST_TERMS = 64
 """Distinct terms of a query that count; a longer query is cut there."""
+
+_WORDS_KNOWN = 100_000
+"""So many words are remembered."""
 
 _SAY_LITTLE: Final[str] = """
 a an and are as at be been but by can could did do does for from had has have he her his how i if in into is it
@@ -50,6 +54,46 @@ def prose_analyzer() -> TextAnalyzer:
 def _query_analyzer() -> TextAnalyzer:
     words: list[str] = [*_SAY_LITTLE.split()]
     return _analyzer(Filter.custom_stopword(words))
+
+
+class _Separators(dict[int, int]):
+    """For `str.translate`: a blank for each character that is no part of a word, as the tokenizer sees it."""
+
+    def __missing__(self, character: int) -> int:
+        in_word = bool(_tokenizer().analyze(chr(character)))
+        replaced = self[character] = character if in_word else ord(" ")
+        return replaced
+
+
+_separators: Final = _Separators()
+
+
+@cache
+def _tokenizer() -> TextAnalyzer:
+    return TextAnalyzerBuilder(Tokenizer.simple()).build()
+
+
+class _TermOf(dict[str, str]):
+    """The term of each word that was seen; nothing where it is too long for a term."""
+
+    def __missing__(self, word: str) -> str:
+        if len(self) >= _WORDS_KNOWN:
+            self.clear()
+        term = self[word] = "".join(prose_analyzer().analyze(word))
+        return term
+
+
+_term_of: Final = _TermOf()
+
+
+def cut(text: str) -> tuple[tuple[str, ...], tuple[int, ...]]:
+    """The terms of a text in order, and where each ends, in characters.
+
+    Characters between words that no single blank is, and words too long for a term, are empty terms. The same as the
+    analyzer's own cutting, only sooner done: most words of a text were in another one before.
+    """
+    words = text.translate(_separators).split(" ")
+    return tuple(map(_term_of.__getitem__, words)), tuple(map(add, accumulate(map(len, words)), count()))
 
 
 def _analyzer(*more: Filter) -> TextAnalyzer:

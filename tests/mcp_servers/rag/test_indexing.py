@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import cast
 
 import pytest
 from hypothesis import given, settings
@@ -126,20 +127,30 @@ def test_what_was_there_before_changes_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.promise("rag:order")
-def test_looking_at_all_documents_and_choosing_give_the_same() -> None:
-    index, choosing = index_in_memory(BUNDLED), index_in_memory(BUNDLED)
-    vars(choosing)["_small"] = 0
-    assert answers(index, 3) == answers(choosing, 3)
-    assert answers(index, 30) == answers(choosing, 30)
-
-
-@pytest.mark.promise("rag:order")
 def test_of_many_equal_documents_the_first_by_id_are_found(tmp_path: Path) -> None:
     lines = [{"id": f"{n:04}", "title": "t", "text": "the same words"} for n in range(2000)]
     random.Random(1).shuffle(lines)
     index = index_in_memory(write_lines(tmp_path / "same.jsonl", lines))
     found = [one.document.id for one in index.search(terms_of("same words"), 3)]
     assert found == ["0000", "0001", "0002"]
+    loaded = cast("dict[object, object]", vars(index)["_loaded"])
+    assert len(loaded) == 3
+
+
+@pytest.mark.promise("rag:order")
+def test_documents_lie_in_the_order_of_their_ids_also_after_merging(tmp_path: Path) -> None:
+    folder, chance = tmp_path / "parts", random.Random(2)
+    folder.mkdir()
+    names = [f"{n:03}" for n in range(180)]
+    chance.shuffle(names)
+    for part in range(12):
+        own = names[part * 15 : part * 15 + 15]
+        write_lines(folder / f"{part}.jsonl", [{"id": name, "text": "the same words"} for name in own])
+        update(folder, tmp_path / "index")
+    index = update(folder, tmp_path / "index")
+    assert committed(tmp_path / "index") == 180
+    found = [one.document.id for one in index.search(terms_of("same words"), 5)]
+    assert found == ["000", "001", "002", "003", "004"]
 
 
 @pytest.mark.promise("rag:killed")
