@@ -149,12 +149,27 @@ class ModelFailure(AgentFlowError):
     :raises: by `Model.complete`, after all attempts.
     """
 
-    def __init__(self, kind: ModelFailureKind, message: str, *, attempts: int = 1) -> None:
+    def __init__(
+        self,
+        kind: ModelFailureKind,
+        message: str,
+        *,
+        attempts: int = 1,
+        answers: int = 0,
+        prompt_tokens: int = 0,
+        completion_tokens: int = 0,
+    ) -> None:
         super().__init__(message)
         self.kind = kind
         self.message = message
         self.attempts = attempts
         """HTTP requests made for it."""
+        self.answers = answers
+        """Those that were answered, and paid, but not usable."""
+        self.prompt_tokens = prompt_tokens
+        """Tokens read for them."""
+        self.completion_tokens = completion_tokens
+        """Tokens written for them."""
 
 
 class StopCause(StrEnum):

@@ -20,6 +20,7 @@ from agentflow.models._refusals import names_response_format
 from agentflow.models._setback import Setback
 from agentflow.models._settings import ModelSettings
 from agentflow.models._wire import Answered, encode_request, read_answer
+from agentflow.trajectory import Usage
 
 __all__ = ["HttpModel", "OpenModel", "Statistics"]
 
@@ -131,14 +132,15 @@ class HttpModel:
             self._failures += 1
             refusal = f"{self.name} takes no pictures"
             raise ModelFailure(ModelFailureKind.BAD_REQUEST, refusal, attempts=0)
+        spent: list[Usage] = []
         try:
-            completion = await self._attempts.run(partial(self._ask, call))
+            completion = await self._attempts.run(partial(self._ask, call, spent))
         except Setback as setback:
-            raise self._give_up(setback) from None
+            raise self._give_up(setback, sum(spent, Usage())) from None
         self._in_a_row = 0
         return completion
 
-    async def _ask(self, call: Call[T], seconds: float) -> Completion[T]:
+    async def _ask(self, call: Call[T], spent: list[Usage], seconds: float) -> Completion[T]:
         # Others may have spent the rest while this one waited for leave.
         self._accounts.check()
         free = cast("type[object]", call.reply) is str
@@ -155,12 +157,13 @@ class HttpModel:
             raise
         answered = self._read(answer.body, len(body))
         self._account(call.role, answered)
+        spent.append(answered.usage)
         _refuse_incomplete(answered)
         value = answered.text if free else decode_answer(answered.text, call.reply)
         return Completion(
             value=cast("T", value),
             text=answered.text,
-            usage=answered.usage,
+            usage=sum(spent, Usage()),
             model=answered.model or self._address.model,
             finish=answered.finish,
         )
@@ -187,7 +190,7 @@ class HttpModel:
         cost = prices.cost(answered.usage) if prices is not None else 0.0
         self._accounts.add(role, answered.usage, cost, model=self.name)
 
-    def _give_up(self, setback: Setback) -> ModelFailure | RunStopped:
+    def _give_up(self, setback: Setback, spent: Usage) -> ModelFailure | RunStopped:
         """What the caller is told."""
         self._failures += 1
         where = f"{self.name} at {self._endpoint.url}"
@@ -202,7 +205,14 @@ class HttpModel:
             failed = f"{self._in_a_row} calls in a row failed, the last with: {setback.message}"
             return RunStopped(StopCause.MODEL, f"{where}: {failed}; run the same again when it is back")
         tries = f" ({setback.attempts} attempts)" if setback.attempts > 1 else ""
-        return ModelFailure(setback.kind, f"{setback.message}{tries}", attempts=setback.attempts)
+        return ModelFailure(
+            setback.kind,
+            f"{setback.message}{tries}",
+            attempts=setback.attempts,
+            answers=spent.calls,
+            prompt_tokens=spent.prompt_tokens,
+            completion_tokens=spent.completion_tokens,
+        )
 
 
 def _refuse_incomplete(answered: Answered) -> None:

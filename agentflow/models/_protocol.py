@@ -82,7 +82,7 @@ class Completion(Struct, Generic[T], frozen=True, kw_only=True):
     text: str
     """The answer as it was written."""
     usage: Usage
-    """What it consumed."""
+    """What it consumed, with the answers before it that were not usable."""
     model: str
     """Which model answered, as it says itself."""
     finish: str = "stop"

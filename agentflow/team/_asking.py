@@ -5,7 +5,7 @@ from typing import TypeAlias, TypeVar
 
 from agentflow.errors import ModelFailure, ModelFailureKind
 from agentflow.models import Call, Model
-from agentflow.trajectory import Failure, Reply, Step
+from agentflow.trajectory import Failure, Reply, Step, Usage
 
 __all__ = ["ReadBlob", "ask_model", "broken", "pictures_of"]
 
@@ -23,7 +23,8 @@ async def ask_model(model: Model, call: Call[T]) -> Reply[T]:
     try:
         completion = await model.complete(call)
     except ModelFailure as failure:
-        return Reply(failure=Failure(failure.kind, failure.message))
+        spent = Usage(failure.answers, failure.prompt_tokens, failure.completion_tokens)
+        return Reply(failure=Failure(failure.kind, failure.message), usage=spent)
     return Reply(value=completion.value, usage=completion.usage)
 
 

@@ -121,7 +121,7 @@ class Usage(Struct, frozen=True):
     """What model calls consumed."""
 
     calls: int = 0
-    """Answered calls."""
+    """Requests that were answered, usable or not."""
     prompt_tokens: int = 0
     """Tokens read."""
     completion_tokens: int = 0

@@ -4,6 +4,7 @@ import json
 import sqlite3
 import time
 import urllib.request
+from collections import Counter
 from collections.abc import Callable, Generator
 from contextlib import closing, contextmanager
 from datetime import datetime
@@ -26,13 +27,18 @@ if TYPE_CHECKING:
 __all__ = [
     "PROGRAM",
     "Ended",
+    "Endpoint",
     "calls_of",
     "contents",
     "endpoint",
     "follow",
     "moment",
+    "settings",
+    "spent_in",
     "supervise",
     "trees_of",
+    "undisturbed",
+    "wait_for",
 ]
 
 PROGRAM = "agentflow.supervisor"
@@ -164,6 +170,16 @@ def contents(folder: Path) -> dict[str, bytes]:
 def trees_of(folder: Path) -> list[dict[str, Any]]:
     """Its trees."""
     return [json.loads(line) for line in (folder / TREES).read_text(encoding="utf-8").splitlines()]
+
+
+def spent_in(folder: Path) -> dict[str, dict[str, int]]:
+    """What its journal says that it consumed, by role."""
+    with closing(sqlite3.connect(folder / "journal.db")) as journal:
+        rows = journal.execute("SELECT role, body FROM agentflow_usage").fetchall()
+    spent: dict[str, Counter[str]] = {}
+    for role, body in rows:
+        spent.setdefault(role, Counter()).update(json.loads(body))
+    return {role: dict(used) for role, used in spent.items()}
 
 
 def calls_of(folder: Path, *kinds: str) -> dict[str, dict[str, Any]]:

@@ -22,6 +22,7 @@ from tests.system._supervised import (
     follow,
     moment,
     settings,
+    spent_in,
     supervise,
     trees_of,
     undisturbed,
@@ -51,6 +52,7 @@ def check_accounts(folder: Path, report: Mapping[str, Any]) -> None:
     assert report["duplicates"] == sum(tree["duplicates"] for tree in trees)
     failed = [call["failure"]["kind"] for call in calls_of(folder, *CALLS).values() if call.get("failure")]
     assert report["model_failures"] == Counter(failed)
+    assert {role: used for role, used in report["usage"].items() if used["calls"]} == spent_in(folder)
     pairs = (folder / PAIRS).read_text(encoding="utf-8").splitlines()
     assert report["pairs"] == len(pairs) == sum(report["grounding"].values())
     for tree in trees:

@@ -247,10 +247,19 @@ async def test_usage_is_accounted_by_role_and_model_whatever_became_of_the_answe
     async with script(*moves) as endpoint, painter(endpoint.url, accounts, prices=prices) as model:
         completion = await model.complete(call())
         await model.complete(call(role="generator"))
-    assert completion.usage == Usage(1, 10, 5)
+    assert completion.usage == Usage(2, 20, 10), "what it took to get there"
     assert accounts.by_role == {"planner": Usage(2, 20, 10), "generator": Usage(1, 10, 5)}
     assert accounts.by_model == {"painter": accounts.total} == {"painter": Usage(3, 30, 15)}
     assert accounts.cost == 30 + 2 * 15
+
+
+@pytest.mark.promise("models:usage")
+async def test_a_call_that_failed_says_what_it_consumed_all_the_same() -> None:
+    async with script(says("garbage")) as endpoint, painter(endpoint.url, attempts=3) as model:
+        with pytest.raises(ModelFailure) as failed:
+            await model.complete(call())
+    failure = failed.value
+    assert (failure.answers, failure.prompt_tokens, failure.completion_tokens) == (3, 30, 15)
 
 
 @pytest.mark.promise("models:usage")
