@@ -61,7 +61,7 @@ FLOORS = {
 PARTS = {
     "model call": ("/agentflow/models/", "/aiohttp/", "/yarl/", "/multidict/"),
     "tool": ("/agentflow/sandbox/", "/mcp_servers/", "/runtimes/", "/pydantic", "/tantivy/"),
-    "journal": ("/agentflow/journal/", "/sqlalchemy/", "/aiosqlite/", "/sqlite3/"),
+    "journal": ("/agentflow/journal/", "/sqlalchemy/", "/sqlite3/"),
     "growth": ("/agentflow/growth/", "/agentflow/team/", "/agentflow/trajectory/", "/agentflow/actors/", "/rapidfuzz/"),
     "questions and files": ("/agentflow/synthesis/",),
 }  # fmt: skip
