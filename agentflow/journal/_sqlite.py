@@ -29,6 +29,8 @@ _MANY = 100
 # How long the driver waits for others who write. Not long: whoever closes the journal waits for it too, and an attempt
 # that was in vain is made again.
 _BUSY_SECONDS = 2
+# The other one is no room for the memory that all processes share; it is a file beside the journal.
+_NO_ROOM = {"SQLITE_FULL", "SQLITE_IOERR_SHMSIZE"}
 _PASSING = {"SQLITE_BUSY", "SQLITE_LOCKED"}
 _CHECKPOINT_PAGES = 4000
 _WRITE_AHEAD_BYTES = 64 * 2**20
@@ -90,7 +92,7 @@ class Sqlite:
     def trouble(self, error: BaseException) -> Trouble:
         """By SQLite's own name of the error."""
         name = str(getattr(root_of(error), "sqlite_errorname", ""))
-        if name == "SQLITE_FULL":
+        if name in _NO_ROOM:
             return Trouble.FULL
         return Trouble.PASSING if any(name.startswith(passing) for passing in _PASSING) else Trouble.BROKEN
 

@@ -60,6 +60,35 @@ def test_a_full_disk_ends_the_run_at_once_and_what_was_acknowledged_stays(tmp_pa
 
 
 @pytest.mark.promise("journal:full")
+def test_a_disk_without_room_for_what_stands_beside_the_file_is_full_too(tmp_path: Path) -> None:
+    script = 'mount -t tmpfs -o size=1m none "$1" && head -c 1000k /dev/zero > "$1/ballast" && exec "$2" -c "$3" "$1"'
+    source = """
+import sys, anyio
+from agentflow.errors import RunStopped
+from agentflow.journal import open_journal
+async def main():
+    async with open_journal(f"sqlite:///{sys.argv[1]}/journal.db"):
+        pass
+try:
+    anyio.run(main)
+except RunStopped as stopped:
+    print(stopped.message)
+"""
+    done = subprocess.run(
+        [
+            *("unshare", "--mount", "--map-root-user"),
+            *("sh", "-c", script, "sh", str(tmp_path), sys.executable, source),
+        ],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stderr == ""
+    assert "no room is left" in done.stdout
+
+
+@pytest.mark.promise("journal:full")
 async def test_a_full_database_server_ends_the_run_at_once(postgres: PostgresServer) -> None:
     url = postgres.new_database()
     async with open_journal(url) as journal:
