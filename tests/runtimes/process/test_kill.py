@@ -169,6 +169,23 @@ async def test_a_session_that_was_killed_between_two_runs_is_known_to_be_lost_by
                 assert (again.outcome, again.state_lost, again.fresh) == (Outcome.OK, False, False)
 
 
+@pytest.mark.promise("kill:trusted")
+async def test_who_waits_for_a_builder_that_is_killed_is_told_that_the_instance_is_gone(
+    instance: ProcessInstance,
+) -> None:
+    mason = trusted_processes().mason
+    os.kill(mason, signal.SIGSTOP)
+    async with anyio.create_task_group() as tasks:
+
+        async def look() -> None:
+            with pytest.raises(InstanceGone, match="runtime is closed"):
+                await instance.stat(".")
+
+        tasks.start_soon(look)
+        await anyio.wait_all_tasks_blocked()
+        await kill(mason)
+
+
 @pytest.mark.promise("kill:zygote")
 async def test_a_killed_zygote_is_replaced_and_its_sessions_go_on_or_say_so(
     instance: ProcessInstance,

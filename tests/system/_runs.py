@@ -1,0 +1,265 @@
+"""Runs as real processes: started, watched from outside, and compared by what they leave."""
+
+import ctypes
+import json
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Generator, Iterable, Mapping
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+import psutil
+import yaml
+from anyio.from_thread import start_blocking_portal
+
+from agentflow.synthesis import PAIRS, REPORT, TRAJECTORIES, TREES
+from agentflow.testing import fake_endpoint
+from runtimes.process.trusted._leftovers import realm
+from tests.agentflow.cli._programs import environment
+
+FILES = (PAIRS, TRAJECTORIES, TREES, REPORT)
+TREE: dict[str, object] = {"max_depth": 4, "branching_factor": 2, "depth_threshold": 2}
+"""Up to fourteen actions a seed, four abreast."""
+SEEDS = (
+    "The capital of the Varrow Isles is Port Vannick, the largest harbour of Ossel.",
+    "Lighthouses of the isles and the keepers who were the first to light their lamps.",
+    "Ferries between the harbour towns, their engines, their captains and their routes.",
+    "The museum, the observatory and the library of Port Vannick, and who founded them.",
+)
+SEARCH: dict[str, object] = {"available_tools": ["rag_search"]}
+"""Tools without state: nothing but model calls and searches."""
+SEARCH_AND_RUN: dict[str, object] = {
+    "available_tools": ["rag_search", "bash_run", "code_run"],
+    "number_of_seed": 2,
+    "max_depth": 3,
+}
+"""Tools with state as well: each branch has a shell and an interpreter of its own."""
+DONE, STOPPED = 0, 3
+"""Exit statuses: all is done; it ended early, and the same command goes on."""
+GONE_SECONDS = 60.0
+"""Far more than the runtime needs to end what a killed program left, also where it gets little of a core."""
+_MODEL = ("plan/", "write/", "answer/")
+_ROLE = {"plan": "plan", "write": "draft", "answer": "answer"}
+_SUBREAPER = 36
+_START_A_RUNTIME = """
+import anyio
+from runtimes.process import ProcessRuntime
+
+async def main():
+    async with ProcessRuntime():
+        pass
+
+anyio.run(main)
+"""
+
+
+class Entry(NamedTuple):
+    """A result in the journal."""
+
+    seed: int
+    key: str
+
+
+class Calm(NamedTuple):
+    """A run that nobody disturbed."""
+
+    files: dict[str, bytes]
+    """What it made."""
+    entries: int
+    """How many results are in its journal."""
+    results: dict[bytes, set[Entry]]
+    """The results of each request to a model."""
+
+    def requests(self) -> list[bytes]:
+        """All that was asked, sorted."""
+        return sorted(request for request, results in self.results.items() for _ in results)
+
+
+class Snapshot(NamedTuple):
+    """What was known at one moment."""
+
+    kept: frozenset[Entry]
+    """Results of model calls in the journal."""
+    calls: int
+    """Requests that the endpoint had got, at least those behind `kept`."""
+
+
+@dataclass
+class Running:
+    """A run in a folder of its own, with an endpoint of its own."""
+
+    folder: Path
+    url: str
+    settings: Mapping[str, object]
+    lives: int = 0
+    """How often it was started."""
+    seen: dict[int, psutil.Process] = field(default_factory=dict[int, psutil.Process])
+    """Every process of it that anybody saw."""
+
+    def start(self) -> "subprocess.Popen[str]":
+        """Start the supervisor, or start it again."""
+        self.lives += 1
+        config = self.folder / "config.yaml"
+        if self.lives == 1:
+            seeds = "".join(json.dumps({"content": seed}) + "\n" for seed in SEEDS)
+            (self.folder / "seeds.jsonl").write_text(seeds, encoding="utf-8")
+            own = {"seeds_file": str(self.folder / "seeds.jsonl"), "output_dir": str(self.output)}
+            model = {"model_name": "fake", "base_url": self.url, "control": False}
+            config.write_text(yaml.safe_dump({**own, **model, **TREE, **self.settings}), encoding="utf-8")
+            self.temporary.mkdir()
+        with self.errors.open("a", encoding="utf-8") as errors:
+            return subprocess.Popen(
+                [sys.executable, "-m", "agentflow.supervisor", "--config", str(config)],
+                cwd=self.folder,
+                env=self.environment,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=errors,
+                text=True,
+            )
+
+    def complete(self) -> None:
+        """Start it, and wait for a good end."""
+        with self.start() as process:
+            assert process.wait(timeout=300) == DONE, self.said()
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """Variables that keep what it puts elsewhere in one place."""
+        return environment() | {"TMPDIR": str(self.temporary), "XDG_RUNTIME_DIR": str(self.temporary)}
+
+    @property
+    def output(self) -> Path:
+        """Where its files are."""
+        return self.folder / "results"
+
+    @property
+    def temporary(self) -> Path:
+        """All that it puts elsewhere while it runs."""
+        return self.folder / "temporary"
+
+    @property
+    def errors(self) -> Path:
+        """What it said."""
+        return self.folder / "stderr"
+
+    def said(self) -> str:
+        """What it said last."""
+        return self.errors.read_text(encoding="utf-8")[-6000:]
+
+    def files(self) -> dict[str, bytes]:
+        """What it is for."""
+        return {name: (self.output / name).read_bytes() for name in FILES}
+
+    def entries(self) -> list[Entry]:
+        """Everything in its journal, for each seed in the order in which it was written."""
+        journal = self.output / "journal.db"
+        try:
+            with closing(sqlite3.connect(f"file:{journal}?mode=ro", uri=True, timeout=30)) as database:
+                rows = database.execute(
+                    "SELECT seed, key FROM agentflow_entries ORDER BY seed, ordinal"
+                ).fetchall()
+        except sqlite3.OperationalError:
+            # It was not there yet when the program was killed, or is made at this instant.
+            return []
+        return [Entry(*row) for row in rows]
+
+    def requests(self) -> list[bytes]:
+        """The bodies of all requests that the endpoint got, as they came."""
+        log = self.folder / "requests"
+        return log.read_bytes().splitlines() if log.exists() else []
+
+    def snapshot(self) -> Snapshot:
+        """What is in the journal, and what was asked by then."""
+        kept = frozenset(of_models(self.entries()))
+        return Snapshot(kept, len(self.requests()))
+
+    def look(self, process: "subprocess.Popen[str]") -> list[psutil.Process]:
+        """All processes that it has now, the supervisor first."""
+        try:
+            first = psutil.Process(process.pid)
+            found = [first, *first.children(recursive=True)]
+        except psutil.NoSuchProcess:
+            return []
+        self.seen.update((each.pid, each) for each in found)
+        return found
+
+
+def of_models(entries: Iterable[Entry]) -> list[Entry]:
+    """The results of model calls."""
+    return [entry for entry in entries if entry.key.startswith(_MODEL)]
+
+
+def results_by_request(run: Running) -> dict[bytes, set[Entry]]:
+    """Which request led to which results, of a run that grew one tree after the other, with one call at a time."""
+    entries, requests = of_models(run.entries()), run.requests()
+    assert len(entries) == len(requests), "each result is of one call"
+    found: dict[bytes, set[Entry]] = {}
+    for entry, request in zip(entries, requests, strict=True):
+        name = json.loads(request)["response_format"]["json_schema"]["name"]
+        assert name == _ROLE[entry.key.partition("/")[0]], f"{entry} is no result of a {name}"
+        # Two trees may come to the same question, which is asked back in the same words.
+        found.setdefault(request, set()).add(entry)
+    return found
+
+
+@contextmanager
+def new_run(
+    folder: Path, settings: Mapping[str, object], *, delay_ms: float = 20, jitter_ms: float = 30
+) -> Generator[Running]:
+    """A run that was not started yet, and the endpoint that it will ask."""
+    folder.mkdir()
+    endpoint = fake_endpoint(delay_ms=delay_ms, jitter_ms=jitter_ms, log=folder / "requests")
+    with start_blocking_portal() as portal, portal.wrap_async_context_manager(endpoint) as url:
+        yield Running(folder, url, settings)
+
+
+def calm(folder: Path, settings: Mapping[str, object]) -> Calm:
+    """A run with one tree and one call at a time, by an endpoint that answers at once."""
+    with new_run(folder, {**settings, "open_trees": 1, "max_in_flight": 1}, delay_ms=0, jitter_ms=0) as run:
+        run.complete()
+        return Calm(run.files(), len(run.entries()), results_by_request(run))
+
+
+@contextmanager
+def adopting() -> Generator[None]:
+    """Whoever loses its parent meanwhile becomes a child of this process, so that nobody gets lost."""
+    prctl = ctypes.CDLL(None, use_errno=True).prctl
+    assert prctl(_SUBREAPER, 1, 0, 0, 0) == 0
+    try:
+        yield
+    finally:
+        assert prctl(_SUBREAPER, 0, 0, 0, 0) == 0
+
+
+def nothing_left(run: Running, others: set[int]) -> None:
+    """No process, no group, no mount and no folder of the run is there any more.
+
+    :param others: children of this process that are none of the run's.
+    """
+    mine = [child for child in psutil.Process().children() if child.pid not in others]
+    _, alive = psutil.wait_procs({*mine, *run.seen.values()}, timeout=GONE_SECONDS)
+    assert not [f"{each.pid} {each.name()} {each.cmdline()}" for each in alive]
+    assert sorted(path.name for path in run.output.iterdir() if path.name.startswith(".")) == []
+    # What a killed warden left is swept by the next start of any runtime.
+    subprocess.run([sys.executable, "-c", _START_A_RUNTIME], env=run.environment, cwd=run.folder, check=True)
+    runtimes = run.temporary / f"agentflow-{os.geteuid()}"
+    left = [path for path in run.temporary.rglob("*") if path != runtimes]
+    # Which user ids are taken is kept in files that are never removed.
+    assert [path for path in left if not (path.parent == runtimes and path.name.startswith("ids-"))] == []
+    mark = f"agentflow-{realm(str(runtimes / 'any'))}-"
+    assert [place for place, _, _ in os.walk("/sys/fs/cgroup") if mark in place] == []
+    assert str(run.folder) not in Path("/proc/self/mountinfo").read_text(encoding="utf-8")
+
+
+def kill(victim: psutil.Process) -> None:
+    """`kill -9`; fine if it has just ended."""
+    try:
+        os.kill(victim.pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return

@@ -1,0 +1,171 @@
+"""`kill -9` of the supervisor or of any of its processes, at any moment: nothing is lost, done twice, or left behind."""
+
+import random
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.system._runs import (
+    DONE,
+    SEARCH,
+    SEARCH_AND_RUN,
+    STOPPED,
+    Calm,
+    Running,
+    Snapshot,
+    adopting,
+    kill,
+    new_run,
+    nothing_left,
+)
+
+# Sandboxes run when nobody else wants a core: on a busy machine all takes its time.
+pytestmark = pytest.mark.timeout(400)
+LOOK_SECONDS = 0.008
+"""How often it is looked whether the moment has come."""
+OURS = {"python", "bash", "sleeper"}
+"""Names of the processes that runtimes and sandboxes are made of."""
+STARTING_SECONDS = 1.5
+"""About what a start takes of a core."""
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """When somebody is killed, and who."""
+
+    results: int
+    """As soon as there are so many results in the journal."""
+    seconds: float
+    """If not 0: as soon as the supervisor has used so much of a core, or its start is over."""
+    dice: float
+    """Who: below a half the supervisor, above any other process that there is then."""
+
+
+def moments(seed: int, kills: int, results: int) -> list[Moment]:
+    """Moments from the start of a run to its end."""
+    dice = random.Random(seed)
+    counts = sorted(dice.randint(0, results) for _ in range(kills))
+    # A third comes while it starts, or starts again.
+    starting = [dice.random() < 1 / 3 for _ in counts]
+    return [
+        Moment(count, dice.uniform(0, STARTING_SECONDS) if early else 0, dice.random())
+        for count, early in zip(counts, starting, strict=True)
+    ]
+
+
+def has_come(moment: Moment, run: Running, process: psutil.Process, before: int) -> bool:
+    """Whether it is time.
+
+    :param before: results in the journal when the supervisor was started.
+    """
+    results = len(run.entries())
+    if moment.seconds:
+        return results > before or sum(process.cpu_times()[:2]) >= moment.seconds
+    return results >= moment.results
+
+
+class Tormentor:
+    """Runs a run to its end in spite of everything."""
+
+    def __init__(self, run: Running, dice: random.Random) -> None:
+        self._run = run
+        self._dice = dice
+        self.kills: list[str] = []
+        """Who was killed."""
+        self.snapshots: list[Snapshot] = []
+        """What was known at each kill."""
+
+    def torment(self, moments: Sequence[Moment]) -> None:
+        """Kill at each of these moments; start it again whenever it has ended."""
+        ahead = list(moments)
+        for _ in range(2 * len(moments) + 1):
+            with self._run.start() as process:
+                try:
+                    self._live(process, ahead)
+                finally:
+                    process.kill()
+            status = process.returncode
+            assert status in {DONE, STOPPED, -9}, f"{status} after {self.kills[-3:]}: {self._run.said()}"
+            if status == DONE:
+                return
+        raise AssertionError(f"it never ended: {self.kills}, {self._run.said()}")
+
+    def _live(self, process: "subprocess.Popen[str]", ahead: list[Moment]) -> None:
+        first, before = psutil.Process(process.pid), len(self._run.entries())
+        while ahead:
+            try:
+                process.wait(timeout=LOOK_SECONDS)
+            except subprocess.TimeoutExpired:
+                if has_come(ahead[0], self._run, first, before):
+                    self._kill(process, ahead.pop(0))
+            else:
+                return
+        process.wait(timeout=300)
+
+    def _kill(self, process: "subprocess.Popen[str]", moment: Moment) -> None:
+        first, *others = self._run.look(process)
+        # What a command starts is the command's own affair: that it ends early is what the tool sees then.
+        others = [each for each in others if each.name() in OURS]
+        victim = self._dice.choice(others) if others and moment.dice >= 0.5 else first
+        self.kills.append(f"{victim.name()} at {moment}")
+        kill(victim)
+        if victim is first:
+            process.wait(timeout=60)
+        self.snapshots.append(self._run.snapshot())
+
+
+def check_asked_once(run: Running, snapshots: Sequence[Snapshot], calm: Calm) -> None:
+    """What was in the journal at a kill is not asked for afterwards."""
+    requests = run.requests()
+    assert set(requests) == set(calm.results)
+    for snapshot in snapshots:
+        asked_again = [each for each in requests[snapshot.calls :] if calm.results[each] <= snapshot.kept]
+        assert asked_again == []
+
+
+def torment(folder: Path, settings: Mapping[str, object], calm: Calm, *, seed: int, kills: int) -> int:
+    """A run with that many kills ends as one without; gives how many there were before it was at its end."""
+    with adopting(), new_run(folder, settings) as run:
+        others = {child.pid for child in psutil.Process().children()}
+        tormentor = Tormentor(run, random.Random(seed))
+        tormentor.torment(moments(seed, kills, calm.entries))
+        assert run.files() == calm.files, tormentor.kills
+        check_asked_once(run, tormentor.snapshots, calm)
+        nothing_left(run, others)
+    return len(tormentor.kills)
+
+
+@pytest.mark.promise("system:kills")
+@pytest.mark.promise("system:asked-once")
+@pytest.mark.promise("system:nothing-left")
+def test_a_search_that_is_killed_at_random_moments_ends_as_if_nothing_had_happened(
+    tmp_path: Path, calm_search: Calm
+) -> None:
+    assert torment(tmp_path / "run", SEARCH, calm_search, seed=1, kills=5) >= 4
+
+
+@pytest.mark.promise("system:kills")
+@pytest.mark.promise("system:asked-once")
+@pytest.mark.promise("system:nothing-left")
+def test_shells_and_interpreters_that_are_killed_at_random_moments_end_as_if_nothing_had_happened(
+    tmp_path: Path, calm_run: Calm
+) -> None:
+    assert torment(tmp_path / "run", SEARCH_AND_RUN, calm_run, seed=2, kills=7) >= 6
+
+
+@pytest.mark.soak
+@pytest.mark.promise("system:kills")
+@pytest.mark.promise("system:asked-once")
+@pytest.mark.promise("system:nothing-left")
+def test_a_hundred_kills(tmp_path: Path, calm_search: Calm, calm_run: Calm) -> None:
+    done = 0
+    for seed in range(100, 200):
+        if done >= 100:
+            return
+        settings, calm = ((SEARCH, calm_search), (SEARCH_AND_RUN, calm_run))[seed % 2]
+        done += torment(tmp_path / str(seed), settings, calm, seed=seed, kills=8)
+    raise AssertionError(f"only {done} kills")

@@ -1,0 +1,31 @@
+"""How many calls are in flight, and which of them is answered first, changes nothing."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.system._runs import SEARCH, SEARCH_AND_RUN, Calm, new_run
+
+# Sandboxes run when nobody else wants a core: on a busy machine all takes its time.
+pytestmark = pytest.mark.timeout(400)
+MANY = {"max_in_flight": 64}
+
+
+@pytest.mark.promise("system:timing")
+def test_with_64_calls_in_flight_and_any_delays_the_files_of_a_search_are_those_of_one_call_at_a_time(
+    tmp_path: Path, calm_search: Calm
+) -> None:
+    with new_run(tmp_path / "run", SEARCH | MANY, delay_ms=0, jitter_ms=150) as run:
+        run.complete()
+        assert run.files() == calm_search.files
+        assert sorted(run.requests()) == calm_search.requests()
+
+
+@pytest.mark.promise("system:timing")
+def test_with_64_calls_in_flight_and_any_delays_the_files_of_shells_and_interpreters_are_those_of_one_at_a_time(
+    tmp_path: Path, calm_run: Calm
+) -> None:
+    with new_run(tmp_path / "run", SEARCH_AND_RUN | MANY, delay_ms=0, jitter_ms=150) as run:
+        run.complete()
+        assert run.files() == calm_run.files
+        assert sorted(run.requests()) == calm_run.requests()
