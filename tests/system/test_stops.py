@@ -10,7 +10,7 @@ from subprocess import Popen
 import pytest
 
 from agentflow.cli import main
-from tests.agentflow.cli._programs import finish, run, running
+from tests.agentflow.cli._programs import finish, running
 from tests.system._supervised import (
     PROGRAM,
     Endpoint,
@@ -89,18 +89,18 @@ def test_stopped_in_every_way_it_goes_on_by_the_same_command_to_the_files_of_an_
 
 @pytest.mark.promise("system:added-seeds")
 def test_seeds_that_are_added_while_it_runs_are_in_its_files_as_if_they_had_been_there_from_the_start(
-    tmp_path: Path,
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     more = ["The lighthouse of the northern coast", "The ferries of the southern harbour"]
-    with endpoint(delay_ms=2500) as at:
-        words = (*settings(tmp_path, max_depth=2), *at.words, "number_of_seed=2")
+    with endpoint(delay_ms=2000) as at:
+        words = (*settings(tmp_path, max_depth=3), *at.words, "number_of_seed=2")
         with running(PROGRAM, "--json", *words, "control=true", cwd=tmp_path) as process:
             follow(process, lambda line: line["event"] == "control server")
-            added = run("agentflow.cli", "ctl", "add", "--dir", "out", "--json", *more, cwd=tmp_path)
-            assert added.returncode == 0, added.stderr
+            assert main(["ctl", "add", "--dir", str(tmp_path / "out"), "--json", *more]) == 0
+            added = json.loads(capsys.readouterr().out)
             status, out, err = finish(process)
     assert status == 0, err
-    assert json.loads(added.stdout)["ids"] == ["seed_003", "seed_004"]
+    assert (added["ids"], added["note"]) == (["seed_003", "seed_004"], "")
     assert json.loads(out)["report"]["seeds"] == 4
     assert [tree["seed_data"] for tree in trees_of(tmp_path / "out")][2:] == more
     first = (tmp_path / "seeds.jsonl").read_text(encoding="utf-8").splitlines()[:2]
