@@ -41,7 +41,7 @@ _SMALL_HEAP = 128_000_000
 _LARGE_HEAP = 256_000_000
 _FEW = 10_000
 """Up to so many documents the whole is indexed anew where one was changed or removed."""
-_MANY = 8 * 1024 * 1024
+_MANY = 32 * 1024 * 1024
 """Bytes of documents from which on the writer gets more memory and threads."""
 
 
