@@ -18,8 +18,10 @@ from agentflow.trajectory import Action, Failure, Isolation, Observation, Outcom
 
 __all__ = ["Acted", "Actor", "Arrival"]
 
-TRIES = 3
+TRIES = 5
 """How often an action is tried whose end may have come from outside."""
+ALIKE = 3
+"""So often in a row it has to end alike to be its own doing: somebody may kill what it runs in twice."""
 
 _FROM_OUTSIDE = frozenset(
     {
@@ -129,15 +131,15 @@ class Actor:
         self, history: tuple[Past, ...], sandbox: Sandbox, isolation: Isolation, spot: str, action: Action
     ) -> Arrival:
         outcome = await self._executor.act(sandbox, action)
+        alike = 1
         for _ in range(1, TRIES):
-            if not self._from_outside(action, outcome):
+            if alike == ALIKE or not self._from_outside(action, outcome):
                 break
             # Somebody may have killed what it ran in. From the same state again: if it ends alike, it is its own doing.
             await self._plot.discard(sandbox)
             sandbox = await self._plot.rebuild(history, self._replay)
             before, outcome = outcome, await self._executor.act(sandbox, action)
-            if outcome == before:
-                break
+            alike = alike + 1 if outcome == before else 1
         if outcome.failure is not None and outcome.failure.kind == ErrorKind.UNAVAILABLE:
             message = f"no sandbox can be had: {outcome.failure.message} Run the same command to go on."
             raise RunStopped(StopCause.SANDBOX, message)

@@ -8,7 +8,7 @@ import sqlite3
 import subprocess
 import sys
 from collections.abc import Generator, Iterable, Mapping
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
@@ -179,15 +179,14 @@ class Running:
         kept = frozenset(of_models(self.entries()))
         return Snapshot(kept, len(self.requests()))
 
-    def look(self, process: "subprocess.Popen[str]") -> list[psutil.Process]:
-        """All processes that it has now, the supervisor first."""
-        try:
-            first = psutil.Process(process.pid)
-            found = [first, *first.children(recursive=True)]
-        except psutil.NoSuchProcess:
-            return []
-        self.seen.update((each.pid, each) for each in found)
-        return found
+    def look(self, supervisor: psutil.Process) -> list[tuple[str, psutil.Process]]:
+        """The names of all processes that it has now besides the supervisor, and the processes."""
+        named: list[tuple[str, psutil.Process]] = []
+        for each in [supervisor, *supervisor.children(recursive=True)]:
+            self.seen[each.pid] = each
+            with suppress(psutil.NoSuchProcess):
+                named.append((each.name(), each))
+        return named[1:]
 
 
 def of_models(entries: Iterable[Entry]) -> list[Entry]:

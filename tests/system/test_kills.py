@@ -101,17 +101,17 @@ class Tormentor:
                 process.wait(timeout=LOOK_SECONDS)
             except subprocess.TimeoutExpired:
                 if has_come(ahead[0], self._run, first, before):
-                    self._kill(process, ahead.pop(0))
+                    self._kill(process, first, ahead.pop(0))
             else:
                 return
         process.wait(timeout=300)
 
-    def _kill(self, process: "subprocess.Popen[str]", moment: Moment) -> None:
-        first, *others = self._run.look(process)
+    def _kill(self, process: "subprocess.Popen[str]", first: psutil.Process, moment: Moment) -> None:
         # What a command starts is the command's own affair: that it ends early is what the tool sees then.
-        others = [each for each in others if each.name() in OURS]
-        victim = self._dice.choice(others) if others and moment.dice >= 0.5 else first
-        self.kills.append(f"{victim.name()} at {moment}")
+        others = [found for found in self._run.look(first) if found[0] in OURS]
+        own = ("the supervisor", first)
+        name, victim = self._dice.choice(others) if others and moment.dice >= 0.5 else own
+        self.kills.append(f"{name} at {moment}")
         kill(victim)
         if victim is first:
             process.wait(timeout=60)

@@ -140,16 +140,17 @@ async def test_what_has_no_state_is_shared_and_forks_nothing(tmp_path: Path) -> 
 
 
 class KillOnce(Act):
-    """Kills a process of the sandboxes at the n-th action, while it runs."""
+    """Kills processes of the sandboxes before the n-th action, and before some that follow."""
 
-    def __init__(self, at: int, which: str) -> None:
+    def __init__(self, at: int, which: str, times: int = 1) -> None:
         super().__init__()
         self.at = at
         self.which = which
+        self.times = times
 
     async def act(self, sandbox: Sandbox, action: Action) -> Outcome:
-        if len(self.acted) == self.at:
-            self.at = -1
+        if self.times and len(self.acted) >= self.at:
+            self.times -= 1
             for process in victims(self.which):
                 os.kill(process.pid, signal.SIGKILL)
         return await super().act(sandbox, action)
@@ -161,10 +162,12 @@ def victims(which: str) -> list[psutil.Process]:
     return [one for one in found if which == "all" or which in " ".join(one.cmdline())]
 
 
-async def grown(executor: Act, journal: dict[str, bytes] | None = None) -> Tree:
+async def grown(
+    executor: Act, journal: dict[str, bytes] | None = None, settings: GrowthSettings | None = None
+) -> Tree:
     async with Sandbox(backends=["bash", "code"]) as base:
         growing = Grower(
-            SMALL,
+            settings or SMALL,
             run="run",
             planner=PlanBy(stateful_plan),
             executor=executor,
@@ -189,4 +192,10 @@ async def test_who_kills_them_while_the_past_is_done_again_changes_nothing(at: i
     kept = dict(list(journal.items())[:15])
     executor = KillOnce(at, "all")
     assert await grown(executor, kept) == whole
-    assert executor.at == -1
+    assert executor.times == 0
+
+
+@pytest.mark.promise("growth:killed")
+async def test_who_kills_them_twice_in_a_row_changes_nothing() -> None:
+    only = GrowthSettings(max_depth=1, branching_factor=1)
+    assert await grown(KillOnce(0, "all", times=2), settings=only) == await grown(Act(), settings=only)
