@@ -130,4 +130,6 @@ def test_a_key_may_stand_in_the_dotenv_file(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("DEEPSEEK_API_KEY", raising=False)
     (tmp_path / ".env").write_text("DEEPSEEK_API_KEY=k\n", encoding="utf-8")
-    assert make_model(ModelSettings(name="deepseek/deepseek-chat"), Accounts()).name == "deepseek/deepseek-chat"
+    assert (
+        make_model(ModelSettings(name="deepseek/deepseek-chat"), Accounts()).name == "deepseek/deepseek-chat"
+    )
