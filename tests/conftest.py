@@ -1,5 +1,6 @@
 """What every part of the suite may use."""
 
+import logging
 from collections.abc import Iterator
 
 import pytest
@@ -12,6 +13,17 @@ from tests._postgres import PostgresServer, postgres_server
 @pytest.fixture(scope="session")
 def anyio_backend() -> str:
     return "asyncio"
+
+
+@pytest.fixture(autouse=True)
+def logging_as_it_was() -> Iterator[None]:
+    """A program that a test runs in this process sets up the logs for itself, not for the tests that follow."""
+    loggers = [logging.getLogger(name) for name in (None, "agentflow", "mcp_servers", "runtimes")]
+    before = [(logger, logger.handlers[:], logger.level) for logger in loggers]
+    yield
+    for logger, handlers, level in before:
+        logger.handlers[:] = handlers
+        logger.setLevel(level)
 
 
 @pytest.fixture(scope="session")
