@@ -1,7 +1,7 @@
 """A run: begun, gone on with, refused, paused, stopped."""
 
 import json
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterator
 from pathlib import Path
 from typing import Any, cast
 
@@ -11,6 +11,7 @@ import pytest
 from agentflow.errors import ConfigurationError, RunStopped, StopCause
 from agentflow.journal import NewSeed
 from agentflow.sandbox import register_api_tool
+from agentflow.sandbox._api_tools import registered_tools
 from agentflow.synthesis import PAIRS, TREES, SynthesisConfig, SynthesisPipeline
 from agentflow.synthesis.api import synthesize
 from agentflow.synthesis.pipeline import Phase, SynthesisRun, seeds_for
@@ -20,13 +21,23 @@ from tests.agentflow.synthesis._runs import FILES, config_for, contents, names, 
 DOCUMENTED = Path(__file__).parent / "documented"
 
 
-@register_api_tool("broken:look", read_only=True)
-def look(word: str) -> str:
-    """Look something up. It never works.
+@pytest.fixture
+def broken_tool() -> Iterator[str]:
+    """A tool that never works, for as long as the test lasts."""
+    before = dict(registered_tools)
 
-    :param word: what
-    """
-    raise OSError("the shelf is gone")
+    @register_api_tool("broken:look", read_only=True)
+    def look(word: str) -> str:
+        """Look something up. It never works.
+
+        :param word: what
+        """
+        raise OSError("the shelf is gone")
+
+    assert callable(look)
+    yield "broken:look"
+    registered_tools.clear()
+    registered_tools.update(before)
 
 
 @pytest.fixture
@@ -256,8 +267,10 @@ async def test_a_run_that_has_no_tool_left_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.promise("supervisor:all-tools-fail")
-async def test_with_every_tool_failing_no_pair_is_written_and_the_report_says_why(tmp_path: Path) -> None:
-    config = config_for(tmp_path, available_tools=["broken:look"])
+async def test_with_every_tool_failing_no_pair_is_written_and_the_report_says_why(
+    tmp_path: Path, broken_tool: str
+) -> None:
+    config = config_for(tmp_path, available_tools=[broken_tool])
     _, report = await run_to_the_end(config, [NewSeed("Explore the harbour")])
     assert report.pairs == 0
     assert "tool calls failed" in report.why_empty
