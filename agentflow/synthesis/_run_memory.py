@@ -14,7 +14,6 @@ YOUNG = 20_000
 def seldom_collected() -> Generator[None]:
     """Look for cycles seldom, and not at all among what is there already: a run makes few, and holds much for long."""
     before = gc.get_threshold()
-    gc.collect()
     gc.freeze()
     gc.set_threshold(YOUNG, 20, 50)
     try:
