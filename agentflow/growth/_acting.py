@@ -16,7 +16,7 @@ from agentflow.journal import Page
 from agentflow.sandbox import Sandbox
 from agentflow.trajectory import Action, Failure, Isolation, Observation, Outcome
 
-__all__ = ["Acted", "Actor", "Arrival"]
+__all__ = ["Acted", "Arrival", "Doer"]
 
 TRIES = 5
 """How often an action is tried whose end may have come from outside."""
@@ -57,8 +57,8 @@ Job = Callable[[], Awaitable[Arrival]]
 """What is left to do for one branch."""
 
 
-class Actor:
-    """Acts, for one tree."""
+class Doer:
+    """Does what was chosen, for one tree."""
 
     def __init__(
         self, page: Page, executor: Executor, greenhouse: Greenhouse, plot: Plot, unforkable: Unforkable
@@ -110,8 +110,8 @@ class Actor:
     def _stateful(self, choice: Choice) -> bool:
         return self._greenhouse.tools[choice.action.tool].stateful
 
-    async def _branch(self, place: Place, spot: str, action: Action) -> Callable[[], Awaitable[Arrival]]:
-        sandbox, isolation = await self._plot.branch(place, self._replay, self._greenhouse.harmless)
+    async def _branch(self, place: Place, spot: str, action: Action) -> Job:
+        sandbox, isolation = await self._plot.branch(place, self._replay)
         return partial(self._act_apart, place.history, sandbox, isolation, spot, action)
 
     async def _go_on_alone(self, place: Place, spot: str, action: Action, others: int, reason: str) -> Job:

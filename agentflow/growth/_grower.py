@@ -8,7 +8,7 @@ from typing import Protocol
 from msgspec import Struct
 from msgspec.structs import replace
 
-from agentflow.growth._acting import Acted, Actor, Arrival
+from agentflow.growth._acting import Acted, Arrival, Doer
 from agentflow.growth._asking import Asker, Choice, Chosen
 from agentflow.growth._places import Greenhouse, Place, Plot
 from agentflow.growth._ports import Executor, Planner, Verifier
@@ -110,8 +110,8 @@ class Grower:
         """
         async with self._greenhouse.plot(self._settings.width) as plot:
             asker = Asker(seed, page, self._settings, self._planner, self._greenhouse.tools)
-            actor = Actor(page, self._executor, self._greenhouse, plot, self._settings.on_unforkable)
-            growing = _Growing(tree_id(self._run, seed), seed, page, asker, actor, self)
+            doer = Doer(page, self._executor, self._greenhouse, plot, self._settings.on_unforkable)
+            growing = _Growing(tree_id(self._run, seed), seed, page, asker, doer, self)
             return await growing.grow(plot)
 
     @property
@@ -140,12 +140,12 @@ class Grower:
 class _Growing:
     """One tree while it grows."""
 
-    def __init__(self, tree: str, seed: Seed, page: Page, asker: Asker, actor: Actor, grower: Grower) -> None:
+    def __init__(self, tree: str, seed: Seed, page: Page, asker: Asker, doer: Doer, grower: Grower) -> None:
         self._id = tree
         self._seed = seed
         self._page = page
         self._asker = asker
-        self._actor = actor
+        self._doer = doer
         self._grower = grower
         self._nodes: list[Node] = []
         self._stalled: dict[str, str] = {}
@@ -167,9 +167,8 @@ class _Growing:
         level = [Sprout((), root, (), Place())]
         while level:
             level = await self._next(level)
-            for sprout in level:
-                if not self._grows(sprout.node):
-                    await plot.release(sprout.place)
+            ended = [sprout.place for sprout in level if not self._grows(sprout.node)]
+            await together([partial(plot.release, place) for place in ended])
             level = [sprout for sprout in level if self._grows(sprout.node)]
         return self._tree()
 
@@ -201,7 +200,7 @@ class _Growing:
 
     async def _act(self, parent: Sprout, chosen: Chosen) -> list[Arrival]:
         spots = [spot((*parent.path, position)) for position in range(len(chosen.choices))]
-        return await self._actor.act(parent.place, spots, chosen.choices)
+        return await self._doer.act(parent.place, spots, chosen.choices)
 
     def _request(self, parent: Sprout, choice: Choice, acted: Acted) -> JudgementRequest:
         outcome = acted.outcome

@@ -94,7 +94,7 @@ class Greenhouse:
         Whatever lives on it when it is left is ended.
         """
         taken = 0
-        plot = Plot(self.base)
+        plot = Plot(self)
         try:
             if self.stateful:
                 async with self._turn:
@@ -117,13 +117,11 @@ class Greenhouse:
 class Plot:
     """The sandboxes of one tree."""
 
-    def __init__(self, base: Sandbox) -> None:
-        self._base = base
+    def __init__(self, greenhouse: Greenhouse) -> None:
+        self._greenhouse = greenhouse
         self._alive: dict[Sandbox, None] = {}
 
-    async def branch(
-        self, place: Place, replay: Replay, harmless: Callable[[Action], bool]
-    ) -> tuple[Sandbox, Isolation]:
+    async def branch(self, place: Place, replay: Replay) -> tuple[Sandbox, Isolation]:
         """A sandbox in the state of the place for one branch, whose claim is used up.
 
         :raises CannotBranch: if other branches need the place too and it can't be copied. The claim is still there.
@@ -135,14 +133,14 @@ class Plot:
                 place.sandbox = None
                 place.claims = 0
                 return sandbox, Isolation.FORK
-            copy = await self._copy(place, replay, harmless)
+            copy = await self._copy(place, replay)
             await self.release(place)
             return copy
 
     async def rebuild(self, history: Sequence[Past], replay: Replay) -> Sandbox:
         """A fresh sandbox in which that history has been done again."""
         for tried in range(REPLAYS_TRIED):
-            sandbox = await self._keep(self._base.fork)
+            sandbox = await self._keep(self._greenhouse.base.fork)
             last = tried == REPLAYS_TRIED - 1
             if await _done_again(sandbox, history, replay, last=last):
                 return sandbox
@@ -166,9 +164,7 @@ class Plot:
         """End all that still live."""
         await together([partial(self.discard, sandbox) for sandbox in self._alive])
 
-    async def _copy(
-        self, place: Place, replay: Replay, harmless: Callable[[Action], bool]
-    ) -> tuple[Sandbox, Isolation]:
+    async def _copy(self, place: Place, replay: Replay) -> tuple[Sandbox, Isolation]:
         if not place.history:
             return await self.rebuild((), replay), Isolation.FORK
         reason = ""
@@ -183,7 +179,7 @@ class Plot:
                     # The sandbox itself is gone; its state is not, since it follows from its history.
                     await self.discard(place.sandbox)
                     place.sandbox = None
-        if all(harmless(past.action) for past in place.history):
+        if all(self._greenhouse.harmless(past.action) for past in place.history):
             return await self.rebuild(place.history, replay), Isolation.REPLAY
         raise CannotBranch(reason)
 

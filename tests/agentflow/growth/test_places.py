@@ -1,8 +1,7 @@
 """Branches are kept apart where they can be forked, where they can't, and where somebody kills what they run in."""
 
-import os
-import signal
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
 
@@ -151,15 +150,12 @@ class KillOnce(Act):
     async def act(self, sandbox: Sandbox, action: Action) -> Outcome:
         if self.times and len(self.acted) >= self.at:
             self.times -= 1
-            for process in victims(self.which):
-                os.kill(process.pid, signal.SIGKILL)
+            for process in psutil.Process().children(recursive=True):
+                # Some end by themselves while they are looked at.
+                with suppress(psutil.NoSuchProcess):
+                    if self.which == "all" or self.which in " ".join(process.cmdline()):
+                        process.kill()
         return await super().act(sandbox, action)
-
-
-def victims(which: str) -> list[psutil.Process]:
-    """Processes of the sandboxes of this process: `all`, or those whose command line has the word."""
-    found = psutil.Process().children(recursive=True)
-    return [one for one in found if which == "all" or which in " ".join(one.cmdline())]
 
 
 async def grown(
