@@ -7,7 +7,8 @@
     ├── IsolationUnavailable        the isolation asked for can't be had on this machine
     ├── RuntimeFailure              a runtime could not do what it was asked
     │   ├── InstanceGone            the instance has ended
-    │   └── CannotFork              a live instance can't be copied as it is now
+    │   ├── CannotFork              a live instance can't be copied as it is now
+    │   └── NotOffered              this machine was not built for that
     ├── ActorError                  between actors, or a supervisor and its children (see `agentflow.actors._errors`)
     ├── ToolFailure                 a tool call that failed, with its closed ``kind``
     ├── ModelFailure                a model call that failed, with its closed ``kind``
@@ -28,6 +29,7 @@ __all__ = [
     "IsolationUnavailable",
     "ModelFailure",
     "ModelFailureKind",
+    "NotOffered",
     "RunStopped",
     "RuntimeFailure",
     "StopCause",
@@ -106,6 +108,10 @@ class CannotFork(RuntimeFailure):
 
     :raises: by ``Instance.fork``; the instance itself goes on.
     """
+
+
+class NotOffered(RuntimeFailure):
+    """A machine was not built for what was asked of it; the message says why in one line, and which is."""
 
 
 class ToolFailure(AgentFlowError):

@@ -1,5 +1,6 @@
-"""Where untrusted code runs. See `runtimes._protocol` for what a runtime promises."""
+"""Where untrusted code runs. See `runtimes._protocol` for what a runtime promises, `runtimes._machine` for a machine."""
 
+from runtimes._machine import Button, Machine, MachineRuntime, Screen, Window
 from runtimes._protocol import (
     MIB,
     WORKSPACE,
@@ -25,6 +26,7 @@ from runtimes._protocol import (
 __all__ = [
     "MIB",
     "WORKSPACE",
+    "Button",
     "Capabilities",
     "Display",
     "ExecResult",
@@ -34,12 +36,16 @@ __all__ = [
     "InstanceSpec",
     "Language",
     "Limits",
+    "Machine",
+    "MachineRuntime",
     "Outcome",
     "OutputSink",
     "PythonError",
     "RunResult",
     "Runtime",
+    "Screen",
     "Snapshot",
     "Stream",
     "Usage",
+    "Window",
 ]
