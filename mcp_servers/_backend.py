@@ -35,6 +35,14 @@ class Backend:
         :raises ConfigurationError: saying in one line what is wrong.
         """
 
+    def unusable(self, settings: Mapping[str, object]) -> Mapping[str, str]:
+        """Tools (by verb) that can't work with the server's own settings, such as one without its key.
+
+        :return: why, and what mends it, in one line each. Such a tool is listed, and its calls are refused with that
+            line. Settings that can't be used at all are the business of `check`.
+        """
+        return {}
+
     def configure(self, settings: Mapping[str, object]) -> None:
         """Take the server's own settings: called once, before `warmup`. For what belongs to no session.
 

@@ -14,7 +14,7 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from agentflow.errors import ToolFailure
 from mcp_servers._content import call_result, resource_contents
 from mcp_servers._context import ProgressSink
-from mcp_servers._meta import TIMEOUT_KEY
+from mcp_servers._meta import TIMEOUT_KEY, UNUSABLE_KEY
 from mcp_servers._progress import relayed
 from mcp_servers._result import ToolError, ToolResult
 from mcp_servers._session_tools import SESSIONS
@@ -238,6 +238,7 @@ def _listed(tool: Tool) -> types.Tool:
             idempotent_hint=hints.idempotent,
             open_world_hint=hints.open_world,
         ),
+        _meta={UNUSABLE_KEY: tool.unusable} if tool.unusable else None,
     )
 
 

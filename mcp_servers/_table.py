@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Self
 
 import anyio
@@ -84,6 +84,7 @@ class ToolTable:
         )
         """Its sessions."""
         self._routes: dict[str, tuple[Tool, Backend]] = {}
+        self._tools: list[Tool] = []
         self._cold: dict[str, anyio.Lock] = {}
         for backend in (*backends, SessionTools(self.sessions)):
             self.add(backend)
@@ -100,13 +101,17 @@ class ToolTable:
                 f"backend {backend.name or type(backend).__name__!r} {reason}: name each one once"
             )
         self.backends[backend.name] = backend
+        unusable = backend.unusable(self._settings.get(backend.name, {}))
         for tool in backend.tools:
+            if reason := unusable.get(tool.verb):
+                tool = replace(tool, unusable=reason)
+            self._tools.append(tool)
             self._routes[tool.name] = self._routes[tool.route] = (tool, backend)
 
     @property
     def tools(self) -> list[Tool]:
         """Every tool, backend by backend in the order given; those of sessions last."""
-        return [tool for backend in self.backends.values() for tool in backend.tools]
+        return list(self._tools)
 
     def tool(self, name: str) -> Tool:
         """The tool of that name (`bash_run`) or route (`bash:run`).
@@ -165,6 +170,8 @@ class ToolTable:
         context: CallContext | None = None
         try:
             tool, backend = self._route(name)
+            if tool.unusable:
+                raise ToolFailure(ErrorKind.UNAVAILABLE, f"{tool.name}: {tool.unusable}")
             if backend.name in self._cold:
                 await self._warm_up(backend)
             seconds = _least(timeout, self.limits.call_seconds)

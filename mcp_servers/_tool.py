@@ -64,6 +64,8 @@ class Tool:
     """The keyword of `invoke` that takes the `Session`; `None` for a stateless tool."""
     context_parameter: str | None = None
     """The keyword of `invoke` that takes the `CallContext`."""
+    unusable: str = ""
+    """Why it can't work here and what mends it, in one line; empty: it can, as far as the settings tell."""
 
     @property
     def name(self) -> str:

@@ -8,7 +8,18 @@ from mcp.shared.exceptions import MCPError
 
 from agentflow.errors import ErrorKind, ToolFailure
 from agentflow.sandbox._transport import KIND_KEY
-from mcp_servers import ERROR_KEY, Hints, Image, Part, ResourceLink, Text, Tool, ToolError, ToolResult
+from mcp_servers import (
+    ERROR_KEY,
+    UNUSABLE_KEY,
+    Hints,
+    Image,
+    Part,
+    ResourceLink,
+    Text,
+    Tool,
+    ToolError,
+    ToolResult,
+)
 
 __all__ = ["failure_of", "tool_of", "tool_result"]
 
@@ -63,6 +74,7 @@ def tool_of(listed: types.Tool) -> Tool:
         invoke=_elsewhere,
         dump=lambda value: cast("dict[str, object]", value),
         session_parameter="session" if "session" in properties else None,
+        unusable=str((listed.meta or {}).get(UNUSABLE_KEY, "")),
     )
 
 

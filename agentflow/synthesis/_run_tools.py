@@ -98,7 +98,9 @@ async def choose_tools(sandbox: Sandbox, config: SynthesisConfig, broken: dict[s
 
 
 async def _trouble(sandbox: Sandbox, tools: Sequence[Tool], broken: dict[str, str]) -> str:
-    """Why the backends of these tools don't work; empty: they do."""
+    """Why one of these tools, or its backend, doesn't work; empty: they do."""
+    if unusable := next((tool for tool in tools if tool.unusable), None):
+        return f"{unusable.name}: {unusable.unusable}"
     for backend in dict.fromkeys(tool.backend for tool in tools):
         if backend not in broken:
             broken[backend] = ""

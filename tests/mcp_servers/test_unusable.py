@@ -1,0 +1,61 @@
+"""Tools that can't work with a server's settings are listed with the reason, and refused with it."""
+
+from collections.abc import Mapping
+
+import pytest
+from mcp import Client
+
+from agentflow.errors import ErrorKind
+from agentflow.sandbox import Sandbox
+from mcp_servers import LOCAL, Backend, HttpOptions, McpDoor, ToolTable, tool
+from tests.mcp_servers._serving import serving
+
+REASON = "no key; set NEWS_KEY or the setting key"
+
+
+class News(Backend):
+    """One tool that needs a key, one that doesn't."""
+
+    name = "news"
+    description = "News."
+
+    def unusable(self, settings: Mapping[str, object]) -> Mapping[str, str]:
+        return {} if "key" in settings else {"search": REASON}
+
+    @tool(read_only=True)
+    async def search(self) -> str:
+        """Search."""
+        return "found"
+
+    @tool(read_only=True)
+    async def today(self) -> str:
+        """Read."""
+        return "read"
+
+
+@pytest.mark.promise("mcp:tool:unusable")
+async def test_a_tool_that_can_not_work_is_refused_with_what_mends_it() -> None:
+    async with ToolTable([News()]) as table:
+        refused = await table.call("news_search")
+        assert refused.error is not None
+        assert (refused.error.kind, refused.error.message) == (
+            ErrorKind.UNAVAILABLE,
+            f"news_search: {REASON}",
+        )
+        assert (await table.call("news_today")).ok
+    async with ToolTable([News()], settings={"news": {"key": "k"}}) as table:
+        assert (await table.call("news_search")).ok
+
+
+@pytest.mark.promise("mcp:tool:unusable")
+async def test_every_door_says_before_a_call_that_a_tool_can_not_work() -> None:
+    async with ToolTable([News()]) as table:
+        async with Client(McpDoor(table, principal=lambda _: LOCAL).server()) as client:
+            metas = {one.name: one.meta for one in (await client.list_tools()).tools}
+            assert metas["news_search"] == {"agentflow/unusable": REASON}
+            assert not metas["news_today"]
+        async with (
+            serving(table, HttpOptions(port=0)) as server,
+            Sandbox(server.url.removesuffix("/mcp")) as sandbox,
+        ):
+            assert [one.unusable for one in await sandbox.tools("news")] == [REASON, ""]
