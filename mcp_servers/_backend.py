@@ -1,10 +1,11 @@
 """A backend: a family of tools with one life."""
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from functools import cached_property
 
 from mcp_servers._session import Session
 from mcp_servers._tool import Tool, tools_of
+from runtimes import Instance
 
 __all__ = ["Backend"]
 
@@ -23,10 +24,19 @@ class Backend:
     """One sentence for people and models."""
     reserved: frozenset[str] = frozenset()
     """Settings that only the server's own configuration may give, no client for its session."""
+    discovers: bool = False
+    """Its tools are known only once it is warmed up, and may change later; each time `tools` is another tuple. It is
+    warmed up before anybody asks for tools."""
+    start_instance: Callable[[], Awaitable[Instance]] | None = None
+    """Starts an instance that belongs to no session; there from `configure` on. Who starts one stops it."""
 
-    @cached_property
+    @property
     def tools(self) -> tuple[Tool, ...]:
         """Its tools: by default the decorated methods."""
+        return self._methods
+
+    @cached_property
+    def _methods(self) -> tuple[Tool, ...]:
         return tools_of(self, self.name)
 
     def check(self, settings: Mapping[str, object]) -> None:
@@ -58,11 +68,13 @@ class Backend:
         :param settings: the backend's own settings, those of `session_start` over those of the server.
         """
 
-    async def fork(self, session: Session, forked: Session) -> None:
+    async def fork(self, session: Session, forked: Session) -> tuple[str, ...] | None:
         """Copy per-session state to `forked`, whose instance (if there is one) is already forked.
 
         Called only for a session in which this backend is live; `initialize` is not called for the copy.
         No call runs in `session` meanwhile.
+
+        :return: one line for each thing that could not be carried; nothing, if all was.
         """
 
     async def cleanup(self, session: Session) -> None:

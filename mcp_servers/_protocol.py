@@ -64,11 +64,12 @@ class McpDoor:
         self._principal = principal
         self._default = default
         self._turns = turns
-        self._tools = {
-            tool.name: tool for tool in table.tools if backend in (None, tool.backend) or _is_general(tool)
-        }
-        listed = [_listed(tool) for tool in self._tools.values()]
-        self._listing = types.ListToolsResult(tools=listed)
+        self._backend = backend
+        self._edition = -1
+        self._known: dict[str, Tool] = {}
+        self._listing = types.ListToolsResult(tools=[])
+        discovers = any(one.discovers for one in table.backends.values() if backend in (None, one.name))
+        self._listing_seconds = 10 if discovers else 3_600
         self._name = backend or "agentflow"
         self._description = (
             table.backends[backend].description if backend else "Tools in sandboxes that fork."
@@ -76,7 +77,11 @@ class McpDoor:
 
     def server(self) -> "Server[Any]":
         """The SDK's server, ready for any transport."""
-        schemas = {name: tool.input_schema for name, tool in self._tools.items()}
+
+        def schema_of(name: str) -> dict[str, object] | None:
+            tool = self._tools.get(name)
+            return None if tool is None else tool.input_schema
+
         return Server(
             self._name,
             version=version("agentflow"),
@@ -84,13 +89,13 @@ class McpDoor:
             instructions=self._instructions(),
             cache_hints={
                 "server/discover": CacheHint(ttl_ms=3_600_000, scope="public"),
-                "tools/list": CacheHint(ttl_ms=3_600_000, scope="public"),
+                "tools/list": CacheHint(ttl_ms=self._listing_seconds * 1_000, scope="public"),
                 "prompts/list": CacheHint(ttl_ms=3_600_000, scope="public"),
                 "resources/list": CacheHint(),
                 "resources/templates/list": CacheHint(ttl_ms=3_600_000, scope="public"),
                 "resources/read": CacheHint(ttl_ms=3_600_000),
             },
-            get_tool_input_schema=schemas.get,
+            get_tool_input_schema=schema_of,
             on_list_tools=self.list_tools,
             on_call_tool=self.call_tool,
             on_list_resources=self.list_resources,
@@ -104,7 +109,23 @@ class McpDoor:
         self, context: RequestContext, params: types.PaginatedRequestParams | None
     ) -> types.ListToolsResult:
         """Every tool, always in the same order, on one page."""
+        self._renew()
         return self._listing
+
+    @property
+    def _tools(self) -> dict[str, Tool]:
+        """The tools by name, as they are now."""
+        self._renew()
+        return self._known
+
+    def _renew(self) -> None:
+        if self._edition != (edition := self._table.edition):
+            self._edition = edition
+            mine = (
+                one for one in self._table.tools if self._backend in (None, one.backend) or _is_general(one)
+            )
+            self._known = {tool.name: tool for tool in mine}
+            self._listing = types.ListToolsResult(tools=[_listed(tool) for tool in self._known.values()])
 
     async def call_tool(
         self, context: RequestContext, params: types.CallToolRequestParams

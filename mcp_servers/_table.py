@@ -85,6 +85,8 @@ class ToolTable:
         """Its sessions."""
         self._routes: dict[str, tuple[Tool, Backend]] = {}
         self._tools: list[Tool] = []
+        self._discovered: dict[Backend, tuple[Tool, ...]] = {}
+        self._edition = 0
         self._cold: dict[str, anyio.Lock] = {}
         for backend in (*backends, SessionTools(self.sessions)):
             self.add(backend)
@@ -101,7 +103,12 @@ class ToolTable:
                 f"backend {backend.name or type(backend).__name__!r} {reason}: name each one once"
             )
         self.backends[backend.name] = backend
+        self._take(backend)
+
+    def _take(self, backend: Backend) -> None:
         unusable = backend.unusable(self._settings.get(backend.name, {}))
+        if backend.discovers:
+            self._discovered[backend] = backend.tools
         for tool in backend.tools:
             if reason := unusable.get(tool.verb):
                 tool = replace(tool, unusable=reason)
@@ -109,8 +116,22 @@ class ToolTable:
             self._routes[tool.name] = self._routes[tool.route] = (tool, backend)
 
     @property
+    def edition(self) -> int:
+        """Another number whenever the tools are others, as they may be where a backend discovers them."""
+        self._renew()
+        return self._edition
+
+    def _renew(self) -> None:
+        if any(backend.tools is not taken for backend, taken in self._discovered.items()):
+            self._tools, self._routes = [], {}
+            for backend in self.backends.values():
+                self._take(backend)
+            self._edition += 1
+
+    @property
     def tools(self) -> list[Tool]:
         """Every tool, backend by backend in the order given; those of sessions last."""
+        self._renew()
         return list(self._tools)
 
     def tool(self, name: str) -> Tool:
@@ -128,9 +149,10 @@ class ToolTable:
     async def start(self, backends: Iterable[str] | None = None) -> None:
         """Warm backends up, one after the other; the rest is warmed up at first use.
 
-        :param backends: their names; all of them, if none are given.
+        :param backends: their names; all of them, if none are given. Those that discover their tools always.
         """
-        for name in self.backends if backends is None else backends:
+        discovering = [name for name, backend in self.backends.items() if backend.discovers]
+        for name in self.backends if backends is None else dict.fromkeys([*backends, *discovering]):
             await self._warm_up(self.backends[name])
 
     async def close(self) -> None:
@@ -242,6 +264,7 @@ class ToolTable:
         return self.sessions.find(handle, where.principal)
 
     def _route(self, name: str) -> tuple[Tool, Backend]:
+        self._renew()
         route = self._routes.get(name)
         if route is None:
             raise self.unknown(name, [tool.route if ":" in name else tool.name for tool in self.tools])
@@ -253,6 +276,7 @@ class ToolTable:
             return
         async with turn:
             if backend.name in self._cold:
+                backend.start_instance = self._start_instance
                 backend.configure(self._settings.get(backend.name, {}))
                 await backend.warmup()
                 del self._cold[backend.name]

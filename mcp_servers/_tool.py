@@ -64,13 +64,15 @@ class Tool:
     """The keyword of `invoke` that takes the `Session`; `None` for a stateless tool."""
     context_parameter: str | None = None
     """The keyword of `invoke` that takes the `CallContext`."""
+    called: str = ""
+    """Its name on MCP, where it can't be made of family and verb."""
     unusable: str = ""
     """Why it can't work here and what mends it, in one line; empty: it can, as far as the settings tell."""
 
     @property
     def name(self) -> str:
         """`<backend>_<verb>`: its name on MCP; also a valid name for OpenAI-style functions."""
-        return f"{self.backend}_{self.verb}"
+        return self.called or f"{self.backend}_{self.verb}"
 
     @property
     def route(self) -> str:

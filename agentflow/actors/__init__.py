@@ -35,6 +35,7 @@ from agentflow.actors._events import (
     SupervisorEvent,
 )
 from agentflow.actors._exits import ExitKind, ExitReason
+from agentflow.actors._hosted import Hosted
 from agentflow.actors._process import Process
 from agentflow.actors._specs import AutoShutdown, Backoff, ChildSpec, Restart, Strategy
 from agentflow.actors._supervisor import DynamicSupervisor, Supervisor
@@ -65,6 +66,7 @@ __all__ = [
     "DynamicSupervisor",
     "ExitKind",
     "ExitReason",
+    "Hosted",
     "Observer",
     "Process",
     "ProcessEnded",

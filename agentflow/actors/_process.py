@@ -35,6 +35,7 @@ class Process:
         *,
         env: Mapping[str, str] | None = None,
         cwd: str | Path | None = None,
+        stdin: int | IO[Any] = subprocess.DEVNULL,
         stdout: int | IO[Any] | None = None,
         stderr: int | IO[Any] | None = None,
         ready: Callable[[], Awaitable[None]] | None = None,
@@ -43,6 +44,7 @@ class Process:
         self._command = [*command]
         self._env = env
         self._cwd = cwd
+        self._stdin = stdin
         self._stdout = stdout
         self._stderr = stderr
         self._ready = ready
@@ -86,7 +88,7 @@ class Process:
     async def _start_keeper(self, line: int) -> "Subprocess":
         return await anyio.open_process(
             [sys.executable, "-I", "-S", str(KEEPER), str(line), *self._command],
-            stdin=subprocess.DEVNULL,
+            stdin=self._stdin,
             stdout=self._stdout,
             stderr=self._stderr,
             env=self._env,

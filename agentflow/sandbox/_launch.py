@@ -12,9 +12,8 @@ from urllib.parse import urlsplit
 
 import anyio
 
-from agentflow.actors import ChildSpec, Process, Restart, StartFailed, Supervisor
+from agentflow.actors import ChildSpec, Hosted, Process, Restart, StartFailed, Supervisor
 from agentflow.errors import ErrorKind, ToolFailure
-from agentflow.sandbox._hosted import Hosted
 from agentflow.sandbox._settings import SandboxSettings
 from mcp_servers import BACKENDS, is_loopback, token_path
 

@@ -33,16 +33,21 @@ class LocalDoor(Door):
             settings=settings.backend_settings,
             limits=TableLimits(sessions=None, idle_seconds=None),
         )
+        self._edition = self._table.edition
         self._names = Names(self._table.tools)
 
     @property
     def names(self) -> Names:
         """The tools behind it, by all their names."""
+        if self._edition != self._table.edition:
+            self._edition = self._table.edition
+            self._names = Names(self._table.tools)
         return self._names
 
     async def open(self) -> None:
         """Start what the settings want warm."""
-        await self.warmup(self._settings.warmup_names)
+        discovering = [name for name, backend in self._table.backends.items() if backend.discovers]
+        await self.warmup(dict.fromkeys([*self._settings.warmup_names, *discovering]))
 
     async def close(self) -> None:
         """End the sessions, then the backends, then let go of the runtime."""

@@ -38,6 +38,8 @@ class Names:
         for verb, owners in self._verbs.items():
             if len(owners) == 1:
                 self._spellings.setdefault(verb, owners[0])
+        # What somebody else named may differ in a separator only: written exactly, it is found all the same.
+        self._spellings.update({exact: tool for tool in self.tools for exact in (tool.route, tool.name)})
 
     def find(self, name: str) -> Tool:
         """The tool that this name means.

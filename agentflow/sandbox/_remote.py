@@ -16,9 +16,9 @@ from mcp.shared.dispatcher import ProgressFnT
 from mcp.shared.exceptions import MCPError
 from pydantic import ValidationError
 
+from agentflow.actors import Hosted
 from agentflow.errors import ErrorKind, ToolFailure
 from agentflow.sandbox._door import Door, failed
-from agentflow.sandbox._hosted import Hosted
 from agentflow.sandbox._launch import Launcher, local_token
 from agentflow.sandbox._names import Names
 from agentflow.sandbox._transport import SteadyTransport

@@ -7,8 +7,8 @@ from weakref import WeakKeyDictionary
 
 import anyio
 
+from agentflow.actors import Hosted
 from agentflow.errors import ConfigurationError
-from agentflow.sandbox._hosted import Hosted
 from mcp_servers import did_you_mean
 from runtimes import Runtime
 

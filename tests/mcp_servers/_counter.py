@@ -2,13 +2,14 @@
 
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Annotated
 
 import anyio
 from pydantic import Field
 
 from agentflow.errors import ErrorKind, ToolFailure
-from mcp_servers import Backend, CallContext, Image, Output, Session, Text, tool
+from mcp_servers import Backend, CallContext, Image, Output, Session, Text, Tool, tool
 
 PIXEL = bytes.fromhex(
     "89504e470d0a1a0a0000000d4948445200000001000000010806000000"
@@ -152,3 +153,32 @@ class Noisy(Backend):
         child = await anyio.run_process(["sh", "-c", "echo noise; cat"], stdin=None, stdout=None, stderr=None)
         assert child.returncode == 0
         return {"read": sys.stdin.read()}
+
+
+class Discoverer(Backend):
+    """Finds a tool when it is warmed up, and may find another one later."""
+
+    name = "found"
+    description = "Finds tools."
+    discovers = True
+
+    def __init__(self) -> None:
+        self._tools: tuple[Tool, ...] = ()
+
+    @property
+    def tools(self) -> tuple[Tool, ...]:
+        """What was found so far."""
+        return self._tools
+
+    async def warmup(self) -> None:
+        self.find("first")
+
+    def find(self, word: str) -> None:
+        """From now on there is one tool, of that name."""
+
+        async def say() -> str:
+            """Say the word."""
+            return word
+
+        found = Tool.of(say, backend=self.name, verb=word)
+        self._tools = (replace(found, verb=f"place.{word}", called=f"found_place_{word}"),)

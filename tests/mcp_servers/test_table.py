@@ -4,10 +4,12 @@ import logging
 
 import anyio
 import pytest
+from mcp import Client
 
 from agentflow.errors import ConfigurationError, ErrorKind
-from mcp_servers import DefaultSession, Image, TableLimits, Text, ToolResult, ToolTable
-from tests.mcp_servers._counter import Counter
+from agentflow.sandbox import Sandbox
+from mcp_servers import LOCAL, DefaultSession, Image, McpDoor, TableLimits, Text, ToolResult, ToolTable
+from tests.mcp_servers._counter import Counter, Discoverer
 
 
 def failure(result: ToolResult) -> tuple[ErrorKind, str]:
@@ -191,3 +193,45 @@ async def test_without_a_runtime_a_session_has_no_instance(table: ToolTable) -> 
     session = await table.sessions.start("local")
     with pytest.raises(Exception, match="no runtime"):
         await session.instance()
+
+
+@pytest.mark.promise("mcp:backend:discovers")
+async def test_tools_that_a_backend_discovers_are_there_after_its_warmup_and_may_change_later() -> None:
+    discoverer = Discoverer()
+    table = ToolTable([Counter(), discoverer])
+    assert not [tool for tool in table.tools if tool.backend == "found"]
+    await table.start([])
+    first = table.edition
+    assert [tool.name for tool in table.tools if tool.backend == "found"] == ["found_place_first"]
+    assert (await table.call("found:place.first")).data == {"result": "first"}
+    discoverer.find("second")
+    assert table.edition > first
+    assert (await table.call("found_place_second")).data == {"result": "second"}
+    gone = await table.call("found_place_first")
+    assert gone.error is not None
+    assert gone.error.kind is ErrorKind.TOOL_NOT_FOUND
+    assert (await table.call("counter_echo", {"text": "x"})).ok
+    await table.close()
+
+
+@pytest.mark.promise("mcp:backend:discovers")
+async def test_the_door_lists_the_tools_as_they_are_now() -> None:
+    discoverer = Discoverer()
+    async with ToolTable([discoverer]) as table:
+        server = McpDoor(table, principal=lambda _: LOCAL).server()
+        async with Client(server, cache=None) as client:
+            assert "found_place_first" in {tool.name for tool in (await client.list_tools()).tools}
+            discoverer.find("second")
+            assert "found_place_second" in {tool.name for tool in (await client.list_tools()).tools}
+            result = await client.call_tool("found_place_second", {})
+            assert result.structured_content == {"result": "second"}
+
+
+@pytest.mark.promise("mcp:backend:discovers")
+async def test_a_sandbox_has_the_discovered_tools_from_its_start() -> None:
+    discoverer = Discoverer()
+    async with Sandbox(backends=[discoverer]) as sandbox:
+        assert [tool.route for tool in await sandbox.tools()] == ["found:place.first"]
+        assert (await sandbox.execute("found:place.first")).data == {"result": "first"}
+        discoverer.find("second")
+        assert (await sandbox.execute("found_place_second")).data == {"result": "second"}

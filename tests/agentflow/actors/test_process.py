@@ -80,6 +80,22 @@ async def test_a_process_that_ends_well_is_a_normal_end() -> None:
     assert events.ended() == [("process", "normal")]
 
 
+@pytest.mark.promise("actors:process:input")
+async def test_a_process_reads_what_it_is_given_to_read() -> None:
+    word = Word()
+    given, giving = os.pipe()
+    try:
+        process = Process(["cat"], stdin=given, stdout=word.writing)
+        with anyio.fail_after(30):
+            async with Supervisor([spec(process)]):
+                os.write(giving, b"line\n")
+                assert await word.lines(1) == [b"line"]
+    finally:
+        word.close()
+        os.close(given)
+        os.close(giving)
+
+
 @pytest.mark.promise("actors:process:crash")
 @pytest.mark.parametrize(("script", "status"), [("exit 3", 3), ("kill -KILL $$", -9), ("kill -TERM $$", -15)])
 async def test_a_bad_status_is_a_crash_that_tells_the_status(script: str, status: int) -> None:

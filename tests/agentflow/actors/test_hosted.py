@@ -5,7 +5,7 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from agentflow.sandbox._hosted import Hosted
+from agentflow.actors import Hosted
 
 
 class Room:
