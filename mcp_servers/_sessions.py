@@ -177,7 +177,7 @@ class Sessions:
             try:
                 left_behind = await self._fork_instance(session, forked)
                 for name in session.live:
-                    await self._backends[name].fork(session, forked)
+                    left_behind += await self._backends[name].fork(session, forked) or ()
                     forked.live[name] = None
                 forked.check_alive()
             except BaseException:

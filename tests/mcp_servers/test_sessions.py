@@ -6,7 +6,7 @@ import anyio
 import pytest
 
 from agentflow.errors import ErrorKind, ToolFailure
-from mcp_servers import ToolTable
+from mcp_servers import Backend, Session, ToolTable
 from mcp_servers._sessions import new_handle
 from tests.mcp_servers._counter import Counter
 from tests.mcp_servers._now import Now
@@ -44,6 +44,23 @@ async def test_parent_and_fork_go_their_own_ways_and_either_may_end_first(table:
     assert (await table.call("counter_add", {"session": parent})).data == {"count": 11}
     await table.call("session_end", {"session": parent})
     assert (await table.call("counter_add", {"session": fork})).data == {"count": 12}
+
+
+class Forgetful(Backend):
+    """Can't carry all of what it has."""
+
+    name = "forgetful"
+
+    async def fork(self, session: Session, forked: Session) -> tuple[str, ...]:
+        return ("the page at /form looks different",)
+
+
+@pytest.mark.promise("mcp:session:fork")
+async def test_what_a_backend_cannot_carry_is_said_of_the_fork() -> None:
+    async with ToolTable([Counter(), Forgetful()]) as table:
+        started = (await table.call("session_start", {"backends": ["counter", "forgetful"]})).data["session"]
+        forked = (await table.call("session_fork", {"session": started})).data
+    assert forked["left_behind"] == ["the page at /form looks different"]
 
 
 @pytest.mark.promise("mcp:session:fork_waits")
