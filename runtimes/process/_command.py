@@ -13,7 +13,7 @@ import anyio
 
 from agentflow.errors import RuntimeFailure
 from runtimes._protocol import ExecResult, Limits, Outcome, OutputSink
-from runtimes.process._client import Client
+from runtimes.process._channel import Channel
 from runtimes.process._lane import CPU_POLL, cpu_used
 from runtimes.process._output import OutputPipes
 from runtimes.process.trusted import _wire
@@ -24,7 +24,7 @@ _GRACE = 2.0
 class Command:
     """One command's process, its keeper, and its pipes."""
 
-    def __init__(self, client: Client, member: str, limits: Limits) -> None:
+    def __init__(self, client: Channel, member: str, limits: Limits) -> None:
         self._client = client
         self._member = member
         self._limits = limits

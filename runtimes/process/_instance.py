@@ -25,7 +25,7 @@ from runtimes._protocol import (
     Usage,
 )
 from runtimes.process import _workspace
-from runtimes.process._client import Client
+from runtimes.process._channel import Channel
 from runtimes.process._command import Command, ProcessStream
 from runtimes.process._hits import Hits, LimitHits
 from runtimes.process._python_lane import PythonLane
@@ -91,13 +91,18 @@ class ProcessInstance:
     """See `runtimes.Instance`."""
 
     def __init__(
-        self, client: Client, name: str, spec: InstanceSpec, known: dict[str, "ProcessInstance"]
+        self,
+        client: Channel,
+        name: str,
+        spec: InstanceSpec,
+        known: dict[str, "ProcessInstance"],
+        env: Mapping[str, str] | None = None,
     ) -> None:
         self._client = client
         self._id = name
         self._spec = spec
         self._known = known
-        self._env = environment(spec.env)
+        self._env = environment(spec.env) if env is None else dict(env)
         self._python = PythonLane(client, name, spec.limits, self._env)
         self._shell = ShellLane(client, name, spec.limits, self._env)
         self._hits = LimitHits({})
@@ -371,10 +376,14 @@ class ProcessInstance:
             return
         self._gone = True
         with anyio.move_on_after(_STOP_DEADLINE, shield=True):
-            with contextlib.suppress(RuntimeFailure):
-                await self._client.ask("stop", member=self._id)
+            await self._end()
         self._python.close()
         self._shell.close()
         self._hits.close()
         self._known.pop(self._id, None)
         self._stopped.set()
+
+    async def _end(self) -> None:
+        """End its processes and files."""
+        with contextlib.suppress(RuntimeFailure):
+            await self._client.ask("stop", member=self._id)

@@ -15,7 +15,7 @@ import anyio
 
 from agentflow.errors import CannotFork, InstanceGone, RuntimeFailure
 from runtimes._protocol import Limits, Outcome, OutputSink, RunResult
-from runtimes.process._client import Client
+from runtimes.process._channel import Channel
 from runtimes.process._frames import Answer, Control
 from runtimes.process._output import OutputPipes
 
@@ -49,7 +49,7 @@ class Lane(ABC, Generic[Answer]):
 
     language: ClassVar[str]
 
-    def __init__(self, client: Client, member: str, limits: Limits) -> None:
+    def __init__(self, client: Channel, member: str, limits: Limits) -> None:
         self._client = client
         self._member = member
         self._limits = limits
@@ -346,7 +346,7 @@ class Lane(ABC, Generic[Answer]):
         self._forget_process()
 
 
-async def cpu_used(client: Client, member: str) -> float:
+async def cpu_used(client: Channel, member: str) -> float:
     """CPU seconds of a member's processes so far."""
     try:
         return float((await client.ask("events", member=member)).fields["cpu"])

@@ -2,28 +2,29 @@
 
 from collections import deque
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Generic, Self, TypeVar
 
 import anyio
 
 from agentflow.errors import AgentFlowError
 from runtimes._protocol import InstanceSpec
-from runtimes.process._instance import ProcessInstance
 
 if TYPE_CHECKING:
     from anyio.abc import TaskGroup
 
+AnInstance = TypeVar("AnInstance")
 
-class Pool:
+
+class Pool(Generic[AnInstance]):
     """Keeps up to `size` instances of one spec ready. An async context manager."""
 
     def __init__(
-        self, make: Callable[[InstanceSpec], Awaitable[ProcessInstance]], size: int, spec: InstanceSpec
+        self, make: Callable[[InstanceSpec], Awaitable[AnInstance]], size: int, spec: InstanceSpec
     ) -> None:
         self._make = make
         self._size = size
         self._spec = spec
-        self._ready: deque[ProcessInstance] = deque()
+        self._ready: deque[AnInstance] = deque()
         self._wanted = anyio.Event()
         self._filled = anyio.Event()
         self._tasks: TaskGroup | None = None
@@ -57,7 +58,7 @@ class Pool:
         if self._tasks is not None:
             await self._filled.wait()
 
-    def take(self, spec: InstanceSpec) -> ProcessInstance | None:
+    def take(self, spec: InstanceSpec) -> AnInstance | None:
         """A ready instance, if that is what it was made for."""
         if not self._ready or spec != self._spec:
             return None

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 from agentflow.errors import CannotFork, InstanceGone, RuntimeFailure
 from runtimes._protocol import Display, Limits, Outcome, PythonError, RunResult
-from runtimes.process._client import Client, socket_pair
+from runtimes.process._channel import Channel, socket_pair
 from runtimes.process._frames import PythonAnswer, PythonControl
 from runtimes.process._lane import Lane, make_pipes
 from runtimes.process.trusted import _wire
@@ -21,7 +21,7 @@ class PythonLane(Lane[PythonAnswer]):
 
     language = "python"
 
-    def __init__(self, client: Client, member: str, limits: Limits, env: Mapping[str, str]) -> None:
+    def __init__(self, client: Channel, member: str, limits: Limits, env: Mapping[str, str]) -> None:
         super().__init__(client, member, limits)
         self._env = env
         self._number = 0

@@ -8,7 +8,7 @@ import termios
 from collections.abc import Mapping
 
 from runtimes._protocol import Limits, Outcome, RunResult
-from runtimes.process._client import Client, socket_pair
+from runtimes.process._channel import Channel, socket_pair
 from runtimes.process._frames import ShellAnswer, ShellControl
 from runtimes.process._lane import Lane, make_pipes
 from runtimes.process.trusted import _wire
@@ -22,7 +22,7 @@ class ShellLane(Lane[ShellAnswer]):
 
     language = "bash"
 
-    def __init__(self, client: Client, member: str, limits: Limits, env: Mapping[str, str]) -> None:
+    def __init__(self, client: Channel, member: str, limits: Limits, env: Mapping[str, str]) -> None:
         super().__init__(client, member, limits)
         self._env = env
         self._stdin = -1

@@ -26,6 +26,7 @@ def perform(root: int, uid: int, request: dict[str, Any]) -> tuple[list[int], di
     action = _ACTIONS[request["action"]]
     path = absolute(request["path"])
     permitted = _permitted_capabilities()
+    visible = sc.prctl(sc.PR_GET_DUMPABLE)
     os.umask(0o022)
     sc.set_filesystem_ids(uid, uid)
     sc.capset(effective=0, permitted=permitted)
@@ -37,7 +38,7 @@ def perform(root: int, uid: int, request: dict[str, Any]) -> tuple[list[int], di
         sc.capset(effective=permitted, permitted=permitted)
         sc.set_filesystem_ids(0, 0)
         # A change of ids hides a process, and its children, from its own namespace's root.
-        sc.prctl(sc.PR_SET_DUMPABLE, 1)
+        sc.prctl(sc.PR_SET_DUMPABLE, visible)
 
 
 def absolute(path: str) -> str:

@@ -4,46 +4,46 @@ The first process of the runtime's own pid namespace: when it dies, everything i
 power in the runtime's user namespace only, is single-threaded, and runs nothing untrusted.
 """
 
-import functools
 import gc
 import os
 import signal
 import socket
 import sys
-from collections.abc import Callable
-from typing import IO
+from typing import TYPE_CHECKING
 
-from runtimes.process.linux import _cgroups
-from runtimes.process.trusted import _copy, _files, _rooms, _spawn, _trees, _wire
+from runtimes.process.trusted import _rooms, _spawn, _wire
+from runtimes.process.trusted._filing import Filing
 from runtimes.process.trusted._members import Member, Members
-from runtimes.process.trusted._reactor import Reactor, Waiting, close_all, finished
+from runtimes.process.trusted._reactor import Reactor, Waiting
 from runtimes.process.trusted._staff import Staff
 from runtimes.process.trusted._zygote_link import ZygoteLink
 
-_SAVED = _rooms.SAVED_FOLDERS
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 class Mason:
-    """Knows which request goes where; looks after files itself."""
+    """Knows which request goes where."""
 
     def __init__(self, server: socket.socket, warden: socket.socket, world: _spawn.World) -> None:
         self._reactor = Reactor(server)
         self._members = Members(self._reactor, warden, world)
         self._zygote = ZygoteLink(self._reactor, world, self._members.forget_process)
         self._staff = Staff(self._reactor, world, self._zygote)
+        filing = Filing(self._reactor, _rooms.SAVED_FOLDERS)
         self._reactor.on_exit = self._child_ended
         self._requests: dict[str, Callable[[Member, _wire.Message], Waiting]] = {
-            "check_archive": self._check_archive,
+            "check_archive": filing.check_archive,
             "copy": self._members.copy,
             "events": self._staff.events,
             "exec": self._staff.command,
-            "file": self._file,
+            "file": filing.file,
             "kill_run": self._staff.kill_run,
-            "list": self._list,
+            "list": filing.list,
             "move_python": self._move_python,
-            "pack": self._pack,
+            "pack": filing.pack,
             "python": self._staff.python,
-            "remove": self._remove,
+            "remove": filing.remove,
             "shell": self._staff.shell,
             "signal": self._staff.signal,
             "stop": self._members.stop,
@@ -69,46 +69,6 @@ class Mason:
 
     def _move_python(self, member: Member, message: _wire.Message) -> Waiting:
         return self._staff.move_python(member, self._members.find(message.fields["to"]), message)
-
-    def _file(self, member: Member, message: _wire.Message) -> Waiting:
-        fds, answer = _files.perform(member.root, member.uid, message.fields["request"])
-        self._reactor.reply(message, fds, **answer)
-        close_all(fds)
-        yield from ()
-
-    def _list(self, member: Member, message: _wire.Message) -> Waiting:
-        request = message.fields["request"]
-        body = functools.partial(_trees.list_entries, member.root, member.uid, request)
-        return self._with_file(member, message, "wb", body)
-
-    def _remove(self, member: Member, message: _wire.Message) -> Waiting:
-        request = message.fields["request"]
-        return self._in_child(member, message, lambda: _trees.remove(member.root, member.uid, request))
-
-    def _pack(self, member: Member, message: _wire.Message) -> Waiting:
-        return self._with_file(member, message, "wb", lambda out: _copy.pack(member.files, _SAVED, out))
-
-    def _check_archive(self, member: Member, message: _wire.Message) -> Waiting:
-        return self._with_file(member, message, "rb", lambda source: _copy.check(_SAVED, source))
-
-    def _with_file(
-        self, member: Member, message: _wire.Message, mode: str, body: Callable[[IO[bytes]], None]
-    ) -> Waiting:
-        fd = message.fds[0]
-        return self._in_child(member, message, lambda: _spawn.with_file(fd, mode, body))
-
-    def _in_child(self, member: Member, message: _wire.Message, body: Callable[[], None]) -> Waiting:
-        ours, theirs = _wire.socket_pair()
-
-        def child() -> None:
-            _cgroups.attach(member.group)
-            _spawn.tell_outcome(theirs, body)
-
-        self._reactor.fork(child)
-        theirs.close()
-        with ours:
-            finished((yield ours), "its process died: the instance's memory limit may be too small")
-        self._reactor.reply(message)
 
 
 def main(server: socket.socket, warden: socket.socket, world: _spawn.World) -> None:

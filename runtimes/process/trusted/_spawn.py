@@ -47,7 +47,7 @@ class Placement:
     """Where a process goes, and as whom."""
 
     namespaces: list[int]
-    """The room's namespaces."""
+    """The room's namespaces; none where the caller is in it already."""
     identity: _confine.Identity
     """Who it becomes."""
     group: _cgroups.Group
@@ -132,14 +132,15 @@ def _kill_all_of(uid: int) -> NoReturn:
     os._exit(0)
 
 
-def place(world: World, placement: Placement) -> None:
+def place(world: World, placement: Placement, *, python: bool = False) -> None:
     """Move the calling process into its sandbox for good."""
     _cgroups.attach(placement.group)
     _confine.begin_session()
-    _confine.enter(placement.namespaces, placement.identity)
+    if placement.namespaces:
+        _confine.enter(placement.namespaces, placement.identity)
     _confine.set_limits(placement.rlimits)
     _confine.become(placement.identity)
-    _confine.settle()
+    _confine.settle(python=python)
     _confine.lock(world.locks)
 
 
@@ -182,16 +183,39 @@ def become_user_command(
     os.setsid()
     _confine.set_limits(placement.rlimits)
     try:
-        uid, gid, home, shell = _look_up(request["user"])
-        _confine.become_user(uid, gid)
+        _become_user(request)
     except (OSError, KeyError, ValueError):
-        os.write(2, f"no user {request['user']!r} inside\n".encode("utf-8", "replace"))
-        os._exit(126)
-    path = request["env"].get("PATH", os.defpath) + ":/usr/local/sbin:/usr/sbin:/sbin"
-    request["env"].update(PATH=path, USER=request["user"], LOGNAME=request["user"], HOME=home, SHELL=shell)
+        _refuse_user(request)
     _confine.settle()
     _confine.lock(world.locks)
     _keep_command(request)
+
+
+def become_user_command_here(world: World, placement: Placement, fds: list[int]) -> NoReturn:
+    """The same, where the caller is in the sandbox already and has no more power than root inside may have."""
+    request = _wire.open_letter(fds[3])
+    _confine.take_standard_streams(*fds[:3])
+    _confine.begin_session()
+    _confine.set_limits(placement.rlimits)
+    try:
+        _become_user(request)
+    except (OSError, KeyError, ValueError):
+        _refuse_user(request)
+    _confine.settle()
+    _confine.lock(world.locks)
+    _keep_command(request)
+
+
+def _become_user(request: dict[str, Any]) -> None:
+    uid, gid, home, shell = _look_up(request["user"])
+    _confine.become_user(uid, gid)
+    path = request["env"].get("PATH", os.defpath) + ":/usr/local/sbin:/usr/sbin:/sbin"
+    request["env"].update(PATH=path, USER=request["user"], LOGNAME=request["user"], HOME=home, SHELL=shell)
+
+
+def _refuse_user(request: dict[str, Any]) -> NoReturn:
+    os.write(2, f"no user {request['user']!r} inside\n".encode("utf-8", "replace"))
+    os._exit(126)
 
 
 def _look_up(name: str) -> tuple[int, int, str, str]:

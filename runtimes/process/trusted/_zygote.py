@@ -103,7 +103,7 @@ class _Zygote:
         if len(os.listdir("/proc/self/task")) > 1:
             raise OSError("a preloaded module started threads: " + ", ".join(self._loaded))
         self._evaluator = Evaluator()
-        _forget_own_modules()
+        forget_own_modules()
         gc.collect()
         gc.freeze()
 
@@ -136,7 +136,7 @@ class _Zygote:
         os.chdir("/home/agent")
         os.environ.clear()
         os.environ.update(env)
-        _reseed()
+        reseed()
         _guest.Guest(_guest.CONTROL_FD, self._evaluator).serve()
 
 
@@ -153,14 +153,15 @@ def _rehearse(loaded: list[str]) -> None:
     linecache.cache.clear()
 
 
-def _reseed() -> None:
+def reseed() -> None:
+    """Draw other random numbers than the template would."""
     random.seed()
     numpy_random = sys.modules.get("numpy.random")
     if numpy_random is not None:
         numpy_random.seed()
 
 
-def _forget_own_modules() -> None:
+def forget_own_modules() -> None:
     """Leave no trace of the project among the importable modules; what runs keeps its own references."""
     for name in [name for name in sys.modules if name.partition(".")[0] in _OWN]:
         del sys.modules[name]

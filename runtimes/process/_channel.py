@@ -1,0 +1,199 @@
+"""The server's side of a control socket: ask whoever builds sandboxes, hear from it."""
+
+import asyncio
+import os
+import socket
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from agentflow.errors import InstanceGone, RuntimeFailure
+from runtimes.process.trusted import _wire
+
+
+class Channel:
+    """The requests in flight to one builder of sandboxes, and what it tells by itself."""
+
+    def __init__(self) -> None:
+        self._requests: dict[int, asyncio.Future[_wire.Message]] = {}
+        self._exits: dict[int, Callable[[int], None]] = {}
+        self._awaited_exits: dict[int, Callable[[int], None]] = {}
+        self._moves: dict[str, asyncio.Future[int]] = {}
+        self._number = 0
+        self._outbox: deque[tuple[_wire.Fields, Sequence[int]]] = deque()
+        self._closed: str | None = "not started"
+        self.facts: dict[str, Any] = {}
+        """What the builder said of its surroundings when it started."""
+
+    @property
+    def alive(self) -> bool:
+        """It can be asked."""
+        return self._closed is None
+
+    async def open(self, sock: socket.socket) -> None:
+        """Take over the socket and wait for the builder's first word, its `facts`.
+
+        :raises RuntimeFailure: if it dies instead.
+        """
+        self._socket = sock
+        sock.setblocking(False)
+        self._loop = asyncio.get_running_loop()
+        started: asyncio.Future[_wire.Message] = self._loop.create_future()
+        self._requests[0] = started
+        self._closed = None
+        self._loop.add_reader(sock.fileno(), self._readable)
+        self.facts = (await started).fields
+
+    def _readable(self) -> None:
+        while True:
+            try:
+                message = _wire.receive(self._socket)
+                if message is None:
+                    raise ConnectionError("the builder's process is gone")
+                self._dispatch(message)
+            except BlockingIOError:
+                return
+            except (ConnectionError, ValueError, KeyError, TypeError) as error:
+                self.lose(str(error))
+                return
+
+    def _dispatch(self, message: _wire.Message) -> None:
+        fields = message.fields
+        if "re" in fields or "started" in fields:
+            number = fields.get("re", 0)
+            handler = self._awaited_exits.pop(number, None)
+            if handler is not None and "pid" in fields:
+                self._exits[fields["pid"]] = handler
+            future = self._requests.pop(number, None)
+            if future is not None and not future.done():
+                future.set_result(message)
+                return
+        elif fields["event"] == "exit":
+            handler = self._exits.pop(fields["pid"], None)
+            if handler is not None:
+                handler(fields["status"])
+        elif fields["event"] == "moved":
+            self._moved(fields)
+        for fd in message.fds:
+            os.close(fd)
+
+    def _moved(self, fields: _wire.Fields) -> None:
+        future = self._moves.pop(fields["to"], None)
+        if future is None or future.done():
+            return
+        if "error" in fields:
+            future.set_exception(RuntimeFailure(fields["error"]))
+            # The fork may have been given up on the way to it; an error that nobody fetches is no news.
+            future.exception()
+        else:
+            future.set_result(fields["pid"])
+
+    def lose(self, reason: str) -> None:
+        """Ask no more: whoever waits, and whoever asks from now on, hears why."""
+        if self._closed is not None:
+            return
+        self._closed = reason
+        self._loop.remove_reader(self._socket.fileno())
+        self._loop.remove_writer(self._socket.fileno())
+        error = InstanceGone(f"the runtime is closed: {reason}")
+        for future in [*self._requests.values(), *self._moves.values()]:
+            if not future.done():
+                future.set_exception(error)
+                # Whoever waited may be gone; an error that nobody fetches is no news.
+                future.exception()
+        self._requests.clear()
+        self._moves.clear()
+        handlers = [*self._exits.values(), *self._awaited_exits.values()]
+        self._exits.clear()
+        self._awaited_exits.clear()
+        for handler in handlers:
+            handler(-9)
+
+    async def ask(
+        self,
+        op: str,
+        fds: Sequence[int] = (),
+        *,
+        on_exit: Callable[[int], None] | None = None,
+        **fields: object,
+    ) -> _wire.Message:
+        """Send a request and wait for its answer. The descriptors stay the caller's.
+
+        Where the request starts a process, `on_exit` is called with its exit code (negative: by that signal).
+
+        :raises InstanceGone: if it concerns an instance that has ended.
+        :raises OSError: if the kernel refused, with its errno.
+        :raises RuntimeFailure: if it failed otherwise.
+        """
+        if self._closed is not None:
+            raise InstanceGone(f"the runtime is closed: {self._closed}")
+        self._number += 1
+        number = self._number
+        future: asyncio.Future[_wire.Message] = self._loop.create_future()
+        self._requests[number] = future
+        if on_exit is not None:
+            self._awaited_exits[number] = on_exit
+        copies = [os.dup(fd) for fd in fds]
+        self._send({"op": op, "n": number, **fields}, copies)
+        try:
+            message = await asyncio.shield(future)
+        except asyncio.CancelledError:
+            future.add_done_callback(_discard)
+            raise
+        if "error" in message.fields:
+            raise _error_of(message.fields)
+        return message
+
+    def _send(self, fields: _wire.Fields, fds: Sequence[int]) -> None:
+        self._outbox.append((fields, fds))
+        if len(self._outbox) == 1:
+            self._flush()
+
+    def _flush(self) -> None:
+        while self._outbox:
+            fields, fds = self._outbox[0]
+            try:
+                _wire.send(self._socket, fields, fds)
+            except BlockingIOError:
+                self._loop.add_writer(self._socket.fileno(), self._flush)
+                return
+            except OSError:
+                self._outbox.clear()
+                return
+            self._outbox.popleft()
+            for fd in fds:
+                os.close(fd)
+        self._loop.remove_writer(self._socket.fileno())
+
+    def expect_move(self, member: str) -> asyncio.Future[int]:
+        """A future of the pid of the interpreter that moves to a member."""
+        future: asyncio.Future[int] = self._loop.create_future()
+        self._moves[member] = future
+        return future
+
+
+def _discard(future: asyncio.Future[_wire.Message]) -> None:
+    if not future.cancelled() and future.exception() is None:
+        for fd in future.result().fds:
+            os.close(fd)
+
+
+def _error_of(fields: _wire.Fields) -> Exception:
+    import errno
+
+    name = fields.get("name", "failed")
+    if name == "gone":
+        return InstanceGone(fields["error"])
+    number = getattr(errno, name, None)
+    if isinstance(number, int):
+        if "path" in fields:
+            return OSError(number, fields["reason"], fields["path"])
+        return OSError(number, fields["error"].split("] ", 1)[-1])
+    return RuntimeFailure(fields["error"])
+
+
+def socket_pair() -> tuple[socket.socket, socket.socket]:
+    """A stream socket pair for a session's control channel: the server's end doesn't block."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+    ours.setblocking(False)
+    return ours, theirs
