@@ -99,9 +99,13 @@ class ApiBackend(Backend):
         self.description = f"Functions registered as {family} tools."
         self._tools = tools
 
-    @cached_property
+    @property
     def tools(self) -> tuple[Tool, ...]:
         """Its tools."""
+        return self._defined
+
+    @cached_property
+    def _defined(self) -> tuple[Tool, ...]:
         return self._tools
 
 
