@@ -5,7 +5,7 @@ import re
 import typing
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import partial
 from typing import Annotated, Any, Final, TypeVar, cast, get_args, get_origin, overload
 
 import anyio
@@ -102,10 +102,6 @@ class ApiBackend(Backend):
     @property
     def tools(self) -> tuple[Tool, ...]:
         """Its tools."""
-        return self._defined
-
-    @cached_property
-    def _defined(self) -> tuple[Tool, ...]:
         return self._tools
 
 
