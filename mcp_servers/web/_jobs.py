@@ -1,0 +1,79 @@
+"""What goes to the process that parses, and what comes back."""
+
+import struct
+from typing import Final
+
+from msgspec import Struct
+
+__all__ = ["HEADER", "VERSION", "Answer", "Body", "Job", "Parsed", "Robots", "Unreadable"]
+
+VERSION: Final = 1
+"""Of what comes out; what was kept of another one is not used."""
+
+HEADER: Final = struct.Struct("<I")
+"""The length of what follows."""
+
+
+class Body(Struct, frozen=True):
+    """What a site sent."""
+
+    url: str
+    """Where it was found."""
+    content_type: str
+    """What the site says that it is."""
+    data: bytes
+    """Its bytes."""
+    pdf_pages: int = 300
+    """How many pages of a PDF are read."""
+
+
+class Parsed(Struct, frozen=True):
+    """A page as text."""
+
+    title: str
+    """Its title."""
+    text: str
+    """Its text as Markdown."""
+    links: list[tuple[str, str]] = []
+    """What its links are called, and where they lead."""
+    note: str | None = None
+    """What is missing, if something is."""
+
+
+class Unreadable(Exception):
+    """It can't be turned into text; the message says why."""
+
+
+class Robots(Struct, frozen=True):
+    """A question to a robots.txt."""
+
+    text: str
+    """The file."""
+    agent: str
+    """Who asks."""
+    url: str
+    """For what."""
+
+
+class Job(Struct, frozen=True):
+    """One thing to do."""
+
+    seconds: float
+    """Time for it."""
+    memory_bytes: int
+    """Memory for it."""
+    body: Body | None = None
+    """A page to parse."""
+    robots: Robots | None = None
+    """Or a question to a robots.txt."""
+
+
+class Answer(Struct, frozen=True):
+    """What came of it."""
+
+    parsed: Parsed | None = None
+    """The page."""
+    allowed: bool = True
+    """What the robots.txt says."""
+    failed: str | None = None
+    """Why nothing came of it."""

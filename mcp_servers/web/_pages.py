@@ -1,0 +1,111 @@
+"""Pages as text: fetched by us or by Jina Reader, parsed, and kept for a while."""
+
+from msgspec import Struct
+
+from agentflow.errors import ErrorKind, ToolFailure
+from mcp_servers.web._api import Api
+from mcp_servers.web._cache import Cache
+from mcp_servers.web._fetching import Fetcher
+from mcp_servers.web._jobs import VERSION, Body, Job, Parsed
+from mcp_servers.web._keys import key_of
+from mcp_servers.web._parsers import Parsers
+from mcp_servers.web._settings import WebSettings
+
+__all__ = ["Page", "Pages"]
+
+
+class Page(Struct, frozen=True):
+    """A page that was read."""
+
+    url: str
+    """Where it was found in the end."""
+    title: str
+    """Its title."""
+    text: str
+    """Its text as Markdown."""
+    links: list[tuple[str, str]] = []
+    """What its links are called, and where they lead."""
+    note: str | None = None
+    """What is missing, if something is."""
+
+
+class _JinaPage(Struct):
+    url: str = ""
+    title: str | None = ""
+    content: str | None = ""
+    links: dict[str, str] | list[tuple[str, str]] | None = None
+    warning: str | None = None
+
+
+class _JinaAnswer(Struct):
+    data: _JinaPage
+
+
+class Pages:
+    """Reads pages."""
+
+    def __init__(
+        self, settings: WebSettings, fetcher: Fetcher, parsers: Parsers, api: Api, cache: Cache
+    ) -> None:
+        self._settings = settings
+        self._fetcher = fetcher
+        self._parsers = parsers
+        self._api = api
+        self._cache = cache
+        # What was read under other rules is another page: it may not even be reachable under these.
+        rules = (settings.allow_private, settings.allowed_hosts, settings.robots, settings.max_bytes)
+        reader = (settings.visit_method, settings.jina_url, settings.user_agent, settings.reading.pdf_pages)
+        self._way = ("page", str(VERSION), *map(str, rules), *map(str, reader))
+
+    async def read(self, url: str) -> Page:
+        """The page at an address.
+
+        :raises ToolFailure: if it may not be reached, can't be had, or has no text.
+        """
+        asked = (*self._way, url)
+        known = await self._cache.get(asked, Page)
+        if known is not None:
+            return known
+        page = await (self._by_jina(url) if self._settings.visit_method == "jina" else self._by_us(url))
+        await self._cache.put(asked, page)
+        return page
+
+    async def markdown_of(self, url: str, content_type: str, data: bytes) -> Parsed:
+        """What a site, or a file, sent as text.
+
+        :raises ToolFailure: `failed`, if it has none.
+        """
+        reading = self._settings.reading
+        body = Body(url, content_type, data, reading.pdf_pages)
+        answer = await self._parsers.do(Job(reading.seconds, reading.memory_bytes, body=body))
+        if answer.parsed is None:
+            raise ToolFailure(ErrorKind.FAILED, f"{url} can't be read: {answer.failed}.")
+        return answer.parsed
+
+    async def _by_us(self, url: str) -> Page:
+        found = await self._fetcher.fetch(url)
+        if found.cut and _is_pdf(found.content_type, found.data):
+            limit = self._settings.max_bytes
+            message = f"{url} can't be read: it is longer than {limit} bytes (max_bytes)."
+            raise ToolFailure(ErrorKind.OUTPUT_LIMIT, message)
+        parsed = await self.markdown_of(found.url, found.content_type, found.data)
+        note = f"the first {len(found.data)} bytes of it" if found.cut else parsed.note
+        return Page(found.url, parsed.title, parsed.text, parsed.links, note)
+
+    async def _by_jina(self, url: str) -> Page:
+        await self._fetcher.check(url)
+        headers = {
+            "Authorization": f"Bearer {key_of(self._settings.jina_api_key, 'jina_api_key')}",
+            "X-With-Links-Summary": "true",
+        }
+        answer = await self._api.ask(
+            "Jina Reader", f"{self._settings.jina_url}/", _JinaAnswer, headers=headers, body={"url": url}
+        )
+        page = answer.data
+        links = list(page.links.items()) if isinstance(page.links, dict) else page.links or []
+        text = (page.content or "")[: self._settings.max_bytes]
+        return Page(page.url or url, page.title or "", text, links, page.warning)
+
+
+def _is_pdf(content_type: str, data: bytes) -> bool:
+    return content_type.lower().startswith("application/pdf") or data.lstrip()[:5] == b"%PDF-"

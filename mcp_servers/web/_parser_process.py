@@ -1,0 +1,135 @@
+"""The process that parses: `python -m mcp_servers.web._parser_process`. It reads jobs and answers them, one by one.
+
+Each job is done by a fork with limits of its own on time and memory, without a network where that can be had, and as
+nobody where this process is root: what is parsed may be made to do harm, and what it did to the parser is gone with it.
+"""
+
+import contextlib
+import ctypes
+import os
+import resource
+import signal
+import sys
+from typing import BinaryIO, Final
+
+import msgspec
+
+from mcp_servers.web._jobs import HEADER, Answer, Body, Job, Unreadable
+from mcp_servers.web._parsing import allows, parse
+
+_LIBC: Final = ctypes.CDLL(None, use_errno=True)
+_NEW_USER, _NEW_NET = 0x10000000, 0x40000000
+_NO_NEW_PRIVILEGES = 38
+_NOBODY = 65534
+_LONGEST_ANSWER = 64 * 1024 * 1024
+
+_WARM_UP = b"<html><title>t</title><body><article><h1>One</h1>" + b"<p>A word or two.</p>" * 20
+
+
+def serve(jobs: BinaryIO, answers: BinaryIO) -> None:
+    """Do jobs until there are no more."""
+    # What is loaded here is loaded once, and each fork has it. A fork may not be able to read these files any more.
+    parse(Body("http://warm.up/", "text/html", _WARM_UP))
+    allows("User-agent: *\nDisallow: /x", "a", "http://warm.up/")
+    with contextlib.suppress(Unreadable):
+        parse(Body("http://warm.up/", "application/pdf", b"%PDF-"))
+    _let_go()
+    base = _virtual_bytes()
+    while header := jobs.read(HEADER.size):
+        (size,) = HEADER.unpack(header)
+        answer = _answer(jobs.read(size), base)
+        answers.write(HEADER.pack(len(answer)) + answer)
+        answers.flush()
+
+
+def _answer(job: bytes, base: int) -> bytes:
+    """What a fork makes of a job."""
+    readable, writable = os.pipe()
+    child = os.fork()
+    if child == 0:
+        for descriptor in (readable, 0, 1):
+            os.close(descriptor)
+        _work(job, base, writable)
+    os.close(writable)
+    with open(readable, "rb") as pipe:
+        answer = pipe.read(_LONGEST_ANSWER + 1)
+    if len(answer) > _LONGEST_ANSWER:
+        os.kill(child, signal.SIGKILL)
+    _, status = os.waitpid(child, 0)
+    if status == 0 and len(answer) <= _LONGEST_ANSWER:
+        return answer
+    return msgspec.msgpack.encode(Answer(failed=_meaning(status, len(answer) > _LONGEST_ANSWER)))
+
+
+def _work(job: bytes, base: int, writable: int) -> None:
+    """In the fork: do the job and end."""
+    try:
+        given = msgspec.msgpack.decode(job, type=Job)
+        _limit(given, base)
+        answer = msgspec.msgpack.encode(_result(given))
+        with open(writable, "wb") as pipe:
+            pipe.write(answer)
+        os._exit(0)
+    except MemoryError:
+        os._exit(2)
+    except BaseException:  # boundary: whatever a parser raises, this fork ends here
+        os._exit(3)
+
+
+def _result(job: Job) -> Answer:
+    try:
+        if job.robots is not None:
+            return Answer(allowed=allows(job.robots.text, job.robots.agent, job.robots.url))
+        assert job.body is not None
+        return Answer(parsed=parse(job.body))
+    except Unreadable as error:
+        return Answer(failed=str(error))
+    except RecursionError:
+        return Answer(failed="it is nested too deeply")
+
+
+def _limit(job: Job, base: int) -> None:
+    seconds = job.seconds
+    _at_most(resource.RLIMIT_AS, base + job.memory_bytes)
+    _at_most(resource.RLIMIT_CPU, int(seconds) + 1)
+    _at_most(resource.RLIMIT_FSIZE, 0)
+    _at_most(resource.RLIMIT_CORE, 0)
+    _at_most(resource.RLIMIT_NOFILE, 64)
+    if os.geteuid() == 0:
+        os.setgroups([])
+        os.setresgid(_NOBODY, _NOBODY, _NOBODY)
+        os.setresuid(_NOBODY, _NOBODY, _NOBODY)
+    _LIBC.prctl(_NO_NEW_PRIVILEGES, 1, 0, 0, 0)
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+
+
+def _at_most(kind: int, value: int) -> None:
+    _, hard = resource.getrlimit(kind)
+    value = value if hard == resource.RLIM_INFINITY else min(value, hard)
+    resource.setrlimit(kind, (value, value))
+
+
+def _let_go() -> None:
+    """Leave the network, where this process may: parsers need none."""
+    kinds = _NEW_NET if os.geteuid() == 0 else _NEW_USER | _NEW_NET
+    _LIBC.unshare(kinds)
+
+
+def _virtual_bytes() -> int:
+    with open("/proc/self/statm", encoding="ascii") as file:
+        return int(file.read().split()[0]) * resource.getpagesize()
+
+
+def _meaning(status: int, too_much: bool) -> str:
+    if too_much:
+        return "it has too much text"
+    if os.WIFSIGNALED(status) and os.WTERMSIG(status) in (signal.SIGALRM, signal.SIGXCPU, signal.SIGKILL):
+        return "parsing it took too long"
+    if os.WIFEXITED(status) and os.WEXITSTATUS(status) == 2:
+        return "parsing it took too much memory"
+    return "the parser broke on it"
+
+
+if __name__ == "__main__":
+    serve(sys.stdin.buffer, sys.stdout.buffer)

@@ -1,0 +1,110 @@
+"""The processes that parse, as many as are needed and no more than allowed."""
+
+import contextlib
+import importlib.util
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from typing import Final
+
+import anyio
+import msgspec
+from anyio.abc import Process
+from anyio.streams.buffered import BufferedByteReceiveStream
+
+from agentflow.errors import ErrorKind, ToolFailure
+from mcp_servers.web._jobs import HEADER, Answer, Job
+
+__all__ = ["Parsers"]
+
+GRACE_SECONDS = 10.0
+"""A process starts, and ends its own forks in time; after this much more it is killed."""
+
+_LONGEST = 65 * 1024 * 1024
+_ENVIRONMENT: Final = {"PATH": "/usr/bin:/bin", "LANG": "C.UTF-8"}
+
+
+class _Parser:
+    """One process."""
+
+    def __init__(self, process: Process) -> None:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        self._process = process
+        self._to = process.stdin
+        self._from = BufferedByteReceiveStream(process.stdout)
+
+    async def do(self, job: bytes) -> bytes:
+        """The answer to a job."""
+        await self._to.send(HEADER.pack(len(job)) + job)
+        (size,) = HEADER.unpack(await self._from.receive_exactly(HEADER.size))
+        if size > _LONGEST:
+            raise anyio.EndOfStream
+        return await self._from.receive_exactly(size)
+
+    async def end(self) -> None:
+        """End it and what it started."""
+        with anyio.CancelScope(shield=True):
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+            await self._process.aclose()
+
+
+class Parsers:
+    """Gives jobs to processes. Each is started when it is first needed."""
+
+    def __init__(self, most: int) -> None:
+        self._places = anyio.Semaphore(most)
+        self._idle: list[_Parser] = []
+
+    async def do(self, job: Job) -> Answer:
+        """What came of a job.
+
+        :raises ToolFailure: `unavailable`, if what parses is not installed, or broke.
+        """
+        async with self._places:
+            parser = self._idle.pop() if self._idle else await _start()
+            kept = False
+            try:
+                with anyio.fail_after(job.seconds + GRACE_SECONDS):
+                    answer = await parser.do(msgspec.msgpack.encode(job))
+                kept = True
+            except TimeoutError:
+                return Answer(failed="parsing it took too long")
+            except (anyio.EndOfStream, anyio.IncompleteRead, anyio.BrokenResourceError, OSError):
+                raise ToolFailure(ErrorKind.UNAVAILABLE, "web: the process that parses broke.") from None
+            finally:
+                if kept:
+                    self._idle.append(parser)
+                else:
+                    await parser.end()
+        return msgspec.msgpack.decode(answer, type=Answer)
+
+    async def close(self) -> None:
+        """End all processes."""
+        while self._idle:
+            await self._idle.pop().end()
+
+
+async def _start() -> _Parser:
+    missing = [name for name in ("trafilatura", "pypdfium2", "protego") if not importlib.util.find_spec(name)]
+    if missing:
+        message = f"web: reading pages needs {', '.join(missing)}: pip install 'agentflow[web]'."
+        raise ToolFailure(ErrorKind.UNAVAILABLE, message)
+    process = await anyio.open_process(
+        [sys.executable, "-P", "-m", "mcp_servers.web._parser_process"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        cwd="/",
+        env=_environment(),
+        start_new_session=True,
+    )
+    return _Parser(process)
+
+
+def _environment() -> Mapping[str, str]:
+    """No variable of ours: among them are keys. Only where Python finds this package."""
+    return {**_ENVIRONMENT, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}

@@ -1,0 +1,155 @@
+"""Turning what a site sent into text. Runs in a process with limits only: what it reads may be made to do harm."""
+
+import re
+from collections.abc import Iterator
+from typing import Protocol, cast
+from urllib.parse import urljoin, urlsplit
+
+from mcp_servers.web._jobs import Body, Parsed, Unreadable
+from mcp_servers.web._pdf import read_pdf
+
+__all__ = ["allows", "parse"]
+
+MOST_LINKS = 100
+LONGEST_TITLE = 300
+ENOUGH = 200
+"""Characters of an article; where fewer are found, the page may be none, and all of its text is taken."""
+
+_CHARSET = re.compile(r"charset\s*=\s*[\"']?([\w.:-]+)", re.IGNORECASE)
+_BLANK_LINES = re.compile(r"\n\s*\n\s*\n+")
+_HTML = ("text/html", "application/xhtml+xml")
+_PLAIN = (
+    "application/json",
+    "application/xml",
+    "application/x-ndjson",
+    "application/yaml",
+    "application/ld+json",
+)
+
+
+class Element(Protocol):
+    """A part of a page, as far as it is looked at here."""
+
+    def findtext(self, path: str) -> str | None:
+        """The text of the first part at that path."""
+        ...
+
+    def iterfind(self, path: str) -> "Iterator[Element]":
+        """The parts at that path."""
+        ...
+
+    def itertext(self) -> Iterator[str]:
+        """Its texts."""
+        ...
+
+    def get(self, key: str) -> str | None:
+        """An attribute."""
+        ...
+
+
+def parse(body: Body) -> Parsed:
+    """The text of whatever it is.
+
+    :raises Unreadable: if it has none.
+    """
+    kind = body.content_type.partition(";")[0].strip().lower()
+    start = body.data[:1024].lstrip()
+    if kind == "application/pdf" or start.startswith(b"%PDF-"):
+        return _pdf(body)
+    looks_like_html = start[:15].lower().startswith((b"<!doctype html", b"<html"))
+    if kind in _HTML or looks_like_html:
+        return _html(body)
+    if kind.startswith("text/") or kind in _PLAIN or kind.endswith(("+json", "+xml")) or _is_text(body, kind):
+        return Parsed(title=_name_of(body.url), text=_tidy(_decoded(body)))
+    raise Unreadable(f"it is {kind or 'of no known type'}, which has no text to read")
+
+
+def allows(robots: str, agent: str, url: str) -> bool:
+    """Whether a robots.txt lets this agent have that page."""
+    from protego import Protego
+
+    return Protego.parse(robots).can_fetch(url, agent)
+
+
+def _html(body: Body) -> Parsed:
+    import trafilatura
+
+    document = _decoded(body)
+    if not document.strip():
+        return Parsed(title="", text="")
+    # A string with a declaration of its encoding is refused: it is decoded already.
+    tree = trafilatura.load_html(re.sub(r"^\s*<\?xml[^>]*\?>", "", document))
+    if tree is None:
+        return Parsed(title="", text=_tidy(document))
+    whole_page = cast("Element", tree)
+    title = " ".join((whole_page.findtext(".//title") or whole_page.findtext(".//h1") or "").split())
+    links = list(_links(whole_page, body.url))
+    text = trafilatura.extract(
+        tree,
+        url=body.url,
+        output_format="markdown",
+        include_links=True,
+        include_images=True,
+        include_comments=False,
+        favor_recall=True,
+    )
+    if text is None or len(text) < ENOUGH:
+        whole = trafilatura.html2txt(document)
+        text = whole if len(whole) > len(text or "") else text
+    return Parsed(title=title[:LONGEST_TITLE], text=_tidy(text or ""), links=links)
+
+
+def _pdf(body: Body) -> Parsed:
+    document = read_pdf(body.data, body.pdf_pages)
+    texts = (f"[page {number}]\n\n{text.strip()}" for number, text in enumerate(document.pages, 1))
+    read = len(document.pages)
+    note = f"the first {read} of {document.page_count} pages" if read < document.page_count else None
+    title = document.title.strip() or _name_of(body.url)
+    return Parsed(title=title[:LONGEST_TITLE], text=_tidy("\n\n".join(texts)), note=note)
+
+
+def _links(tree: Element, base: str) -> Iterator[tuple[str, str]]:
+    seen: set[str] = set()
+    for anchor in tree.iterfind(".//a[@href]"):
+        try:
+            url = urljoin(base, (anchor.get("href") or "").strip()).partition("#")[0]
+            good = urlsplit(url).scheme in ("http", "https")
+        except ValueError:
+            continue
+        text = " ".join("".join(anchor.itertext()).split())
+        if good and text and url != base and url not in seen:
+            seen.add(url)
+            yield text[:LONGEST_TITLE], url
+            if len(seen) == MOST_LINKS:
+                return
+
+
+def _decoded(body: Body) -> str:
+    from trafilatura.utils import decode_file
+
+    declared = _CHARSET.search(body.content_type)
+    if declared:
+        try:
+            return body.data.decode(declared[1], "replace")
+        except LookupError:
+            pass
+    return decode_file(body.data)
+
+
+def _is_text(body: Body, kind: str) -> bool:
+    """A type that says nothing, and bytes that are text."""
+    if kind not in ("", "application/octet-stream", "binary/octet-stream"):
+        return False
+    try:
+        return b"\0" not in body.data and bool(body.data.decode())
+    except UnicodeDecodeError:
+        return False
+
+
+def _tidy(text: str) -> str:
+    text = text.replace("\r\n", "\n").replace("\r", "\n").replace("\0", "")
+    return _BLANK_LINES.sub("\n\n", text.encode("utf-8", "replace").decode()).strip()
+
+
+def _name_of(url: str) -> str:
+    return urlsplit(url).path.rstrip("/").rpartition("/")[2] or urlsplit(url).netloc

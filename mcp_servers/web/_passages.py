@@ -1,0 +1,95 @@
+"""The parts of a text that fit a query best."""
+
+import math
+import re
+import unicodedata
+from collections import Counter
+from collections.abc import Iterator
+
+from mcp_servers.web._results import Passage
+
+__all__ = ["best_passages"]
+
+LONGEST = 1_000
+"""Characters that a passage has at most."""
+
+_K1, _B = 1.2, 0.75
+
+_PIECE = re.compile(r"\S.*?(?=\n\s*\n|\Z)", re.DOTALL)
+_SENTENCE = re.compile(r".+?(?:[.!?](?=\s)|[。！？]|\n|\Z)\s*", re.DOTALL)
+_WORD = re.compile(r"[^\W_]+")
+_LINK_TARGET = re.compile(r"\]\([^)\s]*\)")
+_ENDINGS = ("ies", "ing", "es", "ed", "s")
+# Scripts that put no blanks between words: there two characters together stand for one.
+_UNSPACED = re.compile(r"[\u2e80-\u9fff\uac00-\ud7af\u0e00-\u0eff\uf900-\ufaff]")
+
+
+def best_passages(text: str, query: str, count: int) -> list[Passage]:
+    """The passages of a text with the most of a query's words (BM25 within the text), best first; none without any."""
+    spans = list(_spans(text))
+    words = [Counter(_terms(text[start:end])) for start, end in spans]
+    lengths = [counts.total() for counts in words]
+    average = sum(lengths) / len(lengths) if lengths and any(lengths) else 1.0
+    scores = [0.0] * len(spans)
+    for term in dict.fromkeys(_terms(query)):
+        holding = [place for place, counts in enumerate(words) if term in counts]
+        weight = math.log(1 + (len(spans) - len(holding) + 0.5) / (len(holding) + 0.5))
+        for place in holding:
+            times = words[place][term]
+            length = 1 - _B + _B * lengths[place] / average
+            scores[place] += weight * times * (_K1 + 1) / (times + _K1 * length)
+    best = sorted(
+        (place for place, score in enumerate(scores) if score > 0), key=lambda place: -scores[place]
+    )
+    return [
+        Passage(text[spans[place][0] : spans[place][1]], *spans[place], round(scores[place], 4))
+        for place in best[:count]
+    ]
+
+
+def _spans(text: str) -> Iterator[tuple[int, int]]:
+    """Paragraphs, short ones together with what follows; a heading begins a new passage."""
+    start = end = -1
+    for piece in _pieces(text):
+        heading = text.startswith("#", piece[0])
+        if start >= 0 and (heading or piece[1] - start > LONGEST):
+            yield start, end
+            start = -1
+        if start < 0:
+            start = piece[0]
+        end = piece[1]
+    if start >= 0:
+        yield start, end
+
+
+def _pieces(text: str) -> Iterator[tuple[int, int]]:
+    """Paragraphs; of those that are too long the sentences, and of such sentences parts."""
+    for paragraph in _PIECE.finditer(text):
+        start, end = paragraph.start(), paragraph.start() + len(paragraph[0].rstrip())
+        if end - start <= LONGEST:
+            yield start, end
+            continue
+        for sentence in _SENTENCE.finditer(text, start, end):
+            for first in range(sentence.start(), sentence.end(), LONGEST):
+                last = min(first + LONGEST, sentence.end())
+                stripped = text[first:last].strip()
+                if stripped:
+                    begin = first + text[first:last].index(stripped)
+                    yield begin, begin + len(stripped)
+
+
+def _terms(text: str) -> Iterator[str]:
+    plain = unicodedata.normalize("NFKD", _LINK_TARGET.sub("]", text).casefold())
+    plain = "".join(character for character in plain if not unicodedata.combining(character))
+    for word in _WORD.findall(unicodedata.normalize("NFC", plain)):
+        if _UNSPACED.search(word):
+            yield from (word[place : place + 2] for place in range(max(len(word) - 1, 1)))
+        else:
+            yield _stem(word)
+
+
+def _stem(word: str) -> str:
+    for ending in _ENDINGS:
+        if word.endswith(ending) and len(word) - len(ending) >= 3:
+            return word[: -len(ending)] + ("y" if ending == "ies" else "")
+    return word

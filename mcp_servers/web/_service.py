@@ -1,0 +1,103 @@
+"""Everything behind the tools, open as long as the backend is."""
+
+from contextlib import AsyncExitStack
+from types import TracebackType
+from typing import Self
+
+from pydantic import SecretStr
+
+from mcp_servers.web._api import Api
+from mcp_servers.web._cache import Cache
+from mcp_servers.web._engines import Engines
+from mcp_servers.web._fetching import Fetcher
+from mcp_servers.web._goals import Goals
+from mcp_servers.web._outside import Outside
+from mcp_servers.web._pages import Pages
+from mcp_servers.web._parsers import Parsers
+from mcp_servers.web._results import ArticleHit, QueryResult
+from mcp_servers.web._settings import WebSettings
+from mcp_servers.web._wikipedia import Wikipedia, WikiText
+from mcp_servers.web._zim import Zim, open_zim
+
+__all__ = ["Service"]
+
+
+class Service:
+    """Engines, pages and Wikipedia, as the settings say. An async context manager."""
+
+    def __init__(self, settings: WebSettings, outside: Outside) -> None:
+        self._settings = settings
+        values = (getattr(settings, name) for name in WebSettings.model_fields)
+        secrets = [value.get_secret_value() for value in values if isinstance(value, SecretStr)]
+        self._api = Api(outside, timeout=settings.timeout, attempts=settings.retry_times, secrets=secrets)
+        self._parsers = Parsers(settings.reading.processes)
+        self._fetcher = Fetcher(settings, outside, self._parsers)
+        self._cache = Cache(settings.cache, outside.wall)
+        self._stack = AsyncExitStack()
+        self._zim: Zim | None = None
+        self._wikipedia = Wikipedia(self._api, settings.wikipedia_url, settings.user_agent)
+        self.engines = Engines(settings, self._api)
+        """The services that search."""
+        self.pages = Pages(settings, self._fetcher, self._parsers, self._api, self._cache)
+        """Pages as text."""
+        self.goals = Goals(settings, self._api)
+        """What of a page serves a goal."""
+
+    async def __aenter__(self) -> Self:
+        async with AsyncExitStack() as stack:
+            await stack.enter_async_context(self._api)
+            await stack.enter_async_context(self._fetcher)
+            stack.push_async_callback(self._parsers.close)
+            if self._settings.zim is not None:
+                self._zim = await open_zim(self._settings.zim.expanduser().absolute(), self.pages)
+            self._stack = stack.pop_all()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._stack.aclose()
+
+    async def search(self, query: str, count: int) -> QueryResult:
+        """Pages for a query; asked for once for a while."""
+        settings = self._settings
+        engine = self.engines.engine or ""
+        where = (settings.google_cx or "", settings.gemini_model, settings.searxng_url or "")
+        asked = (
+            "search",
+            engine,
+            *where,
+            settings.serper_url,
+            settings.google_url,
+            settings.gemini_url,
+            str(count),
+            query,
+        )
+        known = await self._cache.get(asked, str)
+        if known is not None:
+            return QueryResult.model_validate_json(known)
+        found = await self.engines.search(query, count)
+        await self._cache.put(asked, found.model_dump_json())
+        return found
+
+    async def articles(self, query: str, language: str, count: int) -> list[ArticleHit]:
+        """Articles for a query."""
+        if self._zim is not None:
+            return await self._zim.search(query, count)
+        asked = ("articles", self._settings.wikipedia_url, language, str(count), query)
+        known = await self._cache.get(asked, list[ArticleHit])
+        if known is None:
+            known = await self._wikipedia.search(query, language, count)
+            await self._cache.put(asked, known)
+        return known
+
+    async def article(self, title: str, language: str) -> WikiText:
+        """The article of a title."""
+        if self._zim is not None:
+            return await self._zim.article(title)
+        asked = ("article", self._settings.wikipedia_url, language, title)
+        known = await self._cache.get(asked, WikiText)
+        if known is None:
+            known = await self._wikipedia.article(title, language)
+            await self._cache.put(asked, known)
+        return known
