@@ -14,6 +14,8 @@ BACKENDS: Final[dict[str, str]] = {
     "code": "mcp_servers.code:CodeBackend",
     "files": "mcp_servers.files:FilesBackend",
     "rag": "mcp_servers.rag:RagBackend",
+    "sql": "mcp_servers.sql:SqlBackend",
+    "web": "mcp_servers.web:WebBackend",
 }
 """Where each backend is made: a module and what to call in it."""
 

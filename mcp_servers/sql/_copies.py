@@ -1,0 +1,142 @@
+"""Copies of databases that sessions may change. What a killed server left is found again and removed."""
+
+import fcntl
+import os
+import shutil
+import tempfile
+from contextlib import suppress
+from dataclasses import replace
+from itertools import count
+from pathlib import Path
+from typing import Final
+
+import anyio
+import anyio.to_thread
+
+from mcp_servers.sql._worker import Place, Worker, WorkerFailure
+from mcp_servers.sql._workers import Workers
+
+__all__ = ["Copies"]
+
+COPY_SECONDS: Final = 300.0
+_PREFIX: Final = "agentflow-sql-"
+_LOCK: Final = "owner.lock"
+_MAINTENANCE: Final = "postgres"
+"""A database that every server has, for what concerns no database."""
+
+
+class Copies:
+    """Makes and removes copies: files in a folder of this server's own, databases on the server of the original."""
+
+    def __init__(self, workers: Workers, owner: str) -> None:
+        """:param owner: 12 hexadecimal digits that no other server has."""
+        self._workers = workers
+        self._owner = owner
+        self._numbers = count(1)
+        self._turn = anyio.Lock()
+        self._folder: Path | None = None
+        self._lock = -1
+        self._keepers: dict[str, Worker] = {}
+
+    async def copy(self, source: Place) -> Place:
+        """An independent copy of a database, or of another copy of it. Nobody may work in the source meanwhile.
+
+        :raises WorkerFailure: if it can't be made.
+        """
+        if source.engine == "postgres":
+            return await self._copy_on_server(source)
+        async with self._turn:
+            if self._folder is None:
+                self._folder, self._lock = await anyio.to_thread.run_sync(_new_folder, self._owner)
+        target = str(self._folder / f"{next(self._numbers)}{Path(source.target).suffix}")
+        if os.stat(source.target).st_size > source.file_bytes:
+            raise WorkerFailure("failed", f"it is larger than the {source.file_bytes} bytes of `copy_bytes`")
+        try:
+            async with self._workers.lend(source) as worker:
+                await worker.ask({"do": "copy", "target": target, "source": ""}, COPY_SECONDS)
+        except BaseException:
+            _unlink(target)
+            raise
+        return replace(source, target=target, writable=True)
+
+    async def remove(self, place: Place) -> None:
+        """Remove a copy; nobody may work in it."""
+        await self._workers.forget(place)
+        if place.engine == "postgres":
+            name, keeper = _database_of(place.target), await self._keeper(place)
+            async with self._turn:
+                await keeper.ask({"do": "remove", "target": name}, COPY_SECONDS)
+        else:
+            await anyio.to_thread.run_sync(_unlink, place.target)
+
+    async def close(self) -> None:
+        """Leave the servers, and remove the folder."""
+        for keeper in self._keepers.values():
+            await keeper.close()
+        self._keepers = {}
+        if self._folder is not None:
+            await anyio.to_thread.run_sync(shutil.rmtree, self._folder)
+            os.close(self._lock)
+            self._folder = None
+
+    async def _copy_on_server(self, source: Place) -> Place:
+        keeper = await self._keeper(source)
+        name = f"agentflow_sql_{self._owner}_{next(self._numbers)}"
+        await self._workers.forget(source)
+        request = {"do": "copy", "target": name, "source": _database_of(source.target)}
+        async with self._turn:
+            await keeper.ask(request, COPY_SECONDS)
+        return replace(source, target=_with_database(source.target, name), writable=True)
+
+    async def _keeper(self, place: Place) -> Worker:
+        url = _with_database(place.target, _MAINTENANCE)
+        async with self._turn:
+            keeper = self._keepers.get(url)
+            if keeper is None or not keeper.usable:
+                if keeper is not None:
+                    await keeper.close()
+                wanted = replace(place, engine="keeper", target=url, writable=True, owner=self._owner)
+                keeper = self._keepers[url] = await Worker.start(wanted)
+            return keeper
+
+
+def _new_folder(owner: str) -> tuple[Path, int]:
+    """A folder with a lock that is held as long as this process lives; those whose lock is free are removed."""
+    place = Path(tempfile.gettempdir())
+    for folder in place.glob(f"{_PREFIX}*"):
+        with suppress(OSError):
+            if folder.stat().st_uid == os.geteuid() and (lock := _locked(folder)) is not None:
+                shutil.rmtree(folder)
+                os.close(lock)
+    folder = place / f"{_PREFIX}{owner}"
+    folder.mkdir(mode=0o700)
+    lock = _locked(folder, os.O_CREAT)
+    assert lock is not None
+    return folder, lock
+
+
+def _locked(folder: Path, flags: int = 0) -> int | None:
+    descriptor = os.open(folder / _LOCK, os.O_RDWR | os.O_CLOEXEC | flags, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(descriptor)
+        return None
+    return descriptor
+
+
+def _unlink(path: str) -> None:
+    for suffix in ("", ".wal", "-wal", "-shm", "-journal"):
+        Path(path + suffix).unlink(missing_ok=True)
+
+
+def _database_of(url: str) -> str:
+    from sqlalchemy.engine import make_url  # heavy, and files need none of it
+
+    return make_url(url).database or ""
+
+
+def _with_database(url: str, name: str) -> str:
+    from sqlalchemy.engine import make_url  # heavy, and files need none of it
+
+    return make_url(url).set(database=name).render_as_string(hide_password=False)

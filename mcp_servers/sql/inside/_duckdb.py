@@ -1,0 +1,168 @@
+"""DuckDB, locked into its own file: no other files, no extensions, no settings."""
+
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import duckdb
+
+from ._engine import Answer, Column, ForeignKey, Place, Refused, Rejected, Row, Table, Trouble
+
+__all__ = ["DuckdbEngine"]
+
+BATCH = 256
+_LOOKING = frozenset(("SELECT", "EXPLAIN", "MULTI"))
+"""A PIVOT is several statements to the engine."""
+_CHANGING = frozenset(
+    ("INSERT", "UPDATE", "DELETE", "MERGE_INTO", "CREATE", "ALTER", "DROP", "ANALYZE", "VACUUM")
+)
+
+
+class DuckdbEngine:
+    """A DuckDB file, open as long as this lives. Each statement has a connection of its own to it."""
+
+    def __init__(self, place: Place) -> None:
+        self._path = Path(place["target"])
+        self._writable = place["writable"]
+        self._memory = place["memory"]
+        self._cursor: duckdb.DuckDBPyConnection | None = None
+        self._base = self._open()
+
+    def run(self, query: str) -> Answer:
+        """Run one statement."""
+        self._cursor = cursor = self._base.cursor()
+        try:
+            statements = cursor.extract_statements(query)
+            if len(statements) != 1:
+                raise Rejected("OneStatement", f"give one statement at a time, not {len(statements)}")
+            kind = str(statements[0].type).rpartition(".")[2]
+            self._check(kind)
+            cursor.execute("BEGIN" if self._writable else "BEGIN READ ONLY")
+            cursor.execute(statements[0])
+            columns = [(str(column[0]), str(column[1])) for column in cursor.description or ()]
+            if kind in _CHANGING and columns == [("Count", "BIGINT")]:
+                counted = cursor.fetchone()
+                number = int(counted[0]) if counted else None
+                return Answer([], iter(()), lambda: number)
+        except duckdb.Error as error:
+            raise self._trouble(error) from None
+        return Answer(columns, self._rows(cursor))
+
+    def finish(self) -> None:
+        """Keep what was changed."""
+        if self._cursor is not None and self._writable:
+            try:
+                self._cursor.execute("COMMIT")
+            except duckdb.Error as error:
+                raise self._trouble(error) from None
+        self.abandon()
+
+    def abandon(self) -> None:
+        """Close the connection, which undoes what was not committed, and its temporary tables."""
+        cursor, self._cursor = self._cursor, None
+        if cursor is not None:
+            cursor.close()
+
+    def tables(self) -> list[Table]:
+        """Every table and view, by name."""
+        self._cursor = cursor = self._base.cursor()
+        found: dict[tuple[str, str], Table] = {}
+        for schema, name, kind in cursor.execute(
+            "SELECT table_schema, table_name, table_type FROM information_schema.tables "
+            "WHERE table_catalog = current_database() ORDER BY table_schema <> 'main', table_schema, table_name"
+        ).fetchall():
+            shown = name if schema == "main" else f"{schema}.{name}"
+            kind = "view" if kind == "VIEW" else "table"
+            found[schema, name] = Table(shown, f"{_quoted(schema)}.{_quoted(name)}", kind)
+        for schema, name, column, type_, nullable in cursor.execute(
+            "SELECT schema_name, table_name, column_name, data_type, is_nullable FROM duckdb_columns() "
+            "WHERE database_name = current_database() AND NOT internal ORDER BY column_index"
+        ).fetchall():
+            if (schema, name) in found:
+                found[schema, name].columns.append(Column(column, type_, nullable=bool(nullable)))
+        for schema, name, kind, columns, other, others in cursor.execute(
+            "SELECT schema_name, table_name, constraint_type, constraint_column_names, referenced_table, "
+            "referenced_column_names FROM duckdb_constraints() WHERE database_name = current_database()"
+        ).fetchall():
+            table = found.get((schema, name))
+            if table is not None and kind == "PRIMARY KEY":
+                table.primary_key = list(columns)
+            elif table is not None and kind == "FOREIGN KEY":
+                table.foreign_keys.append(ForeignKey(list(columns), other, list(others)))
+        return list(found.values())
+
+    def copy(self, target: str, source: str) -> None:
+        """Copy the file, which holds everything once it is closed."""
+        self.abandon()
+        self._base.close()
+        try:
+            shutil.copyfile(self._path, target)
+            log = Path(f"{self._path}.wal")
+            if log.exists():
+                shutil.copyfile(log, f"{target}.wal")
+        finally:
+            self._base = self._open()
+
+    def remove(self, target: str) -> None:
+        """Not by this engine."""
+        raise Trouble(f"{target} is not removed here")
+
+    def interrupt(self) -> None:
+        """End what runs."""
+        cursor = self._cursor
+        if cursor is not None:
+            cursor.interrupt()
+
+    def close(self) -> None:
+        """Close the file."""
+        self.abandon()
+        self._base.close()
+
+    def _open(self) -> duckdb.DuckDBPyConnection:
+        config: dict[str, str | bool | int | float | list[str]] = {
+            "enable_external_access": False,
+            "autoload_known_extensions": False,
+            "autoinstall_known_extensions": False,
+            "allow_community_extensions": False,
+            "allow_persistent_secrets": False,
+            "python_enable_replacements": False,
+            "threads": 1,
+            "memory_limit": f"{self._memory // 1024}KiB",
+            "temp_directory": "",
+            "lock_configuration": True,
+        }
+        try:
+            return duckdb.connect(self._path, read_only=not self._writable, config=config)
+        except duckdb.Error as error:
+            raise Trouble(f"the file can't be opened: {self._trouble(error)}") from None
+
+    def _check(self, kind: str) -> None:
+        if kind in _LOOKING or (self._writable and kind in _CHANGING):
+            return
+        if kind in _CHANGING:
+            raise Refused("the database is read-only")
+        raise Refused(f"{kind} is not allowed here")
+
+    def _rows(self, cursor: duckdb.DuckDBPyConnection) -> Iterator[Row]:
+        try:
+            while batch := cursor.fetchmany(BATCH):
+                yield from batch
+        except duckdb.Error as error:
+            raise self._trouble(error) from None
+
+    @staticmethod
+    def _trouble(error: duckdb.Error) -> Exception:
+        name = type(error).__name__
+        message = re.sub(r"\n+\s*LINE \d+:.*", "", str(error), flags=re.DOTALL).strip()
+        if name == "OutOfMemoryException":
+            return MemoryError()
+        if name == "InterruptException":
+            return InterruptedError()
+        if name == "PermissionException" or "attached in read-only mode" in message:
+            return Refused(message)
+        return Rejected(name, " ".join(message.split()))
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'

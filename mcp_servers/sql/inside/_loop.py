@@ -1,0 +1,253 @@
+"""Takes one request after the other from standard input and answers each; ends what takes too long."""
+
+import json
+import os
+import queue
+import resource
+import select
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import Any, TypeAlias
+
+from ._engine import Answer, Engine, Missing, Place, Rejected, Table, Trouble
+from ._values import cell
+
+__all__ = ["main"]
+
+Request: TypeAlias = dict[str, Any]
+MIB = 1024 * 1024
+OVERHEAD = {"sqlite": 256 * MIB, "duckdb": 1024 * MIB, "postgres": 384 * MIB, "keeper": 384 * MIB}
+"""Address space that an engine and the interpreter take before any query."""
+COUNTED = 1_000_000
+"""Tables are counted up to so many rows."""
+LAST_SECONDS = 1.0
+"""Time for the engine to let go when nobody listens any more."""
+
+
+def main() -> None:
+    """Serve until standard input ends."""
+    lines = _Lines(0)
+    first = lines.read()
+    if not first:
+        return
+    place: Place = json.loads(first)
+    _limit(place)
+    requests: queue.SimpleQueue[Request | None] = queue.SimpleQueue()
+    wake, woken = os.pipe()
+    engine_of: list[Engine] = []
+    worker = threading.Thread(target=_work, args=(place, requests, woken, engine_of), daemon=True)
+    worker.start()
+    os.read(wake, 1)
+    while line := lines.read():
+        request: Request = json.loads(line)
+        requests.put(request)
+        if not _wait(wake, request.get("seconds"), engine_of):
+            break
+    requests.put(None)
+    for engine in engine_of:
+        engine.interrupt()
+    worker.join(LAST_SECONDS)
+    sys.stdout.flush()
+    os._exit(0)
+
+
+def _wait(wake: int, seconds: float | None, engine_of: list[Engine]) -> bool:
+    """Wait until the request is answered; interrupt it when its time is up. `False`: nobody listens any more."""
+    left = seconds
+    while True:
+        ready, _, _ = select.select([wake, 0], [], [], left)
+        if wake in ready:
+            os.read(wake, 1)
+            return True
+        # The next request comes only after the answer, so what can be read is the end.
+        if ready:
+            return False
+        # Again and again: an engine can be asked to stop a moment before it begins.
+        for engine in engine_of:
+            engine.interrupt()
+        left = 0.05
+
+
+class _Lines:
+    """Lines of a descriptor, without a buffer that hides what `select` would show."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self._rest = b""
+
+    def read(self) -> bytes:
+        """The next line; nothing at the end."""
+        while b"\n" not in self._rest:
+            data = os.read(self._descriptor, 65536)
+            if not data:
+                return b""
+            self._rest += data
+        line, _, self._rest = self._rest.partition(b"\n")
+        return line
+
+
+def _limit(place: Place) -> None:
+    space = place["memory"] + OVERHEAD[place["engine"]]
+    resource.setrlimit(resource.RLIMIT_AS, (space, space))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (place["file_bytes"], place["file_bytes"]))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+
+
+def _work(
+    place: Place, requests: "queue.SimpleQueue[Request | None]", woken: int, engine_of: list[Engine]
+) -> None:
+    opened = _guarded(lambda: engine_of.append(_loaded(place)) or {})
+    os.write(woken, b".")
+    _reply(opened)
+    if not engine_of:
+        return
+    (engine,) = engine_of
+    while (request := requests.get()) is not None:
+        answer = _answer(engine, request)
+        # First, since whoever reads the answer may send the next request at once.
+        os.write(woken, b".")
+        _reply(answer)
+    engine.close()
+
+
+def _loaded(place: Place) -> Engine:
+    try:
+        return _open(place)
+    except ImportError as error:
+        raise Missing(f"this database needs {error.name}: install agentflow[sql]") from None
+
+
+def _open(place: Place) -> Engine:
+    match place["engine"]:
+        case "sqlite":
+            from ._sqlite import SqliteEngine
+
+            return SqliteEngine(place)
+        case "duckdb":
+            from ._duckdb import DuckdbEngine
+
+            return DuckdbEngine(place)
+        case "postgres":
+            from ._postgres import PostgresEngine
+
+            return PostgresEngine(place)
+        case _:
+            from ._keeper import Keeper
+
+            return Keeper(place)
+
+
+def _answer(engine: Engine, request: Request) -> str:
+    match request["do"]:
+        case "query":
+            return _guarded(lambda: _query(engine, request), engine.abandon)
+        case "schema":
+            return _guarded(lambda: _schema(engine, request), engine.abandon)
+        case "copy":
+            return _guarded(lambda: engine.copy(request["target"], request["source"]) or {})
+        case _:
+            return _guarded(lambda: engine.remove(request["target"]) or {})
+
+
+def _guarded(work: Callable[[], dict[str, Any] | str], at_end: Callable[[], object] | None = None) -> str:
+    try:
+        try:
+            answer = work()
+            return answer if isinstance(answer, str) else json.dumps(answer)
+        finally:
+            if at_end is not None:
+                at_end()
+    except Rejected as error:
+        return _failure(error.kind, str(error), error.type)
+    except Trouble as error:
+        return _failure(error.kind, str(error))
+    except MemoryError:
+        return _failure("out_of_memory", "")
+    except InterruptedError:
+        return _failure("timeout", "")
+    except (
+        Exception
+    ) as error:  # boundary: whatever an engine raises is an answer, and the next request is served
+        return _failure("failed", f"{type(error).__name__}: {error}")
+
+
+def _failure(kind: str, message: str, type: str = "") -> str:
+    return json.dumps({"kind": kind, "type": type, "message": message})
+
+
+def _query(engine: Engine, request: Request) -> str:
+    began = time.perf_counter()
+    answer = engine.run(request["query"])
+    rows, more = _read(answer, request["rows"], request["bytes"])
+    changed = answer.changed()
+    engine.finish()
+    told = {
+        "columns": [{"name": name, "type": type} for name, type in answer.columns],
+        "changed": changed,
+        "more": more,
+        "seconds": time.perf_counter() - began,
+    }
+    # The rows are JSON already, since that is how their size is known.
+    return f'{json.dumps(told)[:-1]}, "rows": [{",".join(rows)}]}}'
+
+
+def _read(answer: Answer, most: int, most_bytes: int) -> tuple[list[str], str]:
+    """The rows that fit, and what kept the others out."""
+    rows: list[str] = []
+    size = 0
+    for row in answer.rows:
+        if len(rows) == most:
+            return rows, "rows"
+        written = json.dumps([cell(value) for value in row], ensure_ascii=False)
+        size += len(written.encode())
+        if size > most_bytes:
+            return rows, "bytes"
+        rows.append(written)
+    return rows, ""
+
+
+def _schema(engine: Engine, request: Request) -> dict[str, Any]:
+    tables = engine.tables()
+    engine.abandon()
+    wanted = {name.lower() for name in request["tables"]}
+    known = [table.name for table in tables]
+    if wanted:
+        tables = [table for table in tables if table.name.lower() in wanted]
+    ends = time.monotonic() + request["counting_seconds"]
+    described = [_described(engine, table, request, ends) for table in tables[: request["most"]]]
+    return {"tables": described, "known": known, "more": len(tables) > request["most"]}
+
+
+def _described(engine: Engine, table: Table, request: Request, ends: float) -> dict[str, Any]:
+    told = asdict(table)
+    del told["quoted"]
+    told["row_count"] = told["sample"] = None
+    try:
+        if table.kind == "table" and time.monotonic() < ends:
+            counted = engine.run(
+                f"SELECT count(*) FROM (SELECT 1 FROM {table.quoted} LIMIT {COUNTED + 1}) AS counted"
+            )
+            rows, _ = _read(counted, 1, 1000)
+            engine.finish()
+            count = json.loads(rows[0])[0]
+            told["row_count"] = count if count <= COUNTED else None
+        if request["samples"]:
+            rows, _ = _read(
+                engine.run(f"SELECT * FROM {table.quoted} LIMIT {request['samples']}"), 100, request["bytes"]
+            )
+            told["sample"] = [json.loads(row) for row in rows]
+    except Rejected:
+        # A view over something that is gone can't be read, and is there all the same.
+        pass
+    finally:
+        engine.abandon()
+    return told
+
+
+def _reply(text: str) -> None:
+    data = text.encode("utf-8", "replace")
+    sys.stdout.buffer.write(len(data).to_bytes(4, "big") + data)
+    sys.stdout.buffer.flush()

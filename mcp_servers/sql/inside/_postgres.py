@@ -1,0 +1,275 @@
+"""Postgres: transactions that the server itself keeps from writing, and a role that can do nothing beside queries."""
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator, Coroutine, Iterator
+from typing import Any, Protocol, TypeAlias, TypeVar, cast
+
+import asyncpg  # pyright: ignore[reportMissingTypeStubs]
+
+from ._engine import Answer, Column, ForeignKey, Place, Refused, Rejected, Row, Table, Trouble, nearest
+
+__all__ = ["Connection", "PostgresEngine", "connect"]
+
+T = TypeVar("T")
+
+Foreign: TypeAlias = Any
+"""Something of the library, which has no types."""
+
+BATCH = 64
+_POWERS = """
+SELECT rolsuper
+    OR pg_has_role(rolname, 'pg_execute_server_program', 'member')
+    OR pg_has_role(rolname, 'pg_read_server_files', 'member')
+    OR pg_has_role(rolname, 'pg_write_server_files', 'member')
+FROM pg_roles WHERE rolname = current_user
+"""
+_TABLES = """
+SELECT n.nspname AS schema, c.relname AS name, c.relkind IN ('v', 'm') AS is_view,
+       quote_ident(n.nspname) || '.' || quote_ident(c.relname) AS quoted,
+       (SELECT json_agg(json_build_array(a.attname, format_type(a.atttypid, a.atttypmod), NOT a.attnotnull)
+                        ORDER BY a.attnum)
+        FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped) AS columns,
+       (SELECT json_agg(json_build_array(k.contype::text, other.relname, other_schema.nspname,
+            (SELECT json_agg(a.attname ORDER BY p.place) FROM unnest(k.conkey) WITH ORDINALITY AS p(number, place)
+             JOIN pg_attribute a ON a.attrelid = k.conrelid AND a.attnum = p.number),
+            (SELECT json_agg(a.attname ORDER BY p.place) FROM unnest(k.confkey) WITH ORDINALITY AS p(number, place)
+             JOIN pg_attribute a ON a.attrelid = k.confrelid AND a.attnum = p.number)) ORDER BY k.conname)
+        FROM pg_constraint k LEFT JOIN pg_class other ON other.oid = k.confrelid
+        LEFT JOIN pg_namespace other_schema ON other_schema.oid = other.relnamespace
+        WHERE k.conrelid = c.oid AND k.contype IN ('p', 'f')) AS keys
+FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+WHERE c.relkind IN ('r', 'p', 'v', 'm', 'f') AND n.nspname NOT IN ('pg_catalog', 'information_schema')
+  AND n.nspname NOT LIKE 'pg\\_t%' AND has_schema_privilege(n.oid, 'usage')
+ORDER BY n.nspname <> 'public', n.nspname, c.relname
+"""
+
+
+class _Statement(Protocol):
+    """A prepared statement, as far as it is used here."""
+
+    def get_attributes(self) -> tuple[Foreign, ...]: ...
+    def get_statusmsg(self) -> str: ...
+    async def fetch(self) -> list[Foreign]: ...
+    def cursor(self) -> Foreign: ...
+
+
+class Connection(Protocol):
+    """A connection, as far as it is used here: the library has no types."""
+
+    async def execute(self, query: str) -> str: ...
+    async def fetch(self, query: str, *args: object) -> list[Foreign]: ...
+    async def fetchval(self, query: str, *args: object) -> Foreign: ...
+    async def prepare(self, query: str) -> _Statement: ...
+    async def close(self) -> None: ...
+    def is_closed(self) -> bool: ...
+
+
+async def connect(place: Place) -> Connection:
+    """A connection that may only read unless the place is writable.
+
+    :raises Refused: if the role may do more than use data, and nobody said that this is fine.
+    """
+    connection = cast(
+        "Connection",
+        await asyncpg.connect(  # pyright: ignore[reportUnknownMemberType]
+            place["target"],
+            statement_cache_size=0,
+            timeout=10,
+            server_settings={
+                "application_name": "agentflow",
+                "client_connection_check_interval": "1000",
+                "default_transaction_read_only": "off" if place["writable"] else "on",
+            },
+        ),
+    )
+    if not place["superuser"] and await connection.fetchval(_POWERS):
+        await connection.close()
+        raise Refused(
+            "this role may run programs and read files on the database's server: "
+            "connect as one that may only use the data, or set `superuser: true`"
+        )
+    return connection
+
+
+class PostgresEngine:
+    """A database of a server, by one connection that is as new before each statement."""
+
+    def __init__(self, place: Place) -> None:
+        self._place = place
+        self._runner = asyncio.Runner()
+        self._task: asyncio.Task[object] | None = None
+        self._dirty = False
+        self._connection: Connection | None = None
+        self._wait(self._open())
+
+    def run(self, query: str) -> Answer:
+        """Run one statement."""
+        statement, first = self._wait(self._begin(query))
+        return Answer(
+            [(str(one.name), str(one.type.name)) for one in statement.get_attributes() or ()],
+            self._rows(first),
+            lambda: _changed(statement.get_statusmsg()),
+        )
+
+    def finish(self) -> None:
+        """Keep what was changed."""
+        if self._place["writable"]:
+            self._wait(self._commit())
+        self.abandon()
+
+    def abandon(self) -> None:
+        """Undo what was not committed, and what the statement set."""
+        if self._dirty:
+            self._dirty = False
+            self._wait(self._clean())
+
+    def tables(self) -> list[Table]:
+        """Every table and view that this role may see."""
+        return [_table(found) for found in self._wait(self._catalogue())]
+
+    def copy(self, target: str, source: str) -> None:
+        """Not by this connection: a database is copied while nobody is connected to it."""
+        raise Trouble("a database is copied by its server")
+
+    def remove(self, target: str) -> None:
+        """Not by this engine."""
+        raise Trouble(f"{target} is not removed here")
+
+    def interrupt(self) -> None:
+        """End what runs."""
+        task = self._task
+        if task is not None:
+            self._runner.get_loop().call_soon_threadsafe(task.cancel)
+
+    def close(self) -> None:
+        """Close the connection."""
+        if self._connection is not None:
+            self._wait(self._connection.close())
+
+    def _wait(self, work: Coroutine[Any, Any, T]) -> T:
+        async def tracked() -> T:
+            self._task = asyncio.current_task()
+            try:
+                return await work
+            finally:
+                self._task = None
+
+        try:
+            return self._runner.run(tracked())
+        except asyncio.CancelledError:
+            raise InterruptedError from None
+        except asyncpg.QueryCanceledError:
+            raise InterruptedError from None
+        except asyncpg.PostgresError as error:
+            raise self._trouble(error) from None
+        except (asyncpg.InterfaceError, OSError) as error:
+            raise Trouble(f"the database can't be reached: {' '.join(str(error).split())}") from None
+
+    async def _open(self) -> Connection:
+        if self._connection is None or self._connection.is_closed():
+            self._connection = await connect(self._place)
+        return self._connection
+
+    async def _begin(self, query: str) -> tuple[_Statement, AsyncGenerator[list[Row]]]:
+        connection = await self._open()
+        self._dirty = True
+        # The snapshot that the SELECT takes is what makes a later SET TRANSACTION READ WRITE an error.
+        await connection.execute(
+            f"BEGIN {'READ WRITE' if self._place['writable'] else 'READ ONLY'}; SELECT 1"
+        )
+        statement = await connection.prepare(query)
+        if not statement.get_attributes():
+            await statement.fetch()
+            return statement, _none()
+        batches = _batches(statement)
+        # What is wrong with it shows with its first rows.
+        return statement, _with_first(await anext(batches, list[Row]()), batches)
+
+    def _rows(self, batches: AsyncGenerator[list[Row]]) -> Iterator[Row]:
+        async def following() -> list[Row] | None:
+            return await anext(batches, None)
+
+        while (batch := self._wait(following())) is not None:
+            yield from (tuple(row) for row in batch)
+
+    async def _commit(self) -> None:
+        assert self._connection is not None
+        if await self._connection.execute("COMMIT") == "ROLLBACK":
+            raise Rejected("Transaction", "the transaction was rolled back")
+
+    async def _clean(self) -> None:
+        if self._connection is None or self._connection.is_closed():
+            return
+        await self._connection.execute("ROLLBACK")
+        await self._connection.execute("DISCARD ALL")
+
+    async def _catalogue(self) -> list[Foreign]:
+        connection = await self._open()
+        return await connection.fetch(_TABLES)
+
+    def _trouble(self, error: asyncpg.PostgresError) -> Exception:
+        details = cast("dict[str, str | None]", vars(error))
+        message = details.get("message") or str(error)
+        if isinstance(error, asyncpg.ReadOnlySQLTransactionError):
+            return Refused("the database is read-only")
+        if isinstance(error, asyncpg.InsufficientPrivilegeError):
+            return Refused(message)
+        if isinstance(error, asyncpg.OutOfMemoryError):
+            return MemoryError()
+        if isinstance(error, asyncpg.UndefinedTableError):
+            return Rejected(type(error).__name__, message + self._hint(message))
+        told = [message, *(text for name in ("detail", "hint") if (text := details.get(name)))]
+        return Rejected(type(error).__name__, ". ".join(text.rstrip(".") for text in told))
+
+    def _hint(self, message: str) -> str:
+        try:
+            self.abandon()
+            known = [table.name for table in self.tables()]
+        except (Trouble, InterruptedError):
+            return ""
+        parts = message.split('"')
+        return f".{nearest(parts[1], known)}" if len(parts) > 1 else ""
+
+
+def _changed(status: str) -> int | None:
+    words = (status or "").split()
+    return int(words[-1]) if words and words[0] in ("INSERT", "UPDATE", "DELETE", "MERGE") else None
+
+
+async def _none() -> AsyncGenerator[list[Row]]:
+    return
+    yield
+
+
+async def _with_first(first: list[Row], others: AsyncGenerator[list[Row]]) -> AsyncGenerator[list[Row]]:
+    yield first
+    async for batch in others:
+        yield batch
+
+
+async def _batches(statement: _Statement) -> AsyncGenerator[list[Row]]:
+    cursor = await statement.cursor()
+    while batch := await cursor.fetch(BATCH):
+        yield batch
+
+
+def _table(found: Foreign) -> Table:
+    public = found["schema"] == "public"
+    table = Table(
+        found["name"] if public else f"{found['schema']}.{found['name']}",
+        found["quoted"],
+        "view" if found["is_view"] else "table",
+        [
+            Column(name, type, nullable=nullable)
+            for name, type, nullable in json.loads(found["columns"] or "[]")
+        ],
+    )
+    for kind, other, schema, here, there in json.loads(found["keys"] or "[]"):
+        if kind == "p":
+            table.primary_key = here
+        else:
+            table.foreign_keys.append(
+                ForeignKey(here, other if schema == "public" else f"{schema}.{other}", there)
+            )
+    return table

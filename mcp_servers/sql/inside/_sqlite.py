@@ -1,0 +1,243 @@
+"""SQLite. What may be done is decided by the engine itself, which asks before each thing that a query would do."""
+
+import re
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from urllib.parse import quote
+
+from ._engine import Answer, Column, ForeignKey, Place, Refused, Rejected, Row, Table, Trouble, nearest
+
+__all__ = ["SqliteEngine"]
+
+LONGEST_VALUE = 64 * 1024 * 1024
+_NEVER = frozenset(
+    (
+        sqlite3.SQLITE_ATTACH,
+        sqlite3.SQLITE_DETACH,
+        sqlite3.SQLITE_TRANSACTION,
+        sqlite3.SQLITE_SAVEPOINT,
+        sqlite3.SQLITE_CREATE_TEMP_INDEX,
+        sqlite3.SQLITE_CREATE_TEMP_TABLE,
+        sqlite3.SQLITE_CREATE_TEMP_TRIGGER,
+        sqlite3.SQLITE_CREATE_TEMP_VIEW,
+    )
+)
+_LOOKING = frozenset(
+    (
+        *("application_id", "collation_list", "compile_options", "encoding", "foreign_key_check"),
+        *("foreign_key_list", "freelist_count", "function_list", "index_info", "index_list", "index_xinfo"),
+        *("integrity_check", "page_count", "page_size", "quick_check", "schema_version", "table_info"),
+        *("table_list", "table_xinfo", "user_version"),
+    )
+)
+"""The pragmas that only tell something, where they are given no value."""
+_NAMING = _LOOKING - {"application_id", "encoding", "page_size", "schema_version", "user_version"}
+"""Those of them whose argument only says what to look at."""
+_WRONG_NAME = re.compile(r"no such (?P<what>table|column): (?:\w+\.)?(?P<name>\S+)")
+_FUNCTIONS = frozenset(("load_extension", "fts3_tokenizer"))
+"""Functions that reach beyond the data."""
+_RAW_PAGES = "sqlite_dbpage"
+"""A table of the file's own pages: what is written there can break the engine."""
+
+
+class SqliteEngine:
+    """A SQLite file. Each statement has a connection of its own, so that nothing outlives it but the data."""
+
+    def __init__(self, place: Place) -> None:
+        self._path = Path(place["target"])
+        self._writable = place["writable"]
+        self._memory = place["memory"]
+        self._connection: sqlite3.Connection | None = None
+        self._refused = ""
+        self._connect().close()
+
+    def run(self, query: str) -> Answer:
+        """Run one statement."""
+        self._connection = connection = self._connect()
+        self._refused = ""
+        try:
+            if self._writable:
+                connection.execute("BEGIN")
+            connection.set_authorizer(self._allowed)
+            cursor = connection.execute(query)
+        except (sqlite3.Error, sqlite3.Warning) as error:
+            raise self._trouble(error) from None
+        names = [str(column[0]) for column in cursor.description or ()]
+        columns = [(name, "null") for name in names]
+        return Answer(columns, self._rows(cursor, columns), lambda: _changed(cursor))
+
+    def finish(self) -> None:
+        """Keep what was changed."""
+        if self._connection is not None and self._writable:
+            self._connection.set_authorizer(None)
+            try:
+                self._connection.commit()
+            except sqlite3.Error as error:
+                raise self._trouble(error) from None
+        self.abandon()
+
+    def abandon(self) -> None:
+        """Close the connection, which undoes what was not committed."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
+
+    def tables(self) -> list[Table]:
+        """Every table and view, by name."""
+        # Tables that belong to an index or to the engine itself are nobody's business.
+        query = (
+            "SELECT name, type FROM pragma_table_list WHERE schema = 'main' AND type IN ('table', 'view', 'virtual') "
+            "AND name NOT LIKE 'sqlite\\_%' ESCAPE '\\' ORDER BY name"
+        )
+        with closing(self._connect()) as connection:
+            found = connection.execute(query).fetchall()
+            return [
+                self._table(connection, name, "view" if kind == "view" else "table") for name, kind in found
+            ]
+
+    def copy(self, target: str, source: str) -> None:
+        """Copy the file as it is at one instant, also while others write to it."""
+        with closing(self._connect()) as original, closing(sqlite3.connect(target)) as copied:
+            original.backup(copied)
+            # Written by one connection at a time; a journal beside it would have to be copied too.
+            copied.execute("PRAGMA journal_mode = DELETE")
+
+    def remove(self, target: str) -> None:
+        """Not by this engine."""
+        raise Trouble(f"{target} is not removed here")
+
+    def interrupt(self) -> None:
+        """End what runs."""
+        connection = self._connection
+        if connection is not None:
+            connection.interrupt()
+
+    def close(self) -> None:
+        """Nothing is held between statements."""
+        self.abandon()
+
+    def _connect(self) -> sqlite3.Connection:
+        # Where it was left in WAL mode in a folder that can't be written, only an unchanging file can be read.
+        modes = ("mode=rw",) if self._writable else ("mode=ro", "mode=ro&immutable=1")
+        for mode in modes:
+            uri = f"file:{quote(str(self._path))}?{mode}"
+            connection: sqlite3.Connection | None = None
+            try:
+                connection = sqlite3.connect(uri, uri=True, isolation_level=None, check_same_thread=False)
+                connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, LONGEST_VALUE)
+                connection.setlimit(sqlite3.SQLITE_LIMIT_ATTACHED, 0)
+                connection.text_factory = _text
+                for pragma in self._pragmas():
+                    connection.execute(f"PRAGMA {pragma}")
+                connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+            except sqlite3.Error as error:
+                if connection is not None:
+                    connection.close()
+                if "unable to open" in str(error) and mode != modes[-1]:
+                    continue
+                raise self._trouble(error) from None
+            return connection
+        raise AssertionError
+
+    def _pragmas(self) -> list[str]:
+        return [
+            f"hard_heap_limit = {self._memory}",
+            "trusted_schema = OFF",
+            "temp_store = MEMORY",
+            *([] if self._writable else ["query_only = ON"]),
+        ]
+
+    def _allowed(self, action: int, first: str | None, second: str | None, *_: str | None) -> int:
+        if action == sqlite3.SQLITE_PRAGMA:
+            name = (first or "").lower()
+            fine = name in _LOOKING and (second is None or name in _NAMING)
+            what = f"PRAGMA {name}"
+        elif action == sqlite3.SQLITE_FUNCTION:
+            fine, what = (second or "").lower() not in _FUNCTIONS, f"{second}()"
+        elif action in _NEVER:
+            fine, what = False, "attaching, a transaction or a temporary table"
+        elif action == sqlite3.SQLITE_CREATE_VTABLE:
+            fine, what = self._writable, "a change"
+        else:
+            # The file is opened for reading only where it is not to be changed.
+            fine, what = first != _RAW_PAGES, _RAW_PAGES
+        if not fine and not self._refused:
+            self._refused = what
+        return sqlite3.SQLITE_OK if fine else sqlite3.SQLITE_DENY
+
+    def _rows(self, cursor: sqlite3.Cursor, columns: list[tuple[str, str]]) -> Iterator[Row]:
+        unknown = set(range(len(columns)))
+        try:
+            for row in cursor:
+                for place in tuple(unknown):
+                    if row[place] is not None:
+                        columns[place] = (columns[place][0], _KINDS[type(row[place])])
+                        unknown.discard(place)
+                yield row
+        except sqlite3.Error as error:
+            raise self._trouble(error) from None
+
+    def _trouble(self, error: Exception) -> Exception:
+        message = str(error)
+        if self._refused:
+            return Refused(f"{self._refused} is not allowed here")
+        if "readonly database" in message:
+            return Refused("the database is read-only")
+        name = getattr(error, "sqlite_errorname", type(error).__name__)
+        if name == "SQLITE_NOMEM":
+            return MemoryError()
+        if name == "SQLITE_INTERRUPT":
+            return InterruptedError()
+        return Rejected(name, f"{message}{self._hint(message)}")
+
+    def _hint(self, message: str) -> str:
+        wrong = _WRONG_NAME.search(message)
+        if wrong is None:
+            return ""
+        try:
+            tables = self.tables()
+        except (sqlite3.Error, Rejected, MemoryError):
+            return ""
+        if wrong["what"] == "table":
+            return f".{nearest(wrong['name'], [table.name for table in tables])}"
+        columns = {column.name for table in tables for column in table.columns}
+        return f".{nearest(wrong['name'], sorted(columns))}"
+
+    @staticmethod
+    def _table(connection: sqlite3.Connection, name: str, kind: str) -> Table:
+        table = Table(name, '"' + name.replace('"', '""') + '"', kind)
+        keys: list[tuple[int, str]] = []
+        try:
+            columns = connection.execute(
+                'SELECT name, type, "notnull", pk FROM pragma_table_xinfo(?) WHERE hidden <> 1', (name,)
+            ).fetchall()
+        except sqlite3.OperationalError:
+            # A view over something that is gone.
+            return table
+        for column, type_, not_null, key in columns:
+            table.columns.append(Column(column, type_, nullable=not not_null))
+            keys += [(key, column)] if key else []
+        table.primary_key = [column for _, column in sorted(keys)]
+        by_id: dict[int, ForeignKey] = {}
+        for number, other, here, there in connection.execute(
+            'SELECT id, "table", "from", "to" FROM pragma_foreign_key_list(?) ORDER BY id, seq', (name,)
+        ):
+            key = by_id.setdefault(number, ForeignKey([], other, []))
+            key.columns.append(here)
+            # Without a name there it is the other table's primary key.
+            key.referred_columns += [there] if there is not None else []
+        table.foreign_keys = [by_id[number] for number in sorted(by_id, reverse=True)]
+        return table
+
+
+_KINDS: dict[type, str] = {int: "integer", float: "real", str: "text", bytes: "blob"}
+
+
+def _changed(cursor: sqlite3.Cursor) -> int | None:
+    return cursor.rowcount if cursor.rowcount >= 0 else None
+
+
+def _text(value: bytes) -> str:
+    return value.decode("utf-8", "replace")

@@ -1,0 +1,67 @@
+"""Values of a database as JSON values."""
+
+import math
+from collections.abc import Iterable, Mapping
+from decimal import Decimal
+from itertools import islice
+from typing import cast
+
+__all__ = ["cell"]
+
+TEXT = 10_000
+"""The longest text that is shown whole."""
+BYTES = 1_000
+"""How many bytes of a blob are shown."""
+ITEMS = 1_000
+"""How many members of a list or structure are shown."""
+DEPTH = 8
+WIDEST_INTEGER = 63
+
+
+def cell(value: object, depth: int = 0) -> object:
+    """The value as JSON has it: what JSON has no kind for is text; what is very long is cut, and says so."""
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, str):
+        return _cut(value)
+    if isinstance(value, int):
+        return value if value.bit_length() <= WIDEST_INTEGER else str(value)
+    if isinstance(value, float):
+        return value if math.isfinite(value) else _not_finite(value)
+    if isinstance(value, Decimal):
+        return _decimal(value)
+    if isinstance(value, bytes | bytearray):
+        return _blob(bytes(value))
+    return _other(value, depth)
+
+
+def _other(value: object, depth: int) -> object:
+    if depth < DEPTH:
+        if isinstance(value, Mapping):
+            members = islice(cast("Mapping[object, object]", value).items(), ITEMS)
+            return {_cut(str(key)): cell(member, depth + 1) for key, member in members}
+        if isinstance(value, list | tuple | set | frozenset):
+            return [cell(one, depth + 1) for one in islice(cast("Iterable[object]", value), ITEMS)]
+    written = getattr(value, "isoformat", None)
+    return _cut(str(written() if callable(written) else value))
+
+
+def _not_finite(value: float) -> str:
+    return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+
+
+def _decimal(value: Decimal) -> object:
+    if not value.is_finite():
+        return _not_finite(float(value))
+    near = float(value)
+    return near if math.isfinite(near) and Decimal(repr(near)) == value else str(value)
+
+
+def _blob(value: bytes) -> str:
+    more = f"… ({len(value)} bytes)" if len(value) > BYTES else ""
+    return f"x'{value[:BYTES].hex()}'{more}"
+
+
+def _cut(text: str) -> str:
+    shown = text if len(text) <= TEXT else f"{text[:TEXT]}… ({len(text)} characters)"
+    return shown.encode("utf-8", "replace").decode()
