@@ -12,7 +12,9 @@ __all__ = ["BACKENDS", "load_backend"]
 BACKENDS: Final[dict[str, str]] = {
     "bash": "mcp_servers.bash:BashBackend",
     "code": "mcp_servers.code:CodeBackend",
+    "document": "mcp_servers.document:DocumentBackend",
     "files": "mcp_servers.files:FilesBackend",
+    "mcp": "mcp_servers.external:ExternalBackend",
     "rag": "mcp_servers.rag:RagBackend",
     "sql": "mcp_servers.sql:SqlBackend",
     "web": "mcp_servers.web:WebBackend",
