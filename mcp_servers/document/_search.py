@@ -1,0 +1,142 @@
+"""Finding passages: by BM25 over the parts of one or several documents."""
+
+import math
+import re
+from array import array
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
+from typing import Final, NamedTuple
+
+from mcp_servers.document._parsed import Document
+from mcp_servers.document._words import terms_in, terms_of_query
+
+__all__ = ["Finder", "Found", "Passage", "highlights"]
+
+LONG = 1_000
+"""A passage has no more characters."""
+ENOUGH = 400
+"""Paragraphs are joined until they have so many."""
+_K1: Final = 1.2
+_B: Final = 0.75
+_GAP: Final = re.compile(r"\n\s*\n")
+_PLACES_TO_CUT: Final = (re.compile(r"\n"), re.compile(r"[.!?。！？](?=\s|[^\x00-\x7f])"), re.compile(r"\s"))
+
+
+class Passage(NamedTuple):
+    """A part of a document's text that lies in one section and on one page."""
+
+    document: int
+    """Which of the documents, by its place among them."""
+    start: int
+    """Where it begins in the text."""
+    end: int
+    """Where it ends."""
+
+
+class Found(NamedTuple):
+    """A passage that was found."""
+
+    passage: Passage
+    """The passage."""
+    score: float
+    """How well it fits."""
+
+
+class Finder:
+    """Finds passages of these documents. Making one takes a moment for large documents."""
+
+    def __init__(self, documents: Sequence[Document]) -> None:
+        self.characters = sum(len(document.text) for document in documents)
+        """How much text it covers."""
+        self._passages = [passage for place, one in enumerate(documents) for passage in _passages(place, one)]
+        self._postings: dict[str, array[int]] = {}
+        self._lengths = array("I")
+        for number, passage in enumerate(self._passages):
+            document = documents[passage.document]
+            title = document.node_at(passage.start).title
+            counts = Counter(term.text for term in terms_in(document.text[passage.start : passage.end]))
+            counts.update({term.text for term in terms_in(title)})
+            self._lengths.append(max(counts.total(), 1))
+            for term, count in counts.items():
+                self._postings.setdefault(term, array("I")).extend((number, count))
+        self._mean = sum(self._lengths) / max(len(self._lengths), 1)
+
+    def search(
+        self, queries: Iterable[str], count: int, within: Sequence[tuple[int, int]] | None = None
+    ) -> list[Found]:
+        """The passages that fit best; equals in the order of the documents and their texts."""
+        scores: dict[int, float] = {}
+        for term in dict.fromkeys(term for query in queries for term in terms_of_query(query)):
+            self._score(term, scores)
+        ranked = sorted(scores.items(), key=lambda one: (-round(one[1], 6), one[0]))
+        found = (Found(self._passages[number], round(score, 4)) for number, score in ranked)
+        wanted = (one for one in found if within is None or _lies_in(one.passage, within))
+        return [one for one, _ in zip(wanted, range(count), strict=False)]
+
+    def _score(self, term: str, scores: dict[int, float]) -> None:
+        postings = self._postings.get(term)
+        if postings is None:
+            return
+        documents = len(postings) // 2
+        rarity = math.log(1 + (len(self._passages) - documents + 0.5) / (documents + 0.5))
+        for place in range(0, len(postings), 2):
+            number, often = postings[place], postings[place + 1]
+            damped = often + _K1 * (1 - _B + _B * self._lengths[number] / self._mean)
+            scores[number] = scores.get(number, 0.0) + rarity * often * (_K1 + 1) / damped
+
+
+def highlights(text: str, queries: Iterable[str], start: int) -> list[tuple[int, int]]:
+    """Where words of the queries stand in a passage that begins at `start`; those that touch are one."""
+    wanted = {term for query in queries for term in terms_of_query(query)}
+    spans: list[tuple[int, int]] = []
+    for term in terms_in(text):
+        if term.text not in wanted:
+            continue
+        begin, end = start + term.start, start + term.end
+        if spans and begin <= spans[-1][1]:
+            spans[-1] = (spans[-1][0], max(end, spans[-1][1]))
+        else:
+            spans.append((begin, end))
+    return spans
+
+
+def _lies_in(passage: Passage, spans: Sequence[tuple[int, int]]) -> bool:
+    return any(start < passage.end and passage.start < end for start, end in spans)
+
+
+def _passages(number: int, document: Document) -> Iterator[Passage]:
+    text = document.text
+    borders = sorted({0, len(text), *document.draft.pages, *(node.start for node in document.nodes)})
+    for begin, end in pairwise(borders):
+        for start, stop in _joined(text, begin, end):
+            piece = text[start:stop]
+            stripped = piece.strip()
+            if stripped:
+                first = start + piece.index(stripped)
+                yield Passage(number, first, first + len(stripped))
+
+
+def _joined(text: str, begin: int, end: int) -> Iterator[tuple[int, int]]:
+    """Paragraphs, small ones together."""
+    gaps = [found.end() for found in _GAP.finditer(text, begin, end)]
+    start = begin
+    for gap, following in pairwise([*gaps, end, end]):
+        if gap - start >= ENOUGH or gap == end or following - start > LONG:
+            yield from _cut(text, start, gap)
+            start = gap
+
+
+def _cut(text: str, start: int, end: int) -> Iterator[tuple[int, int]]:
+    """A long paragraph in parts: between lines, sentences or words."""
+    while end - start > LONG:
+        piece = text[start : start + LONG]
+        stop = next((place for cut in _PLACES_TO_CUT if (place := _last(cut, piece)) > LONG // 3), LONG)
+        yield start, start + stop
+        start += stop
+    yield start, end
+
+
+def _last(pattern: re.Pattern[str], piece: str) -> int:
+    ends = [found.end() for found in pattern.finditer(piece)]
+    return ends[-1] if ends else 0

@@ -1,0 +1,1 @@
+"""What reads documents. It runs in a sandbox of its own for each document, never in the server."""
