@@ -5,7 +5,7 @@ import os
 import socket
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from agentflow.errors import InstanceGone, RuntimeFailure
 from runtimes.process.trusted import _wire
@@ -14,12 +14,16 @@ from runtimes.process.trusted import _wire
 class Channel:
     """The requests in flight to one builder of sandboxes, and what it tells by itself."""
 
+    lost: ClassVar[str] = "the runtime is closed"
+    """What is said to have happened when the builder is gone."""
+
     def __init__(self) -> None:
         self._requests: dict[int, asyncio.Future[_wire.Message]] = {}
         self._exits: dict[int, Callable[[int], None]] = {}
         self._awaited_exits: dict[int, Callable[[int], None]] = {}
         self._moves: dict[str, asyncio.Future[int]] = {}
         self._number = 0
+        self._socket: socket.socket | None = None
         self._outbox: deque[tuple[_wire.Fields, Sequence[int]]] = deque()
         self._closed: str | None = "not started"
         self.facts: dict[str, Any] = {}
@@ -45,7 +49,7 @@ class Channel:
         self.facts = (await started).fields
 
     def _readable(self) -> None:
-        while True:
+        while self._socket is not None:
             try:
                 message = _wire.receive(self._socket)
                 if message is None:
@@ -93,9 +97,10 @@ class Channel:
         if self._closed is not None:
             return
         self._closed = reason
+        assert self._socket is not None
         self._loop.remove_reader(self._socket.fileno())
         self._loop.remove_writer(self._socket.fileno())
-        error = InstanceGone(f"the runtime is closed: {reason}")
+        error = InstanceGone(f"{self.lost}: {reason}")
         for future in [*self._requests.values(), *self._moves.values()]:
             if not future.done():
                 future.set_exception(error)
@@ -108,6 +113,13 @@ class Channel:
         self._awaited_exits.clear()
         for handler in handlers:
             handler(-9)
+
+    def hang_up(self) -> None:
+        """Close the socket; the builder hears of it."""
+        self.lose("closed")
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
 
     async def ask(
         self,
@@ -126,7 +138,7 @@ class Channel:
         :raises RuntimeFailure: if it failed otherwise.
         """
         if self._closed is not None:
-            raise InstanceGone(f"the runtime is closed: {self._closed}")
+            raise InstanceGone(f"{self.lost}: {self._closed}")
         self._number += 1
         number = self._number
         future: asyncio.Future[_wire.Message] = self._loop.create_future()
@@ -150,6 +162,7 @@ class Channel:
             self._flush()
 
     def _flush(self) -> None:
+        assert self._socket is not None
         while self._outbox:
             fields, fds = self._outbox[0]
             try:

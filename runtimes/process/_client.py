@@ -61,8 +61,7 @@ class Client(Channel):
         if self._alive >= 0:
             os.close(self._alive)
             self._alive = -1
-        self.lose("closed")
-        self._socket.close()
+        self.hang_up()
         waiting = self._loop.run_in_executor(None, self._process.wait)
         with contextlib.suppress(asyncio.CancelledError):
             await asyncio.shield(waiting)

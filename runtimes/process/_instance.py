@@ -306,28 +306,35 @@ class ProcessInstance:
                 left += lines
             else:
                 child._python.follow(self._python)
-            if self._shell.alive:
-                state, lines = await self._shell.dump()
-                async with child._shell.lock:
-                    await child._shell.restore(state)
-                left += [f"the shell's {line}" for line in lines]
-            else:
-                child._shell.follow(self._shell)
-            left += await self._other_processes()
+            left += await self._copy_shell_to(child)
         except BaseException as error:
-            with anyio.CancelScope(shield=True):
-                await child.stop()
-            if isinstance(error, OSError | RuntimeFailure) and not isinstance(
-                error, CannotFork | InstanceGone
-            ):
-                raise CannotFork(str(error)) from error
+            await self._give_up(child, error)
             raise
         self._known[child.id] = child
         return Fork(child, tuple(left))
 
-    async def _other_processes(self) -> tuple[str, ...]:
+    async def _give_up(self, child: "ProcessInstance", error: BaseException) -> None:
+        """End a fork that came to nothing.
+
+        :raises CannotFork: if that is what the error means.
+        """
+        with anyio.CancelScope(shield=True):
+            await child.stop()
+        if isinstance(error, OSError | RuntimeFailure) and not isinstance(error, CannotFork | InstanceGone):
+            raise CannotFork(str(error)) from error
+
+    async def _copy_shell_to(self, child: "ProcessInstance") -> Lines:
+        """Bring the shell's state to a copy; returns what is left behind, other processes included."""
+        left: Lines = []
+        if self._shell.alive:
+            state, lines = await self._shell.dump()
+            async with child._shell.lock:
+                await child._shell.restore(state)
+            left += [f"the shell's {line}" for line in lines]
+        else:
+            child._shell.follow(self._shell)
         names = (await self._client.ask("events", member=self._id)).fields["others"]
-        return tuple(f"the background process {name}" for name in names)
+        return left + [f"the background process {name}" for name in names]
 
     async def snapshot(self) -> Snapshot:
         """See `runtimes.Instance.snapshot`."""

@@ -70,6 +70,11 @@ class Lane(ABC, Generic[Answer]):
         return self._control is not None
 
     @property
+    def used(self) -> bool:
+        """The session's process is there and has run something."""
+        return self.alive and self._started > 0.0
+
+    @property
     def vanished(self) -> bool:
         """The session ended between two runs, and no result has said so yet."""
         return self._unsaid or (self._pid != 0 and not self.alive)

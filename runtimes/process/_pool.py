@@ -2,6 +2,7 @@
 
 from collections import deque
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Generic, Self, TypeVar
 
 import anyio
@@ -59,8 +60,9 @@ class Pool(Generic[AnInstance]):
             await self._filled.wait()
 
     def take(self, spec: InstanceSpec) -> AnInstance | None:
-        """A ready instance, if that is what it was made for."""
-        if not self._ready or spec != self._spec:
+        """A ready instance, if that is what it was made for; more sessions may be warm than were asked for."""
+        wanted = replace(spec, warm=self._spec.warm | spec.warm)
+        if not self._ready or wanted != self._spec:
             return None
         self._wanted.set()
         self._filled = anyio.Event()

@@ -21,7 +21,7 @@ from runtimes.process.trusted import _sleeper
 
 _READ_ONLY = sc.MOUNT_ATTR_RDONLY | sc.MOUNT_ATTR_NOSUID | sc.MOUNT_ATTR_NODEV
 _SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
-_DEVICES = ("null", "zero", "full", "random", "urandom")
+_DEVICES = ("null", "zero", "full", "random", "tty", "urandom")
 _ETC = (
     "alternatives",
     "bash.bashrc",
@@ -71,6 +71,20 @@ SHELL_ENTRY = "/etc/bash"
 """Sourced by the shell session for every command, so that a signal can make it return."""
 
 
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """What of the host every sandbox sees, by name."""
+
+    trees: list[str]
+    """Folders, read-only; later ones may lie in earlier ones."""
+    hidden: list[str]
+    """Folders in those that appear empty: this project's own source."""
+    links: list[tuple[str, str]]
+    """Symbolic links of the root: path, target."""
+    etc: list[tuple[str, str]]
+    """Files of /etc to copy: name, path on the host."""
+
+
 @dataclass(slots=True)
 class Collected:
     """What `collect` found."""
@@ -104,23 +118,25 @@ def _hidden(prefix: str) -> list[str]:
     return found
 
 
+def shown() -> Shown:
+    """What to show of this host."""
+    prefixes = interpreter_prefixes()
+    return Shown(
+        [*(path for path in _SYSTEM if os.path.isdir(path) and not os.path.islink(path)), *prefixes],
+        [folder for prefix in (*prefixes, "/usr") for folder in _hidden(prefix)],
+        [(path, os.readlink(path)) for path in _SYSTEM if os.path.islink(path)],
+        [(name, path) for name in _ETC if os.path.exists(path := f"/etc/{name}")],
+    )
+
+
 def collect() -> Collected:
     """Take detached, read-only copies of the mounts to show. Needs power over the current mount namespace."""
-    result = Collected()
-    for path in _SYSTEM:
-        if os.path.islink(path):
-            result.links.append((path, os.readlink(path)))
-        elif os.path.isdir(path):
-            result.trees.append((path, read_only_view(path)))
-    for prefix in interpreter_prefixes():
-        result.trees.append((prefix, read_only_view(prefix)))
-        for folder in _hidden(prefix):
-            result.trees.append((folder, _empty_folder()))
-    for folder in _hidden("/usr"):
-        result.trees.append((folder, _empty_folder()))
+    names = shown()
+    result = Collected(links=names.links, etc=names.etc)
+    result.trees += [(path, read_only_view(path)) for path in names.trees]
+    result.trees += [(folder, _empty_folder()) for folder in names.hidden]
     for name in _DEVICES:
         result.devices.append((name, sc.clone_mount(f"/dev/{name}", recursive=False)))
-    result.etc = [(name, path) for name in _ETC if os.path.exists(path := f"/etc/{name}")]
     return result
 
 
@@ -135,7 +151,7 @@ def _empty_folder() -> int:
     return sc.new_mount("tmpfs", _READ_ONLY, size="4k", mode="0555")
 
 
-def read_etc(collected: Collected) -> list[tuple[str, str | bytes]]:
+def read_etc(collected: Collected | Shown) -> list[tuple[str, str | bytes]]:
     """The contents of the files of /etc: name, and bytes or (for a link) its target."""
     found: list[tuple[str, str | bytes]] = []
     for name, path in collected.etc:
@@ -166,7 +182,7 @@ def assemble(
         file.write(_sleeper.program())
     os.chmod(at + _sleeper.PLACE, 0o555)
     skeleton = f"{at}/skeleton"
-    _fill_skeleton(skeleton, etc, shell_entry)
+    fill_skeleton(skeleton, etc, shell_entry)
     for path, target in collected.links:
         os.symlink(target, skeleton + path)
     places: list[str] = []
@@ -181,7 +197,8 @@ def assemble(
     return places
 
 
-def _fill_skeleton(skeleton: str, etc: list[tuple[str, str | bytes]], shell_entry: str) -> None:
+def fill_skeleton(skeleton: str, etc: list[tuple[str, str | bytes]], shell_entry: str) -> None:
+    """Put into an empty folder what a sandbox's root has beside the shared trees."""
     for name in (
         "etc",
         "home",

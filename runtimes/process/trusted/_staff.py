@@ -3,12 +3,15 @@
 import contextlib
 import os
 import signal
+from typing import TYPE_CHECKING
 
 from runtimes.process.linux import _cgroups, _processes
 from runtimes.process.trusted import _confine, _gate, _spawn, _wire
 from runtimes.process.trusted._members import Member
 from runtimes.process.trusted._reactor import Reactor, RequestError, Waiting, finished
-from runtimes.process.trusted._zygote_link import ZygoteLink
+
+if TYPE_CHECKING:
+    from runtimes.process.trusted._zygote_link import ZygoteLink
 
 _KILL_ROUNDS = 200
 
@@ -16,7 +19,7 @@ _KILL_ROUNDS = 200
 class Staff:
     """Requests that concern the processes of one sandbox."""
 
-    def __init__(self, reactor: Reactor, world: _spawn.World, zygote: ZygoteLink) -> None:
+    def __init__(self, reactor: Reactor, world: _spawn.World, zygote: "ZygoteLink | None") -> None:
         self._reactor = reactor
         self._world = world
         self._zygote = zygote
@@ -87,6 +90,7 @@ class Staff:
 
     def warm(self, message: _wire.Message) -> Waiting:
         """Have the template interpreter ready."""
+        assert self._zygote is not None
         answer = yield from self._zygote.ask({"op": "warm", "n": message.fields["n"]}, [])
         self._reactor.reply(message, preloaded=answer["preloaded"])
 
@@ -100,6 +104,7 @@ class Staff:
             "rlimits": self._placement(member).rlimits,
             "live": not self._world.single_user,
         }
+        assert self._zygote is not None
         fds = [member.family.namespace, *member.namespaces, *message.fds, *member.group.members]
         answer = yield from self._zygote.ask(request, fds)
         member.lanes.add(answer["pid"])

@@ -1,0 +1,170 @@
+"""Containers without a daemon: an OCI bundle each, run by `runc` or by gVisor's `runsc`."""
+
+import contextlib
+import json
+import os
+import shutil
+import subprocess
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import anyio
+import anyio.abc
+import anyio.to_thread
+
+from agentflow.errors import IsolationUnavailable
+from runtimes.docker import _host_root
+from runtimes.docker._ended import reason_of
+from runtimes.docker._groups import sweep_groups
+from runtimes.docker._oci import bundle_config
+from runtimes.docker._options import ContainerOptions
+from runtimes.docker._plan import Container, Mount, Plan
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_PACKAGES = {"runc": "runc", "gvisor": "runsc"}
+_KILL_SECONDS = 5.0
+
+
+class BundleContainer:
+    """See `runtimes.docker._plan.Container`."""
+
+    def __init__(self, process: anyio.abc.Process, delete: list[str], folder: str) -> None:
+        self._process = process
+        self._delete = delete
+        self._folder = folder
+
+    async def failed(self) -> str:
+        """Wait until it ends by itself; returns why."""
+        status = await self._process.wait()
+        said = b""
+        assert self._process.stderr is not None
+        with contextlib.suppress(anyio.EndOfStream):
+            said = await self._process.stderr.receive()
+        lines = said.decode("utf-8", "replace").split("\n")
+        return lines[0].strip() if said.strip() else reason_of(status)
+
+    async def end(self) -> None:
+        """End it and remove all of it."""
+        with anyio.CancelScope(shield=True):
+            with anyio.move_on_after(_KILL_SECONDS):
+                if self._process.returncode is None:
+                    # Also where its keeper has been told already: this returns when nothing is left.
+                    await _silently(self._delete)
+                await self._process.wait()
+            await self._process.aclose()
+            await anyio.to_thread.run_sync(lambda: shutil.rmtree(self._folder, ignore_errors=True))
+
+
+class BundleLauncher:
+    """See `runtimes.docker._plan.Launcher`."""
+
+    def __init__(self, tier: Literal["runc", "gvisor"], options: ContainerOptions) -> None:
+        self._tier = tier
+        self._options = options
+        self._root: _host_root.HostRoot | None = None
+        self._rootfs = ""
+        self._folder = ""
+        self._command: list[str] = []
+        self._group = ""
+        self.env: Mapping[str, str] | None = None
+        """What the image sets."""
+        self.notes: tuple[str, ...] = ()
+        """What is missing."""
+        self.alive = False
+        """It can start containers."""
+
+    @property
+    def python(self) -> str:
+        """The interpreter inside."""
+        return self._root.python if self._root else "python3"
+
+    @property
+    def mounts(self) -> tuple[Mount, ...]:
+        """What every container sees of this machine."""
+        return self._root.mounts if self._root else ()
+
+    @property
+    def hidden(self) -> tuple[str, ...]:
+        """Folders in those that appear empty."""
+        return self._root.hidden if self._root else ()
+
+    @property
+    def network(self) -> bool:
+        """Containers have a network."""
+        return False
+
+    async def open(self, folder: str, realm: str, alive: set[str]) -> None:
+        """Find the program, lay out the root, remove what dead servers left."""
+        program = await anyio.to_thread.run_sync(self._require)
+        self._folder = folder
+        self._group = f"agentflow-{realm}-{os.path.basename(folder)}"
+        self._command = [program, "--root", os.path.join(folder, "state")]
+        await anyio.to_thread.run_sync(self._lay_out, realm, alive)
+        self.alive = True
+
+    def _require(self) -> str:
+        package = _PACKAGES[self._tier]
+        program = shutil.which(
+            package, path=f"{os.environ.get('PATH', os.defpath)}:/usr/local/sbin:/usr/sbin:/sbin"
+        )
+        if program is None:
+            raise IsolationUnavailable(
+                f"runtime {self._tier} needs the program {package}: install the package {package}"
+            )
+        if os.geteuid() != 0:
+            raise IsolationUnavailable(
+                f"runtime {self._tier} needs root: run as root, or use the process runtime"
+            )
+        if self._options.image is not None:
+            raise IsolationUnavailable(
+                f"runtime {self._tier} has no images: unpack {self._options.image!r} into a folder and name it as rootfs"
+            )
+        return program
+
+    def _lay_out(self, realm: str, alive: set[str]) -> None:
+        sweep_groups(f"agentflow-{realm}-", alive)
+        given = self._options.rootfs
+        if given is not None:
+            if not (given / "usr").is_dir():
+                raise IsolationUnavailable(
+                    f"rootfs: {given} holds no system: unpack an image or a debootstrap into it"
+                )
+            self._rootfs = str(given.resolve())
+            self.env = {}
+            return
+        self._root = _host_root.host_root()
+        self._rootfs = os.path.join(self._folder, "root")
+        os.mkdir(self._rootfs, 0o755)
+        _host_root.lay_out(self._rootfs)
+
+    async def launch(self, plan: Plan) -> Container:
+        """Write the bundle and run it."""
+        bundle = os.path.join(self._folder, f"{plan.name}.bundle")
+        config = bundle_config(plan, self._rootfs, f"/{self._group}/{plan.name}", self._options.cpus)
+        await anyio.to_thread.run_sync(_write_bundle, bundle, config)
+        process = await anyio.open_process(
+            [*self._command, "run", "--bundle", bundle, plan.name],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        return BundleContainer(process, [*self._command, "delete", "--force", plan.name], bundle)
+
+    async def close(self) -> None:
+        """Remove this server's groups."""
+        self.alive = False
+        if self._group:
+            await anyio.to_thread.run_sync(sweep_groups, self._group, set[str]())
+
+
+def _write_bundle(bundle: str, config: dict[str, Any]) -> None:
+    os.mkdir(bundle, 0o700)
+    Path(bundle, "config.json").write_text(json.dumps(config), encoding="utf-8")
+
+
+async def _silently(command: list[str]) -> None:
+    await anyio.run_process(
+        command, check=False, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )

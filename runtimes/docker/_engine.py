@@ -1,0 +1,233 @@
+"""Containers of a Docker engine, through its API."""
+
+import contextlib
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import anyio
+import anyio.to_thread
+
+from agentflow.errors import IsolationUnavailable
+from runtimes.docker import _host_root
+from runtimes.docker._api import Api, ApiError
+from runtimes.docker._ended import reason_of
+from runtimes.docker._options import ContainerOptions
+from runtimes.docker._plan import CAPABILITIES, Container, Mount, Plan
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+OWNER = "agentflow.server"
+"""The label that names a container's server."""
+REALM = "agentflow.realm"
+"""The label that names the folder which that server shares with others."""
+
+_USUAL = ("/var/run/docker.sock", "{runtime}/docker.sock", "{home}/.docker/run/docker.sock")
+
+
+def engine_url(socket: Path | None) -> str:
+    """Where the engine is.
+
+    :raises IsolationUnavailable: if it is nowhere, or elsewhere than on this machine.
+    """
+    if socket is not None:
+        if not socket.is_socket():
+            raise IsolationUnavailable(
+                f"no Docker engine listens at {socket}: start dockerd, or name its socket"
+            )
+        return f"unix://{socket}"
+    named = os.environ.get("DOCKER_HOST")
+    if named and not named.startswith("unix://"):
+        raise IsolationUnavailable(
+            f"DOCKER_HOST is {named}: the Docker engine must be on this machine, at unix:///path/of/docker.sock"
+        )
+    if named:
+        return named
+    places = {"runtime": os.environ.get("XDG_RUNTIME_DIR", "/run"), "home": str(Path.home())}
+    for pattern in _USUAL:
+        path = Path(pattern.format(**places))
+        if path.is_socket():
+            return f"unix://{path}"
+    raise IsolationUnavailable(
+        "no Docker engine runs here: install docker.io and start dockerd, or set the runtime's socket (or DOCKER_HOST)"
+    )
+
+
+class EngineContainer:
+    """See `runtimes.docker._plan.Container`."""
+
+    def __init__(self, api: Api, name: str) -> None:
+        self._api = api
+        self._name = name
+
+    async def failed(self) -> str:
+        """Wait until it ends by itself; returns why."""
+        try:
+            return reason_of(await self._api.wait(self._name))
+        except ApiError as error:
+            return str(error)
+
+    async def end(self) -> None:
+        """End it and remove all of it."""
+        with contextlib.suppress(ApiError):
+            await self._api.remove(self._name)
+
+
+class EngineLauncher:
+    """See `runtimes.docker._plan.Launcher`."""
+
+    def __init__(self, options: ContainerOptions, oci_runtime: str | None = None) -> None:
+        self._options = options
+        self._oci_runtime = oci_runtime
+        self._labels: dict[str, str] = {}
+        self._image = options.image or ""
+        self._root: _host_root.HostRoot | None = None
+        self._api: Api | None = None
+        self.env: Mapping[str, str] | None = None
+        """What the image sets."""
+        self.notes: tuple[str, ...] = ()
+        """What is missing."""
+        self.alive = False
+        """The engine answers."""
+
+    @property
+    def python(self) -> str:
+        """The interpreter inside."""
+        return self._root.python if self._root else "python3"
+
+    @property
+    def mounts(self) -> tuple[Mount, ...]:
+        """What every container sees of this machine."""
+        return self._root.mounts if self._root else ()
+
+    @property
+    def hidden(self) -> tuple[str, ...]:
+        """Folders in those that appear empty."""
+        return self._root.hidden if self._root else ()
+
+    @property
+    def network(self) -> bool:
+        """Containers have a network."""
+        return self._options.network != "none"
+
+    async def open(self, folder: str, realm: str, alive: set[str]) -> None:
+        """Reach the engine, have the image, remove the containers of dead servers."""
+        url = await anyio.to_thread.run_sync(engine_url, self._options.socket)
+        api = self._api = Api(url)
+        try:
+            version = await api.version()
+            await self._find_image(api)
+            self._labels = {OWNER: os.path.basename(folder), REALM: realm}
+            await self._sweep(api, realm, alive)
+            self.alive = True
+        except ApiError as error:
+            await self.close()
+            raise IsolationUnavailable(f"the Docker engine at {url} can't be used: {error}") from error
+        except BaseException:
+            await self.close()
+            raise
+        if version.get("Os", "linux") != "linux":
+            await self.close()
+            raise IsolationUnavailable(f"the Docker engine at {url} runs no Linux containers")
+
+    async def _find_image(self, api: Api) -> None:
+        if self._image:
+            found = await api.image(self._image)
+            if found is None:
+                raise IsolationUnavailable(
+                    f"the Docker engine has no image {self._image!r}: docker pull {self._image}"
+                )
+            lines = cast("list[str]", found["Config"].get("Env") or [])
+            self.env = {name: value for name, _, value in (line.partition("=") for line in lines)}
+            return
+        self._root = await anyio.to_thread.run_sync(_host_root.host_root)
+        self._image, archive = await anyio.to_thread.run_sync(_host_root.image)
+        if await api.image(self._image) is None:
+            await api.load(archive)
+
+    async def _sweep(self, api: Api, realm: str, alive: set[str]) -> None:
+        for name, labels in await api.containers({"label": [f"{REALM}={realm}"]}):
+            if labels.get(OWNER) not in alive:
+                with contextlib.suppress(ApiError):
+                    await api.remove(name)
+
+    async def launch(self, plan: Plan) -> Container:
+        """Create a container and start it."""
+        assert self._api is not None
+        container = EngineContainer(self._api, plan.name)
+        try:
+            await self._api.create(plan.name, self._config(plan))
+            await self._api.start(plan.name)
+        except BaseException as error:
+            with anyio.CancelScope(shield=True):
+                await container.end()
+            if isinstance(error, ApiError):
+                self.alive = not error.unreachable
+                raise IsolationUnavailable(self._explained(error)) from error
+            raise
+        return container
+
+    def _explained(self, error: ApiError) -> str:
+        text = str(error)
+        if "executable file not found" in text:
+            return f"the image {self._image!r} has no {self.python}: name one with Python 3.11 or newer"
+        return f"the Docker engine started no container: {text}"
+
+    def _config(self, plan: Plan) -> dict[str, Any]:
+        return {
+            "Image": self._image,
+            "Entrypoint": [plan.argv[0]],
+            "Cmd": list(plan.argv[1:]),
+            "Env": [f"{name}={value}" for name, value in plan.env.items()],
+            "User": "0:0",
+            "WorkingDir": "/",
+            "Hostname": "sandbox",
+            "Labels": self._labels,
+            "Healthcheck": {"Test": ["NONE"]},
+            "NetworkDisabled": not self.network,
+            "HostConfig": self._host_config(plan),
+        }
+
+    def _host_config(self, plan: Plan) -> dict[str, Any]:
+        limits, cpus = plan.limits, self._options.cpus
+        mounts: list[dict[str, Any]] = [
+            {"Type": "bind", "Source": one.source, "Target": one.target, "ReadOnly": True}
+            for one in plan.mounts
+        ]
+        mounts += [
+            {"Type": "tmpfs", "Target": path, "ReadOnly": True, "TmpfsOptions": {"SizeBytes": 4096}}
+            for path in plan.hidden
+        ]
+        config: dict[str, Any] = {
+            # Whatever ends the keeper, the server's death included, removes the container.
+            "AutoRemove": True,
+            "NetworkMode": self._options.network,
+            "IpcMode": "private",
+            "ReadonlyRootfs": not self._options.writable,
+            "CapDrop": ["ALL"],
+            "CapAdd": list(CAPABILITIES),
+            "SecurityOpt": ["no-new-privileges"],
+            "PidsLimit": plan.processes,
+            "Tmpfs": {
+                one.target: f"rw,exec,nosuid,nodev,size={one.bytes},nr_inodes={one.files},mode={one.mode}"
+                for one in plan.folders
+            },
+            "ShmSize": plan.shared_memory,
+            "Mounts": mounts,
+            "LogConfig": {"Type": "none"},
+        }
+        if limits.memory_bytes is not None:
+            config |= {"Memory": limits.memory_bytes, "MemorySwap": limits.memory_bytes}
+        if cpus is not None:
+            config["NanoCpus"] = int(cpus * 1e9)
+        if self._oci_runtime is not None:
+            config["Runtime"] = self._oci_runtime
+        return config
+
+    async def close(self) -> None:
+        """Let go of the engine."""
+        self.alive = False
+        if self._api is not None:
+            api, self._api = self._api, None
+            await api.close()

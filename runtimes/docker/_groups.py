@@ -1,0 +1,45 @@
+"""The cgroups of containers that are run without a daemon: found again by their names, and removed."""
+
+import contextlib
+import os
+import time
+
+_TOP = "/sys/fs/cgroup"
+_TRIES = 100
+
+
+def sweep_groups(prefix: str, alive: set[str]) -> None:
+    """Remove the groups whose name is the prefix and a name that is not among the living."""
+    if os.path.exists(f"{_TOP}/cgroup.controllers"):
+        hierarchies = [_TOP]
+    else:
+        hierarchies = [entry.path for entry in _folders(_TOP)]
+    for hierarchy in hierarchies:
+        for entry in _folders(hierarchy):
+            if entry.name.startswith(prefix) and entry.name.removeprefix(prefix) not in alive:
+                _remove(entry.path)
+
+
+def _remove(folder: str) -> None:
+    for _ in range(_TRIES):
+        with contextlib.suppress(FileNotFoundError):
+            for entry in _folders(folder):
+                with contextlib.suppress(OSError):
+                    os.rmdir(entry.path)
+        try:
+            os.rmdir(folder)
+        except FileNotFoundError:
+            return
+        except OSError:
+            # Its processes are dying.
+            time.sleep(0.01)
+        else:
+            return
+
+
+def _folders(path: str) -> list[os.DirEntry[str]]:
+    try:
+        with os.scandir(path) as entries:
+            return [entry for entry in entries if entry.is_dir(follow_symlinks=False)]
+    except OSError:
+        return []

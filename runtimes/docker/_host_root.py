@@ -1,0 +1,97 @@
+"""A root for containers that shows the machine's own programs, as process sandboxes see them.
+
+Without an image of the user's choice there is none to build or fetch: the container's own part is a small `/etc` and
+empty folders; system programs and the interpreter are the machine's, read-only.
+"""
+
+import hashlib
+import io
+import json
+import os
+import platform
+import sys
+import tarfile
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from runtimes.docker._plan import Mount
+from runtimes.process.trusted import _base
+
+_ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
+
+
+@dataclass(frozen=True, slots=True)
+class HostRoot:
+    """What such a container sees of the machine."""
+
+    mounts: tuple[Mount, ...]
+    """Its folders."""
+    hidden: tuple[str, ...]
+    """Folders in those that appear empty."""
+    python: str
+    """The interpreter."""
+
+
+def host_root() -> HostRoot:
+    """What to show of this machine."""
+    shown = _base.shown()
+    return HostRoot(tuple(Mount(path, path) for path in shown.trees), tuple(shown.hidden), sys.executable)
+
+
+def lay_out(folder: str) -> None:
+    """Make the container's own part in an empty folder."""
+    shown = _base.shown()
+    entry = Path(_base.__file__).parents[1] / "inside" / "_shell_entry.bash"
+    _base.fill_skeleton(folder, _base.read_etc(shown), entry.read_text(encoding="utf-8"))
+    for path, target in shown.links:
+        os.symlink(target, folder + path)
+    for path in (*shown.trees, "/run/agentflow/lib/runtimes", "/home/agent"):
+        os.makedirs(folder + path, 0o755, exist_ok=True)
+        if path.startswith("/root/"):
+            os.chmod(f"{folder}/root", 0o711)
+    Path(f"{folder}/run/agentflow/socket").touch(0o644)
+
+
+def image() -> tuple[str, bytes]:
+    """The same as an image for `docker load`: its name, which tells its content, and the archive."""
+    with tempfile.TemporaryDirectory() as folder:
+        lay_out(folder)
+        layer = _layer(folder)
+    digest = hashlib.sha256(layer).hexdigest()
+    config = json.dumps(
+        {
+            "architecture": _ARCHITECTURES.get(platform.machine(), platform.machine()),
+            "os": "linux",
+            "config": {"Labels": {"agentflow.image": "host"}},
+            "rootfs": {"type": "layers", "diff_ids": [f"sha256:{digest}"]},
+        }
+    ).encode()
+    name = f"agentflow-host:{digest[:16]}"
+    manifest = [{"Config": "config.json", "RepoTags": [name], "Layers": ["layer.tar"]}]
+    whole = io.BytesIO()
+    with tarfile.open(fileobj=whole, mode="w") as archive:
+        for part, content in (
+            ("layer.tar", layer),
+            ("config.json", config),
+            ("manifest.json", json.dumps(manifest).encode()),
+        ):
+            entry = tarfile.TarInfo(part)
+            entry.size = len(content)
+            archive.addfile(entry, io.BytesIO(content))
+    return name, whole.getvalue()
+
+
+def _layer(folder: str) -> bytes:
+    """A folder as an archive that is the same whenever it is made."""
+
+    def plain(entry: tarfile.TarInfo) -> tarfile.TarInfo:
+        entry.uid = entry.gid = 0
+        entry.uname = entry.gname = ""
+        entry.mtime = 0
+        return entry
+
+    layer = io.BytesIO()
+    with tarfile.open(fileobj=layer, mode="w", format=tarfile.PAX_FORMAT) as archive:
+        archive.add(folder, ".", filter=plain)
+    return layer.getvalue()

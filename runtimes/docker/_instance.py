@@ -1,0 +1,72 @@
+"""One container as an instance."""
+
+import contextlib
+import os
+from collections.abc import Awaitable, Callable, Mapping
+
+from agentflow.errors import CannotFork, RuntimeFailure
+from runtimes._protocol import Fork, InstanceSpec
+from runtimes.docker._plan import Container
+from runtimes.process import ProcessInstance
+from runtimes.process._channel import Channel
+
+Make = Callable[[InstanceSpec], Awaitable["ContainerInstance"]]
+"""Starts another container."""
+
+
+class ContainerInstance(ProcessInstance):
+    """See `runtimes.Instance`. What is asked of it goes to the container's keeper."""
+
+    def __init__(
+        self,
+        channel: Channel,
+        name: str,
+        spec: InstanceSpec,
+        known: dict[str, ProcessInstance],
+        env: Mapping[str, str],
+        container: Container,
+        make: Make,
+    ) -> None:
+        super().__init__(channel, name, spec, known, env)
+        self._container = container
+        self._start_another = make
+
+    async def begin(self) -> None:
+        """Get what tells of limits that were hit."""
+        self.settle(await self._client.ask("counters"))
+        self._known[self._id] = self
+
+    @property
+    def alive(self) -> bool:
+        """Its keeper answers."""
+        return self._client.alive
+
+    async def _fork(self) -> Fork:
+        if self._python.used:
+            raise CannotFork(
+                "a live interpreter can't be copied into another container: do its runs again there,"
+                " or use the process runtime, which forks it"
+            )
+        child = await self._start_another(self._spec)
+        try:
+            await self._copy_files_to(child)
+            left = await self._copy_shell_to(child)
+            child._python.follow(self._python)
+        except BaseException as error:
+            await self._give_up(child, error)
+            raise
+        return Fork(child, tuple(left))
+
+    async def _copy_files_to(self, child: "ContainerInstance") -> None:
+        fd = os.memfd_create("files")
+        try:
+            await self._client.ask("pack", [fd])
+            await child._client.ask("unpack", [fd])
+        finally:
+            os.close(fd)
+
+    async def _end(self) -> None:
+        # The keeper goes when its line is closed, and the container with it.
+        self._client.hang_up()
+        with contextlib.suppress(RuntimeFailure):
+            await self._container.end()

@@ -1,0 +1,81 @@
+"""The server's line to a container's keeper: the socket that it finds inside, and the first words."""
+
+import asyncio
+import contextlib
+import os
+import socket
+from pathlib import Path
+from typing import Any
+
+import anyio
+
+from agentflow.errors import InstanceGone, IsolationUnavailable, RuntimeFailure
+from runtimes.docker._plan import Container
+from runtimes.process._channel import Channel
+from runtimes.process.trusted import _wire
+
+_INSIDE = Path(__file__).parents[1] / "process" / "inside"
+
+
+class KeeperChannel(Channel):
+    """The requests in flight to one keeper."""
+
+    lost = "the container has ended"
+
+
+class KeeperLink:
+    """A socket that one container will call."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        """Where it lies on this machine."""
+        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._listener.setblocking(False)
+        self._listener.bind(path)
+        # Its folder is private; inside, root may be any user of this machine.
+        os.chmod(path, 0o666)
+        self._listener.listen(1)
+
+    async def answer(self, container: Container, settings: dict[str, Any], seconds: float) -> KeeperChannel:
+        """Wait for the keeper and tell it what it needs to know. Afterwards nobody can call any more.
+
+        :raises IsolationUnavailable: if it doesn't come.
+        """
+        reason = f"the container did not answer within {seconds:g} seconds"
+        channel = KeeperChannel()
+        with anyio.move_on_after(seconds):
+            async with anyio.create_task_group() as tasks:
+
+                async def watch() -> None:
+                    nonlocal reason
+                    reason = f"the container did not start: {await container.failed()}"
+                    tasks.cancel_scope.cancel()
+
+                tasks.start_soon(watch)
+                await self._meet(channel, settings)
+                tasks.cancel_scope.cancel()
+        facts = channel.facts
+        if not facts.get("started"):
+            channel.hang_up()
+            raise IsolationUnavailable(str(facts.get("error", reason)))
+        return channel
+
+    async def _meet(self, channel: Channel, settings: dict[str, Any]) -> None:
+        loop = asyncio.get_running_loop()
+        sock, _ = await loop.sock_accept(self._listener)
+        self.close()
+        _wire.send(sock, settings)
+        # A keeper that dies at once is told of by its container's end.
+        with contextlib.suppress(RuntimeFailure, InstanceGone):
+            await channel.open(sock)
+
+    def close(self) -> None:
+        """Take no call any more."""
+        self._listener.close()
+        Path(self.path).unlink(missing_ok=True)
+
+
+def hello(limits: dict[str, Any], uid: int) -> dict[str, Any]:
+    """What a keeper is told first."""
+    driver = (_INSIDE / "_shell.bash").read_text(encoding="utf-8")
+    return {"limits": limits, "uid": uid, "shell_driver": driver}

@@ -1,0 +1,175 @@
+"""The container runtimes: one container for each instance, one keeper in each container."""
+
+import contextlib
+import os
+import secrets
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
+
+import anyio
+import anyio.to_thread
+
+from agentflow.errors import RuntimeFailure
+from runtimes._protocol import WORKSPACE, Capabilities, InstanceSpec
+from runtimes.docker._instance import ContainerInstance
+from runtimes.docker._keeper_link import KeeperLink, hello
+from runtimes.docker._launchers import make_launcher
+from runtimes.docker._options import ContainerOptions, Tier
+from runtimes.docker._plan import Mount, Plan
+from runtimes.docker.inside import _places
+from runtimes.process._instance import environment
+from runtimes.process._pool import Pool
+from runtimes.process._runtime import wire_limits
+from runtimes.process._workspace import new_name
+from runtimes.process.trusted import _leftovers
+
+if TYPE_CHECKING:
+    from runtimes.process import ProcessInstance
+
+_SOURCE = Path(__file__).parents[1]
+_SHELL_ENTRY = _SOURCE / "process" / "inside" / "_shell_entry.bash"
+_USUAL_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+_PROGRAM = (
+    f"import sys; sys.version_info >= (3, 11) or sys.exit({_places.OLD_PYTHON}); "
+    f"sys.path.insert(0, {_places.LIBRARY!r}); from runtimes.docker.inside._keeper import main; main()"
+)
+_FORK_NOTE = "a fork takes files and shell along, but no live Python session: its runs must be done again in the new container"
+
+
+class DockerRuntime:
+    """Sandboxes that are containers. See `runtimes.Runtime`.
+
+    `tier` says who makes them: a Docker engine, or `runc` or gVisor without one. `options.pool` containers of
+    `pool_spec` are kept ready, each with the sessions that the spec warms.
+    """
+
+    def __init__(
+        self,
+        options: ContainerOptions | None = None,
+        *,
+        tier: Tier = "docker",
+        pool_spec: InstanceSpec | None = None,
+    ) -> None:
+        self._options = options or ContainerOptions()
+        self._launcher = make_launcher(tier, self._options)
+        self._instances: dict[str, ProcessInstance] = {}
+        self._pool = Pool(
+            self._make, self._options.pool, pool_spec or InstanceSpec(warm=frozenset({"python"}))
+        )
+        self._stack = contextlib.AsyncExitStack()
+        self._folder = ""
+
+    async def __aenter__(self) -> Self:
+        parent = await anyio.to_thread.run_sync(_leftovers.parent_folder)
+        self._folder = os.path.join(parent, secrets.token_hex(6))
+        alive = await anyio.to_thread.run_sync(_leftovers.claim, self._folder)
+        try:
+            await self._launcher.open(self._folder, _leftovers.realm(self._folder), alive)
+            await self._stack.enter_async_context(self._pool)
+        except BaseException:
+            await self._close()
+            raise
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self._close()
+
+    async def _close(self) -> None:
+        with anyio.CancelScope(shield=True):
+            try:
+                await self._stack.aclose()
+            finally:
+                async with anyio.create_task_group() as tasks:
+                    for instance in list(self._instances.values()):
+                        tasks.start_soon(instance.stop)
+                await self._launcher.close()
+                await anyio.to_thread.run_sync(_leftovers.remove, self._folder)
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What it can do on this machine.
+
+        :raises RuntimeFailure: before it is entered.
+        """
+        if not self._folder:
+            raise RuntimeFailure("the runtime is not started: use `async with`")
+        return Capabilities(
+            fork="replay",
+            snapshot=True,
+            network=self._launcher.network,
+            gpu=False,
+            screen=False,
+            root=True,
+            notes=(_FORK_NOTE, *self._launcher.notes),
+        )
+
+    @property
+    def alive(self) -> bool:
+        """Containers can be made: false before it is entered, after it is left, and once the engine can't be reached."""
+        return self._launcher.alive
+
+    async def warmup(self) -> None:
+        """Have the pool filled."""
+        await self._pool.full()
+
+    async def start(self, spec: InstanceSpec | None = None) -> ContainerInstance:
+        """A new instance.
+
+        :raises IsolationUnavailable: if no container can be had.
+        """
+        spec = spec or InstanceSpec()
+        while (instance := self._pool.take(spec)) is not None:
+            if instance.alive:
+                return instance
+            await instance.stop()
+        return await self._make(spec)
+
+    async def _make(self, spec: InstanceSpec) -> ContainerInstance:
+        name = new_name()
+        link = KeeperLink(os.path.join(self._folder, name))
+        try:
+            container = await self._launcher.launch(self._plan(name, link.path, spec))
+            try:
+                channel = await link.answer(
+                    container,
+                    hello(wire_limits(spec.limits), self._options.user),
+                    self._options.start_seconds,
+                )
+                instance = ContainerInstance(
+                    channel, name, spec, self._instances, self._env(spec), container, self.start
+                )
+            except BaseException:
+                with anyio.CancelScope(shield=True):
+                    await container.end()
+                raise
+        finally:
+            link.close()
+        try:
+            await instance.begin()
+            await instance.warm(spec.warm)
+        except BaseException:
+            await instance.stop()
+            raise
+        return instance
+
+    def _plan(self, name: str, socket: str, spec: InstanceSpec) -> Plan:
+        launcher = self._launcher
+        own = [Mount(str(_SOURCE), f"{_places.LIBRARY}/runtimes"), Mount(socket, _places.SOCKET)]
+        if launcher.env is not None:
+            own.append(Mount(str(_SHELL_ENTRY), _places.SHELL_ENTRY))
+        return Plan(
+            name=f"agentflow-{name}",
+            argv=(launcher.python, "-I", "-c", _PROGRAM),
+            env={"LANG": "C.UTF-8", "PATH": (launcher.env or {}).get("PATH", _USUAL_PATH)},
+            mounts=(*launcher.mounts, *own, *(Mount(path, target) for target, path in spec.mounts.items())),
+            hidden=launcher.hidden,
+            limits=spec.limits,
+        )
+
+    def _env(self, spec: InstanceSpec) -> dict[str, str]:
+        """What processes inside have: what the image sets, and the same small clean set as everywhere."""
+        image = self._launcher.env
+        if image is None:
+            return environment(spec.env)
+        path = f"{WORKSPACE}/.local/bin:{image.get('PATH', _USUAL_PATH)}"
+        return {**image, **environment({"PATH": path}), **spec.env}

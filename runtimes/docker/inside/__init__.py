@@ -1,0 +1,1 @@
+"""What runs inside a container before anything untrusted does. Standard library only."""
