@@ -187,7 +187,7 @@ _FILES = [
     ),
     *_bash(
         make_devices=("mknod null c 1 3; mknod disk b 254 0", r"(mknod: .*: Operation not permitted\n?){2}"),
-        see_devices=("ls /dev | tr '\\n' ' '", "fd full null ptmx pts random shm stderr stdin stdout urandom zero "),
+        see_devices=("ls /dev | tr '\\n' ' '", "fd full null ptmx pts random shm stderr stdin stdout tty urandom zero "),
         hold_descriptors_of_the_server=("sh -c 'for n in $(seq 0 300); do readlink /proc/$$/fd/$n; done' | cut -d: -f1 | tr '\\n' ' '", "/dev/null pipe pipe "),
         break_out_of_a_chroot=("/usr/sbin/chroot /tmp true", ".*Operation not permitted"),
         mount_over_something=("mount -t tmpfs none /tmp", ".*(must be superuser|permission denied|Operation not permitted).*"),

@@ -1,0 +1,208 @@
+"""One desktop, seen from outside."""
+
+import contextlib
+import struct
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import anyio
+import anyio.to_thread
+
+from agentflow.errors import CannotFork, InstanceGone, IsolationUnavailable, NotOffered, RuntimeFailure
+from runtimes._machine import Button, Screen, Window
+from runtimes._protocol import ExecResult, Instance, Outcome
+from runtimes.desktop import _parts
+from runtimes.desktop._link import Link
+from runtimes.desktop._options import BUS, DISPLAY, DesktopOptions
+
+__all__ = ["Desktop", "open_desktop"]
+
+_PNG = b"\x89PNG\r\n\x1a\n"
+_WHEEL = 100
+
+
+async def open_desktop(
+    instance: Instance, options: DesktopOptions | None = None, *, owned: bool = False
+) -> "Desktop":
+    """Start a desktop in an instance; an instance has at most one.
+
+    :param owned: the instance is stopped with the desktop; otherwise it goes on.
+    :raises IsolationUnavailable: if this machine lacks a part of it; the message says what to install.
+    :raises RuntimeFailure: if it did not start.
+    """
+    lacking = await anyio.to_thread.run_sync(_parts.missing)
+    if lacking:
+        raise IsolationUnavailable(f"a desktop can't be made here: {'; '.join(lacking)}")
+    options = options or DesktopOptions()
+    code = await anyio.to_thread.run_sync(_parts.payload)
+    size = f"{options.width}x{options.height}x24"
+    argv = [
+        _parts.PYTHON,
+        "-S",
+        "-E",
+        "-s",
+        "-c",
+        _parts.BEGIN,
+        "-screen",
+        "0",
+        size,
+        "-dpi",
+        str(options.dpi),
+    ]
+    stream = await instance.open_stream(argv, env=_environment(options))
+    link = Link(stream)
+    try:
+        await link.start(code)
+    except BaseException as error:
+        with anyio.CancelScope(shield=True):
+            await link.close()
+        if isinstance(error, InstanceGone):
+            raise RuntimeFailure(f"the desktop did not start: {error}") from None
+        raise
+    return Desktop(instance, link, options, owned=owned)
+
+
+def _environment(options: DesktopOptions) -> dict[str, str]:
+    bus = {"DBUS_SESSION_BUS_ADDRESS": BUS} if options.accessibility else {"NO_AT_BRIDGE": "1"}
+    return {"DISPLAY": DISPLAY, **bus}
+
+
+class Desktop:
+    """A desktop in an instance. See `runtimes.Machine`."""
+
+    def __init__(self, instance: Instance, link: Link, options: DesktopOptions, *, owned: bool) -> None:
+        self._instance = instance
+        self._owned = owned
+        self._link = link
+        self._options = options
+        self._gone = False
+
+    @property
+    def id(self) -> str:
+        """A name that is unique in its runtime."""
+        return self._instance.id
+
+    @property
+    def instance(self) -> Instance:
+        """Where it lies."""
+        return self._instance
+
+    async def screenshot(self) -> Screen:
+        """See `runtimes.Machine.screenshot`. The pointer is not on it."""
+        message, png = await self._ask("screenshot")
+        width, height = _size(png)
+        if (width, height) != (message.get("width"), message.get("height")):
+            raise RuntimeFailure("what came is no picture of the screen")
+        return Screen(png, width, height)
+
+    async def move(self, x: int, y: int) -> None:
+        """See `runtimes.Machine.move`."""
+        await self._ask("move", x=x, y=y)
+
+    async def button(self, button: Button, *, down: bool) -> None:
+        """See `runtimes.Machine.button`."""
+        await self._ask("button", button=button, down=down)
+
+    async def scroll(self, clicks: int, *, horizontal: bool = False) -> None:
+        """See `runtimes.Machine.scroll`; more than 100 clicks are 100."""
+        clicks = max(-_WHEEL, min(clicks, _WHEEL))
+        await self._ask("scroll", clicks=clicks, horizontal=horizontal)
+
+    async def key(self, name: str, *, down: bool) -> None:
+        """See `runtimes.Machine.key`."""
+        await self._ask("key", name=name, down=down)
+
+    async def type(self, text: str, *, interval: float = 0.0) -> None:
+        """See `runtimes.Machine.type`. Any character can be typed, but control characters."""
+        if interval <= 0:
+            await self._ask("type", text=text)
+            return
+        await self._ask("check", text=text)
+        for number, character in enumerate(text):
+            if number:
+                await anyio.sleep(interval)
+            await self._ask("type", text=character)
+
+    async def exec(self, argv: Sequence[str], *, timeout: float | None = None) -> ExecResult:
+        """See `runtimes.Machine.exec`. What it leaves running in the background goes on."""
+        limits = self._instance.spec.limits
+        seconds = limits.wall_seconds if timeout is None else timeout
+        message, data = await self._ask("exec", argv=list(argv), seconds=seconds, most=limits.output_bytes)
+        late, code, cut = bool(message.get("late")), int(message.get("code", 1)), int(message.get("out", 0))
+        outcome = Outcome.TIMEOUT if late else Outcome.OK
+        detail = "the run was ended: timeout" if late else ""
+        return ExecResult(
+            outcome=outcome, exit_code=code, stdout=data[:cut], stderr=data[cut:], detail=detail
+        )
+
+    async def read(self, path: str) -> bytes:
+        """See `runtimes.Machine.read`."""
+        self._check()
+        return await self._instance.read(path)
+
+    async def windows(self) -> list[Window]:
+        """See `runtimes.Machine.windows`."""
+        message, _ = await self._ask("windows")
+        return [_window(fields) for fields in message.get("windows", ())]
+
+    async def accessibility(self) -> str:
+        """See `runtimes.Machine.accessibility`."""
+        if not self._options.accessibility:
+            raise NotOffered("this desktop was started without `accessibility`")
+        try:
+            _, text = await self._ask("tree")
+        except InstanceGone:
+            raise
+        except RuntimeFailure as error:
+            raise NotOffered(f"no application here tells what is in its windows: {error}") from None
+        return text.decode("utf-8", "replace")
+
+    async def fork(self) -> "Desktop":
+        """Refuse: an X server and its applications can't be copied while they run.
+
+        :raises CannotFork: always.
+        """
+        self._check()
+        raise CannotFork("a running desktop can't be copied: do its steps again, or use `machine: qemu`")
+
+    async def stop(self) -> None:
+        """End it, and its instance if it is its own."""
+        if self._gone:
+            return
+        self._gone = True
+        with anyio.CancelScope(shield=True):
+            with contextlib.suppress(InstanceGone):
+                await self._link.close()
+            if self._owned:
+                await self._instance.stop()
+
+    def _check(self) -> None:
+        if self._gone:
+            raise InstanceGone("the desktop was stopped")
+
+    async def _ask(self, op: str, **details: object) -> tuple[Mapping[str, Any], bytes]:
+        self._check()
+        return await self._link.ask(op, **details)
+
+
+def _size(png: bytes) -> tuple[int, int]:
+    """Width and height of a picture.
+
+    :raises RuntimeFailure: if it is none.
+    """
+    if len(png) < 24 or not png.startswith(_PNG):
+        raise RuntimeFailure("what came is no picture")
+    width, height = struct.unpack(">II", png[16:24])
+    return width, height
+
+
+def _window(fields: Mapping[str, Any]) -> Window:
+    return Window(
+        title=str(fields["title"]),
+        application=str(fields["application"]),
+        x=int(fields["x"]),
+        y=int(fields["y"]),
+        width=int(fields["width"]),
+        height=int(fields["height"]),
+        focused=bool(fields["focused"]),
+    )

@@ -1,0 +1,64 @@
+"""What a desktop is made of: programs of the system, Python packages, and the driver's own code."""
+
+import compileall
+import marshal
+import os
+import shutil
+import sys
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+
+__all__ = ["BEGIN", "PYTHON", "missing", "payload"]
+
+_PROGRAMS = {"/usr/bin/Xvfb": "xvfb", "/usr/bin/openbox": "openbox", "/usr/bin/xkbcomp": "x11-xkb-utils"}
+_PACKAGES = ("Xlib", "PIL")
+_INSIDE = Path(__file__).parent / "inside"
+_PREFIX = "runtimes.desktop.inside"
+
+PYTHON = f"{sys.prefix}/bin/python3"
+"""The interpreter of the driver: by its path, since whoever works in an instance may put another in front."""
+
+BEGIN = (_INSIDE / "_begin.py").read_text(encoding="utf-8")
+"""The text of the first program."""
+
+
+def missing() -> list[str]:
+    """What this machine lacks for a desktop: one line for each, saying how to get it."""
+    packages = [package for program, package in _PROGRAMS.items() if shutil.which(program) is None]
+    found = (
+        [f"install {' '.join(packages)} (Debian, Ubuntu: apt-get install {' '.join(packages)})"]
+        if packages
+        else []
+    )
+    if any(find_spec(name) is None for name in _PACKAGES):
+        found.append("install agentflow's extra `desktop` (pip install 'agentflow[desktop]')")
+    return found
+
+
+@cache
+def payload() -> bytes:
+    """The driver, compiled once for all desktops, and where its libraries lie."""
+    modules = {"runtimes": b"", "runtimes.desktop": b"", _PREFIX: b""}
+    for path in sorted(_INSIDE.glob("*.py")):
+        if path.stem not in ("__init__", "_begin"):
+            name = f"{_PREFIX}.{path.stem}"
+            modules[name] = marshal.dumps(compile(path.read_text(encoding="utf-8"), f"<{name}>", "exec"))
+    code = marshal.dumps((_library_folders(), modules, f"{_PREFIX}._driver"))
+    return len(code).to_bytes(4, "big") + code
+
+
+def _library_folders() -> list[str]:
+    folders: dict[str, None] = {}
+    for name in ("Xlib", "six", "PIL", "jeepney"):
+        spec = find_spec(name)
+        if spec is None or spec.origin is None:
+            continue
+        place = Path(spec.origin)
+        if place.name == "__init__.py":
+            place = place.parent
+            if name != "PIL":
+                # Nothing can be written inside, so there they would be compiled again for every desktop.
+                compileall.compile_dir(os.fspath(place), quiet=2)
+        folders[os.fspath(place.parent)] = None
+    return list(folders)

@@ -1,0 +1,82 @@
+"""The first program of a desktop: starts the X server, then, while that starts, loads the rest from its standard input.
+
+Its text is given to the interpreter on the command line, so it names nothing of this project.
+"""
+
+import importlib.abc
+import importlib.machinery
+import marshal
+import os
+import sys
+from collections.abc import Sequence
+from types import CodeType, ModuleType
+
+X_FOLDER = "/tmp/.X11-unix"
+_PIECE = 1 << 20
+
+
+def start_x(options: Sequence[str]) -> tuple[int, int]:
+    """Start the X server; returns its pid and a descriptor that tells when it is ready."""
+    os.makedirs(X_FOLDER, exist_ok=True)
+    os.chmod(X_FOLDER, 0o1777)
+    for stale in (f"{X_FOLDER}/X0", "/tmp/.X0-lock"):
+        if os.path.lexists(stale):
+            os.unlink(stale)
+    ready, told = os.pipe()
+    os.set_inheritable(told, True)
+    # Only a socket in a folder: abstract ones can't be reached from the other commands of an instance.
+    sockets = ["-nolisten", "tcp", "-nolisten", "local"]
+    argv = ["Xvfb", ":0", "-displayfd", str(told), "-noreset", *sockets, *options]
+    actions = [(os.POSIX_SPAWN_OPEN, 0, "/dev/null", os.O_RDONLY, 0), (os.POSIX_SPAWN_DUP2, 2, 1)]
+    pid = os.posix_spawn("/usr/bin/Xvfb", argv, os.environ, file_actions=actions)
+    os.close(told)
+    return pid, ready
+
+
+class Loader(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Loads modules from compiled code; a name without code is an empty package."""
+
+    def __init__(self, modules: dict[str, bytes]) -> None:
+        self._modules = modules
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        """The module, if it is one of these."""
+        if fullname not in self._modules:
+            return None
+        package = not self._modules[fullname]
+        return importlib.machinery.ModuleSpec(fullname, self, is_package=package)
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Fill the module."""
+        code = self._modules[module.__name__]
+        if code:
+            loaded = marshal.loads(code)
+            assert isinstance(loaded, CodeType)
+            exec(loaded, module.__dict__)  # the server's own code
+
+
+def read_exactly(size: int) -> bytes:
+    """That many bytes of standard input."""
+    data = bytearray()
+    while len(data) < size:
+        piece = os.read(0, min(size - len(data), _PIECE))
+        if not piece:
+            raise SystemExit("nobody is there")
+        data += piece
+    return bytes(data)
+
+
+def main() -> None:
+    """Start the X server and hand over to the driver."""
+    pid, ready = start_x(sys.argv[1:])
+    size = int.from_bytes(read_exactly(4), "big")
+    path, modules, driver = marshal.loads(read_exactly(size))
+    sys.path += path
+    sys.meta_path.insert(0, Loader(modules))
+    importlib.import_module(driver).main(pid, ready)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,105 @@
+"""The X server, its window manager, and the connection to it."""
+
+import os
+import select
+
+from Xlib import X
+from Xlib.display import Display
+
+__all__ = ["FOLDER", "XServer"]
+
+FOLDER = "/tmp/.desktop"
+"""What belongs to the desktop itself."""
+
+_OPENBOX = "/usr/bin/openbox"
+_BUS = "/usr/bin/dbus-daemon"
+_READY_SECONDS = 30.0
+
+# Windows appear with the keyboard, a click raises them, the bar moves them; nothing opens on the bare screen.
+_RULES = """<?xml version="1.0"?>
+<openbox_config xmlns="http://openbox.org/3.4/rc">
+<focus><focusNew>yes</focusNew><followMouse>no</followMouse></focus>
+<placement><policy>Smart</policy><center>yes</center></placement>
+<theme><name>Clearlooks</name><titleLayout>NLIMC</titleLayout></theme>
+<desktops><number>1</number><popupTime>0</popupTime></desktops>
+<keyboard>
+<keybind key="A-F4"><action name="Close"/></keybind>
+<keybind key="A-Tab"><action name="NextWindow"><dialog>none</dialog></action></keybind>
+</keyboard>
+<mouse><dragThreshold>1</dragThreshold><doubleClickTime>500</doubleClickTime>
+<context name="Titlebar">
+<mousebind button="Left" action="Drag"><action name="Move"/></mousebind>
+<mousebind button="Left" action="DoubleClick"><action name="ToggleMaximize"/></mousebind>
+</context>
+<context name="Titlebar Top Right Bottom Left TLCorner TRCorner BRCorner BLCorner">
+<mousebind button="Left" action="Press"><action name="Focus"/><action name="Raise"/></mousebind>
+</context>
+<context name="Top"><mousebind button="Left" action="Drag"><action name="Resize"><edge>top</edge></action></mousebind></context>
+<context name="Bottom"><mousebind button="Left" action="Drag"><action name="Resize"><edge>bottom</edge></action></mousebind></context>
+<context name="Left"><mousebind button="Left" action="Drag"><action name="Resize"><edge>left</edge></action></mousebind></context>
+<context name="Right"><mousebind button="Left" action="Drag"><action name="Resize"><edge>right</edge></action></mousebind></context>
+<context name="TLCorner TRCorner BLCorner BRCorner">
+<mousebind button="Left" action="Drag"><action name="Resize"/></mousebind></context>
+<context name="Client">
+<mousebind button="Left" action="Press"><action name="Focus"/><action name="Raise"/></mousebind>
+<mousebind button="Middle" action="Press"><action name="Focus"/><action name="Raise"/></mousebind>
+<mousebind button="Right" action="Press"><action name="Focus"/><action name="Raise"/></mousebind>
+</context>
+<context name="Close"><mousebind button="Left" action="Press"><action name="Focus"/><action name="Raise"/></mousebind>
+<mousebind button="Left" action="Click"><action name="Close"/></mousebind></context>
+<context name="Maximize"><mousebind button="Left" action="Press"><action name="Focus"/><action name="Raise"/></mousebind>
+<mousebind button="Left" action="Click"><action name="ToggleMaximize"/></mousebind></context>
+<context name="Iconify"><mousebind button="Left" action="Click"><action name="Iconify"/></mousebind></context>
+</mouse>
+</openbox_config>
+"""
+
+
+class XServer:
+    """A running X server with a window manager."""
+
+    def __init__(self, pid: int, ready: int) -> None:
+        self.pid = pid
+        """The X server's process."""
+        self.environment = {**os.environ, "XDG_RUNTIME_DIR": FOLDER}
+        """What programs on this desktop are started with."""
+        if not os.read(ready, 64):
+            raise SystemExit("the X server did not start")
+        os.close(ready)
+        os.makedirs(FOLDER, mode=0o700, exist_ok=True)
+        with open(f"{FOLDER}/rules.xml", "w", encoding="utf-8") as file:
+            file.write(_RULES)
+        self._spawn([_OPENBOX, "--sm-disable", "--config-file", f"{FOLDER}/rules.xml"])
+        self.display = Display()
+        """The connection to it."""
+        self.root = self.display.screen().root
+        """The whole screen."""
+        self._wait_for_manager()
+
+    def start_bus(self, address: str) -> None:
+        """Let applications tell what is in their windows."""
+        path = address.removeprefix("unix:path=")
+        if os.path.lexists(path):
+            os.unlink(path)
+        options = ["--session", "--nofork", "--nopidfile", "--nosyslog", f"--address={address}"]
+        self._spawn([_BUS, *options])
+
+    def _wait_for_manager(self) -> None:
+        self.root.change_attributes(event_mask=X.PropertyChangeMask)
+        manager = self.display.intern_atom("_NET_SUPPORTING_WM_CHECK")
+        while self.root.get_full_property(manager, X.AnyPropertyType) is None:
+            if not self.display.pending_events():
+                readable, _, _ = select.select([self.display.fileno()], [], [], _READY_SECONDS)
+                if not readable:
+                    raise SystemExit("the window manager did not start")
+            self.display.next_event()
+        self.root.change_attributes(event_mask=X.NoEventMask)
+        self.display.sync()
+
+    def _spawn(self, argv: list[str]) -> int:
+        actions = [
+            (os.POSIX_SPAWN_OPEN, 0, "/dev/null", os.O_RDONLY, 0),
+            (os.POSIX_SPAWN_OPEN, 1, "/dev/null", os.O_WRONLY, 0),
+            (os.POSIX_SPAWN_OPEN, 2, "/dev/null", os.O_WRONLY, 0),
+        ]
+        return os.posix_spawn(argv[0], argv, self.environment, file_actions=actions)
