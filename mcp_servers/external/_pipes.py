@@ -5,7 +5,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import ExitStack, asynccontextmanager
 from io import FileIO
 from pathlib import Path
-from typing import Literal, Protocol, TypeAlias
+from typing import Literal, Protocol, Self, TypeAlias
 
 import anyio
 
@@ -53,6 +53,13 @@ class _CommandPipes:
         self.failure: ActorError | None = None
         for file in (stdin, stdout, stderr):
             os.set_blocking(file.fileno(), False)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._sender.close()
+        self._receiver.close()
 
     async def send(self, data: bytes) -> None:
         left = memoryview(data)
@@ -125,7 +132,7 @@ async def command_pipes(
             ours.enter_context(file)
         for file in (stdin, stdout, stderr):
             theirs.enter_context(file)
-        pipes = _CommandPipes(giving, taking, hearing)
+        pipes = ours.enter_context(_CommandPipes(giving, taking, hearing))
         process = Process(command, env=env, cwd=cwd, stdin=stdin, stdout=stdout, stderr=stderr)
         context = Context(command[0], SYSTEM_CLOCK, pipes.started.set)
         async with anyio.create_task_group() as group:

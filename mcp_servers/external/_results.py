@@ -102,11 +102,14 @@ def data_of(where: str, result: types.CallToolResult, check: Checker | None) -> 
 def _failure(where: str, result: types.CallToolResult, data: dict[str, object]) -> ToolFailure:
     text = " ".join(block.text for block in result.content if isinstance(block, types.TextContent))
     kind = ErrorKind.FAILED
-    detail: object = (result.meta or {}).get(ERROR_KEY)
-    # Another server like this one says what kind of failure it is.
-    named = cast("Mapping[str, object]", detail).get("kind") if isinstance(detail, Mapping) else None
-    if isinstance(named, str) and named in list(ErrorKind):
-        kind = ErrorKind(named)
+    told: object = (result.meta or {}).get(ERROR_KEY)
+    if isinstance(told, Mapping):
+        # Another server like this one says what kind of failure it is, and what there was until then.
+        detail = cast("Mapping[str, object]", told)
+        kind = next((known for known in ErrorKind if known == detail.get("kind")), kind)
+        text = str(detail.get("message", text))
+        if isinstance(kept := detail.get("data"), dict):
+            data = cast("dict[str, object]", kept)
     return ToolFailure(kind, f"{where}: {one_line(text) or 'the call failed.'}", data)
 
 

@@ -116,7 +116,7 @@ async def talking(talk: Talk) -> AsyncGenerator[Streams]:
     """The streams that the SDK's client works with."""
     to_us, incoming = anyio.create_memory_object_stream[Incoming](64)
     outgoing, to_them = anyio.create_memory_object_stream[SessionMessage](0)
-    async with anyio.create_task_group() as group, incoming, outgoing:
+    async with to_us, to_them, incoming, outgoing, anyio.create_task_group() as group:
         group.start_soon(talk.listen, to_us)
         group.start_soon(talk.tell, to_them)
         try:
