@@ -7,7 +7,7 @@ from pathlib import Path
 
 import duckdb
 
-from ._engine import Answer, Column, ForeignKey, Place, Refused, Rejected, Row, Table, Trouble
+from ._engine import Answer, Column, ForeignKey, Place, Refused, Rejected, Row, Table, Trouble, Unavailable
 
 __all__ = ["DuckdbEngine"]
 
@@ -135,7 +135,7 @@ class DuckdbEngine:
         try:
             return duckdb.connect(self._path, read_only=not self._writable, config=config)
         except duckdb.Error as error:
-            raise Trouble(f"the file can't be opened: {self._trouble(error)}") from None
+            raise Unavailable(f"the file can't be opened: {self._trouble(error)}") from None
 
     def _check(self, kind: str) -> None:
         if kind in _LOOKING or (self._writable and kind in _CHANGING):

@@ -10,13 +10,13 @@ __all__ = [
     "Column",
     "Engine",
     "ForeignKey",
-    "Missing",
     "Place",
     "Refused",
     "Rejected",
     "Row",
     "Table",
     "Trouble",
+    "Unavailable",
     "nearest",
 ]
 
@@ -67,8 +67,8 @@ class Refused(Trouble):
     kind = "denied"
 
 
-class Missing(Trouble):
-    """Something is not installed."""
+class Unavailable(Trouble):
+    """The database can't be reached, or what it needs is not installed."""
 
     kind = "unavailable"
 

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 import asyncpg  # pyright: ignore[reportMissingTypeStubs]
 
-from ._engine import Answer, Place, Table, Trouble
+from ._engine import Answer, Place, Table, Trouble, Unavailable
 from ._postgres import Connection, connect
 
 __all__ = ["Keeper"]
@@ -71,7 +71,7 @@ class Keeper:
         try:
             return self._runner.run(waited())
         except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError) as error:
-            raise Trouble(" ".join(str(error).split())) from None
+            raise Unavailable(" ".join(str(error).split())) from None
 
     async def _begin(self) -> None:
         await self._connection.execute(f"SELECT pg_advisory_lock({int(self._owner, 16)})")

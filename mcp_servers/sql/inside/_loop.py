@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any, TypeAlias
 
-from ._engine import Answer, Engine, Missing, Place, Rejected, Table, Trouble
+from ._engine import Answer, Engine, Place, Rejected, Table, Trouble, Unavailable
 from ._values import cell
 
 __all__ = ["main"]
@@ -117,7 +117,7 @@ def _loaded(place: Place) -> Engine:
     try:
         return _open(place)
     except ImportError as error:
-        raise Missing(f"this database needs {error.name}: install agentflow[sql]") from None
+        raise Unavailable(f"this database needs {error.name}: install agentflow[sql]") from None
 
 
 def _open(place: Place) -> Engine:

@@ -7,7 +7,19 @@ from typing import Any, Protocol, TypeAlias, TypeVar, cast
 
 import asyncpg  # pyright: ignore[reportMissingTypeStubs]
 
-from ._engine import Answer, Column, ForeignKey, Place, Refused, Rejected, Row, Table, Trouble, nearest
+from ._engine import (
+    Answer,
+    Column,
+    ForeignKey,
+    Place,
+    Refused,
+    Rejected,
+    Row,
+    Table,
+    Trouble,
+    Unavailable,
+    nearest,
+)
 
 __all__ = ["Connection", "PostgresEngine", "connect"]
 
@@ -164,7 +176,7 @@ class PostgresEngine:
         except asyncpg.PostgresError as error:
             raise self._trouble(error) from None
         except (asyncpg.InterfaceError, OSError) as error:
-            raise Trouble(f"the database can't be reached: {' '.join(str(error).split())}") from None
+            raise Unavailable(f"the database can't be reached: {' '.join(str(error).split())}") from None
 
     async def _open(self) -> Connection:
         if self._connection is None or self._connection.is_closed():

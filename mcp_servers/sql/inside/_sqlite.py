@@ -7,7 +7,19 @@ from contextlib import closing
 from pathlib import Path
 from urllib.parse import quote
 
-from ._engine import Answer, Column, ForeignKey, Place, Refused, Rejected, Row, Table, Trouble, nearest
+from ._engine import (
+    Answer,
+    Column,
+    ForeignKey,
+    Place,
+    Refused,
+    Rejected,
+    Row,
+    Table,
+    Trouble,
+    Unavailable,
+    nearest,
+)
 
 __all__ = ["SqliteEngine"]
 
@@ -119,27 +131,33 @@ class SqliteEngine:
         self.abandon()
 
     def _connect(self) -> sqlite3.Connection:
-        # Where it was left in WAL mode in a folder that can't be written, only an unchanging file can be read.
-        modes = ("mode=rw",) if self._writable else ("mode=ro", "mode=ro&immutable=1")
-        for mode in modes:
-            uri = f"file:{quote(str(self._path))}?{mode}"
-            connection: sqlite3.Connection | None = None
-            try:
-                connection = sqlite3.connect(uri, uri=True, isolation_level=None, check_same_thread=False)
-                connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, LONGEST_VALUE)
-                connection.setlimit(sqlite3.SQLITE_LIMIT_ATTACHED, 0)
-                connection.text_factory = _text
-                for pragma in self._pragmas():
-                    connection.execute(f"PRAGMA {pragma}")
-                connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
-            except sqlite3.Error as error:
-                if connection is not None:
-                    connection.close()
-                if "unable to open" in str(error) and mode != modes[-1]:
-                    continue
-                raise self._trouble(error) from None
-            return connection
-        raise AssertionError
+        uri = f"file:{quote(str(self._path))}?{self._mode()}"
+        connection: sqlite3.Connection | None = None
+        try:
+            connection = sqlite3.connect(uri, uri=True, isolation_level=None, check_same_thread=False)
+            connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, LONGEST_VALUE)
+            connection.setlimit(sqlite3.SQLITE_LIMIT_ATTACHED, 0)
+            connection.text_factory = _text
+            for pragma in self._pragmas():
+                connection.execute(f"PRAGMA {pragma}")
+            connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+        except sqlite3.Error as error:
+            if connection is not None:
+                connection.close()
+            raise self._trouble(error) from None
+        return connection
+
+    def _mode(self) -> str:
+        if self._writable:
+            return "mode=rw"
+        # In WAL mode even a reader makes files beside it. While nobody has it open, it can be read as it is.
+        try:
+            with self._path.open("rb") as file:
+                in_wal_mode = file.read(19)[18:] == b"\x02"
+        except OSError:
+            in_wal_mode = False
+        unused = in_wal_mode and not Path(f"{self._path}-wal").exists()
+        return "mode=ro&immutable=1" if unused else "mode=ro"
 
     def _pragmas(self) -> list[str]:
         return [
@@ -190,6 +208,8 @@ class SqliteEngine:
             return MemoryError()
         if name == "SQLITE_INTERRUPT":
             return InterruptedError()
+        if name == "SQLITE_CANTOPEN":
+            return Unavailable(message)
         return Rejected(name, f"{message}{self._hint(message)}")
 
     def _hint(self, message: str) -> str:
