@@ -1,0 +1,69 @@
+"""The machine that QEMU is told to be. A saved state fits only the machine that it was taken from."""
+
+from dataclasses import dataclass
+
+from runtimes.qemu._image import Image
+from runtimes.qemu._settings import QemuSettings
+
+KERNEL, INITRD, BASE = "/machine/kernel", "/machine/initrd", "/machine/base"
+SAVED_DISK, DISK = "/machine/saved.qcow2", "/machine/disk.qcow2"
+_TRANSLATED_MIB = 128
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wiring:
+    """What differs between a boot, a restored machine and a fork."""
+
+    qmp: int
+    """Descriptor of the socket for commands."""
+    door: int
+    """Descriptor of the socket of the guest's port."""
+    kvm: bool
+    """The processor computes for the guest."""
+    memory: int | None
+    """Descriptor of the file that its memory is, or begins as; `None` for memory of its own."""
+    shared: bool = False
+    """What it writes to its memory is in the file."""
+    disk: str | None = None
+    """The disk's file inside the cell."""
+    incoming: bool = False
+    """It waits for a state."""
+
+
+def command_line(settings: QemuSettings, image: Image, wiring: Wiring) -> list[str]:
+    """The command that is this machine."""
+    size = settings.memory_mib
+    words = ["qemu-system-x86_64", "-nodefaults", "-no-user-config", "-display", "none"]
+    words += ["-sandbox", "on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny"]
+    words += ["-M", "q35,memory-backend=memory,vmport=off", "-m", f"{size}M", "-smp", str(settings.cpus)]
+    words += _accelerator(wiring.kvm)
+    if wiring.memory is None:
+        words += ["-object", f"memory-backend-ram,id=memory,size={size}M"]
+    else:
+        file, share = f"/proc/self/fd/{wiring.memory}", "on" if wiring.shared else "off"
+        words += ["-object", f"memory-backend-file,id=memory,size={size}M,mem-path={file},share={share}"]
+    words += ["-chardev", f"socket,id=qmp,fd={wiring.qmp}", "-mon", "chardev=qmp,mode=control"]
+    words += ["-device", "VGA,xres={},yres={}".format(*settings.display)]
+    words += ["-device", "virtio-serial-pci", "-chardev", f"socket,id=door,fd={wiring.door}"]
+    words += ["-device", "virtserialport,chardev=door,name=door"]
+    words += _pointer(settings)
+    # A guest that knows of it draws new random numbers once it is restored.
+    words += ["-device", "vmgenid,guid=auto", "-rtc", "clock=vm"]
+    if image.kernel is not None:
+        words += ["-kernel", KERNEL, "-append", image.append]
+        words += ["-initrd", INITRD] if image.initrd is not None else []
+    if wiring.disk is not None:
+        words += ["-drive", f"file={wiring.disk},format=qcow2,if=virtio,cache=unsafe"]
+    return [*words, "-incoming", "defer"] if wiring.incoming else words
+
+
+def _accelerator(kvm: bool) -> list[str]:
+    if kvm:
+        return ["-accel", "kvm", "-cpu", "host"]
+    return ["-accel", f"tcg,tb-size={_TRANSLATED_MIB}", "-cpu", "max"]
+
+
+def _pointer(settings: QemuSettings) -> list[str]:
+    if settings.pointer == "usb":
+        return ["-device", "qemu-xhci", "-device", "usb-tablet"]
+    return ["-device", "virtio-tablet-pci"]

@@ -1,0 +1,227 @@
+"""The qemu runtime: whole computers, restored from one boot."""
+
+import os
+import secrets
+import shutil
+from collections import deque
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
+
+import anyio
+import anyio.to_thread
+
+from agentflow.errors import AgentFlowError, RuntimeFailure
+from runtimes._protocol import Capabilities
+from runtimes.process.trusted import _leftovers
+from runtimes.qemu import _accelerate, _confine, _memory, _states
+from runtimes.qemu._confine import Cell, user_for
+from runtimes.qemu._hardware import DISK, SAVED_DISK, Wiring, command_line
+from runtimes.qemu._image import load_image
+from runtimes.qemu._machine import QemuMachine
+from runtimes.qemu._process import Qemu
+from runtimes.qemu._settings import QemuSettings
+
+if TYPE_CHECKING:
+    from anyio.abc import TaskGroup
+
+
+class QemuRuntime:
+    """Machines that begin where one boot of an image ended. See `runtimes.MachineRuntime`."""
+
+    def __init__(self, settings: QemuSettings) -> None:
+        self._settings = settings
+        self._image = load_image(settings.image)
+        self._folder = Path()
+        self._inside = False
+        self._kvm: bool | None = None
+        self._notes: tuple[str, ...] = ()
+        self._state: _states.SavedState | None = None
+        self._memory = -1
+        self._preparing = anyio.Lock()
+        self._machines: dict[str, QemuMachine] = {}
+        self._places = 0
+        self._ready: deque[QemuMachine] = deque()
+        self._wanted, self._full = anyio.Event(), anyio.Event()
+        self._tasks: TaskGroup | None = None
+
+    async def __aenter__(self) -> Self:
+        _confine.require()
+        self._folder = Path(_leftovers.parent_folder(), secrets.token_hex(6))
+        await anyio.to_thread.run_sync(_leftovers.claim, str(self._folder))
+        self._inside = True
+        if self._settings.pool:
+            self._tasks = anyio.create_task_group()
+            await self._tasks.__aenter__()
+            self._tasks.start_soon(self._fill)
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        self._inside = False
+        try:
+            if self._tasks is not None:
+                self._tasks.cancel_scope.cancel()
+                await self._tasks.__aexit__(None, None, None)
+        finally:
+            with anyio.CancelScope(shield=True):
+                for machine in list(self._machines.values()):
+                    await machine.stop()
+                self._ready.clear()
+                if self._memory >= 0:
+                    os.close(self._memory)
+                    self._memory = -1
+                await anyio.to_thread.run_sync(_leftovers.remove, str(self._folder))
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What it can do here. Whether KVM works is known, and noted, once a machine was started."""
+        return Capabilities(
+            fork="live", snapshot=False, network=False, gpu=False, screen=True, root=True, notes=self._notes
+        )
+
+    @property
+    def alive(self) -> bool:
+        """It can make machines: it is entered and not left."""
+        return self._inside
+
+    async def warmup(self) -> None:
+        """Have the saved state at hand, by a boot if need be, and the pool filled."""
+        await self._prepare()
+        if self._tasks is not None:
+            await self._full.wait()
+
+    async def start(self) -> QemuMachine:
+        """A new machine in the state that every session begins with.
+
+        :raises IsolationUnavailable: if its isolation, or a part it needs, can't be had on this machine.
+        :raises RuntimeFailure: if there are as many as there may be, or the image does not boot.
+        """
+        while self._ready:
+            machine = self._ready.popleft()
+            self._wanted.set()
+            if not machine.qemu.qmp.ended.is_set():
+                await machine.qemu.go_on()
+                return machine
+            await machine.stop()
+        machine = await self._restore()
+        await machine.qemu.go_on()
+        return machine
+
+    async def _prepare(self) -> _states.SavedState:
+        async with self._preparing:
+            if self._state is None:
+                if self._kvm is None:
+                    user = user_for(secrets.randbits(24))
+                    self._kvm, note = await _accelerate.choose(self._settings, self._image, user)
+                    self._notes = (note,) if note else ()
+                state = await _states.provide(self._settings, self._image, kvm=self._kvm)
+                self._memory = await anyio.to_thread.run_sync(_memory.load_memory, state.memory)
+                self._state = state
+        return self._state
+
+    async def _restore(self) -> QemuMachine:
+        state = await self._prepare()
+        devices = os.open(state.devices, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            return await self._make(state, state.empty_disk, devices, memory=self._memory)
+        finally:
+            os.close(devices)
+
+    async def _fork(self, parent: QemuMachine) -> QemuMachine:
+        state = await self._prepare()
+        moved = os.memfd_create("state", os.MFD_CLOEXEC)
+        try:
+            try:
+                await parent.qemu.save(moved, memory=True)
+                os.lseek(moved, 0, os.SEEK_SET)
+                child = await self._make(state, self._disk_of(parent.id), moved, memory=None)
+            finally:
+                with anyio.CancelScope(shield=True):
+                    await parent.qemu.go_on()
+        finally:
+            os.close(moved)
+        await child.qemu.go_on()
+        return child
+
+    def _disk_of(self, name: str) -> Path:
+        return self._folder / f"{name}.qcow2"
+
+    async def _make(
+        self, state: _states.SavedState, disk: Path, devices: int, *, memory: int | None
+    ) -> QemuMachine:
+        """A machine in a state, stopped; without a file of its memory, that is in the state."""
+        if not self._inside:
+            raise RuntimeFailure("the runtime is not started: use `async with`")
+        if self._places >= self._settings.machines:
+            raise RuntimeFailure(
+                f"there are {self._places} machines, as many as there may be: stop one, or set machines higher"
+            )
+        self._places += 1
+        name = secrets.token_hex(8)
+        try:
+            qemu = await self._start(name, state, disk, memory)
+            try:
+                await qemu.load(devices, memory=memory is None)
+            except BaseException:
+                await qemu.end()
+                raise
+        except BaseException:
+            self._places -= 1
+            self._disk_of(name).unlink(missing_ok=True)
+            raise
+        machine = QemuMachine(name, qemu, self._image, fork=self._fork, stop=self._stopped)
+        self._machines[name] = machine
+        return machine
+
+    async def _start(self, name: str, state: _states.SavedState, disk: Path, memory: int | None) -> Qemu:
+        user = user_for(secrets.randbits(24))
+        read, write = _states.image_files(self._image), dict[str, Path]()
+        if self._image.disk is not None:
+            own = self._disk_of(name)
+            await anyio.to_thread.run_sync(_copy_disk, disk, own, user)
+            read[SAVED_DISK], write[DISK] = state.disk, own
+        kvm = bool(self._kvm)
+        cell = Cell(
+            user=user,
+            read=read,
+            write=write,
+            memory_bytes=self._settings.memory_mib << 20,
+            file_bytes=_states.file_bytes(self._settings),
+            kvm=kvm,
+        )
+
+        def program(qmp: int, door: int) -> list[str]:
+            wiring = Wiring(
+                qmp=qmp, door=door, kvm=kvm, memory=memory, disk=DISK if write else None, incoming=True
+            )
+            return command_line(self._settings, self._image, wiring)
+
+        return await Qemu.start(cell, program, fds=[] if memory is None else [memory])
+
+    async def _stopped(self, machine: QemuMachine) -> None:
+        if self._machines.pop(machine.id, None) is not None:
+            self._places -= 1
+            self._disk_of(machine.id).unlink(missing_ok=True)
+
+    async def _fill(self) -> None:
+        while True:
+            while len(self._ready) < self._settings.pool:
+                try:
+                    self._ready.append(await self._restore())
+                except (AgentFlowError, OSError):
+                    # Whoever needs a machine next makes one and gets the error.
+                    break
+            self._full.set()
+            await self._wanted.wait()
+            self._wanted = anyio.Event()
+
+
+def _copy_disk(source: Path, target: Path, user: int | None) -> None:
+    """Copy a disk that a machine may have written to: whatever else it may have become is not followed."""
+    flags = os.O_NOFOLLOW | os.O_CLOEXEC
+    with (
+        open(os.open(source, os.O_RDONLY | flags), "rb") as from_file,
+        open(os.open(target, os.O_RDWR | os.O_CREAT | os.O_EXCL | flags, 0o600), "wb") as to_file,
+    ):
+        shutil.copyfileobj(from_file, to_file, 1 << 20)
+    if user is not None:
+        os.chown(target, user, user)

@@ -1,0 +1,240 @@
+"""Saved states: an image is booted once, and every session begins where that boot ended."""
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import os
+import platform
+import secrets
+import shutil
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass
+from pathlib import Path
+
+import anyio
+import anyio.to_thread
+
+from agentflow.errors import InstanceGone, RuntimeFailure
+from runtimes.qemu import _memory
+from runtimes.qemu._confine import Cell, user_for
+from runtimes.qemu._hardware import BASE, DISK, INITRD, KERNEL, SAVED_DISK, Wiring, command_line
+from runtimes.qemu._image import Image
+from runtimes.qemu._process import Qemu, complaint, spawn
+from runtimes.qemu._screen import Eyes, alike, blank
+from runtimes.qemu._settings import QemuSettings
+
+MIB = 1 << 20
+_LAYOUT = 1
+_LOOK_SECONDS = 0.25
+_SETTLE_SECONDS = 0.5
+_SETTLE_MOST = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class SavedState:
+    """The files of one saved state. All are only ever read."""
+
+    folder: Path
+    """Where they lie."""
+
+    @property
+    def memory(self) -> Path:
+        """The guest's memory."""
+        return self.folder / "memory"
+
+    @property
+    def devices(self) -> Path:
+        """Everything else that the machine is, but its disk."""
+        return self.folder / "devices"
+
+    @property
+    def disk(self) -> Path:
+        """What the boot wrote to the disk."""
+        return self.folder / "saved.qcow2"
+
+    @property
+    def empty_disk(self) -> Path:
+        """What a session's own disk begins as."""
+        return self.folder / "empty.qcow2"
+
+
+def image_files(image: Image) -> dict[str, Path]:
+    """The files of an image, by their names in the cell."""
+    named = {KERNEL: image.kernel, INITRD: image.initrd, BASE: image.disk}
+    return {inside: path for inside, path in named.items() if path is not None}
+
+
+def file_bytes(settings: QemuSettings) -> int:
+    """How large a file a machine may write: its disk, or its state, which holds its memory."""
+    return max(settings.disk_mib, settings.memory_mib + 256) * MIB
+
+
+def default_folder() -> Path:
+    """Where saved states are kept unless the settings say otherwise."""
+    home = os.environ.get("XDG_CACHE_HOME")
+    return (Path(home) if home else Path.home() / ".cache") / "agentflow" / "machines"
+
+
+def _name(settings: QemuSettings, image: Image, *, kvm: bool, version: str) -> str:
+    """The same for the same machine, image, QEMU and (where it computes itself) processor."""
+    files = [(str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in image.files]
+    machine = settings.model_dump(
+        mode="json", include={"memory_mib", "cpus", "display", "pointer", "snapshot_name"}
+    )
+    processor = Path("/proc/cpuinfo").read_text(encoding="utf-8").partition("\n\n")[0] if kvm else ""
+    flags = [line for line in processor.splitlines() if line.startswith(("model name", "flags"))]
+    said = [_LAYOUT, files, image.append, machine, kvm, version, platform.machine(), flags]
+    digest = hashlib.sha256(json.dumps(said).encode()).hexdigest()[:24]
+    return f"{settings.snapshot_name}-{digest}"
+
+
+async def provide(settings: QemuSettings, image: Image, *, kvm: bool) -> SavedState:
+    """The saved state of an image; made, by a boot, if there is none yet.
+
+    :raises RuntimeFailure: if the image does not boot.
+    """
+    folder = settings.state_dir or default_folder()
+    done = await anyio.run_process(["qemu-system-x86_64", "--version"])
+    name = await anyio.to_thread.run_sync(
+        lambda: _name(settings, image, kvm=kvm, version=done.stdout.decode())
+    )
+    state = SavedState(folder / name)
+    await anyio.to_thread.run_sync(lambda: folder.mkdir(parents=True, exist_ok=True, mode=0o700))
+    async with _only_one(folder / f"{name}.lock"):
+        if not state.folder.exists():
+            await _make(settings, image, state.folder, kvm=kvm)
+    return state
+
+
+@contextlib.asynccontextmanager
+async def _only_one(path: Path) -> AsyncGenerator[None]:
+    """One process at a time; the others wait."""
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        while True:
+            with contextlib.suppress(BlockingIOError):
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            await anyio.sleep(_LOOK_SECONDS)
+        yield
+    finally:
+        os.close(fd)
+
+
+async def _make(settings: QemuSettings, image: Image, folder: Path, *, kvm: bool) -> None:
+    part = folder.with_name(f"{folder.name}.part")
+    with anyio.CancelScope(shield=True):
+        # What a boot left that was killed.
+        await anyio.to_thread.run_sync(lambda: shutil.rmtree(part, ignore_errors=True))
+    part.mkdir(mode=0o700)
+    memory = _memory.new_memory(settings.memory_mib * MIB)
+    try:
+        await _boot(settings, image, SavedState(part), memory, kvm=kvm)
+        await anyio.to_thread.run_sync(_memory.keep_memory, memory, SavedState(part).memory)
+        part.rename(folder)
+    finally:
+        os.close(memory)
+        with anyio.CancelScope(shield=True):
+            await anyio.to_thread.run_sync(lambda: shutil.rmtree(part, ignore_errors=True))
+
+
+async def _boot(settings: QemuSettings, image: Image, state: SavedState, memory: int, *, kvm: bool) -> None:
+    user = user_for(secrets.randbits(24))
+    writable: dict[str, Path] = {}
+    if image.disk is not None:
+        writable = {SAVED_DISK: state.disk}
+        await _make_disk(user, image.disk, BASE, image.disk_format, SAVED_DISK, state.disk)
+        await _make_disk(
+            user, state.disk, SAVED_DISK, "qcow2", DISK, state.empty_disk, also={BASE: image.disk}
+        )
+    cell = Cell(
+        user=user,
+        read=image_files(image),
+        write=writable,
+        memory_bytes=settings.memory_mib * MIB,
+        file_bytes=file_bytes(settings),
+        kvm=kvm,
+    )
+
+    def program(qmp: int, door: int) -> list[str]:
+        disk = SAVED_DISK if image.disk is not None else None
+        wiring = Wiring(qmp=qmp, door=door, kvm=kvm, memory=memory, shared=True, disk=disk)
+        return command_line(settings, image, wiring)
+
+    qemu = await Qemu.start(cell, program, fds=[memory])
+    try:
+        await _booted(qemu, settings, image)
+        devices = os.open(state.devices, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        try:
+            await qemu.save(devices, memory=False)
+        finally:
+            os.close(devices)
+    except InstanceGone:
+        raise RuntimeFailure("the guest switched itself off while it booted") from None
+    finally:
+        await qemu.end()
+
+
+async def _make_disk(
+    user: int | None,
+    base: Path,
+    base_inside: str,
+    base_format: str,
+    inside: str,
+    path: Path,
+    *,
+    also: dict[str, Path] | None = None,
+) -> None:
+    """A disk that is its base but for what is written to it. The base may be anybody's: it is read in a cell."""
+    os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+    if user is not None:
+        os.chown(path, user, user)
+    cell = Cell(user=user, read={base_inside: base, **(also or {})}, write={inside: path})
+    errors = os.memfd_create("errors", os.MFD_CLOEXEC)
+    try:
+        words = ["qemu-img", "create", "-q", "-f", "qcow2", "-F", base_format, "-b", base_inside, inside]
+        process = await spawn(cell, words, [], errors)
+        try:
+            code = await process.wait()
+        except BaseException:
+            process.kill()
+            raise
+        if code:
+            raise RuntimeFailure(f"the image's disk can't be used: {complaint(errors)}")
+    finally:
+        os.close(errors)
+
+
+async def _booted(qemu: Qemu, settings: QemuSettings, image: Image) -> None:
+    """Wait until the guest is ready for a session.
+
+    :raises RuntimeFailure: if it takes too long.
+    """
+    eyes = Eyes(qemu.qmp)
+    try:
+        with anyio.fail_after(settings.boot_seconds):
+            if image.door:
+                await qemu.door.ready()
+                with anyio.move_on_after(_SETTLE_MOST):
+                    await _still(eyes, _SETTLE_SECONDS)
+            else:
+                await _still(eyes, settings.still_seconds)
+    except TimeoutError:
+        raise RuntimeFailure(
+            f"the guest was not ready {settings.boot_seconds:g} s after its start: "
+            "give it more by boot_seconds, or see what it shows with another program"
+        ) from None
+    finally:
+        eyes.close()
+
+
+async def _still(eyes: Eyes, seconds: float) -> None:
+    before = await eyes.look()
+    since = anyio.current_time()
+    while anyio.current_time() - since < seconds:
+        await anyio.sleep(_LOOK_SECONDS)
+        after = await eyes.look()
+        if blank(after) or not alike(before, after):
+            since = anyio.current_time()
+        before = after
