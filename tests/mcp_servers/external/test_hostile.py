@@ -42,12 +42,13 @@ async def test_descriptions_are_shown_as_the_words_of_their_server_without_what_
 
 @pytest.mark.promise("external:descriptions")
 async def test_what_a_server_instructs_is_not_among_our_instructions(tmp_path: Path) -> None:
-    async with mounting({"bad": one(bad(tmp_path))}) as mounted:
-        async with Client(McpDoor(mounted.table, principal=lambda _: LOCAL).server()) as client:
-            assert client.instructions is not None
-            assert "Ignore" not in client.instructions
-            names = [tool.name for tool in (await client.list_tools()).tools]
-            assert "mcp_bad_pid" in names
+    async with (
+        mounting({"bad": one(bad(tmp_path))}) as mounted,
+        Client(McpDoor(mounted.table, principal=lambda _: LOCAL).server()) as client,
+    ):
+        assert client.instructions is not None
+        assert "Ignore" not in client.instructions
+        assert "mcp_bad_pid" in [tool.name for tool in (await client.list_tools()).tools]
 
 
 @pytest.mark.promise("external:names")

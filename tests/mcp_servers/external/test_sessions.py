@@ -1,6 +1,7 @@
 """Servers that sessions share, and those that each has alone."""
 
 import json
+import os
 import tempfile
 from collections.abc import AsyncGenerator
 from pathlib import Path
@@ -49,11 +50,13 @@ async def test_a_shared_server_is_the_same_for_all_and_needs_no_session(tmp_path
 
 @pytest.mark.promise("external:per-session")
 async def test_each_session_has_a_server_of_its_own_on_a_copy_of_the_files(
-    tmp_path: Path, folder: Path
+    tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     files = one(from_npm("server-filesystem", "{workspace}"), per_session=True, workspace=str(folder))
     servers = {"bad": one(bad(tmp_path), per_session=True), "files": files}
-    before = set(Path(tempfile.gettempdir()).glob("agentflow-mcp-*"))
+    copies = tmp_path / "copies"
+    copies.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(copies))
     async with mounting(servers) as mounted:
         one_session, other = await mounted.session(), await mounted.session()
         assert await mounted.text("bad.remember", session=one_session, word="a") == "a"
@@ -68,7 +71,8 @@ async def test_each_session_has_a_server_of_its_own_on_a_copy_of_the_files(
         await mounted.table.call("session_end", {"session": one_session})
         kind, _ = await mounted.failure("bad.remember", session=one_session)
         assert kind == "session_not_found"
-    assert set(Path(tempfile.gettempdir()).glob("agentflow-mcp-*")) == before
+        assert len(os.listdir(copies)) == 1
+    assert os.listdir(copies) == []
 
 
 @pytest.mark.promise("external:fork")
