@@ -89,12 +89,12 @@ class ToolTable:
         self._edition = 0
         self._cold: dict[str, anyio.Lock] = {}
         for backend in (*backends, SessionTools(self.sessions)):
-            self.add(backend)
-            self._cold[backend.name] = anyio.Lock()
+            self.add(backend, cold=True)
 
-    def add(self, backend: Backend) -> None:
-        """Add a backend that has been warmed up, and its tools.
+    def add(self, backend: Backend, *, cold: bool = False) -> None:
+        """Add a backend and its tools.
 
+        :param cold: it is warmed up at first use; without that it has been.
         :raises ConfigurationError: if its name is empty or taken.
         """
         if not backend.name or backend.name in self.backends:
@@ -103,7 +103,10 @@ class ToolTable:
                 f"backend {backend.name or type(backend).__name__!r} {reason}: name each one once"
             )
         self.backends[backend.name] = backend
+        if cold:
+            self._cold[backend.name] = anyio.Lock()
         self._take(backend)
+        self._edition += 1
 
     def _take(self, backend: Backend) -> None:
         unusable = backend.unusable(self._settings.get(backend.name, {}))

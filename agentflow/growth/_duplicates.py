@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterable
+from functools import lru_cache
 
 from rapidfuzz import fuzz
 
@@ -38,17 +39,18 @@ class Taken:
             return True
         if action.tool not in self._searches:
             return False
-        words, numbers = _words(form), _NUMBER.findall(form)
+        words, numbers = _search(form)
         for other in near:
             if other.tool != action.tool:
                 continue
-            theirs = canonical(other)
+            theirs, other_numbers = _search(canonical(other))
             # Another year or page is another search, however alike the words are.
-            if _NUMBER.findall(theirs) == numbers and fuzz.ratio(words, _words(theirs)) >= self._similarity:
+            if other_numbers == numbers and fuzz.ratio(words, theirs) >= self._similarity:
                 return True
         return False
 
 
-def _words(form: str) -> str:
-    """Its words in alphabetical order: the same search may put them in another one."""
-    return " ".join(sorted(_WORD.findall(form.casefold())))
+@lru_cache(maxsize=4096)
+def _search(form: str) -> tuple[str, list[str]]:
+    """Its words in alphabetical order, for the same search may put them in another one; and its numbers."""
+    return " ".join(sorted(_WORD.findall(form.casefold()))), _NUMBER.findall(form)

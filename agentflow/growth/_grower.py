@@ -119,7 +119,12 @@ class Grower:
         """How trees grow."""
         return self._settings
 
-    async def judge(self, request: JudgementRequest) -> Settled:
+    def judge(self, request: JudgementRequest) -> Settled | None:
+        """The verifier's word, if it need not ask anybody."""
+        judgement = self._verifier.by_rule(request)
+        return None if judgement is None else Settled(judgement.verdict, judgement.reason, Usage())
+
+    async def ask(self, request: JudgementRequest) -> Settled:
         """The verifier's word. If it can't be had, nothing is built on the observation."""
         reply = await self._verifier.judge(request)
         judgement = reply.value
@@ -168,7 +173,7 @@ class _Growing:
         while level:
             level = await self._next(level)
             ended = [sprout.place for sprout in level if not self._grows(sprout.node)]
-            await together([partial(plot.release, place) for place in ended])
+            await plot.release(*ended)
             level = [sprout for sprout in level if self._grows(sprout.node)]
         return self._tree()
 
@@ -189,10 +194,19 @@ class _Growing:
             for position, (choice, arrival) in enumerate(zip(node.choices, arrivals, strict=True)):
                 requests.append(self._request(parent, choice, arrival.acted))
                 children.append(self._child(parent, position, choice, arrival))
-        verdicts = await together(
-            [partial(self._judge, *pair) for pair in zip(children, requests, strict=True)]
-        )
+        verdicts = await self._verdicts(children, requests)
         return [self._settle(child, settled) for child, settled in zip(children, verdicts, strict=True)]
+
+    async def _verdicts(
+        self, children: Sequence[Sprout], requests: Sequence[JudgementRequest]
+    ) -> list[Settled]:
+        """The word on each. What follows from what stands on the page already is not written there."""
+        settled = [self._grower.judge(request) for request in requests]
+        asking = [index for index, known in enumerate(settled) if known is None]
+        answers = iter(
+            await together([partial(self._judge, children[index], requests[index]) for index in asking])
+        )
+        return [next(answers) if known is None else known for known in settled]
 
     def _chosen(self, sprout: Sprout) -> Chosen:
         wanted = self._grower.settings.children(sprout.node.depth)
@@ -239,7 +253,7 @@ class _Growing:
 
     async def _judge(self, child: Sprout, request: JudgementRequest) -> Settled:
         key = f"node/{spot(child.path)}"
-        return await self._page.once(key, Settled, partial(self._grower.judge, request))
+        return await self._page.once(key, Settled, partial(self._grower.ask, request))
 
     def _settle(self, child: Sprout, settled: Settled) -> Sprout:
         node = replace(child.node, verdict=settled.verdict, reason=settled.reason, usage=settled.usage)

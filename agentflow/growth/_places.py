@@ -147,12 +147,15 @@ class Plot:
             await self.discard(sandbox)
         raise AssertionError("the last try is taken as it is")
 
-    async def release(self, place: Place) -> None:
-        """Give a claim back; the last one ends the place's sandbox."""
-        place.claims -= 1
-        if place.claims == 0 and place.sandbox is not None:
-            sandbox, place.sandbox = place.sandbox, None
-            await self.discard(sandbox)
+    async def release(self, *places: Place) -> None:
+        """Give a claim on each back; the last one on a place ends its sandbox."""
+        ended: list[Sandbox] = []
+        for place in places:
+            place.claims -= 1
+            if place.claims == 0 and place.sandbox is not None:
+                ended.append(place.sandbox)
+                place.sandbox = None
+        await together([partial(self.discard, sandbox) for sandbox in ended])
 
     async def discard(self, sandbox: Sandbox) -> None:
         """End a sandbox; that it has ended by itself is fine."""

@@ -27,6 +27,10 @@ class Executor(Protocol):
 class Verifier(Protocol):
     """Says what came of it."""
 
+    def by_rule(self, request: JudgementRequest) -> Judgement | None:
+        """What the observation is worth, where that follows from the request alone. `None`: somebody is to be asked."""
+        ...
+
     async def judge(self, request: JudgementRequest) -> Reply[Judgement]:
         """What the observation is worth. A failed call is a reply."""
         ...

@@ -18,6 +18,8 @@ async def together(jobs: Iterable[Callable[[], Awaitable[T]]]) -> list[T]:
     A `RunStopped` comes out as itself, never inside a group of exceptions, so that whoever runs the whole finds it.
     """
     waiting = list(jobs)
+    if not waiting:
+        return []
     if len(waiting) == 1:
         return [await waiting[0]()]
     results: dict[int, T] = {}

@@ -26,6 +26,13 @@ class Door(ABC):
     def names(self) -> Names:
         """The tools behind it, by all their names. Known once it is open."""
 
+    def names_for(self, wanted: Iterable[str]) -> Names:
+        """The names, those among them that these names and patterns may mean.
+
+        :raises ToolFailure: `unavailable`, if what they mean can't be loaded.
+        """
+        return self.names
+
     @abstractmethod
     async def open(self) -> None:
         """Get ready for calls. Fine if it is."""

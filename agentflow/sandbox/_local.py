@@ -4,25 +4,46 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import anyio
 
-from agentflow.errors import ErrorKind, ToolFailure
+from agentflow.errors import ConfigurationError, ErrorKind, ToolFailure
 from agentflow.sandbox._door import Door
-from agentflow.sandbox._names import Names
+from agentflow.sandbox._names import Names, backend_of
 from agentflow.sandbox._runtimes import SharedRuntime, shared_runtime
 from agentflow.sandbox._settings import SandboxSettings
-from mcp_servers import LOCAL, Backend, ProgressSink, TableLimits, Tool, ToolResult, ToolTable, did_you_mean
+from mcp_servers import (
+    LOCAL,
+    Backend,
+    ProgressSink,
+    TableLimits,
+    Tool,
+    ToolResult,
+    ToolTable,
+    did_you_mean,
+    load_backend,
+)
 from runtimes import InstanceSpec, Runtime
 
 __all__ = ["LocalDoor"]
 
 
 class LocalDoor(Door):
-    """A tool table of our own. Its backends start at first use: what nobody asks for is never started."""
+    """A tool table of our own. Its backends are loaded and started at first use: what nobody asks for never is."""
 
     def __init__(
-        self, settings: SandboxSettings, backends: Sequence[Backend], runtime: Runtime | None = None
+        self,
+        settings: SandboxSettings,
+        backends: Sequence[Backend],
+        runtime: Runtime | None = None,
+        *,
+        unloaded: Iterable[str] = (),
     ) -> None:
+        """Describe it.
+
+        :param unloaded: names of further backends, in the order in which their tools are to stand.
+        """
         super().__init__()
         self._settings = settings
+        self._unloaded = dict.fromkeys(unloaded)
+        self._order = {name: place for place, name in enumerate(self._unloaded)}
         self._own_runtime = runtime
         self._runtime_turn = anyio.Lock()
         self._shared: SharedRuntime | None = None
@@ -34,18 +55,47 @@ class LocalDoor(Door):
             limits=TableLimits(sessions=None, idle_seconds=None),
         )
         self._edition = self._table.edition
-        self._names = Names(self._table.tools)
+        self._names = self._all_names()
 
     @property
     def names(self) -> Names:
         """The tools behind it, by all their names."""
         if self._edition != self._table.edition:
             self._edition = self._table.edition
-            self._names = Names(self._table.tools)
+            self._names = self._all_names()
         return self._names
+
+    def _all_names(self) -> Names:
+        last = len(self._order)
+        return Names(sorted(self._table.tools, key=lambda tool: self._order.get(tool.backend, last)))
+
+    def names_for(self, wanted: Iterable[str]) -> Names:
+        """The names, with the backends loaded that these may mean."""
+        for name in wanted:
+            if not self._unloaded:
+                break
+            backend = backend_of(name)
+            if backend in self._order:
+                self._load(backend)
+            elif name not in self.names:
+                for backend in tuple(self._unloaded):
+                    self._load(backend)
+        return self.names
+
+    def _load(self, name: str) -> None:
+        if name in self._unloaded:
+            try:
+                self._table.add(load_backend(name), cold=True)
+            except ConfigurationError as error:
+                raise ToolFailure(ErrorKind.UNAVAILABLE, str(error)) from None
+            del self._unloaded[name]
 
     async def open(self) -> None:
         """Start what the settings want warm."""
+        for name in tuple(self._unloaded):
+            # Which tools it has may depend on its settings.
+            if self._settings.backend_settings.get(name):
+                self._load(name)
         discovering = [name for name, backend in self._table.backends.items() if backend.discovers]
         await self.warmup(dict.fromkeys([*self._settings.warmup_names, *discovering]))
 
@@ -58,6 +108,7 @@ class LocalDoor(Door):
     async def warmup(self, backends: Iterable[str]) -> None:
         """Start these backends, unless they are."""
         for name in backends:
+            self._load(name)
             if name not in self._table.backends:
                 message = f"no backend {name!r} here.{did_you_mean(name, self._table.backends)}"
                 raise ToolFailure(ErrorKind.TOOL_NOT_FOUND, message)

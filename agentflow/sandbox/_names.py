@@ -5,10 +5,10 @@ from fnmatch import fnmatchcase
 from typing import Final
 
 from agentflow.errors import ErrorKind, ToolFailure
-from agentflow.sandbox._aliases import BACKEND_ALIASES, TOOL_ALIASES
+from agentflow.sandbox._aliases import BACKEND_ALIASES, TOOL_ALIASES, canonical_backend
 from mcp_servers import Tool, did_you_mean
 
-__all__ = ["Names"]
+__all__ = ["Names", "backend_of"]
 
 _SEPARATORS: Final = str.maketrans(":-.", "___")
 
@@ -16,6 +16,12 @@ _SEPARATORS: Final = str.maketrans(":-.", "___")
 def _plain(name: str) -> str:
     """`bash:run`, `bash-run`, `bash.run` and `bash_run` are one name."""
     return name.strip().translate(_SEPARATORS)
+
+
+def backend_of(name: str) -> str:
+    """The backend that stands at the beginning of a tool's name or a pattern; a word that is none, of others."""
+    route = TOOL_ALIASES.get(_plain(name), name)
+    return canonical_backend(_plain(route).partition("_")[0])
 
 
 class Names:
@@ -40,6 +46,10 @@ class Names:
                 self._spellings.setdefault(verb, owners[0])
         # What somebody else named may differ in a separator only: written exactly, it is found all the same.
         self._spellings.update({exact: tool for tool in self.tools for exact in (tool.route, tool.name)})
+
+    def __contains__(self, name: str) -> bool:
+        """A tool is called so, in full."""
+        return (tool := self._spellings.get(_plain(name))) is not None and _plain(name) == _plain(tool.name)
 
     def find(self, name: str) -> Tool:
         """The tool that this name means.

@@ -55,8 +55,13 @@ def door_to(
     if settings.server_url is None:
         check_runtime(settings.runtime)
         chosen = _backends(settings, backends)
-        everything = [*(backend for _, backend in chosen), *api_backends(settings.apis)]
-        return LocalDoor(_by_own_names(settings, chosen), everything, runtime)
+        loaded = [(name, one) for name, one in chosen if one is not None]
+        return LocalDoor(
+            _by_own_names(settings, loaded),
+            [*(backend for _, backend in loaded), *api_backends(settings.apis)],
+            runtime,
+            unloaded=[name for name, one in chosen if one is None],
+        )
     if runtime is not None or any(isinstance(backend, Backend) for backend in backends or ()):
         raise ConfigurationError(
             "a remote sandbox takes no backend or runtime objects: give them to the server, or leave out the address"
@@ -74,11 +79,22 @@ def _endpoint(url: str) -> str:
     return url if urlsplit(url).path.strip("/") else f"{url.rstrip('/')}/mcp"
 
 
-def _backends(settings: SandboxSettings, wanted: Sequence[str | Backend] | None) -> list[tuple[str, Backend]]:
-    """Each with the name by which settings know it."""
+def _backends(
+    settings: SandboxSettings, wanted: Sequence[str | Backend] | None
+) -> list[tuple[str, Backend | None]]:
+    """Each with the name by which settings know it; of those that are known by name the name alone, until it is needed."""
     asked = (settings.backend_names or BACKENDS) if wanted is None else wanted
-    names = [one if isinstance(one, Backend) else canonical_backend(one) for one in asked]
-    return [(one.name, one) if isinstance(one, Backend) else (one, load_backend(one)) for one in names]
+    found: list[tuple[str, Backend | None]] = []
+    for one in asked:
+        if isinstance(one, Backend):
+            found.append((one.name, one))
+        else:
+            name = canonical_backend(one)
+            found.append((name, None if name in BACKENDS else load_backend(name)))
+    names = [name for name, _ in found]
+    if twice := next((name for name in names if names.count(name) > 1), None):
+        raise ConfigurationError(f"backend {twice!r} is there already: name each one once")
+    return found
 
 
 def _by_own_names(settings: SandboxSettings, chosen: Sequence[tuple[str, Backend]]) -> SandboxSettings:

@@ -140,7 +140,7 @@ class Sandbox:
         try:
             if not self._started or self._closed:
                 await self.start()
-            found = self._door.names.find(tool)
+            found = self._door.names_for([tool]).find(tool)
             session = await self._session.handle() if found.stateful else None
         except ToolFailure as failure:
             return failed(failure)
@@ -171,7 +171,11 @@ class Sandbox:
         """
         await self.start()
         return [
-            _without_session(tool) for tool in self._door.names.select(patterns) if tool.backend != "session"
+            _without_session(tool)
+            for tool in self._door.names_for([patterns] if isinstance(patterns, str) else patterns).select(
+                patterns
+            )
+            if tool.backend != "session"
         ]
 
     async def warmup(self, *backends: str) -> None:

@@ -350,7 +350,11 @@ def load_config(config_path: Path | str | None = None, overrides: Iterable[str] 
     return config
 
 
+_Dumper: Final = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
+"""Ten times as quick where libyaml is there."""
+
+
 def render_config(config: SynthesisConfig) -> str:
     """The settings as YAML, secrets masked."""
     said = masked(config.model_dump() | {"api_key": config.api_key})
-    return yaml.safe_dump(said, sort_keys=False, allow_unicode=True, width=110)
+    return yaml.dump(said, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=110)

@@ -96,6 +96,10 @@ class Gated:
 
         return await self._gate.through(act, action)
 
+    def by_rule(self, request: JudgementRequest) -> Judgement | None:
+        """See `Verifier`. It is no effect."""
+        return self._verifier.by_rule(request)
+
     async def judge(self, request: JudgementRequest) -> Reply[Judgement]:
         """See `Verifier`."""
         return await self._gate.through(self._verifier.judge, request)

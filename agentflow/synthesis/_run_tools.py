@@ -93,7 +93,11 @@ async def choose_tools(sandbox: Sandbox, config: SynthesisConfig, broken: dict[s
         raise ConfigurationError(
             f"available_tools: none is left to explore with ({reasons}); name one that works"
         )
-    order = [tool.name for tool in await sandbox.tools()]
+    places = {name: place for place, name in enumerate(BACKENDS)}
+    used = sorted(
+        {tool.backend for tool in found.values()}, key=lambda name: (places.get(name, len(places)), name)
+    )
+    order = [tool.name for backend in used for tool in await sandbox.tools(backend)]
     return ChosenTools(sorted(found.values(), key=lambda tool: order.index(tool.name)), dropped)
 
 

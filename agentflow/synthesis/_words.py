@@ -3,7 +3,7 @@
 import re
 import unicodedata
 from collections import Counter
-from itertools import pairwise
+from itertools import compress, pairwise
 from typing import Final, NamedTuple
 
 __all__ = [
@@ -52,6 +52,8 @@ _UNITS: Final[dict[str, str]] = {
     }.items()
     for name in names.split()
 }
+_LONG: Final = 6
+"""Letters of a word that says something by itself."""
 _NO_UNITS: Final = frozenset(
     {
         "a",
@@ -115,8 +117,8 @@ def word_pairs(text: str) -> frozenset[tuple[str, str]]:
     # A tree has thousands of words, and splitting at spaces is by far the quickest way to find them.
     spaced = text.isascii() or not _ANY_CJK.search(text)
     words = unicodedata.normalize("NFKC", text).casefold().split() if spaced else tokens(text)
-    pairs = pairwise(words)
-    telling = frozenset([pair for pair in pairs if len(pair[0]) > 5]) if spaced else frozenset(pairs)
+    long = map(_LONG.__le__, map(len, words))
+    telling = frozenset(compress(pairwise(words), long)) if spaced else frozenset(pairwise(words))
     return telling or frozenset(pairwise(words)) or frozenset((word, "") for word in words)
 
 

@@ -15,10 +15,12 @@ _HEADING = re.compile(r"^# (\w+)\n", re.MULTILINE)
 
 def prompt(name: str, section: str, **values: object) -> str:
     """A section of a prompt, filled in. A paragraph with a value that is empty is left out."""
-    filled: list[str] = []
-    for paragraph, asked in _sections(name)[section]:
-        if all(str(values[each]) for each in asked):
-            filled.append(paragraph.substitute(values).strip())
+    said = {each: str(value) for each, value in values.items()}
+    filled = [
+        paragraph.format_map(said).strip()
+        for paragraph, asked in _sections(name)[section]
+        if all(map(said.__getitem__, asked))
+    ]
     return "\n\n".join(filled)
 
 
@@ -38,12 +40,18 @@ def _files() -> dict[str, tuple[str, Path]]:
 
 
 @lru_cache
-def _sections(name: str) -> dict[str, list[tuple[Template, list[str]]]]:
+def _sections(name: str) -> dict[str, list[tuple[str, list[str]]]]:
     """The paragraphs of each section, with what is to be filled in there."""
     _, path = _files()[name]
     _, *rest = _HEADING.split(path.read_text(encoding="utf-8"))
-    sections: dict[str, list[tuple[Template, list[str]]]] = {}
+    sections: dict[str, list[tuple[str, list[str]]]] = {}
     for heading, body in zip(rest[::2], rest[1::2], strict=True):
         paragraphs = map(Template, body.strip().split("\n\n"))
-        sections[heading] = [(paragraph, paragraph.get_identifiers()) for paragraph in paragraphs]
+        sections[heading] = [(_format(paragraph), paragraph.get_identifiers()) for paragraph in paragraphs]
     return sections
+
+
+def _format(paragraph: Template) -> str:
+    """The same for `str.format_map`, which is many times quicker."""
+    plain = paragraph.template.replace("{", "{{").replace("}", "}}")
+    return Template(plain).substitute({name: f"{{{name}}}" for name in paragraph.get_identifiers()})

@@ -44,7 +44,7 @@ class Team:
         """Proposes what to do next."""
         self.executor = Executors("executors", partial(Executor, put_blob), workers=workers)
         """Does it."""
-        self.verifier = Verifiers("verifiers", partial(Verifier, verify, verifier, blob), workers=workers)
+        self.verifier = Verifiers(verify, partial(Verifier, verify, verifier, blob), workers=workers)
         """Says what came of it."""
         self.generator = Generators("generators", partial(Generator, generator, blob), workers=workers)
         """Writes questions with their answers."""

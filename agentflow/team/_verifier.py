@@ -1,5 +1,6 @@
 """The verifier: what an observation is worth."""
 
+from collections.abc import Callable
 from typing import Literal, TypeAlias
 
 from agentflow.models import Call, Model
@@ -21,19 +22,16 @@ class Verifier(Worker[JudgementRequest, Reply[Judgement]]):
 
     def __init__(self, verify: Verify, model: Model | None, blob: ReadBlob) -> None:
         super().__init__()
-        self._verify = verify
+        self._verify: Verify = verify
         self._model = model
         self._blob = blob
 
     async def work(self, about: JudgementRequest) -> Reply[Judgement]:
         """Say what it is worth."""
-        if self._verify == "off":
-            return Reply(value=Judgement(Verdict.NEW))
-        if self._verify == "rule" or self._model is None:
-            return Reply(value=judge_by_rule(about))
-        plain = judge_plainly(about)
-        if plain is not None:
-            return Reply(value=plain)
+        told = by_rule(self._verify, about)
+        if told is not None:
+            return Reply(value=told)
+        assert self._model is not None, "only a model can tell"
         steps = (*about.path, about.step)
         call = Call(
             role="verifier",
@@ -45,8 +43,27 @@ class Verifier(Worker[JudgementRequest, Reply[Judgement]]):
         return await ask_model(self._model, call)
 
 
+def by_rule(verify: Verify, request: JudgementRequest) -> Judgement | None:
+    """The verdict, where no model is to be asked."""
+    match verify:
+        case "off":
+            return Judgement(Verdict.NEW)
+        case "rule":
+            return judge_by_rule(request)
+        case "model":
+            return judge_plainly(request)
+
+
 class Verifiers(Pool[JudgementRequest, Reply[Judgement]]):
     """All verifiers."""
+
+    def __init__(self, verify: Verify, make: Callable[[], Verifier], *, workers: int) -> None:
+        super().__init__("verifiers", make, workers=workers)
+        self._verify: Verify = verify
+
+    def by_rule(self, request: JudgementRequest) -> Judgement | None:
+        """What the observation is worth, where no model is to be asked."""
+        return by_rule(self._verify, request)
 
     async def judge(self, request: JudgementRequest) -> Reply[Judgement]:
         """What the observation is worth. A failed call is a reply.

@@ -10,8 +10,8 @@ __all__ = ["SHINGLE", "how_many", "is_telling", "shingles", "with_plurals", "wor
 SHINGLE = 5
 """Words in a row that make two texts alike."""
 
-_CACHED = 256
-"""Texts whose words are kept: a path's texts are asked for again by every step that grows from it."""
+_CACHED = 1024
+"""Texts whose words are kept: a path's texts are asked for again by every step that grows from it, in all trees at once."""
 
 _ASCII = {code: chr(code).lower() if chr(code).isalnum() or chr(code) == "_" else " " for code in range(128)}
 
@@ -39,7 +39,7 @@ _STOP_WORDS = frozenset(_FILLERS.split())
 """Words that say nothing about a subject. Few on purpose: a longer list decides more than it should."""
 
 
-@lru_cache(maxsize=_CACHED // 8)
+@lru_cache(maxsize=_CACHED // 16)
 def words(text: str) -> tuple[str, ...]:
     """Its words in order, in one case and one form; scripts without spaces give pairs of characters."""
     plain = text if text.isascii() else unicodedata.normalize("NFKC", text).casefold()

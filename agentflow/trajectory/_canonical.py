@@ -1,25 +1,32 @@
 """When two actions are the same action."""
 
 import unicodedata
-from typing import cast
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, cast
 
 import msgspec
 
-from agentflow.trajectory._node import Action
+if TYPE_CHECKING:
+    from agentflow.trajectory._node import Action
 
-__all__ = ["canonical", "canonical_text"]
+__all__ = ["canonical", "canonical_form", "canonical_text"]
 
 _ENCODER = msgspec.json.Encoder(order="deterministic")
 
 
-def canonical(action: Action) -> str:
+def canonical(action: "Action") -> str:
     """The action in a form that is the same for every way to write it: Unicode, spaces, order of keys.
 
     Space at the end of lines and of the text is nothing; space elsewhere is kept, since it can be code. Arguments that
     are `None` count as left out.
     """
-    arguments = {name: _normal(value) for name, value in action.arguments.items() if value is not None}
-    return f"{action.tool} {_ENCODER.encode(arguments).decode()}"
+    return action.canonical
+
+
+def canonical_form(tool: str, arguments: Mapping[str, object]) -> str:
+    """See `canonical`."""
+    said = {name: _normal(value) for name, value in arguments.items() if value is not None}
+    return f"{tool} {_ENCODER.encode(said).decode()}"
 
 
 def canonical_text(text: str) -> str:

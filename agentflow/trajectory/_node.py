@@ -7,6 +7,8 @@ from typing import Any, TypeAlias
 
 from msgspec import Struct, field
 
+from agentflow.trajectory._canonical import canonical_form
+
 __all__ = [
     "Action",
     "Blob",
@@ -62,13 +64,18 @@ class Seed(Struct, frozen=True, kw_only=True):
     """Arguments of tools that this seed fixes: they win over the model's, which is not shown them."""
 
 
-class Action(Struct, frozen=True):
+class Action(Struct, frozen=True, dict=True):
     """A typed tool call."""
 
     tool: str
     """The tool's name, `rag_search`."""
     arguments: dict[str, Any]
     """What it is called with."""
+
+    @cached_property
+    def canonical(self) -> str:
+        """See `agentflow.trajectory.canonical`."""
+        return canonical_form(self.tool, self.arguments)
 
 
 class Text(Struct, frozen=True, tag="text"):

@@ -23,7 +23,7 @@ from mcp_servers.rag._vectors import VectorIndex, VectorStore
 
 __all__ = ["Place", "open_library", "place_of"]
 
-_IN_MEMORY = 1024 * 1024
+_IN_MEMORY = 128 * 1024
 """Bytes of documents up to which they are indexed in memory, at every start."""
 
 _PATIENCE = 0.05

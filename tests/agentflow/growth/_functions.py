@@ -67,6 +67,9 @@ class JudgeBy:
         self._judge = judge
         self.requests: list[JudgementRequest] = []
 
+    def by_rule(self, request: JudgementRequest) -> Judgement | None:
+        return None
+
     async def judge(self, request: JudgementRequest) -> Reply[Judgement]:
         self.requests.append(request)
         verdict = Verdict.ERROR if request.failure else self._judge(request)
