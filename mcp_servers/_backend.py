@@ -59,6 +59,16 @@ class Backend:
         :raises ConfigurationError: if they can't be used.
         """
 
+    def mounts(self, settings: Mapping[str, object]) -> Mapping[str, str]:
+        """Folders of this machine that a session's instance must show, to be read only: path inside -> path here.
+
+        Asked when the instance starts, with the settings that the session has then. They may be a client's: what they
+        name must be checked.
+
+        :raises ToolFailure: for a folder that the session may not have.
+        """
+        return {}
+
     async def warmup(self) -> None:
         """Get ready before the first session: load, connect, check. Raise to refuse to start."""
 

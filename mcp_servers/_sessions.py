@@ -32,7 +32,7 @@ class Sessions:
         self,
         backends: Mapping[str, Backend],
         *,
-        start_instance: Callable[[], Awaitable[Instance]],
+        start_instance: Callable[[Mapping[str, str]], Awaitable[Instance]],
         limits: TableLimits,
         settings: Mapping[str, Mapping[str, object]],
         clock: Callable[[], float] = time.monotonic,
@@ -129,12 +129,21 @@ class Sessions:
             session.check_alive()
             if backend.name in session.live:
                 return
-            own = session.settings.get(backend.name, {})
-            for name in sorted(backend.reserved.intersection(own)):
-                message = f"setting {name!r} of {backend.name} is the server's own: no session can give it."
-                raise ToolFailure(ErrorKind.DENIED, message)
-            await backend.initialize(session, {**self._settings.get(backend.name, {}), **own})
+            await backend.initialize(session, self._settings_of(session, backend))
             session.live[backend.name] = None
+
+    def _settings_of(self, session: Session, backend: Backend) -> Mapping[str, object]:
+        own = session.settings.get(backend.name, {})
+        for name in sorted(backend.reserved.intersection(own)):
+            message = f"setting {name!r} of {backend.name} is the server's own: no session can give it."
+            raise ToolFailure(ErrorKind.DENIED, message)
+        return {**self._settings.get(backend.name, {}), **own}
+
+    async def _start_instance_of(self, session: Session) -> Instance:
+        mounts: dict[str, str] = {}
+        for backend in self._backends.values():
+            mounts |= backend.mounts(self._settings_of(session, backend))
+        return await self._start_instance(mounts)
 
     async def add(self, session: Session, settings: Mapping[str, Mapping[str, object]]) -> None:
         """Make backends live in a running session, each with its settings; with new ones it begins anew.
@@ -239,10 +248,14 @@ class Sessions:
         if limit is not None and len(self._sessions) >= limit:
             message = f"all {limit} sessions are taken: end one with session_end, or try again later."
             raise ToolFailure(ErrorKind.BUSY, message)
+
+        async def start_instance() -> Instance:
+            return await self._start_instance_of(session)
+
         session = Session(
             self._handles(),
             owner,
-            start_instance=self._start_instance,
+            start_instance=start_instance,
             settings=settings,
             shelf=parent.shelf.copy() if parent else Shelf(self._limits.kept_bytes),
             now=self._clock(),

@@ -284,12 +284,14 @@ class ToolTable:
                 await backend.warmup()
                 del self._cold[backend.name]
 
-    async def _start_instance(self) -> Instance:
+    async def _start_instance(self, mounts: Mapping[str, str] | None = None) -> Instance:
         if self._runtime is None:
             message = "this server has no runtime, so nothing can run in a session."
             raise ToolFailure(ErrorKind.UNAVAILABLE, message)
         runtime = await self._runtime()
-        return await runtime.start(self._spec)
+        if not mounts:
+            return await runtime.start(self._spec)
+        return await runtime.start(replace(self._spec, mounts={**self._spec.mounts, **mounts}))
 
 
 def _least(one: float | None, other: float | None) -> float | None:

@@ -1,6 +1,8 @@
 """The tool table on the real runtime: one instance for each session, started at need, gone with it."""
 
-from collections.abc import AsyncGenerator
+import os
+from collections.abc import AsyncGenerator, Mapping
+from pathlib import Path
 from typing import Annotated
 
 import anyio
@@ -75,6 +77,43 @@ async def test_a_fork_has_the_files_and_the_shell_of_its_parent(table: ToolTable
     assert (await table.call("shell_run", {"session": fork, "command": looks})).data == {"stdout": "one\n5\n"}
     await table.call("session_end", {"session": parent})
     assert (await table.call("shell_run", {"session": fork, "command": looks})).data == {"stdout": "one\n5\n"}
+
+
+class Shelves(Backend):
+    """Shows a folder of the machine where the settings say so."""
+
+    name = "shelves"
+    description = "Shows."
+    reserved = frozenset({"any"})
+
+    def mounts(self, settings: Mapping[str, object]) -> Mapping[str, str]:
+        folder = settings.get("folder")
+        if folder and not settings.get("any"):
+            raise ToolFailure(ErrorKind.DENIED, f"{folder} is not for you.")
+        return {"/shelf": str(folder)} if folder else {}
+
+
+@pytest.mark.promise("mcp:session:mounts")
+async def test_a_backend_says_what_a_session_s_instance_shows(tmp_path: Path) -> None:
+    (tmp_path / "book").write_text("words", encoding="utf-8")
+    os.chmod(tmp_path, 0o755)
+    own = {"shelves": {"folder": str(tmp_path), "any": True}}
+    host = RuntimeHost()
+    async with anyio.create_task_group() as group:
+        group.start_soon(host.run)
+        async with ToolTable([Shell(), Shelves()], runtime=host.get, settings=own) as table:
+            handle = await started(table)
+            look = {"session": handle, "command": "cat /shelf/book; echo x > /shelf/book || echo no"}
+            assert (await table.call("shell_run", look)).data == {"stdout": "wordsno\n"}
+            handle = (await table.call("session_fork", {"session": handle})).data["session"]
+            seen = await table.call("shell_run", {"session": handle, "command": "ls /shelf"})
+            assert seen.data == {"stdout": "book\n"}
+        async with ToolTable([Shell(), Shelves()], runtime=host.get) as table:
+            given = {"shelves": {"folder": "/etc"}}
+            handle = str((await table.call("session_start", {"settings": given})).data["session"])
+            result = await table.call("shell_run", {"session": handle, "command": "ls /shelf"})
+            assert failure(result) == (ErrorKind.DENIED, "/etc is not for you.")
+        host.close()
 
 
 @pytest.mark.promise("mcp:session:lost")
