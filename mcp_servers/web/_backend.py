@@ -17,6 +17,7 @@ from mcp_servers._tool import tool
 from mcp_servers.web._at_once import each
 from mcp_servers.web._keys import unusable, with_environment
 from mcp_servers.web._outside import Outside
+from mcp_servers.web._parsers import Parsers
 from mcp_servers.web._passages import best_passages
 from mcp_servers.web._results import (
     Article,
@@ -53,15 +54,21 @@ class WebBackend(Backend):
     reserved = frozenset(WebSettings.model_fields)
 
     def __init__(
-        self, *, outside: Outside | None = None, environment: Callable[[], Mapping[str, str]] = surroundings
+        self,
+        *,
+        outside: Outside | None = None,
+        environment: Callable[[], Mapping[str, str]] = surroundings,
+        parsers: Parsers | None = None,
     ) -> None:
         """Make it.
 
         :param outside: names, connections and clocks other than this machine's; for tests.
         :param environment: where keys are that the settings leave out.
+        :param parsers: processes of somebody else who ends them; by default it has its own.
         """
         self._outside = outside or Outside()
         self._environment = environment
+        self._parsers = parsers
         self._settings = WebSettings()
         self._opened: Service | None = None
         self._stack = AsyncExitStack()
@@ -85,7 +92,9 @@ class WebBackend(Backend):
         """Open the connections and, if there is one, the ZIM file. Processes that parse start at the first page."""
         if self._opened is None:
             async with AsyncExitStack() as stack:
-                self._opened = await stack.enter_async_context(Service(self._settings, self._outside))
+                self._opened = await stack.enter_async_context(
+                    Service(self._settings, self._outside, self._parsers)
+                )
                 self._stack = stack.pop_all()
 
     async def shutdown(self) -> None:

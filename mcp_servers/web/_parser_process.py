@@ -4,8 +4,10 @@ Each job is done by a fork with limits of its own on time and memory, without a 
 nobody where this process is root: what is parsed may be made to do harm, and what it did to the parser is gone with it.
 """
 
+import codecs
 import contextlib
 import ctypes
+import encodings.aliases
 import os
 import resource
 import signal
@@ -23,16 +25,16 @@ _NO_NEW_PRIVILEGES = 38
 _NOBODY = 65534
 _LONGEST_ANSWER = 64 * 1024 * 1024
 
+_PDF = (
+    b"%PDF-1.4\n1 0 obj<</Type/Catalog/Pages 2 0 R>>endobj 2 0 obj<</Type/Pages/Kids[3 0 R]/Count 1>>endobj "
+    b"3 0 obj<</Type/Page/Parent 2 0 R/MediaBox[0 0 9 9]>>endobj trailer<</Root 1 0 R>>"
+)
 _WARM_UP = b"<html><title>t</title><body><article><h1>One</h1>" + b"<p>A word or two.</p>" * 20
 
 
 def serve(jobs: BinaryIO, answers: BinaryIO) -> None:
     """Do jobs until there are no more."""
-    # What is loaded here is loaded once, and each fork has it. A fork may not be able to read these files any more.
-    parse(Body("http://warm.up/", "text/html", _WARM_UP))
-    allows("User-agent: *\nDisallow: /x", "a", "http://warm.up/")
-    with contextlib.suppress(Unreadable):
-        parse(Body("http://warm.up/", "application/pdf", b"%PDF-"))
+    _load()
     _let_go()
     base = _virtual_bytes()
     while header := jobs.read(HEADER.size):
@@ -40,6 +42,16 @@ def serve(jobs: BinaryIO, answers: BinaryIO) -> None:
         answer = _answer(jobs.read(size), base)
         answers.write(HEADER.pack(len(answer)) + answer)
         answers.flush()
+
+
+def _load() -> None:
+    """Load, once for all forks, what parsing needs: a fork may not be able to read these files any more."""
+    for name in set(encodings.aliases.aliases.values()):
+        with contextlib.suppress(LookupError):
+            codecs.lookup(name)
+    for kind, data in (("text/html", _WARM_UP), ("text/html", b"<p>caf\xe9"), ("application/pdf", _PDF)):
+        parse(Body("http://warm.up/", kind, data))
+    allows("User-agent: *\nDisallow: /x*", "a", "http://warm.up/")
 
 
 def _answer(job: bytes, base: int) -> bytes:

@@ -1,5 +1,7 @@
 """Turning what a site sent into text. Runs in a process with limits only: what it reads may be made to do harm."""
 
+import contextlib
+import importlib
 import re
 from collections.abc import Iterator
 from typing import Protocol, cast
@@ -16,7 +18,10 @@ ENOUGH = 200
 """Characters of an article; where fewer are found, the page may be none, and all of its text is taken."""
 
 _CHARSET = re.compile(r"charset\s*=\s*[\"']?([\w.:-]+)", re.IGNORECASE)
+# A text with a declaration of its encoding is refused by lxml: it is decoded already.
+_DECLARATION = re.compile(r"^\s*<\?xml[^>]*\?>")
 _BLANK_LINES = re.compile(r"\n\s*\n\s*\n+")
+_META_CHARSET = re.compile(r"<meta[^>]{0,200}?charset\s*=\s*[\"']?([\w.:-]+)", re.IGNORECASE)
 _HTML = ("text/html", "application/xhtml+xml")
 _PLAIN = (
     "application/json",
@@ -25,6 +30,21 @@ _PLAIN = (
     "application/yaml",
     "application/ld+json",
 )
+
+
+class _LxmlEtree(Protocol):
+    ParserError: type[Exception]
+
+
+class _Trafilatura(Protocol):
+    def extract(self, tree: "Element", *, url: str, output_format: str, **kept: bool) -> str | None: ...
+    def html2txt(self, content: "Element") -> str: ...
+
+
+class _LxmlHtml(Protocol):
+    etree: _LxmlEtree
+
+    def document_fromstring(self, html: str) -> "Element": ...
 
 
 class Element(Protocol):
@@ -72,18 +92,17 @@ def allows(robots: str, agent: str, url: str) -> bool:
 
 
 def _html(body: Body) -> Parsed:
-    import trafilatura
-
-    document = _decoded(body)
+    document = _DECLARATION.sub("", _decoded(body))
     if not document.strip():
         return Parsed(title="", text="")
-    # A string with a declaration of its encoding is refused: it is decoded already.
-    tree = trafilatura.load_html(re.sub(r"^\s*<\?xml[^>]*\?>", "", document))
-    if tree is None:
-        return Parsed(title="", text=_tidy(document))
-    whole_page = cast("Element", tree)
-    title = " ".join((whole_page.findtext(".//title") or whole_page.findtext(".//h1") or "").split())
-    links = list(_links(whole_page, body.url))
+    lxml_html = cast("_LxmlHtml", importlib.import_module("lxml.html"))
+    trafilatura = cast("_Trafilatura", importlib.import_module("trafilatura"))
+    try:
+        tree = lxml_html.document_fromstring(document)
+    except lxml_html.etree.ParserError:
+        return Parsed(title="", text="")
+    title = " ".join((tree.findtext(".//title") or tree.findtext(".//h1") or "").split())
+    links = list(_links(tree, body.url))
     text = trafilatura.extract(
         tree,
         url=body.url,
@@ -94,7 +113,7 @@ def _html(body: Body) -> Parsed:
         favor_recall=True,
     )
     if text is None or len(text) < ENOUGH:
-        whole = trafilatura.html2txt(document)
+        whole = trafilatura.html2txt(lxml_html.document_fromstring(document))
         text = whole if len(whole) > len(text or "") else text
     return Parsed(title=title[:LONGEST_TITLE], text=_tidy(text or ""), links=links)
 
@@ -127,12 +146,11 @@ def _links(tree: Element, base: str) -> Iterator[tuple[str, str]]:
 def _decoded(body: Body) -> str:
     from trafilatura.utils import decode_file
 
-    declared = _CHARSET.search(body.content_type)
-    if declared:
-        try:
-            return body.data.decode(declared[1], "replace")
-        except LookupError:
-            pass
+    head = body.data[:2048].decode("ascii", "replace")
+    for declared in (_CHARSET.search(body.content_type), _META_CHARSET.search(head)):
+        if declared:
+            with contextlib.suppress(LookupError):
+                return body.data.decode(declared[1], "replace")
     return decode_file(body.data)
 
 

@@ -25,12 +25,13 @@ __all__ = ["Service"]
 class Service:
     """Engines, pages and Wikipedia, as the settings say. An async context manager."""
 
-    def __init__(self, settings: WebSettings, outside: Outside) -> None:
+    def __init__(self, settings: WebSettings, outside: Outside, parsers: Parsers | None = None) -> None:
         self._settings = settings
         values = (getattr(settings, name) for name in WebSettings.model_fields)
         secrets = [value.get_secret_value() for value in values if isinstance(value, SecretStr)]
         self._api = Api(outside, timeout=settings.timeout, attempts=settings.retry_times, secrets=secrets)
-        self._parsers = Parsers(settings.reading.processes)
+        self._own_parsers = Parsers(settings.reading.processes)
+        self._parsers = parsers or self._own_parsers
         self._fetcher = Fetcher(settings, outside, self._parsers)
         self._cache = Cache(settings.cache, outside.wall)
         self._stack = AsyncExitStack()
@@ -47,7 +48,7 @@ class Service:
         async with AsyncExitStack() as stack:
             await stack.enter_async_context(self._api)
             await stack.enter_async_context(self._fetcher)
-            stack.push_async_callback(self._parsers.close)
+            stack.push_async_callback(self._own_parsers.close)
             if self._settings.zim is not None:
                 self._zim = await open_zim(self._settings.zim.expanduser().absolute(), self.pages)
             self._stack = stack.pop_all()

@@ -1,9 +1,7 @@
 """Wikipedia, or whatever else there is, from a ZIM file."""
 
-import importlib
-from collections.abc import Iterable
 from pathlib import Path
-from typing import Protocol, cast
+from typing import TYPE_CHECKING
 
 import anyio
 import anyio.to_thread
@@ -13,40 +11,16 @@ from mcp_servers.web._pages import Pages
 from mcp_servers.web._results import ArticleHit
 from mcp_servers.web._wikipedia import WikiText
 
+if TYPE_CHECKING:
+    from libzim.reader import Archive
+
 __all__ = ["Zim", "open_zim"]
-
-
-class _Item(Protocol):
-    title: str
-    path: str
-    mimetype: str
-    content: memoryview
-
-
-class _Entry(Protocol):
-    title: str
-
-    def get_item(self) -> _Item: ...
-
-
-class _Archive(Protocol):
-    has_fulltext_index: bool
-    has_title_index: bool
-
-    def has_entry_by_title(self, title: str) -> bool: ...
-    def get_entry_by_title(self, title: str) -> _Entry: ...
-    def has_entry_by_path(self, path: str) -> bool: ...
-    def get_entry_by_path(self, path: str) -> _Entry: ...
-
-
-class _Results(Protocol):
-    def getResults(self, start: int, count: int) -> Iterable[str]: ...
 
 
 class Zim:
     """One ZIM file, open. It is read in threads, one after the other: the library waits for the disk."""
 
-    def __init__(self, path: Path, archive: _Archive, pages: Pages) -> None:
+    def __init__(self, path: Path, archive: "Archive", pages: Pages) -> None:
         self._path = path
         self._archive = archive
         self._pages = pages
@@ -66,19 +40,21 @@ class Zim:
         return WikiText(name, f"zim://{self._path.name}/{path}", parsed.text)
 
     def _search(self, query: str, count: int) -> list[ArticleHit]:
-        paths = list(self._results(query).getResults(0, count))
+        paths = self._paths(query, count)
         hits: list[ArticleHit] = []
         for path in paths:
             item = self._archive.get_entry_by_path(path).get_item()
             hits.append(ArticleHit(item.title, "", f"zim://{self._path.name}/{item.path}"))
         return hits
 
-    def _results(self, query: str) -> _Results:
+    def _paths(self, query: str, count: int) -> list[str]:
         if self._archive.has_fulltext_index:
-            search = importlib.import_module("libzim.search")
-            return cast("_Results", search.Searcher(self._archive).search(search.Query().set_query(query)))
-        suggestion = importlib.import_module("libzim.suggestion")
-        return cast("_Results", suggestion.SuggestionSearcher(self._archive).suggest(query))
+            from libzim.search import Query, Searcher
+
+            return list(Searcher(self._archive).search(Query().set_query(query)).getResults(0, count))
+        from libzim.suggestion import SuggestionSearcher
+
+        return list(SuggestionSearcher(self._archive).suggest(query).getResults(0, count))
 
     def _item(self, title: str) -> tuple[str, str, str, bytes]:
         archive = self._archive
@@ -100,15 +76,15 @@ async def open_zim(path: Path, pages: Pages) -> Zim:
     return Zim(path, await anyio.to_thread.run_sync(_open, path), pages)
 
 
-def _open(path: Path) -> _Archive:
+def _open(path: Path) -> "Archive":
     try:
-        reader = importlib.import_module("libzim.reader")
+        from libzim.reader import Archive
     except ImportError:
         message = "web: zim needs libzim: pip install 'agentflow[zim]', or leave the setting out"
         raise ConfigurationError(message) from None
     if not path.is_file():
         raise ConfigurationError(f"web: zim: there is no file {path}")
     try:
-        return cast("_Archive", reader.Archive(path))
+        return Archive(path)
     except (RuntimeError, OSError):
         raise ConfigurationError(f"web: zim: {path} is no ZIM file") from None

@@ -1,0 +1,167 @@
+"""The backend as a whole: keys, settings, and what it says before it is used."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import anyio
+import pytest
+from aiohttp import web as http
+
+from agentflow import Sandbox
+from agentflow.errors import ConfigurationError, ErrorKind, ToolFailure
+from agentflow.synthesis import load_config
+from agentflow.synthesis._run_tools import choose_tools
+from mcp_servers.web import WebBackend
+from tests.mcp_servers.web._services import KEY, Services
+from tests.mcp_servers.web._site import Site
+from tests.mcp_servers.web._tools import rows, web_tools
+
+
+def unusable(environment: dict[str, str] | None = None, **settings: object) -> dict[str, str]:
+    """The tools that can't work, and why."""
+    return dict(WebBackend(environment=lambda: environment or {}).unusable(settings))
+
+
+@pytest.mark.promise("web:keys")
+def test_tools_without_their_keys_say_what_to_set() -> None:
+    nothing = unusable()
+    assert set(nothing) == {"search", "image_search", "reverse_image_search"}
+    assert "SERPER_API_KEY" in nothing["search"]
+    assert "SEARXNG_URL" in nothing["search"]
+    assert unusable(serper_api_key="k") == {}
+    assert unusable({"SERPER_API_KEY": "k"}) == {}
+    assert set(unusable({"SERPER_API_KEY": ""}, serper_api_key="")) == set(nothing)
+    assert set(unusable({"SEARXNG_URL": "http://s.example"})) == {"reverse_image_search"}
+    assert set(unusable({"GEMINI_API_KEY": "k"})) == {"image_search", "reverse_image_search"}
+    assert "GOOGLE_CX" in unusable({"GOOGLE_API_KEY": "k"}, search="google")["search"]
+    assert "search" not in unusable({"GOOGLE_API_KEY": "k", "GOOGLE_CX": "e"}, search="google")
+    assert "JINA_API_KEY" in unusable(visit_method="jina")["visit"]
+    assert "visit" not in unusable(visit_method="crawl4ai")
+    assert all("\n" not in line for line in nothing.values())
+
+
+@pytest.mark.promise("web:keys")
+async def test_a_call_without_its_key_is_refused_in_that_line(site: Site, services: Services) -> None:
+    async with web_tools(site, **services.settings()) as web:
+        kind, message = await web.failure("search", query="x")
+        assert (kind, "set SERPER_API_KEY" in message) == (ErrorKind.UNAVAILABLE, True)
+    environment = {"SERPER_API_KEY": KEY, "GOOGLE_API_KEY": "other"}
+    async with web_tools(site, environment, **services.settings()) as web:
+        await web.data("search", query="x")
+    assert [path for path, _ in services.asked] == ["/serper/search"]
+
+
+@pytest.mark.promise("web:keys")
+async def test_a_run_that_wants_a_search_without_a_key_is_refused_before_it_begins(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("SERPER_API_KEY", "GOOGLE_API_KEY", "GOOGLE_CX", "GEMINI_API_KEY", "SEARXNG_URL"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "config.json").write_text(
+        '{"available_tools": ["web_search", "browse_url"], "resource_types": ["web"]}'
+    )
+    config = load_config("config.json")
+    async with Sandbox(backends=["web"]) as sandbox:
+        with pytest.raises(ConfigurationError, match=r"web_search can't be used: .*SERPER_API_KEY") as refused:
+            await choose_tools(sandbox, config, {})
+        assert "\n" not in str(refused.value)
+        dropping = config.model_copy(update={"on_missing_tool": "drop"})
+        chosen = await choose_tools(sandbox, dropping, {})
+        assert [tool.name for tool in chosen.tools] == ["web_visit"]
+        assert list(chosen.dropped) == ["web_search"]
+
+
+@pytest.mark.promise("web:settings")
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"serper_key": "k"}, "serper_key"),
+        ({"search": "altavista"}, "search"),
+        ({"visit_method": "carrier pigeon"}, "visit_method"),
+        ({"searxng_url": "searx.example"}, "begins with https://"),
+        ({"max_workers": 0}, "max_workers"),
+        ({"cache": {"bytes": -1}}, "cache.bytes"),
+    ],
+)
+def test_settings_that_can_not_be_used_are_refused_in_one_line(
+    settings: dict[str, object], said: str
+) -> None:
+    backend = WebBackend(environment=dict)
+    with pytest.raises(ConfigurationError) as refused:
+        backend.check(settings)
+    assert said in str(refused.value)
+    assert "\n" not in str(refused.value)
+    assert backend.unusable(settings) == {}
+
+
+@pytest.mark.promise("web:settings")
+def test_the_settings_of_the_other_system_are_taken_as_they_are() -> None:
+    WebBackend(environment=dict).check(
+        {
+            "serper_api_key": "k",
+            "jina_api_key": "k",
+            "visit_method": "crawl4ai",
+            "content_limit": 50_000,
+            "enable_llm_summary": False,
+            "summary_model": "gpt-4.1-mini",
+            "openai_api_key": "k",
+            "openai_api_url": "https://api.openai.com/v1",
+            "max_workers": 5,
+            "retry_times": 5,
+        }
+    )
+
+
+@pytest.mark.promise("web:shared")
+async def test_its_tools_need_no_session_and_no_session_sets_its_keys() -> None:
+    tools = WebBackend().tools
+    assert not any(tool.stateful for tool in tools)
+    assert all(tool.hints.read_only and tool.hints.open_world for tool in tools)
+    async with Sandbox(backends=["web"]) as sandbox:
+        for settings in ({"serper_url": "http://evil.example"}, {"allow_private": True}):
+            with pytest.raises(ToolFailure, match="server's own"):
+                await sandbox.create_session("web", settings)
+
+
+@pytest.mark.promise("web:search:several")
+async def test_things_of_one_call_are_done_at_once_and_no_more_than_allowed(site: Site) -> None:
+    together, most = 0, 0
+    both = anyio.Event()
+
+    async def slow(request: http.Request) -> http.Response:
+        nonlocal together, most
+        together += 1
+        most = max(most, together)
+        if together == 2:
+            both.set()
+        with anyio.fail_after(10):
+            await both.wait()
+        together -= 1
+        return http.json_response({"organic": []})
+
+    application = http.Application()
+    application.router.add_post("/search", slow)
+    runner = http.AppRunner(application)
+    await runner.setup()
+    await http.TCPSite(runner, "127.0.0.1", 0).start()
+    settings = {"serper_api_key": KEY, "serper_url": f"http://127.0.0.1:{runner.addresses[0][1]}"}
+    try:
+        async with web_tools(site, max_workers=2, **settings) as web:
+            found = await web.data("search", query=[f"query {n}" for n in range(6)])
+            assert [row["query"] for row in rows(found["results"])] == [f"query {n}" for n in range(6)]
+    finally:
+        await runner.cleanup()
+    assert most == 2
+
+
+@pytest.mark.promise("web:light")
+def test_nothing_heavy_is_loaded_before_it_is_used() -> None:
+    code = (
+        "import sys, mcp_servers.web\n"
+        "print([name for name in ('aiohttp', 'lxml', 'trafilatura', 'pypdfium2', 'libzim', 'protego')"
+        " if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"

@@ -1,0 +1,155 @@
+"""What becomes of pages: text where there is some, one line where there is none, and no harm to the server."""
+
+import os
+
+import anyio
+import psutil
+import pytest
+
+from agentflow.errors import ErrorKind, ToolFailure
+from mcp_servers.web._jobs import Body, Job, Parsed
+from mcp_servers.web._parsers import Parsers
+from tests.mcp_servers.web._pdfs import pdf
+
+MIB = 1024 * 1024
+
+ARTICLE = """<!doctype html><html><head><title>  The bridge
+ of Kelder </title></head><body><nav><a href="/home">Home</a><a href="javascript:x()">No</a></nav>
+<article><h1>The bridge</h1><p>The bridge of Kelder was built in <b>1821</b> by
+<a href="../people/anna">Anna Brook</a>, who came from the north and stayed for the rest of her life.</p>
+<p>It is 230 metres long. Until 1955 it was the longest of the country, and the only one that bore both a road
+and a railway.</p><h2>Figures</h2><table><tr><th>Year</th><th>Trains</th></tr><tr><td>1900</td><td>12</td></tr></table>
+<ul><li>stone</li><li>iron</li></ul><img src="pic.png" alt="The bridge in 1900">
+<script>alert("no")</script></article><footer>Imprint</footer></body></html>"""
+
+
+async def parsed(parsers: Parsers, data: str | bytes, kind: str = "text/html", *, pages: int = 300) -> Parsed:
+    """A page that can be read."""
+    body = Body("http://a.example/b/c", kind, data.encode() if isinstance(data, str) else data, pages)
+    answer = await parsers.do(Job(20.0, 512 * MIB, body=body))
+    assert answer.parsed is not None, answer.failed
+    return answer.parsed
+
+
+async def refusal(
+    parsers: Parsers, data: bytes, kind: str = "text/html", *, seconds: float = 20.0, memory: int = 512 * MIB
+) -> str:
+    """Why something can't be read."""
+    answer = await parsers.do(Job(seconds, memory, body=Body("http://a.example/x", kind, data)))
+    assert answer.failed is not None
+    return answer.failed
+
+
+@pytest.mark.promise("web:visit:markdown")
+async def test_an_article_becomes_markdown_with_its_title_and_links(parsers: Parsers) -> None:
+    page = await parsed(parsers, ARTICLE)
+    assert page.title == "The bridge of Kelder"
+    for part in (
+        "# The bridge",
+        "**1821**",
+        "[Anna Brook](http://a.example/people/anna)",
+        "| 1900 | 12 |",
+        "- stone",
+        "![The bridge in 1900](http://a.example/b/pic.png)",
+    ):
+        assert part in page.text
+    assert "alert" not in page.text
+    assert page.links == [
+        ("Home", "http://a.example/home"),
+        ("Anna Brook", "http://a.example/people/anna"),
+    ]
+
+
+@pytest.mark.promise("web:visit:pdf")
+async def test_a_pdf_becomes_the_text_of_its_pages(parsers: Parsers) -> None:
+    data = pdf("The first page.", "The second page.", "The third.", title="A report")
+    page = await parsed(parsers, data, "application/pdf")
+    assert page.title == "A report"
+    assert page.text == (
+        "[page 1]\n\nThe first page.\n\n[page 2]\n\nThe second page.\n\n[page 3]\n\nThe third."
+    )
+    part = await parsed(parsers, data, "text/html", pages=2)
+    assert "third" not in part.text
+    assert part.note == "the first 2 of 3 pages"
+
+
+@pytest.mark.promise("web:visit:hostile")
+async def test_what_can_not_be_read_says_why(parsers: Parsers) -> None:
+    assert await refusal(parsers, pdf("x", password="word"), "application/pdf") == (
+        "the PDF is encrypted and asks for a password"
+    )
+    assert await refusal(parsers, b"%PDF-1.7 nothing", "application/pdf") == "the PDF is damaged"
+    assert await refusal(parsers, pdf("x")[:200], "application/pdf") == "the PDF is damaged"
+
+
+@pytest.mark.promise("web:visit:hostile")
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"<div>" * 200_000,
+        b"<p>" + b"<a href='" * 50_000,
+        b"<!doctype html><!ENTITY a 'aaaa'><!ENTITY b '&a;&a;&a;&a;'>&b;",
+        b"\x00\xff" * 10_000,
+        b"<table>" * 3_000 + b"<td>x" * 3_000,
+        b"<html>&#xD800;&#0;\xed\xa0\x80</html>",
+        b"",
+    ],
+    ids=["nested", "unclosed", "entities", "noise", "tables", "surrogates", "nothing"],
+)
+async def test_hostile_pages_end_within_limits_and_the_next_page_is_read(
+    parsers: Parsers, data: bytes
+) -> None:
+    answer = await parsers.do(Job(5.0, 512 * MIB, body=Body("http://a.example/", "text/html", data)))
+    assert answer.failed is not None or answer.parsed is not None
+    assert (await parsed(parsers, "<p>Still here.</p>")).text == "Still here."
+
+
+@pytest.mark.promise("web:visit:hostile")
+async def test_time_and_memory_of_one_page_are_limited(parsers: Parsers) -> None:
+    large = b"<html><body>" + b"<p>Some <b>words</b> that are <i>marked</i> up.</p>" * 150_000
+    assert await refusal(parsers, large, seconds=0.2) == "parsing it took too long"
+    assert "memory" in await refusal(parsers, large, memory=20 * MIB)
+    assert (await parsed(parsers, "<p>Still here.</p>")).text == "Still here."
+
+
+@pytest.mark.promise("web:visit:hostile")
+async def test_the_process_that_parses_knows_nothing_of_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SERPER_API_KEY", "never-to-be-seen")
+    parsers = Parsers(1)
+    before = set(psutil.Process().children())
+    try:
+        await parsed(parsers, "<p>x</p>")
+        (process,) = [
+            one
+            for one in set(psutil.Process().children()) - before
+            if "mcp_servers.web._parser_process" in one.cmdline()
+        ]
+        assert "never-to-be-seen" not in str(process.environ())
+        if os.geteuid() == 0:
+            mine, its = (os.readlink(f"/proc/{pid}/ns/net") for pid in ("self", process.pid))
+            assert mine != its
+    finally:
+        await parsers.close()
+    assert not process.is_running()
+
+
+@pytest.mark.promise("web:visit:hostile")
+async def test_a_caller_that_gives_up_takes_the_parsing_with_it() -> None:
+    parsers = Parsers(1)
+    large = b"<html><body>" + b"<p>Some <b>words</b>.</p>" * 300_000
+    with anyio.move_on_after(0.5) as scope:
+        await parsers.do(Job(60.0, 512 * MIB, body=Body("http://a.example/", "text/html", large)))
+    assert scope.cancelled_caught
+    assert (await parsed(parsers, "<p>Still here.</p>")).text == "Still here."
+    await parsers.close()
+
+
+@pytest.mark.promise("web:extra")
+async def test_without_the_extra_reading_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    def found(name: str) -> str | None:
+        return None if name == "protego" else name
+
+    monkeypatch.setattr("importlib.util.find_spec", found)
+    with pytest.raises(ToolFailure, match=r"pip install 'agentflow\[web\]'") as failure:
+        await Parsers(1).do(Job(1.0, MIB))
+    assert failure.value.kind is ErrorKind.UNAVAILABLE
