@@ -17,6 +17,7 @@ BACKENDS: Final[dict[str, str]] = {
     "mcp": "mcp_servers.external:ExternalBackend",
     "rag": "mcp_servers.rag:RagBackend",
     "sql": "mcp_servers.sql:SqlBackend",
+    "vm": "mcp_servers.vm:VmBackend",
     "web": "mcp_servers.web:WebBackend",
 }
 """Where each backend is made: a module and what to call in it."""

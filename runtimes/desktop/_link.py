@@ -102,7 +102,7 @@ class Link:
     def _take_frame(self) -> bool:
         if len(self._data) < HEAD:
             return False
-        text, data = sizes(self._data[:HEAD])
+        text, data = sizes(bytes(self._data[:HEAD]))
         end = HEAD + text + data
         if len(self._data) < end:
             return False

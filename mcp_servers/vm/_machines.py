@@ -1,0 +1,81 @@
+"""Where the machines of sessions come from."""
+
+from contextlib import AsyncExitStack
+from importlib import import_module
+from typing import Any
+
+import anyio
+from pydantic import ValidationError
+
+from agentflow.errors import ErrorKind, ToolFailure
+from mcp_servers._nearest import did_you_mean
+from mcp_servers._session import Session
+from mcp_servers.vm._settings import VmSettings
+from runtimes import Machine, MachineRuntime
+from runtimes.desktop import DesktopOptions
+
+__all__ = ["Machines"]
+
+_SIZE = (1280, 800)
+
+
+class Machines:
+    """Makes a machine for each session: a desktop in its sandbox, or a whole computer beside it."""
+
+    def __init__(self) -> None:
+        self._computers: MachineRuntime | None = None
+        self._stack = AsyncExitStack()
+        self._turn = anyio.Lock()
+
+    async def start(self, session: Session, settings: VmSettings) -> Machine:
+        """The session's machine.
+
+        :raises IsolationUnavailable: if a part of it is missing here; the message says what to install.
+        :raises ToolFailure: `bad_arguments`, if its options can't be used.
+        """
+        if settings.machine == "qemu":
+            return await (await self._runtime(settings)).start()
+        from runtimes.desktop import open_desktop  # only who uses one needs it
+
+        width, height = settings.screen_size or _SIZE
+        options = DesktopOptions(
+            width=width,
+            height=height,
+            dpi=settings.desktop.dpi,
+            accessibility=settings.desktop.accessibility,
+        )
+        return await open_desktop(await session.instance(), options)
+
+    async def close(self) -> None:
+        """End all computers."""
+        await self._stack.aclose()
+
+    async def _runtime(self, settings: VmSettings) -> MachineRuntime:
+        async with self._turn:
+            if self._computers is None:
+                computers = _qemu(settings)
+                self._computers = await self._stack.enter_async_context(computers)
+            return self._computers
+
+
+def _qemu(settings: VmSettings) -> MachineRuntime:
+    try:
+        qemu: Any = import_module("runtimes.qemu")
+    except ModuleNotFoundError as error:
+        message = f"vm: this installation has no machine `qemu`: {error}. Use `machine: desktop`."
+        raise ToolFailure(ErrorKind.UNAVAILABLE, message) from None
+    options = dict(settings.qemu)
+    if settings.screen_size is not None:
+        options.setdefault("screen_size", settings.screen_size)
+    try:
+        chosen = qemu.QemuSettings.model_validate(options)
+    except ValidationError as error:
+        first = error.errors()[0]
+        name = ".".join(map(str, first["loc"]))
+        hint = (
+            did_you_mean(name, qemu.QemuSettings.model_fields) if first["type"] == "extra_forbidden" else ""
+        )
+        message = f"settings of vm: qemu.{name}: {first['msg']}.{hint}"
+        raise ToolFailure(ErrorKind.BAD_ARGUMENTS, message) from None
+    computers: MachineRuntime = qemu.QemuRuntime(chosen)
+    return computers

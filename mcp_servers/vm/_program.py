@@ -1,0 +1,92 @@
+"""Runs in a sandbox: cuts and compares pictures, reads tables. Its text is given to the interpreter there."""
+
+import csv
+import io
+import json
+import sys
+from typing import Any
+
+MOST_ROWS, MOST_COLUMNS = 10_000, 1_000
+
+
+def read_input() -> tuple[dict[str, Any], list[bytes]]:
+    """What to do, and the files to do it with."""
+    data = sys.stdin.buffer.read()
+    size = int.from_bytes(data[:4], "big")
+    asked = json.loads(data[4 : 4 + size])
+    files: list[bytes] = []
+    start = 4 + size
+    for length in asked["sizes"]:
+        files.append(data[start : start + length])
+        start += length
+    return asked, files
+
+
+def crop(asked: dict[str, Any], files: list[bytes]) -> bytes:
+    """A part of a picture."""
+    from PIL import Image
+
+    packed = io.BytesIO()
+    Image.open(io.BytesIO(files[0])).convert("RGB").crop(tuple(asked["box"])).save(packed, "PNG")
+    return packed.getvalue()
+
+
+def compare(asked: dict[str, Any], files: list[bytes]) -> dict[str, Any]:
+    """How alike two pictures are."""
+    from PIL import Image, ImageChops
+
+    one, other = (Image.open(io.BytesIO(file)).convert("RGB") for file in files)
+    sizes = [list(one.size), list(other.size)]
+    if one.size != other.size:
+        return {"sizes": sizes, "alike": 0.0}
+    red, green, blue = ImageChops.difference(one, other).split()
+    worst = ImageChops.lighter(ImageChops.lighter(red, green), blue)
+    counts = worst.histogram()
+    return {"sizes": sizes, "alike": sum(counts[: asked["tolerance"] + 1]) / max(1, sum(counts))}
+
+
+def table(asked: dict[str, Any], files: list[bytes]) -> dict[str, Any]:
+    """The cells of a table."""
+    data = files[0]
+    rows = sheet_rows(data, asked["sheet"]) if data.startswith(b"PK") else csv_rows(data)
+    if len(rows) > MOST_ROWS or any(len(row) > MOST_COLUMNS for row in rows):
+        raise SystemExit(f"the table has more than {MOST_ROWS} rows or {MOST_COLUMNS} columns")
+    while rows and not any(cell not in (None, "") for cell in rows[-1]):
+        rows.pop()
+    return {"rows": rows}
+
+
+def csv_rows(data: bytes) -> list[list[Any]]:
+    """The cells of a CSV file."""
+    text = data.decode("utf-8-sig")
+    return [list(row) for row in csv.reader(io.StringIO(text, newline=""))]
+
+
+def sheet_rows(data: bytes, sheet: str | int | None) -> list[list[Any]]:
+    """The cells of a sheet."""
+    try:
+        from openpyxl import load_workbook
+    except ImportError:
+        raise SystemExit("reading XLSX needs openpyxl: install agentflow[desktop]") from None
+    book = load_workbook(io.BytesIO(data), read_only=True, data_only=True)
+    names = book.sheetnames
+    name = names[sheet or 0] if not isinstance(sheet, str) else sheet
+    if name not in names:
+        raise SystemExit(f"there is no sheet {name!r}; there are {', '.join(names)}")
+    plain = (str, int, float, bool, type(None))
+    return [
+        [cell if isinstance(cell, plain) else str(cell) for cell in row]
+        for row in book[name].iter_rows(values_only=True, max_row=MOST_ROWS + 1, max_col=MOST_COLUMNS + 1)
+    ]
+
+
+def main() -> None:
+    """Do what was asked."""
+    asked, files = read_input()
+    done = {"crop": crop, "compare": compare, "table": table}[asked["do"]](asked, files)
+    answer = done if isinstance(done, bytes) else json.dumps(done).encode()
+    sys.stdout.buffer.write(answer)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,200 @@
+"""Steps that prepare a machine: at the start of a session, and before an evaluation."""
+
+import base64
+import shlex
+from typing import Annotated, Literal
+
+import anyio
+from pydantic import Field, model_validator
+
+from agentflow.errors import ErrorKind, ToolFailure
+from agentflow.settings import Section
+from mcp_servers._session import Session
+from mcp_servers.vm._still import until_still
+from runtimes import ExecResult, Machine, Outcome
+
+__all__ = ["Step", "do_steps"]
+
+_PAUSE = 0.05
+_PIECE = 48 * 1024
+
+Command = str | list[str]
+
+
+class Execute(Section):
+    """A command that must succeed."""
+
+    command: Command
+    """What to run: a line for the shell, or a program with its arguments."""
+    timeout: float = Field(default=60.0, gt=0, le=600)
+    """Seconds after which it is killed, and the step has failed."""
+
+
+class Launch(Section):
+    """A program that stays."""
+
+    command: Command
+    """What to start: a line for the shell, or a program with its arguments."""
+
+
+class Upload(Section):
+    """A file that is put on the machine: from the session's workspace, or with a given text."""
+
+    path: str
+    """Where it goes."""
+    local_path: str | None = None
+    """Where it lies in the workspace."""
+    content: str | None = None
+    """Its text."""
+
+    @model_validator(mode="after")
+    def _one_source(self) -> "Upload":
+        if (self.local_path is None) == (self.content is None):
+            raise ValueError("an upload needs either local_path or content")
+        return self
+
+
+class Uploads(Section):
+    """Files that are put on the machine."""
+
+    files: list[Upload] = Field(min_length=1)
+    """Each with its place."""
+
+
+class Wait(Section):
+    """Waiting for something to be there."""
+
+    window: str | None = None
+    """A window whose title contains this."""
+    still: bool = False
+    """A screen that does not change."""
+    seconds: float = Field(default=30.0, gt=0, le=600)
+    """How long to wait; after that the step has failed, unless nothing but time was to be waited for."""
+
+
+class ExecuteStep(Section):
+    """Run a command to its end."""
+
+    type: Literal["execute", "command"]
+    """`execute`."""
+    parameters: Execute
+    """What to run."""
+
+
+class LaunchStep(Section):
+    """Start a program."""
+
+    type: Literal["launch"]
+    """`launch`."""
+    parameters: Launch
+    """What to start."""
+
+
+class UploadStep(Section):
+    """Bring files."""
+
+    type: Literal["upload", "upload_file"]
+    """`upload`."""
+    parameters: Uploads
+    """Which."""
+
+
+class WaitStep(Section):
+    """Wait."""
+
+    type: Literal["wait", "sleep"]
+    """`wait`."""
+    parameters: Wait = Wait()
+    """For what."""
+
+
+Step = Annotated[ExecuteStep | LaunchStep | UploadStep | WaitStep, Field(discriminator="type")]
+"""One step: `{type: launch, parameters: {command: xterm}}`."""
+
+
+async def do_steps(steps: list[Step], machine: Machine, session: Session) -> None:
+    """Do them in their order.
+
+    :raises ToolFailure: at the first that fails.
+    """
+    for number, step in enumerate(steps, 1):
+        try:
+            await _do(step, machine, session)
+        except (ToolFailure, OSError, ValueError) as error:
+            message = f"vm: step {number} ({step.type}) failed: {error}"
+            raise ToolFailure(ErrorKind.FAILED, message) from None
+
+
+async def _do(step: Step, machine: Machine, session: Session) -> None:
+    if isinstance(step, ExecuteStep):
+        done = await machine.exec(words(step.parameters.command), timeout=step.parameters.timeout)
+        check(done, step.parameters.command)
+    elif isinstance(step, LaunchStep):
+        await _launch(machine, step.parameters.command)
+    elif isinstance(step, UploadStep):
+        for file in step.parameters.files:
+            await _upload(machine, session, file)
+    else:
+        await _wait(machine, step.parameters)
+
+
+def words(command: Command) -> list[str]:
+    """A command as a program with its arguments."""
+    return ["/bin/sh", "-c", command] if isinstance(command, str) else command
+
+
+def check(done: ExecResult, command: Command) -> None:
+    """Pass what ended well.
+
+    :raises ToolFailure: otherwise, with its last line.
+    """
+    if done.outcome is Outcome.OK and done.exit_code == 0:
+        return
+    said = (done.stderr or done.stdout).decode("utf-8", "replace").strip().splitlines()
+    why = done.detail or f"exit code {done.exit_code}"
+    shown = command if isinstance(command, str) else shlex.join(command)
+    last = f": {said[-1][:200]}" if said else ""
+    raise ToolFailure(ErrorKind.FAILED, f"{shown[:100]!r} ended with {why}{last}")
+
+
+async def _launch(machine: Machine, command: Command) -> None:
+    line = command if isinstance(command, str) else shlex.join(command)
+    # A program of its own session, without our pipes: it stays when the shell that started it has ended.
+    started = f"setsid sh -c {shlex.quote(line)} </dev/null >/dev/null 2>&1 &"
+    check(await machine.exec(["/bin/sh", "-c", started]), command)
+
+
+async def _upload(machine: Machine, session: Session, file: Upload) -> None:
+    if file.content is not None:
+        data = file.content.encode()
+    else:
+        data = await (await session.instance()).read(file.local_path or "")
+    place = shlex.quote(file.path)
+    check(
+        await machine.exec(["/bin/sh", "-c", f'mkdir -p "$(dirname -- {place})" && : > {place}']), file.path
+    )
+    for start in range(0, len(data), _PIECE):
+        piece = base64.b64encode(data[start : start + _PIECE]).decode()
+        done = await machine.exec(["/bin/sh", "-c", f"echo {piece} | base64 -d >> {place}"])
+        check(done, f"write {file.path}")
+
+
+async def _wait(machine: Machine, wait: Wait) -> None:
+    with anyio.move_on_after(wait.seconds):
+        if wait.still:
+            await until_still(machine)
+            return
+        if wait.window is None:
+            await anyio.sleep(wait.seconds)
+        await _window_there(machine, wait.window or "")
+        return
+    if wait.window is not None or wait.still:
+        what = f"window with {wait.window!r} in its title" if wait.window is not None else "still screen"
+        raise ToolFailure(ErrorKind.TIMEOUT, f"no {what} within {wait.seconds:g} seconds")
+
+
+async def _window_there(machine: Machine, title: str) -> None:
+    while True:
+        if any(title in window.title for window in await machine.windows()):
+            return
+        await anyio.sleep(_PAUSE)
