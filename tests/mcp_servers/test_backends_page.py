@@ -11,9 +11,10 @@ from mcp_servers.bash import BashBackend, BashSettings
 from mcp_servers.code import CodeBackend, CodeSettings, InstallSettings
 from mcp_servers.files import FilesBackend, FilesSettings
 from mcp_servers.rag import EmbeddingSettings, RagBackend, RagSettings
+from mcp_servers.web import CacheSettings, ReadingSettings, WebBackend, WebSettings
 
 PAGE = Path(__file__).parents[2] / "docs/backends.md"
-TOOLS: list[Backend] = [BashBackend(), CodeBackend(), FilesBackend(), RagBackend()]
+TOOLS: list[Backend] = [BashBackend(), CodeBackend(), FilesBackend(), RagBackend(), WebBackend()]
 SETTINGS: dict[str, type[BaseModel]] = {
     "bash": BashSettings,
     "code": CodeSettings,
@@ -21,6 +22,9 @@ SETTINGS: dict[str, type[BaseModel]] = {
     "files": FilesSettings,
     "rag": RagSettings,
     "rag.embedding": EmbeddingSettings,
+    "web": WebSettings,
+    "web.reading": ReadingSettings,
+    "web.cache": CacheSettings,
 }
 
 
