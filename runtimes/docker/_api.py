@@ -32,6 +32,7 @@ class _Containers(Protocol):
 class _Images(Protocol):
     def inspect(self, name: str) -> Awaitable[Mapping[str, Any]]: ...
     def import_image(self, data: io.BytesIO) -> Awaitable[object]: ...
+    def list(self, *, filters: Mapping[str, list[str]]) -> Awaitable[Sequence[Mapping[str, Any]]]: ...
     def delete(self, name: str, *, force: bool) -> Awaitable[object]: ...
 
 
@@ -76,8 +77,13 @@ class Api:
         await _asked(self._images.import_image(io.BytesIO(archive)))
 
     async def remove_image(self, name: str) -> None:
-        """Forget an image."""
-        await _asked(self._images.delete(name, force=True))
+        """Forget an image that no container is made of."""
+        await _asked(self._images.delete(name, force=False))
+
+    async def image_names(self, repository: str) -> list[str]:
+        """The full names of all images of a repository."""
+        found = await _asked(self._images.list(filters={"reference": [repository]}))
+        return [name for one in found for name in cast("list[str]", one["RepoTags"] or [])]
 
     async def containers(self, filters: Mapping[str, list[str]]) -> list[tuple[str, Mapping[str, str]]]:
         """Names and labels of the containers, running or not, that pass some filters."""

@@ -12,7 +12,7 @@ import anyio
 import anyio.abc
 import anyio.to_thread
 
-from agentflow.errors import IsolationUnavailable
+from agentflow.errors import IsolationUnavailable, NotOffered
 from runtimes.docker import _host_root
 from runtimes.docker._ended import reason_of
 from runtimes.docker._groups import sweep_groups
@@ -44,6 +44,14 @@ class BundleContainer:
             said = await self._process.stderr.receive()
         lines = said.decode("utf-8", "replace").split("\n")
         return lines[0].strip() if said.strip() else reason_of(status)
+
+    async def layer(self) -> str | None:
+        """Nothing: its root can't change."""
+        return None
+
+    async def commit(self, image: str) -> None:
+        """There are no images here."""
+        raise NotOffered(f"no image {image!r} is made: that takes a Docker engine (runtime docker)")
 
     async def end(self) -> None:
         """End it and remove all of it."""

@@ -2,13 +2,14 @@
 
 import contextlib
 import os
+import secrets
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import anyio
 import anyio.to_thread
 
-from agentflow.errors import IsolationUnavailable
+from agentflow.errors import IsolationUnavailable, NotOffered, RuntimeFailure
 from runtimes.docker import _host_root
 from runtimes.docker._api import Api, ApiError
 from runtimes.docker._ended import reason_of
@@ -57,9 +58,11 @@ def engine_url(socket: Path | None) -> str:
 class EngineContainer:
     """See `runtimes.docker._plan.Container`."""
 
-    def __init__(self, api: Api, name: str) -> None:
+    def __init__(self, api: Api, name: str, image: str | None, forks: str | None) -> None:
         self._api = api
         self._name = name
+        self._image = image
+        self._forks = forks
 
     async def failed(self) -> str:
         """Wait until it ends by itself; returns why."""
@@ -68,10 +71,33 @@ class EngineContainer:
         except ApiError as error:
             return str(error)
 
+    async def layer(self) -> str | None:
+        """An image of what root inside changed."""
+        if self._forks is None:
+            return None
+        image = f"{self._forks}-{secrets.token_hex(8)}"
+        await self.commit(image)
+        return image
+
+    async def commit(self, image: str) -> None:
+        """Keep what root inside changed as an image."""
+        if self._forks is None:
+            raise NotOffered(
+                "a container whose system can't be changed is as its image: start the runtime with writable"
+            )
+        repository, _, tag = image.rpartition(":")
+        try:
+            await self._api.commit(self._name, repository or tag, tag if repository else "latest")
+        except ApiError as error:
+            raise RuntimeFailure(f"the Docker engine made no image {image!r}: {error}") from error
+
     async def end(self) -> None:
         """End it and remove all of it."""
         with contextlib.suppress(ApiError):
             await self._api.remove(self._name)
+        if self._image is not None:
+            with contextlib.suppress(ApiError):
+                await self._api.remove_image(self._image)
 
 
 class EngineLauncher:
@@ -138,6 +164,10 @@ class EngineLauncher:
                 raise IsolationUnavailable(
                     f"the Docker engine has no image {self._image!r}: docker pull {self._image}"
                 )
+            labels = cast("dict[str, str]", found["Config"].get("Labels") or {})
+            if labels.get(_host_root.LABEL) == _host_root.HOST:
+                self._root = await anyio.to_thread.run_sync(_host_root.host_root)
+                return
             lines = cast("list[str]", found["Config"].get("Env") or [])
             self.env = {name: value for name, _, value in (line.partition("=") for line in lines)}
             return
@@ -151,11 +181,16 @@ class EngineLauncher:
             if labels.get(OWNER) not in alive:
                 with contextlib.suppress(ApiError):
                     await api.remove(name)
+        for image in await api.image_names(_forks(realm)):
+            if image.partition(":")[2].partition("-")[0] not in alive:
+                with contextlib.suppress(ApiError):
+                    await api.remove_image(image)
 
     async def launch(self, plan: Plan) -> Container:
         """Create a container and start it."""
         assert self._api is not None
-        container = EngineContainer(self._api, plan.name)
+        forks = f"{_forks(self._labels[REALM])}:{self._labels[OWNER]}" if self._options.writable else None
+        container = EngineContainer(self._api, plan.name, plan.image, forks)
         try:
             await self._api.create(plan.name, self._config(plan))
             await self._api.start(plan.name)
@@ -176,7 +211,7 @@ class EngineLauncher:
 
     def _config(self, plan: Plan) -> dict[str, Any]:
         return {
-            "Image": self._image,
+            "Image": plan.image or self._image,
             "Entrypoint": [plan.argv[0]],
             "Cmd": list(plan.argv[1:]),
             "Env": [f"{name}={value}" for name, value in plan.env.items()],
@@ -231,3 +266,8 @@ class EngineLauncher:
         if self._api is not None:
             api, self._api = self._api, None
             await api.close()
+
+
+def _forks(realm: str) -> str:
+    """What the images of forks are called; the tag begins with the server. Each ends with its container."""
+    return f"agentflow-fork-{realm}"

@@ -18,6 +18,11 @@ from pathlib import Path
 from runtimes.docker._plan import Mount
 from runtimes.process.trusted import _base
 
+LABEL = "agentflow.image"
+"""The label that tells what an image of ours is."""
+HOST = "host"
+"""It needs the machine's own programs."""
+
 _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 
 
@@ -63,7 +68,7 @@ def image() -> tuple[str, bytes]:
         {
             "architecture": _ARCHITECTURES.get(platform.machine(), platform.machine()),
             "os": "linux",
-            "config": {"Labels": {"agentflow.image": "host"}},
+            "config": {"Labels": {LABEL: HOST}},
             "rootfs": {"type": "layers", "diff_ids": [f"sha256:{digest}"]},
         }
     ).encode()

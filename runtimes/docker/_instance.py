@@ -2,7 +2,8 @@
 
 import contextlib
 import os
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
+from typing import Protocol
 
 from agentflow.errors import CannotFork, RuntimeFailure
 from runtimes._protocol import Fork, InstanceSpec
@@ -10,8 +11,13 @@ from runtimes.docker._plan import Container
 from runtimes.process import ProcessInstance
 from runtimes.process._channel import Channel
 
-Make = Callable[[InstanceSpec], Awaitable["ContainerInstance"]]
-"""Starts another container."""
+
+class Make(Protocol):
+    """Starts another container."""
+
+    async def __call__(self, spec: InstanceSpec, *, image: str | None) -> "ContainerInstance":
+        """Of an image of its own, if one is named."""
+        ...
 
 
 class ContainerInstance(ProcessInstance):
@@ -36,10 +42,21 @@ class ContainerInstance(ProcessInstance):
         self.settle(await self._client.ask("counters"))
         self._known[self._id] = self
 
-    @property
-    def alive(self) -> bool:
-        """Its keeper answers."""
-        return self._client.alive
+    async def answers(self) -> bool:
+        """Its keeper is there."""
+        try:
+            await self._client.ask("ping")
+        except RuntimeFailure:
+            return False
+        return True
+
+    async def commit(self, image: str) -> None:
+        """Keep what root inside changed of the image's folders as another image, `name:tag`. The workspace is no part of it.
+
+        :raises NotOffered: if the runtime has no images, or its containers can't be changed.
+        """
+        self._check()
+        await self._container.commit(image)
 
     async def _fork(self) -> Fork:
         if self._python.used:
@@ -47,7 +64,7 @@ class ContainerInstance(ProcessInstance):
                 "a live interpreter can't be copied into another container: do its runs again there,"
                 " or use the process runtime, which forks it"
             )
-        child = await self._start_another(self._spec)
+        child = await self._start_another(self._spec, image=await self._container.layer())
         try:
             await self._copy_files_to(child)
             left = await self._copy_shell_to(child)

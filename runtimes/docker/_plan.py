@@ -64,6 +64,8 @@ class Plan:
     """Folders that appear empty."""
     limits: Limits
     """Its limits."""
+    image: str | None = None
+    """An image for this one alone, which ends with it; by default that of the runtime."""
 
     @property
     def folders(self) -> tuple[Tmpfs, ...]:
@@ -87,6 +89,17 @@ class Container(Protocol):
 
     async def failed(self) -> str:
         """Wait until it ends by itself; returns why, in one line."""
+        ...
+
+    async def layer(self) -> str | None:
+        """An image of all but its workspace, to start one more container of; `None` where nothing there can change."""
+        ...
+
+    async def commit(self, image: str) -> None:
+        """Keep all but its workspace as an image of that name.
+
+        :raises NotOffered: if it can't be.
+        """
         ...
 
     async def end(self) -> None:

@@ -75,10 +75,10 @@ class DockerRuntime:
         await self._close()
 
     async def _close(self) -> None:
-        with anyio.CancelScope(shield=True):
-            try:
-                await self._stack.aclose()
-            finally:
+        try:
+            await self._stack.aclose()
+        finally:
+            with anyio.CancelScope(shield=True):
                 async with anyio.create_task_group() as tasks:
                     for instance in list(self._instances.values()):
                         tasks.start_soon(instance.stop)
@@ -112,23 +112,25 @@ class DockerRuntime:
         """Have the pool filled."""
         await self._pool.full()
 
-    async def start(self, spec: InstanceSpec | None = None) -> ContainerInstance:
-        """A new instance.
+    async def start(self, spec: InstanceSpec | None = None, *, image: str | None = None) -> ContainerInstance:
+        """A new instance; of an image of its own, if one is named.
 
         :raises IsolationUnavailable: if no container can be had.
         """
         spec = spec or InstanceSpec()
+        if image is not None:
+            return await self._make(spec, image)
         while (instance := self._pool.take(spec)) is not None:
-            if instance.alive:
+            if await instance.answers():
                 return instance
             await instance.stop()
         return await self._make(spec)
 
-    async def _make(self, spec: InstanceSpec) -> ContainerInstance:
+    async def _make(self, spec: InstanceSpec, image: str | None = None) -> ContainerInstance:
         name = new_name()
         link = KeeperLink(os.path.join(self._folder, name))
         try:
-            container = await self._launcher.launch(self._plan(name, link.path, spec))
+            container = await self._launcher.launch(self._plan(name, link.path, spec, image))
             try:
                 channel = await link.answer(
                     container,
@@ -152,7 +154,7 @@ class DockerRuntime:
             raise
         return instance
 
-    def _plan(self, name: str, socket: str, spec: InstanceSpec) -> Plan:
+    def _plan(self, name: str, socket: str, spec: InstanceSpec, image: str | None) -> Plan:
         launcher = self._launcher
         own = [Mount(str(_SOURCE), f"{_places.LIBRARY}/runtimes"), Mount(socket, _places.SOCKET)]
         if launcher.env is not None:
@@ -164,6 +166,7 @@ class DockerRuntime:
             mounts=(*launcher.mounts, *own, *(Mount(path, target) for target, path in spec.mounts.items())),
             hidden=launcher.hidden,
             limits=spec.limits,
+            image=image,
         )
 
     def _env(self, spec: InstanceSpec) -> dict[str, str]:

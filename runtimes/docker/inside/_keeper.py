@@ -117,6 +117,7 @@ class _Keeper:
             "kill_run": staff.kill_run,
             "list": self._filing.list,
             "pack": self._filing.pack,
+            "ping": self._pong,
             "python": staff.python,
             "remove": self._filing.remove,
             "shell": staff.shell,
@@ -137,6 +138,10 @@ class _Keeper:
     def _child_ended(self, pid: int) -> None:
         self._reactor.helpers.discard(pid)
         self._member.lanes.discard(pid)
+
+    def _pong(self, member: Member, message: _wire.Message) -> Waiting:
+        self._reactor.reply(message)
+        yield from ()
 
     def _counters(self, member: Member, message: _wire.Message) -> Waiting:
         """Hand out the files that count how often limits were hit."""

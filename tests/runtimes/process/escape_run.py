@@ -19,7 +19,7 @@ from string import Template
 
 import anyio
 
-from runtimes import Instance, InstanceSpec, Limits, RunResult
+from runtimes import Instance, InstanceSpec, Limits, RunResult, Runtime
 from runtimes.process import ProcessRuntime
 from tests.runtimes.process.escapes import ATTEMPTS, PRELUDE, Attempt
 
@@ -128,7 +128,8 @@ def _outside(attempt: Attempt, names: Mapping[str, str]) -> str:
     return done.stdout + done.stderr
 
 
-async def _try_all(instance: Instance, names: Mapping[str, str]) -> dict[str, str]:
+async def try_all(instance: Instance, names: Mapping[str, str]) -> dict[str, str]:
+    """What is seen of every attempt inside."""
     await instance.run("python", PRELUDE)
     seen: dict[str, str] = {}
     for attempt in ATTEMPTS:
@@ -159,7 +160,7 @@ def scan(pid, letters):
 """Looks for a word, given as its letters, in a process's memory without holding it itself."""
 
 
-async def _heap(runtime: ProcessRuntime) -> str:
+async def _heap(runtime: Runtime) -> str:
     """What one sandbox was told is not in the memory that another starts with."""
     told = await runtime.start(InstanceSpec(env={"TOLD": _HEAP}))
     letters = list(_HEAP)
@@ -174,7 +175,7 @@ async def _heap(runtime: ProcessRuntime) -> str:
     return f"own: {own.value}, session: {session.value}, keeper: {keeper.strip()}"
 
 
-async def _neighbour(runtime: ProcessRuntime) -> str:
+async def _neighbour(runtime: Runtime) -> str:
     """Another sandbox's files, shared memory, loopback and processes can't be found."""
     one, two = await runtime.start(), await runtime.start()
     await one.run(
@@ -189,14 +190,14 @@ async def _neighbour(runtime: ProcessRuntime) -> str:
     return f"{found.stdout.strip()} {port.exit_code} {processes.stdout.strip()}"
 
 
-async def _devices(runtime: ProcessRuntime) -> str:
+async def _devices(runtime: Runtime) -> str:
     """The devices that sandboxes share can't carry anything from one to another."""
     one, two = await runtime.start(), await runtime.start()
     await one.run("bash", "touch /dev/note; rm -f /dev/stdin /dev/fd; ln -s / /dev/way; echo x > /dev/null")
     return (await two.run("bash", "ls /dev | wc -l")).stdout.strip()
 
 
-async def _files_of_processes(runtime: ProcessRuntime) -> str:
+async def _files_of_processes(runtime: Runtime) -> str:
     """File operations reach nothing of processes, whose power they do not have."""
     instance = await runtime.start()
     answers: list[str] = []
@@ -216,14 +217,14 @@ async def _files_of_processes(runtime: ProcessRuntime) -> str:
     return " ".join(answers)
 
 
-async def _random(runtime: ProcessRuntime) -> str:
+async def _random(runtime: Runtime) -> str:
     """Sessions that start as copies of one interpreter don't draw the same random numbers."""
     draw = "import random, numpy, uuid\n(random.random(), numpy.random.rand(), uuid.uuid4())"
     one, two = [(await (await runtime.start()).run("python", draw)).value for _ in range(2)]
     return str(one is not None and one != two)
 
 
-async def _poison(runtime: ProcessRuntime) -> str:
+async def _poison(runtime: Runtime) -> str:
     """What a session does to its modules is not seen by the next."""
     one = await runtime.start()
     await one.run(
@@ -237,7 +238,7 @@ async def _poison(runtime: ProcessRuntime) -> str:
     return str(seen.value)
 
 
-async def _group_kill(runtime: ProcessRuntime) -> str:
+async def _group_kill(runtime: Runtime) -> str:
     """Killing everything in sight ends nothing but the sandbox's own processes."""
     one, two = await runtime.start(), await runtime.start()
     await two.run("python", "x = 1")
@@ -273,7 +274,7 @@ async def run() -> Report:
         async with ProcessRuntime(preload=("numpy",)) as runtime:
             single = runtime.capabilities.fork == "none"
             limits = Limits(wall_seconds=60)
-            seen = await _try_all(await runtime.start(InstanceSpec(limits=limits)), host.names)
+            seen = await try_all(await runtime.start(InstanceSpec(limits=limits)), host.names)
             probes = {name: await probe(runtime) for name, (probe, _) in PROBES.items()}
         return Report(seen, outside, probes, before, host.fingerprint(), single)
 

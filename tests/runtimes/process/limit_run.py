@@ -12,7 +12,7 @@ from typing import Literal
 
 import anyio
 
-from runtimes import ExecResult, Instance, InstanceSpec, Limits, RunResult
+from runtimes import ExecResult, Instance, InstanceSpec, Limits, RunResult, Runtime
 from runtimes.process import ProcessRuntime
 
 MIB = 1024 * 1024
@@ -109,7 +109,7 @@ EXCESSES: list[Excess] = [
 
 
 @asynccontextmanager
-async def _started(runtime: ProcessRuntime, limits: Limits) -> AsyncGenerator[Instance]:
+async def _started(runtime: Runtime, limits: Limits) -> AsyncGenerator[Instance]:
     instance = await runtime.start(InstanceSpec(limits=limits))
     try:
         yield instance
@@ -155,6 +155,12 @@ def key(excess: Excess) -> str:
     return f"{excess.where}: {excess.name}"
 
 
+async def observe(runtime: Runtime, excess: Excess) -> Observed:
+    """Run into one limit."""
+    async with _started(runtime, excess.limits) as instance:
+        return await _exceed(instance, excess)
+
+
 async def run() -> dict[str, dict[str, object]]:
     """Run into everything."""
     observed: dict[str, dict[str, object]] = {}
@@ -162,8 +168,8 @@ async def run() -> dict[str, dict[str, object]]:
     async with ProcessRuntime(preload=()) as runtime:
 
         async def one(excess: Excess) -> None:
-            async with at_once, _started(runtime, excess.limits) as instance:
-                observed[key(excess)] = asdict(await _exceed(instance, excess))
+            async with at_once:
+                observed[key(excess)] = asdict(await observe(runtime, excess))
 
         async with anyio.create_task_group() as tasks:
             for excess in EXCESSES:

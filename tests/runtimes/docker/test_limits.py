@@ -1,0 +1,40 @@
+"""Each limit is a typed outcome with what was printed before it, and nothing that ran is left."""
+
+import pytest
+
+from runtimes.docker import DockerRuntime
+from tests.runtimes.process.limit_run import EXCESSES, Excess, key, observe
+
+_PLAIN = ("wall in a tree of processes", "CPU", "file size", "disk", "output")
+_ALWAYS = (
+    "python: processes",
+    "bash: fork bomb",
+    "exec: memory",
+    "python: memory",
+    "bash: memory of a child",
+)
+CHOSEN = [one for one in EXCESSES if one.name in _PLAIN or key(one) in _ALWAYS]
+
+
+@pytest.mark.promise("docker:limits")
+@pytest.mark.parametrize("excess", CHOSEN, ids=key)
+async def test_going_beyond_a_limit_is_a_typed_outcome(docker: DockerRuntime, excess: Excess) -> None:
+    await check(docker, excess)
+
+
+@pytest.mark.promise("docker:limits")
+@pytest.mark.parametrize("excess", [one for one in CHOSEN if key(one) in _ALWAYS], ids=key)
+async def test_the_same_holds_without_an_engine(runc: DockerRuntime, excess: Excess) -> None:
+    await check(runc, excess)
+
+
+async def check(runtime: DockerRuntime, excess: Excess) -> None:
+    seen = await observe(runtime, excess)
+    assert seen.outcome == excess.outcome, seen
+    assert seen.detail
+    assert "before" in seen.output or seen.printed > 1000, seen
+    assert seen.processes <= 0, seen
+    assert seen.again == "again"
+    assert seen.state == ("" if seen.state_lost else "kept")
+    if excess.keeps_state is not None:
+        assert seen.state_lost is not excess.keeps_state, seen
