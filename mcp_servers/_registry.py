@@ -13,12 +13,14 @@ BACKENDS: Final[dict[str, str]] = {
     "bash": "mcp_servers.bash:BashBackend",
     "code": "mcp_servers.code:CodeBackend",
     "document": "mcp_servers.document:DocumentBackend",
+    "data": "mcp_servers.data:DataBackend",
     "files": "mcp_servers.files:FilesBackend",
     "mcp": "mcp_servers.external:ExternalBackend",
     "rag": "mcp_servers.rag:RagBackend",
     "sql": "mcp_servers.sql:SqlBackend",
     "vm": "mcp_servers.vm:VmBackend",
     "web": "mcp_servers.web:WebBackend",
+    "world": "mcp_servers.world:WorldBackend",
 }
 """Where each backend is made: a module and what to call in it."""
 

@@ -1,0 +1,36 @@
+"""Which action is meant."""
+
+import re
+from collections.abc import Sequence
+
+from agentflow.errors import ErrorKind, ToolFailure
+from mcp_servers._nearest import did_you_mean
+
+__all__ = ["chosen"]
+
+_FILLER = re.compile(r"\b(the|an?|my)\s+")
+
+
+def chosen(action: str, actions: Sequence[str]) -> int:
+    """The place in the list of the action that is meant: by its words, or by its number counted from 0.
+
+    :raises ToolFailure: `bad_arguments`, with the nearest right one.
+    """
+    said = action.strip()
+    if said.isdecimal() and len(said) < 10:
+        if int(said) < len(actions):
+            return int(said)
+        message = f"world_act: there is no action {said}: they count from 0 to {len(actions) - 1}."
+        raise ToolFailure(ErrorKind.BAD_ARGUMENTS, message)
+    plain = _plain(said)
+    for place, known in enumerate(actions):
+        if _plain(known) == plain:
+            return place
+    message = f"world_act: {said[:200]!r} can't be done now.{did_you_mean(said, actions)}"
+    raise ToolFailure(ErrorKind.BAD_ARGUMENTS, message)
+
+
+def _plain(action: str) -> str:
+    """The action as it is compared: articles, capitals and `into` for `in` say nothing."""
+    words = _FILLER.sub("", " ".join(action.lower().rstrip(".!").split()))
+    return words.replace(" into ", " in ").replace(" onto ", " on ").replace(" in ", " on ")

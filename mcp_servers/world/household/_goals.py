@@ -1,0 +1,119 @@
+"""What is to be done in a household."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from random import Random
+from typing import Final
+
+from mcp_servers.world.household._catalogue import FURNITURE, THINGS, FurnitureKind, ThingKind
+from mcp_servers.world.household._house import House, Thing
+
+__all__ = ["TASKS", "Goal", "choose"]
+
+
+@dataclass(frozen=True, slots=True)
+class Goal:
+    """A state that a household is to reach."""
+
+    task: str
+    """The kind of task."""
+    kind: str
+    """What it is about."""
+    state: str = ""
+    """How it must be: `clean`, `hot`, `cold` or `sliced`."""
+    where: str | None = None
+    """The kind of furniture where it must lie."""
+    number: int = 1
+    """How many of it."""
+
+    @property
+    def text(self) -> str:
+        """The goal in words."""
+        what = f"{self.state} {self.kind}".strip()
+        if self.task == "find":
+            return f"Find {_a(what)} and take it."
+        if self.task == "examine":
+            return f"Examine {_a(what)} in the light of a lamp."
+        assert self.where is not None
+        place = f"{FURNITURE[self.where].word} {_a(self.where)}"
+        if self.number > 1:
+            return f"Put two {_plural(what)} {place}, both {place.partition(' ')[0]} the same one."
+        return f"Put {_a(what)} {place}."
+
+    def reached(self, house: House) -> bool:
+        """Whether the household is as it must be."""
+        mine = [thing for thing in house.things.values() if thing.kind == self.kind and self._fits(thing)]
+        if self.task == "find":
+            return any(thing.place is None for thing in mine)
+        if self.task == "examine":
+            return any(thing.name in house.examined for thing in mine)
+        places = [thing.place for thing in mine if thing.place is not None]
+        return any(
+            places.count(place) >= self.number and house.furniture[place].kind == self.where
+            for place in set(places)
+        )
+
+    def _fits(self, thing: Thing) -> bool:
+        if self.state == "clean":
+            return not thing.dirty
+        if self.state == "sliced":
+            return thing.sliced
+        return not self.state or thing.warmth == self.state
+
+
+@dataclass(frozen=True, slots=True)
+class _Task:
+    """A kind of task: which things it can be about, and where they can be brought."""
+
+    state: str = ""
+    number: int = 1
+    thing: Callable[[ThingKind], bool] = lambda able: True
+    place: Callable[[FurnitureKind], bool] | None = lambda able: True
+
+
+TASKS: Final = {
+    "find": _Task(place=None),
+    "place": _Task(),
+    "clean": _Task("clean", thing=lambda able: able.washable, place=lambda able: not able.cleans),
+    "heat": _Task("hot", thing=lambda able: able.warms, place=lambda able: not (able.heats or able.cools)),
+    "cool": _Task("cold", thing=lambda able: able.warms, place=lambda able: not (able.heats or able.cools)),
+    "slice": _Task("sliced", thing=lambda able: able.slices),
+    "examine": _Task(thing=lambda able: able.readable, place=None),
+    "two": _Task(number=2),
+}
+"""Every kind of task."""
+
+
+def choose(random: Random, house: House, task: str) -> Goal | None:
+    """A goal of that kind that this household can reach and has not; `None` if there is none."""
+    wanted = TASKS[task]
+    kinds = [
+        kind
+        for kind in sorted({thing.kind for thing in house.things.values()})
+        if wanted.thing(THINGS[kind])
+        and sum(thing.kind == kind for thing in house.things.values()) >= wanted.number
+        # What is to be cleaned is dirty, or there would be nothing to do.
+        and (wanted.state != "clean" or all(one.dirty for one in house.things.values() if one.kind == kind))
+    ]
+    place, lamps = wanted.place, [one for one in house.furniture.values() if one.able.lights]
+    if not kinds or (task == "examine" and not lamps):
+        return None
+    where = None
+    if place is not None:
+        there = sorted(
+            {one.kind for one in house.furniture.values() if not one.able.lights and place(one.able)}
+        )
+        where = random.choice(there)
+    goal = Goal(task, random.choice(kinds), wanted.state, where, wanted.number)
+    return None if goal.reached(house) else goal
+
+
+def _a(words: str) -> str:
+    return f"{'an' if words[0] in 'aeiou' else 'a'} {words}"
+
+
+def _plural(word: str) -> str:
+    irregular = {"knife": "knives", "lettuce": "lettuces", "bread": "breads", "watch": "watches"}
+    kept, _, last = word.rpartition(" ")
+    plural = irregular.get(last) or (f"{last}es" if last.endswith(("s", "o", "x", "ch")) else f"{last}s")
+    return f"{kept} {plural}".strip()
