@@ -59,12 +59,13 @@ class Backend:
         :raises ConfigurationError: if they can't be used.
         """
 
-    def mounts(self, settings: Mapping[str, object]) -> Mapping[str, str]:
+    def mounts(self, settings: Mapping[str, object], asked: Mapping[str, object]) -> Mapping[str, str]:
         """Folders of this machine that a session's instance must show, to be read only: path inside -> path here.
 
-        Asked when the instance starts, with the settings that the session has then. They may be a client's: what they
-        name must be checked.
+        Asked when the instance starts, whether the backend is live then or not.
 
+        :param settings: the server's own.
+        :param asked: the session's own. They may be a client's: what they name must be checked.
         :raises ToolFailure: for a folder that the session may not have.
         """
         return {}

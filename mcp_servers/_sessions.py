@@ -129,20 +129,22 @@ class Sessions:
             session.check_alive()
             if backend.name in session.live:
                 return
-            await backend.initialize(session, self._settings_of(session, backend))
+            own = self._asked(session, backend)
+            await backend.initialize(session, {**self._settings.get(backend.name, {}), **own})
             session.live[backend.name] = None
 
-    def _settings_of(self, session: Session, backend: Backend) -> Mapping[str, object]:
+    @staticmethod
+    def _asked(session: Session, backend: Backend) -> Mapping[str, object]:
         own = session.settings.get(backend.name, {})
         for name in sorted(backend.reserved.intersection(own)):
             message = f"setting {name!r} of {backend.name} is the server's own: no session can give it."
             raise ToolFailure(ErrorKind.DENIED, message)
-        return {**self._settings.get(backend.name, {}), **own}
+        return own
 
     async def _start_instance_of(self, session: Session) -> Instance:
         mounts: dict[str, str] = {}
-        for backend in self._backends.values():
-            mounts |= backend.mounts(self._settings_of(session, backend))
+        for name, backend in self._backends.items():
+            mounts |= backend.mounts(self._settings.get(name, {}), self._asked(session, backend))
         return await self._start_instance(mounts)
 
     async def add(self, session: Session, settings: Mapping[str, Mapping[str, object]]) -> None:

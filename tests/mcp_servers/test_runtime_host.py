@@ -84,20 +84,18 @@ class Shelves(Backend):
 
     name = "shelves"
     description = "Shows."
-    reserved = frozenset({"any"})
 
-    def mounts(self, settings: Mapping[str, object]) -> Mapping[str, str]:
-        folder = settings.get("folder")
-        if folder and not settings.get("any"):
-            raise ToolFailure(ErrorKind.DENIED, f"{folder} is not for you.")
-        return {"/shelf": str(folder)} if folder else {}
+    def mounts(self, settings: Mapping[str, object], asked: Mapping[str, object]) -> Mapping[str, str]:
+        if asked:
+            raise ToolFailure(ErrorKind.DENIED, f"{asked['folder']} is not for you.")
+        return {"/shelf": str(settings["folder"])} if settings else {}
 
 
 @pytest.mark.promise("mcp:session:mounts")
 async def test_a_backend_says_what_a_session_s_instance_shows(tmp_path: Path) -> None:
     (tmp_path / "book").write_text("words", encoding="utf-8")
     os.chmod(tmp_path, 0o755)
-    own = {"shelves": {"folder": str(tmp_path), "any": True}}
+    own = {"shelves": {"folder": str(tmp_path)}}
     host = RuntimeHost()
     async with anyio.create_task_group() as group:
         group.start_soon(host.run)
