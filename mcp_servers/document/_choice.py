@@ -63,7 +63,7 @@ class Choice:
             folders[:] = sorted(name for name in folders if not name.startswith("."))
             for name in sorted(names):
                 path = Path(folder, name)
-                if path.suffix.lower() in SUFFIXES and not name.startswith(".") and self._holds(path):
+                if path.suffix.lower() in SUFFIXES and self._holds(path):
                     found.append(_file(path.relative_to(self._place).as_posix(), path))
             if len(found) >= MOST_FILES:
                 break
@@ -92,10 +92,11 @@ class Choice:
         return alike[0]
 
     def _holds(self, path: Path) -> bool:
-        """It is a file in the folder, also behind symlinks."""
+        """It is a file in the folder, also behind symlinks, and not hidden."""
         try:
             real = path.resolve(strict=True)
-            return real.is_relative_to(self._place) and stat.S_ISREG(real.stat().st_mode)
+            hidden = any(part.startswith(".") for part in path.relative_to(self._place).parts)
+            return not hidden and real.is_relative_to(self._place) and stat.S_ISREG(real.stat().st_mode)
         except (OSError, ValueError, RuntimeError):
             return False
 

@@ -40,6 +40,8 @@ _KINDS: Final = {
     Outcome.FILE_TOO_LARGE: (ErrorKind.FILE_TOO_LARGE, "it is too large"),
     Outcome.OUTPUT_LIMIT: (ErrorKind.OUTPUT_LIMIT, "reading it gave too much output"),
 }
+_OF_THE_CALL: Final = (ErrorKind.NOT_FOUND, ErrorKind.BAD_ARGUMENTS)
+"""Then it is not the document that is wrong."""
 
 
 class Source(msgspec.Struct, frozen=True):
@@ -140,7 +142,8 @@ class Desks:
             raise _broken(source, "its reader gave no answer") from error
         if refused is not None:
             message = " ".join(refused.message.split())[:400]
-            raise ToolFailure(refused.why, f"document: {source.name!r} can't be read: {message}.")
+            cant = "" if refused.why in _OF_THE_CALL else " can't be read"
+            raise ToolFailure(refused.why, f"document: {source.name!r}{cant}: {message}.")
         return line
 
     async def _desk(self, source: Source) -> _Desk:

@@ -9,16 +9,25 @@ from pydantic import BaseModel
 from mcp_servers import Backend, Tool
 from mcp_servers.bash import BashBackend, BashSettings
 from mcp_servers.code import CodeBackend, CodeSettings, InstallSettings
+from mcp_servers.document import DocumentBackend, DocumentSettings
 from mcp_servers.files import FilesBackend, FilesSettings
 from mcp_servers.rag import EmbeddingSettings, RagBackend, RagSettings
 from mcp_servers.web import CacheSettings, ReadingSettings, WebBackend, WebSettings
 
 PAGE = Path(__file__).parents[2] / "docs/backends.md"
-TOOLS: list[Backend] = [BashBackend(), CodeBackend(), FilesBackend(), RagBackend(), WebBackend()]
+TOOLS: list[Backend] = [
+    BashBackend(),
+    CodeBackend(),
+    DocumentBackend(),
+    FilesBackend(),
+    RagBackend(),
+    WebBackend(),
+]
 SETTINGS: dict[str, type[BaseModel]] = {
     "bash": BashSettings,
     "code": CodeSettings,
     "code.install": InstallSettings,
+    "document": DocumentSettings,
     "files": FilesSettings,
     "rag": RagSettings,
     "rag.embedding": EmbeddingSettings,

@@ -12,7 +12,7 @@ Cell: TypeAlias = str | int | float | bool | None
 Why: TypeAlias = Literal["failed", "denied", "bad_arguments", "file_too_large", "unavailable", "not_found"]
 
 MOST_CHARACTERS = 20_000_000
-MOST_CELLS = 500_000
+MOST_CELLS = 200_000
 MOST_SECTIONS = 20_000
 MOST_PICTURES = 5_000
 LONGEST_TITLE = 300

@@ -43,9 +43,7 @@ def kind_of(data: bytes, name: str) -> str:
     if data.startswith(_OLE):
         if "EncryptedPackage".encode("utf-16-le") in data:
             raise Unreadable("denied", "it is encrypted: save it without a password")
-        raise Unreadable(
-            "bad_arguments", "it has the old binary Office format: save it as docx, pptx or xlsx"
-        )
+        raise Unreadable("failed", "it has the old binary Office format: save it as docx, pptx or xlsx")
     if any(data.startswith(magic, place) for magic, place in _PICTURES) or _is_bitmap(data):
         return "picture"
     if not data.strip():
@@ -53,7 +51,7 @@ def kind_of(data: bytes, name: str) -> str:
     if suffix in _BINARY:
         raise Unreadable("failed", f"its name ends in .{suffix}, but that is not what is in it")
     if b"\0" in data[:65536] and not data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-        raise Unreadable("bad_arguments", "it is neither text nor a document of a known format")
+        raise Unreadable("failed", "it is neither text nor a document of a known format")
     return _BY_NAME.get(suffix) or ("html" if _HTML.match(data[:4096]) else "text")
 
 
@@ -69,7 +67,7 @@ def _office(name: str) -> str:
         names = {part.filename for part in parts}
         kind = next((kind for part, kind in _OFFICE.items() if part in names), None)
         if kind is None:
-            raise Unreadable("bad_arguments", "it is an archive, but no docx, pptx or xlsx")
+            raise Unreadable("failed", "it is an archive, but no docx, pptx or xlsx")
         if any(part.flag_bits & 1 for part in parts):
             raise Unreadable("denied", "it is encrypted: save it without a password")
         for part in parts:

@@ -16,6 +16,8 @@ _INLINE: Final = frozenset(
 )  # fmt: skip
 _HEADING: Final = re.compile(r"h([1-6])\Z")
 _BLANK: Final = re.compile(r"[ \t\n\r\f]+")
+_LINE: Final = "\u2028"
+_AROUND_LINE: Final = re.compile(f" ?{_LINE} ?")
 MOST_SPANNED = 1_000
 DEEPEST_TABLE = 8
 
@@ -103,7 +105,7 @@ class _Reader(HTMLParser):
         elif self._tables and tag in ("tr", "td", "th", "caption"):
             self._inside_table(tag, given)
         elif tag == "br":
-            self._words.append("\n")
+            self._words.append(_LINE)
         elif tag == "img":
             self._words.append(f" [picture: {given['alt']}] " if given.get("alt") else "")
         elif tag not in _INLINE:
@@ -151,7 +153,7 @@ class _Reader(HTMLParser):
         if level:
             self._draft.heading(text, level)
         else:
-            self._draft.paragraph(re.sub(r" ?\n ?", "\n", text))
+            self._draft.paragraph(_AROUND_LINE.sub("\n", text))
 
     def _taken(self) -> str:
         text = "".join(self._words)

@@ -17,6 +17,7 @@ Foreign: TypeAlias = Any
 
 MOST_PAGES = 20_000
 MOST_PIXELS = 16_000_000
+LONGEST_SIDE = 8_000
 MOST_MARKS = 10_000
 HEADING = 1.12
 """So much larger than most of the text is a heading."""
@@ -68,8 +69,13 @@ class Pdf:
         blank = 0
         for number in range(self._count):
             draft.page()
-            page = self._page(number)
             place = draft.place
+            try:
+                page = self._page(number)
+            except Unreadable:
+                draft.note("Some of its pages are damaged.")
+                texts.append("")
+                continue
             text, sizes = _text_of(page)
             if not text.strip() and not self._is_empty(page):
                 blank += 1
@@ -150,8 +156,7 @@ def _drawn(page: Foreign, dpi: int) -> tuple[Foreign, int]:
     width, height = page.get_size()
     if width <= 0 or height <= 0:
         raise Unreadable("failed", "the page has no size")
-    most = (MOST_PIXELS / (width * height)) ** 0.5
-    scale = min(dpi / 72, most)
+    scale = min(dpi / 72, (MOST_PIXELS / (width * height)) ** 0.5, LONGEST_SIDE / max(width, height))
     if min(width, height) * scale < 1:
         raise Unreadable("failed", "the page is too long and thin to be drawn")
     return page.render(scale=scale).to_pil().convert("RGB"), round(scale * 72)

@@ -1,0 +1,1 @@
+"""The document backend, on real files."""

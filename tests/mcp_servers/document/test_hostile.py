@@ -1,0 +1,294 @@
+"""Files that mean harm, or are broken: each is a typed failure in one line, and the server goes on."""
+
+import io
+import os
+import struct
+import zipfile
+import zlib
+from collections.abc import AsyncGenerator, Callable
+from pathlib import Path
+
+import pytest
+
+from mcp_servers import ToolTable
+from mcp_servers.document import DocumentBackend
+from tests.mcp_servers.document import _made
+from tests.mcp_servers.document._reading import Reader, reader_of
+
+SIZE = 1_048_583
+LAUGHS = "".join(f'<!ENTITY l{n} "{f"&l{n - 1};" * 10 if n else "lol"}">' for n in range(10))
+W = "http://schemas.openxmlformats.org/wordprocessingml/2006/main"
+
+
+def office(part: str, content: bytes, made: Path) -> bytes:
+    """A good file with one part replaced."""
+    out = io.BytesIO()
+    with zipfile.ZipFile(made) as good, zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as bad:
+        for info in good.infolist():
+            bad.writestr(info.filename, content if info.filename == part else good.read(info.filename))
+    return out.getvalue()
+
+
+def word(content: str, folder: Path, encoding: str = "utf-8") -> bytes:
+    return office("word/document.xml", content.encode(encoding), _made.word(folder / "good.docx"))
+
+
+def png(width: int, height: int, data: bytes = b"") -> bytes:
+    """A picture that claims to be so large."""
+
+    def chunk(kind: bytes, content: bytes) -> bytes:
+        check = zlib.crc32(kind + content)
+        return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", check)
+
+    header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+    return (
+        b"\x89PNG\r\n\x1a\n"
+        + chunk(b"IHDR", header)
+        + chunk(b"IDAT", zlib.compress(data))
+        + chunk(b"IEND", b"")
+    )
+
+
+def pdf(objects: list[str]) -> bytes:
+    """A PDF file of these objects; the first is its catalogue."""
+    out, places = b"%PDF-1.4\n", list[int]()
+    for number, one in enumerate(objects, 1):
+        places.append(len(out))
+        out += f"{number} 0 obj\n{one}\nendobj\n".encode()
+    table = "".join(f"{place:010} 00000 n \n" for place in places)
+    end = f"xref\n0 {len(objects) + 1}\n0000000000 65535 f \n{table}"
+    return (
+        out + f"{end}trailer\n<</Size {len(objects) + 1}/Root 1 0 R>>\nstartxref\n{len(out)}\n%%EOF".encode()
+    )
+
+
+PAGE = "<</Type/Page/Parent 2 0 R/MediaBox[0 0 {width} 100]>>"
+
+
+def zip_bomb(folder: Path) -> bytes:
+    """A part that unpacks to more than any document has."""
+    data = office("word/document.xml", b" " * SIZE, _made.word(folder / "good.docx"))
+    return data.replace(struct.pack("<I", SIZE), struct.pack("<I", 600 << 20))
+
+
+def lying_zip(folder: Path) -> bytes:
+    """Its directory says that a part is small."""
+    data = office("word/document.xml", b" " * SIZE, _made.word(folder / "good.docx"))
+    return data.replace(struct.pack("<I", SIZE), struct.pack("<I", 100))
+
+
+def encrypted_office(folder: Path) -> bytes:
+    return (
+        b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1" + bytes(500) + "EncryptedPackage".encode("utf-16-le") + bytes(500)
+    )
+
+
+MANY: dict[str, tuple[str, Callable[[Path], bytes], str, str]] = {
+    "a zip bomb": ("x.docx", zip_bomb, "file_too_large", "unpacked it would be larger"),
+    "a zip that lies": ("x.docx", lying_zip, "failed", "damaged"),
+    "entities": (
+        "x.docx",
+        lambda folder: word(f"<!DOCTYPE d [{LAUGHS}]><d>&l9;</d>", folder),
+        "denied",
+        "declares XML entities",
+    ),
+    "an external entity": (
+        "x.xlsx",
+        lambda folder: office(
+            "xl/workbook.xml",
+            b'<!DOCTYPE d [<!ENTITY e SYSTEM "file:///etc/hostname">]><d>&e;</d>',
+            _made.sheets(folder / "good.xlsx"),
+        ),
+        "denied",
+        "declares XML entities",
+    ),
+    "entities in UTF-16": (
+        "x.docx",
+        lambda folder: word(f"<!DOCTYPE d [{LAUGHS}]><d>&l9;</d>", folder, "utf-16"),
+        "denied",
+        "declares XML entities",
+    ),
+    "deep XML": (
+        "x.docx",
+        lambda folder: word(f'<w:document xmlns:w="{W}">{"<w:p>" * 100_000}', folder),
+        "failed",
+        "damaged",
+    ),
+    "no XML": ("x.docx", lambda folder: word("<w:document", folder), "failed", "damaged"),
+    "an archive": ("x.docx", lambda folder: zipped("a.txt"), "failed", "no docx, pptx or xlsx"),
+    "an encrypted PDF": (
+        "x.pdf",
+        lambda folder: _made.pdf(folder / "locked.pdf", password="secret").read_bytes(),
+        "denied",
+        "encrypted",
+    ),
+    "an encrypted Office file": ("x.docx", encrypted_office, "denied", "encrypted"),
+    "an old Office file": (
+        "x.docx",
+        lambda folder: b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1" + bytes(999),
+        "failed",
+        "old binary Office format",
+    ),
+    "a truncated Office file": (
+        "x.docx",
+        lambda folder: _made.word(folder / "good.docx").read_bytes()[:9_000],
+        "failed",
+        "damaged",
+    ),
+    "a truncated picture": ("x.png", lambda folder: _made.picture("words")[:300], "failed", "damaged"),
+    "a PDF that is none": ("x.pdf", lambda folder: b"<html>404</html>", "failed", "its name ends in .pdf"),
+    "a PDF without pages": ("x.pdf", lambda folder: b"%PDF-1.4\nnothing", "failed", "damaged"),
+    "a PDF of a million pages": (
+        "x.pdf",
+        lambda folder: pdf(
+            [
+                "<</Type/Catalog/Pages 2 0 R>>",
+                "<</Type/Pages/Kids[3 0 R]/Count 1000000>>",
+                PAGE.format(width=100),
+            ]
+        ),
+        "file_too_large",
+        "claims 1000000 pages",
+    ),
+    "a picture of ten gigapixels": (
+        "x.png",
+        lambda folder: png(100_000, 100_000),
+        "file_too_large",
+        "pixels",
+    ),
+    "a program": ("x.txt", lambda folder: bytes(range(256)) * 9, "failed", "neither text nor"),
+    "nothing": ("x.md", lambda folder: b" \n", "failed", "empty"),
+}
+
+
+def zipped(name: str) -> bytes:
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w") as archive:
+        archive.writestr(name, "x")
+    return out.getvalue()
+
+
+@pytest.mark.promise("document:hostile")
+@pytest.mark.parametrize("which", MANY)
+async def test_a_hostile_or_broken_file_is_one_line_and_harms_nobody(
+    table: ToolTable, reader: Reader, tmp_path: Path, which: str
+) -> None:
+    name, make, kind, said = MANY[which]
+    (tmp_path / "bad").mkdir()
+    (tmp_path / "bad" / name).write_bytes(make(tmp_path))
+    bad = await reader_of(table, tmp_path / "bad")
+    found, message = await bad.failure("read")
+    assert (found, said in message) == (kind, True), message
+    assert message.startswith(f"document: {name!r} can't be read: ")
+    assert (await reader.text(document="notes/dues.md")).startswith("Before")
+
+
+@pytest.mark.promise("document:hostile")
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("deep.html", b"<div>" * 100_000 + b"words" + b"<table><tr><td>" * 20_000 + b"within", "words"),
+        ("wide.html", b"<table><tr><td colspan=99999 rowspan=99999>x", "x"),
+        ("deep.md", b"> " * 50_000 + b"words\n" + b"[" * 50_000, "words"),
+    ],
+)
+async def test_deep_and_wide_markup_is_read_within_the_limits(
+    table: ToolTable, tmp_path: Path, name: str, content: bytes, said: str
+) -> None:
+    (tmp_path / name).write_bytes(content)
+    reader = await reader_of(table, tmp_path / name)
+    assert said in await reader.text(max_tokens=200_000)
+
+
+@pytest.mark.promise("document:hostile")
+async def test_loops_in_a_pdf_end(table: ToolTable, tmp_path: Path) -> None:
+    (tmp_path / "loop.pdf").write_bytes(
+        pdf(
+            [
+                "<</Type/Catalog/Pages 2 0 R/Outlines 4 0 R>>",
+                "<</Type/Pages/Kids[3 0 R 2 0 R]/Count 2>>",
+                PAGE.format(width=1e9),
+                "<</First 5 0 R/Last 5 0 R>>",
+                "<</Title(again)/Dest[3 0 R/Fit]/Next 5 0 R/First 5 0 R/Parent 4 0 R>>",
+            ]
+        )
+    )
+    reader = await reader_of(table, tmp_path / "loop.pdf")
+    outline = await reader.data("outline")
+    assert outline["total_sections"] in (1, 2)
+    assert outline["notes"] == ["Some of its pages are damaged."]
+    assert (await reader.failure("page_image", page=1))[0] == "failed"
+
+
+@pytest.mark.promise("document:hostile")
+async def test_a_sheet_that_claims_all_rows_is_read_up_to_a_limit(table: ToolTable, tmp_path: Path) -> None:
+    import openpyxl
+
+    file = openpyxl.Workbook()
+    file.worksheets[0]["XFD1048576"] = "far"
+    file.worksheets[0]["A1"] = "near"
+    file.save(tmp_path / "wide.xlsx")
+    reader = await reader_of(table, tmp_path / "wide.xlsx")
+    assert "near" in await reader.text(max_tokens=100)
+    assert "fields are read" in str((await reader.data("outline"))["notes"])
+
+
+async def test_what_is_no_file_is_no_document(table: ToolTable, tmp_path: Path) -> None:
+    (tmp_path / "folder.md").mkdir()
+    os.mkfifo(tmp_path / "pipe.md")
+    (tmp_path / "loop.md").symlink_to(tmp_path / "loop.md")
+    (tmp_path / "note.md").write_text("# One", encoding="utf-8")
+    reader = await reader_of(table, tmp_path)
+    assert await reader.text() == "# One"
+    for name in ("folder.md", "pipe.md", "loop.md"):
+        assert (await reader.failure("read", document=name))[0] == "not_found"
+
+
+@pytest.fixture
+async def narrow(tmp_path: Path) -> AsyncGenerator[ToolTable]:
+    """A server with narrow limits."""
+    limits = {
+        "timeout": 2,
+        "memory_bytes": 192 << 20,
+        "file_bytes": 10 << 20,
+        "cache_dir": str(tmp_path / "cache"),
+    }
+    settings = {"document": {**limits, "folder": str(tmp_path), "ocr_program": "no-such-program"}}
+    async with ToolTable([DocumentBackend()], settings=settings) as table:
+        yield table
+
+
+@pytest.mark.promise("document:limits")
+async def test_time_memory_and_size_are_limited_and_a_search_goes_on_with_the_rest(
+    narrow: ToolTable, tmp_path: Path
+) -> None:
+    rows = b"".join(b"\0" + bytes(3 * 9_000) for _ in range(9_000))
+    (tmp_path / "large.png").write_bytes(png(9_000, 9_000, rows))
+    (tmp_path / "slow.html").write_bytes(b"<!" * 400_000)
+    (tmp_path / "long.txt").write_bytes(b"x" * (11 << 20))
+    (tmp_path / "note.md").write_text("# Harbour", encoding="utf-8")
+    reader = await reader_of(narrow)
+    assert (await reader.failure("page_image", document="large.png", page=1))[0] == "out_of_memory"
+    assert (await reader.failure("read", document="slow.html"))[0] == "timeout"
+    assert (await reader.failure("read", document="long.txt"))[0] == "file_too_large"
+    found = await reader.call("search", query="harbour")
+    assert [hit["document"] for hit in await reader.rows("search", "hits", query="harbour")] == ["note.md"]
+    unread = {str(one["document"]) for one in await reader.rows("search", "unread", query="harbour")}
+    assert unread == {"slow.html", "long.txt"}
+    assert found.data["documents"] == 2
+
+
+@pytest.mark.promise("document:ocr")
+async def test_where_nothing_reads_pictures_a_note_says_what_to_install(
+    narrow: ToolTable, tmp_path: Path
+) -> None:
+    _made.scan_pdf(tmp_path / "scan.pdf", "HARBOUR OFFICE")
+    reader = await reader_of(narrow)
+    notes = (await reader.data("outline"))["notes"]
+    assert "no-such-program is needed: install it (Debian, Ubuntu: tesseract-ocr)" in str(notes)
+
+
+@pytest.mark.promise("document:ocr")
+async def test_a_page_that_is_only_a_picture_is_read(table: ToolTable, tmp_path: Path) -> None:
+    reader = await reader_of(table, _made.scan_pdf(tmp_path / "scan.pdf", "HARBOUR OFFICE"))
+    assert "HARBOUR OFFICE" in await reader.text(pages=1)
