@@ -15,6 +15,7 @@ from mcp_servers._meta import ERROR_KEY, TIMEOUT_KEY, UNUSABLE_KEY
 from mcp_servers._nearest import did_you_mean
 from mcp_servers._registry import BACKENDS, load_backend
 from mcp_servers._result import Image, Output, Part, ResourceLink, Text, ToolError, ToolResult
+from mcp_servers._runtime_choice import RUNTIMES, RuntimeChoice, RuntimeSettings, check_runtime, runtime_maker
 from mcp_servers._session import Session
 from mcp_servers._sessions import DefaultSession, Sessions
 from mcp_servers._shelf import Resource
@@ -32,6 +33,7 @@ __all__ = [
     "BACKENDS",
     "ERROR_KEY",
     "LOCAL",
+    "RUNTIMES",
     "TIMEOUT_KEY",
     "UNUSABLE_KEY",
     "Backend",
@@ -47,6 +49,8 @@ __all__ = [
     "ProgressSink",
     "Resource",
     "ResourceLink",
+    "RuntimeChoice",
+    "RuntimeSettings",
     "Session",
     "Sessions",
     "TableLimits",
@@ -55,9 +59,11 @@ __all__ = [
     "ToolError",
     "ToolResult",
     "ToolTable",
+    "check_runtime",
     "did_you_mean",
     "is_loopback",
     "load_backend",
+    "runtime_maker",
     "serve_stdio",
     "token_path",
     "tool",

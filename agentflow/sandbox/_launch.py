@@ -104,6 +104,10 @@ class Launcher:
             values["warmup"] = settings.warmup_names
             limits, env, mounts = asdict(settings.limits), settings.env, settings.mounts
             values["sessions"] = {"limits": limits, "env": env, "mounts": mounts}
+            chosen = settings.runtime
+            values["runtime"] = (
+                chosen if isinstance(chosen, str) else chosen.model_dump(mode="json", exclude_unset=True)
+            )
         words = {key: value if isinstance(value, str) else json.dumps(value) for key, value in values.items()}
         return {**os.environ, **{f"AGENTFLOW_SERVER_{key.upper()}": word for key, word in words.items()}}
 

@@ -20,7 +20,7 @@ from mcp_servers import (
     did_you_mean,
     load_backend,
 )
-from runtimes import InstanceSpec, Runtime
+from runtimes import Runtime
 
 __all__ = ["LocalDoor"]
 
@@ -50,7 +50,7 @@ class LocalDoor(Door):
         self._table = ToolTable(
             backends,
             runtime=self._runtime,
-            spec=InstanceSpec(limits=settings.limits, env=settings.env, mounts=settings.mounts),
+            spec=settings.spec,
             settings=settings.backend_settings,
             limits=TableLimits(sessions=None, idle_seconds=None),
         )
@@ -141,7 +141,7 @@ class LocalDoor(Door):
                 return self._own_runtime
             if self._shared is not None:
                 return await self._shared.current()
-            shared = shared_runtime(self._settings.runtime)
+            shared = shared_runtime(self._settings.runtime, self._settings.spec)
             runtime = await shared.borrow()
             self._shared = shared
             return runtime

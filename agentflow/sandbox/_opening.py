@@ -12,10 +12,9 @@ from agentflow.sandbox._aliases import canonical_backend
 from agentflow.sandbox._api_tools import api_backends
 from agentflow.sandbox._door import Door
 from agentflow.sandbox._local import LocalDoor
-from agentflow.sandbox._runtimes import check_runtime
 from agentflow.sandbox._settings import SandboxSettings
 from agentflow.settings import load_settings
-from mcp_servers import BACKENDS, Backend, load_backend
+from mcp_servers import BACKENDS, Backend, check_runtime, load_backend
 from runtimes import Runtime
 
 __all__ = ["Target", "door_to", "settings_for"]

@@ -2,26 +2,15 @@
 
 import asyncio
 from collections.abc import Callable
-from typing import Final
 from weakref import WeakKeyDictionary
 
 import anyio
 
 from agentflow.actors import Hosted
-from agentflow.errors import ConfigurationError
-from mcp_servers import did_you_mean
-from runtimes import Runtime
+from mcp_servers import RuntimeSettings, runtime_maker
+from runtimes import InstanceSpec, Runtime
 
-__all__ = ["SharedRuntime", "check_runtime", "shared_runtime"]
-
-
-def _process() -> Runtime:
-    from runtimes.process import ProcessRuntime  # only needed once something runs
-
-    return ProcessRuntime()
-
-
-_KINDS: Final[dict[str, Callable[[], Runtime]]] = {"process": _process}
+__all__ = ["SharedRuntime", "shared_runtime"]
 
 
 class SharedRuntime:
@@ -75,13 +64,17 @@ class SharedRuntime:
 _shared: "WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, SharedRuntime]]" = WeakKeyDictionary()
 
 
-def check_runtime(kind: str) -> None:
-    """:raises ConfigurationError: if there is no such kind."""
-    if kind not in _KINDS:
-        raise ConfigurationError(f"no runtime {kind!r}.{did_you_mean(kind, _KINDS)}")
+def shared_runtime(
+    choice: str | RuntimeSettings = "process", spec: InstanceSpec | None = None
+) -> SharedRuntime:
+    """The running loop's runtime of that kind. Where it keeps instances ready, they are of that spec.
 
-
-def shared_runtime(kind: str) -> SharedRuntime:
-    """The running loop's runtime of that kind."""
+    :raises ConfigurationError: if there is no such runtime, or it has no such options.
+    """
+    spec = spec or InstanceSpec()
+    stocked = isinstance(choice, RuntimeSettings) and choice.pool > 0
+    key = f"{choice!r}{spec if stocked else ''}"
     kinds = _shared.setdefault(asyncio.get_running_loop(), {})
-    return kinds.setdefault(kind, SharedRuntime(_KINDS[kind]))
+    if key not in kinds:
+        kinds[key] = SharedRuntime(runtime_maker(choice, spec))
+    return kinds[key]

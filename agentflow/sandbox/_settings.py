@@ -7,7 +7,8 @@ from pydantic_settings import SettingsConfigDict
 
 from agentflow.sandbox._aliases import canonical_backend
 from agentflow.settings import Settings
-from runtimes import Limits
+from mcp_servers import RuntimeChoice
+from runtimes import InstanceSpec, Limits
 
 __all__ = ["SandboxSettings"]
 
@@ -33,8 +34,8 @@ class SandboxSettings(Settings):
     """Settings of functions made tools by `register_api_tool`, by their `config_key`."""
     warmup: list[str] = Field(default_factory=list[str])
     """Backends to start at once; the others start at first use."""
-    runtime: str = "process"
-    """What isolates the sessions."""
+    runtime: RuntimeChoice = "process"
+    """What isolates the sessions: `process`, `docker`, `runc` or `gvisor`, or a mapping with that `name` and options."""
     limits: Limits = Limits()
     """Limits of each session."""
     env: dict[str, str] = Field(default_factory=dict[str, str])
@@ -43,6 +44,11 @@ class SandboxSettings(Settings):
     """Read-only folders of each session: path inside -> path on this machine."""
     timeout: float | None = None
     """Seconds for a call that names no timeout of its own; `None`: the session's limits alone."""
+
+    @property
+    def spec(self) -> InstanceSpec:
+        """What every session's instance is to be."""
+        return InstanceSpec(limits=self.limits, env=self.env, mounts=self.mounts)
 
     @property
     def backend_names(self) -> list[str] | None:
