@@ -10,6 +10,7 @@ import anyio
 from agentflow.errors import AgentFlowError, ConfigurationError
 from mcp_servers._nearest import did_you_mean
 from mcp_servers._registry import BACKENDS, load_backend
+from mcp_servers._runtime_choice import runtime_maker
 from mcp_servers._runtime_host import RuntimeHost
 from mcp_servers._settings import NO_TOKEN, ServerSettings
 from mcp_servers._table import ToolTable
@@ -27,7 +28,7 @@ async def serve(settings: ServerSettings, http: bool) -> None:
     :raises AgentFlowError: if it can't be done, in one line.
     """
     failure: AgentFlowError | None = None
-    runtime = RuntimeHost()
+    runtime = RuntimeHost(runtime_maker(settings.runtime, settings.sessions.spec()))
     async with anyio.create_task_group() as group:
         group.start_soon(runtime.run)
         try:

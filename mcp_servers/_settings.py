@@ -10,6 +10,7 @@ from agentflow.settings import Section, Settings
 from agentflow.telemetry import Level
 from mcp_servers._http_options import HttpOptions
 from mcp_servers._limits import MIB, TableLimits
+from mcp_servers._runtime_choice import RuntimeChoice
 from runtimes import InstanceSpec, Limits
 
 __all__ = ["NO_TOKEN", "CallSettings", "ServerSettings", "SessionSettings"]
@@ -81,6 +82,8 @@ class ServerSettings(Settings):
     """Time for calls in progress to end when the server stops."""
     log_level: Level = Level.INFO
     """From which importance on something is logged."""
+    runtime: RuntimeChoice = "process"
+    """What isolates the sessions: `process`, `docker`, `runc` or `gvisor`, or a mapping with that `name` and options."""
     sessions: SessionSettings = SessionSettings()
     """What sessions may be."""
     calls: CallSettings = CallSettings()
