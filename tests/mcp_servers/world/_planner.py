@@ -1,0 +1,92 @@
+"""Solves tasks of the household, knowing all of it, by nothing but the actions that are offered."""
+
+from collections import deque
+
+from mcp_servers.world.household import Furniture, Game, Thing
+
+DEVICES = {"clean": "cleans", "hot": "heats", "cold": "cools"}
+VERBS = {"clean": "clean", "hot": "heat", "cold": "cool"}
+
+
+class Planner:
+    """One attempt at one task."""
+
+    def __init__(self, game: Game) -> None:
+        self.game = game
+
+    def solve(self) -> None:
+        """Do what the goal wants."""
+        goal, house = self.game.goal, self.game.house
+        things = [thing.name for thing in house.things.values() if thing.kind == goal.kind]
+        if goal.task == "find":
+            self._take(things[0])
+        elif goal.task == "examine":
+            self._take(things[0])
+            lamp = next(one for one in house.furniture.values() if one.able.lights)
+            self._go(lamp)
+            self._do(f"turn on {lamp.name}")
+            self._do(f"examine {things[0]}")
+        else:
+            self._place_all(things)
+
+    def _place_all(self, things: list[str]) -> None:
+        goal, house = self.game.goal, self.game.house
+        targets = [one for one in house.furniture.values() if one.kind == goal.where]
+        # Where most of it lies already.
+        target = max(targets, key=lambda one: sum(house.things[name].place == one.name for name in things))
+        if goal.number > 1:
+            there = [name for name in things if house.things[name].place == target.name]
+            things = [name for name in things if name not in there][: goal.number - len(there)]
+        for thing in things[: goal.number]:
+            if goal.state == "sliced":
+                self._take(next(one.name for one in house.things.values() if one.able.cuts))
+            self._take(thing)
+            self._prepare(house.things[thing])
+            self._go(target)
+            self._open(target.name)
+            self._do(f"put {thing} {target.able.word} {target.name}")
+
+    def _prepare(self, thing: Thing) -> None:
+        state, house = self.game.goal.state, self.game.house
+        if state == "sliced":
+            knife = next(one.name for one in house.carried() if one.able.cuts)
+            self._do(f"slice {thing.name} with {knife}")
+        elif state:
+            device = next(one for one in house.furniture.values() if getattr(one.able, DEVICES[state]))
+            self._go(device)
+            self._do(f"{VERBS[state]} {thing.name} with {device.name}")
+
+    def _take(self, name: str) -> None:
+        house = self.game.house
+        place = house.things[name].place
+        if place is None:
+            return
+        self._go(house.furniture[place])
+        self._open(place)
+        self._do(f"take {name} from {place}")
+
+    def _open(self, place: str) -> None:
+        if not self.game.house.furniture[place].shows:
+            self._do(f"open {place}")
+
+    def _go(self, furniture: Furniture) -> None:
+        for room in self._way(furniture.room):
+            self._do(f"go to {room}")
+        if self.game.house.at != furniture.name:
+            self._do(f"go to {furniture.name}")
+
+    def _way(self, room: str) -> list[str]:
+        """The rooms on the shortest way."""
+        house = self.game.house
+        ways: deque[list[str]] = deque([[house.room]])
+        while ways:
+            way = ways.popleft()
+            if way[-1] == room:
+                return way[1:]
+            ways.extend([*way, next_room] for next_room in house.doors[way[-1]] if next_room not in way)
+        raise AssertionError(f"no way to the {room}")
+
+    def _do(self, action: str) -> None:
+        if not self.game.over:
+            assert action in self.game.actions(), (action, self.game.actions())
+            self.game.act(action)
