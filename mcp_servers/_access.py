@@ -5,7 +5,10 @@ import hmac
 import time
 from collections.abc import Callable, Iterable, Mapping
 
-__all__ = ["Origins", "RateLimit", "Tokens", "is_loopback"]
+__all__ = ["Origins", "RateLimit", "Scopes", "Tokens", "is_loopback"]
+
+SESSIONS = "session"
+"""The family of the tools that every server has."""
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 """Names of this machine for itself."""
@@ -36,6 +39,22 @@ class Tokens:
             if hmac.compare_digest(given, digest):
                 found = principal
         return found
+
+
+class Scopes:
+    """Which backends each principal may use. Who is not named may use all."""
+
+    def __init__(self, backends: Mapping[str, Iterable[str]] | None = None) -> None:
+        """Take the backends of each principal that may not use all."""
+        self._backends = {principal: frozenset(names) for principal, names in (backends or {}).items()}
+
+    def __bool__(self) -> bool:
+        return bool(self._backends)
+
+    def allow(self, principal: str, backend: str) -> bool:
+        """Whether it may use that backend; that of the sessions everybody may."""
+        own = self._backends.get(principal)
+        return own is None or backend in own or backend == SESSIONS
 
 
 class Origins:

@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import anyio
 from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
@@ -10,7 +10,7 @@ from mcp.server.auth.provider import AccessToken
 from mcp_types import INVALID_REQUEST
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from mcp_servers._access import Origins, RateLimit, Tokens
+from mcp_servers._access import Origins, RateLimit, Scopes, Tokens
 from mcp_servers._table import LOCAL
 
 __all__ = ["PRINCIPAL", "Guard"]
@@ -19,7 +19,11 @@ PRINCIPAL = "agentflow.principal"
 """The key of a request's scope under which its principal stands."""
 
 HEALTH = "/health"
-"""Answers without a token, so that a program can wait for the server."""
+"""Answers without a token, so that a program can tell that the server lives."""
+READY = "/ready"
+"""Answers without a token, with 200 once every backend is warm that is to be, and until the server stops."""
+METRICS = "/metrics"
+"""Takes a token, as every endpoint."""
 
 
 class Guard:
@@ -32,8 +36,20 @@ class Guard:
         origins: Origins,
         tokens: Tokens | None,
         rate: RateLimit | None = None,
+        scopes: Scopes | None = None,
+        metrics: Callable[[], str] = str,
+        refused: Callable[[int], object] = lambda _: None,
     ) -> None:
-        """Guard the endpoints (by path). Without tokens everybody is the one local principal."""
+        """Guard the endpoints (by path). Without tokens everybody is the one local principal.
+
+        :param metrics: what the server counts of itself.
+        :param refused: is told the status of each request that is not let in.
+        """
+        self._scopes = scopes or Scopes()
+        self._metrics = metrics
+        self._refused = refused
+        self.waiting_for: tuple[str, ...] = ()
+        """Backends that are to be warm and are not yet."""
         self._endpoints = endpoints
         self._origins = origins
         self._tokens = tokens
@@ -54,25 +70,32 @@ class Guard:
         """Answer a request."""
         headers: dict[bytes, bytes] = dict(scope["headers"])
         if not self._origins.allow_host(headers.get(b"host")):
-            return await _refuse(send, 421, "this server does not answer for that host")
+            return await self._refuse(send, 421, "this server does not answer for that host")
         if not self._origins.allow_origin(headers.get(b"origin")):
-            return await _refuse(send, 403, "pages of that origin may not use this server")
+            return await self._refuse(send, 403, "pages of that origin may not use this server")
         path = scope["path"].rstrip("/")
         if path == HEALTH:
             return await _answer(send, 200, {"status": "stopping" if self._stopping else "ok"})
+        if path == READY:
+            return await self._say_ready(send)
         principal = LOCAL if self._tokens is None else self._tokens.principal(headers.get(b"authorization"))
         if principal is None:
             challenge = [(b"www-authenticate", b"Bearer")]
-            return await _refuse(send, 401, "a valid bearer token is needed", challenge)
+            return await self._refuse(send, 401, "a valid bearer token is needed", challenge)
+        if path == METRICS:
+            return await _send(send, 200, self._metrics().encode(), b"text/plain; version=0.0.4")
         endpoint = self._endpoints.get(path)
         if endpoint is None:
-            return await _refuse(send, 404, f"no endpoint here; there are: {', '.join(self._endpoints)}")
+            return await self._refuse(send, 404, f"no endpoint here; there are: {', '.join(self._endpoints)}")
+        backend = path.removesuffix("/mcp").removeprefix("/")
+        if backend and not self._scopes.allow(principal, backend):
+            return await self._refuse(send, 403, f"this token may not use the backend {backend!r}")
         if self._stopping:
-            return await _refuse(send, 503, "the server is stopping")
+            return await self._refuse(send, 503, "the server is stopping")
         seconds = self._rate.wait(principal) if self._rate and scope["method"] == "POST" else 0.0
         if seconds:
             retry = [(b"retry-after", str(math.ceil(seconds)).encode())]
-            return await _refuse(send, 429, "too many requests; try again later", retry)
+            return await self._refuse(send, 429, "too many requests; try again later", retry)
         scope[PRINCIPAL] = principal
         # The SDK ties a connection of the handshake era to this user: nobody else can go on with it.
         scope["user"] = self._user(principal)
@@ -87,24 +110,36 @@ class Guard:
                 self._idle.set()
         return None
 
+    async def _say_ready(self, send: Send) -> None:
+        if self._stopping:
+            return await _answer(send, 503, {"ready": False, "status": "stopping"})
+        if self.waiting_for:
+            return await _answer(send, 503, {"ready": False, "waiting_for": list(self.waiting_for)})
+        return await _answer(send, 200, {"ready": True})
+
+    async def _refuse(
+        self, send: Send, status: int, message: str, headers: list[tuple[bytes, bytes]] | None = None
+    ) -> None:
+        """Answer with a JSON-RPC error that belongs to no request."""
+        self._refused(status)
+        error = {"code": INVALID_REQUEST, "message": message}
+        await _answer(send, status, {"jsonrpc": "2.0", "id": None, "error": error}, headers)
+
     def _user(self, principal: str) -> AuthenticatedUser:
         if principal not in self._users:
             self._users[principal] = AuthenticatedUser(AccessToken(token="", client_id=principal, scopes=[]))
         return self._users[principal]
 
 
-async def _refuse(
-    send: Send, status: int, message: str, headers: list[tuple[bytes, bytes]] | None = None
-) -> None:
-    """Answer with a JSON-RPC error that belongs to no request."""
-    error = {"code": INVALID_REQUEST, "message": message}
-    await _answer(send, status, {"jsonrpc": "2.0", "id": None, "error": error}, headers)
-
-
 async def _answer(
     send: Send, status: int, body: Mapping[str, object], headers: list[tuple[bytes, bytes]] | None = None
 ) -> None:
-    content = json.dumps(body).encode()
-    plain = [(b"content-type", b"application/json"), (b"content-length", str(len(content)).encode())]
+    await _send(send, status, json.dumps(body).encode(), b"application/json", headers)
+
+
+async def _send(
+    send: Send, status: int, content: bytes, mime: bytes, headers: list[tuple[bytes, bytes]] | None = None
+) -> None:
+    plain = [(b"content-type", mime), (b"content-length", str(len(content)).encode())]
     await send({"type": "http.response.start", "status": status, "headers": [*plain, *(headers or [])]})
     await send({"type": "http.response.body", "body": content})

@@ -1,7 +1,7 @@
 """MCP over streamable HTTP: all backends at `/mcp`, each alone at `/<backend>/mcp`."""
 
 import socket
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -14,10 +14,11 @@ from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp
 
-from agentflow.errors import ConfigurationError
-from mcp_servers._access import Origins, RateLimit, Tokens
+from agentflow.errors import AgentFlowError, ConfigurationError
+from mcp_servers._access import Origins, RateLimit, Scopes, Tokens
 from mcp_servers._guard import PRINCIPAL, Guard
 from mcp_servers._http_options import HttpOptions
+from mcp_servers._metrics import Metrics, own_usage
 from mcp_servers._protocol import McpDoor, RequestContext
 from mcp_servers._session_tools import SESSIONS
 from mcp_servers._table import ToolTable
@@ -54,7 +55,10 @@ class HttpServer:
         self._options.check()
         self._socket = listener or self.listen(self._options.host, self._options.port)
         self._extend = extend
+        self._scopes = Scopes(self._options.scopes)
+        self._metrics = Metrics()
         self._stop = anyio.Event()
+        self._warming = anyio.CancelScope()
         self._closing = anyio.Event()
         self.host, self.port = self._socket.getsockname()[:2]
 
@@ -87,20 +91,30 @@ class HttpServer:
     def stop(self) -> None:
         """Take no more requests, let those in progress end for a while, end every session."""
         self._stop.set()
+        self._warming.cancel()
 
-    async def serve(self, ready: Callable[[], object] = lambda: None) -> None:
-        """Serve until `stop`. `ready` is called when requests are answered."""
+    async def serve(self, ready: Callable[[], object] = lambda: None, warmup: Sequence[str] = ()) -> None:
+        """Serve until `stop`.
+
+        :param ready: is called when requests are answered and those backends are warm.
+        :param warmup: backends to get ready, one after the other, while calls to others are answered already.
+        :raises AgentFlowError: if one of them can't be got ready.
+        """
         managers = {path: self._manager(door) for path, door in self._doors().items()}
         endpoints = {path: manager.handle_request for path, manager in managers.items()}
         guard = self._guard(endpoints)
+        failure: AgentFlowError | None = None
         server = _Server(_config(self._with_cors(guard)))
         async with anyio.create_task_group() as group:
             for manager in managers.values():
                 await group.start(self._run, manager)
             group.start_soon(server.serve, [self._socket])
             group.start_soon(self._expire)
-            ready()
-            await self._stop.wait()
+            failure = await self._warm(guard, warmup)
+            if failure is None:
+                if not self._stop.is_set():
+                    ready()
+                await self._stop.wait()
             with anyio.move_on_after(self._options.grace_seconds):
                 await guard.drain()
             await self._table.sessions.close()
@@ -110,6 +124,20 @@ class HttpServer:
             with anyio.move_on_after(CLOSE_SECONDS):
                 await server.finished.wait()
             group.cancel_scope.cancel()
+        if failure is not None:
+            raise failure
+
+    async def _warm(self, guard: Guard, backends: Sequence[str]) -> AgentFlowError | None:
+        """Get them ready, unless the server is stopped meanwhile. Gives what is wrong with one of them."""
+        guard.waiting_for = tuple(backends)
+        with self._warming:
+            try:
+                for name in backends:
+                    await self._table.start([name])
+                    guard.waiting_for = guard.waiting_for[1:]
+            except AgentFlowError as error:
+                return error
+        return None
 
     async def _run(
         self, manager: StreamableHTTPSessionManager, *, task_status: TaskStatus[None] = TASK_STATUS_IGNORED
@@ -127,7 +155,14 @@ class HttpServer:
         turns = Turns(self._options.calls_at_once, self._options.calls_waiting)
 
         def door(backend: str | None) -> McpDoor:
-            return McpDoor(self._table, principal=_principal, backend=backend, turns=turns)
+            return McpDoor(
+                self._table,
+                principal=_principal,
+                backend=backend,
+                turns=turns,
+                scopes=self._scopes,
+                metrics=self._metrics,
+            )
 
         alone = {f"/{name}/mcp": door(name) for name in self._table.backends if name != SESSIONS}
         return {"/mcp": door(None), **alone}
@@ -140,6 +175,19 @@ class HttpServer:
             origins=Origins(options.host, self.port, options.allowed_origins, options.allowed_hosts),
             tokens=None if options.tokens is None else Tokens(options.tokens),
             rate=None if rate is None else RateLimit(rate),
+            scopes=self._scopes,
+            metrics=self._count,
+            refused=self._metrics.refused,
+        )
+
+    def _count(self) -> str:
+        memory, descriptors = own_usage()
+        return self._metrics.render(
+            {
+                "agentflow_sessions": ("Sessions alive.", len(self._table.sessions)),
+                "process_resident_memory_bytes": ("Memory of the server's own process.", memory),
+                "process_open_fds": ("Open descriptors of the server's own process.", descriptors),
+            }
         )
 
     def _with_cors(self, app: ASGIApp) -> ASGIApp:

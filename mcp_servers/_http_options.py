@@ -1,7 +1,7 @@
 """How a server is reached over HTTP, and by whom."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from agentflow.errors import ConfigurationError
 from mcp_servers._access import is_loopback
@@ -20,6 +20,8 @@ class HttpOptions:
     """The port; 0: any free one."""
     tokens: Mapping[str, str] | None = None
     """The token of each principal; `None`: everybody may come in, which only a loopback address allows."""
+    scopes: Mapping[str, Sequence[str]] = field(default_factory=dict[str, "Sequence[str]"])
+    """The backends of each principal that may not use all."""
     allowed_origins: tuple[str, ...] = ()
     """Origins of web pages that may use it, beside its own."""
     allowed_hosts: tuple[str, ...] = ()

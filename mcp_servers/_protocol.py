@@ -1,7 +1,7 @@
 """The MCP door: the tool table behind the official SDK's server, for every transport and both protocol eras."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from importlib.metadata import version
 from typing import Any, TypeAlias
 
@@ -11,13 +11,14 @@ from mcp.server.caching import CacheHint
 from mcp.shared.exceptions import MCPError
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
-from agentflow.errors import ToolFailure
+from agentflow.errors import ErrorKind, ToolFailure
+from mcp_servers._access import SESSIONS, Scopes
 from mcp_servers._content import call_result, resource_contents
 from mcp_servers._context import ProgressSink
 from mcp_servers._meta import TIMEOUT_KEY, UNUSABLE_KEY
+from mcp_servers._metrics import Metrics
 from mcp_servers._progress import relayed
 from mcp_servers._result import ToolError, ToolResult
-from mcp_servers._session_tools import SESSIONS
 from mcp_servers._sessions import DefaultSession
 from mcp_servers._shelf import Resource
 from mcp_servers._table import ToolTable
@@ -52,6 +53,8 @@ class McpDoor:
         backend: str | None = None,
         default: DefaultSession | None = None,
         turns: Turns | None = None,
+        scopes: Scopes | None = None,
+        metrics: Metrics | None = None,
     ) -> None:
         """Make the door.
 
@@ -59,11 +62,15 @@ class McpDoor:
         :param backend: serve this backend (and the session tools) only.
         :param default: the session of clients that name none, where the transport is one client's alone.
         :param turns: bounds the calls that run at once.
+        :param scopes: which backends each principal may use.
+        :param metrics: counts the calls.
         """
         self._table = table
         self._principal = principal
         self._default = default
         self._turns = turns
+        self._scopes = scopes or Scopes()
+        self._metrics = metrics
         self._backend = backend
         self._edition = -1
         self._known: dict[str, Tool] = {}
@@ -89,7 +96,9 @@ class McpDoor:
             instructions=self._instructions(),
             cache_hints={
                 "server/discover": CacheHint(ttl_ms=3_600_000, scope="public"),
-                "tools/list": CacheHint(ttl_ms=self._listing_seconds * 1_000, scope="public"),
+                "tools/list": CacheHint(
+                    ttl_ms=self._listing_seconds * 1_000, scope="private" if self._scopes else "public"
+                ),
                 "prompts/list": CacheHint(ttl_ms=3_600_000, scope="public"),
                 "resources/list": CacheHint(),
                 "resources/templates/list": CacheHint(ttl_ms=3_600_000, scope="public"),
@@ -108,9 +117,16 @@ class McpDoor:
     async def list_tools(
         self, context: RequestContext, params: types.PaginatedRequestParams | None
     ) -> types.ListToolsResult:
-        """Every tool, always in the same order, on one page."""
+        """Every tool that the caller may use, always in the same order, on one page."""
         self._renew()
-        return self._listing
+        if not self._scopes:
+            return self._listing
+        mine = self._mine(self._principal(context))
+        return types.ListToolsResult(tools=[one for one in self._listing.tools if one.name in mine])
+
+    def _mine(self, principal: str) -> dict[str, Tool]:
+        """The tools that this principal may use."""
+        return {name: one for name, one in self._tools.items() if self._scopes.allow(principal, one.backend)}
 
     @property
     def _tools(self) -> dict[str, Tool]:
@@ -182,7 +198,8 @@ class McpDoor:
             raise MCPError(
                 code=types.INVALID_PARAMS, message=f"no prompt {params.name!r}; there is {GUIDE!r}"
             )
-        text = "\n\n".join(tool.prompt() for tool in self._tools.values())
+        tools = self._mine(self._principal(context))
+        text = "\n\n".join(tool.prompt() for tool in tools.values())
         return types.GetPromptResult(
             messages=[types.PromptMessage(role="user", content=types.TextContent(text=text))]
         )
@@ -198,11 +215,32 @@ class McpDoor:
     async def _call(
         self, context: RequestContext, params: types.CallToolRequestParams, progress: ProgressSink | None
     ) -> ToolResult:
+        if self._metrics is None:
+            return await self._answer(context, params, progress)
+        with self._metrics.call(params.name if params.name in self._tools else "unknown") as ended:
+            result = await self._answer(context, params, progress)
+            ended(result)
+            return result
+
+    def _check_scope(self, principal: str, tool: Tool, arguments: Mapping[str, object]) -> None:
+        named = {tool.backend}
+        if tool.backend == SESSIONS:
+            for argument in ("backends", "settings"):
+                given = arguments.get(argument)
+                named.update(map(str, given) if isinstance(given, list | dict) else ())  # pyright: ignore[reportUnknownArgumentType]
+        for backend in sorted(named):
+            if not self._scopes.allow(principal, backend):
+                raise ToolFailure(ErrorKind.DENIED, f"this token may not use the backend {backend!r}.")
+
+    async def _answer(
+        self, context: RequestContext, params: types.CallToolRequestParams, progress: ProgressSink | None
+    ) -> ToolResult:
         tool = self._tools.get(params.name)
         principal = self._principal(context)
         try:
             if tool is None:
-                raise self._table.unknown(params.name, self._tools)
+                raise self._table.unknown(params.name, self._mine(principal))
+            self._check_scope(principal, tool, params.arguments or {})
             if self._turns is None or tool.interjects:
                 result = await self._run(tool, params, principal, progress)
             else:

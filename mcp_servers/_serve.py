@@ -34,8 +34,11 @@ async def serve(settings: ServerSettings, http: bool) -> None:
         try:
             table, warmup = _table(settings, runtime)
             try:
-                await table.start(warmup)
-                await (_serve_http(table, settings) if http else _serve_stdio(table))
+                if http:
+                    await _serve_http(table, settings, warmup)
+                else:
+                    await table.start(warmup)
+                    await _serve_stdio(table)
             finally:
                 await table.close()
         except AgentFlowError as error:
@@ -75,7 +78,7 @@ async def _serve_stdio(table: ToolTable) -> None:
         await _until_signal(lambda: serve_stdio(table), scope.cancel)
 
 
-async def _serve_http(table: ToolTable, settings: ServerSettings) -> None:
+async def _serve_http(table: ToolTable, settings: ServerSettings, warmup: list[str]) -> None:
     from mcp_servers._http import HttpServer  # loads the SDK, which wrong settings need not wait for
 
     with ExitStack() as stack:
@@ -87,12 +90,12 @@ async def _serve_http(table: ToolTable, settings: ServerSettings) -> None:
         def ready() -> None:
             _say(f"serving {', '.join(settings.backends)} at {server.url}")
 
-        await _until_signal(lambda: server.serve(ready), server.stop)
+        await _until_signal(lambda: server.serve(ready, warmup), server.stop)
 
 
 def _tokens(settings: ServerSettings, stack: ExitStack, port: int) -> dict[str, str] | None:
     """The token of each client; one that is made is kept in a file while the server runs."""
-    tokens = {name: token.get_secret_value() for name, token in settings.tokens.items()}
+    tokens = settings.client_tokens()
     token = settings.token.get_secret_value() if settings.token else None
     if token == NO_TOKEN:
         return None
@@ -107,6 +110,7 @@ def _tokens(settings: ServerSettings, stack: ExitStack, port: int) -> dict[str, 
 
 async def _until_signal(work: Callable[[], Awaitable[None]], stop: Callable[[], object]) -> None:
     """Do the work; a signal asks it to stop, a second one makes it."""
+    failure: AgentFlowError | None = None
     async with anyio.create_task_group() as group:
 
         async def watch() -> None:
@@ -117,8 +121,13 @@ async def _until_signal(work: Callable[[], Awaitable[None]], stop: Callable[[], 
                 group.cancel_scope.cancel()
 
         group.start_soon(watch)
-        await work()
+        try:
+            await work()
+        except AgentFlowError as error:
+            failure = error
         group.cancel_scope.cancel()
+    if failure is not None:
+        raise failure
 
 
 def _say(text: str) -> None:

@@ -4,6 +4,7 @@ from typing import Annotated
 
 from pydantic import Field
 
+from mcp_servers._access import SESSIONS
 from mcp_servers._backend import Backend
 from mcp_servers._context import CallContext
 from mcp_servers._result import Output
@@ -12,9 +13,6 @@ from mcp_servers._sessions import Sessions
 from mcp_servers._tool import tool
 
 __all__ = ["SESSIONS", "SessionTools"]
-
-SESSIONS = "session"
-"""The name of their family."""
 
 
 class Started(Output):

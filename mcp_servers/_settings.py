@@ -13,7 +13,7 @@ from mcp_servers._limits import MIB, TableLimits
 from mcp_servers._runtime_choice import RuntimeChoice
 from runtimes import InstanceSpec, Limits
 
-__all__ = ["NO_TOKEN", "CallSettings", "ServerSettings", "SessionSettings"]
+__all__ = ["NO_TOKEN", "CallSettings", "ClientSettings", "ServerSettings", "SessionSettings"]
 
 NO_TOKEN = "none"
 """The token that says that none is needed."""
@@ -53,6 +53,15 @@ class CallSettings(Section):
     """The largest request."""
 
 
+class ClientSettings(Section):
+    """One client of a server."""
+
+    token: Annotated[SecretStr, Field(min_length=1)]
+    """Its bearer token."""
+    backends: list[str] | None = None
+    """The backends that it may use; by default all."""
+
+
 class ServerSettings(Settings):
     """Settings of a server. `AGENTFLOW_SERVER_<NAME>` sets one in the environment."""
 
@@ -70,8 +79,10 @@ class ServerSettings(Settings):
     """The port to listen on; 0: any free one."""
     token: SecretStr | None = None
     """The bearer token; `none`: no token is needed, on a loopback address only; by default one is made."""
-    tokens: dict[str, Annotated[SecretStr, Field(min_length=1)]] = Field(default_factory=dict[str, SecretStr])
-    """Tokens of several clients, by their names: each sees only its own sessions."""
+    tokens: dict[str, Annotated[SecretStr, Field(min_length=1)] | ClientSettings] = Field(
+        default_factory=dict[str, "SecretStr | ClientSettings"]
+    )
+    """Several clients by their names, each by its token or as `{token, backends}`: each sees only its own sessions."""
     allowed_origins: list[str] = Field(default_factory=list[str])
     """Origins of web pages that may use the server, beside its own."""
     allowed_hosts: list[str] = Field(default_factory=list[str])
@@ -91,12 +102,28 @@ class ServerSettings(Settings):
 
     @model_validator(mode="after")
     def _tell_clients_apart(self) -> Self:
-        tokens = [token.get_secret_value() for token in (*self.tokens.values(), self.token) if token]
+        own = [] if self.token is None else [self.token.get_secret_value()]
+        tokens = [*self.client_tokens().values(), *own]
         if len(set(tokens)) < len(tokens):
             raise ValueError("two clients have the same token: give each one of its own")
         if NO_TOKEN in tokens and self.tokens:
             raise ValueError(f"token: {NO_TOKEN} lets everybody in, so tokens has no use: remove one of them")
         return self
+
+    @model_validator(mode="after")
+    def _scopes_are_served(self) -> Self:
+        for name, client in self.tokens.items():
+            for backend in (client.backends or ()) if isinstance(client, ClientSettings) else ():
+                if self.backends and backend not in self.backends:
+                    raise ValueError(f"tokens: {name}: backend {backend!r} is not served: add it to backends")
+        return self
+
+    def client_tokens(self) -> dict[str, str]:
+        """The token of each client."""
+        return {
+            name: (one.token if isinstance(one, ClientSettings) else one).get_secret_value()
+            for name, one in self.tokens.items()
+        }
 
     def backend_names(self) -> list[str]:
         """The backends to serve."""
@@ -112,6 +139,11 @@ class ServerSettings(Settings):
             host=self.host,
             port=self.port,
             tokens=tokens,
+            scopes={
+                name: one.backends
+                for name, one in self.tokens.items()
+                if isinstance(one, ClientSettings) and one.backends is not None
+            },
             allowed_origins=tuple(self.allowed_origins),
             allowed_hosts=tuple(self.allowed_hosts),
             requests_per_minute=self.rate_limit,

@@ -226,9 +226,9 @@ async def test_a_named_model_without_its_key_is_refused_before_anything_is_begun
 
 @pytest.mark.promise("supervisor:missing-tool")
 async def test_a_tool_that_does_not_exist_is_refused_in_one_line(tmp_path: Path) -> None:
-    config = config_for(tmp_path / "out", available_tools=["retrieval", "browse_url"])
+    config = config_for(tmp_path / "out", available_tools=["retrieval", "read_minds"])
     with pytest.raises(
-        ConfigurationError, match=r"browse_url can't be used: .*on_missing_tool=drop"
+        ConfigurationError, match=r"read_minds can't be used: .*on_missing_tool=drop"
     ) as refused:
         await run_to_the_end(config, [NewSeed("Explore")])
     assert "\n" not in str(refused.value)
@@ -251,17 +251,17 @@ async def test_a_tool_that_can_not_work_is_refused_in_one_line(tmp_path: Path) -
 @pytest.mark.promise("supervisor:dropped-tool")
 async def test_a_tool_that_does_not_exist_is_dropped_if_so_wanted(tmp_path: Path) -> None:
     config = config_for(
-        tmp_path, available_tools=["retrieval", "browse_url"], on_missing_tool="drop", number_of_seed=1
+        tmp_path, available_tools=["retrieval", "read_minds"], on_missing_tool="drop", number_of_seed=1
     )
     run, report = await run_to_the_end(config, [NewSeed("Explore the harbour")])
-    assert list(report.dropped_tools) == ["browse_url"]
+    assert list(report.dropped_tools) == ["read_minds"]
     assert [tool.name for tool in run.chosen.tools] == ["rag_search"]
     assert report.trees == 1
 
 
 @pytest.mark.promise("supervisor:dropped-tool")
 async def test_a_run_that_has_no_tool_left_is_refused(tmp_path: Path) -> None:
-    config = config_for(tmp_path, available_tools=["browse_url"], on_missing_tool="drop")
+    config = config_for(tmp_path, available_tools=["read_minds"], on_missing_tool="drop")
     with pytest.raises(ConfigurationError, match="none is left"):
         await run_to_the_end(config, [NewSeed("Explore")])
 
