@@ -18,7 +18,6 @@ from mcp_servers.web._at_once import each
 from mcp_servers.web._keys import unusable, with_environment
 from mcp_servers.web._outside import Outside
 from mcp_servers.web._parsers import Parsers
-from mcp_servers.web._passages import best_passages
 from mcp_servers.web._results import (
     Article,
     Found,
@@ -179,7 +178,7 @@ class WebBackend(Backend):
         Use it for a long page or PDF of which you need one thing; web_visit reads pages whole.
         """
         page = await self._service.pages.read(url)
-        passages = best_passages(page.text, query, count)
+        passages = await self._service.pages.passages(page.text, query, count)
         context.show(Text(passages_text(page.title, page.url, passages)))
         return PassagesFound(
             url=url, final_url=page.url, title=page.title, characters=len(page.text), passages=passages

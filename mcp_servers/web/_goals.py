@@ -7,7 +7,7 @@ from msgspec import Struct
 from agentflow.errors import ToolFailure
 from mcp_servers.web._api import Api
 from mcp_servers.web._keys import key_of
-from mcp_servers.web._passages import best_passages
+from mcp_servers.web._pages import Pages
 from mcp_servers.web._results import Passage
 from mcp_servers.web._settings import WebSettings
 
@@ -48,23 +48,31 @@ class _Answer(Struct):
 class Goals:
     """Finds in pages what serves a goal."""
 
-    def __init__(self, settings: WebSettings, api: Api) -> None:
+    def __init__(self, settings: WebSettings, api: Api, pages: Pages) -> None:
         self._settings = settings
+        self._pages = pages
         self._api = api
 
     async def extract(self, text: str, goal: str) -> Extract:
         """What of the text serves the goal. Without a model, or if it fails, its passages that fit best."""
         if not (self._settings.enable_llm_summary and self._settings.summary_model):
-            return _passages(text, goal, None)
+            return await self._passages(text, goal, None)
         try:
             answer = await self._ask(self._settings.summary_model, text[: self._settings.content_limit], goal)
         except ToolFailure as failure:
-            return _passages(text, goal, f"the model could not be asked ({failure.message})")
+            return await self._passages(text, goal, f"the model could not be asked ({failure.message})")
         if not answer.strip():
-            return _passages(text, goal, "the model said nothing")
+            return await self._passages(text, goal, "the model said nothing")
         left = len(text) - self._settings.content_limit
         note = f"; the last {left} characters were not looked at" if left > 0 else ""
         return Extract(answer.strip(), note=f"extracted by {self._settings.summary_model}{note}")
+
+    async def _passages(self, text: str, goal: str, why: str | None) -> Extract:
+        """In the order of the page."""
+        found = await self._pages.passages(text, goal, PASSAGES)
+        best = sorted(found, key=lambda passage: passage.start)
+        note = "the passages that fit the goal best" if best else "no passage has a word of the goal"
+        return Extract(_joined(best, len(text)), best, note if why is None else f"{note}: {why}")
 
     async def _ask(self, model: str, text: str, goal: str) -> str:
         key = self._settings.openai_api_key
@@ -75,13 +83,6 @@ class Goals:
         body = {"model": model, "messages": messages, "temperature": 0.0}
         answer = await self._api.ask("the model", url, _Answer, headers=headers, body=body)
         return (answer.choices[0].message.content or "") if answer.choices else ""
-
-
-def _passages(text: str, goal: str, why: str | None) -> Extract:
-    """In the order of the page."""
-    best = sorted(best_passages(text, goal, PASSAGES), key=lambda passage: passage.start)
-    note = "the passages that fit the goal best" if best else "no passage has a word of the goal"
-    return Extract(_joined(best, len(text)), best, note if why is None else f"{note}: {why}")
 
 
 def _joined(passages: Sequence[Passage], characters: int) -> str:

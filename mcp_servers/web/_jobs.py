@@ -5,7 +5,9 @@ from typing import Final
 
 from msgspec import Struct
 
-__all__ = ["HEADER", "VERSION", "Answer", "Body", "Job", "Parsed", "Robots", "Unreadable"]
+from mcp_servers.web._results import Passage
+
+__all__ = ["HEADER", "VERSION", "Answer", "Body", "Job", "Parsed", "Question", "Robots", "Unreadable"]
 
 VERSION: Final = 1
 """Of what comes out; what was kept of another one is not used."""
@@ -55,6 +57,17 @@ class Robots(Struct, frozen=True):
     """For what."""
 
 
+class Question(Struct, frozen=True):
+    """A question to a page."""
+
+    text: str
+    """The page."""
+    query: str
+    """What to look for."""
+    count: int
+    """How many passages to find."""
+
+
 class Job(Struct, frozen=True):
     """One thing to do."""
 
@@ -66,6 +79,8 @@ class Job(Struct, frozen=True):
     """A page to parse."""
     robots: Robots | None = None
     """Or a question to a robots.txt."""
+    question: Question | None = None
+    """Or a question to a page."""
 
 
 class Answer(Struct, frozen=True):
@@ -73,6 +88,8 @@ class Answer(Struct, frozen=True):
 
     parsed: Parsed | None = None
     """The page."""
+    passages: list[Passage] = []
+    """The passages, best first."""
     allowed: bool = True
     """What the robots.txt says."""
     failed: str | None = None

@@ -6,9 +6,10 @@ from agentflow.errors import ErrorKind, ToolFailure
 from mcp_servers.web._api import Api
 from mcp_servers.web._cache import Cache
 from mcp_servers.web._fetching import Fetcher
-from mcp_servers.web._jobs import VERSION, Body, Job, Parsed
+from mcp_servers.web._jobs import VERSION, Body, Job, Parsed, Question
 from mcp_servers.web._keys import key_of
 from mcp_servers.web._parsers import Parsers
+from mcp_servers.web._results import Passage
 from mcp_servers.web._settings import WebSettings
 
 __all__ = ["Page", "Pages"]
@@ -81,6 +82,18 @@ class Pages:
         if answer.parsed is None:
             raise ToolFailure(ErrorKind.FAILED, f"{url} can't be read: {answer.failed}.")
         return answer.parsed
+
+    async def passages(self, text: str, query: str, count: int) -> list[Passage]:
+        """The passages of a page's text that fit a query best; a text may be made to make that long, too.
+
+        :raises ToolFailure: `failed`, if it takes too long.
+        """
+        reading = self._settings.reading
+        question = Question(text, query, count)
+        answer = await self._parsers.do(Job(reading.seconds, reading.memory_bytes, question=question))
+        if answer.failed is not None:
+            raise ToolFailure(ErrorKind.FAILED, f"the page can't be searched: {answer.failed}.")
+        return answer.passages
 
     async def _by_us(self, url: str) -> Page:
         found = await self._fetcher.fetch(url)

@@ -1,28 +1,25 @@
 """The process that parses: `python -m mcp_servers.web._parser_process`. It reads jobs and answers them, one by one.
 
-Each job is done by a fork with limits of its own on time and memory, without a network where that can be had, and as
-nobody where this process is root: what is parsed may be made to do harm, and what it did to the parser is gone with it.
+Each job is done by a fork with limits of its own on time and memory, which can open no file, connect to nothing and start
+nothing: what is parsed may be made to do harm, and what it did to the parser is gone with it.
 """
 
 import codecs
 import contextlib
-import ctypes
 import encodings.aliases
 import os
 import resource
 import signal
 import sys
-from typing import BinaryIO, Final
+from typing import BinaryIO
 
 import msgspec
 
 from mcp_servers.web._jobs import HEADER, Answer, Body, Job, Unreadable
+from mcp_servers.web._lockdown import lock_down
 from mcp_servers.web._parsing import allows, parse
+from mcp_servers.web._passages import best_passages
 
-_LIBC: Final = ctypes.CDLL(None, use_errno=True)
-_NEW_USER, _NEW_NET = 0x10000000, 0x40000000
-_NO_NEW_PRIVILEGES = 38
-_NOBODY = 65534
 _LONGEST_ANSWER = 64 * 1024 * 1024
 
 _PDF = (
@@ -35,7 +32,6 @@ _WARM_UP = b"<html><title>t</title><body><article><h1>One</h1>" + b"<p>A word or
 def serve(jobs: BinaryIO, answers: BinaryIO) -> None:
     """Do jobs until there are no more."""
     _load()
-    _let_go()
     base = _virtual_bytes()
     while header := jobs.read(HEADER.size):
         (size,) = HEADER.unpack(header)
@@ -45,13 +41,14 @@ def serve(jobs: BinaryIO, answers: BinaryIO) -> None:
 
 
 def _load() -> None:
-    """Load, once for all forks, what parsing needs: a fork may not be able to read these files any more."""
+    """Load, once for all forks, what parsing needs: a fork can open no file any more."""
     for name in set(encodings.aliases.aliases.values()):
         with contextlib.suppress(LookupError):
             codecs.lookup(name)
     for kind, data in (("text/html", _WARM_UP), ("text/html", b"<p>caf\xe9"), ("application/pdf", _PDF)):
         parse(Body("http://warm.up/", kind, data))
     allows("User-agent: *\nDisallow: /x*", "a", "http://warm.up/")
+    best_passages("Some words.", "words", 1)
 
 
 def _answer(job: bytes, base: int) -> bytes:
@@ -92,6 +89,9 @@ def _result(job: Job) -> Answer:
     try:
         if job.robots is not None:
             return Answer(allowed=allows(job.robots.text, job.robots.agent, job.robots.url))
+        if job.question is not None:
+            asked = job.question
+            return Answer(passages=best_passages(asked.text, asked.query, asked.count))
         assert job.body is not None
         return Answer(parsed=parse(job.body))
     except Unreadable as error:
@@ -107,25 +107,15 @@ def _limit(job: Job, base: int) -> None:
     _at_most(resource.RLIMIT_FSIZE, 0)
     _at_most(resource.RLIMIT_CORE, 0)
     _at_most(resource.RLIMIT_NOFILE, 64)
-    if os.geteuid() == 0:
-        os.setgroups([])
-        os.setresgid(_NOBODY, _NOBODY, _NOBODY)
-        os.setresuid(_NOBODY, _NOBODY, _NOBODY)
-    _LIBC.prctl(_NO_NEW_PRIVILEGES, 1, 0, 0, 0)
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.setitimer(signal.ITIMER_REAL, seconds)
+    lock_down()
 
 
 def _at_most(kind: int, value: int) -> None:
     _, hard = resource.getrlimit(kind)
     value = value if hard == resource.RLIM_INFINITY else min(value, hard)
     resource.setrlimit(kind, (value, value))
-
-
-def _let_go() -> None:
-    """Leave the network, where this process may: parsers need none."""
-    kinds = _NEW_NET if os.geteuid() == 0 else _NEW_USER | _NEW_NET
-    _LIBC.unshare(kinds)
 
 
 def _virtual_bytes() -> int:

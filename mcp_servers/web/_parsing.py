@@ -13,6 +13,7 @@ from mcp_servers.web._pdf import read_pdf
 __all__ = ["allows", "parse"]
 
 MOST_LINKS = 100
+LONGEST_TEXT = 2_000_000
 LONGEST_TITLE = 300
 ENOUGH = 200
 """Characters of an article; where fewer are found, the page may be none, and all of its text is taken."""
@@ -68,10 +69,18 @@ class Element(Protocol):
 
 
 def parse(body: Body) -> Parsed:
-    """The text of whatever it is.
+    """The text of whatever it is, as far as it is kept.
 
     :raises Unreadable: if it has none.
     """
+    page = _parse(body)
+    if len(page.text) <= LONGEST_TEXT:
+        return page
+    note = f"the first {LONGEST_TEXT} of its {len(page.text)} characters"
+    return Parsed(page.title, page.text[:LONGEST_TEXT], page.links, note)
+
+
+def _parse(body: Body) -> Parsed:
     kind = body.content_type.partition(";")[0].strip().lower()
     start = body.data[:1024].lstrip()
     if kind == "application/pdf" or start.startswith(b"%PDF-"):

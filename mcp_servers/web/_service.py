@@ -41,7 +41,7 @@ class Service:
         """The services that search."""
         self.pages = Pages(settings, self._fetcher, self._parsers, self._api, self._cache)
         """Pages as text."""
-        self.goals = Goals(settings, self._api)
+        self.goals = Goals(settings, self._api, self.pages)
         """What of a page serves a goal."""
 
     async def __aenter__(self) -> Self:

@@ -23,7 +23,7 @@ class CacheSettings(Section):
     folder: Path | None = None
     """Where; by default in the user's cache."""
     bytes: int = Field(default=256 * MIB, ge=0)
-    """How much of it; what was used longest ago makes room."""
+    """How much of it; the oldest makes room."""
     seconds: Seconds = 86_400.0
     """How long something stays good."""
 

@@ -64,7 +64,9 @@ async def test_a_run_that_wants_a_search_without_a_key_is_refused_before_it_begi
     )
     config = load_config("config.json")
     async with Sandbox(backends=["web"]) as sandbox:
-        with pytest.raises(ConfigurationError, match=r"web_search can't be used: .*SERPER_API_KEY") as refused:
+        with pytest.raises(
+            ConfigurationError, match=r"web_search can't be used: .*SERPER_API_KEY"
+        ) as refused:
             await choose_tools(sandbox, config, {})
         assert "\n" not in str(refused.value)
         dropping = config.model_copy(update={"on_missing_tool": "drop"})
