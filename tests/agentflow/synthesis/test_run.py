@@ -17,6 +17,7 @@ from agentflow.synthesis.api import synthesize
 from agentflow.synthesis.pipeline import Phase, SynthesisRun, seeds_for
 from agentflow.testing import fake_endpoint
 from tests.agentflow.synthesis._runs import FILES, config_for, contents, names, run_to_the_end, until
+from tests.mcp_servers.web._services import KEY, some_services
 
 DOCUMENTED = Path(__file__).parent / "documented"
 
@@ -349,15 +350,24 @@ async def test_the_documented_configurations_run_as_far_as_their_backends_exist(
     small = {"max_depth": said.get("min_depth", 2), "depth_threshold": 1, "on_missing_tool": "drop"}
     config = config_for(tmp_path / "out", **{**said, **small, **changes, "output_dir": str(tmp_path / "out")})
     seeds = [NewSeed("Explore the harbour")]
-    try:
-        run, report = await run_to_the_end(config, seeds)
-    except ConfigurationError as refused:
-        assert "none is left to explore with" in str(refused)
-        return
+    async with some_services() as services:
+        if "web_search" in said["available_tools"]:
+            web = services.settings(serper_api_key=KEY, cache=None, retry_times=1)
+            config = config.model_copy(update={"resource_init_configs": {**resources, "web": web}})
+        try:
+            run, report = await run_to_the_end(config, seeds)
+        except ConfigurationError as refused:
+            assert "none is left to explore with" in str(refused)
+            return
     assert report.trees == 1
-    assert {"rag": {"rag_search"}, "data_analysis": {"code_run", "files_read"}}.get(
-        example.stem, {"code_run"}
-    ) == {tool.name for tool in run.chosen.tools}
+    chosen = {tool.name for tool in run.chosen.tools}
+    assert chosen == {
+        "data_analysis": {"code_run", "files_read", "web_search"},
+        "full": {"code_run", "web_search", "web_visit"},
+        "rag": {"rag_search", "web_search"},
+        "web": {"web_search", "web_visit"},
+    }.get(example.stem, chosen)
+    assert ("/serper/search" in dict(services.asked)) == ("web_search" in chosen)
 
 
 @pytest.mark.promise("supervisor:data-dir")
