@@ -67,6 +67,7 @@ def _table(settings: ServerSettings, runtime: RuntimeHost) -> tuple[ToolTable, l
         spec=settings.sessions.spec(),
         settings={backend.name: given[name] for name, backend in backends.items() if name in given},
         limits=settings.table_limits(),
+        archive=settings.sessions.files_kept(),
     )
     return table, [backends[name].name for name in (names if settings.warmup is None else settings.warmup)]
 

@@ -89,12 +89,18 @@ class SessionTools(Backend):
             dict[str, dict[str, object]] | None,
             Field(description="Settings for this session, by the name of the backend that they are for."),
         ] = None,
+        files_of: Annotated[
+            str | None,
+            Field(description="The handle of a session that has ended: the new one begins with its files."),
+        ] = None,
     ) -> Started:
         """Start a new, empty session with a workspace of its own and return its handle.
 
         Use it to work on something separately. End it with session_end when it is no longer needed.
         """
-        session = await self._sessions.start(context.principal, backends=backends or (), settings=settings)
+        session = await self._sessions.start(
+            context.principal, backends=backends or (), settings=settings, files_of=files_of
+        )
         return Started(session=session.handle, backends=list(session.live))
 
     @tool(destructive=False, verb="add", title="Add backends to a session", interjects=True)

@@ -7,13 +7,14 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 
 import anyio
 
-from agentflow.errors import CannotFork, ErrorKind, ToolFailure
+from agentflow.errors import CannotFork, ErrorKind, RuntimeFailure, ToolFailure
+from mcp_servers._archive import Archive
 from mcp_servers._backend import Backend
 from mcp_servers._limits import TableLimits
 from mcp_servers._nearest import did_you_mean
 from mcp_servers._session import Session
 from mcp_servers._shelf import Resource, Shelf
-from runtimes import Instance
+from runtimes import Instance, Snapshot
 
 __all__ = ["DefaultSession", "Sessions"]
 
@@ -38,6 +39,7 @@ class Sessions:
         clock: Callable[[], float] = time.monotonic,
         handles: Callable[[], str] = new_handle,
         warm_up: Callable[[Backend], Awaitable[None]],
+        archive: Archive | None = None,
     ) -> None:
         self._backends = backends
         self._warm_up = warm_up
@@ -46,6 +48,7 @@ class Sessions:
         self._settings = settings
         self._clock = clock
         self._handles = handles
+        self._archive = archive
         self._sessions: dict[str, Session] = {}
         self._closed = False
 
@@ -96,22 +99,38 @@ class Sessions:
         *,
         backends: Iterable[str] = (),
         settings: Mapping[str, Mapping[str, object]] | None = None,
+        files_of: str | None = None,
         expires: bool = True,
     ) -> Session:
         """A new session; the named backends are live when this returns, the others become so at first use.
 
-        :raises ToolFailure: `busy` at the limit, `bad_arguments` for an unknown backend.
+        :param files_of: the handle of a session that has ended: this one begins with its files.
+        :raises ToolFailure: `busy` at the limit, `bad_arguments` for an unknown backend, `not_found` where those files
+            are not kept.
         """
         wanted: dict[str, None] = dict.fromkeys([*backends, *(settings or {})])
         for name in wanted:
             self._backend(name)
+        files = None if files_of is None else await self._kept_files(files_of, principal)
         session = self._add(principal, settings or {}, expires=expires)
         try:
+            if files is not None:
+                await (await session.instance()).restore(files)
             await self._make_all_live(session, wanted)
         except BaseException:
             await self.end(session)
             raise
         return session
+
+    async def _kept_files(self, handle: str, principal: str) -> Snapshot:
+        if self._archive is None:
+            message = "this server keeps no files of sessions that have ended: sessions.archive.folder says where it may."
+            raise ToolFailure(ErrorKind.UNAVAILABLE, message)
+        files = await self._archive.find(handle, principal)
+        if files is None:
+            message = f"no files of a session {handle!r} are kept: it is unknown, still lives, had none, or made room."
+            raise ToolFailure(ErrorKind.NOT_FOUND, message)
+        return files
 
     async def _make_all_live(self, session: Session, backends: Iterable[str]) -> None:
         await session.gate.enter()
@@ -281,10 +300,20 @@ class Sessions:
         instance = session.current_instance
         if instance is None:
             return
+        with anyio.move_on_after(self._limits.end_seconds):
+            await self._keep_files(session, instance)
         with anyio.move_on_after(self._limits.end_seconds) as scope:
             await instance.stop()
         if scope.cancelled_caught:
             logger.error("the instance of %s did not stop in time; it ends with its runtime", session.owner)
+
+    async def _keep_files(self, session: Session, instance: Instance) -> None:
+        if self._archive is None or session.lost:
+            return
+        try:
+            await self._archive.keep(session.handle, session.owner, await instance.snapshot())
+        except (RuntimeFailure, OSError):  # the session ends all the same
+            logger.exception("the files of a session of %s could not be kept", session.owner)
 
     async def _clean(self, session: Session, backend: Backend) -> None:
         with anyio.move_on_after(self._limits.end_seconds):

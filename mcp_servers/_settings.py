@@ -1,6 +1,7 @@
 """The settings of a server: from a file, the environment and the command line."""
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Annotated, Self
 
 from pydantic import Field, PositiveFloat, PositiveInt, SecretStr, model_validator
@@ -8,6 +9,7 @@ from pydantic_settings import SettingsConfigDict
 
 from agentflow.settings import Section, Settings
 from agentflow.telemetry import Level
+from mcp_servers._archive import Archive
 from mcp_servers._http_options import HttpOptions
 from mcp_servers._limits import MIB, TableLimits
 from mcp_servers._runtime_choice import RuntimeChoice
@@ -17,6 +19,15 @@ __all__ = ["NO_TOKEN", "CallSettings", "ClientSettings", "ServerSettings", "Sess
 
 NO_TOKEN = "none"
 """The token that says that none is needed."""
+
+
+class ArchiveSettings(Section):
+    """Where the files of sessions that have ended are kept."""
+
+    folder: Path
+    """The folder."""
+    most_bytes: PositiveInt = 4096 * MIB
+    """All files together; the oldest make room."""
 
 
 class SessionSettings(Section):
@@ -34,6 +45,12 @@ class SessionSettings(Section):
     """Environment variables of every session."""
     mounts: dict[str, str] = Field(default_factory=dict[str, str])
     """Read-only folders of every session: path inside -> path on this machine."""
+    archive: ArchiveSettings | None = None
+    """Where the files of sessions that have ended are kept; by default they are gone."""
+
+    def files_kept(self) -> Archive | None:
+        """Where the files of sessions that have ended are kept."""
+        return None if self.archive is None else Archive(self.archive.folder, self.archive.most_bytes)
 
     def spec(self) -> InstanceSpec:
         """What every session's instance is to be."""

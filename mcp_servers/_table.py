@@ -8,6 +8,7 @@ from typing import Self
 import anyio
 
 from agentflow.errors import ConfigurationError, ErrorKind, InstanceGone, ToolFailure
+from mcp_servers._archive import Archive
 from mcp_servers._backend import Backend
 from mcp_servers._context import CallContext, ProgressSink
 from mcp_servers._failures import failure_of
@@ -56,6 +57,7 @@ class ToolTable:
         limits: TableLimits | None = None,
         clock: Callable[[], float] = time.monotonic,
         handles: Callable[[], str] = new_handle,
+        archive: Archive | None = None,
     ) -> None:
         """Gather the backends' tools.
 
@@ -64,6 +66,7 @@ class ToolTable:
         :param settings: settings of the backends by name; those of a session come over them.
         :param clock: seconds that only grow; counts idle time.
         :param handles: makes new handles of sessions.
+        :param archive: keeps the files of sessions that have ended.
         :raises ConfigurationError: if two backends have the same name.
         """
         self.limits = limits or TableLimits()
@@ -81,6 +84,7 @@ class ToolTable:
             clock=clock,
             handles=handles,
             warm_up=self._warm_up,
+            archive=archive,
         )
         """Its sessions."""
         self._routes: dict[str, tuple[Tool, Backend]] = {}

@@ -1,0 +1,77 @@
+"""The files of sessions that have ended, kept on disk so that a new session can begin with them."""
+
+import logging
+import os
+from hashlib import blake2b
+from pathlib import Path
+from tempfile import NamedTemporaryFile
+
+import anyio.to_thread
+
+from runtimes import Snapshot
+
+__all__ = ["Archive"]
+
+logger = logging.getLogger(__name__)
+
+SUFFIX = ".files"
+
+
+class Archive:
+    """A folder of workspaces, in all no larger than a bound: the oldest make room.
+
+    A file is found by the session's handle and its owner together, so nobody finds another one's; it outlives the server.
+    """
+
+    def __init__(self, folder: Path, most_bytes: int) -> None:
+        """Keep them there."""
+        self._folder = folder
+        self._most = most_bytes
+
+    async def keep(self, handle: str, owner: str, files: Snapshot) -> None:
+        """Keep the files of a session that ends. Too large a workspace is not kept; the log says so."""
+        if len(files.archive) > self._most:
+            logger.warning("the files of a session of %s are too many to be kept", owner)
+            return
+        await anyio.to_thread.run_sync(self._write, self._place(handle, owner), files.archive)
+
+    async def find(self, handle: str, owner: str) -> Snapshot | None:
+        """The files of that owner's session, if they are kept."""
+        data = await anyio.to_thread.run_sync(_read, self._place(handle, owner))
+        return None if data is None else Snapshot(data)
+
+    def _place(self, handle: str, owner: str) -> Path:
+        name = blake2b(f"{owner}\0{handle}".encode(), digest_size=24).hexdigest()
+        return self._folder / f"{name}{SUFFIX}"
+
+    def _write(self, place: Path, data: bytes) -> None:
+        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._make_room(len(data))
+        # Readable by the owner of the process alone, and there as a whole or not at all.
+        with NamedTemporaryFile(dir=self._folder, delete=False) as file:
+            try:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+                os.replace(file.name, place)
+            except BaseException:
+                os.unlink(file.name)
+                raise
+
+    def _make_room(self, needed: int) -> None:
+        kept = sorted(
+            (path.stat().st_mtime, path.stat().st_size, path) for path in self._folder.glob(f"*{SUFFIX}")
+        )
+        total = needed + sum(size for _, size, _ in kept)
+        for _, size, path in kept:
+            if total <= self._most:
+                break
+            path.unlink(missing_ok=True)
+            total -= size
+
+
+def _read(place: Path) -> bytes | None:
+    try:
+        return place.read_bytes()
+    except FileNotFoundError:
+        return None
