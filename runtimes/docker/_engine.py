@@ -13,6 +13,7 @@ from agentflow.errors import IsolationUnavailable, NotOffered, RuntimeFailure
 from runtimes.docker import _host_root
 from runtimes.docker._api import Api, ApiError
 from runtimes.docker._ended import reason_of
+from runtimes.docker._oci import MASKED
 from runtimes.docker._options import ContainerOptions
 from runtimes.docker._plan import CAPABILITIES, Container, Mount, Plan
 
@@ -250,6 +251,7 @@ class EngineLauncher:
             },
             "ShmSize": plan.shared_memory,
             "Mounts": mounts,
+            "MaskedPaths": list(MASKED),
             "LogConfig": {"Type": "none"},
         }
         if limits.memory_bytes is not None:

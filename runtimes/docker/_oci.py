@@ -4,7 +4,21 @@ from typing import Any
 
 from runtimes.docker._plan import CAPABILITIES, Plan
 
-_MASKED = ("acpi", "asound", "interrupts", "kcore", "keys", "kallsyms", "latency_stats", "sched_debug", "scsi", "timer_list", "timer_stats")  # fmt: skip
+_MASKED_OF_PROC = (
+    "acpi",
+    "asound",
+    "interrupts",
+    "kallsyms",
+    "kcore",
+    "keys",
+    "latency_stats",
+    "sched_debug",
+    "scsi",
+    "timer_list",
+    "timer_stats",
+)
+MASKED = (*(f"/proc/{name}" for name in _MASKED_OF_PROC), "/sys/firmware", "/sys/devices/virtual/powercap")
+"""What appears empty: it tells of the machine, not of the container."""
 _READ_ONLY = ("bus", "fs", "irq", "sys", "sysrq-trigger")
 _CPU_PERIOD = 100_000
 
@@ -29,7 +43,7 @@ def bundle_config(plan: Plan, rootfs: str, group: str, cpus: float | None) -> di
             "namespaces": [{"type": kind} for kind in ("pid", "network", "ipc", "uts", "mount")],
             "cgroupsPath": group,
             "resources": _resources(plan, cpus),
-            "maskedPaths": [*(f"/proc/{name}" for name in _MASKED), "/sys/firmware"],
+            "maskedPaths": list(MASKED),
             "readonlyPaths": [f"/proc/{name}" for name in _READ_ONLY],
         },
     }
