@@ -10,9 +10,11 @@ from mcp_servers import Backend, Tool
 from mcp_servers.bash import BashBackend, BashSettings
 from mcp_servers.code import CodeBackend, CodeSettings, InstallSettings
 from mcp_servers.document import DocumentBackend, DocumentSettings
+from mcp_servers.external import ExternalSettings, MountSettings
 from mcp_servers.files import FilesBackend, FilesSettings
 from mcp_servers.rag import EmbeddingSettings, RagBackend, RagSettings
 from mcp_servers.web import CacheSettings, ReadingSettings, WebBackend, WebSettings
+from mcp_servers.world import WorldBackend, WorldSettings
 
 PAGE = Path(__file__).parents[2] / "docs/backends.md"
 TOOLS: list[Backend] = [
@@ -22,6 +24,7 @@ TOOLS: list[Backend] = [
     FilesBackend(),
     RagBackend(),
     WebBackend(),
+    WorldBackend(),
 ]
 SETTINGS: dict[str, type[BaseModel]] = {
     "bash": BashSettings,
@@ -29,11 +32,14 @@ SETTINGS: dict[str, type[BaseModel]] = {
     "code.install": InstallSettings,
     "document": DocumentSettings,
     "files": FilesSettings,
+    "mcp": ExternalSettings,
+    "mcp.servers.*": MountSettings,
     "rag": RagSettings,
     "rag.embedding": EmbeddingSettings,
     "web": WebSettings,
     "web.reading": ReadingSettings,
     "web.cache": CacheSettings,
+    "world": WorldSettings,
 }
 
 
@@ -64,7 +70,9 @@ def settings_table() -> str:
     lines = ["| setting | default | what it is |", "| --- | --- | --- |"]
     for section, model in SETTINGS.items():
         for name, field in model.model_fields.items():
-            default = "required" if field.is_required() else f"`{field.default}`"
+            default = (
+                "required" if field.is_required() else f"`{field.get_default(call_default_factory=True)}`"
+            )
             lines.append(
                 f"| `{section}.{name}` | {default} | {' '.join((field.description or '').split())} |"
             )
