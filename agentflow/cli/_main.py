@@ -23,6 +23,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for name, what, describe in (
         ("synth", "grow seeds into question-answer pairs", _describe_synth),
         ("ctl", "watch and steer a run that is going on", _describe_ctl),
+        ("doctor", "try what this machine can run, and say what mends the rest", _describe_doctor),
     ):
         describe(
             commands.add_parser(
@@ -84,12 +85,26 @@ def _describe_ctl(parser: argparse.ArgumentParser) -> None:
             )
 
 
+def _describe_doctor(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "names",
+        nargs="*",
+        metavar="NAME",
+        help="what to try: runtimes, backends, models, networks, or one of them by its name; by default all",
+    )
+    parser.add_argument("--json", action="store_true", help="print the findings as JSON")
+
+
 def _run(given: argparse.Namespace, prog: str) -> int:
     try:
         if given.command == "synth":
             from agentflow.cli._synth import run_synth
 
             return run_synth(given)
+        if given.command == "doctor":
+            from agentflow.cli._doctor import run_doctor
+
+            return run_doctor(given)
         from agentflow.cli._ctl import run_ctl
 
         return run_ctl(given)

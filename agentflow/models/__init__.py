@@ -10,10 +10,12 @@ from agentflow.models._endpoints import Endpoints
 from agentflow.models._engine import OpenModel, Statistics
 from agentflow.models._make import OFFLINE, make_model
 from agentflow.models._protocol import Call, Completion, Image, Message, Model, Part, Sampling, Text
+from agentflow.models._providers import PROVIDERS, is_loopback
 from agentflow.models._settings import ModelSettings, Prices, Structured
 
 __all__ = [
     "OFFLINE",
+    "PROVIDERS",
     "Accounts",
     "Call",
     "ChatClient",
@@ -30,5 +32,6 @@ __all__ = [
     "Statistics",
     "Structured",
     "Text",
+    "is_loopback",
     "make_model",
 ]

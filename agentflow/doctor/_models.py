@@ -1,0 +1,43 @@
+"""Which models can be asked?"""
+
+from collections.abc import Mapping
+
+import aiohttp
+
+from agentflow.doctor._finding import Finding, State
+from agentflow.models import PROVIDERS, is_loopback
+
+__all__ = ["examine_provider"]
+
+AREA = "models"
+
+SECONDS = 5.0
+"""Time for an endpoint to answer."""
+
+
+async def examine_provider(name: str, environment: Mapping[str, str]) -> Finding:
+    """Ask for its list of models, if there is a key or none is needed. The key is sent to nobody else."""
+    provider = PROVIDERS[name]
+    key = environment.get(provider.variable, "")
+    if not key and not is_loopback(provider.url):
+        return _finding(name, State.MISSING, f"set {provider.variable} to use {name}/…")
+    headers = {"Authorization": f"Bearer {key}"} if key else {}
+    timeout = aiohttp.ClientTimeout(total=SECONDS)
+    try:
+        async with (
+            aiohttp.ClientSession(timeout=timeout, headers=headers, trust_env=True) as session,
+            session.get(f"{provider.url}/models", allow_redirects=False) as answer,
+        ):
+            status = answer.status
+    except (aiohttp.ClientError, TimeoutError, OSError) as error:
+        why = str(error) or "no answer in time"
+        return _finding(name, State.MISSING, f"{provider.url} can't be reached: {why}")
+    if status in (401, 403):
+        return _finding(name, State.MISSING, f"{provider.url} refuses the key: mend {provider.variable}")
+    return _finding(
+        name, State.WORKS if status < 500 else State.PARTLY, f"{provider.url} answers with {status}"
+    )
+
+
+def _finding(name: str, state: State, said: str) -> Finding:
+    return Finding(area=AREA, name=name, state=state, said=" ".join(said.split()))

@@ -1,0 +1,37 @@
+"""Do sandboxes run here?"""
+
+from agentflow.doctor._finding import Finding, State
+from agentflow.errors import AgentFlowError
+from mcp_servers import runtime_maker
+from runtimes import Capabilities, InstanceSpec, Outcome
+
+__all__ = ["examine_runtime"]
+
+AREA = "runtimes"
+
+
+async def examine_runtime(name: str) -> Finding:
+    """Start a sandbox and run something in it."""
+    try:
+        async with runtime_maker(name, InstanceSpec())() as runtime:
+            instance = await runtime.start()
+            try:
+                ran = await instance.exec(["true"])
+            finally:
+                await instance.stop()
+            if ran.outcome is not Outcome.OK or ran.exit_code:
+                return _finding(name, State.MISSING, ran.detail or f"a command ended with {ran.exit_code}")
+            able = runtime.capabilities
+    except AgentFlowError as error:
+        return _finding(name, State.MISSING, " ".join(str(error).split()))
+    notes = "; ".join(able.notes)
+    return _finding(name, State.PARTLY if notes else State.WORKS, notes or _abilities(able))
+
+
+def _abilities(able: Capabilities) -> str:
+    words = [f"fork: {able.fork}", "snapshots" if able.snapshot else "", "screen" if able.screen else ""]
+    return ", ".join(word for word in words if word)
+
+
+def _finding(name: str, state: State, said: str) -> Finding:
+    return Finding(area=AREA, name=name, state=state, said=said)
