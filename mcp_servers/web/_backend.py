@@ -12,7 +12,7 @@ from mcp_servers._addresses import http_target
 from mcp_servers._backend import Backend
 from mcp_servers._context import CallContext
 from mcp_servers._result import Text
-from mcp_servers._running import check_settings
+from mcp_servers._running import check_settings, sendable
 from mcp_servers._tool import tool
 from mcp_servers.web._at_once import each
 from mcp_servers.web._keys import unusable, with_environment
@@ -117,7 +117,7 @@ class WebBackend(Backend):
         whole. Several short queries find more than a long one: give them as a list.
         """
         service = self._service
-        queries = [query] if isinstance(query, str) else query
+        queries = [sendable("web_search", one) for one in ([query] if isinstance(query, str) else query)]
         found = await each(queries, lambda one: service.search(one, count), self._settings.max_workers)
         results = [
             QueryResult(query=one, hits=[], error=outcome.message)
@@ -151,10 +151,11 @@ class WebBackend(Backend):
         Use it after web_search, or with an address you were given. With a goal it returns less to read; without
         one long pages come in parts, to be gone on with by `start`.
         """
-        given = [urls] if isinstance(urls, str) else urls
+        given = [sendable("web_visit", url) for url in ([urls] if isinstance(urls, str) else urls)]
+        goal = sendable("web_visit", (goal or "").strip())
 
         async def read(url: str) -> ReadPage:
-            return await self._page(url, (goal or "").strip(), start)
+            return await self._page(url, goal, start)
 
         outcomes = await each(given, read, self._settings.max_workers)
         pages = [
@@ -177,8 +178,8 @@ class WebBackend(Backend):
 
         Use it for a long page or PDF of which you need one thing; web_visit reads pages whole.
         """
-        page = await self._service.pages.read(url)
-        passages = await self._service.pages.passages(page.text, query, count)
+        page = await self._service.pages.read(sendable("web_read", url))
+        passages = await self._service.pages.passages(page.text, sendable("web_read", query), count)
         context.show(Text(passages_text(page.title, page.url, passages)))
         return PassagesFound(
             url=url, final_url=page.url, title=page.title, characters=len(page.text), passages=passages
@@ -195,6 +196,7 @@ class WebBackend(Backend):
 
         Use it when a picture tells what words don't: a place, a person, a diagram.
         """
+        query = sendable("web_image_search", query)
         return _shown(context, await self._service.engines.images(query, count))
 
     @tool(title="Search by a picture", read_only=True, open_world=True)
@@ -208,7 +210,7 @@ class WebBackend(Backend):
 
         Use it to learn what a picture shows, or where it comes from.
         """
-        http_target(image_url)
+        http_target(sendable("web_reverse_image_search", image_url))
         return _shown(context, await self._service.engines.same_image(image_url, count))
 
     @tool(title="Look up in Wikipedia", read_only=True, open_world=True)
@@ -233,12 +235,12 @@ class WebBackend(Backend):
 
         Use it for well-known people, places, works and notions; it is quicker and cleaner than a search of the web.
         """
-        service = self._service
-        hits = []
-        if not (title or "").strip():
-            if not (query or "").strip():
+        service, hits = self._service, []
+        query, title = (sendable("web_wikipedia", (text or "").strip()) for text in (query, title))
+        if not title:
+            if not query:
                 raise ToolFailure(ErrorKind.BAD_ARGUMENTS, "web_wikipedia: give a `query` or a `title`.")
-            hits = await service.articles(query or "", language, count)
+            hits = await service.articles(query, language, count)
             if not hits:
                 context.show(Text("no article"))
                 return WikipediaFound(hits=[])

@@ -133,8 +133,10 @@ class Fetcher:
         except (aiohttp.ClientPayloadError, aiohttp.ClientResponseError, aiohttp.InvalidURL) as error:
             message = f"{url}: what it sent can't be read: {type(error).__name__}."
             raise ToolFailure(ErrorKind.FAILED, message) from None
-        except aiohttp.ClientSSLError:
+        except aiohttp.ClientConnectorCertificateError:
             raise ToolFailure(ErrorKind.FAILED, f"{url}: its certificate can't be trusted.") from None
+        except aiohttp.ClientSSLError:
+            raise ToolFailure(ErrorKind.FAILED, f"{url}: no secure connection can be made.") from None
         except aiohttp.ClientError as error:
             failure = ToolFailure(
                 ErrorKind.UNAVAILABLE, f"{url}: it can't be reached: {type(error).__name__}."

@@ -6,6 +6,7 @@ from typing import cast, get_args
 from pydantic import SecretStr
 
 from agentflow.errors import ErrorKind, ToolFailure
+from mcp_servers.web._parsers import not_installed
 from mcp_servers.web._settings import Engine, WebSettings
 
 __all__ = ["engine_of", "key_of", "unusable", "with_environment"]
@@ -54,13 +55,15 @@ def unusable(settings: WebSettings) -> dict[str, str]:
             "no search engine is set; set SERPER_API_KEY, or GOOGLE_API_KEY and GOOGLE_CX, or GEMINI_API_KEY,"
             " or SEARXNG_URL"
         )
-    elif missing := _missing(settings, engine):
-        found["search"] = f"{engine} needs what is not set: {_wanted(missing)}"
+    elif lacking := _missing(settings, engine):
+        found["search"] = f"{engine} needs what is not set: {_wanted(lacking)}"
     if _missing(settings, "serper"):
         wanted = _wanted(NEEDS["serper"])
         found["reverse_image_search"] = f"Serper does it, and its key is not set: {wanted}"
         if engine != "searxng" or settings.searxng_url is None:
             found["image_search"] = f"Serper or SearXNG does it, and neither is set: {wanted}"
+    if reason := not_installed():
+        found["visit"] = found["read"] = reason
     if settings.visit_method == "jina" and settings.jina_api_key is None:
         line = f"Jina Reader's key is not set: {_wanted(['jina_api_key'])}; or set visit_method=reader"
         found["visit"] = found["read"] = line

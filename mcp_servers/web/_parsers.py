@@ -17,7 +17,7 @@ from anyio.streams.buffered import BufferedByteReceiveStream
 from agentflow.errors import ErrorKind, ToolFailure
 from mcp_servers.web._jobs import HEADER, Answer, Job
 
-__all__ = ["Parsers"]
+__all__ = ["Parsers", "not_installed"]
 
 GRACE_SECONDS = 10.0
 """A process starts, and ends its own forks in time; after this much more it is killed."""
@@ -88,11 +88,15 @@ class Parsers:
             await self._idle.pop().end()
 
 
+def not_installed() -> str:
+    """What is not installed of that which parses; empty: nothing."""
+    wanted = [name for name in ("trafilatura", "pypdfium2", "protego") if not importlib.util.find_spec(name)]
+    return f"reading pages needs {', '.join(wanted)}: pip install 'agentflow[web]'" if wanted else ""
+
+
 async def _start() -> _Parser:
-    missing = [name for name in ("trafilatura", "pypdfium2", "protego") if not importlib.util.find_spec(name)]
-    if missing:
-        message = f"web: reading pages needs {', '.join(missing)}: pip install 'agentflow[web]'."
-        raise ToolFailure(ErrorKind.UNAVAILABLE, message)
+    if reason := not_installed():
+        raise ToolFailure(ErrorKind.UNAVAILABLE, f"web: {reason}.")
     process = await anyio.open_process(
         [sys.executable, "-P", "-m", "mcp_servers.web._parser_process"],
         stdin=subprocess.PIPE,

@@ -7,6 +7,8 @@ from pathlib import Path
 import anyio
 import pytest
 from aiohttp import web as http
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from agentflow import Sandbox
 from agentflow.errors import ConfigurationError, ErrorKind, ToolFailure
@@ -14,8 +16,8 @@ from agentflow.synthesis import load_config
 from agentflow.synthesis._run_tools import choose_tools
 from mcp_servers.web import WebBackend
 from tests.mcp_servers.web._services import KEY, Services
-from tests.mcp_servers.web._site import Site
-from tests.mcp_servers.web._tools import rows, web_tools
+from tests.mcp_servers.web._site import PUBLIC, Site
+from tests.mcp_servers.web._tools import Web, rows, web_tools
 
 
 def unusable(environment: dict[str, str] | None = None, **settings: object) -> dict[str, str]:
@@ -77,7 +79,7 @@ async def test_a_run_that_wants_a_search_without_a_key_is_refused_before_it_begi
 
 @pytest.mark.promise("web:settings")
 @pytest.mark.parametrize(
-    ("settings", "said"),
+    ("wrong", "said"),
     [
         ({"serper_key": "k"}, "serper_key"),
         ({"search": "altavista"}, "search"),
@@ -87,15 +89,13 @@ async def test_a_run_that_wants_a_search_without_a_key_is_refused_before_it_begi
         ({"cache": {"bytes": -1}}, "cache.bytes"),
     ],
 )
-def test_settings_that_can_not_be_used_are_refused_in_one_line(
-    settings: dict[str, object], said: str
-) -> None:
+def test_settings_that_can_not_be_used_are_refused_in_one_line(wrong: dict[str, object], said: str) -> None:
     backend = WebBackend(environment=dict)
     with pytest.raises(ConfigurationError) as refused:
-        backend.check(settings)
+        backend.check(wrong)
     assert said in str(refused.value)
     assert "\n" not in str(refused.value)
-    assert backend.unusable(settings) == {}
+    assert backend.unusable(wrong) == {}
 
 
 @pytest.mark.promise("web:settings")
@@ -148,14 +148,53 @@ async def test_things_of_one_call_are_done_at_once_and_no_more_than_allowed(site
     runner = http.AppRunner(application)
     await runner.setup()
     await http.TCPSite(runner, "127.0.0.1", 0).start()
-    settings = {"serper_api_key": KEY, "serper_url": f"http://127.0.0.1:{runner.addresses[0][1]}"}
+    own = {"serper_api_key": KEY, "serper_url": f"http://127.0.0.1:{runner.addresses[0][1]}"}
     try:
-        async with web_tools(site, max_workers=2, **settings) as web:
+        async with web_tools(site, max_workers=2, **own) as web:
             found = await web.data("search", query=[f"query {n}" for n in range(6)])
             assert [row["query"] for row in rows(found["results"])] == [f"query {n}" for n in range(6)]
     finally:
         await runner.cleanup()
     assert most == 2
+
+
+ANYTHING = st.text(st.characters(), max_size=60)
+
+
+@pytest.mark.promise("web:arguments")
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=60)
+@given(st.one_of(ANYTHING, ANYTHING.map("http://{}".format), ANYTHING.map("http://public.example/{}".format)))
+async def test_whatever_is_given_as_an_address_is_read_or_refused(
+    shared_web: Web, shared_site: Site, url: str
+) -> None:
+    shared_site.names["public.example"] = [PUBLIC]
+    result = await shared_web.call("visit", urls=url)
+    refused = {ErrorKind.BAD_ARGUMENTS, ErrorKind.DENIED, ErrorKind.NOT_FOUND}
+    assert result.ok or (result.error is not None and result.error.kind in refused), (url, result)
+
+
+@pytest.mark.promise("web:arguments")
+async def test_what_no_service_can_be_asked_is_refused(site: Site, services: Services) -> None:
+    async with web_tools(site, **services.settings(serper_api_key=KEY)) as web:
+        refused: list[tuple[str, dict[str, object]]] = [
+            ("search", {"query": "a\ud800"}),
+            ("search", {"query": []}),
+            ("search", {"query": ["a", "b\udfff"]}),
+            ("search", {"query": ""}),
+            ("search", {"query": "x", "count": 1000}),
+            ("visit", {"urls": []}),
+            ("visit", {"urls": ["http://public.example/"] * 21}),
+            ("visit", {"urls": "http://public.example/", "goal": "\ud800"}),
+            ("read", {"url": "http://public.example/", "query": "\ud800"}),
+            ("image_search", {"query": "\ud800"}),
+            ("reverse_image_search", {"image_url": "\ud800"}),
+            ("wikipedia", {"title": "\ud800"}),
+        ]
+        for tool, arguments in refused:
+            site.names["public.example"] = [PUBLIC]
+            kind, _ = await web.failure(tool, **arguments)
+            assert kind in (ErrorKind.BAD_ARGUMENTS, ErrorKind.NOT_FOUND), (tool, arguments)
+    assert services.asked == []
 
 
 @pytest.mark.promise("web:light")

@@ -82,6 +82,8 @@ async def test_what_a_site_refuses_is_a_typed_failure(shared_web: Web, shared_si
     shared_site.add("gone.example/", status=410)
     shared_site.add("closed.example/", status=403)
     shared_site.add("empty.example/", "")
+    kind, message = await shared_web.failure("visit", urls="https://gone.example/")
+    assert (kind, "no secure connection" in message) == (ErrorKind.FAILED, True)
     assert (await shared_web.failure("visit", urls="http://gone.example/"))[0] is ErrorKind.NOT_FOUND
     assert (await shared_web.failure("visit", urls="http://closed.example/"))[0] is ErrorKind.DENIED
     assert (await shared_web.failure("visit", urls="http://nowhere.example/"))[0] is ErrorKind.NOT_FOUND

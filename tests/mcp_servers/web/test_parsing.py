@@ -9,6 +9,7 @@ import psutil
 import pytest
 
 from agentflow.errors import ErrorKind, ToolFailure
+from mcp_servers.web import WebBackend
 from mcp_servers.web._jobs import Body, Job, Parsed
 from mcp_servers.web._parsers import Parsers
 from tests.mcp_servers.web._pdfs import pdf
@@ -159,6 +160,8 @@ async def test_without_the_extra_reading_says_what_to_install(monkeypatch: pytes
     with pytest.raises(ToolFailure, match=r"pip install 'agentflow\[web\]'") as failure:
         await Parsers(1).do(Job(1.0, MIB))
     assert failure.value.kind is ErrorKind.UNAVAILABLE
+    listed = WebBackend(environment=dict).unusable({"serper_api_key": "k"})
+    assert listed["visit"] == listed["read"] == "reading pages needs protego: pip install 'agentflow[web]'"
 
 
 @pytest.mark.promise("web:visit:hostile")
@@ -192,6 +195,7 @@ os._exit(0)
 def test_no_process_outlives_a_server_that_is_killed() -> None:
     code = """
 import anyio, os, signal, psutil
+from mcp_servers.web import WebBackend
 from mcp_servers.web._jobs import Body, Job
 from mcp_servers.web._parsers import Parsers
 async def main():
