@@ -196,7 +196,7 @@ class Desks:
 
                 self._desks.clear()
                 self._program = self._program or await anyio.to_thread.run_sync(_program)
-                running = ProcessRuntime(preload=LIBRARIES)
+                running = ProcessRuntime(preload=LIBRARIES, idle=False)
                 # Shielded: a runtime that was half started would stay.
                 with anyio.CancelScope(shield=True):
                     await self._stack.aclose()

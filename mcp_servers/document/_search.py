@@ -9,7 +9,7 @@ from itertools import pairwise
 from typing import Final, NamedTuple
 
 from mcp_servers.document._parsed import Document
-from mcp_servers.document._words import terms_in, terms_of_query
+from mcp_servers.document._words import terms_in, terms_of_query, words_in
 
 __all__ = ["Finder", "Found", "Passage", "highlights"]
 
@@ -51,16 +51,16 @@ class Finder:
         """How much text it covers."""
         self._passages = [passage for place, one in enumerate(documents) for passage in _passages(place, one)]
         self._postings: dict[str, array[int]] = {}
-        self._lengths = array("I")
+        lengths = array("I")
         for number, passage in enumerate(self._passages):
             document = documents[passage.document]
-            title = document.node_at(passage.start).title
-            counts = Counter(term.text for term in terms_in(document.text[passage.start : passage.end]))
-            counts.update({term.text for term in terms_in(title)})
-            self._lengths.append(max(counts.total(), 1))
+            counts = Counter(words_in(document.text[passage.start : passage.end]))
+            counts.update(set(words_in(document.node_at(passage.start).title)))
+            lengths.append(max(counts.total(), 1))
             for term, count in counts.items():
                 self._postings.setdefault(term, array("I")).extend((number, count))
-        self._mean = sum(self._lengths) / max(len(self._lengths), 1)
+        mean = sum(lengths) / max(len(lengths), 1)
+        self._damping = array("d", (_K1 * (1 - _B + _B * length / mean) for length in lengths))
 
     def search(
         self, queries: Iterable[str], count: int, within: Sequence[tuple[int, int]] | None = None
@@ -80,10 +80,9 @@ class Finder:
             return
         documents = len(postings) // 2
         rarity = math.log(1 + (len(self._passages) - documents + 0.5) / (documents + 0.5))
-        for place in range(0, len(postings), 2):
-            number, often = postings[place], postings[place + 1]
-            damped = often + _K1 * (1 - _B + _B * self._lengths[number] / self._mean)
-            scores[number] = scores.get(number, 0.0) + rarity * often * (_K1 + 1) / damped
+        most, damping = rarity * (_K1 + 1), self._damping
+        for number, often in zip(postings[::2], postings[1::2], strict=True):
+            scores[number] = scores.get(number, 0.0) + most * often / (often + damping[number])
 
 
 def highlights(text: str, queries: Iterable[str], start: int) -> list[tuple[int, int]]:

@@ -4,11 +4,12 @@ import re
 import unicodedata
 from collections.abc import Iterator
 from functools import lru_cache
+from operator import add
 from typing import Final, NamedTuple
 
 from tantivy import Filter, TextAnalyzer, TextAnalyzerBuilder, Tokenizer
 
-__all__ = ["Term", "terms_in", "terms_of_query"]
+__all__ = ["Term", "terms_in", "terms_of_query", "words_in"]
 
 _UNSPACED: Final = (
     "\u2e80-\u2fdf\u3005\u3007\u3040-\u30ff\u3130-\u318f\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff"
@@ -45,6 +46,16 @@ def terms_in(text: str) -> Iterator[Term]:
                 yield Term(text[place : place + 2], place, place + 2)
 
 
+def words_in(text: str) -> Iterator[str]:
+    """The same terms without their places, sooner had."""
+    for run in _WORD.findall(text):
+        if not _IS_UNSPACED.match(run):
+            yield _plain(run)
+        else:
+            yield from run
+            yield from map(add, run, run[1:])
+
+
 def terms_of_query(text: str) -> tuple[str, ...]:
     """The distinct terms to look for. Any text is a query."""
     terms: dict[str, None] = {}
@@ -55,7 +66,7 @@ def terms_of_query(text: str) -> tuple[str, ...]:
         elif len(run) == 1:
             terms[run] = None
         else:
-            terms.update(dict.fromkeys(run[place : place + 2] for place in range(len(run) - 1)))
+            terms.update(dict.fromkeys(map(add, run, run[1:])))
     return tuple(terms)
 
 

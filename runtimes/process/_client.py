@@ -23,7 +23,7 @@ _START = (
 class Client(Channel):
     """One warden with its mason, and the requests in flight."""
 
-    async def start(self, preload: Sequence[str]) -> None:
+    async def start(self, preload: Sequence[str], *, idle: bool) -> None:
         """Start the warden and wait until the mason is there.
 
         :raises IsolationUnavailable: if the isolation can't be had.
@@ -44,6 +44,7 @@ class Client(Channel):
                 "folder": folder,
                 "path": os.environ.get("PATH", os.defpath),
                 "preload": list(preload),
+                "idle": idle,
                 "shell_driver": (_HERE / "inside" / "_shell.bash").read_text(encoding="utf-8"),
                 "shell_entry": (_HERE / "inside" / "_shell_entry.bash").read_text(encoding="utf-8"),
             },

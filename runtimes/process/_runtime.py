@@ -24,6 +24,9 @@ _FEWEST_OPEN_FILES = 48
 class ProcessRuntime:
     """Sandboxes made of namespaces, on this machine, without a daemon. See `runtimes.Runtime`.
 
+    What runs in them gets the processor only when nobody else wants it, unless `idle` is false: that is for work of
+    the server itself that somebody waits for.
+
     `pool` instances of `pool_spec` are kept ready, each with the sessions that the spec warms.
     """
 
@@ -31,10 +34,12 @@ class ProcessRuntime:
         self,
         *,
         preload: Sequence[str] = PRELOAD,
+        idle: bool = True,
         pool: int = 0,
         pool_spec: InstanceSpec | None = None,
     ) -> None:
         self._preload = tuple(preload)
+        self._idle = idle
         self._client = Client()
         self._instances: dict[str, ProcessInstance] = {}
         self._pool = Pool(self._make, pool, pool_spec or InstanceSpec(warm=frozenset({"python"})))
@@ -43,7 +48,7 @@ class ProcessRuntime:
 
     async def __aenter__(self) -> Self:
         _probe.require()
-        await self._client.start(self._preload)
+        await self._client.start(self._preload, idle=self._idle)
         self._capabilities = _capabilities(self._client.facts)
         try:
             await self._stack.enter_async_context(self._pool)

@@ -52,7 +52,7 @@ def _v2_root() -> str | None:
     return "/sys/fs/cgroup" if os.path.exists("/sys/fs/cgroup/cgroup.controllers") else None
 
 
-def _make_v1(name: str) -> dict[str, str]:
+def _make_v1(name: str, *, idle: bool) -> dict[str, str]:
     folders: dict[str, str] = {}
     for controller, mount in _V1.items():
         root = f"/sys/fs/cgroup/{mount}"
@@ -65,7 +65,7 @@ def _make_v1(name: str) -> dict[str, str]:
         except OSError:
             continue
         folders[controller] = folder
-    if "cpu" in folders:
+    if idle and "cpu" in folders:
         _make_idle(folders["cpu"])
     return folders
 
@@ -81,7 +81,7 @@ def _make_idle(folder: str) -> None:
             return
 
 
-def _make_v2(name: str, root: str) -> dict[str, str]:
+def _make_v2(name: str, root: str, *, idle: bool) -> dict[str, str]:
     own = _own_path("")
     if own is None:
         return {}
@@ -102,18 +102,19 @@ def _make_v2(name: str, root: str) -> dict[str, str]:
     with contextlib.suppress(OSError):
         _write(f"{parent}/cgroup.subtree_control", "+cpu")
         _write(f"{folder}/cgroup.subtree_control", "+cpu")
-        _make_idle(folder)
+        if idle:
+            _make_idle(folder)
     return {"": folder}
 
 
-def prepare(realm: str, server: str) -> Hierarchies:
-    """Make this server's own groups, in which those of its sandboxes will lie."""
+def prepare(realm: str, server: str, *, idle: bool) -> Hierarchies:
+    """Make this server's own groups, in which those of its sandboxes will lie; idle ones let everybody else go first."""
     name = f"{_PREFIX}{realm}-{server}"
     root = _v2_root()
     if root is not None:
-        folders = _make_v2(name, root)
+        folders = _make_v2(name, root, idle=idle)
         return Hierarchies(2 if folders else 0, folders)
-    folders = _make_v1(name)
+    folders = _make_v1(name, idle=idle)
     if "memory" not in folders:
         for folder in folders.values():
             os.rmdir(folder)

@@ -5,6 +5,7 @@ that bind whoever runs afterwards. Nothing untrusted runs before the last step.
 """
 
 import contextlib
+import errno
 import os
 import resource
 import signal
@@ -77,14 +78,14 @@ def join(namespaces: Sequence[int]) -> None:
         sc.setns(fd, kind)
 
 
-def begin_session() -> None:
-    """Begin a session of its own, which gets the processor only when nobody else wants it.
+def begin_session(*, idle: bool) -> None:
+    """Begin a session of its own, which (if it is idle) gets the processor only when nobody else wants it.
 
     Where the kernel groups processes by session (autogroup), idle priority counts inside the group only and each
     group gets an equal share, so the group's own priority must be lowered; inside a room that can't be done.
     """
     os.setsid()
-    if _GROUPED_BY_SESSION:
+    if idle and _GROUPED_BY_SESSION:
         group = os.open("/proc/self/autogroup", os.O_WRONLY)
         with contextlib.suppress(OSError):
             os.write(group, b"19")
@@ -141,7 +142,12 @@ def become(identity: Identity, *, keep_for_fork: bool = False) -> None:
         sc.capset(effective=0, permitted=0)
         return
     uid = identity.uid
-    sc.prctl(sc.PR_CAP_AMBIENT, sc.PR_CAP_AMBIENT_CLEAR_ALL)
+    try:
+        sc.prctl(sc.PR_CAP_AMBIENT, sc.PR_CAP_AMBIENT_CLEAR_ALL)
+    except OSError as error:
+        # A kernel such as gVisor's, which knows no ambient capabilities, has none to clear.
+        if error.errno != errno.EINVAL:
+            raise
     if keep_for_fork:
         sc.prctl(sc.PR_SET_KEEPCAPS, 1)
     os.setgroups([])
@@ -179,8 +185,8 @@ def lock(locks: Locks, *, gated: bool = False) -> int | None:
     return None
 
 
-def settle(*, python: bool = False) -> None:
-    """Make an ordinary process of it: default signals, idle priority, a clean file mask.
+def settle(*, idle: bool, python: bool = False) -> None:
+    """Make an ordinary process of it: default signals, its priority, a clean file mask.
 
     An interpreter goes on ignoring what interpreters ignore, to get errors instead.
     """
@@ -188,7 +194,10 @@ def settle(*, python: bool = False) -> None:
         if not (python and number in _IGNORED_BY_PYTHON):
             signal.signal(number, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
-    os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+    if idle:
+        # gVisor's kernel has no priorities.
+        with contextlib.suppress(OSError):
+            os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
     os.umask(0o022)
 
 

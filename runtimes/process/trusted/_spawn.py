@@ -40,6 +40,8 @@ class World:
     """The shell session's program."""
     note: str
     """What is missing for a range of ids, and how to get it."""
+    idle: bool = True
+    """Sandboxes get the processor only when nobody else wants it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,12 +137,12 @@ def _kill_all_of(uid: int) -> NoReturn:
 def place(world: World, placement: Placement, *, python: bool = False) -> None:
     """Move the calling process into its sandbox for good."""
     _cgroups.attach(placement.group)
-    _confine.begin_session()
+    _confine.begin_session(idle=world.idle)
     if placement.namespaces:
         _confine.enter(placement.namespaces, placement.identity)
     _confine.set_limits(placement.rlimits)
     _confine.become(placement.identity)
-    _confine.settle(python=python)
+    _confine.settle(idle=world.idle, python=python)
     _confine.lock(world.locks)
 
 
@@ -186,7 +188,7 @@ def become_user_command(
         _become_user(request)
     except (OSError, KeyError, ValueError):
         _refuse_user(request)
-    _confine.settle()
+    _confine.settle(idle=world.idle)
     _confine.lock(world.locks)
     _keep_command(request)
 
@@ -195,13 +197,13 @@ def become_user_command_here(world: World, placement: Placement, fds: list[int])
     """The same, where the caller is in the sandbox already and has no more power than root inside may have."""
     request = _wire.open_letter(fds[3])
     _confine.take_standard_streams(*fds[:3])
-    _confine.begin_session()
+    _confine.begin_session(idle=world.idle)
     _confine.set_limits(placement.rlimits)
     try:
         _become_user(request)
     except (OSError, KeyError, ValueError):
         _refuse_user(request)
-    _confine.settle()
+    _confine.settle(idle=world.idle)
     _confine.lock(world.locks)
     _keep_command(request)
 

@@ -170,6 +170,7 @@ def _become_mason(
         own,
         settings["shell_driver"],
         idmap.note,
+        bool(settings["idle"]),
     )
     _wire.send(
         server,
@@ -282,7 +283,7 @@ def main(server_fd: int, alive_fd: int) -> None:
     try:
         alive, realm = _leftovers.claim(folder), _leftovers.realm(folder)
         _cgroups.sweep(realm, alive)
-        hierarchies = _cgroups.prepare(realm, os.path.basename(folder))
+        hierarchies = _cgroups.prepare(realm, os.path.basename(folder), idle=bool(settings["idle"]))
     except OSError as error:
         _fail(server, error, "can't start")
     try:
