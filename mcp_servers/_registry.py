@@ -11,6 +11,7 @@ __all__ = ["BACKENDS", "load_backend"]
 
 BACKENDS: Final[dict[str, str]] = {
     "bash": "mcp_servers.bash:BashBackend",
+    "browser": "mcp_servers.browser:BrowserBackend",
     "code": "mcp_servers.code:CodeBackend",
     "document": "mcp_servers.document:DocumentBackend",
     "data": "mcp_servers.data:DataBackend",

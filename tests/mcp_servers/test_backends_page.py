@@ -8,6 +8,7 @@ from pydantic import BaseModel
 
 from mcp_servers import Backend, Tool
 from mcp_servers.bash import BashBackend, BashSettings
+from mcp_servers.browser import BrowserBackend, BrowserSettings
 from mcp_servers.code import CodeBackend, CodeSettings, InstallSettings
 from mcp_servers.document import DocumentBackend, DocumentSettings
 from mcp_servers.external import ExternalSettings, MountSettings
@@ -19,6 +20,7 @@ from mcp_servers.world import WorldBackend, WorldSettings
 PAGE = Path(__file__).parents[2] / "docs/backends.md"
 TOOLS: list[Backend] = [
     BashBackend(),
+    BrowserBackend(),
     CodeBackend(),
     DocumentBackend(),
     FilesBackend(),
@@ -28,6 +30,7 @@ TOOLS: list[Backend] = [
 ]
 SETTINGS: dict[str, type[BaseModel]] = {
     "bash": BashSettings,
+    "browser": BrowserSettings,
     "code": CodeSettings,
     "code.install": InstallSettings,
     "document": DocumentSettings,

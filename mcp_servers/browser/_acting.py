@@ -1,0 +1,191 @@
+"""How a tool acts on a page: one at a time, not past a dialog, and until the page has settled."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from typing import TYPE_CHECKING, TypeVar
+
+import anyio
+
+from agentflow.errors import ErrorKind, ToolFailure
+from mcp_servers._addresses import http_target
+from mcp_servers.browser._looking import page_state
+from mcp_servers.browser._names import is_ref
+from mcp_servers.browser._saving import collect_downloads
+from mcp_servers.browser._state import BrowserState
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from playwright.async_api import Error, Locator, Request
+
+    from mcp_servers._context import CallContext
+    from mcp_servers._session import Session
+    from mcp_servers.browser._results import PageState
+    from mcp_servers.browser._tab import Tab
+
+__all__ = ["act", "locate", "look", "navigation_failure", "unless_blocked"]
+
+T = TypeVar("T")
+
+LONGEST_MESSAGE = 400
+_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
+# Lets the page do what it does right after an input, such as following a link.
+_BREATHE = "() => new Promise(done => setTimeout(done, 50))"
+
+
+async def act(
+    tool: str,
+    session: Session,
+    context: CallContext,
+    action: Callable[[Tab], Awaitable[object]],
+    *,
+    answers: bool = False,
+    snapshot: bool = True,
+) -> PageState:
+    """Do something to the current tab, wait until it has settled, and say how the page is then.
+
+    :param answers: it answers a dialog or a file chooser, so it may go on while one waits.
+    :raises ToolFailure: if it could not be done; with a page that waits for an answer, nothing else is.
+    """
+    state = session.get(BrowserState)
+    async with state.turn:
+        tab = await state.tab()
+        if tab.is_blocked and not answers:
+            raise _blocked(tool, tab)
+        before = frozenset(state.pending)
+        await _guarded(tool, state, tab, lambda: action(tab))
+        # The action may have changed which tab is looked at.
+        tab = state.current or tab
+        if state.tabs:
+            await _guarded(tool, state, tab, lambda: _settle(state, tab, before))
+            await collect_downloads(state, session)
+            await state.close_surplus()
+        return await _guarded(
+            tool, state, tab, lambda: page_state(state, session, context, snapshot=snapshot)
+        )
+
+
+async def look(tool: str, session: Session, reading: Callable[[Tab], Awaitable[T]]) -> T:
+    """Read something from the current tab.
+
+    :raises ToolFailure: if it can't be read, or the page waits for an answer.
+    """
+    state = session.get(BrowserState)
+    async with state.turn:
+        tab = await state.tab()
+        if tab.is_blocked:
+            raise _blocked(tool, tab)
+        return await _guarded(tool, state, tab, lambda: reading(tab))
+
+
+async def locate(tab: Tab, target: str) -> Locator:
+    """The element that is meant: by its name in a snapshot, or by a selector.
+
+    :raises ToolFailure: `not_found`, if no element has that name.
+    """
+    if not is_ref(target):
+        return tab.page.locator(target)
+    place = tab.page.locator(f"aria-ref={tab.names.real_name(target)}")
+    if not await place.count():
+        message = (
+            f"there is no element {target} on the page now: take a browser_snapshot to see what there is."
+        )
+        raise ToolFailure(ErrorKind.NOT_FOUND, message)
+    return place
+
+
+async def unless_blocked(tab: Tab, work: Callable[[], Awaitable[T]]) -> T | None:
+    """Do it; leave it to itself, with no result, when a dialog or file chooser comes up: the page waits for that."""
+    done: list[T] = []
+    failed: list[Exception] = []
+    async with anyio.create_task_group() as group:
+
+        async def run() -> None:
+            try:
+                done.append(await work())
+            except (
+                Exception
+            ) as error:  # boundary: raised again below, outside of the group that would wrap it
+                failed.append(error)
+            group.cancel_scope.cancel()
+
+        group.start_soon(run)
+        await tab.until_blocked()
+        group.cancel_scope.cancel()
+    if failed and not tab.is_blocked:
+        raise failed[0]
+    return done[0] if done else None
+
+
+async def _settle(state: BrowserState, tab: Tab, before: frozenset[Request]) -> None:
+    async def wait() -> None:
+        from playwright.async_api import Error
+
+        # A page that is on its way to another one can't be asked.
+        with contextlib.suppress(Error), anyio.move_on_after(1):
+            await tab.page.evaluate(_BREATHE)
+        with anyio.move_on_after(state.settings.settle_seconds):
+            await state.until_settled(before)
+
+    await unless_blocked(tab, wait)
+
+
+async def _guarded(tool: str, state: BrowserState, tab: Tab, work: Callable[[], Awaitable[T]]) -> T:
+    """Do it; what Playwright raises becomes a failure of one line."""
+    from playwright.async_api import Error
+
+    try:
+        return await work()
+    except Error as error:
+        raise _failure(tool, state, tab, error) from None
+
+
+def _failure(tool: str, state: BrowserState, tab: Tab, error: Error) -> ToolFailure:
+    if state.is_lost:
+        # The session learns that its pages are gone when it next asks for them.
+        return ToolFailure(ErrorKind.UNAVAILABLE, f"{tool}: the browser has crashed.")
+    if tab.crashed:
+        return ToolFailure(ErrorKind.UNAVAILABLE, f"{tool}: the page has crashed.")
+    kind = ErrorKind.TIMEOUT if error.name == "TimeoutError" else ErrorKind.FAILED
+    return ToolFailure(kind, f"{tool}: {_line(error.message)}")
+
+
+def navigation_failure(state: BrowserState, tab: Tab, url: str, error: Error) -> ToolFailure:
+    """Why a page could not be opened: the proxy's reason, if it refused, else the browser's."""
+    failed = tab.failed_navigation
+    reached = failed.url if failed is not None else url
+    try:
+        target = http_target(reached)
+        refusal = state.engine.proxy.why_not(target.host, target.port)
+    except ToolFailure as refused:
+        refusal = refused
+    if refusal is not None:
+        where = "" if reached == url else f" (it leads to {reached})"
+        return ToolFailure(refusal.kind, f"browser_navigate: {url}{where}: {refusal.message}")
+    kind = ErrorKind.TIMEOUT if error.name == "TimeoutError" else ErrorKind.FAILED
+    return ToolFailure(kind, f"browser_navigate: {_line(error.message)}")
+
+
+def _blocked(tool: str, tab: Tab) -> ToolFailure:
+    if tab.dialog is not None:
+        what = f"a dialog ({tab.dialog.type}: {tab.dialog.message[:200]!r}) is open: answer it with browser_handle_dialog."
+    else:
+        what = "the page waits for files: give them with browser_file_upload, without paths to give none."
+    return ToolFailure(ErrorKind.FAILED, f"{tool}: {what}")
+
+
+def _line(message: str) -> str:
+    """Playwright's message on one line: what failed, and the last things that it met on the way."""
+    head, _, log = _COLOURS.sub("", message).partition("Call log:")
+    head = head.partition("\n    at ")[0]
+    met = dict.fromkeys(line.strip(" -\t") for line in log.splitlines() if line.strip(" -\t"))
+    last = [
+        line
+        for line in met
+        if not line.startswith(("waiting ", "retrying", "attempting", "scrolling", "done"))
+    ]
+    shown = " ".join(head.split()).removesuffix(".")
+    text = "; ".join([shown, *last[-3:]])
+    return text if len(text) <= LONGEST_MESSAGE else text[:LONGEST_MESSAGE] + " …"

@@ -1,0 +1,185 @@
+"""The place that a Chromium is started in: what must be on this machine, and the folder that goes with it."""
+
+import contextlib
+import fcntl
+import json
+import os
+import shlex
+import shutil
+import socket
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from agentflow.errors import IsolationUnavailable
+
+__all__ = ["HOME", "Place", "find_chromium", "missing", "prepare"]
+
+HOME = "/tmp"  # inside the confinement, where it is Chromium's alone
+_FIRST_UID = 0x6E000000
+_PREFIX = "agentflow-browser"
+_CHROMIUMS = (
+    # Debian's `chromium` is a script around this one.
+    "/usr/lib/chromium/chromium",
+    "chromium",
+    "chromium-browser",
+    "google-chrome",
+    "chrome",
+)
+_POLICIES = {
+    "URLBlocklist": ["file://*", "chrome://*", "devtools://*", "view-source:*", "filesystem:*"],
+    "URLAllowlist": ["chrome://newtab"],
+    "AutofillAddressEnabled": False,
+    "AutofillCreditCardEnabled": False,
+    "BackgroundModeEnabled": False,
+    "BrowserSignin": 0,
+    "ComponentUpdatesEnabled": False,
+    "DefaultSearchProviderEnabled": False,
+    "DnsOverHttpsMode": "off",
+    "MetricsReportingEnabled": False,
+    "NetworkPredictionOptions": 2,
+    "PasswordManagerEnabled": False,
+    "SafeBrowsingProtectionLevel": 0,
+    "SearchSuggestEnabled": False,
+    "SyncDisabled": True,
+    "TranslateEnabled": False,
+    "WebRtcIPHandling": "disable_non_proxied_udp",
+}
+"""What pages may not open, and what the browser may not tell anybody."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """What one Chromium is started with. Close it when Chromium has ended."""
+
+    folder: Path
+    """All that belongs to it."""
+    program: Path
+    """What Playwright starts."""
+    downloads: Path
+    """The only folder that Chromium shares with the server."""
+    control: socket.socket
+    """Where the started program hands over the socket of the proxy."""
+    alive: int
+    """A lock that says that the folder is in use."""
+
+    def close(self) -> None:
+        """Remove it. Blocks for a moment."""
+        self.control.close()
+        shutil.rmtree(self.folder, ignore_errors=True)
+        with contextlib.suppress(OSError):
+            os.close(self.alive)
+
+
+def missing(executable: str | None) -> list[str]:
+    """What stands in the way, as far as can be seen without trying, with how to mend it; empty if nothing does."""
+    found: list[str] = []
+    if sys.platform != "linux":
+        found.append("the browser is confined by Linux namespaces: use a Linux machine or container")
+    if find_chromium(executable) is None:
+        what = f"there is no Chromium at {executable}" if executable else "there is no Chromium"
+        found.append(f"{what}: install the package chromium, or name one in the setting browser.executable")
+    if shutil.which("bwrap") is None:
+        found.append("bubblewrap, which confines the browser, is missing: install the package bubblewrap")
+    for name, bad, mend in (
+        ("user/max_user_namespaces", "0", "sysctl user.max_user_namespaces=10000"),
+        ("kernel/unprivileged_userns_clone", "0", "sysctl kernel.unprivileged_userns_clone=1"),
+        (
+            "kernel/apparmor_restrict_unprivileged_userns",
+            "1",
+            "sysctl kernel.apparmor_restrict_unprivileged_userns=0",
+        ),
+    ):
+        if _read(f"/proc/sys/{name}") == bad:
+            found.append(f"user namespaces, which confine the browser, are switched off: {mend}")
+    return found
+
+
+def find_chromium(executable: str | None) -> str | None:
+    """The Chromium to run: the one asked for, or the first one of the system."""
+    for name in (executable,) if executable else _CHROMIUMS:
+        path = shutil.which(name)
+        if path is not None:
+            return os.path.realpath(path)
+    return None
+
+
+def prepare(executable: str | None, file_bytes: int) -> Place:
+    """Make a place. Blocks for a moment.
+
+    :raises IsolationUnavailable: naming the first thing that is missing and how to get it.
+    """
+    problems = missing(executable)
+    if problems:
+        raise IsolationUnavailable(problems[0])
+    _sweep()
+    folder = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}-{os.geteuid()}-"))
+    alive = os.open(folder / "alive", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    fcntl.flock(alive, fcntl.LOCK_EX)
+    # Chromium's user passes through to what is its own, and lists nothing.
+    folder.chmod(0o711)
+    policies = folder / "policies"
+    (policies / "managed").mkdir(parents=True)
+    (policies / "managed" / "agentflow.json").write_text(json.dumps(_POLICIES), encoding="utf-8")
+    for path in (policies, policies / "managed"):
+        path.chmod(0o755)
+    (policies / "managed" / "agentflow.json").chmod(0o644)
+    downloads = folder / "downloads"
+    downloads.mkdir(0o700)
+    uid = os.geteuid()
+    if uid == 0:
+        # A user that nothing else belongs to; process ids are unique, so two servers never share one.
+        uid = _FIRST_UID + os.getpid()
+        os.chown(downloads, uid, uid)
+    control = socket.socket(socket.AF_UNIX)
+    control.bind(str(folder / "control"))
+    control.listen(1)
+    control.setblocking(False)
+    plan = {
+        "bwrap": shutil.which("bwrap"),
+        "control": str(folder / "control"),
+        "downloads": str(downloads),
+        "executable": find_chromium(executable),
+        "file_bytes": file_bytes,
+        "home": HOME,
+        "policies": str(policies),
+        "uid": uid,
+    }
+    (folder / "plan.json").write_text(json.dumps(plan), encoding="utf-8")
+    program = folder / "chromium"
+    words = [
+        sys.executable,
+        "-I",
+        "-S",
+        str(Path(__file__).with_name("_launch.py")),
+        str(folder / "plan.json"),
+    ]
+    program.write_text(f'#!/bin/sh\nexec {shlex.join(words)} "$@"\n', encoding="utf-8")
+    program.chmod(0o700)
+    return Place(folder, program, downloads, control, alive)
+
+
+def _sweep() -> None:
+    """Remove the folders of servers that were killed."""
+    for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}-{os.geteuid()}-*"):
+        try:
+            if folder.stat().st_uid != os.geteuid():
+                continue
+            lock = os.open(folder / "alive", os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+        except OSError:
+            continue
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(folder, ignore_errors=True)
+        except BlockingIOError:
+            pass
+        finally:
+            os.close(lock)
+
+
+def _read(path: str) -> str:
+    try:
+        return Path(path).read_text(encoding="ascii").strip()
+    except OSError:
+        return ""

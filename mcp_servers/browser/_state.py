@@ -1,0 +1,215 @@
+"""What a session has of the browser: a context of its own, with its tabs."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING
+
+import anyio
+
+from agentflow.errors import ErrorKind, ToolFailure
+from mcp_servers.browser._tab import Tab
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+    from playwright.async_api import BrowserContext, Page, Request, StorageState
+
+    from mcp_servers.browser._engine import Engine
+    from mcp_servers.browser._results import Downloaded
+    from mcp_servers.browser._settings import BrowserSettings
+
+__all__ = ["BrowserState"]
+
+CLOSE_SECONDS = 5
+_AWAITED = frozenset({"document", "stylesheet", "script", "xhr", "fetch"})
+
+
+class BrowserState:
+    """One session's context. Made at first need; nothing in it is shared with another session."""
+
+    def __init__(self, engine: Engine, settings: BrowserSettings) -> None:
+        self.engine = engine
+        """Where the browser comes from."""
+        self.settings = settings
+        """The session's settings."""
+        self.turn = anyio.Lock()
+        """Held by the call that acts: a page has one pair of hands."""
+        self.context: BrowserContext | None = None
+        """The context, once there is one."""
+        self.tabs: list[Tab] = []
+        """Its tabs, in the order they were opened."""
+        self.current: Tab | None = None
+        """The tab that the tools act on."""
+        self.viewport = settings.viewport
+        """Width and height of the pages."""
+        self.offline = False
+        """The network is switched off."""
+        self.files = 0
+        """Counts files that were given a name here."""
+        self.downloaded: list[Downloaded] = []
+        """Downloads to tell of with the next result."""
+        self.notes: list[str] = []
+        """What to tell with the next result."""
+        self.pending: set[Request] = set()
+        """Requests that are under way, in all tabs and in those that are just opening."""
+        self._changed = anyio.Event()
+        self._ignoring = False
+        self._surplus: list[Page] = []
+
+    async def tab(self) -> Tab:
+        """The current tab; a first one is opened where there is none.
+
+        :raises ToolFailure: `unavailable`, once, if the browser has crashed since the last call.
+        """
+        await self._check_alive()
+        if self.current is None:
+            await self.open_tab()
+        assert self.current is not None
+        return self.current
+
+    async def open_tab(self) -> Tab:
+        """A new tab, which is then the current one.
+
+        :raises ToolFailure: `denied`, if there are too many.
+        """
+        if len(self.tabs) >= self.settings.tabs:
+            message = f"all {self.settings.tabs} tabs are open: close one with browser_tabs."
+            raise ToolFailure(ErrorKind.DENIED, message)
+        context = await self.opened()
+        with self.ignoring_new_pages():
+            page = await context.new_page()
+        tab = self._tab_of(page)
+        assert tab is not None
+        self.current = tab
+        return tab
+
+    async def opened(self, storage: StorageState | None = None) -> BrowserContext:
+        """The context, made now if there is none."""
+        if self.context is None:
+            browser = await self.engine.browser()
+            context = await browser.new_context(
+                storage_state=storage,
+                viewport={"width": self.viewport[0], "height": self.viewport[1]},
+                locale=self.settings.locale,
+                timezone_id=self.settings.timezone,
+                user_agent=self.settings.user_agent,
+                accept_downloads=True,
+                offline=self.offline,
+            )
+            context.set_default_timeout(self.settings.action_seconds * 1000)
+            context.set_default_navigation_timeout(self.settings.navigation_seconds * 1000)
+            context.on("page", self._on_page)
+            context.on("request", self._on_request)
+            context.on("requestfinished", self._on_done)
+            context.on("requestfailed", self._on_done)
+            self.context = context
+        return self.context
+
+    async def until_settled(self, before: frozenset[Request]) -> None:
+        """Wait until what was asked for since then is there: pages' own text, styles, scripts and data."""
+        while any(one.resource_type in _AWAITED for one in self.pending - before):
+            changed = self._changed
+            await changed.wait()
+
+    async def close_surplus(self) -> None:
+        """Close the tabs that are too many."""
+        surplus, self._surplus = self._surplus, []
+        for page in surplus:
+            with anyio.move_on_after(CLOSE_SECONDS):
+                await page.close()
+
+    async def close_tab(self, tab: Tab) -> None:
+        """Close it; the one before it becomes the current one."""
+        with anyio.move_on_after(CLOSE_SECONDS):
+            await tab.page.close()
+        self._forget(tab)
+
+    async def close(self) -> None:
+        """Close the context with all its tabs and all it knows. The next use begins anew."""
+        from playwright.async_api import Error
+
+        context, self.context = self.context, None
+        self.tabs.clear()
+        self.pending.clear()
+        self.current = None
+        if context is None:
+            return
+        # Where the browser has died, the context has too.
+        with contextlib.suppress(Error), anyio.move_on_after(CLOSE_SECONDS):
+            await context.close()
+
+    @contextlib.contextmanager
+    def ignoring_new_pages(self) -> Generator[None]:
+        """Pages that come up inside and are gone at the end are not the session's: reading the storage opens some."""
+        self._ignoring = True
+        try:
+            yield
+        finally:
+            self._ignoring = False
+            for page in self.context.pages if self.context else ():
+                if self._tab_of(page) is None:
+                    self._add(page)
+
+    @property
+    def is_lost(self) -> bool:
+        """The browser has died under it."""
+        if self.context is None:
+            return False
+        browser = self.context.browser
+        return browser is None or not browser.is_connected()
+
+    async def _check_alive(self) -> None:
+        if self.is_lost:
+            await self.close()
+            message = "the browser has crashed, and this session's pages with it. The next call begins with a new one."
+            raise ToolFailure(ErrorKind.UNAVAILABLE, message)
+        if self.current is not None and self.current.crashed:
+            crashed = self.current
+            await self.close_tab(crashed)
+            message = f"the page at {crashed.page.url} has crashed; its tab is closed. Open it again, or another one."
+            raise ToolFailure(ErrorKind.UNAVAILABLE, message)
+
+    def _on_page(self, page: Page) -> None:
+        if self._ignoring or self._tab_of(page) is not None:
+            return
+        if len(self.tabs) >= self.settings.tabs:
+            self._surplus.append(page)
+            self.notes.append(f"The page opened one tab more than the {self.settings.tabs} that are allowed.")
+            return
+        self._add(page)
+        self.notes.append("The page opened another tab.")
+
+    def _on_request(self, request: Request) -> None:
+        self.pending.add(request)
+        self._change()
+
+    def _on_done(self, request: Request) -> None:
+        self.pending.discard(request)
+        self._change()
+
+    def _change(self) -> None:
+        self._changed.set()
+        self._changed = anyio.Event()
+
+    def _add(self, page: Page) -> Tab:
+        tab = Tab(page, self.settings.records)
+        self.tabs.append(tab)
+        page.on("close", lambda _: self._forget(tab))
+        if self.current is None:
+            self.current = tab
+        return tab
+
+    def _tab_of(self, page: Page) -> Tab | None:
+        return next((tab for tab in self.tabs if tab.page == page), None)
+
+    def _forget(self, tab: Tab) -> None:
+        if tab not in self.tabs:
+            return
+        place = self.tabs.index(tab)
+        self.tabs.remove(tab)
+        # What a closed page asked for gets no answer any more.
+        self.pending.clear()
+        self._change()
+        if self.current is tab:
+            self.current = self.tabs[max(place - 1, 0)] if self.tabs else None

@@ -1,0 +1,37 @@
+"""One browser and one site for all tests of the package, and a session of its own for each."""
+
+from collections.abc import AsyncGenerator
+from typing import Literal
+
+import pytest
+
+from mcp_servers import ToolTable
+from runtimes import Runtime
+from runtimes.process import ProcessRuntime
+from tests.mcp_servers.browser._browsing import Browsing, browsing_table, new_session
+from tests.mcp_servers.browser._site import Site, site
+
+
+@pytest.fixture(scope="package")
+async def runtime(anyio_backend: Literal["asyncio"]) -> AsyncGenerator[Runtime]:
+    async with ProcessRuntime() as running:
+        yield running
+
+
+@pytest.fixture(scope="package", name="site")
+async def the_site(anyio_backend: Literal["asyncio"]) -> AsyncGenerator[Site]:
+    async with site() as one:
+        yield one
+
+
+@pytest.fixture(scope="package")
+async def browsers(site: Site, runtime: Runtime) -> AsyncGenerator[ToolTable]:
+    async with browsing_table(site, runtime) as table:
+        yield table
+
+
+@pytest.fixture
+async def browsing(browsers: ToolTable, site: Site) -> AsyncGenerator[Browsing]:
+    one = await new_session(browsers, site)
+    yield one
+    await one.end()
