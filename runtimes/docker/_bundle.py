@@ -24,6 +24,13 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 _PACKAGES = {"runc": "runc", "gvisor": "runsc"}
+_FLAGS = {
+    "runc": (),
+    # Its own kernel needs no other network, and calls the server by a socket of this machine.
+    "gvisor": ("--network=none", "--platform=ptrace", "--ignore-cgroups", "--host-uds=all"),
+}
+SEARCHED = "/usr/local/sbin:/usr/sbin:/sbin"
+"""Where programs are looked for beside the path: an ordinary user's lacks these."""
 _KILL_SECONDS = 5.0
 
 
@@ -108,15 +115,13 @@ class BundleLauncher:
         program = await anyio.to_thread.run_sync(self._require)
         self._folder = folder
         self._group = f"agentflow-{realm}-{os.path.basename(folder)}"
-        self._command = [program, "--root", os.path.join(folder, "state")]
+        self._command = [program, "--root", os.path.join(folder, "state"), *_FLAGS[self._tier]]
         await anyio.to_thread.run_sync(self._lay_out, realm, alive)
         self.alive = True
 
     def _require(self) -> str:
         package = _PACKAGES[self._tier]
-        program = shutil.which(
-            package, path=f"{os.environ.get('PATH', os.defpath)}:/usr/local/sbin:/usr/sbin:/sbin"
-        )
+        program = shutil.which(package, path=f"{os.environ.get('PATH', os.defpath)}:{SEARCHED}")
         if program is None:
             raise IsolationUnavailable(
                 f"runtime {self._tier} needs the program {package}: install the package {package}"

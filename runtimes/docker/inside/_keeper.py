@@ -210,6 +210,7 @@ def main() -> None:
     """Serve, as a container's first process."""
     # The agent's processes, root inside among them, must not read or change this one.
     sc.prctl(sc.PR_SET_DUMPABLE, 0)
+    sc.world_is_sandbox()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     with contextlib.suppress(ValueError, OSError):

@@ -4,6 +4,7 @@ Nothing here knows what a sandbox is. Constants carry the kernel's own names.
 """
 
 import ctypes
+import errno
 import fcntl
 import os
 import platform
@@ -225,6 +226,15 @@ def set_mount_attributes(fd: int, attributes: int, *, recursive: bool = True) ->
     syscall("mount_setattr", SYS_MOUNT_SETATTR, fd, b"", flags, attr, len(attr))
 
 
+_world_is_sandbox = False
+
+
+def world_is_sandbox() -> None:
+    """Say that this process sees nothing but the sandbox: paths may then be resolved by a kernel without `openat2`."""
+    global _world_is_sandbox
+    _world_is_sandbox = True
+
+
 def open_beneath(root: int, path: str, flags: int, mode: int = 0) -> int:
     """Open a path as if `root` were `/`: neither `..` nor a symlink leads out, whoever races."""
     if not flags & (os.O_CREAT | getattr(os, "O_TMPFILE", 0)):
@@ -235,6 +245,8 @@ def open_beneath(root: int, path: str, flags: int, mode: int = 0) -> int:
     )
     if number < 0:
         code = ctypes.get_errno()
+        if code == errno.ENOSYS and _world_is_sandbox:
+            return os.open(path, flags | os.O_CLOEXEC, mode, dir_fd=root)
         raise OSError(code, os.strerror(code), path)
     return number
 
