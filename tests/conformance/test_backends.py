@@ -1,4 +1,4 @@
-"""The conformance suite's scenarios that need no fixtures, on the servers of bash, code, files and rag."""
+"""The conformance suite's scenarios that need no fixtures, on the servers of several backends."""
 
 import json
 from pathlib import Path
@@ -9,7 +9,7 @@ import pytest
 from tests.conformance._node import CONFORMANCE, node, run_node
 from tests.mcp_servers._program import Program, program
 
-BACKENDS = ("bash", "code", "files", "rag")
+BACKENDS = ("bash", "code", "files", "rag", "web", "world")
 
 MODERN = (
     "tools-list",
