@@ -5,6 +5,7 @@ import re
 import unicodedata
 from collections import Counter
 from collections.abc import Iterator
+from functools import lru_cache
 
 from mcp_servers.web._results import Passage
 
@@ -79,15 +80,18 @@ def _pieces(text: str) -> Iterator[tuple[int, int]]:
 
 
 def _terms(text: str) -> Iterator[str]:
-    plain = unicodedata.normalize("NFKD", _LINK_TARGET.sub("]", text).casefold())
-    plain = "".join(character for character in plain if not unicodedata.combining(character))
-    for word in _WORD.findall(unicodedata.normalize("NFC", plain)):
+    plain = _LINK_TARGET.sub("]", text).casefold()
+    if not plain.isascii():
+        parts = unicodedata.normalize("NFKD", plain)
+        plain = unicodedata.normalize("NFC", "".join(one for one in parts if not unicodedata.combining(one)))
+    for word in _WORD.findall(plain):
         if _UNSPACED.search(word):
             yield from (word[place : place + 2] for place in range(max(len(word) - 1, 1)))
         else:
             yield _stem(word)
 
 
+@lru_cache(maxsize=10_000)
 def _stem(word: str) -> str:
     for ending in _ENDINGS:
         if word.endswith(ending) and len(word) - len(ending) >= 3:
