@@ -105,7 +105,9 @@ async def figures(sandbox: Sandbox, engine: Engine, texts: float) -> list[Row]:
         for page, word in zip(range(SEARCHES), ["tide", "rope"] * SEARCHES, strict=False)
     ]
     searches = [await timed(sandbox, "search", {"query": query}) for query in queries]
-    drawn = statistics.median(ours), statistics.median(theirs)
+    # The two of a page were drawn at the same time: what is added is told better by pairs.
+    alone = statistics.median(theirs)
+    drawn = alone + statistics.median(a - b for a, b in zip(ours, theirs, strict=True)), alone
     return [
         Row("document_500_pages_read_ms", opened, texts, "pypdfium2: text of all pages"),
         Row("document_first_search_ms", first),

@@ -35,7 +35,10 @@ __all__ = ["DocumentBackend"]
 
 MOST_TABLE_PAGES = 50
 PASSAGES_FOR_A_GOAL = 50
+MOST_SEARCHED = 60_000_000
 DPI = 100
+
+_TOO_MUCH = f"more than {MOST_SEARCHED} characters are not searched at once: name it."
 
 Name = Annotated[
     str | None,
@@ -161,9 +164,14 @@ class DocumentBackend(Backend):
         queries = as_list(query)
         opened: list[tuple[File, Document]] = []
         unread: list[Unread] = []
+        characters = 0
         for number, file in enumerate(files, 1):
             try:
-                opened.append((file, await self._library.document(file)))
+                whole = await self._library.document(file)
+                characters += len(whole.text)
+                if characters > MOST_SEARCHED:
+                    raise ToolFailure(ErrorKind.OUTPUT_LIMIT, f"document: {file.name!r}: {_TOO_MUCH}")
+                opened.append((file, whole))
             except ToolFailure as failure:
                 if len(files) == 1:
                     raise

@@ -23,7 +23,7 @@ from agentflow.errors import ErrorKind, InstanceGone, ToolFailure
 from mcp_servers.document._settings import DocumentSettings
 from runtimes import Instance, InstanceSpec, Limits, Outcome, Runtime
 
-__all__ = ["Desks", "Source"]
+__all__ = ["Desks", "Source", "program"]
 
 LIBRARIES: Final = ("pypdfium2", "pdfplumber", "docx", "pptx", "openpyxl", "PIL.Image", "markdown_it")
 """What the interpreters of the sandboxes have imported before they begin."""
@@ -91,20 +91,27 @@ class Desks:
         :raises IsolationUnavailable: if this machine can't isolate the reader.
         """
         async with self._room:
+            answer = await self._asked(source, what, seconds)
+            await self._tidy()
+        line, _, blob = answer.partition(b"\n")
+        return self._checked(line, source), blob
+
+    async def _asked(self, source: Source, what: Mapping[str, str], seconds: float) -> bytes:
+        while True:
             desk = await self._desk(source)
             desk.users += 1
             try:
                 async with desk.turn:
-                    answer = await self._answer(desk, source, what, seconds)
-            except BaseException:
-                # Whatever happened in there, nobody else reads at this desk.
-                await self._clear(source.digest, desk)
-                raise
+                    if self._desks.get(source.digest) is not desk:
+                        # Whoever was here before has left it in disorder.
+                        continue
+                    try:
+                        return await self._answer(desk, source, what, seconds)
+                    except BaseException:
+                        await self._clear(source.digest, desk)
+                        raise
             finally:
                 desk.users -= 1
-            await self._tidy()
-        line, _, blob = answer.partition(b"\n")
-        return self._checked(line, source), blob
 
     async def close(self) -> None:
         """End all of them."""
@@ -125,14 +132,12 @@ class Desks:
                     kind, meaning = _KINDS[Outcome.OUT_OF_MEMORY]
                     raise ToolFailure(kind, f"document: {source.name!r} can't be read: {meaning}.")
                 raise _broken(source, reason)
-            size = (await desk.instance.stat("answer")).size
-            if size > LONGEST_ANSWER:
-                raise ToolFailure(
-                    ErrorKind.OUTPUT_LIMIT, f"document: {source.name!r} gives too much to read."
-                )
-            return await desk.instance.read("answer", length=LONGEST_ANSWER)
+            answer = await desk.instance.read("answer", length=LONGEST_ANSWER + 1)
         except (OSError, InstanceGone) as error:
             raise _broken(source, type(error).__name__) from error
+        if len(answer) > LONGEST_ANSWER:
+            raise ToolFailure(ErrorKind.OUTPUT_LIMIT, f"document: {source.name!r} gives too much to read.")
+        return answer
 
     @staticmethod
     def _checked(line: bytes, source: Source) -> bytes:
@@ -180,7 +185,7 @@ class Desks:
             )
             begun = await instance.run("python", begin, timeout=60)
             if begun.error is not None or begun.outcome is not Outcome.OK:
-                raise _missing(begun.error.message if begun.error else begun.detail)
+                raise _broken(source, begun.error.message if begun.error else begun.detail)
         except BaseException:
             with anyio.CancelScope(shield=True):
                 await instance.stop()
@@ -195,7 +200,7 @@ class Desks:
                 from runtimes.process import ProcessRuntime  # only what reads something needs it
 
                 self._desks.clear()
-                self._program = self._program or await anyio.to_thread.run_sync(_program)
+                self._program = self._program or await anyio.to_thread.run_sync(program)
                 running = ProcessRuntime(preload=LIBRARIES, idle=False)
                 # Shielded: a runtime that was half started would stay.
                 with anyio.CancelScope(shield=True):
@@ -226,14 +231,7 @@ def _broken(source: Source, reason: str) -> ToolFailure:
     )
 
 
-def _missing(reason: str) -> ToolFailure:
-    message = (
-        f"document: a library is missing ({reason}): install the extra, `pip install agentflow[document]`."
-    )
-    return ToolFailure(ErrorKind.UNAVAILABLE, " ".join(message.split()))
-
-
-def _program() -> bytes:
+def program() -> bytes:
     """The reader as a sandbox imports it: the project's own source is not to be seen there."""
     here = Path(__file__).parent / "inside"
     packed = io.BytesIO()

@@ -35,6 +35,9 @@ def answer(request: str) -> None:
         said = {"why": error.why, "message": str(error)}
     except MemoryError:
         raise
+    except ImportError as error:
+        library = f"the library {error.name!r} is not installed: pip install 'agentflow[document]'"
+        said = {"why": "unavailable", "message": library}
     except RecursionError:
         said = {"why": "failed", "message": "it is nested too deeply"}
     except Exception as error:  # boundary: whatever a library says of a broken file is one line for who asked

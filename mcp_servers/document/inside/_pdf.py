@@ -74,6 +74,7 @@ class Pdf:
                 page = self._page(number)
             except Unreadable:
                 draft.note("Some of its pages are damaged.")
+                draft.write("\n\n")
                 texts.append("")
                 continue
             text, sizes = _text_of(page)
@@ -81,7 +82,8 @@ class Pdf:
                 blank += 1
                 text = self._recognised(page, draft, ocr, blank)
             texts.append(text)
-            draft.write(text.rstrip() + "\n\n" if text.strip() else "")
+            # Also a page without text has a place of its own.
+            draft.write(text.rstrip() + "\n\n")
             lines.extend(_lines_of(text, sizes, place))
             page.close()
         if not self._sections_by_outline(draft, texts):

@@ -30,8 +30,8 @@ class Picture:
         draft = Draft("picture")
         for number in range(self._frames):
             draft.page()
-            if ocr.there:
-                draft.paragraph(ocr.text(self._frame(number + 1)))
+            text = ocr.text(self._frame(number + 1)) if ocr.there else ""
+            draft.write(text.strip() + "\n\n")
         if not ocr.there:
             draft.note(f"The text in pictures is not read. {ocr.missing}")
         return draft

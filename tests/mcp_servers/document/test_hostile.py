@@ -1,17 +1,27 @@
 """Files that mean harm, or are broken: each is a typed failure in one line, and the server goes on."""
 
 import io
+import json
 import os
+import random
 import struct
+import subprocess
+import sys
 import zipfile
 import zlib
 from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import cast
 
+import anyio
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
-from mcp_servers import ToolTable
+from mcp_servers import ToolResult, ToolTable
 from mcp_servers.document import DocumentBackend
+from mcp_servers.document._desks import program as reader_program
 from tests.mcp_servers.document import _made
 from tests.mcp_servers.document._reading import Reader, reader_of
 
@@ -244,51 +254,107 @@ async def test_what_is_no_file_is_no_document(table: ToolTable, tmp_path: Path) 
         assert (await reader.failure("read", document=name))[0] == "not_found"
 
 
-@pytest.fixture
-async def narrow(tmp_path: Path) -> AsyncGenerator[ToolTable]:
-    """A server with narrow limits."""
-    limits = {
-        "timeout": 2,
-        "memory_bytes": 192 << 20,
-        "file_bytes": 10 << 20,
-        "cache_dir": str(tmp_path / "cache"),
-    }
-    settings = {"document": {**limits, "folder": str(tmp_path), "ocr_program": "no-such-program"}}
-    async with ToolTable([DocumentBackend()], settings=settings) as table:
-        yield table
+@asynccontextmanager
+async def server(folder: Path, **limits: object) -> AsyncGenerator[Reader]:
+    """A session of a server with these limits."""
+    own = {"document": {"cache_dir": str(folder / ".cache"), "folder": str(folder), **limits}}
+    async with ToolTable([DocumentBackend()], settings=own) as table:
+        yield await reader_of(table)
 
 
 @pytest.mark.promise("document:limits")
-async def test_time_memory_and_size_are_limited_and_a_search_goes_on_with_the_rest(
-    narrow: ToolTable, tmp_path: Path
-) -> None:
+async def test_memory_and_size_are_limited(tmp_path: Path) -> None:
     rows = b"".join(b"\0" + bytes(3 * 9_000) for _ in range(9_000))
     (tmp_path / "large.png").write_bytes(png(9_000, 9_000, rows))
-    (tmp_path / "slow.html").write_bytes(b"<!" * 400_000)
-    (tmp_path / "long.txt").write_bytes(b"x" * (11 << 20))
+    (tmp_path / "long.txt").write_bytes(b"x" * 4_000_000)
+    async with server(tmp_path, memory_bytes=192 << 20, file_bytes=3_000_000) as reader:
+        assert (await reader.failure("page_image", document="large.png", page=1))[0] == "out_of_memory"
+        assert (await reader.failure("read", document="long.txt"))[0] == "file_too_large"
+
+
+@pytest.mark.promise("document:limits")
+async def test_time_is_limited_and_a_search_goes_on_with_the_rest(tmp_path: Path) -> None:
     (tmp_path / "note.md").write_text("# Harbour", encoding="utf-8")
-    reader = await reader_of(narrow)
-    assert (await reader.failure("page_image", document="large.png", page=1))[0] == "out_of_memory"
-    assert (await reader.failure("read", document="slow.html"))[0] == "timeout"
-    assert (await reader.failure("read", document="long.txt"))[0] == "file_too_large"
-    found = await reader.call("search", query="harbour")
-    assert [hit["document"] for hit in await reader.rows("search", "hits", query="harbour")] == ["note.md"]
-    unread = {str(one["document"]) for one in await reader.rows("search", "unread", query="harbour")}
-    assert unread == {"slow.html", "long.txt"}
-    assert found.data["documents"] == 2
+    async with server(tmp_path) as reader:
+        assert (await reader.data("outline"))["total_sections"] == 1
+    (tmp_path / "slow.html").write_bytes(b"<!" * 400_000)
+    async with server(tmp_path, timeout=1) as reader:
+        assert (await reader.failure("read", document="slow.html"))[0] == "timeout"
+        found = await reader.data("search", query="harbour")
+        assert [hit["document"] for hit in cast("list[dict[str, object]]", found["hits"])] == ["note.md"]
+        (unread,) = cast("list[dict[str, object]]", found["unread"])
+        assert unread["document"] == "slow.html"
+        assert found["documents"] == 1
 
 
 @pytest.mark.promise("document:ocr")
-async def test_where_nothing_reads_pictures_a_note_says_what_to_install(
-    narrow: ToolTable, tmp_path: Path
-) -> None:
+async def test_where_nothing_reads_pictures_a_note_says_what_to_install(tmp_path: Path) -> None:
     _made.scan_pdf(tmp_path / "scan.pdf", "HARBOUR OFFICE")
-    reader = await reader_of(narrow)
-    notes = (await reader.data("outline"))["notes"]
-    assert "no-such-program is needed: install it (Debian, Ubuntu: tesseract-ocr)" in str(notes)
+    async with server(tmp_path, ocr_program="no-such-program") as reader:
+        notes = (await reader.data("outline"))["notes"]
+        assert "no-such-program is needed: install it (Debian, Ubuntu: tesseract-ocr)" in str(notes)
 
 
 @pytest.mark.promise("document:ocr")
 async def test_a_page_that_is_only_a_picture_is_read(table: ToolTable, tmp_path: Path) -> None:
     reader = await reader_of(table, _made.scan_pdf(tmp_path / "scan.pdf", "HARBOUR OFFICE"))
     assert "HARBOUR OFFICE" in await reader.text(pages=1)
+
+
+@pytest.mark.promise("document:limits")
+async def test_a_call_that_is_given_up_harms_no_other_call_on_the_same_document(
+    table: ToolTable, tmp_path: Path
+) -> None:
+    reader = await reader_of(table, _made.pdf(tmp_path / "book.pdf", chapters=60))
+    results: dict[str, ToolResult] = {}
+
+    async def call(name: str, timeout: float | None) -> None:
+        arguments = {"session": reader.session, "page": len(results) + 1, "dpi": 300}
+        results[name] = await table.call("document_page_image", arguments, timeout=timeout)
+
+    assert (await reader.call("page_image", page=60)).ok
+    async with anyio.create_task_group() as group:
+        group.start_soon(call, "given up", 0.001)
+        group.start_soon(call, "other", None)
+    assert results["other"].ok, results["other"].error
+    assert results["given up"].error is not None
+    assert results["given up"].error.kind == "timeout"
+
+
+@pytest.mark.promise("document:none")
+def test_a_library_that_is_missing_is_named_with_what_to_install(tmp_path: Path) -> None:
+    _made.word(tmp_path / "ships.docx")
+    program = (
+        "import sys; sys.path.insert(0, sys.argv[1])\n"
+        "from mcp_servers.document.inside._desk import answer\n"
+        """answer('{"do": "draft", "name": "ships.docx", "ocr_program": "x", "ocr_languages": "eng"}')"""
+    )
+    zipped = tmp_path / "reader.zip"
+    zipped.write_bytes(reader_program())
+    # Without site-packages there is the standard library alone.
+    subprocess.run([sys.executable, "-I", "-S", "-c", program, zipped], cwd=tmp_path, check=True)
+    said = json.loads((tmp_path / "answer").read_bytes())
+    assert said["why"] == "unavailable"
+    assert said["message"] == "the library 'docx' is not installed: pip install 'agentflow[document]'"
+
+
+@pytest.mark.promise("document:hostile")
+@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    name=st.sampled_from(["book.pdf", "ships.docx", "fleet.pptx", "sales.xlsx", "sign.png", "dues.html"]),
+    seed=st.integers(0, 2**32),
+)
+async def test_a_file_with_wrong_bytes_is_read_or_refused_in_one_line(
+    table: ToolTable, shelf: Path, tmp_path: Path, name: str, seed: int
+) -> None:
+    chance, data = random.Random(seed), bytearray((shelf / name).read_bytes())
+    for _ in range(chance.randint(1, 40)):
+        data[chance.randrange(len(data))] = chance.randrange(256)
+    (tmp_path / name).write_bytes(bytes(data[: chance.randint(len(data) // 2, len(data))]))
+    reader = await reader_of(table, tmp_path / name)
+    for tool in ("outline", "read", "tables"):
+        result = await reader.call(tool)
+        if result.error is not None:
+            assert "\n" not in result.error.message
+            assert result.error.kind in ("failed", "denied", "file_too_large"), result.error
+    assert (await table.call("session_end", {"session": reader.session})).ok
