@@ -1,0 +1,263 @@
+"""The tools of the data backend."""
+
+import json
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import AliasChoices, Field
+
+from agentflow.errors import ErrorKind, ToolFailure
+from mcp_servers._backend import Backend
+from mcp_servers._context import CallContext
+from mcp_servers._result import Text
+from mcp_servers._running import read_settings, time_limit
+from mcp_servers._session import Session
+from mcp_servers._tool import tool
+from mcp_servers.code import CodeBackend
+from mcp_servers.data._asking import FoundFiles, ReadRows, ask
+from mcp_servers.data._place import DATA, Place, check_folder, folder_for
+from mcp_servers.data._results import DataRan, FileProfile, Inspected, Slice
+from mcp_servers.data._settings import DataSettings
+from mcp_servers.data._summary import summary
+
+__all__ = ["DataBackend"]
+
+VALUES_MIME = "application/vnd.agentflow.values+json"
+MOST_COLUMNS = 2_000
+"""How many columns one result of `data_inspect` tells about."""
+
+Folder = Annotated[
+    str | None,
+    Field(
+        validation_alias=AliasChoices("folder", "seed_path"),
+        description="Only this folder of the data; by default all of it.",
+    ),
+]
+
+
+class DataBackend(Backend):
+    """A folder of data files to look into and to compute with, in the session's own Python."""
+
+    name = "data"
+    description = "Look into a folder of data files, read them, and compute with them in Python."
+    reserved = frozenset({"roots"})
+
+    def __init__(self) -> None:
+        self._own: Mapping[str, object] = {}
+        self._code = CodeBackend()
+
+    def check(self, settings: Mapping[str, object]) -> None:
+        """Refuse settings that can't be used, and folders that are not there."""
+        check_folder(settings)
+
+    def configure(self, settings: Mapping[str, object]) -> None:
+        """Take the server's settings."""
+        check_folder(settings)
+        self._own = settings
+
+    def mounts(self, settings: Mapping[str, object], asked: Mapping[str, object]) -> Mapping[str, str]:
+        """The session's data."""
+        folder = folder_for(settings, asked)
+        return {DATA: str(folder)} if folder else {}
+
+    async def initialize(self, session: Session, settings: Mapping[str, object]) -> None:
+        """Find the session's folder, and make the Python session that the code backend has, too."""
+        read = read_settings(DataSettings, self.name, settings)
+        place = Place(folder_for(self._own, session.settings.get(self.name, {})))
+        running = session.current_instance
+        if running is not None and place.folder and running.spec.mounts.get(DATA) != str(place.folder):
+            message = (
+                "data: this session runs already, without that folder: give it when you start a session."
+            )
+            raise ToolFailure(ErrorKind.UNAVAILABLE, message)
+        session.put(read)
+        session.put(place)
+        if self._code.name not in session.live:
+            shared = {name: getattr(read, name) for name in ("images", "output_characters", "timeout")}
+            await self._code.initialize(session, shared)
+
+    async def fork(self, session: Session, forked: Session) -> None:
+        """Take settings and place over; files and variables were forked with the instance."""
+        forked.put(session.get(DataSettings))
+        forked.put(session.get(Place))
+        await self._code.fork(session, forked)
+
+    @tool(title="Inspect data files", read_only=True)
+    async def inspect(
+        self,
+        session: Session,
+        context: CallContext,
+        file: Annotated[
+            str | None, Field(description="Only this file; by default all files of the folder.")
+        ] = None,
+        folder: Folder = None,
+    ) -> Inspected:
+        """Look into the data files of a folder: columns with types, gaps, ranges and frequent values, and first rows.
+
+        Use it first, to learn which files there are, what they hold and by which columns they can be joined. CSV, TSV,
+        Parquet, Excel and JSON files are looked into; a file that can't be read is told, and the others are there.
+        """
+        settings, place = session.get(DataSettings), session.get(Place)
+        seconds = time_limit(context, settings.inspect_seconds) or settings.inspect_seconds
+        request = {**_request(settings), "do": "inspect"}
+        paths = place.inside(file, folder)
+        found, path = await ask("data_inspect", FoundFiles, await session.instance(), request, paths, seconds)
+        inspected = Inspected(
+            folder=path if file is None else str(Path(path).parent),
+            files=_within(found.files),
+            links=found.links,
+            others=found.others,
+            more=found.more,
+        )
+        context.show(Text(summary(inspected, settings.summary_characters)))
+        return inspected
+
+    @tool(title="Read rows of a file", read_only=True)
+    async def read(
+        self,
+        session: Session,
+        context: CallContext,
+        file: Annotated[
+            str,
+            Field(
+                min_length=1,
+                validation_alias=AliasChoices("file", "csv_file"),
+                description="The file, as data_inspect names it.",
+            ),
+        ],
+        rows: Annotated[
+            int | None,
+            Field(
+                ge=1,
+                le=10_000,
+                validation_alias=AliasChoices("rows", "max_rows"),
+                description="How many rows to read; by default 50.",
+            ),
+        ] = None,
+        offset: Annotated[int, Field(ge=0, description="How many rows to leave out before.")] = 0,
+        columns: Annotated[list[str] | None, Field(description="Only these columns.")] = None,
+        filter: Annotated[
+            str | None,
+            Field(
+                max_length=10_000,
+                description="Only rows for which this holds, as in SQL: amount > 10 AND name LIKE 'A%'.",
+            ),
+        ] = None,
+        sheet: Annotated[
+            str | None, Field(description="The sheet of a workbook; by default the first.")
+        ] = None,
+        folder: Folder = None,
+    ) -> Slice:
+        """Read rows of a CSV, TSV, Parquet, Excel or JSON file.
+
+        Use it to see single rows, some columns of them, or those for which a condition holds. To count, join or
+        aggregate use data_run.
+        """
+        settings, place = session.get(DataSettings), session.get(Place)
+        seconds = time_limit(context, settings.file_seconds) or settings.file_seconds
+        wanted = rows or settings.rows
+        request: dict[str, object] = {
+            **_request(settings),
+            "do": "read",
+            "rows": wanted,
+            "offset": offset,
+            "columns": columns or [],
+            "where": filter or "",
+            "sheet": sheet,
+        }
+        paths = place.inside(file, folder)
+        found, path = await ask("data_read", ReadRows, await session.instance(), request, paths, seconds)
+        return Slice(
+            file=path,
+            sheet=found.sheet,
+            columns=found.columns,
+            rows=found.rows,
+            next_offset=offset + len(found.rows) if found.more else None,
+            note=found.note,
+        )
+
+    @tool(title="Run Python over the data")
+    async def run(
+        self,
+        session: Session,
+        context: CallContext,
+        code: Annotated[
+            str, Field(min_length=1, description="Python source; the value of a last expression is shown.")
+        ],
+        return_vars: Annotated[
+            list[str] | None, Field(max_length=50, description="Variables whose values to return, too.")
+        ] = None,
+        timeout: Annotated[
+            float | None, Field(gt=0, description="Seconds after which what runs is killed.")
+        ] = None,
+    ) -> DataRan:
+        """Run Python code over the data files and return its value, output, error, tables, plots and variables.
+
+        Use it to clean, join, aggregate and plot, with pandas, numpy, duckdb or matplotlib. The data lies in the folder
+        that data_inspect tells and can only be read; write files into the working directory. Variables last from call
+        to call; the session is the same one as that of code_run. Plots are shown by themselves.
+        """
+        try:
+            ran = await self._code.run(session, context, code, timeout)
+        except ToolFailure as failure:
+            message = failure.message.replace("code_run:", "data_run:", 1)
+            raise ToolFailure(failure.kind, message, failure.data) from None
+        returned: dict[str, object] = {}
+        if return_vars and not ran.state_lost:
+            returned = await self._returned(session, context, return_vars)
+        missing = [name for name in return_vars or () if name not in returned]
+        return DataRan(**ran.model_dump(), returned=returned, missing=missing)
+
+    @staticmethod
+    async def _returned(session: Session, context: CallContext, names: list[str]) -> dict[str, object]:
+        # Without a name of its own, so that nothing of it is left in the session.
+        source = (
+            f"(lambda s: (exec({_returning()!r}, s), display(s['Returned'](globals(), {names!r}))))({{}});"
+        )
+        instance = await session.instance()
+        result = await instance.run("python", source, timeout=time_limit(context, None))
+        limit = session.get(DataSettings).result_bytes
+        for display in result.displays:
+            if display.mime == VALUES_MIME and len(display.data) <= limit:
+                try:
+                    found: object = json.loads(display.data)
+                except ValueError:
+                    continue
+                if isinstance(found, dict):
+                    return {name: found[name] for name in names if name in found}
+        return {}
+
+
+def _request(settings: DataSettings) -> dict[str, object]:
+    """What every request says."""
+    return {
+        "memory": settings.memory_bytes,
+        "files": settings.files,
+        "file_seconds": settings.file_seconds,
+        "sheet": None,
+        "columns": [],
+        "where": "",
+        "offset": 0,
+        "rows": settings.rows,
+        "bytes": settings.result_bytes,
+    }
+
+
+def _within(files: list[FileProfile]) -> list[FileProfile]:
+    """The files, with the columns of the first ones only where there are very many."""
+    left = MOST_COLUMNS
+    kept: list[FileProfile] = []
+    for file in files:
+        tables = [
+            table.model_copy(update={"columns": table.columns[: max(left, 0)]}) for table in file.tables
+        ]
+        left -= sum(len(table.columns) for table in file.tables)
+        kept.append(file.model_copy(update={"tables": tables}))
+    return kept
+
+
+@cache
+def _returning() -> str:
+    return (Path(__file__).parent / "inside/_returned.py").read_text(encoding="utf-8")

@@ -1,0 +1,154 @@
+"""What stands in a table: its columns with their types, gaps and values, a few rows, and what could be keys."""
+
+import hashlib
+from typing import TypedDict
+
+import duckdb
+
+from mcp_servers.data.inside._sources import Source, tables_of
+from mcp_servers.sql.inside._values import cell
+
+__all__ = ["ColumnProfile", "TableProfile", "profiles"]
+
+MOST_COLUMNS = 100
+ROWS = 200_000
+SAMPLE = 3
+TOP = 3
+LONGEST = 200
+"""Characters of one value."""
+KEY_VALUES = 20_000
+"""A column with more values is no key to compare with."""
+COMPARED = 500
+"""How many values of a column are looked up in the keys of other tables."""
+_NESTED = ("STRUCT", "MAP", "UNION", "JSON", "[]", "VARIANT")
+_NUMBERS = ("TINYINT", "SMALLINT", "INTEGER", "BIGINT", "HUGEINT", "FLOAT", "DOUBLE", "DECIMAL", "U")
+_NO_KEYS = ("BOOLEAN", "FLOAT", "DOUBLE", "DECIMAL", "TIMESTAMP", "DATE", "TIME", "INTERVAL")
+
+
+class ColumnProfile(TypedDict):
+    """One column."""
+
+    name: str
+    """Its name."""
+    type: str
+    """Its type, in DuckDB's words."""
+    nulls: int
+    """How many values are missing."""
+    distinct: int | None
+    """How many different values there are."""
+    min: object
+    """The least."""
+    max: object
+    """The greatest."""
+    mean: float | None
+    """The mean of numbers."""
+    top: list[dict[str, object]]
+    """The most frequent values, each with its `count`."""
+    values: list[str]
+    """Fingerprints of its values, for finding links; not for people."""
+    unique: bool
+    """No value occurs twice, and all of them are among `values`."""
+
+
+class TableProfile(TypedDict):
+    """One table."""
+
+    sheet: str | None
+    """The sheet of a workbook."""
+    note: str
+    """What was done to read it."""
+    row_count: int
+    """How many rows it has."""
+    profiled_rows: int
+    """How many of them, from the first, the columns tell about."""
+    column_count: int
+    """How many columns it has."""
+    columns: list[ColumnProfile]
+    """The first of them."""
+    sample: list[list[object]]
+    """Its first rows."""
+
+
+def profiles(connection: duckdb.DuckDBPyConnection, path: str) -> list[TableProfile]:
+    """Every table of a file.
+
+    :raises Unreadable: if there is none.
+    """
+    return [_table(connection, source) for source in tables_of(connection, path)]
+
+
+def _table(connection: duckdb.DuckDBPyConnection, source: Source) -> TableProfile:
+    total = _one(connection, f"SELECT count(*) FROM {source.expression}")[0]
+    connection.execute(f"CREATE OR REPLACE TABLE looked_at AS SELECT * FROM {source.expression} LIMIT {ROWS}")
+    described = connection.execute("DESCRIBE looked_at").fetchall()
+    rows = connection.execute(f"SELECT * FROM looked_at LIMIT {SAMPLE}").fetchall()
+    counted = int(str(total))
+    return {
+        "sheet": source.sheet,
+        "note": source.note,
+        "row_count": counted,
+        "profiled_rows": min(counted, ROWS),
+        "column_count": len(described),
+        "columns": [_column(connection, str(one[0]), str(one[1])) for one in described[:MOST_COLUMNS]],
+        "sample": [[_short(value) for value in row[:MOST_COLUMNS]] for row in rows],
+    }
+
+
+def _column(connection: duckdb.DuckDBPyConnection, name: str, type: str) -> ColumnProfile:
+    column = '"' + name.replace('"', '""') + '"'
+    nested = any(mark in type for mark in _NESTED)
+    if nested:
+        (nulls,) = _one(connection, f"SELECT count(*) - count({column}) FROM looked_at")
+        told: tuple[object, ...] = (nulls, None, None, None, None, 0)
+    else:
+        mean = f"avg({column})" if type.startswith(_NUMBERS) else "NULL"
+        told = _one(
+            connection,
+            f"SELECT count(*) - count({column}), count(DISTINCT {column}), min({column}), max({column}), {mean}, "
+            f"count({column}) FROM looked_at",
+        )
+    nulls, distinct, least, most, mean, present = told
+    unique = not nested and distinct == present and 0 < int(str(present)) <= KEY_VALUES
+    values = [] if nested or type.startswith(_NO_KEYS) else _fingerprints(connection, column, unique=unique)
+    return {
+        "name": name[:LONGEST],
+        "type": type[:LONGEST],
+        "nulls": int(str(nulls)),
+        "distinct": None if distinct is None else int(str(distinct)),
+        "min": _short(least),
+        "max": _short(most),
+        "mean": mean if isinstance(mean, float) else None,
+        "top": [] if nested or unique else _top(connection, column),
+        "values": values,
+        "unique": unique and bool(values),
+    }
+
+
+def _top(connection: duckdb.DuckDBPyConnection, column: str) -> list[dict[str, object]]:
+    found = connection.execute(
+        f"SELECT {column}, count(*) AS n FROM looked_at WHERE {column} IS NOT NULL GROUP BY ALL "
+        f"ORDER BY n DESC, {column} LIMIT {TOP}"
+    ).fetchall()
+    return [{"value": _short(value), "count": int(count)} for value, count in found]
+
+
+def _fingerprints(connection: duckdb.DuckDBPyConnection, column: str, *, unique: bool) -> list[str]:
+    found = connection.execute(
+        f"SELECT DISTINCT CAST({column} AS VARCHAR) FROM looked_at WHERE {column} IS NOT NULL "
+        f"LIMIT {KEY_VALUES if unique else COMPARED}"
+    ).fetchall()
+    return [
+        hashlib.blake2b(str(one[0]).strip().encode("utf-8", "replace"), digest_size=6).hexdigest()
+        for one in found
+    ]
+
+
+def _one(connection: duckdb.DuckDBPyConnection, query: str) -> tuple[object, ...]:
+    row = connection.execute(query).fetchone()
+    assert row is not None
+    return row
+
+
+def _short(value: object) -> object:
+    shown = cell(value)
+    return f"{shown[:LONGEST]}…" if isinstance(shown, str) and len(shown) > LONGEST else shown

@@ -1,0 +1,221 @@
+"""Data files as tables of DuckDB, whatever their format."""
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any, TypeAlias
+
+import duckdb
+
+__all__ = ["Foreign", "Source", "Unreadable", "connect", "kind_of", "tables_of"]
+
+Foreign: TypeAlias = Any
+"""An object of a library without types."""
+
+_KINDS = {
+    ".csv": "csv",
+    ".tsv": "csv",
+    ".tab": "csv",
+    ".parquet": "parquet",
+    ".pq": "parquet",
+    ".xlsx": "excel",
+    ".xlsm": "excel",
+    ".json": "json",
+    ".jsonl": "json",
+    ".ndjson": "json",
+}
+_PACKED = (".gz", ".zst")
+_OLD = ".xls"
+MOST_SHEETS = 20
+FIRST_ROWS = 2_000
+MOST_CELLS = 2_000_000
+
+
+class Unreadable(Exception):
+    """Why a file is no table, in one line."""
+
+
+@dataclass(slots=True)
+class Source:
+    """One table in a file."""
+
+    expression: str
+    """What stands for it after FROM."""
+    sheet: str | None = None
+    """The sheet it is, in a workbook."""
+    note: str = ""
+    """What was done to read it at all."""
+
+
+def kind_of(path: str) -> str | None:
+    """`csv`, `parquet`, `excel` or `json` by the file's name; `None`: no data."""
+    stem, suffix = os.path.splitext(path.lower())
+    if suffix in _PACKED:
+        kind = _KINDS.get(os.path.splitext(stem)[1])
+        return kind if kind in ("csv", "json") else None
+    return "excel" if suffix == _OLD else _KINDS.get(suffix)
+
+
+def connect(memory: int) -> duckdb.DuckDBPyConnection:
+    """A database in memory, with files to read and nothing to fetch."""
+    return duckdb.connect(
+        ":memory:",
+        config={
+            "threads": 1,
+            "memory_limit": f"{memory // 1024}KiB",
+            "temp_directory": "",
+            "autoinstall_known_extensions": False,
+            "allow_community_extensions": False,
+            "python_enable_replacements": False,
+        },
+    )
+
+
+def tables_of(
+    connection: duckdb.DuckDBPyConnection, path: str, sheet: str | None = None, *, whole: bool = True
+) -> list[Source]:
+    """The tables in a file; one sheet only, if it is named.
+
+    :param whole: see to it that every row can be read, and not only the first ones.
+    :raises Unreadable: if there is none.
+    """
+    found = list(_sources(connection, path, sheet, whole=whole))
+    if not found:
+        raise Unreadable("it holds no table")
+    return found
+
+
+def _sources(
+    connection: duckdb.DuckDBPyConnection, path: str, sheet: str | None, *, whole: bool
+) -> Iterator[Source]:
+    """The tables in a file, one after the other."""
+    if not os.path.isfile(path):
+        raise Unreadable("it is no regular file")
+    if os.path.getsize(path) == 0:
+        raise Unreadable("the file is empty")
+    match kind_of(path):
+        case "excel":
+            yield from _sheets(connection, path, sheet)
+        case "csv":
+            yield _first_that_works(connection, _csv(path), whole=whole)
+        case "parquet":
+            yield _first_that_works(connection, [Source(f"read_parquet({_text(path)})")], whole=False)
+        case "json":
+            options = "maximum_object_size = 67108864"
+            yield _first_that_works(
+                connection,
+                [
+                    Source(f"read_json_auto({_text(path)}, {options})"),
+                    Source(
+                        f"read_json_auto({_text(path)}, {options}, format = 'newline_delimited', ignore_errors = true)",
+                        note="lines that are no JSON are left out",
+                    ),
+                ],
+                whole=whole,
+            )
+        case _:
+            raise Unreadable("it is no CSV, TSV, Parquet, Excel or JSON file")
+
+
+def _csv(path: str) -> list[Source]:
+    named = _text(path)
+    loose = "all_varchar = true, ignore_errors = true, strict_mode = false, null_padding = true"
+    return [
+        Source(f"read_csv({named})"),
+        Source(f"read_csv({named}, sample_size = -1)"),
+        Source(f"read_csv({named}, encoding = 'latin-1')", note="it is not UTF-8: read as Latin-1"),
+        Source(
+            f"read_csv({named}, {loose})",
+            note="not every line fits: all columns are read as text, lines that can't be read are left out",
+        ),
+    ]
+
+
+def _first_that_works(connection: duckdb.DuckDBPyConnection, ways: list[Source], *, whole: bool) -> Source:
+    wrong = ""
+    for way in ways:
+        try:
+            connection.execute(f"SELECT * FROM {way.expression}").fetchmany(FIRST_ROWS)
+            if whole:
+                # Each value of each row, since what is wrong may come late.
+                connection.execute(f"SELECT count(COLUMNS(*)) FROM {way.expression}").fetchall()
+        except duckdb.OutOfMemoryException:
+            raise
+        except duckdb.Error as error:
+            wrong = wrong or str(error).partition("\n")[0]
+            continue
+        return way
+    raise Unreadable(wrong)
+
+
+def _sheets(connection: duckdb.DuckDBPyConnection, path: str, wanted: str | None) -> Iterator[Source]:
+    if path.lower().endswith(_OLD):
+        raise Unreadable("the old .xls format can't be read: save it as .xlsx")
+    try:
+        import openpyxl
+    except ImportError:
+        raise Unreadable("Excel files need openpyxl: install agentflow[data] where sessions run") from None
+    try:
+        book: Foreign = openpyxl.load_workbook(path, read_only=True, data_only=True)
+    except MemoryError:
+        raise
+    except Exception as error:  # boundary: a hostile file can make the library raise anything
+        raise Unreadable(f"no workbook: {type(error).__name__}: {error}") from None
+    names = [name for name in book.sheetnames if wanted is None or name == wanted]
+    if wanted is not None and not names:
+        raise Unreadable(f"there is no sheet {wanted!r}. There are: {', '.join(book.sheetnames)}")
+    for number, name in enumerate(names[:MOST_SHEETS]):
+        source = _sheet(connection, book[name], f"sheet_{number}", name)
+        if source is not None:
+            yield source
+
+
+def _sheet(connection: duckdb.DuckDBPyConnection, sheet: Foreign, table: str, name: str) -> Source | None:
+    cells = 0
+    note = ""
+    rows: list[tuple[object, ...]] = []
+    if not hasattr(sheet, "iter_rows"):
+        return None
+    for row in sheet.iter_rows(values_only=True):
+        cells += len(row)
+        if cells > MOST_CELLS:
+            note = f"only its first {len(rows)} rows are read"
+            break
+        if any(value is not None for value in row):
+            rows.append(row)
+    if not rows:
+        return None
+    heads, body = rows[0], rows[1:]
+    names = _unique(
+        [str(head).strip() if head is not None else f"column_{i}" for i, head in enumerate(heads)]
+    )
+    arrow: Foreign = import_module("pyarrow")
+    columns = {
+        name: _array(arrow, [row[number] if number < len(row) else None for row in body])
+        for number, name in enumerate(names)
+    }
+    connection.register(f"{table}_rows", arrow.table(columns))
+    connection.execute(f"CREATE TABLE {table} AS SELECT * FROM {table}_rows")
+    return Source(table, name, note)
+
+
+def _array(arrow: Foreign, values: list[object]) -> Foreign:
+    try:
+        return arrow.array(values)
+    except (arrow.ArrowInvalid, arrow.ArrowTypeError):
+        # One column of a table has one type; what is mixed is text.
+        return arrow.array([None if value is None else str(value) for value in values])
+
+
+def _unique(names: list[str]) -> list[str]:
+    seen: dict[str, int] = {}
+    found: list[str] = []
+    for name in names:
+        count = seen[name.lower()] = seen.get(name.lower(), 0) + 1
+        found.append(name if count == 1 else f"{name}_{count}")
+    return found
+
+
+def _text(value: str) -> str:
+    return "'" + value.replace("'", "''") + "'"
