@@ -11,7 +11,7 @@ from agentflow.settings import surroundings
 from mcp_servers._addresses import http_target
 from mcp_servers._backend import Backend
 from mcp_servers._context import CallContext
-from mcp_servers._result import Text
+from mcp_servers._result import Image, Text
 from mcp_servers._running import check_settings, sendable
 from mcp_servers._tool import tool
 from mcp_servers.web._at_once import each
@@ -146,7 +146,7 @@ class WebBackend(Backend):
         ] = None,
         start: Start = 0,
     ) -> Visited:
-        """Read pages (HTML, PDF, text) as Markdown, whole or what of them serves a goal.
+        """Read pages (HTML, PDF, text) as Markdown, whole or what of them serves a goal; pictures are shown.
 
         Use it after web_search, or with an address you were given. With a goal it returns less to read; without
         one long pages come in parts, to be gone on with by `start`.
@@ -155,7 +155,7 @@ class WebBackend(Backend):
         goal = sendable("web_visit", (goal or "").strip())
 
         async def read(url: str) -> ReadPage:
-            return await self._page(url, goal, start)
+            return await self._page(context, url, goal, start)
 
         outcomes = await each(given, read, self._settings.max_workers)
         pages = [
@@ -179,6 +179,8 @@ class WebBackend(Backend):
         Use it for a long page or PDF of which you need one thing; web_visit reads pages whole.
         """
         page = await self._service.pages.read(sendable("web_read", url))
+        if page.picture is not None:
+            raise ToolFailure(ErrorKind.FAILED, f"{url} is a picture: web_visit shows it.")
         passages = await self._service.pages.passages(page.text, sendable("web_read", query), count)
         context.show(Text(passages_text(page.title, page.url, passages)))
         return PassagesFound(
@@ -249,8 +251,11 @@ class WebBackend(Backend):
         context.show(Text(article_text(hits, article)))
         return WikipediaFound(hits=hits, article=article)
 
-    async def _page(self, url: str, goal: str, start: int) -> ReadPage:
+    async def _page(self, context: CallContext, url: str, goal: str, start: int) -> ReadPage:
         page = await self._service.pages.read(url)
+        if page.picture is not None:
+            context.show(Image(page.picture[1], page.picture[0]))
+            return ReadPage(url=url, final_url=page.url, title=page.title, note=page.note)
         length = len(page.text)
         links = [Link(text, where) for text, where in page.links]
         if goal:

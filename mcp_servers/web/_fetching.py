@@ -129,7 +129,8 @@ class Fetcher:
                     return _joined(str(address), place)
                 data, cut = await _read(response, most)
         except TimeoutError:
-            raise Passing(ToolFailure(ErrorKind.TIMEOUT, f"{url}: no answer in time.")) from None
+            # Whoever waits for it has waited long enough.
+            raise ToolFailure(ErrorKind.TIMEOUT, f"{url}: no answer in time.") from None
         except (aiohttp.ClientPayloadError, aiohttp.ClientResponseError, aiohttp.InvalidURL) as error:
             message = f"{url}: what it sent can't be read: {type(error).__name__}."
             raise ToolFailure(ErrorKind.FAILED, message) from None

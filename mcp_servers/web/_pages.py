@@ -1,5 +1,7 @@
 """Pages as text: fetched by us or by Jina Reader, parsed, and kept for a while."""
 
+from urllib.parse import urlsplit
+
 from msgspec import Struct
 
 from agentflow.errors import ErrorKind, ToolFailure
@@ -13,6 +15,11 @@ from mcp_servers.web._results import Passage
 from mcp_servers.web._settings import WebSettings
 
 __all__ = ["Page", "Pages"]
+
+LARGEST_PICTURE = 5 * 1024 * 1024
+
+_PICTURES = {b"\x89PNG\r\n\x1a\n": "image/png", b"\xff\xd8\xff": "image/jpeg", b"GIF8": "image/gif"}
+"""How pictures begin."""
 
 
 class Page(Struct, frozen=True):
@@ -28,6 +35,8 @@ class Page(Struct, frozen=True):
     """What its links are called, and where they lead."""
     note: str | None = None
     """What is missing, if something is."""
+    picture: tuple[str, bytes] | None = None
+    """Its type and its bytes, if it is a picture and no text."""
 
 
 class _JinaPage(Struct):
@@ -101,6 +110,9 @@ class Pages:
             limit = self._settings.max_bytes
             message = f"{url} can't be read: it is longer than {limit} bytes (max_bytes)."
             raise ToolFailure(ErrorKind.OUTPUT_LIMIT, message)
+        if not found.cut and (kind := _picture_kind(found.data)):
+            name = urlsplit(found.url).path.rpartition("/")[2] or found.url
+            return Page(found.url, name, "", note="a picture, shown beside", picture=(kind, found.data))
         parsed = await self.markdown_of(found.url, found.content_type, found.data)
         note = f"the first {len(found.data)} bytes of it" if found.cut else parsed.note
         return Page(found.url, parsed.title, parsed.text, parsed.links, note)
@@ -118,6 +130,15 @@ class Pages:
         links = list(page.links.items()) if isinstance(page.links, dict) else page.links or []
         text = (page.content or "")[: self._settings.max_bytes]
         return Page(page.url or url, page.title or "", text, links, page.warning)
+
+
+def _picture_kind(data: bytes) -> str | None:
+    """The type of a picture that is shown as it is: nothing here looks into it."""
+    if len(data) > LARGEST_PICTURE:
+        return None
+    if data[:4] == b"RIFF" and data[8:12] == b"WEBP":
+        return "image/webp"
+    return next((kind for start, kind in _PICTURES.items() if data.startswith(start)), None)
 
 
 def _is_pdf(content_type: str, data: bytes) -> bool:

@@ -1,9 +1,9 @@
 """Settings of the web backend."""
 
 from pathlib import Path
-from typing import Annotated, Literal, TypeAlias
+from typing import Annotated, Literal, Self, TypeAlias
 
-from pydantic import BeforeValidator, Field, SecretStr, field_validator
+from pydantic import BeforeValidator, Field, SecretStr, field_validator, model_validator
 
 from agentflow.settings import Section
 
@@ -13,6 +13,7 @@ Engine: TypeAlias = Literal["serper", "google", "gemini", "searxng"]
 """Who searches."""
 
 MIB = 1024 * 1024
+OPENAI = "https://api.openai.com/v1"
 
 Seconds = Annotated[float, Field(gt=0)]
 
@@ -83,7 +84,7 @@ class WebSettings(Section):
     """That model's name."""
     openai_api_key: SecretStr | None = None
     """The key of its endpoint; by default `OPENAI_API_KEY` of the environment."""
-    openai_api_url: str = "https://api.openai.com/v1"
+    openai_api_url: str = OPENAI
     """Its OpenAI-compatible endpoint."""
     wikipedia_url: str = "https://{language}.wikipedia.org/w/api.php"
     """A MediaWiki API; `{language}` is replaced by the language asked for."""
@@ -113,6 +114,15 @@ class WebSettings(Section):
     """Limits of the processes in which pages are parsed."""
     cache: CacheSettings | None = CacheSettings()
     """What was found and read is kept for a while; null: never."""
+
+    @model_validator(mode="after")
+    def _has_a_model_to_ask(self) -> Self:
+        if self.enable_llm_summary:
+            if not self.summary_model:
+                raise ValueError("enable_llm_summary needs a model: set summary_model")
+            if self.openai_api_key is None and self.openai_api_url == OPENAI:
+                raise ValueError("enable_llm_summary needs a key: set OPENAI_API_KEY or openai_api_key")
+        return self
 
     @field_validator("serper_url", "google_url", "gemini_url", "searxng_url", "jina_url", "openai_api_url")
     @classmethod

@@ -87,6 +87,8 @@ async def test_a_run_that_wants_a_search_without_a_key_is_refused_before_it_begi
         ({"searxng_url": "searx.example"}, "begins with https://"),
         ({"max_workers": 0}, "max_workers"),
         ({"cache": {"bytes": -1}}, "cache.bytes"),
+        ({"enable_llm_summary": True}, "set summary_model"),
+        ({"enable_llm_summary": True, "summary_model": "m"}, "set OPENAI_API_KEY"),
     ],
 )
 def test_settings_that_can_not_be_used_are_refused_in_one_line(wrong: dict[str, object], said: str) -> None:

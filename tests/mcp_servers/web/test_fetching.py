@@ -3,6 +3,7 @@
 import pytest
 
 from agentflow.errors import ErrorKind
+from mcp_servers import Image
 from tests.mcp_servers.web._site import Site
 from tests.mcp_servers.web._tools import Web, rows, web_tools
 
@@ -72,9 +73,23 @@ async def test_text_of_every_kind_is_read_in_its_own_characters(shared_web: Web,
     }
     pages = await shared_web.data("visit", urls=[f"http://{place}" for place in texts])
     assert [page["text"] for page in rows(pages["pages"])] == list(texts.values())
-    site.add("picture.example/", b"\x89PNG\r\n\x1a\n\0\0", type="image/png")
-    kind, message = await shared_web.failure("visit", urls="http://picture.example/")
-    assert (kind, "image/png, which has no text" in message) == (ErrorKind.FAILED, True)
+    site.add("sound.example/", b"OggS\0\0", type="audio/ogg")
+    kind, message = await shared_web.failure("visit", urls="http://sound.example/")
+    assert (kind, "audio/ogg, which has no text" in message) == (ErrorKind.FAILED, True)
+
+
+@pytest.mark.promise("web:visit:pictures")
+async def test_a_picture_is_shown_as_it_is(shared_web: Web, shared_site: Site) -> None:
+    data = b"\x89PNG\r\n\x1a\n\0\0"
+    shared_site.add("picture.example/side.png", data, type="application/octet-stream")
+    result = await shared_web.call("visit", urls="http://picture.example/side.png")
+    assert result.parts[0] == Image(data, "image/png")
+    (page,) = rows(result.data["pages"])
+    assert (page["title"], page["note"]) == ("side.png", "a picture, shown beside")
+    kind, _ = await shared_web.failure("read", url="http://picture.example/side.png", query="side")
+    assert kind is ErrorKind.FAILED
+    shared_site.add("liar.example/", b"<script>", type="image/png")
+    assert (await shared_web.failure("visit", urls="http://liar.example/"))[0] is ErrorKind.FAILED
 
 
 @pytest.mark.promise("web:visit:failures")
