@@ -58,7 +58,7 @@ def alone(work: Work, *, seconds: float, left: float, memory: int) -> dict[str, 
         return {"unreadable": f"its reader broke off (status {status}); it may be damaged or too large"}
 
 
-def _work(work: Work, writing: int, memory: int) -> None:
+def _work(work: Work, writing: int, seconds: float, memory: int) -> None:
     status = 1
     try:
         resource.setrlimit(resource.RLIMIT_AS, (memory + OVERHEAD, memory + OVERHEAD))
