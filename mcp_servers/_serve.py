@@ -69,7 +69,10 @@ def _table(settings: ServerSettings, runtime: RuntimeHost) -> tuple[ToolTable, l
         limits=settings.table_limits(),
         archive=settings.sessions.files_kept(),
     )
-    return table, [backends[name].name for name in (names if settings.warmup is None else settings.warmup)]
+    # The tools of one that discovers them are asked for before anybody can use them.
+    discovering = [name for name in names if backends[name].discovers]
+    warm = names if settings.warmup is None else dict.fromkeys([*settings.warmup, *discovering])
+    return table, [backends[name].name for name in warm]
 
 
 async def _serve_stdio(table: ToolTable) -> None:

@@ -156,10 +156,9 @@ class ToolTable:
     async def start(self, backends: Iterable[str] | None = None) -> None:
         """Warm backends up, one after the other; the rest is warmed up at first use.
 
-        :param backends: their names; all of them, if none are given. Those that discover their tools always.
+        :param backends: their names; all of them, if none are given.
         """
-        discovering = [name for name, backend in self.backends.items() if backend.discovers]
-        for name in self.backends if backends is None else dict.fromkeys([*backends, *discovering]):
+        for name in self.backends if backends is None else backends:
             await self._warm_up(self.backends[name])
 
     async def close(self) -> None:

@@ -200,7 +200,7 @@ async def test_tools_that_a_backend_discovers_are_there_after_its_warmup_and_may
     discoverer = Discoverer()
     table = ToolTable([Counter(), discoverer])
     assert not [tool for tool in table.tools if tool.backend == "found"]
-    await table.start([])
+    await table.start(["found"])
     first = table.edition
     assert [tool.name for tool in table.tools if tool.backend == "found"] == ["found_place_first"]
     assert (await table.call("found:place.first")).data == {"result": "first"}
