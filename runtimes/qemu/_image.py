@@ -1,5 +1,6 @@
 """What a machine boots from: a folder with a description, or a disk."""
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -66,13 +67,18 @@ def load_image(path: Path) -> Image:
     """
     try:
         if path.is_dir():
-            return _described(path.resolve())
-        with path.open("rb"):
-            return Image(None, None, "", path.resolve(), door=False, windows=())
+            image = _described(path.resolve())
+        else:
+            image = Image(None, None, "", path.resolve(), door=False, windows=())
+        for file in image.files:
+            file.open("rb").close()
+            if os.geteuid() == 0 and not file.stat().st_mode & 0o004:
+                raise ConfigurationError(f"image {file}: QEMU runs as a user of its own: chmod a+r {file}")
     except OSError as error:
         raise ConfigurationError(
-            f"image {path}: {error.strerror}; build one with scripts/make-guest, or name a disk"
+            f"image {error.filename or path}: {error.strerror}; build one with scripts/make-guest, or name a disk"
         ) from None
+    return image
 
 
 def _described(folder: Path) -> Image:
@@ -88,8 +94,5 @@ def _described(folder: Path) -> Image:
     if said.kernel is None and said.disk is None:
         raise ConfigurationError(f"image {folder / DESCRIPTION}: name a kernel or a disk")
     paths = [None if name is None else folder / name for name in (said.kernel, said.initrd, said.disk)]
-    for path in paths:
-        if path is not None:
-            path.open("rb").close()
     kernel, initrd, disk = paths
     return Image(kernel, initrd, said.append, disk, door=said.door, windows=said.windows)

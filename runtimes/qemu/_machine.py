@@ -125,6 +125,7 @@ class QemuMachine:
         keys = keys_of_name(name)
         async with self._hands:
             await self._send(key_event(key, down=down) for key in (keys if down else reversed(keys)))
+            await anyio.sleep(_PACE / 2)
 
     async def type(self, text: str, *, interval: float = 0.0) -> None:
         """Type a text, waiting `interval` seconds between keys.

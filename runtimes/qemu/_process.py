@@ -145,11 +145,15 @@ class Qemu:
         """Let the machine run."""
         await self.qmp.execute("cont")
 
+    def kill(self) -> None:
+        """End it at once, however that leaves things. Fine if it has ended."""
+        with contextlib.suppress(ProcessLookupError):
+            self._process.kill()
+
     async def end(self) -> None:
-        """End it. Fine if it has ended."""
+        """End it and let go of all that it held. Fine if it has ended."""
         with anyio.CancelScope(shield=True):
-            with contextlib.suppress(ProcessLookupError):
-                self._process.kill()
+            self.kill()
             await self._process.wait()
             self.door.close()
             # The one who holds the cell is gone; QEMU itself a moment later.

@@ -31,7 +31,8 @@ class QemuRuntime:
     def __init__(self, settings: QemuSettings) -> None:
         self._settings = settings
         self._image = load_image(settings.image)
-        self._folder = Path()
+        self.folder = Path()
+        """Where the disks of its machines lie, while it is entered."""
         self._inside = False
         self._kvm: bool | None = None
         self._notes: tuple[str, ...] = ()
@@ -46,8 +47,8 @@ class QemuRuntime:
 
     async def __aenter__(self) -> Self:
         _confine.require()
-        self._folder = Path(_leftovers.parent_folder(), secrets.token_hex(6))
-        await anyio.to_thread.run_sync(_leftovers.claim, str(self._folder))
+        self.folder = Path(_leftovers.parent_folder(), secrets.token_hex(6))
+        await anyio.to_thread.run_sync(_leftovers.claim, str(self.folder))
         self._inside = True
         if self._settings.pool:
             self._tasks = anyio.create_task_group()
@@ -69,7 +70,7 @@ class QemuRuntime:
                 if self._memory >= 0:
                     os.close(self._memory)
                     self._memory = -1
-                await anyio.to_thread.run_sync(_leftovers.remove, str(self._folder))
+                await anyio.to_thread.run_sync(_leftovers.remove, str(self.folder))
 
     @property
     def capabilities(self) -> Capabilities:
@@ -99,12 +100,9 @@ class QemuRuntime:
             machine = self._ready.popleft()
             self._wanted.set()
             if not machine.qemu.qmp.ended.is_set():
-                await machine.qemu.go_on()
-                return machine
+                return await _running(machine)
             await machine.stop()
-        machine = await self._restore()
-        await machine.qemu.go_on()
-        return machine
+        return await _running(await self._restore())
 
     async def _prepare(self) -> _states.SavedState:
         async with self._preparing:
@@ -139,11 +137,10 @@ class QemuRuntime:
                     await parent.qemu.go_on()
         finally:
             os.close(moved)
-        await child.qemu.go_on()
-        return child
+        return await _running(child)
 
     def _disk_of(self, name: str) -> Path:
-        return self._folder / f"{name}.qcow2"
+        return self.folder / f"{name}.qcow2"
 
     async def _make(
         self, state: _states.SavedState, disk: Path, devices: int, *, memory: int | None
@@ -213,6 +210,15 @@ class QemuRuntime:
             self._full.set()
             await self._wanted.wait()
             self._wanted = anyio.Event()
+
+
+async def _running(machine: QemuMachine) -> QemuMachine:
+    try:
+        await machine.qemu.go_on()
+    except BaseException:
+        await machine.stop()
+        raise
+    return machine
 
 
 def _copy_disk(source: Path, target: Path, user: int | None) -> None:

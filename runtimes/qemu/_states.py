@@ -25,7 +25,6 @@ from runtimes.qemu._screen import Eyes, alike, blank
 from runtimes.qemu._settings import QemuSettings
 
 MIB = 1 << 20
-_LAYOUT = 1
 _LOOK_SECONDS = 0.25
 _SETTLE_SECONDS = 0.5
 _SETTLE_MOST = 10.0
@@ -79,12 +78,10 @@ def default_folder() -> Path:
 def _name(settings: QemuSettings, image: Image, *, kvm: bool, version: str) -> str:
     """The same for the same machine, image, QEMU and (where it computes itself) processor."""
     files = [(str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in image.files]
-    machine = settings.model_dump(
-        mode="json", include={"memory_mib", "cpus", "display", "pointer", "snapshot_name"}
-    )
+    wiring = Wiring(qmp=0, door=0, kvm=kvm, memory=0, disk=DISK if image.disk else None)
     processor = Path("/proc/cpuinfo").read_text(encoding="utf-8").partition("\n\n")[0] if kvm else ""
     flags = [line for line in processor.splitlines() if line.startswith(("model name", "flags"))]
-    said = [_LAYOUT, files, image.append, machine, kvm, version, platform.machine(), flags]
+    said = [files, command_line(settings, image, wiring), version, platform.machine(), flags]
     digest = hashlib.sha256(json.dumps(said).encode()).hexdigest()[:24]
     return f"{settings.snapshot_name}-{digest}"
 
@@ -132,11 +129,19 @@ async def _make(settings: QemuSettings, image: Image, folder: Path, *, kvm: bool
     try:
         await _boot(settings, image, SavedState(part), memory, kvm=kvm)
         await anyio.to_thread.run_sync(_memory.keep_memory, memory, SavedState(part).memory)
+        await anyio.to_thread.run_sync(_close, part)
         part.rename(folder)
     finally:
         os.close(memory)
         with anyio.CancelScope(shield=True):
             await anyio.to_thread.run_sync(lambda: shutil.rmtree(part, ignore_errors=True))
+
+
+def _close(folder: Path) -> None:
+    """From now on the files are ours again, and only read: by whatever user, for the folder above is private."""
+    for path in folder.iterdir():
+        os.chown(path, os.geteuid(), os.getegid(), follow_symlinks=False)
+        path.chmod(0o444)
 
 
 async def _boot(settings: QemuSettings, image: Image, state: SavedState, memory: int, *, kvm: bool) -> None:
