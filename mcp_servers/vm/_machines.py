@@ -1,12 +1,13 @@
 """Where the machines of sessions come from."""
 
-from contextlib import AsyncExitStack
 from importlib import import_module
 from typing import Any
 
 import anyio
+import anyio.to_thread
 from pydantic import ValidationError
 
+from agentflow.actors import Hosted
 from agentflow.errors import ErrorKind, ToolFailure
 from mcp_servers._nearest import did_you_mean
 from mcp_servers._session import Session
@@ -24,7 +25,7 @@ class Machines:
 
     def __init__(self) -> None:
         self._computers: MachineRuntime | None = None
-        self._stack = AsyncExitStack()
+        self._host: Hosted[MachineRuntime] | None = None
         self._turn = anyio.Lock()
 
     async def start(self, session: Session, settings: VmSettings) -> Machine:
@@ -48,13 +49,16 @@ class Machines:
 
     async def close(self) -> None:
         """End all computers."""
-        await self._stack.aclose()
+        if self._host is not None:
+            await self._host.close()
 
     async def _runtime(self, settings: VmSettings) -> MachineRuntime:
         async with self._turn:
             if self._computers is None:
-                computers = _qemu(settings)
-                self._computers = await self._stack.enter_async_context(computers)
+                computers = await anyio.to_thread.run_sync(_qemu, settings)
+                host = Hosted(lambda: computers)
+                self._computers = await host.open()
+                self._host = host
             return self._computers
 
 

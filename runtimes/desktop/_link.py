@@ -1,6 +1,9 @@
 """Asking the driver of a desktop, many questions at a time, over the pipes of one command."""
 
 import re
+from collections.abc import AsyncGenerator
+from contextlib import suppress
+from dataclasses import dataclass, field
 from itertools import count
 
 import anyio
@@ -15,16 +18,24 @@ _KEPT = 4096
 _NOISE = re.compile(r"^(_XSERV|Openbox-|The XKEYBOARD|>|Errors from|Could not|\s*$)")
 
 
+@dataclass(slots=True)
+class _Waiting:
+    """Somebody who waits for an answer."""
+
+    answer: tuple[Message, bytes] | None = None
+    poked: anyio.Event = field(default_factory=anyio.Event)
+    """The answer is there, or it is this one's turn to read."""
+
+
 class Link:
-    """Questions and answers. Whoever waits for an answer reads those of the others too."""
+    """Questions and answers. One of those who wait reads for all of them."""
 
     def __init__(self, stream: Stream) -> None:
         self._stream = stream
-        self._turn = anyio.Lock()
         self._numbers = count(1)
         self._data = bytearray()
-        self._answers: dict[int, tuple[Message, bytes]] = {}
-        self._waiting: set[int] = set()
+        self._waiting: dict[int, _Waiting] = {}
+        self._reading = False
         self._said = b""
         self._ended = False
 
@@ -33,12 +44,9 @@ class Link:
 
         :raises InstanceGone: if it did not start; with what it said last.
         """
-        self._waiting.add(0)
-        try:
+        with suppress(BrokenPipeError):
             await self._stream.send(first)
-        except BrokenPipeError:
-            self._ended = True
-        await self._answer(0)
+        await self._answer(0, _Waiting())
 
     async def ask(self, op: str, **details: object) -> tuple[Message, bytes]:
         """Ask and wait for the answer.
@@ -47,17 +55,16 @@ class Link:
         :raises ValueError: if the driver says that it can't be meant so.
         :raises RuntimeFailure: if it could not do it.
         """
-        number = next(self._numbers)
-        self._waiting.add(number)
+        number, waiting = next(self._numbers), _Waiting()
+        self._waiting[number] = waiting
         try:
             await self._stream.send(pack({"id": number, "op": op, **details}))
-            message, data = await self._answer(number)
         except BrokenPipeError:
             self._ended = True
-            raise self._gone() from None
-        finally:
-            self._waiting.discard(number)
-            self._answers.pop(number, None)
+        except BaseException:
+            del self._waiting[number]
+            raise
+        message, data = await self._answer(number, waiting)
         if "error" in message:
             kind = ValueError if message["error"] == "value" else RuntimeFailure
             raise kind(str(message.get("detail", ""))[:500])
@@ -69,14 +76,34 @@ class Link:
         await self._stream.kill()
         await self._stream.__aexit__(None, None, None)
 
-    async def _answer(self, number: int) -> tuple[Message, bytes]:
-        while True:
-            async with self._turn:
-                if number in self._answers:
-                    return self._answers.pop(number)
+    async def _answer(self, number: int, waiting: _Waiting) -> tuple[Message, bytes]:
+        self._waiting[number] = waiting
+        try:
+            while waiting.answer is None:
                 if self._ended:
                     raise self._gone()
-                await self._receive()
+                if self._reading:
+                    await waiting.poked.wait()
+                    waiting.poked = anyio.Event()
+                    continue
+                self._reading = True
+                try:
+                    await self._receive()
+                finally:
+                    self._reading = False
+            return waiting.answer
+        finally:
+            del self._waiting[number]
+            if not self._reading:
+                self._poke()
+
+    def _poke(self) -> None:
+        """Make somebody else read; all of them learn of the end."""
+        for other in self._waiting.values():
+            if other.answer is None:
+                other.poked.set()
+                if not self._ended:
+                    return
 
     async def _receive(self) -> None:
         pieces = self._stream.receive()
@@ -86,7 +113,8 @@ class Link:
             self._ended = True
             return
         finally:
-            await pieces.aclose()  # type: ignore[attr-defined]
+            if isinstance(pieces, AsyncGenerator):
+                await pieces.aclose()
         if name == "stderr":
             self._said = (self._said + data)[-_KEPT:]
             return
@@ -108,8 +136,10 @@ class Link:
             return False
         message = unpack(bytes(self._data[HEAD : HEAD + text]))
         number = message.get("id")
-        if isinstance(number, int) and number in self._waiting:
-            self._answers[number] = message, bytes(self._data[HEAD + text : end])
+        waiting = self._waiting.get(number) if isinstance(number, int) else None
+        if waiting is not None:
+            waiting.answer = message, bytes(self._data[HEAD + text : end])
+            waiting.poked.set()
         del self._data[:end]
         return True
 

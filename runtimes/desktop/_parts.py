@@ -11,8 +11,10 @@ from pathlib import Path
 
 __all__ = ["BEGIN", "PYTHON", "missing", "payload"]
 
-_PROGRAMS = {"/usr/bin/Xvfb": "xvfb", "/usr/bin/openbox": "openbox", "/usr/bin/xkbcomp": "x11-xkb-utils"}
-_PACKAGES = ("Xlib", "PIL")
+PROGRAMS = {"/usr/bin/Xvfb": "xvfb", "/usr/bin/openbox": "openbox", "/usr/bin/xkbcomp": "x11-xkb-utils"}
+"""Programs of the system -> Debian's packages that bring them."""
+PACKAGES = ("Xlib", "PIL", "jeepney")
+"""Python packages."""
 _INSIDE = Path(__file__).parent / "inside"
 _PREFIX = "runtimes.desktop.inside"
 
@@ -25,13 +27,13 @@ BEGIN = (_INSIDE / "_begin.py").read_text(encoding="utf-8")
 
 def missing() -> list[str]:
     """What this machine lacks for a desktop: one line for each, saying how to get it."""
-    packages = [package for program, package in _PROGRAMS.items() if shutil.which(program) is None]
+    packages = [package for program, package in PROGRAMS.items() if shutil.which(program) is None]
     found = (
         [f"install {' '.join(packages)} (Debian, Ubuntu: apt-get install {' '.join(packages)})"]
         if packages
         else []
     )
-    if any(find_spec(name) is None for name in _PACKAGES):
+    if any(find_spec(name) is None for name in PACKAGES):
         found.append("install agentflow's extra `desktop` (pip install 'agentflow[desktop]')")
     return found
 

@@ -82,7 +82,12 @@ class Driver:
                 frame = frame[os.write(1, frame) :]
 
     def _screenshot(self, asked: Message) -> Answer:
-        png, (width, height) = self._picture.take()
+        try:
+            png, (width, height) = self._picture.take()
+        except OSError:
+            # The picture has a connection of its own; this one tells whether the server is there at all.
+            self._display.sync()
+            raise
         return {"width": width, "height": height}, png
 
     def _exec(self, asked: Message) -> Answer:

@@ -63,8 +63,13 @@ class XServer:
         """The X server's process."""
         self.environment = {**os.environ, "XDG_RUNTIME_DIR": FOLDER}
         """What programs on this desktop are started with."""
-        if not os.read(ready, 64):
-            raise SystemExit("the X server did not start")
+        # The number comes in pieces, and the server dies if nobody reads its end.
+        told = b""
+        while not told.endswith(b"\n"):
+            piece = os.read(ready, 64)
+            if not piece:
+                raise SystemExit("the X server did not start")
+            told += piece
         os.close(ready)
         os.makedirs(FOLDER, mode=0o700, exist_ok=True)
         with open(f"{FOLDER}/rules.xml", "w", encoding="utf-8") as file:

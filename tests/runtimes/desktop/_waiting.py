@@ -1,0 +1,59 @@
+"""Waiting for what a desktop shows: programs there run at idle priority, so nobody knows when it is there."""
+
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+import anyio
+
+from runtimes import Machine, Window
+
+T = TypeVar("T")
+
+__all__ = ["content", "eventually", "launch", "terminal", "window"]
+
+
+async def eventually(look: Callable[[], Awaitable[T | None]], seconds: float = 90) -> T:
+    """What `look` gives, once it gives something true."""
+    with anyio.fail_after(seconds):
+        while True:
+            found = await look()
+            if found:
+                return found
+            await anyio.sleep(0.05)
+
+
+async def launch(machine: Machine, line: str) -> None:
+    """Start a program that stays."""
+    done = await machine.exec(["sh", "-c", f"setsid sh -c '{line}' </dev/null >/dev/null 2>&1 &"])
+    assert done.exit_code == 0, done
+
+
+async def terminal(machine: Machine, title: str, file: str) -> None:
+    """A terminal that writes what is typed into a file, ready to be typed into."""
+    await launch(machine, f'xterm -T {title} -e sh -c "echo > {file}.ready; cat > {file}"')
+    # What is typed before the program in it reads is thrown away by the terminal.
+    await content(machine, f"{file}.ready", "\n")
+    await window(machine, title)
+
+
+async def window(machine: Machine, title: str) -> Window:
+    """The window of that title, once it has the keyboard."""
+
+    async def look() -> Window | None:
+        there = await machine.windows()
+        return next((one for one in there if one.title == title and one.focused), None)
+
+    return await eventually(look)
+
+
+async def content(machine: Machine, path: str, wanted: str) -> str:
+    """The text of a file, once it holds what is wanted."""
+
+    async def look() -> str | None:
+        try:
+            text = (await machine.read(path)).decode()
+        except FileNotFoundError:
+            return None
+        return text if wanted in text else None
+
+    return await eventually(look)

@@ -1,0 +1,165 @@
+"""How desktops begin and end, and what keeps them in."""
+
+from collections.abc import AsyncIterator
+from typing import Literal, Self
+
+import anyio
+import pytest
+
+from agentflow.errors import InstanceGone, IsolationUnavailable, RuntimeFailure
+from runtimes import InstanceSpec, Limits, Runtime
+from runtimes.desktop import DISPLAY, DesktopOptions, DesktopRuntime, _parts, open_desktop
+from runtimes.desktop._link import Link
+from runtimes.desktop.inside._wire import pack
+from tests.runtimes.desktop._waiting import eventually
+
+
+@pytest.mark.promise("desktop:ends")
+async def test_a_stopped_desktop_leaves_no_process_in_an_instance_that_goes_on(runtime: Runtime) -> None:
+    instance = await runtime.start()
+    before = (await instance.usage()).processes
+    desktop = await open_desktop(instance)
+    await desktop.exec(["sh", "-c", "setsid sleep 4321 &"])
+    await desktop.stop()
+    await desktop.stop()
+    assert (await instance.usage()).processes == before
+    for call in (desktop.screenshot(), desktop.move(1, 1), desktop.read("x"), desktop.fork()):
+        with pytest.raises(InstanceGone):
+            await call
+    again = await open_desktop(instance, DesktopOptions(width=320, height=200))
+    assert (await again.screenshot()).width == 320
+    await instance.stop()
+    with pytest.raises(InstanceGone):
+        await again.screenshot()
+
+
+@pytest.mark.promise("desktop:ends")
+async def test_a_desktop_whose_x_server_dies_has_ended(runtime: Runtime) -> None:
+    async with DesktopRuntime(runtime) as desktops:
+        desktop = await desktops.start()
+        await desktop.exec(["pkill", "-KILL", "Xvfb"])
+
+        async def ended() -> bool:
+            try:
+                await desktop.screenshot()
+            except InstanceGone as gone:
+                return "the desktop has ended" in str(gone)
+            return False
+
+        await eventually(ended)
+
+
+@pytest.mark.promise("desktop:at_once")
+async def test_a_long_command_holds_up_neither_looking_nor_pointing(runtime: Runtime) -> None:
+    async with DesktopRuntime(runtime) as desktops:
+        desktop = await desktops.start()
+        async with anyio.create_task_group() as group:
+            group.start_soon(desktop.exec, ["sleep", "1000"])
+            with anyio.fail_after(60):
+                for _ in range(3):
+                    await desktop.move(5, 5)
+                    await desktop.screenshot()
+            group.cancel_scope.cancel()
+        assert (await desktop.screenshot()).width == 1280
+
+
+@pytest.mark.promise("desktop:isolated")
+async def test_no_other_instance_reaches_its_screen_and_it_has_no_network(runtime: Runtime) -> None:
+    async with DesktopRuntime(runtime) as desktops:
+        desktop = await desktops.start()
+        other = await runtime.start()
+        refused = await other.exec(["xprop", "-display", DISPLAY, "-root"])
+        assert refused.exit_code != 0
+        assert b"unable to open display" in refused.stderr
+        listening = await desktop.exec(
+            ["sh", "-c", "cat /proc/net/tcp /proc/net/tcp6 | grep -v local_address"]
+        )
+        assert listening.stdout == b""
+        await other.stop()
+
+
+@pytest.mark.promise("desktop:limits")
+async def test_a_desktop_counts_against_its_instances_limits(runtime: Runtime) -> None:
+    spec = InstanceSpec(limits=Limits(processes=2))
+    async with DesktopRuntime(runtime, spec=spec) as desktops:
+        with pytest.raises(RuntimeFailure, match="the desktop did not start"):
+            await desktops.start()
+
+
+@pytest.mark.promise("desktop:missing")
+async def test_a_missing_part_is_named_with_what_brings_it(
+    runtime: Runtime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_parts, "PROGRAMS", {"/usr/bin/no-such-server": "xvfb"})
+    monkeypatch.setattr(_parts, "PACKAGES", ("no_such_package",))
+    desktops = DesktopRuntime(runtime)
+    with pytest.raises(
+        IsolationUnavailable, match=r"apt-get install xvfb.*pip install 'agentflow\[desktop\]'"
+    ):
+        await desktops.start()
+    assert any("apt-get install xvfb" in note for note in desktops.capabilities.notes)
+
+
+@pytest.mark.promise("desktop:options")
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ((0, 800, 96), "no screen can be 0x800"),
+        ((1280, 100_000, 96), "no screen can be 1280x100000"),
+        ((1280, 800, 1), "no screen can have 1 dots"),
+    ],
+)
+def test_a_screen_that_no_server_makes_is_refused(options: tuple[int, int, int], message: str) -> None:
+    width, height, dpi = options
+    with pytest.raises(ValueError, match=message):
+        DesktopOptions(width=width, height=height, dpi=dpi)
+
+
+class Liar:
+    """A stream that says what it was told to, as if somebody inside had taken the driver's place."""
+
+    def __init__(self, *pieces: bytes) -> None:
+        self._pieces = list(pieces)
+        self.killed = False
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        pass
+
+    async def send(self, data: bytes) -> None:
+        pass
+
+    async def close_stdin(self) -> None:
+        pass
+
+    async def receive(self) -> AsyncIterator[tuple[Literal["stdout", "stderr"], bytes]]:
+        while self._pieces:
+            yield "stdout", self._pieces.pop(0)
+
+    async def wait(self) -> int:
+        return 0
+
+    async def kill(self) -> None:
+        self.killed = True
+
+
+@pytest.mark.promise("desktop:distrust")
+@pytest.mark.parametrize(
+    "piece",
+    [b"\xff" * 16, (2).to_bytes(4, "big") + bytes(4) + b"[]", (3).to_bytes(4, "big") + bytes(4) + b"{x}"],
+)
+async def test_whoever_answers_with_nonsense_is_not_listened_to_any_longer(piece: bytes) -> None:
+    stream = Liar(piece, pack({"id": 1}))
+    with pytest.raises(InstanceGone):
+        await Link(stream).ask("screenshot")
+    assert stream.killed
+
+
+@pytest.mark.promise("desktop:distrust")
+async def test_answers_that_nobody_asked_for_are_not_kept_and_pieces_are_put_together() -> None:
+    answer = pack({"id": 1, "width": 3}, b"abc")
+    unasked = b"".join(pack({"id": number}, bytes(1000)) for number in range(2, 50))
+    stream = Liar(unasked + answer[:5], answer[5:9], answer[9:])
+    assert await Link(stream).ask("screenshot") == ({"id": 1, "width": 3}, b"abc")
