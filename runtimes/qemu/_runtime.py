@@ -99,6 +99,7 @@ class QemuRuntime:
         while self._ready:
             machine = self._ready.popleft()
             self._wanted.set()
+            self._full = anyio.Event()
             if not machine.qemu.qmp.ended.is_set():
                 return await _running(machine)
             await machine.stop()
