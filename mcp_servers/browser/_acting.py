@@ -31,7 +31,6 @@ T = TypeVar("T")
 
 LONGEST_MESSAGE = 400
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
-# Lets the page do what it does right after an input, such as following a link.
 _BREATHE = "() => new Promise(done => setTimeout(done, 50))"
 
 
@@ -42,11 +41,12 @@ async def act(
     action: Callable[[Tab], Awaitable[object]],
     *,
     answers: bool = False,
-    snapshot: bool = True,
+    pause: bool = True,
 ) -> PageState:
     """Do something to the current tab, wait until it has settled, and say how the page is then.
 
     :param answers: it answers a dialog or a file chooser, so it may go on while one waits.
+    :param pause: the page gets a moment to do what it does right after an input, such as following a link.
     :raises ToolFailure: if it could not be done; with a page that waits for an answer, nothing else is.
     """
     state = session.get(BrowserState)
@@ -59,12 +59,10 @@ async def act(
         # The action may have changed which tab is looked at.
         tab = state.current or tab
         if state.tabs:
-            await _guarded(tool, state, tab, lambda: _settle(state, tab, before))
+            await _guarded(tool, state, tab, lambda: _settle(state, tab, before, pause=pause))
             await collect_downloads(state, session)
             await state.close_surplus()
-        return await _guarded(
-            tool, state, tab, lambda: page_state(state, session, context, snapshot=snapshot)
-        )
+        return await _guarded(tool, state, tab, lambda: page_state(state, session, context))
 
 
 async def look(tool: str, session: Session, reading: Callable[[Tab], Awaitable[T]]) -> T:
@@ -119,13 +117,14 @@ async def unless_blocked(tab: Tab, work: Callable[[], Awaitable[T]]) -> T | None
     return done[0] if done else None
 
 
-async def _settle(state: BrowserState, tab: Tab, before: frozenset[Request]) -> None:
+async def _settle(state: BrowserState, tab: Tab, before: frozenset[Request], *, pause: bool) -> None:
     async def wait() -> None:
         from playwright.async_api import Error
 
-        # A page that is on its way to another one can't be asked.
-        with contextlib.suppress(Error), anyio.move_on_after(1):
-            await tab.page.evaluate(_BREATHE)
+        if pause:
+            # A page that is on its way to another one can't be asked.
+            with contextlib.suppress(Error), anyio.move_on_after(1):
+                await tab.page.evaluate(_BREATHE)
         with anyio.move_on_after(state.settings.settle_seconds):
             await state.until_settled(before)
 

@@ -45,7 +45,9 @@ class GoingTools:
 
         Use it to begin, or to go to an address that you know. Following a link of the page is browser_click.
         """
-        return await act("browser_navigate", session, context, lambda tab: go_to(session, tab, url))
+        return await act(
+            "browser_navigate", session, context, lambda tab: go_to(session, tab, url), pause=False
+        )
 
     @tool(title="Go back", open_world=True)
     async def navigate_back(self, session: Session, context: CallContext) -> PageState:
@@ -66,7 +68,7 @@ class GoingTools:
                     ErrorKind.NOT_FOUND, "browser_navigate_back: there is no page before this one."
                 )
 
-        return await act("browser_navigate_back", session, context, back)
+        return await act("browser_navigate_back", session, context, back, pause=False)
 
     @tool(title="Manage tabs", open_world=True)
     async def tabs(
@@ -101,7 +103,9 @@ class GoingTools:
             elif action == "close":
                 await state.close_tab(tab if index is None else _tab_at(state, index))
 
-        return await act("browser_tabs", session, context, change, answers=action in ("list", "close"))
+        return await act(
+            "browser_tabs", session, context, change, answers=action in ("list", "close"), pause=False
+        )
 
     @tool(title="Close browser", open_world=True)
     async def close(self, session: Session, context: CallContext) -> PageState:
@@ -259,6 +263,8 @@ async def go_to(session: Session, tab: "Tab", url: str) -> None:
         except Error as error:
             if "Download is starting" in error.message:
                 # The address is a file; it is told of among the downloads.
+                with anyio.move_on_after(state.settings.action_seconds):
+                    await tab.until_download()
                 return
             if _LATE in error.message and left:
                 # The browser's own page about a failure before came late, and in the way.

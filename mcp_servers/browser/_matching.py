@@ -29,7 +29,7 @@ async def matching_lines(
     """
     from playwright.async_api import Error
 
-    with anyio.move_on_after(SEARCH_SECONDS):
+    with anyio.move_on_after(min(SEARCH_SECONDS, state.settings.script_seconds)):
         try:
             return cast("list[int]", await tab.page.evaluate(MATCHING, [lines, source, flags]))
         except Error as error:

@@ -127,14 +127,14 @@ class BrowserState:
 
     async def close(self) -> None:
         """Close the context with all its tabs and all it knows. The next use begins anew."""
-        from playwright.async_api import Error
-
         context, self.context = self.context, None
         self.tabs.clear()
         self.pending.clear()
         self.current = None
         if context is None:
             return
+        from playwright.async_api import Error
+
         # Where the browser has died, the context has too.
         with contextlib.suppress(Error), anyio.move_on_after(CLOSE_SECONDS):
             await context.close()

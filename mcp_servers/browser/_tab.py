@@ -91,6 +91,7 @@ class Tab:
         """The last request for a whole page that failed."""
         self._number = 0
         self._blocked = anyio.Event()
+        self._download_came = anyio.Event()
         page.on("console", self._on_console)
         page.on("pageerror", self._on_error)
         page.on("request", self._on_request)
@@ -111,6 +112,12 @@ class Tab:
         """Wait for a dialog or file chooser."""
         if not self.is_blocked:
             await self._blocked.wait()
+
+    async def until_download(self) -> None:
+        """Wait for a download that is on its way."""
+        if not self.downloads:
+            self._download_came = anyio.Event()
+            await self._download_came.wait()
 
     def unblocked(self) -> None:
         """It was answered."""
@@ -153,6 +160,7 @@ class Tab:
 
     def _on_download(self, download: Download) -> None:
         self.downloads.append(download)
+        self._download_came.set()
 
     def _on_navigated(self, frame: Frame) -> None:
         if frame.parent_frame is None:

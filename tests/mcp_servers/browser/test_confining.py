@@ -19,6 +19,7 @@ from mcp_servers.browser import BrowserBackend
 from mcp_servers.browser._devtools import devtools
 from mcp_servers.browser._state import BrowserState
 from runtimes import Runtime
+from tests._plain_user import PlainUser
 from tests.mcp_servers.browser._browsing import Browsing, browsing_table, new_session
 from tests.mcp_servers.browser._site import Site
 
@@ -220,6 +221,31 @@ async def test_a_killed_server_leaves_no_process_and_the_next_one_removes_its_fi
         session = (await table.call("session_start")).data["session"]
         assert (await table.call("browser_navigate", {"session": session, "url": "about:blank"})).ok
         assert before - folders()
+
+
+PLAIN = """
+import anyio, psutil
+from mcp_servers import ToolTable
+from mcp_servers.browser import BrowserBackend
+
+async def main():
+    async with ToolTable([BrowserBackend()]) as table:
+        session = (await table.call("session_start")).data["session"]
+        result = await table.call("browser_navigate", {"session": session, "url": "data:text/html,<h1>Hi</h1>"})
+        assert result.ok, result.error
+        assert 'heading "Hi"' in result.data["snapshot"]
+        processes = [one for one in psutil.Process().children(recursive=True) if one.name().startswith("chrom")]
+        assert not any("--no-sandbox" in one.cmdline() for one in processes)
+        print(len(processes) > 3)
+
+anyio.run(main)
+"""
+
+
+@pytest.mark.promise("browser:confined")
+def test_an_ordinary_user_s_chromium_is_confined_the_same_way(plain_user: PlainUser) -> None:
+    done = plain_user.run_python(PLAIN, timeout=100)
+    assert done.stdout.strip() == "True", done.stderr
 
 
 @pytest.mark.promise("browser:missing")
