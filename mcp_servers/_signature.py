@@ -115,7 +115,7 @@ def _field(where: str, parameter: inspect.Parameter, hints: Mapping[str, object]
 def _result(where: str, hint: object) -> tuple[dict[str, object], Dump]:
     """Output schema and dump of a return annotation."""
     adapter = TypeAdapter(cast("type[object]", hint))
-    schema = portable(adapter.json_schema(mode="serialization"))
+    schema = portable(adapter.json_schema(mode="serialization"), keep_null=True)
     if schema.get("type") != "object":
         wrapped: dict[str, object] = {
             "type": "object",

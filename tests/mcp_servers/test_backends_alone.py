@@ -43,6 +43,15 @@ async def test_bash_alone_keeps_the_shell_of_the_connection() -> None:
         assert result.structured_content["stdout"] == "/tmp\nä\n"
 
 
+async def test_data_with_nothing_in_it_is_what_the_output_schema_says() -> None:
+    async with client_of("rag") as client:
+        # The client checks the data by the schema that the listing gave.
+        await client.list_tools()
+        result = await client.call_tool("rag_stats", {})
+        assert result.structured_content is not None
+        assert result.structured_content["dimensions"] is None
+
+
 @pytest.mark.promise("backends:content")
 async def test_plots_are_image_content_and_long_output_is_a_resource() -> None:
     async with client_of("code") as client:

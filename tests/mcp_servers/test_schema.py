@@ -50,3 +50,10 @@ def test_a_member_that_may_be_anything_says_so() -> None:
     assert isinstance(properties, dict)
     anything = ["string", "number", "boolean", "object", "array", "null"]
     assert properties["cells"] == {"type": "array", "items": {"anyOf": [{"type": kind} for kind in anything]}}
+
+
+def test_in_what_is_returned_null_is_said() -> None:
+    properties = portable(Outer.model_json_schema(), keep_null=True)["properties"]
+    assert isinstance(properties, dict)
+    assert properties["inner"]["anyOf"] == [{"$ref": "#/$defs/Inner"}, {"type": "null"}]
+    assert {"type": "null"} in properties["number"]["anyOf"]
