@@ -4,22 +4,26 @@ from msgspec import Struct, field
 
 from agentflow.synthesis._checks import Finding, Grounding
 from agentflow.synthesis._selection import Score
-from agentflow.trajectory import Tree, Usage
+from agentflow.trajectory import Region, Tree, Usage
 
 __all__ = ["Citing", "Harvest", "Pair", "ReasoningStep", "Rejected", "Trajectory"]
 
 
-class Citing(Struct, frozen=True):
-    """A span of an observation that a reasoning step rests on."""
+class Citing(Struct, frozen=True, omit_defaults=True):
+    """A span of an observation, or a part of a picture of it, that a reasoning step rests on."""
 
     node_id: str
     """Whose observation."""
     quote: str
-    """The span, as it stands there."""
+    """The span, as it stands there; of a picture what it shows."""
     start: int
     """Where it begins in the observation's text."""
     end: int
     """Where it ends."""
+    image: str = ""
+    """The hash of the picture; empty: it is text."""
+    region: Region | None = None
+    """Which part of it."""
 
 
 class ReasoningStep(Struct, frozen=True):

@@ -2,7 +2,7 @@
 
 from typing import Protocol
 
-from agentflow.trajectory import Answer, AnswerRequest, Draft, Reply, WriteRequest
+from agentflow.trajectory import Answer, AnswerRequest, Draft, Look, LookRequest, Reply, WriteRequest
 
 __all__ = ["Generator"]
 
@@ -12,6 +12,10 @@ class Generator(Protocol):
 
     async def write(self, request: WriteRequest) -> Reply[Draft]:
         """A question that needs the evidence, with its answer. A failed call is a reply."""
+        ...
+
+    async def look(self, request: LookRequest) -> Reply[Look]:
+        """Whether a picture shows what is said of it. A failed call is a reply."""
         ...
 
     async def answer(self, request: AnswerRequest) -> Reply[Answer]:

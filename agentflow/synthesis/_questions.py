@@ -7,7 +7,7 @@ from msgspec import Struct
 
 from agentflow.growth import together
 from agentflow.journal import Page
-from agentflow.synthesis._checks import Check, Checked, Finding, check
+from agentflow.synthesis._checks import Check, Checked, Finding, Quoted, check, words_of
 from agentflow.synthesis._config import SynthesisConfig
 from agentflow.synthesis._harvest import Citing, Harvest, Pair, ReasoningStep, Rejected, Trajectory
 from agentflow.synthesis._ports import Generator
@@ -18,6 +18,8 @@ from agentflow.trajectory import (
     AnswerRequest,
     Draft,
     Failure,
+    Look,
+    LookRequest,
     Node,
     Rejection,
     Reply,
@@ -105,6 +107,10 @@ class _Asking:
         if checked.findings or checked.grounding is None:
             self._reject(draft, number, checked.findings)
             return None
+        unseen = await self._unseen(checked, number)
+        if unseen:
+            self._reject(draft, number, unseen)
+            return None
         known = await self._known(draft, number) if self._config.check_answerability else None
         if known:
             easy = f"a model answers it without having seen anything: {draft.answer.strip()}"
@@ -131,6 +137,37 @@ class _Asking:
             rejected=tuple(self._rejections),
         )
 
+    async def _unseen(self, checked: Checked, number: int) -> tuple[Finding, ...]:
+        """What the draft says of pictures that a look at them does not find there."""
+        quotes = [quote for quote in checked.quotes if quote.seen is not None]
+        looks = await together(
+            partial(self._look, quote, f"{number}/{at}") for at, quote in enumerate(quotes)
+        )
+        return tuple(
+            Finding(
+                Check.PICTURES,
+                f"picture {quote.seen.region.picture if quote.seen and quote.seen.region else 1} of observation "
+                f"{quote.observation + 1} does not show there: {words_of(quote, self._evidence)[:80]}",
+            )
+            for quote, shows in zip(quotes, looks, strict=True)
+            if not shows
+        )
+
+    async def _look(self, quote: Quoted, at: str) -> bool:
+        """Whether it is there. What nobody could look at is not."""
+        assert quote.seen is not None, "only a picture is looked at"
+        assert quote.seen.region is not None, "a picture is cited by a region"
+        region = quote.seen.region
+        request = LookRequest(
+            picture=self._evidence[quote.observation].images[region.picture - 1],
+            region=region,
+            quote=words_of(quote, self._evidence),
+        )
+        key = f"look/{self._path.id}/{at}"
+        reply = await self._page.once(key, Reply[Look], partial(self._generator.look, request))
+        self._usage += reply.usage
+        return reply.value is not None and reply.value.shows
+
     async def _known(self, draft: Draft, number: int) -> bool | None:
         """Whether the model knows the answer without the path; `None`: it could not be asked."""
         request = AnswerRequest(question=draft.question.strip())
@@ -156,8 +193,10 @@ class _Asking:
         citations: list[list[Citing]] = [[] for _ in draft.steps]
         for quote in checked.quotes:
             node = self._path.evidence[quote.observation]
-            span = node.observation.text[quote.start : quote.end]
-            citations[quote.step].append(Citing(node.id, span, quote.start, quote.end))
+            region = quote.seen.region if quote.seen is not None else None
+            image = node.observation.blobs[region.picture - 1].hash if region is not None else ""
+            words = words_of(quote, self._evidence)
+            citations[quote.step].append(Citing(node.id, words, quote.start, quote.end, image, region))
         steps = zip(draft.steps, citations, strict=True)
         return tuple(ReasoningStep(step.step.strip(), tuple(cited)) for step, cited in steps)
 
@@ -172,7 +211,7 @@ def _failures(page: Page) -> dict[str, int]:
     """The model calls that failed for good, by kind, of all that stands on the page."""
     kinds: Counter[str] = Counter()
     for key in tuple(page.keys()):
-        if key.partition("/")[0] in {"plan", "node", "write", "answer"}:
+        if key.partition("/")[0] in {"plan", "node", "write", "look", "answer"}:
             reply = page.recall(key, _Failed)
             if reply is not None and reply.failure is not None:
                 kinds[reply.failure.kind] += 1

@@ -15,6 +15,8 @@ from agentflow.trajectory import (
     Draft,
     Judgement,
     JudgementRequest,
+    Look,
+    LookRequest,
     Outcome,
     Plan,
     PlanRequest,
@@ -107,6 +109,10 @@ class Gated:
     async def write(self, request: WriteRequest) -> Reply[Draft]:
         """See `Generator`."""
         return await self._gate.through(self._generator.write, request)
+
+    async def look(self, request: LookRequest) -> Reply[Look]:
+        """See `Generator`."""
+        return await self._gate.through(self._generator.look, request)
 
     async def answer(self, request: AnswerRequest) -> Reply[Answer]:
         """See `Generator`."""

@@ -2,21 +2,31 @@
 
 from typing import TypeAlias, cast
 
+from agentflow.errors import ModelFailureKind
 from agentflow.models import Call, Model
 from agentflow.team._asking import ReadBlob, ask_model, broken, pictures_of
-from agentflow.team._messages import answer_messages, write_messages
+from agentflow.team._messages import answer_messages, look_messages, write_messages
 from agentflow.team._pool import Pool, Worker
-from agentflow.team._schemas import answer_schema
-from agentflow.trajectory import Answer, AnswerRequest, Draft, Reply, WriteRequest
+from agentflow.team._schemas import answer_schema, draft_schema
+from agentflow.trajectory import (
+    Answer,
+    AnswerRequest,
+    Draft,
+    Failure,
+    Look,
+    LookRequest,
+    Reply,
+    WriteRequest,
+)
 
 __all__ = ["Generator", "Generators"]
 
-Wish: TypeAlias = WriteRequest | AnswerRequest
-Given: TypeAlias = Reply[Draft] | Reply[Answer]
+Wish: TypeAlias = WriteRequest | AnswerRequest | LookRequest
+Given: TypeAlias = Reply[Draft] | Reply[Answer] | Reply[Look]
 
 
 class Generator(Worker[Wish, Given]):
-    """Asks a model for a question, or for the answer to one."""
+    """Asks a model for a question, for the answer to one, or to look at a picture."""
 
     def __init__(self, model: Model, blob: ReadBlob) -> None:
         super().__init__()
@@ -34,12 +44,29 @@ class Generator(Worker[Wish, Given]):
                 request=about,
             )
             return await ask_model(self._model, call)
+        if isinstance(about, LookRequest):
+            return await self._look(about)
         pictures = await pictures_of(about.evidence, self._model, self._blob)
         call = Call(
             role="generator",
             messages=write_messages(about, pictures),
             reply=Draft,
-            schema=answer_schema(Draft),
+            schema=draft_schema(bool(pictures)),
+            request=about,
+        )
+        return await ask_model(self._model, call)
+
+    async def _look(self, about: LookRequest) -> Reply[Look]:
+        if not self._model.sees:
+            return Reply(
+                failure=Failure(ModelFailureKind.BAD_REQUEST, "the generator's model sees no pictures")
+            )
+        picture = await self._blob(about.picture.hash)
+        call = Call(
+            role="generator",
+            messages=look_messages(about, picture),
+            reply=Look,
+            schema=answer_schema(Look),
             request=about,
         )
         return await ask_model(self._model, call)
@@ -61,6 +88,13 @@ class Generators(Pool[Wish, Given]):
         :raises RunStopped: if the run can't go on.
         """
         return cast("Reply[Answer]", await self.ask(request))
+
+    async def look(self, request: LookRequest) -> Reply[Look]:
+        """Whether a picture shows what a draft says of it. A failed call is a reply.
+
+        :raises RunStopped: if the run can't go on.
+        """
+        return cast("Reply[Look]", await self.ask(request))
 
     def fallen(self, why: str) -> Given:
         """Nothing."""

@@ -18,6 +18,7 @@ from agentflow.trajectory import (
     Action,
     AnswerRequest,
     JudgementRequest,
+    LookRequest,
     PlanRequest,
     Proposal,
     Step,
@@ -25,7 +26,7 @@ from agentflow.trajectory import (
     WriteRequest,
 )
 
-__all__ = ["answer_messages", "judge_messages", "plan_messages", "write_messages"]
+__all__ = ["answer_messages", "judge_messages", "look_messages", "plan_messages", "write_messages"]
 
 Pictures = Mapping[str, bytes]
 """Pictures by their hashes, as far as the model sees them."""
@@ -80,7 +81,8 @@ def write_messages(request: WriteRequest, pictures: Pictures) -> tuple[Message, 
     )
     told = prompt("generator", "evidence", seed=_quoted(request.seed), evidence=evidence)
     shown = _shown(request.evidence, pictures)
-    messages = [_system(system), Message("user", (Text(f"{told}\n\n{prompt('generator', 'now')}"), *shown))]
+    now = prompt("generator", "now", pictures=len(shown) or "")
+    messages = [_system(system), Message("user", (Text(f"{told}\n\n{now}"), *shown))]
     for rejection in request.rejected:
         messages.append(Message("assistant", (Text(_json(rejection.draft)),)))
         messages.append(
@@ -94,6 +96,18 @@ def answer_messages(request: AnswerRequest) -> tuple[Message, ...]:
     return (
         _system(prompt("answerer", "system")),
         _user(prompt("answerer", "now", question=request.question)),
+    )
+
+
+def look_messages(request: LookRequest, picture: bytes) -> tuple[Message, ...]:
+    """Is it there?"""
+    region = request.region
+    edges = (("left", region.left), ("top", region.top), ("right", region.right), ("bottom", region.bottom))
+    where = ", ".join(f"{name} {share:.3f}" for name, share in edges)
+    now = prompt("looker", "now", where=where, quote=_quoted(request.quote))
+    return (
+        _system(prompt("looker", "system")),
+        Message("user", (Text(now), Image(picture, request.picture.mime))),
     )
 
 

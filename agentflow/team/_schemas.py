@@ -1,13 +1,14 @@
 """JSON schemas of answers, as strict as endpoints want them: every object closed, every property required."""
 
+import copy
 from functools import lru_cache
 from typing import Any, TypeAlias, cast
 
 import msgspec
 
-from agentflow.trajectory import ToolCard
+from agentflow.trajectory import Draft, ToolCard
 
-__all__ = ["answer_schema", "plan_schema"]
+__all__ = ["answer_schema", "draft_schema", "plan_schema"]
 
 Schema: TypeAlias = dict[str, Any]
 
@@ -22,6 +23,19 @@ def answer_schema(kind: type[msgspec.Struct]) -> Schema:
     # Ours have defaults, not nulls: what may be left out in Python is asked for here.
     asked = {name: {**each, "required": list(each.get("properties", []))} for name, each in named.items()}
     return _strict(schema, asked, ())
+
+
+@lru_cache
+def draft_schema(pictures: bool) -> Schema:
+    """The schema of a draft. Only what was shown pictures may cite them."""
+    schema = answer_schema(Draft)
+    if pictures:
+        return schema
+    schema = copy.deepcopy(schema)
+    citation = schema["properties"]["steps"]["items"]["properties"]["citations"]["items"]
+    del citation["properties"]["region"]
+    citation["required"].remove("region")
+    return schema
 
 
 def plan_schema(tools: tuple[ToolCard, ...], count: int) -> Schema:

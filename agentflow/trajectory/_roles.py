@@ -19,10 +19,13 @@ __all__ = [
     "Example",
     "Judgement",
     "JudgementRequest",
+    "Look",
+    "LookRequest",
     "Outcome",
     "Plan",
     "PlanRequest",
     "Proposal",
+    "Region",
     "Rejection",
     "Reply",
     "RoleRequest",
@@ -187,13 +190,30 @@ class WriteRequest(Struct, frozen=True, kw_only=True):
     """Earlier tries, oldest first."""
 
 
+class Region(Struct, frozen=True):
+    """A part of a picture, its edges in shares of the picture's width and height: from 0 at its upper left to 1."""
+
+    picture: int
+    """Which picture of the observation, from 1."""
+    left: float
+    """Its left edge."""
+    top: float
+    """Its upper edge."""
+    right: float
+    """Its right edge."""
+    bottom: float
+    """Its lower edge."""
+
+
 class Citation(Struct, frozen=True):
     """Where a reasoning step takes its fact from."""
 
     observation: int
     """The number of the observation, from 1."""
     quote: str
-    """The words of the observation that say it, verbatim."""
+    """The words of the observation that say it, verbatim; of a picture what is to be seen there."""
+    region: Region | None = None
+    """Where a picture shows it."""
 
 
 class DraftStep(Struct, frozen=True):
@@ -223,6 +243,24 @@ class AnswerRequest(Struct, frozen=True, kw_only=True):
     """The question."""
 
 
+class LookRequest(Struct, frozen=True, kw_only=True):
+    """To the generator: does the picture show there what a draft says of it?"""
+
+    picture: Blob
+    """The picture."""
+    region: Region
+    """Where."""
+    quote: str
+    """What is said to be there."""
+
+
+class Look(Struct, frozen=True):
+    """What a look at a picture finds."""
+
+    shows: bool
+    """It is there as it was said."""
+
+
 class Answer(Struct, frozen=True):
     """The answer to a question."""
 
@@ -230,5 +268,5 @@ class Answer(Struct, frozen=True):
     """As short as can be; empty: not known."""
 
 
-RoleRequest: TypeAlias = PlanRequest | JudgementRequest | WriteRequest | AnswerRequest
+RoleRequest: TypeAlias = PlanRequest | JudgementRequest | WriteRequest | AnswerRequest | LookRequest
 """What any role can be asked."""

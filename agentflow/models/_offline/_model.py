@@ -16,6 +16,8 @@ from agentflow.trajectory import (
     Draft,
     Judgement,
     JudgementRequest,
+    Look,
+    LookRequest,
     Plan,
     PlanRequest,
     RoleRequest,
@@ -66,7 +68,7 @@ class OfflineModel:
         return Completion(value=cast("T", value), text=text.decode(), usage=usage, model=self.name)
 
 
-def _answer(request: RoleRequest) -> Plan | Judgement | Draft | Answer:
+def _answer(request: RoleRequest) -> Plan | Judgement | Draft | Answer | Look:
     match request:
         case PlanRequest():
             return plan(request)
@@ -77,6 +79,9 @@ def _answer(request: RoleRequest) -> Plan | Judgement | Draft | Answer:
         case AnswerRequest():
             # It knows nothing but what it is shown, and here it is shown nothing.
             return Answer("")
+        case LookRequest():
+            # It sees nothing.
+            return Look(shows=False)
 
 
 def _tokens(text: bytes) -> int:

@@ -6,12 +6,19 @@ from enum import StrEnum
 from msgspec import Struct
 
 from agentflow.synthesis._checks._answer import is_an_answer
-from agentflow.synthesis._checks._evidence import Grounding, Quoted, covers_hops, find_citations, ground
+from agentflow.synthesis._checks._evidence import (
+    Grounding,
+    Quoted,
+    covers_hops,
+    find_citations,
+    ground,
+    words_of,
+)
 from agentflow.synthesis._checks._question import asks, hides_answer, is_brief, stands_alone
 from agentflow.synthesis._checks._steps import are_enough, say_something
 from agentflow.trajectory import Draft, Step
 
-__all__ = ["Check", "Checked", "Finding", "Grounding", "Quoted", "check"]
+__all__ = ["Check", "Checked", "Finding", "Grounding", "Quoted", "check", "words_of"]
 
 
 class Check(StrEnum):
@@ -35,6 +42,8 @@ class Check(StrEnum):
     """Each step cites, and its quotes stand in the observations."""
     MULTI_HOP = "multi_hop"
     """More than one observation is needed."""
+    PICTURES = "pictures"
+    """Pictures show what is said of them, to a model that looks."""
     GROUNDING = "grounding"
     """The answer is quoted, or computed from what is quoted."""
     TOO_EASY = "too_easy"

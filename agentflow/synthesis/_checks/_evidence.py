@@ -9,9 +9,9 @@ from typing import Final
 from msgspec import Struct
 
 from agentflow.synthesis._words import find_quote, holds, quantities, quantity, same_quantity
-from agentflow.trajectory import DraftStep, Step
+from agentflow.trajectory import Citation, DraftStep, Region, Step
 
-__all__ = ["Grounding", "Quoted", "covers_hops", "find_citations", "ground"]
+__all__ = ["Grounding", "Quoted", "covers_hops", "find_citations", "ground", "words_of"]
 
 _RUNNERS: Final = frozenset({"bash", "code", "data", "sql"})
 _SMALL: Final = frozenset({*map(float, range(13)), 100.0, 1000.0})
@@ -28,6 +28,8 @@ class Grounding(StrEnum):
     """It is the same number as one that was cited, written in another way."""
     COMPUTED = "computed"
     """A tool ran it from numbers that were cited."""
+    SEEN = "seen"
+    """Its words stand in a picture, at a place where a model has looked."""
 
 
 class Quoted(Struct, frozen=True):
@@ -41,6 +43,8 @@ class Quoted(Struct, frozen=True):
     """Where the quote begins in the observation's text."""
     end: int
     """Where it ends."""
+    seen: Citation | None = None
+    """What it says of a picture, if it is one that is cited: somebody has to look. Then there is no span."""
 
 
 def find_citations(steps: Sequence[DraftStep], evidence: Sequence[Step]) -> tuple[tuple[Quoted, ...], str]:
@@ -55,6 +59,11 @@ def find_citations(steps: Sequence[DraftStep], evidence: Sequence[Step]) -> tupl
                     (),
                     f"step {index + 1} cites observation {citation.observation}: there are 1 to {len(evidence)}",
                 )
+            if citation.region is not None:
+                if wrong := _no_region(citation, citation.region, evidence[citation.observation - 1]):
+                    return (), f"step {index + 1} {wrong}"
+                found.append(Quoted(index, citation.observation - 1, 0, 0, citation))
+                continue
             span = find_quote(evidence[citation.observation - 1].observation, citation.quote)
             if span is None:
                 quote = citation.quote.strip()[:80]
@@ -66,6 +75,24 @@ def find_citations(steps: Sequence[DraftStep], evidence: Sequence[Step]) -> tupl
     return tuple(found), ""
 
 
+def _no_region(citation: Citation, region: Region, step: Step) -> str:
+    """Why that is no part of a picture of this observation; empty: it is one, and something is said of it."""
+    if not 1 <= region.picture <= len(step.images):
+        return f"cites picture {region.picture} of observation {citation.observation}: there are {len(step.images)}"
+    if not (0 <= region.left < region.right <= 1 and 0 <= region.top < region.bottom <= 1):
+        return "cites a region whose edges are no shares of a picture, from 0 to 1"
+    if not citation.quote.strip():
+        return "does not say what its region shows"
+    return ""
+
+
+def words_of(quote: Quoted, evidence: Sequence[Step]) -> str:
+    """What a citation says."""
+    if quote.seen is not None:
+        return quote.seen.quote.strip()
+    return evidence[quote.observation].observation[quote.start : quote.end]
+
+
 def covers_hops(quotes: Sequence[Quoted], evidence: Sequence[Step]) -> str:
     """Why one look would be enough; empty: at least two observations are needed, where there are two."""
     cited = {quote.observation for quote in quotes}
@@ -75,14 +102,12 @@ def covers_hops(quotes: Sequence[Quoted], evidence: Sequence[Step]) -> str:
 
 def ground(answer: str, quotes: Sequence[Quoted], evidence: Sequence[Step]) -> tuple[Grounding | None, str]:
     """Where the answer comes from, or why it comes from nowhere."""
-    spans = [
-        evidence[quote.observation].observation[quote.start : quote.end]
-        for quote in quotes
-        if not _echoes(evidence[quote.observation], answer)
-    ]
+    own = [quote for quote in quotes if not _echoes(evidence[quote.observation], answer)]
+    spans = [words_of(quote, evidence) for quote in own]
     parts = [part for part in _LIST.split(answer) if part.strip()]
     if any(holds(span, answer) for span in spans):
-        return Grounding.QUOTED, ""
+        only_seen = all(quote.seen for quote, span in zip(own, spans, strict=True) if holds(span, answer))
+        return Grounding.SEEN if only_seen else Grounding.QUOTED, ""
     if len(parts) > 1 and all(any(holds(span, part) for span in spans) for part in parts):
         return Grounding.QUOTED, ""
     if any(_has_number(span, answer) for span in spans):
@@ -106,11 +131,7 @@ def _computes(number: int, answer: str, quotes: Sequence[Quoted], evidence: Sequ
         or not (holds(run.observation, answer) or _has_number(run.observation, answer))
     ):
         return False
-    elsewhere = [
-        evidence[quote.observation].observation[quote.start : quote.end]
-        for quote in quotes
-        if quote.observation != number
-    ]
+    elsewhere = [words_of(quote, evidence) for quote in quotes if quote.observation != number]
     cited = [found for span in elsewhere for found in quantities(span)]
     known = {found.value for found in cited} | {found.value / 100 for found in cited if found.unit == "%"}
     inputs = {abs(found.value) for found in quantities(_written(run))} - _SMALL

@@ -45,7 +45,7 @@ def find_paths(tree: Tree, min_depth: int) -> tuple[list[Path], dict[str, int]]:
     A path is cut back to its last evidence. What remains is left out if it has less than `min_depth` pieces of
     evidence, or is the beginning of another path.
     """
-    contents = {node.id: word_pairs(node.observation.text) for node in tree.nodes if _is_evidence(node)}
+    contents = {node.id: _content(node) for node in tree.nodes if _is_evidence(node)}
     ends = [_last_evidence(tree, leaf) for leaf in tree.leaves()]
     inner = {node.id for end in ends if end is not None for node in tree.path(end.id)[:-1]}
     found: dict[str, Path] = {}
@@ -77,6 +77,13 @@ def similarity(one: Content, other: Content) -> float:
     common = len(one & other)
     every = len(one) + len(other) - common
     return common / every if every else 1.0
+
+
+def _content(node: Node) -> Content:
+    said = word_pairs(node.observation.text)
+    # A picture says what it says as a whole.
+    pictures = node.observation.blobs
+    return said.union((blob.hash, "") for blob in pictures) if pictures else said
 
 
 def _is_evidence(node: Node) -> bool:

@@ -12,6 +12,8 @@ from agentflow.trajectory import (
     Draft,
     DraftStep,
     Failure,
+    Look,
+    LookRequest,
     Node,
     Observation,
     Reply,
@@ -117,8 +119,13 @@ class Scripted:
     """A generator that gives the drafts it was told, for each seed's path in turn, and knows some answers."""
 
     def __init__(
-        self, *drafts: Draft | Failure, knows: Callable[[str], str | Failure] = lambda _: ""
+        self,
+        *drafts: Draft | Failure,
+        knows: Callable[[str], str | Failure] = lambda _: "",
+        sees: Callable[[LookRequest], bool | Failure] = lambda _: False,
     ) -> None:
+        self._sees = sees
+        self.looked: list[LookRequest] = []
         self._drafts = drafts
         self._knows = knows
         self.written: list[WriteRequest] = []
@@ -131,6 +138,12 @@ class Scripted:
         if isinstance(draft, Failure):
             return Reply(failure=draft)
         return Reply(draft, usage=Usage(1, 100, 10))
+
+    async def look(self, request: LookRequest) -> Reply[Look]:
+        """What it sees."""
+        self.looked.append(request)
+        seen = self._sees(request)
+        return Reply(failure=seen) if isinstance(seen, Failure) else Reply(Look(seen), usage=Usage(1, 9, 1))
 
     async def answer(self, request: AnswerRequest) -> Reply[Answer]:
         """What it knows."""

@@ -168,7 +168,13 @@ def test_pictures_are_shown_to_who_sees_and_counted_for_who_does_not() -> None:
 
 @pytest.mark.promise("team:prompts:versions")
 def test_prompts_have_versions_and_leave_out_what_has_nothing_to_say() -> None:
-    assert dict(prompt_versions()) == {"answerer": "v1", "generator": "v1", "planner": "v1", "verifier": "v1"}
+    assert dict(prompt_versions()) == {
+        "answerer": "v1",
+        "generator": "v1",
+        "looker": "v1",
+        "planner": "v1",
+        "verifier": "v1",
+    }
     bare = text(plan_messages(plan_request(), {}))
     assert "Guidance" not in bare
     assert "taken" not in bare
