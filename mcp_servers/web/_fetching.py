@@ -2,8 +2,11 @@
 
 from collections import OrderedDict
 from dataclasses import dataclass
+from math import inf
 from typing import TYPE_CHECKING
 from urllib.parse import quote, urljoin, urlsplit
+
+import anyio
 
 from agentflow.errors import ErrorKind, ToolFailure
 from mcp_servers._addresses import AddressPolicy, http_target, resolve_public
@@ -46,6 +49,15 @@ class Fetched:
     """It was longer than what is read."""
 
 
+@dataclass(slots=True)
+class _Rules:
+    """A site's robots.txt."""
+
+    turn: anyio.Lock
+    text: str | None = None
+    good_until: float = -inf
+
+
 class _Refused(ToolFailure):
     """The site answered, but not with the page."""
 
@@ -60,7 +72,7 @@ class Fetcher:
         self._policy = AddressPolicy(settings.allow_private, settings.allowed_hosts)
         self._session: ClientSession | None = None
         self._next: OrderedDict[str, float] = OrderedDict()
-        self._robots: OrderedDict[str, tuple[float, str | None]] = OrderedDict()
+        self._robots: OrderedDict[str, _Rules] = OrderedDict()
 
     async def __aenter__(self) -> "Self":
         import aiohttp
@@ -178,12 +190,15 @@ class Fetcher:
 
     async def _ask_robots(self, address: "URL") -> None:
         origin = str(address.origin())
-        known = self._robots.get(origin)
-        if known is None or self._outside.clock() - known[0] > ROBOTS_SECONDS:
-            known = self._robots[origin] = (self._outside.clock(), await self._fetch_robots(origin))
-            if len(self._robots) > REMEMBERED:
-                self._robots.popitem(last=False)
-        rules = known[1]
+        known = self._robots.setdefault(origin, _Rules(anyio.Lock()))
+        self._robots.move_to_end(origin)
+        if len(self._robots) > REMEMBERED:
+            self._robots.popitem(last=False)
+        async with known.turn:
+            if self._outside.clock() >= known.good_until:
+                known.text = await self._fetch_robots(origin)
+                known.good_until = self._outside.clock() + ROBOTS_SECONDS
+        rules = known.text
         if rules == "":
             return
         reading, allowed = self._settings.reading, False

@@ -19,7 +19,7 @@ from mcp_servers.web._jobs import HEADER, Answer, Job
 
 __all__ = ["Parsers", "not_installed"]
 
-GRACE_SECONDS = 10.0
+GRACE_SECONDS = 30.0
 """A process starts, and ends its own forks in time; after this much more it is killed."""
 
 _LONGEST = 65 * 1024 * 1024

@@ -142,7 +142,8 @@ async def test_what_a_site_wants_to_be_left_alone_is_not_asked_for(site: Site) -
     site.add("down.example/robots.txt", status=503)
     site.moved("sly.example/", "http://wary.example/private/x")
     async with web_tools(site, robots=True) as web:
-        assert (await web.page("http://wary.example/open"))["text"] == "Open."
+        both = await web.data("visit", urls=["http://wary.example/open", "http://wary.example/open?2"])
+        assert [page["text"] for page in rows(both["pages"])] == ["Open.", "Open."]
         assert (await web.page("http://free.example/"))["text"] == "Free."
         for url in ("http://wary.example/private/x", "http://sly.example/", "http://down.example/"):
             kind, message = await web.failure("visit", urls=url)
