@@ -1,6 +1,7 @@
 """Servers that try to say, to cost or to change more than they may."""
 
 import re
+import sys
 from pathlib import Path
 from typing import cast
 
@@ -142,6 +143,23 @@ async def test_changes_are_taken_over_where_they_are_accepted(tmp_path: Path) ->
             await anyio.lowlevel.checkpoint()
         assert mounted.table.tool("mcp:bad.t").input_schema == after["inputSchema"]
         assert await mounted.text("bad.later") == "later {}"
+
+
+@pytest.mark.promise("external:changes")
+async def test_a_server_of_the_stateless_era_is_listened_to() -> None:
+    command = [sys.executable, str(Path(__file__).with_name("_modern.py"))]
+    async with mounting({"new": one(command), "open": one(command, changes="accept")}) as mounted:
+        assert (await mounted.call("new.first")).data == {"result": "first"}
+        for server in ("new", "open"):
+            assert (await mounted.call(f"{server}.change")).ok
+        while "open.second" not in mounted.names():
+            await anyio.lowlevel.checkpoint()
+        assert (await mounted.call("open.second")).data == {"result": "second"}
+        assert "open.first" not in mounted.names()
+        while (await mounted.call("new.first")).error is None:
+            await anyio.lowlevel.checkpoint()
+        assert "doesn't offer it any more" in (await mounted.failure("new.first"))[1]
+        assert "new.second" not in mounted.names()
 
 
 @pytest.mark.promise("external:answers")
