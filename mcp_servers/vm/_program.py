@@ -74,9 +74,12 @@ def sheet_rows(data: bytes, sheet: str | int | None) -> list[list[Any]]:
     if name not in names:
         raise SystemExit(f"there is no sheet {name!r}; there are {', '.join(names)}")
     plain = (str, int, float, bool, type(None))
+    # Rows end where the sheet says, or at its widest row.
+    page = book[name]
+    page.reset_dimensions()
     return [
         [cell if isinstance(cell, plain) else str(cell) for cell in row]
-        for row in book[name].iter_rows(values_only=True, max_row=MOST_ROWS + 1, max_col=MOST_COLUMNS + 1)
+        for row in page.iter_rows(values_only=True, max_row=MOST_ROWS + 1)
     ]
 
 

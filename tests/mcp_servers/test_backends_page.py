@@ -14,6 +14,7 @@ from mcp_servers.document import DocumentBackend, DocumentSettings
 from mcp_servers.external import ExternalSettings, MountSettings
 from mcp_servers.files import FilesBackend, FilesSettings
 from mcp_servers.rag import EmbeddingSettings, RagBackend, RagSettings
+from mcp_servers.vm import DesktopSettings, VmBackend, VmSettings
 from mcp_servers.web import CacheSettings, ReadingSettings, WebBackend, WebSettings
 from mcp_servers.world import WorldBackend, WorldSettings
 
@@ -25,6 +26,7 @@ TOOLS: list[Backend] = [
     DocumentBackend(),
     FilesBackend(),
     RagBackend(),
+    VmBackend(),
     WebBackend(),
     WorldBackend(),
 ]
@@ -39,6 +41,8 @@ SETTINGS: dict[str, type[BaseModel]] = {
     "mcp.servers.*": MountSettings,
     "rag": RagSettings,
     "rag.embedding": EmbeddingSettings,
+    "vm": VmSettings,
+    "vm.desktop": DesktopSettings,
     "web": WebSettings,
     "web.reading": ReadingSettings,
     "web.cache": CacheSettings,

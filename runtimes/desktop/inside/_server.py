@@ -1,10 +1,12 @@
 """The X server, its window manager, and the connection to it."""
 
 import os
-import select
+import time
+from collections.abc import Mapping
 
 from Xlib import X
 from Xlib.display import Display
+from Xlib.protocol.event import ClientMessage
 
 __all__ = ["FOLDER", "XServer"]
 
@@ -13,7 +15,13 @@ FOLDER = "/tmp/.desktop"
 
 _OPENBOX = "/usr/bin/openbox"
 _BUS = "/usr/bin/dbus-daemon"
-_READY_SECONDS = 30.0
+_READY_SECONDS, _PAUSE = 300.0, 0.002
+_FONTS = "/usr/share/fonts/truetype/dejavu"
+
+# Looking through all fonts takes longer than all else together: the bars of windows do with few.
+_FEW_FONTS = f"""<?xml version="1.0"?><!DOCTYPE fontconfig SYSTEM "fonts.dtd">
+<fontconfig><dir>{_FONTS}</dir><cachedir>{FOLDER}/cache/few</cachedir></fontconfig>
+"""
 
 # Windows appear with the keyboard, a click raises them, the bar moves them; nothing opens on the bare screen.
 _RULES = """<?xml version="1.0"?>
@@ -61,7 +69,9 @@ class XServer:
     def __init__(self, pid: int, ready: int) -> None:
         self.pid = pid
         """The X server's process."""
-        self.environment = {**os.environ, "XDG_RUNTIME_DIR": FOLDER}
+        # Caches belong to the desktop, not among the files of who works there.
+        own = {"XDG_RUNTIME_DIR": FOLDER, "XDG_CACHE_HOME": f"{FOLDER}/cache"}
+        self.environment = {**os.environ, **own}
         """What programs on this desktop are started with."""
         # The number comes in pieces, and the server dies if nobody reads its end.
         told = b""
@@ -72,9 +82,12 @@ class XServer:
             told += piece
         os.close(ready)
         os.makedirs(FOLDER, mode=0o700, exist_ok=True)
-        with open(f"{FOLDER}/rules.xml", "w", encoding="utf-8") as file:
-            file.write(_RULES)
-        self._spawn([_OPENBOX, "--sm-disable", "--config-file", f"{FOLDER}/rules.xml"])
+        for name, text in (("rules.xml", _RULES), ("fonts.xml", _FEW_FONTS)):
+            with open(f"{FOLDER}/{name}", "w", encoding="utf-8") as file:
+                file.write(text)
+        fonts = {"FONTCONFIG_FILE": f"{FOLDER}/fonts.xml"} if os.path.isdir(_FONTS) else {}
+        rules = ["--sm-disable", "--config-file", f"{FOLDER}/rules.xml"]
+        self._spawn([_OPENBOX, *rules], {**self.environment, **fonts})
         self.display = Display()
         """The connection to it."""
         self.root = self.display.screen().root
@@ -87,24 +100,30 @@ class XServer:
         if os.path.lexists(path):
             os.unlink(path)
         options = ["--session", "--nofork", "--nopidfile", "--nosyslog", f"--address={address}"]
-        self._spawn([_BUS, *options])
+        self._spawn([_BUS, *options], self.environment)
 
     def _wait_for_manager(self) -> None:
-        self.root.change_attributes(event_mask=X.PropertyChangeMask)
-        manager = self.display.intern_atom("_NET_SUPPORTING_WM_CHECK")
-        while self.root.get_full_property(manager, X.AnyPropertyType) is None:
-            if not self.display.pending_events():
-                readable, _, _ = select.select([self.display.fileno()], [], [], _READY_SECONDS)
-                if not readable:
-                    raise SystemExit("the window manager did not start")
-            self.display.next_event()
-        self.root.change_attributes(event_mask=X.NoEventMask)
+        """Wait until the window manager answers: a window that opens before it does is never managed."""
+        window = self.root.create_window(0, 0, 1, 1, 0, X.CopyFromParent)
+        question = self.display.intern_atom("_NET_REQUEST_FRAME_EXTENTS")
+        answer = self.display.intern_atom("_NET_FRAME_EXTENTS")
+        message = ClientMessage(window=window, client_type=question, data=(32, [0] * 5))
+        until = time.monotonic() + _READY_SECONDS
+        while window.get_full_property(answer, X.AnyPropertyType) is None:
+            if time.monotonic() > until:
+                raise SystemExit("the window manager did not start")
+            # What it is asked before it listens, it may never hear.
+            self.root.send_event(message, X.SubstructureRedirectMask | X.SubstructureNotifyMask)
+            self.display.sync()
+            time.sleep(_PAUSE)
+        window.destroy()
         self.display.sync()
 
-    def _spawn(self, argv: list[str]) -> int:
+    @staticmethod
+    def _spawn(argv: list[str], environment: Mapping[str, str]) -> int:
         actions = [
             (os.POSIX_SPAWN_OPEN, 0, "/dev/null", os.O_RDONLY, 0),
             (os.POSIX_SPAWN_OPEN, 1, "/dev/null", os.O_WRONLY, 0),
             (os.POSIX_SPAWN_OPEN, 2, "/dev/null", os.O_WRONLY, 0),
         ]
-        return os.posix_spawn(argv[0], argv, self.environment, file_actions=actions)
+        return os.posix_spawn(argv[0], argv, environment, file_actions=actions)

@@ -1,0 +1,58 @@
+"""A desktop can't be copied, so a branch does its steps again: that must lead to the same place."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from mcp_servers import ToolTable
+from runtimes import Window
+from tests.mcp_servers.live import Live, images
+from tests.mcp_servers.vm._machines import machine_of
+from tests.runtimes.desktop._waiting import content, terminal
+
+Action = tuple[str, dict[str, Any]]
+
+PLACE = st.fixed_dictionaries({"x": st.integers(0, 319), "y": st.integers(0, 239)})
+TEXT = st.text("abc XYZ09äß€", min_size=1, max_size=8)
+ACTIONS: st.SearchStrategy[Action] = st.one_of(
+    st.tuples(st.just("vm_click"), PLACE),
+    st.tuples(st.just("vm_move"), PLACE),
+    st.tuples(st.just("vm_type"), st.fixed_dictionaries({"text": TEXT})),
+    st.tuples(st.just("vm_key"), st.fixed_dictionaries({"key": st.sampled_from(["backspace", "enter"])})),
+)
+
+
+async def played(table: ToolTable, actions: Sequence[Action]) -> tuple[str, list[Window], bytes]:
+    """The file, the windows and the picture after these actions in a fresh session."""
+    result = await table.call("session_start", {"settings": {"vm": {"screen_size": [320, 240]}}})
+    live = Live(table, str(result.data["session"]))
+    await live.data("vm_screenshot")
+    machine = machine_of(live)
+    await terminal(machine, "notes", "notes.txt")
+    for name, arguments in actions:
+        await live.data(name, **arguments)
+    await live.data("vm_type", text="\nend\n")
+    text = await content(machine, "notes.txt", "end\n")
+    await live.data("vm_wait", seconds=60, until_still=True)
+    (picture,) = images(await live.call("vm_screenshot"))
+    windows = await machine.windows()
+    await live.data("session_end")
+    return text, windows, picture.data
+
+
+@pytest.mark.promise("vm:replay")
+@pytest.mark.timeout(300)
+@settings(
+    max_examples=4,
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+@given(actions=st.lists(ACTIONS, min_size=3, max_size=6))
+async def test_the_same_actions_in_a_fresh_session_lead_to_the_same_place(
+    table: ToolTable, actions: list[Action]
+) -> None:
+    assert await played(table, actions) == await played(table, actions)
