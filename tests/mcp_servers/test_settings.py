@@ -20,6 +20,8 @@ CONFIGS = sorted((ROOT / "configs/sandbox-server").iterdir())
 def test_a_shipped_configuration_can_be_used(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TRAINER_TOKEN", "a")
     monkeypatch.setenv("EVALUATOR_TOKEN", "b")
+    monkeypatch.setenv("RESEARCH_TOKEN", "c")
+    monkeypatch.setenv("DESKTOP_TOKEN", "d")
     settings = load_settings(ServerSettings, path)
     assert settings.backend_names()
     settings.http_options({"owner": "a"}).check()
@@ -60,6 +62,8 @@ def test_the_configuration_in_the_documentation_can_be_used(
     path.write_text(page.split("```yaml\n")[1].split("```")[0], encoding="utf-8")
     monkeypatch.setenv("TRAINER_TOKEN", "a")
     monkeypatch.setenv("EVALUATOR_TOKEN", "b")
+    monkeypatch.setenv("RESEARCH_TOKEN", "c")
+    monkeypatch.setenv("DESKTOP_TOKEN", "d")
     settings = load_settings(ServerSettings, path)
     assert settings.backend_names() == ["bash", "code", "files"]
 

@@ -9,8 +9,11 @@ from pydantic import SecretStr
 
 from agentflow.errors import ConfigurationError
 from agentflow.growth import Unforkable
+from agentflow.sandbox import Sandbox
+from agentflow.sandbox._aliases import canonical_backend
 from agentflow.synthesis import RoleModel, SynthesisConfig, load_config, render_config
 from agentflow.trajectory import Example
+from mcp_servers import load_backend
 
 ROOT = Path(__file__).parents[3]
 DOCUMENTED = Path(__file__).parent / "documented"
@@ -298,3 +301,18 @@ def test_the_examples_that_come_along_load(path: Path) -> None:
     config = load_config(path)
     assert config.available_tools
     assert config.offline is (path.name == "corpus.yaml")
+
+
+@pytest.mark.promise("synthesis:config:examples")
+@pytest.mark.parametrize("path", sorted((ROOT / "configs/synthesis").iterdir()), ids=lambda path: path.name)
+async def test_the_examples_that_come_along_name_tools_and_settings_that_there_are(path: Path) -> None:
+    config = load_config(path)
+    async with Sandbox() as sandbox:
+        for name in config.available_tools:
+            assert await sandbox.tools(name)
+    for name, settings in config.resources.items():
+        # What it names need not be on this machine, but the names of the settings are right.
+        try:
+            load_backend(canonical_backend(name)).check(settings)
+        except ConfigurationError as refused:
+            assert "unknown" not in str(refused)
