@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from mcp_servers.external._transport import Streams
 
-__all__ = ["Asking", "agree", "every_tool"]
+__all__ = ["Asking", "agree", "announces_changes", "every_tool"]
 
 MOST_TOOLS = 2_000
 

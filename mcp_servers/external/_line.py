@@ -10,7 +10,6 @@ import anyio
 import httpx2
 from mcp.client.streamable_http import streamable_http_client
 
-from agentflow.errors import AgentFlowError
 from mcp_servers.external._pipes import Pipes, command_pipes
 from mcp_servers.external._settings import MountSettings
 from mcp_servers.external._transport import LONGEST_MESSAGE, Streams, Talk, talking
@@ -19,10 +18,6 @@ from runtimes import WORKSPACE, Instance
 __all__ = ["Line", "Lines", "by_address", "in_instance", "on_this_machine"]
 
 CONNECT_SECONDS = 10.0
-
-
-class ServerEnded(AgentFlowError):
-    """An external server is no more, or can't be understood any more."""
 
 
 class Line:
