@@ -29,6 +29,13 @@ _FLAGS = {
     # Its own kernel needs no other network, and calls the server by a socket of this machine.
     "gvisor": ("--network=none", "--platform=ptrace", "--ignore-cgroups", "--host-uds=all"),
 }
+_NOTES = {
+    "runc": (),
+    "gvisor": (
+        "gVisor here is experimental: memory is limited by process, and the number of processes is not",
+        "what a command leaves running goes on until its container ends",
+    ),
+}
 SEARCHED = "/usr/local/sbin:/usr/sbin:/sbin"
 """Where programs are looked for beside the path: an ordinary user's lacks these."""
 _KILL_SECONDS = 5.0
@@ -85,7 +92,7 @@ class BundleLauncher:
         self._group = ""
         self.env: Mapping[str, str] | None = None
         """What the image sets."""
-        self.notes: tuple[str, ...] = ()
+        self.notes: tuple[str, ...] = _NOTES[tier]
         """What is missing."""
         self.alive = False
         """It can start containers."""

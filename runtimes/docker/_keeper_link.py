@@ -75,7 +75,7 @@ class KeeperLink:
         Path(self.path).unlink(missing_ok=True)
 
 
-def hello(limits: dict[str, Any], uid: int) -> dict[str, Any]:
-    """What a keeper is told first."""
+def hello(limits: dict[str, Any], uid: int, *, copies: bool) -> dict[str, Any]:
+    """What a keeper is told first; `copies`: its kernel hands no files out."""
     driver = (_INSIDE / "_shell.bash").read_text(encoding="utf-8")
-    return {"limits": limits, "uid": uid, "shell_driver": driver}
+    return {"limits": limits, "uid": uid, "shell_driver": driver, "copies": copies}

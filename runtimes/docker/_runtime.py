@@ -51,6 +51,7 @@ class DockerRuntime:
         pool_spec: InstanceSpec | None = None,
     ) -> None:
         self._options = options or ContainerOptions()
+        self._tier = tier
         self._launcher = make_launcher(tier, self._options)
         self._instances: dict[str, ProcessInstance] = {}
         self._pool = Pool(
@@ -134,7 +135,7 @@ class DockerRuntime:
             try:
                 channel = await link.answer(
                     container,
-                    hello(wire_limits(spec.limits), self._options.user),
+                    hello(wire_limits(spec.limits), self._options.user, copies=self._tier == "gvisor"),
                     self._options.start_seconds,
                 )
                 instance = ContainerInstance(

@@ -100,7 +100,14 @@ class _Keeper:
         locks = _confine.Locks(_seccomp.build_filter(gated=False), b"", None)
         world = _spawn.World(False, (), (), locks, [], settings["shell_driver"], "")
         staff = _ContainerStaff(self._reactor, world)
-        self._filing = Filing(self._reactor, SAVED_FOLDERS)
+        self.copies = bool(settings["copies"])
+        """Files go through copies."""
+        if self.copies:
+            from runtimes.docker.inside._copying import CopyFiling
+
+            self._filing: Filing = CopyFiling(self._reactor, SAVED_FOLDERS)
+        else:
+            self._filing = Filing(self._reactor, SAVED_FOLDERS)
         root = os.open("/", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         self.group = _own_group()
         """The container's limits, as far as they can be seen from inside."""
@@ -228,5 +235,5 @@ def main() -> None:
         return
     # Taken for good, so that nothing a shell session needs on its way ever has the number of its control socket.
     os.dup2(2, _spawn.CONTROL_FD, inheritable=False)
-    _wire.send(server, {"started": True, "grouped": keeper.group.memory >= 0})
+    _wire.send(server, {"started": True, "grouped": keeper.group.memory >= 0, "copies": keeper.copies})
     keeper.serve()

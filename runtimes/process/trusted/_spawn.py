@@ -247,7 +247,9 @@ def give_root_its_files(uid: int, namespaces: list[int], group: _cgroups.Group) 
 
 def _keep_command(request: dict[str, Any]) -> NoReturn:
     _confine.close_from(3)
-    sc.prctl(sc.PR_SET_CHILD_SUBREAPER, 1)
+    # gVisor's kernel has no such thing: what the command leaves behind is its container's first process's.
+    with contextlib.suppress(OSError):
+        sc.prctl(sc.PR_SET_CHILD_SUBREAPER, 1)
     # The keeper's memory is a copy of a trusted process's: the command, which has the same user, must not read it.
     sc.prctl(sc.PR_SET_DUMPABLE, 0)
     child = os.fork()

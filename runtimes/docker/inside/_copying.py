@@ -1,0 +1,110 @@
+"""Files by copies, in a child that is the agent: for a kernel (gVisor's) that neither lends rights nor hands files out."""
+
+import errno
+import functools
+import os
+from collections.abc import Callable
+from typing import Any
+
+from runtimes.process.trusted import _files, _spawn, _trees, _wire
+from runtimes.process.trusted._filing import Filing
+from runtimes.process.trusted._members import Member
+from runtimes.process.trusted._reactor import Reactor, Waiting, finished
+
+_PIECE = 1 << 20
+
+
+class CopyFiling(Filing):
+    """Looks after files like `Filing`; whole contents go through a file that the server sends along."""
+
+    def __init__(self, reactor: Reactor, saved: tuple[str, ...]) -> None:
+        super().__init__(reactor, saved)
+        self._children = reactor
+
+    def file(self, member: Member, message: _wire.Message) -> Waiting:
+        """Carry out one operation by name."""
+        request = message.fields["request"]
+        ours, theirs = _wire.socket_pair()
+
+        def child() -> None:
+            try:
+                _become(member.uid)
+                answer = _perform(member, request, message.fds)
+            except (OSError, ValueError, RecursionError) as error:
+                answer = _wire.failure(error)
+            _wire.send(theirs, answer)
+
+        self._children.fork(child)
+        theirs.close()
+        with ours:
+            answer = yield ours
+        finished(answer, "its process died: the instance's memory limit may be too small")
+        assert answer is not None
+        self._children.reply(message, **answer.fields)
+
+    def list(self, member: Member, message: _wire.Message) -> Waiting:
+        """Write the entries of a folder to the descriptor that came along."""
+        fd = message.fds[0]
+        entries = functools.partial(_trees.list_entries, member.root, member.uid, message.fields["request"])
+        return self.in_child(
+            member, message, lambda: _as_agent(member, lambda: _spawn.with_file(fd, "wb", entries))
+        )
+
+    def remove(self, member: Member, message: _wire.Message) -> Waiting:
+        """Remove a tree."""
+        request = message.fields["request"]
+        return self.in_child(
+            member,
+            message,
+            lambda: _as_agent(member, lambda: _trees.remove(member.root, member.uid, request)),
+        )
+
+
+def _become(uid: int) -> None:
+    os.setgroups([])
+    os.setresgid(uid, uid, uid)
+    os.setresuid(uid, uid, uid)
+
+
+def _as_agent(member: Member, body: Callable[[], None]) -> None:
+    _become(member.uid)
+    body()
+
+
+def _perform(member: Member, request: dict[str, Any], fds: list[int]) -> _wire.Fields:
+    opened, answer = _files.perform(member.root, member.uid, request)
+    if request["action"] == "open":
+        there = max(0, os.fstat(opened[0]).st_size - request["offset"])
+        wanted = there if request["length"] is None else min(there, request["length"])
+        os.lseek(opened[0], request["offset"], os.SEEK_SET)
+        _copy(opened[0], fds[0], wanted)
+        return {}
+    if request["action"] == "create":
+        _fill(member, request, opened[0], fds[0], answer)
+        return {}
+    return answer
+
+
+def _fill(member: Member, request: dict[str, Any], target: int, source: int, created: dict[str, Any]) -> None:
+    """Write what the server sent; all or nothing unless appending."""
+    commit = {**request, **created, "action": "commit", "path": created.get("target", request["path"])}
+    size = os.fstat(source).st_size
+    try:
+        if request["limit"] is not None and os.fstat(target).st_size + size > request["limit"]:
+            raise OSError(errno.EFBIG, os.strerror(errno.EFBIG), request["path"])
+        os.lseek(source, 0, os.SEEK_SET)
+        _copy(source, target, size)
+    except OSError:
+        if not request["append"]:
+            _files.perform(member.root, member.uid, {**commit, "abandon": True})
+        raise
+    if not request["append"]:
+        _files.perform(member.root, member.uid, commit)
+
+
+def _copy(source: int, target: int, count: int) -> None:
+    while count and (piece := os.read(source, min(count, _PIECE))):
+        view = memoryview(piece)
+        count -= len(view)
+        while view:
+            view = view[os.write(target, view) :]
