@@ -1,7 +1,9 @@
 """A run: begun, gone on with, refused, paused, stopped."""
 
 import json
+import sqlite3
 from collections.abc import AsyncGenerator, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any, cast
 
@@ -316,6 +318,22 @@ def library(folder: Path) -> Path:
     return documents
 
 
+def places(folder: Path) -> dict[str, dict[str, str]]:
+    """What the paths of the examples stand for here, by resource."""
+    documents = library(folder)
+    (folder / "report.html").write_text("<h1>Orm</h1><p>The harbour of Orm.</p>", encoding="utf-8")
+    with closing(sqlite3.connect(folder / "orm.db")) as database:
+        database.execute("CREATE TABLE ships (name TEXT, built INTEGER)")
+        database.execute("INSERT INTO ships VALUES ('Lind', 1820)")
+        database.commit()
+    return {
+        "database": {"connection_string": f"sqlite:///{folder / 'orm.db'}"},
+        "document": {"file_path": str(folder / "report.html")},
+        "filesystem": {"data_dir": str(documents)},
+        "knowledge_base": {"index_path": str(documents)},
+    }
+
+
 def settings_of(example: Path) -> dict[str, Any]:
     return cast("dict[str, Any]", json.loads(example.read_text(encoding="utf-8")))
 
@@ -336,37 +354,36 @@ async def test_a_knowledge_base_needs_its_documents_and_seeds_alone(tmp_path: Pa
 
 @pytest.mark.promise("supervisor:documented")
 @pytest.mark.parametrize("example", sorted(DOCUMENTED.glob("*.json")), ids=lambda path: path.stem)
-async def test_the_documented_configurations_run_as_far_as_their_backends_exist(
+async def test_the_documented_configurations_run_with_their_own_tools(
     example: Path, tmp_path: Path, endpoint: str
 ) -> None:
-    documents = library(tmp_path)
     said = settings_of(example)
     resources = said.get("resource_init_configs", {})
-    if "knowledge_base" in resources:
-        resources["knowledge_base"]["index_path"] = str(documents)
-    if "filesystem" in resources:
-        resources["filesystem"]["data_dir"] = str(documents)
+    for resource, settings in resources.items():
+        settings.update(places(tmp_path)[resource])
     changes: dict[str, object] = {"model_name": "fake", "base_url": endpoint, "sandbox_server_url": None}
-    small = {"max_depth": said.get("min_depth", 2), "depth_threshold": 1, "on_missing_tool": "drop"}
+    small = {"max_depth": said.get("min_depth", 2), "depth_threshold": 1}
     config = config_for(tmp_path / "out", **{**said, **small, **changes, "output_dir": str(tmp_path / "out")})
     seeds = [NewSeed("Explore the harbour")]
     async with some_services() as services:
         if "web_search" in said["available_tools"]:
             web = services.settings(serper_api_key=KEY, cache=None, retry_times=1)
             config = config.model_copy(update={"resource_init_configs": {**resources, "web": web}})
-        try:
-            run, report = await run_to_the_end(config, seeds)
-        except ConfigurationError as refused:
-            assert "none is left to explore with" in str(refused)
-            return
+        run, report = await run_to_the_end(config, seeds)
     assert report.trees == 1
+    assert report.dropped_tools == {}
     chosen = {tool.name for tool in run.chosen.tools}
-    assert chosen == {
-        "data_analysis": {"code_run", "files_read", "web_search"},
-        "full": {"code_run", "web_search", "web_visit"},
-        "rag": {"rag_search", "web_search"},
-        "web": {"web_search", "web_visit"},
-    }.get(example.stem, chosen)
+    assert (
+        chosen
+        == {
+            "data_analysis": {"code_run", "files_read", "web_search"},
+            "document": {"code_run", "document_read", "document_search"},
+            "full": {"code_run", "web_search", "web_visit"},
+            "rag": {"rag_search", "web_search"},
+            "text2sql": {"sql_execute", "sql_schema"},
+            "web": {"web_search", "web_visit"},
+        }[example.stem]
+    )
     assert ("/serper/search" in dict(services.asked)) == ("web_search" in chosen)
 
 
