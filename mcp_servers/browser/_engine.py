@@ -83,13 +83,13 @@ class Engine:
                     prepare, self._settings.executable, 2 * self._settings.file_bytes
                 )
                 return await self._launch(self._place)
-        except IsolationUnavailable as error:
-            await self._stop()
-            raise ToolFailure(ErrorKind.UNAVAILABLE, f"the browser can't be started: {error}") from None
         except TimeoutError:
             await self._stop()
             message = f"the browser can't be started: it was not ready after {START_SECONDS} seconds."
             raise ToolFailure(ErrorKind.UNAVAILABLE, message) from None
+        except (IsolationUnavailable, OSError) as error:
+            await self._stop()
+            raise ToolFailure(ErrorKind.UNAVAILABLE, f"the browser can't be started: {error}") from None
 
     async def _start_driver(self) -> None:
         try:

@@ -45,11 +45,11 @@ async def fork_state(state: BrowserState, copy: BrowserState) -> tuple[str, ...]
     :return: one line for each thing that could not be carried.
     :raises ToolFailure: `cannot_fork`, while a dialog is open, or the browser has crashed.
     """
-    from playwright.async_api import Error
-
     copy.viewport, copy.offline, copy.files = state.viewport, state.offline, state.files
     if state.context is None:
         return ()
+    from playwright.async_api import Error
+
     for tab in state.tabs:
         if tab.dialog is not None:
             message = f"a dialog is open on {tab.page.url}: answer it with browser_handle_dialog first."

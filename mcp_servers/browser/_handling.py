@@ -272,15 +272,16 @@ class HandlingTools:
         """
         state = session.get(BrowserState)
         value = "null"
+        most = state.settings.file_bytes if filename else LONGEST_VALUE
 
         async def run(tab: "Tab") -> None:
             nonlocal value
 
             async def evaluate() -> str | None:
                 if target is None:
-                    return await tab.page.evaluate(call_of(function))
+                    return await tab.page.evaluate(call_of(function, most))
                 place = await locate(tab, target)
-                return await place.evaluate(call_of(function, on_element=True))
+                return await place.evaluate(call_of(function, most, on_element=True))
 
             with anyio.move_on_after(state.settings.script_seconds) as scope:
                 value = await unless_blocked(tab, evaluate) or "null"
@@ -296,9 +297,6 @@ class HandlingTools:
             value = json.dumps(
                 {"path": (await save("browser_evaluate", session, filename, value.encode())).path}
             )
-        if len(value) > LONGEST_VALUE:
-            message = f"browser_evaluate: the value has {len(value)} characters; name a file to save it to."
-            raise ToolFailure(ErrorKind.OUTPUT_LIMIT, message)
         return Evaluated(**dict(page), value=value)
 
     @tool(title="Run Playwright code (unsafe)", open_world=True)

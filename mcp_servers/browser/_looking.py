@@ -11,6 +11,8 @@ from mcp_servers._running import shown
 from mcp_servers.browser._results import Dialog, PageState, TabInfo
 
 if TYPE_CHECKING:
+    from playwright.async_api import Dialog as OpenDialog
+
     from mcp_servers._context import CallContext
     from mcp_servers._session import Session
     from mcp_servers.browser._state import BrowserState
@@ -20,6 +22,8 @@ __all__ = ["page_state", "snapshot_of", "tab_infos", "title_of"]
 
 MOST_ERRORS = 20
 LONGEST_ERROR = 300
+LONGEST_TITLE = 500
+LONGEST_URL = 2_000
 SNAPSHOT_SECONDS = 15
 
 
@@ -47,13 +51,11 @@ async def page_state(
     notes, state.notes = state.notes, []
     downloads, state.downloaded = state.downloaded, []
     return PageState(
-        url=tab.page.url,
+        url=tab.page.url[:LONGEST_URL],
         title=await title_of(tab),
         snapshot=text,
         tabs=await tab_infos(state) if len(state.tabs) > 1 else [],
-        dialog=Dialog(type=dialog.type, message=dialog.message, default=dialog.default_value)
-        if dialog
-        else None,
+        dialog=_told(dialog) if dialog else None,
         file_chooser=tab.chooser is not None,
         downloads=downloads,
         console=[error[:LONGEST_ERROR] for error in errors[:MOST_ERRORS]],
@@ -70,7 +72,12 @@ async def snapshot_of(tab: Tab, *, depth: int | None = None, boxes: bool | None 
 async def tab_infos(state: BrowserState) -> list[TabInfo]:
     """All tabs."""
     return [
-        TabInfo(index=index, title=await title_of(tab), url=tab.page.url, current=tab is state.current)
+        TabInfo(
+            index=index,
+            title=await title_of(tab),
+            url=tab.page.url[:LONGEST_URL],
+            current=tab is state.current,
+        )
         for index, tab in enumerate(state.tabs)
     ]
 
@@ -83,8 +90,16 @@ async def title_of(tab: Tab) -> str:
     if not tab.is_blocked and not tab.crashed:
         # A page that is just going elsewhere has none.
         with contextlib.suppress(Error), anyio.move_on_after(1):
-            title = await tab.page.title()
+            title = (await tab.page.title())[:LONGEST_TITLE]
     return title
+
+
+def _told(dialog: OpenDialog) -> Dialog:
+    return Dialog(
+        type=dialog.type,
+        message=dialog.message[:LONGEST_URL],
+        default=dialog.default_value[:LONGEST_URL],
+    )
 
 
 def _nothing(state: BrowserState) -> PageState:

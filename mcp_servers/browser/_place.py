@@ -114,9 +114,11 @@ def prepare(executable: str | None, file_bytes: int) -> Place:
     if problems:
         raise IsolationUnavailable(problems[0])
     _sweep()
-    folder = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}-{os.geteuid()}-"))
-    alive = os.open(folder / "alive", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    # Locked before it has the name by which others look for what is left over.
+    unnamed = Path(tempfile.mkdtemp(prefix=f".{_PREFIX}-"))
+    alive = os.open(unnamed / "alive", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     fcntl.flock(alive, fcntl.LOCK_EX)
+    folder = unnamed.rename(unnamed.with_name(f"{_PREFIX}-{os.geteuid()}-{unnamed.name.rpartition('-')[2]}"))
     # Chromium's user passes through to what is its own, and lists nothing.
     folder.chmod(0o711)
     policies = folder / "policies"

@@ -8,7 +8,10 @@ _CALL = """async %(argument)s => {
 %(source)s
 );
   const result = typeof value === 'function' ? await value(%(passed)s) : await value;
-  return JSON.stringify(result, null, 1) ?? 'null';
+  const text = JSON.stringify(result, null, 1) ?? 'null';
+  if (text.length > %(most)d)
+    throw new RangeError(`the value has ${text.length} characters, more than %(most)d`);
+  return text;
 }"""
 
 # Expressions run in the page, where one that takes for ever is stopped like any other script.
@@ -24,7 +27,7 @@ MATCHING = """([lines, source, flags]) => {
 }"""
 
 
-def call_of(source: str, *, on_element: bool = False) -> str:
-    """A function that calls the one whose text this is, on an element or alone, and returns its result as JSON."""
+def call_of(source: str, most: int, *, on_element: bool = False) -> str:
+    """A function that calls the one whose text this is, on an element or alone, and returns its result as JSON of so many characters."""
     words = ("element", "element") if on_element else ("()", "")
-    return _CALL % {"source": source, "argument": words[0], "passed": words[1]}
+    return _CALL % {"source": source, "argument": words[0], "passed": words[1], "most": most}

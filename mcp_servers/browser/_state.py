@@ -63,10 +63,17 @@ class BrowserState:
         :raises ToolFailure: `unavailable`, once, if the browser has crashed since the last call.
         """
         await self._check_alive()
-        if self.current is None:
-            await self.open_tab()
-        assert self.current is not None
-        return self.current
+        if self.current is not None:
+            return self.current
+        await self.engine.browser()
+        # Loaded by now, and known to be there.
+        from playwright.async_api import Error
+
+        try:
+            return await self.open_tab()
+        except Error:
+            # The browser dies under it: its pages may be gone before it is known to be.
+            raise await self._crashed() from None
 
     async def open_tab(self) -> Tab:
         """A new tab, which is then the current one.
@@ -161,14 +168,19 @@ class BrowserState:
 
     async def _check_alive(self) -> None:
         if self.is_lost:
-            await self.close()
-            message = "the browser has crashed, and this session's pages with it. The next call begins with a new one."
-            raise ToolFailure(ErrorKind.UNAVAILABLE, message)
+            raise await self._crashed()
         if self.current is not None and self.current.crashed:
             crashed = self.current
             await self.close_tab(crashed)
             message = f"the page at {crashed.page.url} has crashed; its tab is closed. Open it again, or another one."
             raise ToolFailure(ErrorKind.UNAVAILABLE, message)
+
+    async def _crashed(self) -> ToolFailure:
+        await self.close()
+        message = (
+            "the browser has crashed, and this session's pages with it. The next call begins with a new one."
+        )
+        return ToolFailure(ErrorKind.UNAVAILABLE, message)
 
     def _on_page(self, page: Page) -> None:
         if self._ignoring or self._tab_of(page) is not None:

@@ -135,6 +135,9 @@ async def test_a_script_reads_the_page_or_an_element(browsing: Browsing) -> None
     name = ref(seen, 'textbox "Name"')
     value = await browsing.data("evaluate", function="element => element.name", target=name)
     assert value["value"] == '"name"'
+    kind, message = await browsing.failure("evaluate", function="() => 'x'.repeat(2_000_000)")
+    assert kind == "failed"
+    assert "2000002 characters" in message
     saved = await browsing.data("evaluate", function="() => 'x'.repeat(9)", filename="out.json")
     assert "out.json" in str(saved["value"])
     assert await browsing.file("out.json") == '"xxxxxxxxx"'
