@@ -136,7 +136,10 @@ def _first_that_works(connection: duckdb.DuckDBPyConnection, ways: list[Source],
     wrong = ""
     for way in ways:
         try:
-            connection.execute(f"SELECT * FROM {way.expression}").fetchmany(FIRST_ROWS)
+            rows = connection.execute(f"SELECT * FROM {way.expression}").fetchmany(FIRST_ROWS)
+            if wrong and not rows:
+                # Whatever is left out for being wrong: that is all there is.
+                continue
             if whole:
                 # Each value of each row, since what is wrong may come late.
                 connection.execute(f"SELECT count(COLUMNS(*)) FROM {way.expression}").fetchall()
