@@ -78,7 +78,7 @@ clean:
 
 .venv/.dev: .venv/.core
 	@echo 'Installing the tools for checks and tests ...'
-	@$(INSTALL) -c constraints.txt -e '.[all]' --group dev
+	@$(INSTALL) -c constraints.txt -e '.[all,zim]' --group dev
 	@touch $@
 
 .venv/.system: scripts/system-packages | .venv/.uv
