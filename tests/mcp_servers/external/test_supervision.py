@@ -53,6 +53,18 @@ async def test_the_failure_tells_the_status_and_the_last_words(tmp_path: Path) -
 
 
 @pytest.mark.promise("external:restart")
+async def test_restarts_leave_nothing_behind(tmp_path: Path) -> None:
+    us = psutil.Process()
+    async with mounting({"bad": one(bad(tmp_path))}) as mounted:
+        held: list[tuple[int, int]] = []
+        for _ in range(5):
+            await mounted.failure("bad.die")
+            await mounted.text("bad.pid")
+            held.append((us.num_fds(), len(us.children(recursive=True))))
+    assert len(set(held[1:])) == 1
+
+
+@pytest.mark.promise("external:restart")
 async def test_while_a_server_can_not_be_started_again_calls_say_why(tmp_path: Path) -> None:
     async with mounting({"bad": one(bad(tmp_path), start_seconds=5)}) as mounted:
         (tmp_path / "tools.json.broken").touch()
