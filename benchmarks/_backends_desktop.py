@@ -40,13 +40,13 @@ def plain(folder: Path) -> Generator[str]:
     """Xvfb and openbox alone, once the window manager has named itself; their display."""
     reader, writer = os.pipe()
     argv = ["Xvfb", "-displayfd", str(writer), "-screen", "0", SIZE, "-nolisten", "tcp"]
-    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    with subprocess.Popen(argv, pass_fds=[writer], **quiet) as server:
+    with subprocess.Popen(argv, pass_fds=[writer], stderr=subprocess.DEVNULL) as server:
         os.close(writer)
         with os.fdopen(reader) as told:
             name = f":{told.readline().strip()}"
         environment = {**os.environ, "DISPLAY": name, "XDG_CACHE_HOME": str(folder)}
-        with subprocess.Popen(["openbox", "--sm-disable"], env=environment, **quiet) as manager:
+        openbox = ["openbox", "--sm-disable"]
+        with subprocess.Popen(openbox, env=environment, stderr=subprocess.DEVNULL) as manager:
             while not named(name):
                 time.sleep(0.002)
             yield name
