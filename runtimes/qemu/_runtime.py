@@ -43,6 +43,7 @@ class QemuRuntime:
         self._places = 0
         self._ready: deque[QemuMachine] = deque()
         self._wanted, self._full = anyio.Event(), anyio.Event()
+        self._filling = False
         self._tasks: TaskGroup | None = None
 
     async def __aenter__(self) -> Self:
@@ -96,6 +97,9 @@ class QemuRuntime:
         :raises IsolationUnavailable: if its isolation, or a part it needs, can't be had on this machine.
         :raises RuntimeFailure: if there are as many as there may be, or the image does not boot.
         """
+        if not self._ready and self._filling and self._places >= self._settings.machines:
+            # The last place is taken by the one that is being made for the pool.
+            await self._full.wait()
         while self._ready:
             machine = self._ready.popleft()
             self._wanted.set()
@@ -202,12 +206,14 @@ class QemuRuntime:
 
     async def _fill(self) -> None:
         while True:
+            self._filling = True
             while len(self._ready) < self._settings.pool:
                 try:
                     self._ready.append(await self._restore())
                 except (AgentFlowError, OSError):
                     # Whoever needs a machine next makes one and gets the error.
                     break
+            self._filling = False
             self._full.set()
             await self._wanted.wait()
             self._wanted = anyio.Event()

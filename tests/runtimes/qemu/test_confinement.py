@@ -111,13 +111,13 @@ async def test_qemu_may_use_only_so_much(machine: QemuMachine, settings: QemuSet
 @pytest.mark.promise("qemu:confined:anybody")
 async def test_an_ordinary_user_has_machines_too(settings: QemuSettings, plain_user: PlainUser) -> None:
     script = (
-        "import anyio\nfrom pathlib import Path\nfrom runtimes.qemu import QemuRuntime, QemuSettings\n"
-        "async def main():\n"
-        f"    settings = QemuSettings(image=Path({str(settings.image)!r}), memory_mib=96)\n"
+        "import anyio, tempfile\nfrom pathlib import Path\nfrom runtimes.qemu import QemuRuntime, QemuSettings\n"
+        "async def main(folder):\n"
+        f"    settings = QemuSettings(image=Path({str(settings.image)!r}), memory_mib=96, state_dir=Path(folder))\n"
         "    async with QemuRuntime(settings) as runtime:\n"
         "        fork = await (await runtime.start()).fork()\n"
         "        print((await fork.exec(['echo', 'inside'])).stdout.decode(), end='')\n"
-        "anyio.run(main)\n"
+        "with tempfile.TemporaryDirectory() as folder: anyio.run(main, folder)\n"
     )
     done = await anyio.to_thread.run_sync(lambda: plain_user.run_python(script, timeout=110))
     assert (done.stdout, done.returncode) == ("inside\n", 0), done.stderr

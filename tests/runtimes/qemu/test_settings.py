@@ -3,12 +3,16 @@
 import os
 import shutil
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from pydantic import ValidationError
 
 from agentflow.errors import ConfigurationError, IsolationUnavailable, RuntimeFailure
 from runtimes.qemu import QemuMachine, QemuRuntime, QemuSettings
+
+if TYPE_CHECKING:
+    from runtimes import Machine, MachineRuntime
 
 
 @pytest.mark.promise("qemu:settings")
@@ -104,7 +108,8 @@ async def test_an_image_is_booted_once_and_every_machine_begins_where_that_ended
 async def test_machines_of_the_pool_are_ready_before_they_are_asked_for(settings: QemuSettings) -> None:
     async with QemuRuntime(settings.model_copy(update={"pool": 1, "machines": 2})) as runtime:
         await runtime.warmup()
-        machine = await runtime.start()
+        as_promised: MachineRuntime = runtime
+        machine: Machine = await as_promised.start()
         assert (await machine.exec(["echo", "ready"])).stdout == b"ready\n"
         assert (await (await runtime.start()).screenshot()).width == 720
 
