@@ -156,7 +156,7 @@ class DataBackend(Backend):
         aggregate use data_run.
         """
         settings, place = session.get(DataSettings), session.get(Place)
-        seconds = time_limit(context, settings.file_seconds) or settings.file_seconds
+        seconds = time_limit(context, settings.inspect_seconds) or settings.inspect_seconds
         wanted = rows or settings.rows
         request: dict[str, object] = {
             **_request(settings),

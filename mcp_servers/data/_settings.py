@@ -32,9 +32,9 @@ class DataSettings(RunSettings):
     result_bytes: int = Field(default=MIB // 4, ge=1_000)
     """The size of the rows of one result."""
     file_seconds: float = Field(default=20.0, gt=0)
-    """Time for looking into one file."""
+    """Time of work for looking into one file."""
     inspect_seconds: float = Field(default=120.0, gt=0)
-    """Time for looking into all of them."""
+    """Seconds for one `data_inspect` or `data_read`, waiting included."""
     memory_bytes: int = Field(default=512 * MIB, ge=64 * MIB)
     """Memory for looking into one file."""
     images: int = Field(default=10, ge=0)

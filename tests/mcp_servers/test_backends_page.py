@@ -10,10 +10,12 @@ from mcp_servers import Backend, Tool
 from mcp_servers.bash import BashBackend, BashSettings
 from mcp_servers.browser import BrowserBackend, BrowserSettings
 from mcp_servers.code import CodeBackend, CodeSettings, InstallSettings
+from mcp_servers.data import DataBackend, DataSettings
 from mcp_servers.document import DocumentBackend, DocumentSettings
 from mcp_servers.external import ExternalSettings, MountSettings
 from mcp_servers.files import FilesBackend, FilesSettings
 from mcp_servers.rag import EmbeddingSettings, RagBackend, RagSettings
+from mcp_servers.sql import SqlBackend, SqlSettings
 from mcp_servers.vm import DesktopSettings, VmBackend, VmSettings
 from mcp_servers.web import CacheSettings, ReadingSettings, WebBackend, WebSettings
 from mcp_servers.world import WorldBackend, WorldSettings
@@ -23,9 +25,11 @@ TOOLS: list[Backend] = [
     BashBackend(),
     BrowserBackend(),
     CodeBackend(),
+    DataBackend(),
     DocumentBackend(),
     FilesBackend(),
     RagBackend(),
+    SqlBackend(),
     VmBackend(),
     WebBackend(),
     WorldBackend(),
@@ -35,12 +39,14 @@ SETTINGS: dict[str, type[BaseModel]] = {
     "browser": BrowserSettings,
     "code": CodeSettings,
     "code.install": InstallSettings,
+    "data": DataSettings,
     "document": DocumentSettings,
     "files": FilesSettings,
     "mcp": ExternalSettings,
     "mcp.servers.*": MountSettings,
     "rag": RagSettings,
     "rag.embedding": EmbeddingSettings,
+    "sql": SqlSettings,
     "vm": VmSettings,
     "vm.desktop": DesktopSettings,
     "web": WebSettings,

@@ -137,7 +137,7 @@ def _first_that_works(connection: duckdb.DuckDBPyConnection, ways: list[Source],
     for way in ways:
         try:
             rows = connection.execute(f"SELECT * FROM {way.expression}").fetchmany(FIRST_ROWS)
-            if wrong and not rows:
+            if wrong and all(value is None for row in rows for value in row):
                 # Whatever is left out for being wrong: that is all there is.
                 continue
             if whole:
