@@ -34,7 +34,8 @@ def dockerd() -> Generator[Dockerd]:
         folder = Path(name)
         with subprocess.Popen(
             [
-                "dockerd",
+                # It ends also where the suite is killed.
+                *("setpriv", "--pdeathsig", "TERM", "dockerd"),
                 *("--data-root", str(folder / "data"), "--exec-root", str(folder / "exec")),
                 *("--pidfile", str(folder / "pid"), "--host", f"unix://{folder / 'docker.sock'}"),
                 *("--iptables=false", "--ip6tables=false", "--bridge=none"),

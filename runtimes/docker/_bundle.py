@@ -15,7 +15,7 @@ import anyio.to_thread
 from agentflow.errors import IsolationUnavailable, NotOffered
 from runtimes.docker import _host_root
 from runtimes.docker._ended import reason_of
-from runtimes.docker._groups import sweep_groups
+from runtimes.docker._groups import PREFIX, sweep_groups
 from runtimes.docker._oci import bundle_config
 from runtimes.docker._options import ContainerOptions
 from runtimes.docker._plan import Container, Mount, Plan
@@ -118,12 +118,12 @@ class BundleLauncher:
         return False
 
     async def open(self, folder: str, realm: str, alive: set[str]) -> None:
-        """Find the program, lay out the root, remove what dead servers left."""
+        """Find the program and lay out the root."""
         program = await anyio.to_thread.run_sync(self._require)
         self._folder = folder
-        self._group = f"agentflow-{realm}-{os.path.basename(folder)}"
+        self._group = f"{PREFIX}{realm}-{os.path.basename(folder)}"
         self._command = [program, "--root", os.path.join(folder, "state"), *_FLAGS[self._tier]]
-        await anyio.to_thread.run_sync(self._lay_out, realm, alive)
+        await anyio.to_thread.run_sync(self._lay_out)
         self.alive = True
 
     def _require(self) -> str:
@@ -143,8 +143,7 @@ class BundleLauncher:
             )
         return program
 
-    def _lay_out(self, realm: str, alive: set[str]) -> None:
-        sweep_groups(f"agentflow-{realm}-", alive)
+    def _lay_out(self) -> None:
         given = self._options.rootfs
         if given is not None:
             if not (given / "usr").is_dir():
@@ -176,7 +175,7 @@ class BundleLauncher:
         """Remove this server's groups."""
         self.alive = False
         if self._group:
-            await anyio.to_thread.run_sync(sweep_groups, self._group, set[str]())
+            await anyio.to_thread.run_sync(lambda: sweep_groups(self._group, lambda _: True))
 
 
 def _write_bundle(bundle: str, config: dict[str, Any]) -> None:

@@ -3,20 +3,24 @@
 import contextlib
 import os
 import time
+from collections.abc import Callable
+
+PREFIX = "agentflow-oci-"
+"""What their names begin with; the realm and the server follow."""
 
 _TOP = "/sys/fs/cgroup"
 _TRIES = 100
 
 
-def sweep_groups(prefix: str, alive: set[str]) -> None:
-    """Remove the groups whose name is the prefix and a name that is not among the living."""
+def sweep_groups(prefix: str, is_dead: Callable[[str], bool]) -> None:
+    """Remove the groups whose name is the prefix and the name of a server that is dead."""
     if os.path.exists(f"{_TOP}/cgroup.controllers"):
         hierarchies = [_TOP]
     else:
         hierarchies = [entry.path for entry in _folders(_TOP)]
     for hierarchy in hierarchies:
         for entry in _folders(hierarchy):
-            if entry.name.startswith(prefix) and entry.name.removeprefix(prefix) not in alive:
+            if entry.name.startswith(prefix) and is_dead(entry.name.removeprefix(prefix)):
                 _remove(entry.path)
 
 

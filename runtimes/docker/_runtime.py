@@ -11,6 +11,7 @@ import anyio.to_thread
 
 from agentflow.errors import RuntimeFailure
 from runtimes._protocol import WORKSPACE, Capabilities, InstanceSpec
+from runtimes.docker._groups import PREFIX, sweep_groups
 from runtimes.docker._instance import ContainerInstance
 from runtimes.docker._keeper_link import KeeperLink, hello
 from runtimes.docker._launchers import make_launcher
@@ -64,8 +65,15 @@ class DockerRuntime:
         parent = await anyio.to_thread.run_sync(_leftovers.parent_folder)
         self._folder = os.path.join(parent, secrets.token_hex(6))
         alive = await anyio.to_thread.run_sync(_leftovers.claim, self._folder)
+        realm = _leftovers.realm(self._folder)
+
+        def is_dead(server: str) -> bool:
+            # Those that began after the living were counted have their folders by now.
+            return server not in alive and not os.path.exists(os.path.join(parent, server))
+
         try:
-            await self._launcher.open(self._folder, _leftovers.realm(self._folder), alive)
+            await anyio.to_thread.run_sync(sweep_groups, f"{PREFIX}{realm}-", is_dead)
+            await self._launcher.open(self._folder, realm, alive)
             await self._stack.enter_async_context(self._pool)
         except BaseException:
             await self._close()

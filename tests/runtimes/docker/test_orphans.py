@@ -54,10 +54,12 @@ async def test_nothing_of_a_killed_server_remains(engine: Dockerd, top: Path, ti
             await anyio.lowlevel.checkpoint()
         while any(groups(name) for name in names):
             await anyio.lowlevel.checkpoint()
-    # Its folder goes when the next server starts.
+    # Its folder and its groups' own group go when the next server starts, of whatever tier.
+    (server_name,) = os.listdir(top)
     async with DockerRuntime(ContainerOptions(socket=engine.socket), tier="docker"):
         pass
     assert os.listdir(top) == []
+    assert groups(server_name) == []
 
 
 @pytest.mark.promise("docker:orphans")
