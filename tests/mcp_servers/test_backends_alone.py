@@ -22,7 +22,9 @@ async def client_of(*backends: str) -> AsyncGenerator[Client]:
 
 
 @pytest.mark.promise("backends:alone")
-@pytest.mark.parametrize("backend", ["bash", "browser", "code", "document", "files", "rag", "vm", "web", "world"])
+@pytest.mark.parametrize(
+    "backend", ["bash", "browser", "code", "data", "document", "files", "rag", "sql", "vm", "web", "world"]
+)
 async def test_a_server_of_one_backend_has_its_tools_and_those_of_sessions(backend: str) -> None:
     async with client_of(backend) as client:
         listed = (await client.list_tools()).tools
