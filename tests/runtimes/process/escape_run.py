@@ -251,7 +251,7 @@ async def _group_kill(runtime: Runtime) -> str:
 
 
 PROBES = {
-    "devices": (_devices, "12"),
+    "devices": (_devices, "13"),
     "files of processes": (
         _files_of_processes,
         "((PermissionError|FileNotFoundError|OSError) ?){5}",
