@@ -22,8 +22,9 @@ if TYPE_CHECKING:
 __all__ = ["GoingTools", "emulate", "go_to"]
 
 LONGEST_WAIT = 30
-TRIES = 3
-_LATE = 'interrupted by another navigation to "chrome-error:'
+TRIES = 4
+ERROR_PAGE_SECONDS = 1
+_INTERRUPTED = 'interrupted by another navigation to "'
 _SCHEME = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]*:(?!\d)")
 _HARMLESS = ("about:blank", "data:")
 _LOCAL = re.compile(r"(localhost|127\.[\d.]+|\[::1\])(:\d+)?(/|$)")
@@ -256,7 +257,7 @@ async def go_to(session: Session, tab: "Tab", url: str) -> None:
         target = http_target(address)
         await resolve_public(target.host, target.port, state.engine.policy)
     for left in reversed(range(TRIES)):
-        tab.failed_navigation = None
+        tab.failed_navigation, epoch = None, tab.epoch
         try:
             await unless_blocked(tab, lambda: tab.page.goto(address, wait_until="load"))
             return
@@ -266,11 +267,15 @@ async def go_to(session: Session, tab: "Tab", url: str) -> None:
                 with anyio.move_on_after(state.settings.action_seconds):
                     await tab.until_download()
                 return
-            if _LATE in error.message and left:
-                # The browser's own page about a failure before came late, and in the way.
+            other = error.message.partition(_INTERRUPTED)[2]
+            if left and other.startswith(("chrome-error:", address)):
+                # The browser's own page about a failure before came late and in the way, or the try before this one.
                 continue
             if state.is_lost:
                 raise
+            # The browser shows a page of its own now, which must not get in the way of the next address.
+            with anyio.move_on_after(ERROR_PAGE_SECONDS):
+                await tab.until_navigated(epoch)
             raise navigation_failure(state, tab, address, error) from None
 
 

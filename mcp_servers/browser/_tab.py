@@ -92,6 +92,7 @@ class Tab:
         self._number = 0
         self._blocked = anyio.Event()
         self._download_came = anyio.Event()
+        self._navigated = anyio.Event()
         page.on("console", self._on_console)
         page.on("pageerror", self._on_error)
         page.on("request", self._on_request)
@@ -112,6 +113,11 @@ class Tab:
         """Wait for a dialog or file chooser."""
         if not self.is_blocked:
             await self._blocked.wait()
+
+    async def until_navigated(self, epoch: int) -> None:
+        """Wait for a main navigation after that one."""
+        while self.epoch <= epoch:
+            await self._navigated.wait()
 
     async def until_download(self) -> None:
         """Wait for a download that is on its way."""
@@ -165,6 +171,8 @@ class Tab:
     def _on_navigated(self, frame: Frame) -> None:
         if frame.parent_frame is None:
             self.epoch += 1
+            self._navigated.set()
+            self._navigated = anyio.Event()
             self.chooser = None
 
     def _on_new_document(self, _: Page) -> None:
