@@ -3,3 +3,5 @@
 Inside, these modules are loaded from code that came through a pipe. They use the standard library, python-xlib, Pillow and
 jeepney, and nothing else of this project.
 """
+
+__all__: list[str] = []
