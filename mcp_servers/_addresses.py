@@ -130,7 +130,9 @@ def http_target(url: str) -> Target:
     if "@" in parts.netloc:
         # What stands before '@' is not repeated: messages are read by models and logged.
         host = parts.netloc.rpartition("@")[2]
-        message = f"an address with a user or password in it is refused; leave out what is before {'@' + host!r}."
+        message = (
+            f"an address with a user or password in it is refused; leave out what is before {'@' + host!r}."
+        )
         raise ToolFailure(ErrorKind.DENIED, message)
     if "\\" in url or not parts.hostname:
         raise ToolFailure(ErrorKind.BAD_ARGUMENTS, f"{url!r} is no URL of a host.")
