@@ -23,10 +23,12 @@ class RuntimeSettings(ContainerOptions):
 
     name: Literal["process", "docker", "runc", "gvisor"]
     """Which."""
+    idle: bool = True
+    """process: what runs inside gets the processor only when nobody else on the machine wants it."""
 
     def options(self) -> ContainerOptions:
         """The options alone."""
-        return ContainerOptions.model_validate(self.model_dump(exclude={"name"}))
+        return ContainerOptions.model_validate(self.model_dump(exclude={"name", "idle"}))
 
 
 def _kind(value: object) -> str:
@@ -54,6 +56,7 @@ def check_runtime(choice: str | RuntimeSettings) -> None:
 _CONTAINERS = ("docker", "runc", "gvisor")
 _TAKEN_BY: Final[Mapping[str, tuple[str, ...]]] = {
     "cpus": _CONTAINERS,
+    "idle": ("process",),
     "image": ("docker",),
     "network": ("docker",),
     "pool": ("process", *_CONTAINERS),
@@ -72,13 +75,14 @@ def runtime_maker(choice: str | RuntimeSettings, spec: InstanceSpec) -> Callable
     """
     check_runtime(choice)
     name, options = (choice, _NO_OPTIONS) if isinstance(choice, str) else (choice.name, choice.options())
+    idle = isinstance(choice, str) or choice.idle
 
     def make() -> Runtime:
         # Only what runs something needs a runtime, and only the chosen one is loaded.
         if name == "process":
             from runtimes.process import ProcessRuntime
 
-            return ProcessRuntime(pool=options.pool, pool_spec=spec)
+            return ProcessRuntime(pool=options.pool, pool_spec=spec, idle=idle)
         from runtimes.docker import DockerRuntime
 
         tier = "runc" if name == "runc" else "gvisor" if name == "gvisor" else "docker"

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from agentflow.errors import ConfigurationError
-from agentflow.sandbox import SandboxSettings
+from agentflow.sandbox import Sandbox, SandboxSettings
 from agentflow.settings import load_settings
 from mcp_servers import RuntimeSettings, check_runtime, runtime_maker
 from mcp_servers._settings import ServerSettings
@@ -64,3 +64,14 @@ def test_an_unknown_option_in_a_file_is_refused_with_the_nearest_right_one(tmp_p
     with pytest.raises(ConfigurationError, match=r"runtime.*imge.*image") as caught:
         load_settings(ServerSettings, file)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.promise("docker:word")
+@pytest.mark.parametrize("idle", [True, False])
+async def test_what_runs_gets_the_share_of_the_processor_that_the_choice_gives_it(idle: bool) -> None:
+    settings = SandboxSettings(runtime=RuntimeSettings(name="process", idle=idle), backends=["code"])
+    async with Sandbox(settings) as sandbox:
+        ran = await sandbox.execute(
+            "code:run", {"code": "import os\nos.sched_getscheduler(0) == os.SCHED_IDLE"}
+        )
+    assert ran.data["value"] == str(idle)
