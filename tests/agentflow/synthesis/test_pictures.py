@@ -3,7 +3,7 @@
 import base64
 import hashlib
 import json
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, cast
@@ -34,6 +34,7 @@ from agentflow.trajectory import (
 )
 from tests.agentflow.synthesis._grown import Scripted, page, tree
 from tests.agentflow.synthesis._runs import config_for, run_to_the_end
+from tests.mcp_servers.document._made import pdf
 
 CHART = Blob("c4a7", "image/png")
 UPPER = Region(1, 0.0, 0.0, 1.0, 0.5)
@@ -138,9 +139,10 @@ async def test_the_files_name_picture_and_region_where_one_is_cited_and_nothing_
 class Eyes:
     """A model that sees: it keeps the pictures it was shown, plans to see more, and cites what they show."""
 
-    def __init__(self) -> None:
+    def __init__(self, visit: Callable[[int], dict[str, object]]) -> None:
         self.shown: set[str] = set()
-        self.plans = 0
+        self.visits = 0
+        self._visit_to = visit
 
     async def answer(self, request: web.Request) -> web.Response:
         body = cast("dict[str, Any]", await request.json())
@@ -189,8 +191,8 @@ class Eyes:
         }
 
     def _visit(self) -> dict[str, object]:
-        self.plans += 1
-        return {"intent": "Look.", "tool": "gallery_show", "arguments": {"number": self.plans}}
+        self.visits += 1
+        return {"intent": "Look.", **self._visit_to(self.visits)}
 
 
 def _whole() -> dict[str, object]:
@@ -211,18 +213,51 @@ async def vision(eyes: Eyes) -> AsyncGenerator[str]:
         await runner.cleanup()
 
 
+def in_a_gallery(folder: Path) -> tuple[dict[str, object], Callable[[int], dict[str, object]]]:
+    """Pictures of a tool that is made for them."""
+    resources: dict[str, object] = {"tests.agentflow.synthesis._gallery:Gallery": dict[str, object]()}
+    return resources, lambda number: {"tool": "gallery_show", "arguments": {"number": number}}
+
+
+def in_a_document(folder: Path) -> tuple[dict[str, object], Callable[[int], dict[str, object]]]:
+    """Pages of a document."""
+    report = pdf(folder / "report.pdf", chapters=3)
+    return {"document": {"file_path": str(report)}}, lambda number: {
+        "tool": "document_page_image",
+        "arguments": {"page": number, "document": None, "dpi": None},
+    }
+
+
+def on_a_screen(folder: Path) -> tuple[dict[str, object], Callable[[int], dict[str, object]]]:
+    """A desktop on which something is typed."""
+    terminal = {"type": "launch", "parameters": {"command": ["xterm", "-geometry", "80x24+0+0"]}}
+    machine = {
+        "screen_size": [640, 480],
+        "screenshot": "after",
+        "accessibility": "never",
+        "setup": [terminal],
+    }
+    return {"vm": machine}, lambda number: {
+        "tool": "vm_type",
+        "arguments": {"text": f"Ship {number} ", "interval": None},
+    }
+
+
+@pytest.mark.timeout(300)
 @pytest.mark.promise("synthesis:pictures:whole")
+@pytest.mark.parametrize("where", [in_a_gallery, in_a_document, on_a_screen])
 async def test_pictures_of_tools_reach_a_model_that_sees_the_journal_the_files_and_the_evidence(
-    tmp_path: Path,
+    where: Callable[[Path], tuple[dict[str, object], Callable[[int], dict[str, object]]]], tmp_path: Path
 ) -> None:
-    eyes = Eyes()
+    resources, visit = where(tmp_path)
+    eyes = Eyes(visit)
     async with vision(eyes) as url:
         config = config_for(
             tmp_path / "out",
             model_name="eyes",
             base_url=url,
-            resource_init_configs={"tests.agentflow.synthesis._gallery:Gallery": {}},
-            available_tools=["gallery_show"],
+            resource_init_configs=resources,
+            available_tools=[str(visit(1)["tool"])],
             max_depth=3,
             branching_factor=1,
             min_depth=2,
