@@ -1,6 +1,6 @@
 """What the data tools return."""
 
-from typing import Literal
+from typing import Literal, TypeAlias
 
 from pydantic import Field
 
@@ -20,10 +20,14 @@ __all__ = [
 ]
 
 
+Value: TypeAlias = str | int | float | bool | list[object] | dict[str, object] | None
+"""A value of a table, as JSON."""
+
+
 class Frequent(Output):
     """A value that occurs often."""
 
-    value: object
+    value: Value
     """The value."""
     count: int
     """How often it occurs."""
@@ -40,9 +44,9 @@ class ColumnProfile(Output):
     """How many values are missing."""
     distinct: int | None
     """How many different values there are; null for nested values."""
-    min: object
+    min: Value
     """The least value."""
-    max: object
+    max: Value
     """The greatest value."""
     mean: float | None
     """The mean of numbers."""

@@ -61,7 +61,7 @@ def _resources(plan: Plan, cpus: float | None) -> dict[str, Any]:
 
 
 def _mounts(plan: Plan) -> list[dict[str, Any]]:
-    mounts = [
+    own = [
         _mount("/proc", "proc", ["nosuid", "noexec", "nodev"]),
         _tmpfs("/dev", ["nosuid", "strictatime", "mode=755", "size=65536k"]),
         _mount(
@@ -73,7 +73,7 @@ def _mounts(plan: Plan) -> list[dict[str, Any]]:
         _mount("/sys", "sysfs", ["nosuid", "noexec", "nodev", "ro"]),
         _mount("/sys/fs/cgroup", "cgroup", ["nosuid", "noexec", "nodev", "relatime", "ro"]),
     ]
-    mounts += [
+    mounts = [
         {"destination": one.target, "type": "bind", "source": one.source, "options": ["rbind", "ro", "nosuid", "nodev"]}
         for one in plan.mounts
     ]  # fmt: skip
@@ -85,7 +85,8 @@ def _mounts(plan: Plan) -> list[dict[str, Any]]:
         )
         for one in plan.folders
     ]
-    return mounts
+    # A folder covers what was mounted below it before: what lies deeper comes later.
+    return own + sorted(mounts, key=lambda mount: mount["destination"].count("/"))
 
 
 def _mount(path: str, kind: str, options: list[str]) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentflow.sandbox import Sandbox
-from agentflow.team._schemas import answer_schema, plan_schema
+from agentflow.team._schemas import answer_schema, draft_schema, plan_schema
 from agentflow.trajectory import Answer, Draft, Judgement, ToolCard
 from tests.agentflow.team._model import SEARCH
 
@@ -63,7 +63,7 @@ def assert_strict(schema: Schema) -> None:
 
 
 @pytest.mark.promise("team:schemas")
-@pytest.mark.parametrize("kind", [Judgement, Draft, Answer])
+@pytest.mark.parametrize("kind", [Judgement, Answer])
 def test_an_answer_is_closed_and_asks_for_everything_but_never_takes_a_null(
     kind: type[msgspec.Struct],
 ) -> None:
@@ -71,6 +71,17 @@ def test_an_answer_is_closed_and_asks_for_everything_but_never_takes_a_null(
     assert_strict(schema)
     assert "null" not in str(schema)
     assert list(schema["properties"]) == list(kind.__struct_fields__)
+
+
+@pytest.mark.promise("team:schemas")
+def test_a_draft_may_cite_pictures_only_where_some_were_shown() -> None:
+    plain, pictured = draft_schema(pictures=False), draft_schema(pictures=True)
+    for schema in (plain, pictured):
+        assert_strict(schema)
+        assert list(schema["properties"]) == list(Draft.__struct_fields__)
+    assert "null" not in str(plain)
+    assert "region" not in str(plain)
+    assert "region" in str(pictured)
 
 
 @pytest.mark.promise("team:schemas")
