@@ -12,19 +12,19 @@ from tests.mcp_servers.browser._browsing import Browsing, browsing_table, new_se
 from tests.mcp_servers.browser._site import Site, site
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="module")
 async def runtime(anyio_backend: Literal["asyncio"]) -> AsyncGenerator[Runtime]:
     async with ProcessRuntime() as running:
         yield running
 
 
-@pytest.fixture(scope="package", name="site")
+@pytest.fixture(scope="module", name="site")
 async def the_site(anyio_backend: Literal["asyncio"]) -> AsyncGenerator[Site]:
     async with site() as one:
         yield one
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="module")
 async def browsers(site: Site, runtime: Runtime) -> AsyncGenerator[ToolTable]:
     async with browsing_table(site, runtime) as table:
         yield table

@@ -31,7 +31,7 @@ PRIVATE = [
 """Addresses of this machine and its neighbours; `{port}` is open, but not allowed."""
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="module")
 async def secret(anyio_backend: str) -> AsyncGenerator["Secret"]:
     """Something on this machine that pages have no business with."""
     one = Secret()

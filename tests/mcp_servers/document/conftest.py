@@ -11,7 +11,7 @@ from tests.mcp_servers.document import _made
 from tests.mcp_servers.document._reading import Reader, reader_of
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="module")
 def shelf(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a file of every format."""
     folder = tmp_path_factory.mktemp("shelf")
@@ -31,7 +31,7 @@ def shelf(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="module")
 async def table(shelf: Path, tmp_path_factory: pytest.TempPathFactory) -> AsyncGenerator[ToolTable]:
     """The backend, whose sessions may name what lies in the folders of tests."""
     base = tmp_path_factory.getbasetemp()
