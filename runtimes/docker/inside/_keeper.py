@@ -9,7 +9,6 @@ happens, the keeper ends, and the container with it.
 import contextlib
 import os
 import resource
-import shutil
 import signal
 import socket
 from collections.abc import Callable
@@ -173,13 +172,20 @@ class _Keeper:
         return self._filing.in_child(member, message, lambda: _spawn.with_file(fd, "rb", fill))
 
 
-def _empty(folder: str) -> None:
+def _empty(folder: str) -> bool:
+    """Remove what lies there, but for what of the machine is shown below it; whether nothing is left."""
+    device, left = os.lstat(folder).st_dev, False
     with os.scandir(folder) as entries:
         for entry in list(entries):
-            if entry.is_dir(follow_symlinks=False):
-                shutil.rmtree(entry.path)
-            else:
+            if entry.stat(follow_symlinks=False).st_dev != device:
+                left = True
+            elif not entry.is_dir(follow_symlinks=False):
                 os.unlink(entry.path)
+            elif _empty(entry.path):
+                os.rmdir(entry.path)
+            else:
+                left = True
+    return not left
 
 
 def _own_group() -> _cgroups.Group:

@@ -172,10 +172,13 @@ def pack(root: int, folders: tuple[str, ...], out: IO[bytes]) -> None:
 
 
 def _pack_below(archive: tarfile.TarFile, top: str) -> None:
-    waiting = [top]
+    waiting, device = [top], os.lstat(top).st_dev
     while waiting:
         name = waiting.pop()
         with _changes_allowed():
+            if os.lstat(name).st_dev != device:
+                # Something of the machine that is shown there; it is no file of the sandbox.
+                continue
             archive.add(name, recursive=False, filter=_with_attributes)
             if stat.S_ISDIR(os.lstat(name).st_mode):
                 waiting += sorted((f"{name}/{inner}" for inner in os.listdir(name)), reverse=True)
