@@ -9,7 +9,19 @@ from agentflow.models._chat import ChatClient
 from agentflow.models._endpoints import Endpoints
 from agentflow.models._engine import OpenModel, Statistics
 from agentflow.models._make import OFFLINE, make_model
-from agentflow.models._protocol import Call, Completion, Image, Message, Model, Part, Sampling, Text
+from agentflow.models._protocol import (
+    Call,
+    Completion,
+    Image,
+    Message,
+    Model,
+    Part,
+    Sampling,
+    Text,
+    ToolCall,
+    ToolReply,
+    ToolSpec,
+)
 from agentflow.models._providers import PROVIDERS, is_loopback
 from agentflow.models._settings import ModelSettings, Prices, Structured
 
@@ -32,6 +44,9 @@ __all__ = [
     "Statistics",
     "Structured",
     "Text",
+    "ToolCall",
+    "ToolReply",
+    "ToolSpec",
     "is_loopback",
     "make_model",
 ]

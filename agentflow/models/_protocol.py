@@ -4,9 +4,21 @@ from typing import Any, Generic, Literal, Protocol, TypeAlias, TypeVar
 
 from msgspec import Struct, field
 
-from agentflow.trajectory import RoleRequest, Usage
+from agentflow.trajectory import RoleRequest, TaskRequest, Tokens, Usage
 
-__all__ = ["Call", "Completion", "Image", "Message", "Model", "Part", "Sampling", "Text"]
+__all__ = [
+    "Call",
+    "Completion",
+    "Image",
+    "Message",
+    "Model",
+    "Part",
+    "Sampling",
+    "Text",
+    "ToolCall",
+    "ToolReply",
+    "ToolSpec",
+]
 
 T = TypeVar("T")
 
@@ -27,8 +39,47 @@ class Image(Struct, frozen=True, tag="image"):
     """Its type."""
 
 
-Part: TypeAlias = Text | Image
+class ToolCall(Struct, frozen=True, tag="call"):
+    """A model's wish to have a tool called: a part of an assistant's message."""
+
+    id: str
+    """What its reply is known by."""
+    name: str
+    """The tool."""
+    arguments: dict[str, Any] | None
+    """What to call it with; `None`: what the model wrote is no JSON object, see `written`."""
+    written: str = ""
+    """The arguments as the model wrote them."""
+    state: dict[str, Any] = field(default_factory=dict[str, Any])
+    """What the provider wants back with it, as it was."""
+
+
+class ToolReply(Struct, frozen=True, tag="reply"):
+    """What a call gave: a part of a user's message. Every call of the message before has one."""
+
+    call: str
+    """The call's id."""
+    name: str
+    """The tool."""
+    parts: tuple[Text | Image, ...]
+    """What came back."""
+    failed: bool = False
+    """The call failed."""
+
+
+Part: TypeAlias = Text | Image | ToolCall | ToolReply
 """One piece of a message."""
+
+
+class ToolSpec(Struct, frozen=True):
+    """A tool that the model may ask for."""
+
+    name: str
+    """Its name, of letters, digits, `_` and `-`."""
+    description: str
+    """What it does and when to use it."""
+    schema: dict[str, Any]
+    """JSON schema of its arguments."""
 
 
 class Message(Struct, frozen=True):
@@ -70,8 +121,10 @@ class Call(Struct, Generic[T], frozen=True, kw_only=True):
     """JSON schema that constrains the answer; `None`: that of `reply`."""
     sampling: Sampling | None = None
     """`None`: the engine's own."""
-    request: RoleRequest | None = None
+    request: RoleRequest | TaskRequest | None = None
     """What the messages were rendered from, for engines that need no prose."""
+    tools: tuple[ToolSpec, ...] = ()
+    """Tools that the model may ask for instead of answering, any number at a time; only where the reply is `str`."""
 
 
 class Completion(Struct, Generic[T], frozen=True, kw_only=True):
@@ -86,7 +139,11 @@ class Completion(Struct, Generic[T], frozen=True, kw_only=True):
     model: str
     """Which model answered, as it says itself."""
     finish: str = "stop"
-    """Why it ended: `stop`, `length`, …"""
+    """Why it ended: `stop`, `length`, `tool_calls`, …"""
+    calls: tuple[ToolCall, ...] = ()
+    """Tools that it wants called; the text may be empty then."""
+    tokens: Tokens | None = None
+    """What was read and written, token by token, where the engine was asked for it."""
 
 
 class Model(Protocol):

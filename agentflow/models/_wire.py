@@ -142,7 +142,7 @@ def _say(message: Message) -> _Said:
         return _Said(message.role, part.text)
     if not any(isinstance(part, Image) for part in parts):
         return _Said(message.role, "\n".join(part.text for part in parts if isinstance(part, Text)))
-    return _Said(message.role, [_part(part) for part in parts])
+    return _Said(message.role, [_part(part) for part in parts if isinstance(part, Text | Image)])
 
 
 def _part(part: Text | Image) -> _TextPart | _ImagePart:

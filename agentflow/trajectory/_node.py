@@ -19,6 +19,7 @@ __all__ = [
     "Part",
     "Seed",
     "Text",
+    "Tokens",
     "Tree",
     "Usage",
     "Verdict",
@@ -140,6 +141,19 @@ class Usage(Struct, frozen=True):
             self.prompt_tokens + other.prompt_tokens,
             self.completion_tokens + other.completion_tokens,
         )
+
+
+class Tokens(Struct, frozen=True, kw_only=True):
+    """What an engine read and wrote in one call, exactly."""
+
+    prompt: tuple[int, ...]
+    """The tokens it read."""
+    sampled: tuple[int, ...]
+    """The tokens it wrote."""
+    logprobs: tuple[float, ...]
+    """The log-probability of each of them under the distribution it was drawn from."""
+    version: str = ""
+    """Which weights drew them; empty: the engine doesn't say."""
 
 
 class Node(Struct, frozen=True, kw_only=True):

@@ -8,7 +8,7 @@ from typing import Any, Generic, TypeAlias, TypeVar
 
 from msgspec import Struct
 
-from agentflow.trajectory._node import Action, Blob, Failure, Observation, Usage, Verdict
+from agentflow.trajectory._node import Action, Blob, Failure, Observation, Tokens, Usage, Verdict
 
 __all__ = [
     "Answer",
@@ -47,6 +47,8 @@ class Reply(Struct, Generic[T], frozen=True):
     """Why there is none."""
     usage: Usage = Usage()
     """What asking consumed."""
+    tokens: Tokens | None = None
+    """What was read and written, token by token, where the engine was asked for it."""
 
 
 class ToolCard(Struct, frozen=True):
@@ -58,6 +60,12 @@ class ToolCard(Struct, frozen=True):
     """What it does and when to use it."""
     schema: dict[str, Any]
     """JSON schema of its arguments, without those that the seed fixes."""
+    limits: tuple[str, ...] = ()
+    """What it can't do."""
+    practices: tuple[str, ...] = ()
+    """How it is best used."""
+    examples: tuple[dict[str, Any], ...] = ()
+    """Arguments of good calls."""
 
 
 class Step(Struct, frozen=True):

@@ -21,6 +21,7 @@ from agentflow.trajectory import (
     Plan,
     PlanRequest,
     RoleRequest,
+    TaskRequest,
     Usage,
     WriteRequest,
 )
@@ -68,7 +69,7 @@ class OfflineModel:
         return Completion(value=cast("T", value), text=text.decode(), usage=usage, model=self.name)
 
 
-def _answer(request: RoleRequest) -> Plan | Judgement | Draft | Answer | Look:
+def _answer(request: RoleRequest | TaskRequest) -> Plan | Judgement | Draft | Answer | Look:
     match request:
         case PlanRequest():
             return plan(request)
@@ -82,6 +83,9 @@ def _answer(request: RoleRequest) -> Plan | Judgement | Draft | Answer | Look:
         case LookRequest():
             # It sees nothing.
             return Look(shows=False)
+        case _:
+            message = f"the offline engine does not answer a {type(request).__name__}"
+            raise ModelFailure(ModelFailureKind.BAD_REQUEST, message)
 
 
 def _tokens(text: bytes) -> int:
