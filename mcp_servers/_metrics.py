@@ -3,7 +3,7 @@
 import os
 import time
 from bisect import bisect_left
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import contextmanager
 from typing import TypeAlias
@@ -28,7 +28,7 @@ class Metrics:
         self._running = 0
         self._calls: Counter[tuple[str, str]] = Counter()
         self._times: dict[str, list[int]] = {}
-        self._seconds: Counter[str] = Counter()
+        self._seconds: defaultdict[str, float] = defaultdict(float)
         self._refused: Counter[str] = Counter()
 
     @contextmanager
@@ -47,7 +47,7 @@ class Metrics:
             self._running -= 1
             seconds = self._clock() - begin
             self._calls[tool, outcome] += 1
-            self._seconds[tool] += seconds  # pyright: ignore[reportArgumentType] - a counter counts any number
+            self._seconds[tool] += seconds
             self._times.setdefault(tool, [0] * (len(BOUNDS) + 1))[bisect_left(BOUNDS, seconds)] += 1
 
     def refused(self, status: int) -> None:

@@ -21,6 +21,7 @@ from agentflow.trajectory import (
     Look,
     LookRequest,
     Node,
+    Region,
     Rejection,
     Reply,
     Step,
@@ -139,30 +140,23 @@ class _Asking:
 
     async def _unseen(self, checked: Checked, number: int) -> tuple[Finding, ...]:
         """What the draft says of pictures that a look at them does not find there."""
-        quotes = [quote for quote in checked.quotes if quote.seen is not None]
+        cited = [(quote, quote.region) for quote in checked.quotes if quote.region is not None]
         looks = await together(
-            partial(self._look, quote, f"{number}/{at}") for at, quote in enumerate(quotes)
+            partial(self._look, quote, region, f"{number}/{at}") for at, (quote, region) in enumerate(cited)
         )
         return tuple(
             Finding(
                 Check.PICTURES,
-                f"picture {quote.seen.region.picture if quote.seen and quote.seen.region else 1} of observation "
-                f"{quote.observation + 1} does not show there: {words_of(quote, self._evidence)[:80]}",
+                f"picture {region.picture} of observation {quote.observation + 1} does not show there: {quote.said[:80]}",
             )
-            for quote, shows in zip(quotes, looks, strict=True)
+            for (quote, region), shows in zip(cited, looks, strict=True)
             if not shows
         )
 
-    async def _look(self, quote: Quoted, at: str) -> bool:
+    async def _look(self, quote: Quoted, region: Region, at: str) -> bool:
         """Whether it is there. What nobody could look at is not."""
-        assert quote.seen is not None, "only a picture is looked at"
-        assert quote.seen.region is not None, "a picture is cited by a region"
-        region = quote.seen.region
-        request = LookRequest(
-            picture=self._evidence[quote.observation].images[region.picture - 1],
-            region=region,
-            quote=words_of(quote, self._evidence),
-        )
+        picture = self._evidence[quote.observation].images[region.picture - 1]
+        request = LookRequest(picture=picture, region=region, quote=quote.said)
         key = f"look/{self._path.id}/{at}"
         reply = await self._page.once(key, Reply[Look], partial(self._generator.look, request))
         self._usage += reply.usage
@@ -193,10 +187,9 @@ class _Asking:
         citations: list[list[Citing]] = [[] for _ in draft.steps]
         for quote in checked.quotes:
             node = self._path.evidence[quote.observation]
-            region = quote.seen.region if quote.seen is not None else None
-            image = node.observation.blobs[region.picture - 1].hash if region is not None else ""
+            image = "" if quote.region is None else node.observation.blobs[quote.region.picture - 1].hash
             words = words_of(quote, self._evidence)
-            citations[quote.step].append(Citing(node.id, words, quote.start, quote.end, image, region))
+            citations[quote.step].append(Citing(node.id, words, quote.start, quote.end, image, quote.region))
         steps = zip(draft.steps, citations, strict=True)
         return tuple(ReasoningStep(step.step.strip(), tuple(cited)) for step, cited in steps)
 

@@ -18,7 +18,7 @@ from runtimes.docker._ended import reason_of
 from runtimes.docker._groups import PREFIX, sweep_groups
 from runtimes.docker._oci import bundle_config
 from runtimes.docker._options import ContainerOptions
-from runtimes.docker._plan import Container, Mount, Plan
+from runtimes.docker._plan import Container, Plan
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -79,13 +79,12 @@ class BundleContainer:
             await anyio.to_thread.run_sync(lambda: shutil.rmtree(self._folder, ignore_errors=True))
 
 
-class BundleLauncher:
+class BundleLauncher(_host_root.Shows):
     """See `runtimes.docker._plan.Launcher`."""
 
     def __init__(self, tier: Literal["runc", "gvisor"], options: ContainerOptions) -> None:
         self._tier = tier
         self._options = options
-        self._root: _host_root.HostRoot | None = None
         self._rootfs = ""
         self._folder = ""
         self._command: list[str] = []
@@ -96,21 +95,6 @@ class BundleLauncher:
         """What is missing."""
         self.alive = False
         """It can start containers."""
-
-    @property
-    def python(self) -> str:
-        """The interpreter inside."""
-        return self._root.python if self._root else "python3"
-
-    @property
-    def mounts(self) -> tuple[Mount, ...]:
-        """What every container sees of this machine."""
-        return self._root.mounts if self._root else ()
-
-    @property
-    def hidden(self) -> tuple[str, ...]:
-        """Folders in those that appear empty."""
-        return self._root.hidden if self._root else ()
 
     @property
     def network(self) -> bool:

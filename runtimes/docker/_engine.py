@@ -15,7 +15,7 @@ from runtimes.docker._api import Api, ApiError
 from runtimes.docker._ended import reason_of
 from runtimes.docker._oci import MASKED
 from runtimes.docker._options import ContainerOptions
-from runtimes.docker._plan import CAPABILITIES, Container, Mount, Plan
+from runtimes.docker._plan import CAPABILITIES, Container, Plan
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -101,7 +101,7 @@ class EngineContainer:
                 await self._api.remove_image(self._image)
 
 
-class EngineLauncher:
+class EngineLauncher(_host_root.Shows):
     """See `runtimes.docker._plan.Launcher`."""
 
     def __init__(self, options: ContainerOptions, oci_runtime: str | None = None) -> None:
@@ -109,7 +109,6 @@ class EngineLauncher:
         self._oci_runtime = oci_runtime
         self._labels: dict[str, str] = {}
         self._image = options.image or ""
-        self._root: _host_root.HostRoot | None = None
         self._api: Api | None = None
         self.env: Mapping[str, str] | None = None
         """What the image sets."""
@@ -117,21 +116,6 @@ class EngineLauncher:
         """What is missing."""
         self.alive = False
         """The engine answers."""
-
-    @property
-    def python(self) -> str:
-        """The interpreter inside."""
-        return self._root.python if self._root else "python3"
-
-    @property
-    def mounts(self) -> tuple[Mount, ...]:
-        """What every container sees of this machine."""
-        return self._root.mounts if self._root else ()
-
-    @property
-    def hidden(self) -> tuple[str, ...]:
-        """Folders in those that appear empty."""
-        return self._root.hidden if self._root else ()
 
     @property
     def network(self) -> bool:

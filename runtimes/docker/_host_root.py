@@ -38,6 +38,27 @@ class HostRoot:
     """The interpreter."""
 
 
+class Shows:
+    """A launcher whose containers see the machine's own programs, unless they have a system of their own."""
+
+    _root: HostRoot | None = None
+
+    @property
+    def python(self) -> str:
+        """The interpreter inside."""
+        return self._root.python if self._root else "python3"
+
+    @property
+    def mounts(self) -> tuple[Mount, ...]:
+        """What every container sees of this machine."""
+        return self._root.mounts if self._root else ()
+
+    @property
+    def hidden(self) -> tuple[str, ...]:
+        """Folders in those that appear empty."""
+        return self._root.hidden if self._root else ()
+
+
 def host_root() -> HostRoot:
     """What to show of this machine."""
     shown = _base.shown()

@@ -41,8 +41,22 @@ class KeeperLink:
 
         :raises IsolationUnavailable: if it doesn't come.
         """
-        reason = f"the container did not answer within {seconds:g} seconds"
         channel = KeeperChannel()
+        try:
+            reason = await self._called(channel, container, settings, seconds)
+        except BaseException:
+            channel.hang_up()
+            raise
+        if not channel.facts.get("started"):
+            channel.hang_up()
+            raise IsolationUnavailable(str(channel.facts.get("error", reason)))
+        return channel
+
+    async def _called(
+        self, channel: Channel, container: Container, settings: dict[str, Any], seconds: float
+    ) -> str:
+        """Until the keeper has spoken, the container has ended or the time is over; why it was not the first."""
+        reason = f"the container did not answer within {seconds:g} seconds"
         with anyio.move_on_after(seconds):
             async with anyio.create_task_group() as tasks:
 
@@ -52,22 +66,22 @@ class KeeperLink:
                     tasks.cancel_scope.cancel()
 
                 tasks.start_soon(watch)
-                await self._meet(channel, settings)
-                tasks.cancel_scope.cancel()
-        facts = channel.facts
-        if not facts.get("started"):
-            channel.hang_up()
-            raise IsolationUnavailable(str(facts.get("error", reason)))
-        return channel
+                # A keeper that dies at once is told of by its container's end.
+                with contextlib.suppress(RuntimeFailure, InstanceGone, ConnectionError):
+                    await self._meet(channel, settings)
+                    tasks.cancel_scope.cancel()
+        return reason
 
     async def _meet(self, channel: Channel, settings: dict[str, Any]) -> None:
         loop = asyncio.get_running_loop()
         sock, _ = await loop.sock_accept(self._listener)
         self.close()
-        _wire.send(sock, settings)
-        # A keeper that dies at once is told of by its container's end.
-        with contextlib.suppress(RuntimeFailure, InstanceGone):
-            await channel.open(sock)
+        try:
+            _wire.send(sock, settings)
+        except BaseException:
+            sock.close()
+            raise
+        await channel.open(sock)
 
     def close(self) -> None:
         """Take no call any more."""

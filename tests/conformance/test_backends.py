@@ -9,7 +9,7 @@ import pytest
 from tests.conformance._node import CONFORMANCE, node, run_node
 from tests.mcp_servers._program import Program, program
 
-BACKENDS = ("bash", "browser", "code", "data", "document", "files", "rag", "sql", "web", "world")
+BACKENDS = ("bash", "browser", "code", "data", "document", "files", "rag", "sql", "vm", "web", "world")
 
 MODERN = (
     "tools-list",

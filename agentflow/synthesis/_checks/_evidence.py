@@ -43,8 +43,10 @@ class Quoted(Struct, frozen=True):
     """Where the quote begins in the observation's text."""
     end: int
     """Where it ends."""
-    seen: Citation | None = None
-    """What it says of a picture, if it is one that is cited: somebody has to look. Then there is no span."""
+    region: Region | None = None
+    """Which part of a picture, if it is one that is cited: somebody has to look. Then there is no span."""
+    said: str = ""
+    """What it says of that."""
 
 
 def find_citations(steps: Sequence[DraftStep], evidence: Sequence[Step]) -> tuple[tuple[Quoted, ...], str]:
@@ -62,7 +64,8 @@ def find_citations(steps: Sequence[DraftStep], evidence: Sequence[Step]) -> tupl
             if citation.region is not None:
                 if wrong := _no_region(citation, citation.region, evidence[citation.observation - 1]):
                     return (), f"step {index + 1} {wrong}"
-                found.append(Quoted(index, citation.observation - 1, 0, 0, citation))
+                said = citation.quote.strip()
+                found.append(Quoted(index, citation.observation - 1, 0, 0, citation.region, said))
                 continue
             span = find_quote(evidence[citation.observation - 1].observation, citation.quote)
             if span is None:
@@ -88,8 +91,8 @@ def _no_region(citation: Citation, region: Region, step: Step) -> str:
 
 def words_of(quote: Quoted, evidence: Sequence[Step]) -> str:
     """What a citation says."""
-    if quote.seen is not None:
-        return quote.seen.quote.strip()
+    if quote.region is not None:
+        return quote.said
     return evidence[quote.observation].observation[quote.start : quote.end]
 
 
@@ -106,7 +109,7 @@ def ground(answer: str, quotes: Sequence[Quoted], evidence: Sequence[Step]) -> t
     spans = [words_of(quote, evidence) for quote in own]
     parts = [part for part in _LIST.split(answer) if part.strip()]
     if any(holds(span, answer) for span in spans):
-        only_seen = all(quote.seen for quote, span in zip(own, spans, strict=True) if holds(span, answer))
+        only_seen = all(quote.region for quote, span in zip(own, spans, strict=True) if holds(span, answer))
         return Grounding.SEEN if only_seen else Grounding.QUOTED, ""
     if len(parts) > 1 and all(any(holds(span, part) for span in spans) for part in parts):
         return Grounding.QUOTED, ""

@@ -176,11 +176,12 @@ def _pack_below(archive: tarfile.TarFile, top: str) -> None:
     while waiting:
         name = waiting.pop()
         with _changes_allowed():
-            if os.lstat(name).st_dev != device:
+            found = os.lstat(name)
+            if found.st_dev != device:
                 # Something of the machine that is shown there; it is no file of the sandbox.
                 continue
             archive.add(name, recursive=False, filter=_with_attributes)
-            if stat.S_ISDIR(os.lstat(name).st_mode):
+            if stat.S_ISDIR(found.st_mode):
                 waiting += sorted((f"{name}/{inner}" for inner in os.listdir(name)), reverse=True)
 
 

@@ -63,7 +63,7 @@ def test_an_answer_may_stand_in_a_part_of_a_picture() -> None:
     checked = check(draft(), EVIDENCE, least_steps=3, most_words=80)
     assert checked.findings == ()
     assert checked.grounding is Grounding.SEEN
-    assert [quote.seen is not None for quote in checked.quotes] == [False, True, True]
+    assert [quote.region is not None for quote in checked.quotes] == [False, True, True]
 
 
 @pytest.mark.promise("synthesis:pictures:refused")
