@@ -10,18 +10,25 @@ from agentflow.team._generator import Generators
 from agentflow.team._planner import Planners
 from agentflow.team._prompts import prompt_versions
 from agentflow.team._rules import judge_by_rule
+from agentflow.team._settings import EpisodeSettings
+from agentflow.team._single import solve_alone
+from agentflow.team._solving import Through, solve_task
 from agentflow.team._team import Team
 from agentflow.team._verifier import Verifiers, Verify
 
 __all__ = [
+    "EpisodeSettings",
     "Executors",
     "Generators",
     "Planners",
     "PutBlob",
     "ReadBlob",
     "Team",
+    "Through",
     "Verifiers",
     "Verify",
     "judge_by_rule",
     "prompt_versions",
+    "solve_alone",
+    "solve_task",
 ]

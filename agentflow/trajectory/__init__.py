@@ -4,6 +4,7 @@ Everything here is a frozen msgspec struct: small, immutable, serialisable, with
 """
 
 from agentflow.trajectory._canonical import canonical, canonical_text
+from agentflow.trajectory._episode import Episode, Exchange
 from agentflow.trajectory._ids import digest, node_id, trajectory_id, tree_id
 from agentflow.trajectory._node import (
     Action,
@@ -81,7 +82,9 @@ __all__ = [
     "Draft",
     "DraftStep",
     "Ending",
+    "Episode",
     "Example",
+    "Exchange",
     "Failure",
     "Isolation",
     "Judgement",
