@@ -9,7 +9,7 @@ from agentflow.models._offline._facts import SLOT, Fact, read
 from agentflow.models._offline._language import bounded, terms
 from agentflow.trajectory import Step, WriteRequest, digest
 
-__all__ = ["Chain", "Found", "Hop", "Knowledge", "chains", "know"]
+__all__ = ["Chain", "Found", "Hop", "Knowledge", "chains", "know", "know_texts", "ways"]
 
 _CLAUSE = re.compile(r"the [^\0]*?(?= (?:where|that) )")
 """What stands before the clause of a description: `the town` of `the town where …`."""
@@ -91,11 +91,16 @@ class Knowledge(NamedTuple):
 
 def know(evidence: Iterable[Step]) -> Knowledge:
     """Read all observations."""
+    return know_texts(step.observation for step in evidence)
+
+
+def know_texts(texts: Iterable[str]) -> Knowledge:
+    """Read all texts."""
     places: dict[Fact, list[int]] = {}
     classes: dict[str, str] = {}
     introductions: dict[str, tuple[str, int]] = {}
-    for number, step in enumerate(evidence, start=1):
-        reading = read(step.observation)
+    for number, text in enumerate(texts, start=1):
+        reading = read(text)
         for fact in dict.fromkeys(reading.facts):
             places.setdefault(fact, []).append(number)
         for name, class_ in reading.classes.items():
@@ -145,7 +150,7 @@ def chains(knowledge: Knowledge, request: WriteRequest) -> Iterator[Chain]:
     candidates = [
         chain
         for target in knowledge.found
-        for hops in _ways(target.fact.subject, knowledge.hops)
+        for hops in ways(target.fact.subject, knowledge.hops)
         if (chain := _chain(hops, target, wanted, last)) is not None
     ]
     candidates.sort(key=lambda chain: -chain.score)
@@ -155,7 +160,7 @@ def chains(knowledge: Knowledge, request: WriteRequest) -> Iterator[Chain]:
     return (chain for chain in [*best, *candidates[len(best) :]] if _stands(chain))
 
 
-def _ways(end: str, hops: dict[str, list[Hop]]) -> Iterator[tuple[Hop, ...]]:
+def ways(end: str, hops: dict[str, list[Hop]]) -> Iterator[tuple[Hop, ...]]:
     """One hop or two that lead to a thing."""
     for hop in hops.get(end, [])[:_HOPS]:
         yield (hop,)

@@ -8,7 +8,7 @@ from agentflow.models._offline._facts import SLOT, Fact, read
 from agentflow.models._offline._language import names, passages, terms
 from agentflow.trajectory import Action, PlanRequest, Verdict, digest
 
-__all__ = ["Leads", "Span", "leads_of", "spans_of"]
+__all__ = ["Leads", "Span", "ids_in", "leads_of", "spans_of", "urls_in"]
 
 _SPANS = 8
 """Spans of years that are worth proposing from one place."""
@@ -48,8 +48,8 @@ def leads_of(request: PlanRequest) -> Leads:
     followed = set(_said([*(step.action for step in request.path), *request.taken]))
     enough = request.count + len(followed)
     subjects = [name for name in _subjects(request, observed, enough) if name.lower() not in followed]
-    ids = dict.fromkeys(id_ for text in observed for id_ in _unread(text) if id_.lower() not in followed)
-    urls = dict.fromkeys(url for text in observed for url in _urls(text) if url.lower() not in followed)
+    ids = dict.fromkeys(id_ for text in observed for id_ in ids_in(text) if id_.lower() not in followed)
+    urls = dict.fromkeys(url for text in observed for url in urls_in(text) if url.lower() not in followed)
     return Leads(tuple(subjects), tuple(ids), tuple(urls), tuple(observed))
 
 
@@ -92,7 +92,7 @@ def _mentioned(request: PlanRequest, observed: list[str]) -> Iterator[str]:
             yield from (*group[start:], *group[:start])
 
 
-def _unread(text: str) -> list[str]:
+def ids_in(text: str) -> list[str]:
     """The ids of documents that a text shows, those of which it shows least first."""
     shown = [(sum(map(len, passage.sentences)), passage.id) for passage in passages(text) if passage.id]
     return [id_ for _, id_ in sorted(shown)]
@@ -107,7 +107,8 @@ def _said(actions: Iterable[Action]) -> Iterator[str]:
                     yield entry.lower()
 
 
-def _urls(text: str) -> Iterator[str]:
+def urls_in(text: str) -> Iterator[str]:
+    """The addresses that a text shows."""
     for word in text.split() if "://" in text else ():
         if word.startswith(("https://", "http://")):
             yield word.strip("\"'<>()[].,;")

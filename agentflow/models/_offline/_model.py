@@ -3,26 +3,40 @@
 from typing import TypeVar, cast
 
 import msgspec
+from msgspec import Struct
 
 from agentflow.errors import ModelFailure, ModelFailureKind
 from agentflow.models._accounts import Accounts
 from agentflow.models._offline._planner import plan
+from agentflow.models._offline._solving import (
+    analyse,
+    command,
+    decide,
+    decided_step,
+    next_step,
+    solve,
+    summarise,
+)
 from agentflow.models._offline._verifier import judge
 from agentflow.models._offline._writer import write
 from agentflow.models._protocol import Call, Completion
 from agentflow.trajectory import (
+    AnalysisRequest,
     Answer,
     AnswerRequest,
-    Draft,
-    Judgement,
+    CommandRequest,
+    DecisionRequest,
     JudgementRequest,
     Look,
     LookRequest,
-    Plan,
+    NextStepRequest,
     PlanRequest,
     RoleRequest,
+    SolutionRequest,
+    SummaryRequest,
     TaskRequest,
     Usage,
+    VerificationRequest,
     WriteRequest,
 )
 
@@ -35,7 +49,7 @@ _ENCODER = msgspec.json.Encoder()
 
 
 class OfflineModel:
-    """Plays planner, verifier and generator without weights, network or chance: the same request, the same answer."""
+    """Plays all roles without weights, network or chance: the same request, the same answer."""
 
     name = "offline"
     """What it is called in settings and reports."""
@@ -69,7 +83,7 @@ class OfflineModel:
         return Completion(value=cast("T", value), text=text.decode(), usage=usage, model=self.name)
 
 
-def _answer(request: RoleRequest | TaskRequest) -> Plan | Judgement | Draft | Answer | Look:
+def _answer(request: RoleRequest | TaskRequest) -> Struct:
     match request:
         case PlanRequest():
             return plan(request)
@@ -83,9 +97,20 @@ def _answer(request: RoleRequest | TaskRequest) -> Plan | Judgement | Draft | An
         case LookRequest():
             # It sees nothing.
             return Look(shows=False)
-        case _:
-            message = f"the offline engine does not answer a {type(request).__name__}"
-            raise ModelFailure(ModelFailureKind.BAD_REQUEST, message)
+        case AnalysisRequest():
+            return analyse(request)
+        case NextStepRequest():
+            return next_step(request)
+        case CommandRequest():
+            return command(request)
+        case VerificationRequest():
+            return decide(request)
+        case DecisionRequest():
+            return decided_step(request)
+        case SolutionRequest():
+            return solve(request)
+        case SummaryRequest():
+            return summarise(request)
 
 
 def _tokens(text: bytes) -> int:
