@@ -64,6 +64,9 @@ class DuckdbEngine:
         if cursor is not None:
             cursor.close()
 
+    def tidy(self) -> None:
+        """Nothing: the next statement has a connection of its own."""
+
     def tables(self) -> list[Table]:
         """Every table and view, by name."""
         self._cursor = cursor = self._base.cursor()

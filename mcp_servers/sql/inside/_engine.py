@@ -145,6 +145,10 @@ class Engine(Protocol):
         """End the statement, and keep nothing of it."""
         ...
 
+    def tidy(self) -> None:
+        """Make ready for the next statement. Nobody waits for it: the answer is out."""
+        ...
+
     def tables(self) -> list[Table]:
         """Every table and view that a query can name."""
         ...

@@ -53,6 +53,9 @@ class Keeper:
     def abandon(self) -> None:
         """Nothing to undo."""
 
+    def tidy(self) -> None:
+        """Nothing to put right."""
+
     def tables(self) -> list[Table]:
         """Not here."""
         return []

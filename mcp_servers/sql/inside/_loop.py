@@ -110,6 +110,8 @@ def _work(
         # First, since whoever reads the answer may send the next request at once.
         os.write(woken, b".")
         _reply(answer)
+        # What goes wrong with it shows when the next statement needs it.
+        _guarded(lambda: engine.tidy() or {})
     engine.close()
 
 

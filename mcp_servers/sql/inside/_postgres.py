@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, Coroutine, Iterator
+from collections.abc import Coroutine, Iterator
 from typing import Any, Protocol, TypeAlias, TypeVar, cast
 
 import asyncpg  # pyright: ignore[reportMissingTypeStubs]
@@ -57,13 +57,19 @@ ORDER BY n.nspname <> 'public', n.nspname, c.relname
 """
 
 
+class _Cursor(Protocol):
+    """What a statement gives, as far as it is used here."""
+
+    async def fetch(self, n: int) -> list[Row]: ...
+
+
 class _Statement(Protocol):
     """A prepared statement, as far as it is used here."""
 
     def get_attributes(self) -> tuple[Foreign, ...]: ...
     def get_statusmsg(self) -> str: ...
     async def fetch(self) -> list[Foreign]: ...
-    def cursor(self) -> Foreign: ...
+    async def cursor(self) -> _Cursor: ...
 
 
 class Connection(Protocol):
@@ -109,7 +115,7 @@ class PostgresEngine:
 
     def __init__(self, place: Place) -> None:
         self._place = place
-        self._runner = asyncio.Runner()
+        self._loop = asyncio.new_event_loop()
         self._task: asyncio.Task[object] | None = None
         self._dirty = False
         self._connection: Connection | None = None
@@ -117,10 +123,10 @@ class PostgresEngine:
 
     def run(self, query: str) -> Answer:
         """Run one statement."""
-        statement, first = self._wait(self._begin(query))
+        statement, cursor, first = self._wait(self._begin(query))
         return Answer(
             [(str(one.name), str(one.type.name)) for one in statement.get_attributes() or ()],
-            self._rows(first),
+            self._rows(cursor, first),
             lambda: _changed(statement.get_statusmsg()),
         )
 
@@ -128,13 +134,14 @@ class PostgresEngine:
         """Keep what was changed."""
         if self._place["writable"]:
             self._wait(self._commit())
-        self.abandon()
 
     def abandon(self) -> None:
+        """Nothing yet: what is to be undone is undone before the next statement, by `tidy` if there is time."""
+
+    def tidy(self) -> None:
         """Undo what was not committed, and what the statement set."""
-        if self._dirty:
-            self._dirty = False
-            self._wait(self._clean())
+        if self._connection is not None:
+            self._wait(self._open())
 
     def tables(self) -> list[Table]:
         """Every table and view that this role may see."""
@@ -152,12 +159,13 @@ class PostgresEngine:
         """End what runs."""
         task = self._task
         if task is not None:
-            self._runner.get_loop().call_soon_threadsafe(task.cancel)
+            self._loop.call_soon_threadsafe(task.cancel)
 
     def close(self) -> None:
         """Close the connection."""
         if self._connection is not None:
             self._wait(self._connection.close())
+        self._loop.close()
 
     def _wait(self, work: Coroutine[Any, Any, T]) -> T:
         async def tracked() -> T:
@@ -168,7 +176,7 @@ class PostgresEngine:
                 self._task = None
 
         try:
-            return self._runner.run(tracked())
+            return self._loop.run_until_complete(tracked())
         except asyncio.CancelledError:
             raise InterruptedError from None
         except asyncpg.QueryCanceledError:
@@ -179,11 +187,17 @@ class PostgresEngine:
             raise Unavailable(f"the database can't be reached: {' '.join(str(error).split())}") from None
 
     async def _open(self) -> Connection:
-        if self._connection is None or self._connection.is_closed():
-            self._connection = await connect(self._place)
-        return self._connection
+        """The connection, as new."""
+        connection = self._connection
+        if connection is None or connection.is_closed():
+            self._connection = connection = await connect(self._place)
+        elif self._dirty:
+            await connection.execute("ROLLBACK")
+            await connection.execute("DISCARD ALL")
+        self._dirty = False
+        return connection
 
-    async def _begin(self, query: str) -> tuple[_Statement, AsyncGenerator[list[Row]]]:
+    async def _begin(self, query: str) -> tuple[_Statement, _Cursor | None, list[Row]]:
         connection = await self._open()
         self._dirty = True
         # The snapshot that the SELECT takes is what makes a later SET TRANSACTION READ WRITE an error.
@@ -193,28 +207,21 @@ class PostgresEngine:
         statement = await connection.prepare(query)
         if not statement.get_attributes():
             await statement.fetch()
-            return statement, _none()
-        batches = _batches(statement)
+            return statement, None, []
+        cursor = await statement.cursor()
         # What is wrong with it shows with its first rows.
-        return statement, _with_first(await anext(batches, list[Row]()), batches)
+        return statement, cursor, await cursor.fetch(BATCH)
 
-    def _rows(self, batches: AsyncGenerator[list[Row]]) -> Iterator[Row]:
-        async def following() -> list[Row] | None:
-            return await anext(batches, None)
-
-        while (batch := self._wait(following())) is not None:
+    def _rows(self, cursor: _Cursor | None, batch: list[Row]) -> Iterator[Row]:
+        yield from (tuple(row) for row in batch)
+        while cursor is not None and len(batch) == BATCH:
+            batch = self._wait(cursor.fetch(BATCH))
             yield from (tuple(row) for row in batch)
 
     async def _commit(self) -> None:
         assert self._connection is not None
         if await self._connection.execute("COMMIT") == "ROLLBACK":
             raise Rejected("Transaction", "the transaction was rolled back")
-
-    async def _clean(self) -> None:
-        if self._connection is None or self._connection.is_closed():
-            return
-        await self._connection.execute("ROLLBACK")
-        await self._connection.execute("DISCARD ALL")
 
     async def _catalogue(self) -> list[Foreign]:
         connection = await self._open()
@@ -236,7 +243,6 @@ class PostgresEngine:
 
     def _hint(self, message: str) -> str:
         try:
-            self.abandon()
             known = [table.name for table in self.tables()]
         except (Trouble, InterruptedError):
             return ""
@@ -247,23 +253,6 @@ class PostgresEngine:
 def _changed(status: str) -> int | None:
     words = (status or "").split()
     return int(words[-1]) if words and words[0] in ("INSERT", "UPDATE", "DELETE", "MERGE") else None
-
-
-async def _none() -> AsyncGenerator[list[Row]]:
-    return
-    yield
-
-
-async def _with_first(first: list[Row], others: AsyncGenerator[list[Row]]) -> AsyncGenerator[list[Row]]:
-    yield first
-    async for batch in others:
-        yield batch
-
-
-async def _batches(statement: _Statement) -> AsyncGenerator[list[Row]]:
-    cursor = await statement.cursor()
-    while batch := await cursor.fetch(BATCH):
-        yield batch
 
 
 def _table(found: Foreign) -> Table:

@@ -96,6 +96,9 @@ class SqliteEngine:
         if connection is not None:
             connection.close()
 
+    def tidy(self) -> None:
+        """Nothing: the next statement has a connection of its own."""
+
     def tables(self) -> list[Table]:
         """Every table and view, by name."""
         # Tables that belong to an index or to the engine itself are nobody's business.

@@ -4,10 +4,11 @@ import sqlite3
 from contextlib import closing
 from pathlib import Path
 
+import anyio
 import pytest
 
 from tests._postgres import PostgresServer
-from tests.mcp_servers.sql._asking import Asking, asking, entries, run_as_owner
+from tests.mcp_servers.sql._asking import Asking, asking, connected, entries, run_as_owner
 
 EVERYWHERE = (
     "INSERT INTO pets VALUES (4, 1, 'eel')",
@@ -143,6 +144,17 @@ async def test_no_statement_leaves_anything_for_the_next_one_on_postgres(
 ) -> None:
     await reading.call("execute", database="postgres", query=leave)
     assert await reading.rows(look, database="postgres") == there
+
+
+@pytest.mark.promise("sql:no-traces")
+async def test_a_statement_is_put_away_on_postgres_when_its_answer_is_out(places: dict[str, str]) -> None:
+    async with asking(databases={"a": places["postgres"]}) as given, connected(places["postgres"]) as other:
+        await given.rows("SELECT pg_advisory_lock(43)")
+        open_ = "SELECT 1 FROM pg_stat_activity WHERE application_name = 'agentflow' AND state <> 'idle'"
+        locks = "SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND objid = 43"
+        with anyio.fail_after(20):
+            while await other.fetch(f"{open_} UNION ALL {locks}"):  # noqa: ASYNC110 - the server tells nobody
+                await anyio.sleep(0.01)
 
 
 @pytest.mark.promise("sql:superuser")
