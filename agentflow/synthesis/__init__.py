@@ -7,8 +7,9 @@ are here too: `harvest` selects the paths of a tree and asks about them, `write_
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from agentflow.runs import RoleModel, render_config
 from agentflow.synthesis._checks import Check, Finding, Grounding
-from agentflow.synthesis._config import RoleModel, SynthesisConfig, load_config, render_config
+from agentflow.synthesis._config import SynthesisConfig, load_config
 from agentflow.synthesis._files import PAIRS, REPORT, TRAJECTORIES, TREES, write_files
 from agentflow.synthesis._harvest import Citing, Harvest, Pair, ReasoningStep, Rejected, Trajectory
 from agentflow.synthesis._ports import Generator

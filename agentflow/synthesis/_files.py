@@ -1,16 +1,15 @@
 """The files of a run: projections of its harvests, each written whole or not at all."""
 
-import os
-from collections.abc import AsyncIterator, Iterable, Mapping
-from contextlib import ExitStack, suppress
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import BinaryIO, Final, Self
+from typing import Final
 
 import anyio.to_thread
 import msgspec
 
 from agentflow.errors import RunStopped, StopCause
+from agentflow.runs import NewFiles
 from agentflow.synthesis._config import SynthesisConfig
 from agentflow.synthesis._harvest import Harvest
 from agentflow.synthesis._records import pair_record, trajectory_record, tree_record
@@ -48,15 +47,16 @@ async def write_files(
     tally = Tally(config, dropped_tools)
     asked = Asked(config.question_similarity)
     try:
-        with _Files(output_dir) as files:
+        with NewFiles(output_dir, (PAIRS, TRAJECTORIES, TREES, REPORT)) as files:
             await anyio.to_thread.run_sync(files.open)
             async for seed, harvest in harvests:
                 tally.add(seed, harvest)
                 lines = _lines(seed, harvest, tally, asked)
                 await anyio.to_thread.run_sync(files.write, lines)
             report = tally.report()
-            text = msgspec.json.format(_ENCODER.encode(report), indent=2) + b"\n"
-            await anyio.to_thread.run_sync(files.finish, text)
+            text = msgspec.json.format(_ENCODER.encode(report), indent=2)
+            await anyio.to_thread.run_sync(files.write, {REPORT: [text]})
+            await anyio.to_thread.run_sync(files.finish)
     except OSError as error:
         raise RunStopped(
             StopCause.JOURNAL,
@@ -80,77 +80,3 @@ def _lines(seed: Seed, harvest: Harvest, tally: Tally, asked: Asked) -> dict[str
         pairs.append(_ENCODER.encode(pair_record(seed, pair, trajectories[pair.trajectory_id])))
     paths = [_ENCODER.encode(trajectory_record(harvest.tree, one)) for one in harvest.trajectories]
     return {PAIRS: pairs, TRAJECTORIES: paths, TREES: [_ENCODER.encode(tree_record(harvest.tree))]}
-
-
-class _Files:
-    """New versions of all files, beside the old ones until they are whole."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._open: dict[str, BinaryIO] = {}
-        self._stack = ExitStack()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stack.close()
-
-    def open(self) -> None:
-        """Begin."""
-        self._folder.mkdir(parents=True, exist_ok=True)
-        _remove_orphans(self._folder)
-        for name in (PAIRS, TRAJECTORIES, TREES, REPORT):
-            path = self._new(name)
-            self._stack.callback(path.unlink, missing_ok=True)
-            self._open[name] = self._stack.enter_context(path.open("wb"))
-
-    def write(self, lines: dict[str, list[bytes]]) -> None:
-        """Add lines to files."""
-        for name, added in lines.items():
-            self._open[name].writelines(line + b"\n" for line in added)
-
-    def finish(self, report: bytes) -> None:
-        """Put the new versions in the place of the old ones."""
-        self._open[REPORT].write(report)
-        for file in self._open.values():
-            file.flush()
-            os.fsync(file.fileno())
-        for name in self._open:
-            self._new(name).replace(self._folder / name)
-        _sync_folder(self._folder)
-
-    def _new(self, name: str) -> Path:
-        return self._folder / f".{name}.{os.getpid()}.new"
-
-
-def _remove_orphans(folder: Path) -> None:
-    """Remove what processes left that were killed while they wrote."""
-    for path in _unfinished(folder):
-        pid = path.name.split(".")[-2]
-        if not pid.isdigit() or not _lives(int(pid)):
-            path.unlink(missing_ok=True)
-
-
-def _unfinished(folder: Path) -> Iterable[Path]:
-    return [path for name in (PAIRS, TRAJECTORIES, TREES, REPORT) for path in folder.glob(f".{name}.*.new")]
-
-
-def _lives(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return pid != os.getpid()
-
-
-def _sync_folder(folder: Path) -> None:
-    # Some file systems can't sync a folder; there the renames are as durable as they can be.
-    with suppress(OSError):
-        handle = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)

@@ -12,20 +12,29 @@ from agentflow.errors import ConfigurationError, RunStopped, StopCause, ToolFail
 from agentflow.growth import Greenhouse, Grower
 from agentflow.journal import NewSeed, Run, open_journal, this_process
 from agentflow.models import Accounts, Endpoints, ModelSettings, OpenModel, make_model
+from agentflow.runs import (
+    ChosenTools,
+    Ending,
+    Field,
+    Gate,
+    Phase,
+    Place,
+    Resume,
+    choose_tools,
+    hold,
+    sandbox_settings,
+    seldom_collected,
+    start,
+)
 from agentflow.sandbox import Sandbox, SandboxSettings
 from agentflow.synthesis._config import Role, SynthesisConfig
 from agentflow.synthesis._control import ControlServer
 from agentflow.synthesis._files import write_files
 from agentflow.synthesis._harvest import Harvest
-from agentflow.synthesis._house import hold, start
 from agentflow.synthesis._questions import harvest
 from agentflow.synthesis._report import Report
-from agentflow.synthesis._run_field import Ending, Field
-from agentflow.synthesis._run_gate import Gate, Gated
-from agentflow.synthesis._run_memory import seldom_collected
-from agentflow.synthesis._run_place import Place, Resume
-from agentflow.synthesis._run_progress import Phase, Progress, Standing
-from agentflow.synthesis._run_tools import ChosenTools, choose_tools, sandbox_settings
+from agentflow.synthesis._run_gate import Gated
+from agentflow.synthesis._run_progress import Progress, Standing
 from agentflow.team import Team
 from agentflow.telemetry import get_logger
 from agentflow.trajectory import Seed

@@ -2,36 +2,17 @@
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from msgspec import Struct, field
 
+from agentflow.runs import FieldProgress, Phase
 from agentflow.trajectory import Node, Seed, Usage
 
 if TYPE_CHECKING:
     from agentflow.models import Accounts, OpenModel
 
-__all__ = ["Phase", "Progress", "Standing"]
-
-
-class Phase(StrEnum):
-    """What a run is doing. The set is closed."""
-
-    STARTING = "starting"
-    """It opens what it needs."""
-    GROWING = "growing"
-    """Trees grow, questions are written."""
-    PAUSED = "paused"
-    """It waits to be resumed: nothing new begins."""
-    STOPPING = "stopping"
-    """What is in flight ends."""
-    WRITING = "writing"
-    """The files are written."""
-    DONE = "done"
-    """Everything is done."""
-    STOPPED = "stopped"
-    """It ended early; the same command goes on."""
+__all__ = ["Progress", "Standing"]
 
 
 class Standing(Struct, frozen=True, kw_only=True):
@@ -68,18 +49,11 @@ class Standing(Struct, frozen=True, kw_only=True):
         return sum(used.prompt_tokens + used.completion_tokens for used in self.usage.values())
 
 
-class Progress:
+class Progress(FieldProgress):
     """Counts while a run goes on; cheap to tell, and to ask."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
-        self.phase = Phase.STARTING
-        """What the run is doing."""
-        self.seeds = 0
-        """Seeds that the run has."""
-        self.done = 0
-        """Seeds that are finished, as far as this process knows."""
-        self.open_trees = 0
-        """Seeds in work in this process."""
+        super().__init__()
         self.questions = 0
         """Pairs that were accepted."""
         self.rejected = 0

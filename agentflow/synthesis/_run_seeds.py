@@ -4,8 +4,8 @@ from pathlib import Path
 
 from agentflow.errors import ConfigurationError
 from agentflow.journal import NewSeed
+from agentflow.runs import explores_bundled_corpus
 from agentflow.synthesis._config import SynthesisConfig
-from agentflow.synthesis._run_tools import explores_bundled_corpus
 from agentflow.synthesis._seeds import load_seeds
 
 __all__ = ["new_seeds", "seeds_for"]

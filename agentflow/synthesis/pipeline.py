@@ -8,11 +8,11 @@ from typing import Any, TypeAlias
 from anyio.from_thread import start_blocking_portal
 
 from agentflow.journal import NewSeed
+from agentflow.runs import CONTROL_FILE, Phase, Resume
 from agentflow.synthesis._config import SynthesisConfig
 from agentflow.synthesis._report import Report
 from agentflow.synthesis._run import SynthesisRun
-from agentflow.synthesis._run_place import CONTROL_FILE, Resume
-from agentflow.synthesis._run_progress import Phase, Standing
+from agentflow.synthesis._run_progress import Standing
 from agentflow.synthesis._run_seeds import new_seeds, seeds_for
 
 __all__ = [

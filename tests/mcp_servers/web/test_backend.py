@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from agentflow import Sandbox
 from agentflow.errors import ConfigurationError, ErrorKind, ToolFailure
+from agentflow.runs import choose_tools
 from agentflow.synthesis import load_config
-from agentflow.synthesis._run_tools import choose_tools
 from mcp_servers.web import WebBackend
 from tests.mcp_servers.web._services import KEY, Services
 from tests.mcp_servers.web._site import PUBLIC, Site

@@ -7,9 +7,9 @@ import anyio
 from agentflow.actors import Context
 from agentflow.errors import AgentFlowError, ConfigurationError, RunStopped, StopCause
 from agentflow.journal import Run, SeedTaken
-from agentflow.synthesis._house import innermost
-from agentflow.synthesis._run_gate import Gate
-from agentflow.synthesis._run_progress import Phase, Progress
+from agentflow.runs._gate import Gate
+from agentflow.runs._house import innermost
+from agentflow.runs._progress import FieldProgress, Phase
 from agentflow.telemetry import get_logger
 from agentflow.trajectory import Seed
 
@@ -61,7 +61,7 @@ class Field:
         at_once: int,
         gate: Gate,
         ending: Ending,
-        progress: Progress,
+        progress: FieldProgress,
         renew_seconds: float,
         grace_seconds: float,
         keep_books: Callable[[], Awaitable[None]],

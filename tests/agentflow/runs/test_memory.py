@@ -4,7 +4,7 @@ import gc
 
 import pytest
 
-from agentflow.synthesis._run_memory import seldom_collected
+from agentflow.runs import seldom_collected
 
 
 @pytest.mark.promise("supervisor:collector")

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Literal, TypeAlias
 
 from agentflow.errors import ConfigurationError
-from agentflow.synthesis._config import SynthesisConfig, render_config
+from agentflow.runs._config import RunConfig, render_config
 
 __all__ = ["CONTROL_FILE", "Place", "Resume"]
 
@@ -21,7 +21,7 @@ CONTROL_FILE = "control.json"
 class Place:
     """The folder of a run."""
 
-    def __init__(self, config: SynthesisConfig, folder: Path, resume: Resume) -> None:
+    def __init__(self, config: RunConfig, folder: Path, resume: Resume) -> None:
         self.folder = folder
         """Where the files are."""
         self.control = folder / CONTROL_FILE

@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from agentflow.errors import ConfigurationError, IsolationUnavailable, ToolFailure
+from agentflow.runs._config import RunConfig
 from agentflow.sandbox import Sandbox, SandboxSettings, Tool
-from agentflow.synthesis._config import SynthesisConfig
 from agentflow.telemetry import get_logger
 from mcp_servers import BACKENDS, load_backend
 
@@ -27,14 +27,14 @@ class ChosenTools(NamedTuple):
     """Names that were asked for and can't be used -> why."""
 
 
-def explores_bundled_corpus(config: SynthesisConfig) -> bool:
+def explores_bundled_corpus(config: RunConfig) -> bool:
     """Nothing says what to explore, so it is the corpus that comes along."""
     return not (
         config.available_tools or config.resources or config.sandbox_server_url or config.sandbox_config_path
     )
 
 
-def sandbox_settings(config: SynthesisConfig) -> tuple[SandboxSettings, dict[str, str]]:
+def sandbox_settings(config: RunConfig) -> tuple[SandboxSettings, dict[str, str]]:
     """The sandbox of a run: every backend there is, with the settings given. None starts before its first use.
 
     :return: the settings, and the backends whose own settings can't be used, with why.
@@ -63,7 +63,7 @@ def sandbox_settings(config: SynthesisConfig) -> tuple[SandboxSettings, dict[str
     return settings.model_copy(update={"backends": backends, "mounts": mounts}), broken
 
 
-async def choose_tools(sandbox: Sandbox, config: SynthesisConfig, broken: dict[str, str]) -> ChosenTools:
+async def choose_tools(sandbox: Sandbox, config: RunConfig, broken: dict[str, str]) -> ChosenTools:
     """The tools that are asked for and work.
 
     :param broken: backends of which it is known already that they don't work, with why.

@@ -12,9 +12,7 @@ import pytest
 from agentflow.actors import ChildSpec, Restart, Supervisor
 from agentflow.errors import ConfigurationError, RunStopped, StopCause
 from agentflow.journal import NewSeed, Run, open_journal, this_process
-from agentflow.synthesis._run_field import Ending, Field
-from agentflow.synthesis._run_gate import Gate
-from agentflow.synthesis._run_progress import Progress
+from agentflow.runs import Ending, Field, FieldProgress, Gate
 from agentflow.trajectory import Seed
 
 
@@ -60,7 +58,7 @@ class Work:
             at_once=at_once,
             gate=Gate(),
             ending=self.ending,
-            progress=Progress(anyio.current_time),
+            progress=FieldProgress(),
             renew_seconds=10,
             grace_seconds=1,
             keep_books=self.keep_books,
