@@ -2,21 +2,17 @@
 
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 
 import anyio
-from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
-from mcp.server.auth.provider import AccessToken
 from mcp_types import INVALID_REQUEST
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from mcp_servers._access import Origins, RateLimit, Scopes, Tokens
+from mcp_servers._endpoints import admit
 from mcp_servers._table import LOCAL
 
-__all__ = ["PRINCIPAL", "Guard"]
-
-PRINCIPAL = "agentflow.principal"
-"""The key of a request's scope under which its principal stands."""
+__all__ = ["Guard"]
 
 HEALTH = "/health"
 """Answers without a token, so that a program can tell that the server lives."""
@@ -37,7 +33,7 @@ class Guard:
         tokens: Tokens | None,
         rate: RateLimit | None = None,
         scopes: Scopes | None = None,
-        metrics: Callable[[], str] = str,
+        metrics: Callable[[], Awaitable[str]],
         refused: Callable[[int], object] = lambda _: None,
     ) -> None:
         """Guard the endpoints (by path). Without tokens everybody is the one local principal.
@@ -54,7 +50,6 @@ class Guard:
         self._origins = origins
         self._tokens = tokens
         self._rate = rate
-        self._users: dict[str, AuthenticatedUser] = {}
         self.active = 0
         """Requests that are being answered, without streams that only listen."""
         self._stopping = False
@@ -83,7 +78,7 @@ class Guard:
             challenge = [(b"www-authenticate", b"Bearer")]
             return await self._refuse(send, 401, "a valid bearer token is needed", challenge)
         if path == METRICS:
-            return await _send(send, 200, self._metrics().encode(), b"text/plain; version=0.0.4")
+            return await _send(send, 200, (await self._metrics()).encode(), b"text/plain; version=0.0.4")
         endpoint = self._endpoints.get(path)
         if endpoint is None:
             return await self._refuse(send, 404, f"no endpoint here; there are: {', '.join(self._endpoints)}")
@@ -96,9 +91,7 @@ class Guard:
         if seconds:
             retry = [(b"retry-after", str(math.ceil(seconds)).encode())]
             return await self._refuse(send, 429, "too many requests; try again later", retry)
-        scope[PRINCIPAL] = principal
-        # The SDK ties a connection of the handshake era to this user: nobody else can go on with it.
-        scope["user"] = self._user(principal)
+        admit(scope, principal)
         if scope["method"] == "GET":
             return await endpoint(scope, receive, send)
         self.active += 1
@@ -124,11 +117,6 @@ class Guard:
         self._refused(status)
         error = {"code": INVALID_REQUEST, "message": message}
         await _answer(send, status, {"jsonrpc": "2.0", "id": None, "error": error}, headers)
-
-    def _user(self, principal: str) -> AuthenticatedUser:
-        if principal not in self._users:
-            self._users[principal] = AuthenticatedUser(AccessToken(token="", client_id=principal, scopes=[]))
-        return self._users[principal]
 
 
 async def _answer(

@@ -1,65 +1,78 @@
-"""MCP over streamable HTTP: all backends at `/mcp`, each alone at `/<backend>/mcp`."""
+"""MCP over streamable HTTP: a guarded port, and behind it a tool table, or several workers with one each."""
 
 import socket
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import Any
+from typing import Any, Protocol
 
 import anyio
 import uvicorn
 from anyio import TASK_STATUS_IGNORED
 from anyio.abc import TaskStatus
 from mcp.server import Server
-from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp
 
 from agentflow.errors import AgentFlowError, ConfigurationError
 from mcp_servers._access import Origins, RateLimit, Scopes, Tokens
-from mcp_servers._guard import PRINCIPAL, Guard
+from mcp_servers._endpoints import Endpoints
+from mcp_servers._guard import Guard
 from mcp_servers._http_options import HttpOptions
-from mcp_servers._metrics import Metrics, own_usage
-from mcp_servers._protocol import McpDoor, RequestContext
-from mcp_servers._session_tools import SESSIONS
 from mcp_servers._table import ToolTable
-from mcp_servers._turns import Turns
 
-__all__ = ["HttpServer"]
-
-EXPIRY_SECONDS = 5.0
-"""How often idle sessions are looked for."""
+__all__ = ["HttpServer", "Inside", "Port"]
 
 CLOSE_SECONDS = 5.0
 """Time for the web server to close its connections, when nothing is left to answer."""
 
 
-class HttpServer:
-    """Serves a started tool table."""
+class Inside(Protocol):
+    """What answers behind a port."""
 
-    def __init__(
-        self,
-        table: ToolTable,
-        options: HttpOptions | None = None,
-        listener: socket.socket | None = None,
-        *,
-        extend: Callable[[Server[Any]], object] = lambda _: None,
-    ) -> None:
+    by_path: Mapping[str, ASGIApp]
+    """What answers at each path."""
+
+    async def run(self, *, task_status: TaskStatus[None] = TASK_STATUS_IGNORED) -> None:
+        """Be ready to answer until `close`."""
+        ...
+
+    async def warm(self, backends: Sequence[str], waiting: Callable[[Sequence[str]], object]) -> None:
+        """Get backends ready, while calls to others are answered already; tell which are still waited for."""
+        ...
+
+    async def end_sessions(self) -> None:
+        """End every session."""
+        ...
+
+    def close(self) -> None:
+        """End every stream, also those that only listen."""
+        ...
+
+    def refused(self, status: int) -> None:
+        """Count a request that was not let in."""
+        ...
+
+    async def counted(self) -> str:
+        """What it has counted of itself."""
+        ...
+
+
+class Port:
+    """Lets in who may come, to whatever is inside."""
+
+    def __init__(self, inside: Inside, options: HttpOptions, listener: socket.socket | None = None) -> None:
         """Get ready to serve.
 
         :param listener: a socket that listens already; by default one is made as the options say.
-        :param extend: gives each endpoint's server what the tool table has not.
         :raises ConfigurationError: if the options would let strangers in, or the address can't be had.
         """
-        self._table = table
-        self._options = options or HttpOptions()
-        self._options.check()
-        self._socket = listener or self.listen(self._options.host, self._options.port)
-        self._extend = extend
-        self._scopes = Scopes(self._options.scopes)
-        self._metrics = Metrics()
+        options.check()
+        self._inside = inside
+        self._options = options
+        self._socket = listener or self.listen(options.host, options.port)
         self._stop = anyio.Event()
         self._warming = anyio.CancelScope()
-        self._closing = anyio.Event()
+        self._failure: AgentFlowError | None = None
         self.host, self.port = self._socket.getsockname()[:2]
 
     @staticmethod
@@ -98,96 +111,61 @@ class HttpServer:
 
         :param ready: is called when requests are answered and those backends are warm.
         :param warmup: backends to get ready, one after the other, while calls to others are answered already.
-        :raises AgentFlowError: if one of them can't be got ready.
+        :raises AgentFlowError: if one of them can't be got ready, or what is inside fails.
         """
-        managers = {path: self._manager(door) for path, door in self._doors().items()}
-        endpoints = {path: manager.handle_request for path, manager in managers.items()}
-        guard = self._guard(endpoints)
-        failure: AgentFlowError | None = None
+        guard = self._guard()
         server = _Server(_config(self._with_cors(guard)))
         async with anyio.create_task_group() as group:
-            for manager in managers.values():
-                await group.start(self._run, manager)
+            await group.start(self._run)
             group.start_soon(server.serve, [self._socket])
-            group.start_soon(self._expire)
-            failure = await self._warm(guard, warmup)
-            if failure is None:
+            await self._warm(guard, warmup)
+            if self._failure is None:
                 if not self._stop.is_set():
                     ready()
                 await self._stop.wait()
             with anyio.move_on_after(self._options.grace_seconds):
                 await guard.drain()
-            await self._table.sessions.close()
+            await self._inside.end_sessions()
             # The web server waits for every stream, also for those that only listen; this ends them.
-            self._closing.set()
+            self._inside.close()
             server.should_exit = True
             with anyio.move_on_after(CLOSE_SECONDS):
                 await server.finished.wait()
             group.cancel_scope.cancel()
-        if failure is not None:
-            raise failure
+        if self._failure is not None:
+            raise self._failure
 
-    async def _warm(self, guard: Guard, backends: Sequence[str]) -> AgentFlowError | None:
-        """Get them ready, unless the server is stopped meanwhile. Gives what is wrong with one of them."""
-        guard.waiting_for = tuple(backends)
+    async def _run(self, *, task_status: TaskStatus[None]) -> None:
+        try:
+            await self._inside.run(task_status=task_status)
+        except AgentFlowError as error:
+            self._failure = error
+            self.stop()
+
+    async def _warm(self, guard: Guard, backends: Sequence[str]) -> None:
+        """Get them ready, unless the server is stopped meanwhile."""
+
+        def waiting(names: Sequence[str]) -> None:
+            guard.waiting_for = tuple(names)
+
+        waiting(backends)
         with self._warming:
             try:
-                for name in backends:
-                    await self._table.start([name])
-                    guard.waiting_for = guard.waiting_for[1:]
+                await self._inside.warm(backends, waiting)
             except AgentFlowError as error:
-                return error
-        return None
+                self._failure = error
 
-    async def _run(
-        self, manager: StreamableHTTPSessionManager, *, task_status: TaskStatus[None] = TASK_STATUS_IGNORED
-    ) -> None:
-        async with manager.run():
-            task_status.started()
-            await self._closing.wait()
-
-    def _manager(self, door: McpDoor) -> StreamableHTTPSessionManager:
-        server = door.server()
-        self._extend(server)
-        return StreamableHTTPSessionManager(server, max_request_body_size=self._options.body_bytes)
-
-    def _doors(self) -> dict[str, McpDoor]:
-        turns = Turns(self._options.calls_at_once, self._options.calls_waiting)
-
-        def door(backend: str | None) -> McpDoor:
-            return McpDoor(
-                self._table,
-                principal=_principal,
-                backend=backend,
-                turns=turns,
-                scopes=self._scopes,
-                metrics=self._metrics,
-            )
-
-        alone = {f"/{name}/mcp": door(name) for name in self._table.backends if name != SESSIONS}
-        return {"/mcp": door(None), **alone}
-
-    def _guard(self, endpoints: Mapping[str, ASGIApp]) -> Guard:
+    def _guard(self) -> Guard:
         options = self._options
         rate = options.requests_per_minute
         return Guard(
-            endpoints,
+            self._inside.by_path,
             origins=Origins(options.host, self.port, options.allowed_origins, options.allowed_hosts),
             tokens=None if options.tokens is None else Tokens(options.tokens),
             rate=None if rate is None else RateLimit(rate),
-            scopes=self._scopes,
-            metrics=self._count,
-            refused=self._metrics.refused,
-        )
-
-    def _count(self) -> str:
-        memory, descriptors = own_usage()
-        return self._metrics.render(
-            {
-                "agentflow_sessions": ("Sessions alive.", len(self._table.sessions)),
-                "process_resident_memory_bytes": ("Memory of the server's own process.", memory),
-                "process_open_fds": ("Open descriptors of the server's own process.", descriptors),
-            }
+            scopes=Scopes(options.scopes),
+            metrics=self._inside.counted,
+            refused=self._inside.refused,
         )
 
     def _with_cors(self, app: ASGIApp) -> ASGIApp:
@@ -202,10 +180,26 @@ class HttpServer:
             expose_headers=("Mcp-Session-Id",),
         )
 
-    async def _expire(self) -> None:
-        while True:
-            await anyio.sleep(EXPIRY_SECONDS)
-            await self._table.sessions.expire()
+
+class HttpServer(Port):
+    """Serves a started tool table."""
+
+    def __init__(
+        self,
+        table: ToolTable,
+        options: HttpOptions | None = None,
+        listener: socket.socket | None = None,
+        *,
+        extend: Callable[[Server[Any]], object] = lambda _: None,
+    ) -> None:
+        """Get ready to serve.
+
+        :param listener: a socket that listens already; by default one is made as the options say.
+        :param extend: gives each endpoint's server what the tool table has not.
+        :raises ConfigurationError: if the options would let strangers in, or the address can't be had.
+        """
+        options = options or HttpOptions()
+        super().__init__(Endpoints(table, options, extend), options, listener)
 
 
 class _Server(uvicorn.Server):
@@ -235,9 +229,3 @@ def _config(app: ASGIApp) -> uvicorn.Config:
         server_header=False,
         timeout_graceful_shutdown=1,
     )
-
-
-def _principal(context: RequestContext) -> str:
-    assert context.request is not None, "every request over HTTP comes with itself"
-    principal: str = context.request.scope[PRINCIPAL]
-    return principal
