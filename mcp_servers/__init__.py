@@ -11,7 +11,7 @@ from mcp_servers._access import is_loopback
 from mcp_servers._backend import Backend
 from mcp_servers._context import CallContext, ProgressSink
 from mcp_servers._limits import TableLimits
-from mcp_servers._meta import ERROR_KEY, TIMEOUT_KEY, UNUSABLE_KEY
+from mcp_servers._meta import CARD_KEY, ERROR_KEY, TIMEOUT_KEY, UNUSABLE_KEY
 from mcp_servers._nearest import did_you_mean
 from mcp_servers._registry import BACKENDS, load_backend
 from mcp_servers._result import Image, Output, Part, ResourceLink, Text, ToolError, ToolResult
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BACKENDS",
+    "CARD_KEY",
     "ERROR_KEY",
     "LOCAL",
     "RUNTIMES",

@@ -15,12 +15,11 @@ from agentflow.errors import ErrorKind, ToolFailure
 from mcp_servers._access import SESSIONS, Scopes
 from mcp_servers._content import call_result, resource_contents
 from mcp_servers._context import ProgressSink
-from mcp_servers._meta import TIMEOUT_KEY, UNUSABLE_KEY
+from mcp_servers._meta import CARD_KEY, TIMEOUT_KEY, UNUSABLE_KEY
 from mcp_servers._metrics import Metrics
 from mcp_servers._progress import relayed
-from mcp_servers._result import ToolError, ToolResult
+from mcp_servers._result import ResourceLink, ToolError, ToolResult
 from mcp_servers._sessions import DefaultSession
-from mcp_servers._shelf import Resource
 from mcp_servers._table import ToolTable
 from mcp_servers._tool import Tool
 from mcp_servers._turns import Turns
@@ -156,7 +155,7 @@ class McpDoor:
         self, context: RequestContext, params: types.PaginatedRequestParams | None
     ) -> types.ListResourcesResult:
         """What the caller's sessions keep."""
-        resources = self._table.sessions.resources(self._principal(context))
+        resources = await self._table.kept(self._principal(context))
         start = _offset(params.cursor if params else None)
         rest = start + PAGE
         return types.ListResourcesResult(
@@ -174,7 +173,7 @@ class McpDoor:
         self, context: RequestContext, params: types.ReadResourceRequestParams
     ) -> types.ReadResourceResult:
         """Something that one of the caller's sessions keeps."""
-        resource = self._table.sessions.resource(params.uri, self._principal(context))
+        resource = await self._table.read(params.uri, self._principal(context))
         if resource is None:
             modern = context.protocol_version in MODERN_PROTOCOL_VERSIONS
             code = types.INVALID_PARAMS if modern else RESOURCE_NOT_FOUND
@@ -297,14 +296,21 @@ def _listed(tool: Tool) -> types.Tool:
             idempotent_hint=hints.idempotent,
             open_world_hint=hints.open_world,
         ),
-        _meta={UNUSABLE_KEY: tool.unusable} if tool.unusable else None,
+        _meta=_notes(tool) or None,
     )
 
 
-def _listed_resource(resource: Resource) -> types.Resource:
-    return types.Resource(
-        uri=resource.uri, name=resource.name, mime_type=resource.mime, size=len(resource.data)
-    )
+def _notes(tool: Tool) -> dict[str, object]:
+    """What the protocol has no place for."""
+    notes: dict[str, object] = {UNUSABLE_KEY: tool.unusable} if tool.unusable else {}
+    card = {"limits": tool.limits, "practices": tool.practices, "examples": tool.examples}
+    if any(card.values()):
+        notes[CARD_KEY] = {name: list(said) for name, said in card.items()}
+    return notes
+
+
+def _listed_resource(link: ResourceLink) -> types.Resource:
+    return types.Resource(uri=link.uri, name=link.name, mime_type=link.mime, size=link.size)
 
 
 def _offset(cursor: str | None) -> int:

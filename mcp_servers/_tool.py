@@ -1,8 +1,8 @@
 """A tool: defined once by a typed signature; its schema, validation, route and prompt text follow from it."""
 
 import re
-from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TypeVar, cast
 
 from mcp_servers._signature import Signature
@@ -68,6 +68,12 @@ class Tool:
     """Its name on MCP, where it can't be made of family and verb."""
     unusable: str = ""
     """Why it can't work here and what mends it, in one line; empty: it can, as far as the settings tell."""
+    limits: tuple[str, ...] = ()
+    """What it can't do, a line each: for models that plan with it."""
+    practices: tuple[str, ...] = ()
+    """How it is best used, a line each."""
+    examples: tuple[Mapping[str, object], ...] = ()
+    """Arguments of good calls."""
 
     @property
     def name(self) -> str:
@@ -110,6 +116,9 @@ class Tool:
         title: str | None = None,
         hints: Hints | None = None,
         interjects: bool = False,
+        limits: Sequence[str] = (),
+        practices: Sequence[str] = (),
+        examples: Sequence[Mapping[str, object]] = (),
         signature: Signature | None = None,
     ) -> "Tool":
         """Define a tool by a typed async function (or bound method).
@@ -138,20 +147,24 @@ class Tool:
             dump=signature.dump,
             session_parameter=signature.session_parameter,
             context_parameter=signature.context_parameter,
+            limits=tuple(limits),
+            practices=tuple(practices),
+            examples=tuple(examples),
         )
 
 
+@dataclass(slots=True)
 class _Mark:
     """What `@tool` leaves on a method; the signature is read once, however many backends are made."""
 
-    __slots__ = ("_signature", "hints", "interjects", "title", "verb")
-
-    def __init__(self, verb: str | None, title: str | None, hints: Hints, interjects: bool) -> None:
-        self.verb = verb
-        self.title = title
-        self.hints = hints
-        self.interjects = interjects
-        self._signature: Signature | None = None
+    verb: str | None
+    title: str | None
+    hints: Hints
+    interjects: bool
+    limits: Sequence[str]
+    practices: Sequence[str]
+    examples: Sequence[Mapping[str, object]]
+    _signature: Signature | None = field(default=None, init=False)
 
     def signature(self, method: Callable[..., Awaitable[object]]) -> Signature:
         if self._signature is None:
@@ -168,10 +181,14 @@ def tool(
     verb: str | None = None,
     title: str | None = None,
     interjects: bool = False,
+    limits: Sequence[str] = (),
+    practices: Sequence[str] = (),
+    examples: Sequence[Mapping[str, object]] = (),
 ) -> Callable[[F], F]:
     """Make an async method of a `Backend` a tool. See `Tool.of` and `Hints`.
 
     :param verb: the tool's own name, where it can't be the method's (`fork`, `list`, …).
+    :param limits: what it can't do, `practices`: how it is best used, `examples`: arguments of good calls. See `Tool`.
     """
     hints = Hints(
         read_only=read_only,
@@ -181,7 +198,7 @@ def tool(
     )
 
     def mark(method: F) -> F:
-        setattr(method, _MARK, _Mark(verb, title, hints, interjects))
+        setattr(method, _MARK, _Mark(verb, title, hints, interjects, limits, practices, examples))
         return method
 
     return mark
@@ -203,6 +220,9 @@ def tools_of(owner: object, backend: str) -> tuple[Tool, ...]:
                     title=mark.title,
                     hints=mark.hints,
                     interjects=mark.interjects,
+                    limits=mark.limits,
+                    practices=mark.practices,
+                    examples=mark.examples,
                     signature=mark.signature(method),
                 )
             )

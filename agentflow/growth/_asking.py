@@ -13,7 +13,8 @@ from agentflow.growth._settings import GrowthSettings
 from agentflow.growth._together import together
 from agentflow.journal import Page
 from agentflow.sandbox import Tool
-from agentflow.trajectory import Action, Plan, PlanRequest, Proposal, Reply, Seed, Step, ToolCard, Usage
+from agentflow.team import card_of, fixed_arguments
+from agentflow.trajectory import Action, Plan, PlanRequest, Proposal, Reply, Seed, Step, Usage
 
 __all__ = ["Asker", "Choice", "Chosen"]
 
@@ -78,7 +79,7 @@ class Asker:
         self._settings = settings
         self._planner = planner
         self._tools = tools
-        self._cards = tuple(_card(tool, seed) for tool in tools.values())
+        self._cards = tuple(card_of(tool, seed.kwargs) for tool in tools.values())
         searches = [name for name, tool in tools.items() if tool.hints.read_only and not tool.stateful]
         self._taken = Taken(settings.action_similarity, searches)
         self.duplicates = 0
@@ -143,30 +144,9 @@ class Asker:
         tool = self._tools.get(proposal.tool.replace(":", "_"))
         if tool is None:
             return f"there is no tool {proposal.tool!r}"
-        arguments = {**proposal.arguments, **_fixed(tool, self._seed)}
+        arguments = {**proposal.arguments, **fixed_arguments(tool, self._seed.kwargs)}
         try:
             tool.bind(arguments)
         except ToolFailure as failure:
             return failure.message
         return Action(tool.name, arguments)
-
-
-def _properties(tool: Tool) -> dict[str, object]:
-    properties = tool.input_schema.get("properties")
-    return properties if isinstance(properties, dict) else {}  # pyright: ignore[reportUnknownVariableType]
-
-
-def _fixed(tool: Tool, seed: Seed) -> dict[str, object]:
-    """The tool's arguments that the seed brings along."""
-    return {name: value for name, value in seed.kwargs.items() if name in _properties(tool)}
-
-
-def _card(tool: Tool, seed: Seed) -> ToolCard:
-    """The tool as the planner sees it: what the seed fixes is not its business."""
-    fixed = _fixed(tool, seed)
-    schema = dict(tool.input_schema)
-    schema["properties"] = {name: kind for name, kind in _properties(tool).items() if name not in fixed}
-    required = schema.get("required")
-    if isinstance(required, list):
-        schema["required"] = [name for name in required if name not in fixed]  # pyright: ignore[reportUnknownVariableType]
-    return ToolCard(tool.name, tool.description, schema)

@@ -125,6 +125,8 @@ class Call(Struct, Generic[T], frozen=True, kw_only=True):
     """What the messages were rendered from, for engines that need no prose."""
     tools: tuple[ToolSpec, ...] = ()
     """Tools that the model may ask for instead of answering, any number at a time; only where the reply is `str`."""
+    may_call: bool = True
+    """It may ask for them now. If not, they stand in the prompt because what was said before speaks of them."""
 
 
 class Completion(Struct, Generic[T], frozen=True, kw_only=True):

@@ -1,14 +1,17 @@
 """What comes over MCP, as what the tool table would have given in process."""
 
 import base64
-from typing import cast
+from collections.abc import Mapping
+from typing import TypedDict, cast
 
 import mcp_types as types
+import msgspec
 from mcp.shared.exceptions import MCPError
 
 from agentflow.errors import ErrorKind, ToolFailure
 from agentflow.sandbox._transport import KIND_KEY
 from mcp_servers import (
+    CARD_KEY,
     ERROR_KEY,
     UNUSABLE_KEY,
     Hints,
@@ -75,7 +78,22 @@ def tool_of(listed: types.Tool) -> Tool:
         dump=lambda value: cast("dict[str, object]", value),
         session_parameter="session" if "session" in properties else None,
         unusable=str((listed.meta or {}).get(UNUSABLE_KEY, "")),
+        **_card((listed.meta or {}).get(CARD_KEY)),
     )
+
+
+class _Card(TypedDict, total=False):
+    limits: tuple[str, ...]
+    practices: tuple[str, ...]
+    examples: tuple[Mapping[str, object], ...]
+
+
+def _card(said: object) -> _Card:
+    """What a server says of how to use a tool; nothing, if it is not what ours say."""
+    try:
+        return msgspec.convert(said or {}, _Card)
+    except msgspec.ValidationError:
+        return {}
 
 
 async def _elsewhere(**_: object) -> object:

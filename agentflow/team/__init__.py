@@ -5,6 +5,7 @@ only `RunStopped` is raised.
 """
 
 from agentflow.team._asking import ReadBlob
+from agentflow.team._cards import card_of, fixed_arguments
 from agentflow.team._executor import Executors, PutBlob
 from agentflow.team._generator import Generators
 from agentflow.team._planner import Planners
@@ -27,6 +28,8 @@ __all__ = [
     "Through",
     "Verifiers",
     "Verify",
+    "card_of",
+    "fixed_arguments",
     "judge_by_rule",
     "prompt_versions",
     "solve_alone",

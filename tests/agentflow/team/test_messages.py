@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 from agentflow.models import Image, Message, Text
 from agentflow.team import prompt_versions
 from agentflow.team._messages import (
-    LONGEST_OBSERVATION,
     answer_messages,
     judge_messages,
     plan_messages,
     write_messages,
 )
+from agentflow.team._rendering import LONGEST_OBSERVATION
 from agentflow.trajectory import (
     Action,
     AnswerRequest,
