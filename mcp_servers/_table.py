@@ -14,10 +14,11 @@ from mcp_servers._context import CallContext, ProgressSink
 from mcp_servers._failures import failure_of
 from mcp_servers._limits import TableLimits
 from mcp_servers._nearest import did_you_mean
-from mcp_servers._result import ToolError, ToolResult
+from mcp_servers._result import ResourceLink, ToolError, ToolResult
 from mcp_servers._session import Session
 from mcp_servers._session_tools import SESSIONS, SessionTools
 from mcp_servers._sessions import DefaultSession, Sessions, new_handle
+from mcp_servers._shelf import Resource
 from mcp_servers._signature import SESSION_ARGUMENT
 from mcp_servers._tool import Tool
 from runtimes import Instance, InstanceSpec, Runtime
@@ -175,6 +176,15 @@ class ToolTable:
 
     async def __aexit__(self, *exc: object) -> None:
         await self.close()
+
+    async def kept(self, principal: str) -> list[ResourceLink]:
+        """What the principal's sessions keep, without its bytes."""
+        resources = self.sessions.resources(principal)
+        return [ResourceLink(one.uri, one.name, one.mime, len(one.data)) for one in resources]
+
+    async def read(self, uri: str, principal: str) -> Resource | None:
+        """Something kept by one of the principal's sessions."""
+        return self.sessions.resource(uri, principal)
 
     async def call(
         self,
