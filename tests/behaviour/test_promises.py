@@ -1,6 +1,7 @@
 """The behaviour manifest: every promise has a test, and every test that names a promise names one that is written down."""
 
 import ast
+import functools
 import re
 import tomllib
 from collections.abc import Iterator
@@ -11,6 +12,7 @@ from tests.behaviour._tree import ROOT, files, name
 PROMISE_ID = re.compile(r"[a-z0-9_]+(:[a-z0-9_.\-]+){1,2}")
 
 
+@functools.cache
 def written() -> dict[str, str]:
     """Every promise of tests/promises/*.toml, by id."""
     promises: dict[str, str] = {}
@@ -24,7 +26,10 @@ def written() -> dict[str, str]:
 
 def marks(path: Path) -> Iterator[str]:
     """The ids of every `pytest.mark.promise(...)` in a test module."""
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    text = path.read_text(encoding="utf-8")
+    if "promise" not in text:
+        return
+    for node in ast.walk(ast.parse(text)):
         match node:
             case ast.Call(func=ast.Attribute(attr="promise", value=ast.Attribute(attr="mark")), args=args):
                 for arg in args:
@@ -36,6 +41,7 @@ def marks(path: Path) -> Iterator[str]:
                 pass
 
 
+@functools.cache
 def shown() -> dict[str, str]:
     """Every promise that a test names, with one file that names it."""
     tests = [path for path in files(".py") if path.is_relative_to(ROOT / "tests")]
