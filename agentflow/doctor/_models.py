@@ -18,25 +18,26 @@ SECONDS = 5.0
 async def examine_provider(name: str, environment: Mapping[str, str]) -> Finding:
     """Ask for its list of models, if there is a key or none is needed. The key is sent to nobody else."""
     provider = PROVIDERS[name]
-    key = environment.get(provider.variable, "")
-    if not key and not is_loopback(provider.url):
+    key, url = provider.key(environment), provider.address(environment)
+    if not url:
+        return _finding(name, State.MISSING, f"set {provider.place} to use {name}/…")
+    if not key and not is_loopback(url):
         return _finding(name, State.MISSING, f"set {provider.variable} to use {name}/…")
-    headers = {"Authorization": f"Bearer {key}"} if key else {}
+    headers = provider.dialect(environment).headers(key)
     timeout = aiohttp.ClientTimeout(total=SECONDS)
     try:
         async with (
             aiohttp.ClientSession(timeout=timeout, headers=headers, trust_env=True) as session,
-            session.get(f"{provider.url}/models", allow_redirects=False) as answer,
+            session.get(f"{url}{provider.listing}", allow_redirects=False) as answer,
         ):
             status = answer.status
     except (aiohttp.ClientError, TimeoutError, OSError) as error:
         why = str(error) or "no answer in time"
-        return _finding(name, State.MISSING, f"{provider.url} can't be reached: {why}")
-    if status in (401, 403):
-        return _finding(name, State.MISSING, f"{provider.url} refuses the key: mend {provider.variable}")
-    return _finding(
-        name, State.WORKS if status < 500 else State.PARTLY, f"{provider.url} answers with {status}"
-    )
+        return _finding(name, State.MISSING, f"{url} can't be reached: {why}")
+    # Gemini calls a key that is none a bad request.
+    if status in (400, 401, 403):
+        return _finding(name, State.MISSING, f"{url} refuses the key: mend {provider.variable}")
+    return _finding(name, State.WORKS if status < 500 else State.PARTLY, f"{url} answers with {status}")
 
 
 def _finding(name: str, state: State, said: str) -> Finding:

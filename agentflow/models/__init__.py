@@ -23,7 +23,7 @@ from agentflow.models._protocol import (
     ToolSpec,
 )
 from agentflow.models._providers import PROVIDERS, is_loopback
-from agentflow.models._settings import ModelSettings, Prices, Structured
+from agentflow.models._settings import ModelSettings, Prices, Speaks, Structured
 
 __all__ = [
     "OFFLINE",
@@ -41,6 +41,7 @@ __all__ = [
     "Part",
     "Prices",
     "Sampling",
+    "Speaks",
     "Statistics",
     "Structured",
     "Text",

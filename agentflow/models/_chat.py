@@ -12,12 +12,12 @@ from agentflow.actors import SYSTEM_CLOCK, Clock
 from agentflow.errors import ConfigurationError, ModelFailureKind
 from agentflow.models._accounts import Accounts
 from agentflow.models._attempts import Attempts
+from agentflow.models._dialects import OpenAiDialect, Outgoing
 from agentflow.models._endpoints import Endpoints
 from agentflow.models._http import HttpAnswer
 from agentflow.models._providers import find_address
 from agentflow.models._setback import Setback
 from agentflow.models._settings import ModelSettings
-from agentflow.models._wire import read_answer
 
 if TYPE_CHECKING:
     from openai import APIError
@@ -42,12 +42,17 @@ class ChatClient:
         """Describe it; nothing is opened yet.
 
         :param role: under which name usage is accounted.
-        :raises ConfigurationError: if the model's key is missing.
+        :raises ConfigurationError: if the model's key is missing, or its provider speaks otherwise.
         """
         self._accounts = accounts or Accounts()
         self._role = role
         self._settings = settings
         self._address = find_address(settings, os.environ if environment is None else environment)
+        if not isinstance(self._address.dialect, OpenAiDialect):
+            raise ConfigurationError(
+                f"model {settings.name}: {self._address.url} does not speak OpenAI's protocol, as this client does"
+            )
+        self._dialect = self._address.dialect
         self._endpoint = (endpoints or Endpoints(clock)).at(self._address, settings.max_in_flight)
         self._attempts = Attempts(
             self._endpoint.gate, most=settings.attempts, seconds=settings.call_seconds, clock=clock
@@ -70,24 +75,26 @@ class ChatClient:
         """
         if params.get("stream"):
             raise ConfigurationError("stream: answers come whole here; leave it out")
-        body = msgspec.json.encode({"model": self._address.model, **params})
+        model = str(params.get("model", self._address.model))
+        body = msgspec.json.encode({"model": model, **params})
+        outgoing = Outgoing(self._dialect.path(model), body)
         try:
-            answer, length = await self._attempts.run(partial(self._ask, body))
+            answer = await self._attempts.run(partial(self._ask, outgoing))
         except Setback as setback:
             raise _error_of(setback, self._endpoint.url) from None
         from openai.types.chat import ChatCompletion
 
-        usage = read_answer(answer.body, length).usage
+        usage = self._dialect.read(answer.body, len(body)).usage
         prices = self._settings.prices
         cost = prices.cost(usage) if prices is not None else 0.0
         self._accounts.add(self._role, usage, cost, model=self._settings.name)
         return ChatCompletion.model_validate_json(answer.body)
 
-    async def _ask(self, body: bytes, seconds: float) -> tuple[HttpAnswer, int]:
+    async def _ask(self, outgoing: Outgoing, seconds: float) -> HttpAnswer:
         self._accounts.check()
-        answer = await self._endpoint.post(body, seconds)
+        answer = await self._endpoint.post(outgoing, seconds)
         try:
-            read_answer(answer.body, len(body))
+            self._dialect.read(answer.body, len(outgoing.body))
         except msgspec.MsgspecError as error:
             message = f"the endpoint's answer is none: {error}"
             raise Setback(
@@ -98,7 +105,7 @@ class ChatClient:
                 status=200,
                 body=answer.body,
             ) from None
-        return answer, len(body)
+        return answer
 
 
 def _error_of(setback: Setback, url: str) -> "APIError":

@@ -5,6 +5,7 @@ from types import TracebackType
 from typing import Self
 
 from agentflow.actors import SYSTEM_CLOCK, Clock
+from agentflow.models._dialects import Outgoing
 from agentflow.models._gate import Gate
 from agentflow.models._http import HttpAnswer, Wire
 from agentflow.models._providers import Address
@@ -20,16 +21,16 @@ class Endpoint:
         """Its address, for people."""
         self.gate = Gate(most, clock=clock)
         """How many requests it gets at a time."""
-        self._wire = Wire(f"{address.url}/chat/completions", address.key, most)
+        self._wire = Wire(address.url, address.dialect.headers(address.key), most)
         self._users = 0
         self._stack = AsyncExitStack()
 
-    async def post(self, body: bytes, seconds: float) -> HttpAnswer:
+    async def post(self, outgoing: Outgoing, seconds: float) -> HttpAnswer:
         """Make one request.
 
         :raises Setback: if it brings no answer, or a bad one.
         """
-        return await self._wire.post(body, seconds)
+        return await self._wire.post(outgoing.path, outgoing.body, seconds, outgoing.headers)
 
     async def __aenter__(self) -> Self:
         self._users += 1
@@ -50,11 +51,11 @@ class Endpoints:
 
     def __init__(self, clock: Clock = SYSTEM_CLOCK) -> None:
         self._clock = clock
-        self._known: dict[tuple[str, str, int], Endpoint] = {}
+        self._known: dict[tuple[str, str, str, int], Endpoint] = {}
 
     def at(self, address: Address, most: int) -> Endpoint:
         """The endpoint at that address; the same one for the same key and bound."""
-        place = (address.url, address.key, most)
+        place = (address.url, address.dialect.name, address.key, most)
         if place not in self._known:
             self._known[place] = Endpoint(address, most, self._clock)
         return self._known[place]

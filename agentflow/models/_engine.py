@@ -1,4 +1,4 @@
-"""A model behind an HTTP endpoint that speaks OpenAI's protocol."""
+"""A model behind an HTTP endpoint, whatever that speaks."""
 
 from functools import partial
 from random import Random
@@ -12,14 +12,14 @@ from agentflow.actors import SYSTEM_CLOCK, Clock
 from agentflow.errors import ModelFailure, ModelFailureKind, RunStopped, StopCause
 from agentflow.models._accounts import Accounts
 from agentflow.models._attempts import Attempts
+from agentflow.models._dialects import Answered, Ask, Asked, Outgoing
 from agentflow.models._endpoints import Endpoint
 from agentflow.models._forms import Form, Forms, decode_answer, schema_of
-from agentflow.models._protocol import Call, Completion, Image, Model, Sampling
+from agentflow.models._protocol import Call, Completion, Image, Message, Model, Sampling, ToolReply
 from agentflow.models._providers import Address
 from agentflow.models._refusals import names_response_format
 from agentflow.models._setback import Setback
 from agentflow.models._settings import ModelSettings
-from agentflow.models._wire import Answered, encode_request, read_answer
 from agentflow.trajectory import Usage
 
 __all__ = ["HttpModel", "OpenModel", "Statistics"]
@@ -81,7 +81,7 @@ class HttpModel:
         self._address = address
         self._endpoint = endpoint
         self._sampling = settings.sampling
-        self._forms = Forms(settings.structured)
+        self._forms = Forms(settings.structured, address.best)
         self._attempts = Attempts(
             endpoint.gate, most=settings.attempts, seconds=settings.call_seconds, clock=clock, random=random
         )
@@ -128,7 +128,9 @@ class HttpModel:
         """
         self._accounts.check()
         self._calls += 1
-        if not self.sees and any(isinstance(part, Image) for said in call.messages for part in said.parts):
+        if call.tools and cast("type[object]", call.reply) is not str:
+            raise ValueError("a call with tools is answered in words: its reply is `str`")
+        if not self.sees and any(map(_shows, call.messages)):
             self._failures += 1
             refusal = f"{self.name} takes no pictures"
             raise ModelFailure(ModelFailureKind.BAD_REQUEST, refusal, attempts=0)
@@ -145,9 +147,9 @@ class HttpModel:
         self._accounts.check()
         free = cast("type[object]", call.reply) is str
         form = None if free else self._forms.choose()
-        body = self._encode(call, form)
+        outgoing = self._encode(call, form)
         try:
-            answer = await self._endpoint.post(body, seconds)
+            answer = await self._endpoint.post(outgoing, seconds)
             self._heard = True
         except Setback as setback:
             self._heard = self._heard or not setback.unreachable
@@ -155,10 +157,12 @@ class HttpModel:
                 setback.again = self._forms.refused(form)
                 setback.backs_off = False
             raise
-        answered = self._read(answer.body, len(body))
+        answered = self._read(answer.body, len(outgoing.body))
         self._account(call.role, answered)
         spent.append(answered.usage)
         _refuse_incomplete(answered)
+        if self._settings.tokens and answered.tokens is None:
+            raise Setback(ModelFailureKind.DENIED, "it tells no tokens; use vLLM or tokens=false", status=200)
         value = answered.text if free else decode_answer(answered.text, call.reply)
         return Completion(
             value=cast("T", value),
@@ -166,19 +170,32 @@ class HttpModel:
             usage=sum(spent, Usage()),
             model=answered.model or self._address.model,
             finish=answered.finish,
+            calls=answered.calls,
+            tokens=answered.tokens,
         )
 
-    def _encode(self, call: Call[Any], form: Form | None) -> bytes:
+    def _encode(self, call: Call[Any], form: Form | None) -> Outgoing:
         asked = None
         if form is not None:
             schema = call.schema if call.schema is not None else schema_of(call.reply)
-            asked = (form, call.reply.__name__.lower(), schema)
+            asked = Asked(form, call.reply.__name__.lower(), schema)
         sampling = self._sampling if call.sampling is None else _over(call.sampling, self._sampling)
-        return encode_request(self._address.model, call.messages, sampling, self._address.longest, asked)
+        address = self._address
+        return address.dialect.encode(
+            Ask(
+                model=address.model,
+                messages=call.messages,
+                sampling=sampling,
+                asked=asked,
+                tools=call.tools,
+                may_call=call.may_call,
+                tokens=address.tokens,
+            )
+        )
 
     def _read(self, body: bytes, sent: int) -> Answered:
         try:
-            return read_answer(body, sent)
+            return self._address.dialect.read(body, sent)
         except msgspec.MsgspecError as error:
             message = f"the endpoint's answer is none: {error}"
             raise Setback(
@@ -195,8 +212,9 @@ class HttpModel:
         self._failures += 1
         where = f"{self.name} at {self._endpoint.url}"
         if setback.kind is ModelFailureKind.DENIED:
-            mend = f"check the model's name and {self._address.source}, then run the same again"
-            return RunStopped(StopCause.MODEL, f"{where} can't be used: {setback.message}; {mend}")
+            mend = f"; check the model's name and {self._address.source}, then run the same again"
+            said = f"{where} can't be used: {setback.message}"
+            return RunStopped(StopCause.MODEL, said if setback.status == 200 else said + mend)
         if setback.unreachable and not self._heard:
             mend = "start it or mend base_url, then run the same again"
             return RunStopped(StopCause.MODEL, f"{where} was never there: {setback.message}; {mend}")
@@ -222,10 +240,19 @@ def _refuse_incomplete(answered: Answered) -> None:
     if answered.refusal or answered.finish == "content_filter":
         said = " ".join(answered.refusal.split())[:200] or "the answer was filtered"
         raise Setback(ModelFailureKind.REFUSED, f"the model would not answer: {said}", status=200)
-    if not answered.text.strip():
+    if not answered.calls and not answered.text.strip():
         raise Setback(
             ModelFailureKind.GARBAGE, "the answer is empty", again=True, backs_off=False, status=200
         )
+
+
+def _shows(message: Message) -> bool:
+    """Whether there are pictures in it."""
+    return any(
+        isinstance(part, Image)
+        or (isinstance(part, ToolReply) and any(isinstance(inner, Image) for inner in part.parts))
+        for part in message.parts
+    )
 
 
 def _over(above: Sampling, below: Sampling) -> Sampling:

@@ -36,8 +36,12 @@ _STRICT_WORDS = {
 class Forms:
     """Which form an endpoint takes: found out by asking, and remembered."""
 
-    def __init__(self, structured: Structured) -> None:
-        self._best: Form = "json_schema" if structured == "auto" else structured
+    def __init__(self, structured: Structured, best: Form = "json_schema") -> None:
+        """Begin.
+
+        :param best: where to begin if nobody says which.
+        """
+        self._best: Form = best if structured == "auto" else structured
         self._may_fall = structured == "auto"
         self._first = self._best
         self.fallbacks = 0

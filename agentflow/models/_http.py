@@ -36,28 +36,30 @@ class HttpAnswer(Struct, frozen=True):
 
 
 class Wire:
-    """Connections to one path of one endpoint, kept open between requests."""
+    """Connections to one endpoint, kept open between requests."""
 
-    def __init__(self, url: str, key: str, most: int, *, wall: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self, url: str, headers: Mapping[str, str], most: int, *, wall: Callable[[], float] = time.time
+    ) -> None:
         """Describe them; nothing is opened yet.
 
+        :param headers: what goes along with every request.
         :param most: requests that are made at a time.
         :param wall: the time of day, for endpoints that name a time to come again.
         """
         self._url = url
-        self._key = key
+        self._headers = headers
         self._most = most
         self._wall = wall
         self._session: aiohttp.ClientSession | None = None
+        self._targets: dict[str, URL] = {}
 
     async def __aenter__(self) -> Self:
         import aiohttp
         from yarl import URL
 
-        headers = {"Content-Type": "application/json", "User-Agent": "agentflow"}
-        if self._key:
-            headers["Authorization"] = f"Bearer {self._key}"
-        self._target = URL(self._url)
+        headers = {"Content-Type": "application/json", "User-Agent": "agentflow", **self._headers}
+        self._url_of = URL
         self._timeout = aiohttp.ClientTimeout
         self._errors = (aiohttp.ClientError, OSError)
         self._unreachable = aiohttp.ClientConnectorError
@@ -65,7 +67,7 @@ class Wire:
             connector=aiohttp.TCPConnector(limit=self._most + 1, keepalive_timeout=30),
             cookie_jar=aiohttp.DummyCookieJar(),
             headers=headers,
-            proxy=_proxy_for(self._target),
+            proxy=_proxy_for(URL(self._url)),
             timeout=aiohttp.ClientTimeout(total=None),
         )
         return self
@@ -77,9 +79,13 @@ class Wire:
             await self._session.close()
             self._session = None
 
-    async def post(self, body: bytes, seconds: float) -> HttpAnswer:
+    async def post(
+        self, path: str, body: bytes, seconds: float, headers: Mapping[str, str] | None = None
+    ) -> HttpAnswer:
         """Make one request.
 
+        :param path: where to, after the endpoint's address.
+        :param headers: what goes along with this one only.
         :raises Setback: if it brings no answer, or a bad one.
         """
         if self._session is None:
@@ -87,9 +93,12 @@ class Wire:
         # aiohttp wants large bodies as files.
         data = body if len(body) < _LARGE else io.BytesIO(body)
         timeout = self._timeout(total=seconds)
+        target = self._targets.get(path)
+        if target is None:
+            target = self._targets[path] = self._url_of(self._url + path)
         try:
             async with self._session.post(
-                self._target, data=data, timeout=timeout, allow_redirects=False
+                target, data=data, headers=headers, timeout=timeout, allow_redirects=False
             ) as response:
                 answer = await response.read()
         except TimeoutError:

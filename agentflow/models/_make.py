@@ -36,9 +36,12 @@ def make_model(
 
     :param endpoints: models made with the same ones share connections and limits where they share an endpoint.
     :param environment: where keys are looked up; by default `.env`, and over it the process's environment.
-    :raises ConfigurationError: if its key or, with a budget of money, its prices are missing.
+    :raises ConfigurationError: if its key or, with a budget of money, its prices are missing, or it can't tell the
+        tokens that are asked for.
     """
     if settings.name == OFFLINE:
+        if settings.tokens:
+            raise ConfigurationError("model offline: it tells no tokens; use vLLM or tokens=false")
         from agentflow.models._offline import OfflineModel
 
         return _Offline(OfflineModel(accounts))

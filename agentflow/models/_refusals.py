@@ -14,9 +14,18 @@ __all__ = ["names_response_format", "setback_of"]
 
 _DENIED = {401, 402, 403, 404}
 _AGAIN = {408, 409, 425, 429}
-_TOO_LONG = re.compile(r"context.length|maximum context|too many tokens|prompt is too long", re.IGNORECASE)
+_TOO_LONG = re.compile(
+    r"context.length|maximum context|too many tokens|prompt is too long|exceeds the maximum number of tokens",
+    re.IGNORECASE,
+)
 _FILTERED = re.compile(r"content_filter|content_policy|content management policy", re.IGNORECASE)
-_FORMAT = re.compile(rb"response_format|json_schema|json_object|structured.output|guided.json", re.IGNORECASE)
+_FORMAT = re.compile(
+    rb"response_format|json_schema|json_object|structured.output|guided.json|output_config|tool_choice"
+    rb"|response_?mime_?type|response_?(json_?)?schema|schema in format|grammar",
+    re.IGNORECASE,
+)
+_NO_KEY = re.compile(r"API_KEY_INVALID|API key not valid|credit balance is too low", re.IGNORECASE)
+_SOON = re.compile(rb'"retryDelay":\s*"(\d+(?:\.\d+)?)s"')
 _LONGEST = 300
 
 
@@ -33,7 +42,7 @@ def setback_of(status: int, headers: Mapping[str, str], body: bytes, now: float)
     elif status in _AGAIN or status >= 500:
         kind = ModelFailureKind.RATE_LIMITED if status == 429 else ModelFailureKind.UNAVAILABLE
         again = True
-    elif status in _DENIED:
+    elif status in _DENIED or (status == 400 and _NO_KEY.search(f"{code} {said}")):
         kind = ModelFailureKind.DENIED
     elif status == 413 or _TOO_LONG.search(f"{code} {said}"):
         kind = ModelFailureKind.TOO_LONG
@@ -46,7 +55,7 @@ def setback_of(status: int, headers: Mapping[str, str], body: bytes, now: float)
         message,
         again=again,
         pushed_back=status in {429, 503, 529},
-        after=_retry_after(headers, now),
+        after=_retry_after(headers, body, now),
         status=status,
         headers=headers,
         body=body,
@@ -80,8 +89,8 @@ def _one_line(text: str) -> str:
     return " ".join(text.split())[:_LONGEST]
 
 
-def _retry_after(headers: Mapping[str, str], now: float) -> float | None:
-    """Seconds to wait, from whichever header says so."""
+def _retry_after(headers: Mapping[str, str], body: bytes, now: float) -> float | None:
+    """Seconds to wait, from whichever header says so, or the body."""
     milliseconds, seconds = headers.get("retry-after-ms"), headers.get("retry-after")
     for text, unit in ((milliseconds, 0.001), (seconds, 1.0)):
         try:
@@ -90,7 +99,8 @@ def _retry_after(headers: Mapping[str, str], now: float) -> float | None:
         except ValueError:
             continue
     if seconds is None:
-        return None
+        found = _SOON.search(body)
+        return float(found[1]) if found else None
     try:
         return max(0.0, email.utils.parsedate_to_datetime(seconds).timestamp() - now)
     except ValueError:

@@ -8,10 +8,14 @@ from agentflow.models._protocol import Sampling
 from agentflow.settings import Section
 from agentflow.trajectory import Usage
 
-__all__ = ["ModelSettings", "Prices", "Structured"]
+__all__ = ["ModelSettings", "Prices", "Speaks", "Structured"]
 
 Structured = Literal["auto", "json_schema", "json_object", "text"]
 """How an answer is held to its schema: by the endpoint, half by it, by the prompt alone; `auto`: the best that works."""
+
+
+Speaks = Literal["auto", "openai", "azure", "anthropic", "gemini", "ollama"]
+"""How an endpoint is spoken to; `auto`: as the provider that the name begins with, else as OpenAI."""
 
 
 class Prices(Section):
@@ -34,6 +38,8 @@ class ModelSettings(Section):
     """As the endpoint calls it, `provider/model` of a known provider, or `offline`."""
     base_url: str = Field(default="", pattern=r"^$|^https?://\S+$")
     """The endpoint's address, up to `/v1`; empty: the provider's."""
+    speaks: Speaks = "auto"
+    """How the endpoint at `base_url` is spoken to."""
     api_key: SecretStr = SecretStr("")
     """The endpoint's key; empty: that of the provider's variable."""
     temperature: float | None = Field(default=None, ge=0)
@@ -54,6 +60,8 @@ class ModelSettings(Section):
     """HTTP requests for one call at most, whatever goes wrong."""
     structured: Structured = "auto"
     """How answers are held to their schema."""
+    tokens: bool = False
+    """Answers bring the tokens that were read and written along; only from vLLM."""
     sees: bool = True
     """It takes pictures."""
     prices: Prices | None = None

@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 import anyio
 import pytest
 from aiohttp import web
+from msgspec import structs
 
 from agentflow.doctor import State, examine
 from agentflow.doctor._models import examine_provider
@@ -86,8 +87,8 @@ async def endpoint(seen: list[str]) -> AsyncGenerator[str]:
 async def test_a_provider_is_asked_with_its_own_key(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[str] = []
     async with endpoint(seen) as url:
-        xai = PROVIDERS["xai"]
-        monkeypatch.setitem(PROVIDERS, "xai", type(xai)(url, xai.variable))  # pyright: ignore[reportArgumentType]
+        xai = structs.replace(PROVIDERS["xai"], url=url)
+        monkeypatch.setitem(PROVIDERS, "xai", xai)  # pyright: ignore[reportArgumentType]
         right = await examine_provider("xai", {"XAI_API_KEY": "right", "OPENAI_API_KEY": "other"})
         wrong = await examine_provider("xai", {"XAI_API_KEY": "wrong"})
     assert right.state is State.WORKS
@@ -95,6 +96,16 @@ async def test_a_provider_is_asked_with_its_own_key(monkeypatch: pytest.MonkeyPa
     assert "XAI_API_KEY" in wrong.said
     assert "wrong" not in wrong.said
     assert seen == ["Bearer right", "Bearer wrong"]
+
+
+@pytest.mark.promise("doctor:models")
+async def test_each_provider_is_asked_where_it_is_and_as_it_wants() -> None:
+    seen: list[str] = []
+    async with endpoint(seen) as url:
+        nowhere = await examine_provider("azure", {"AZURE_OPENAI_API_KEY": "k"})
+        there = await examine_provider("vllm", {"VLLM_BASE_URL": url, "VLLM_API_KEY": "right"})
+    assert "AZURE_OPENAI_ENDPOINT" in nowhere.said
+    assert (there.state, seen) == (State.WORKS, ["Bearer right"])
 
 
 @pytest.mark.promise("doctor:networks")

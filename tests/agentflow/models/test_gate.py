@@ -4,7 +4,7 @@ import asyncio
 
 import anyio
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agentflow.models._gate import Gate, Slot
@@ -168,6 +168,7 @@ async def test_the_later_of_two_named_times_counts() -> None:
 
 
 @pytest.mark.promise("models:adapts")
+@settings(deadline=None)
 @given(capacity=st.integers(1, 40), most=st.integers(1, 60), calls=st.integers(1, 120))
 def test_every_call_gets_through_an_endpoint_that_takes_only_so_many(
     capacity: int, most: int, calls: int

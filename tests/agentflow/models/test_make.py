@@ -2,11 +2,13 @@
 
 from pathlib import Path
 
+import msgspec
 import pytest
 from pydantic import ValidationError
 
 from agentflow.errors import ConfigurationError
-from agentflow.models import Accounts, Call, ModelSettings, Prices, make_model
+from agentflow.models import Accounts, Call, ModelSettings, Prices, Sampling, make_model
+from agentflow.models._dialects import Ask
 from agentflow.models._providers import PROVIDERS, find_address
 from agentflow.models._settings import Structured
 from agentflow.trajectory import Answer, AnswerRequest
@@ -17,8 +19,70 @@ from tests.agentflow.models._serving import call, painter, says, script, setting
 @pytest.mark.parametrize("provider", PROVIDERS)
 def test_a_known_provider_before_the_name_gives_its_address_and_its_variable(provider: str) -> None:
     named = ModelSettings(name=f"{provider}/some/model-1")
-    address = find_address(named, {PROVIDERS[provider].variable: "its-key"})
-    assert (address.url, address.key, address.model) == (PROVIDERS[provider].url, "its-key", "some/model-1")
+    known = PROVIDERS[provider]
+    # Whoever has customers at addresses of their own has none for all.
+    own = {} if known.url else {known.place: "https://own.example.org/"}
+    for variable in (known.variable, *known.others):
+        address = find_address(named, {variable: "its-key", **own})
+        assert (address.url, address.key) == (known.url or "https://own.example.org", "its-key")
+        assert (address.model, address.dialect.name) == ("some/model-1", known.speaks)
+
+
+@pytest.mark.promise("models:names")
+@pytest.mark.parametrize("provider", [name for name, known in PROVIDERS.items() if known.place])
+def test_a_variable_may_say_where_a_provider_is(provider: str) -> None:
+    environment = {PROVIDERS[provider].place: "http://127.0.0.1:99/there/"}
+    address = find_address(ModelSettings(name=f"{provider}/m"), environment)
+    assert address.url == "http://127.0.0.1:99/there"
+
+
+@pytest.mark.promise("models:names")
+def test_azure_is_told_its_address_deployment_and_version_by_variables() -> None:
+    environment = {"AZURE_OPENAI_API_KEY": "k", "AZURE_OPENAI_ENDPOINT": "https://own.example.org/openai/v1/"}
+    with pytest.raises(ConfigurationError, match=r"^model azure: no deployment; set AZURE_OPENAI_DEPLOYMENT"):
+        find_address(ModelSettings(name="azure"), environment)
+    with pytest.raises(ConfigurationError, match=r"^model azure/m: no address; set AZURE_OPENAI_ENDPOINT"):
+        find_address(ModelSettings(name="azure/m"), {"AZURE_OPENAI_API_KEY": "k"})
+    address = find_address(ModelSettings(name="azure"), {**environment, "AZURE_OPENAI_DEPLOYMENT": "own"})
+    assert (address.url, address.model) == ("https://own.example.org", "own")
+    asked = Ask(address.model, (), Sampling())
+    assert address.dialect.encode(asked).path == "/openai/v1/chat/completions"
+    dated = find_address(
+        ModelSettings(name="azure/m"), {**environment, "AZURE_OPENAI_API_VERSION": "2025-04-01"}
+    )
+    assert dated.dialect.encode(asked).path.endswith("api-version=2025-04-01")
+
+
+@pytest.mark.promise("models:names")
+def test_how_an_own_address_is_spoken_to_is_a_setting() -> None:
+    own = ModelSettings(name="claude-x", base_url="https://own.example.org/v1", speaks="anthropic")
+    address = find_address(own, {"ANTHROPIC_API_KEY": "k", "OPENAI_API_KEY": "other"})
+    assert (address.url, address.key, address.dialect.name) == (
+        "https://own.example.org/v1",
+        "k",
+        "anthropic",
+    )
+    there = find_address(ModelSettings(name="claude-x", speaks="anthropic"), {"ANTHROPIC_API_KEY": "k"})
+    assert (there.url, there.model) == ("https://api.anthropic.com/v1", "claude-x")
+    with pytest.raises(
+        ConfigurationError, match=r"^model gemini/m: gemini does not speak openai; set base_url"
+    ):
+        find_address(ModelSettings(name="gemini/m", speaks="openai"), {"GEMINI_API_KEY": "k"})
+
+
+@pytest.mark.promise("models:names")
+@pytest.mark.parametrize(
+    "name", ["gpt-oss-claude", "o1/claude", "my-gemini", "vllm-gpt-4o", "litellm-gpt-4o"]
+)
+def test_a_provider_is_never_guessed_from_a_part_of_a_name(name: str) -> None:
+    address = find_address(ModelSettings(name=name), {"OPENAI_API_KEY": "k"})
+    assert (address.url, address.model, address.dialect.name) == ("https://api.openai.com/v1", name, "openai")
+
+
+@pytest.mark.promise("models:fallback")
+async def test_a_provider_that_knows_no_schemas_is_not_asked_with_one() -> None:
+    address = find_address(ModelSettings(name="deepseek/deepseek-chat"), {"DEEPSEEK_API_KEY": "k"})
+    assert address.best == "json_object"
 
 
 @pytest.mark.promise("models:names")
@@ -84,9 +148,15 @@ def test_a_budget_of_money_without_prices_is_refused_in_one_line() -> None:
 
 @pytest.mark.promise("models:sampling")
 async def test_the_longest_answer_is_called_as_the_provider_calls_it() -> None:
-    openai = find_address(ModelSettings(name="gpt-5"), {"OPENAI_API_KEY": "k"})
-    other = find_address(ModelSettings(name="xai/grok"), {"XAI_API_KEY": "k"})
-    assert (openai.longest, other.longest) == ("max_completion_tokens", "max_tokens")
+    names = {
+        "gpt-5": "max_completion_tokens",
+        "openai/gpt-5": "max_completion_tokens",
+        "xai/grok": "max_tokens",
+    }
+    for name, longest in names.items():
+        address = find_address(ModelSettings(name=name), {"OPENAI_API_KEY": "k", "XAI_API_KEY": "k"})
+        body = address.dialect.encode(Ask(address.model, (), Sampling(max_tokens=7))).body
+        assert msgspec.json.decode(body) == {"model": address.model, "messages": [], longest: 7}
 
 
 @pytest.mark.promise("models:offline")

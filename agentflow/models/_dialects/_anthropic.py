@@ -1,0 +1,199 @@
+"""Anthropic's messages."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from agentflow.models._dialects._dialect import Answered, Ask, Asked, Outgoing
+from agentflow.models._dialects._parts import (
+    as_base64,
+    estimate,
+    merged,
+    split_system,
+    state_of,
+    with_last,
+    written_by,
+)
+from agentflow.models._dialects._schemas import is_closed, simplified
+from agentflow.models._forms import instruction
+from agentflow.models._protocol import Image, Message, Part, Text, ToolCall, ToolReply
+from agentflow.trajectory import Usage
+
+__all__ = ["AnthropicDialect"]
+
+_VERSION = "2026-10-21"
+_WITH_SAMPLING = {"anthropic-version": "2023-06-01"}
+"""Later versions know no temperature."""
+_LONGEST = 8192
+"""The longest answer must be said; where nobody does, this is."""
+_ANSWER = "give_answer"
+"""The tool whose arguments are the answer, where a schema can't be a grammar."""
+_THOUGHTS = "thoughts"
+_FINISH = {
+    "end_turn": "stop",
+    "stop_sequence": "stop",
+    "max_tokens": "length",
+    "model_context_window_exceeded": "length",
+    "tool_use": "tool_calls",
+    "refusal": "content_filter",
+}
+
+
+class _Block(Struct):
+    type: str
+    text: str = ""
+    id: str = ""
+    name: str = ""
+    input: msgspec.Raw = msgspec.Raw(b"{}")
+
+
+class _Consumed(Struct):
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cache_creation_input_tokens: int | None = None
+    cache_read_input_tokens: int | None = None
+
+
+class _Details(Struct):
+    explanation: str | None = None
+
+
+class _Answer(Struct):
+    content: list[msgspec.Raw]
+    model: str = ""
+    stop_reason: str | None = None
+    stop_details: _Details | None = None
+    usage: _Consumed | None = None
+
+
+_ENCODER = msgspec.json.Encoder()
+_DECODER = msgspec.json.Decoder(_Answer)
+_BLOCK = msgspec.json.Decoder(_Block)
+
+
+class AnthropicDialect:
+    """Messages."""
+
+    @property
+    def name(self) -> str:
+        """What it is called in settings."""
+        return "anthropic"
+
+    def headers(self, key: str) -> dict[str, str]:
+        """What goes along with every request."""
+        return {"anthropic-version": _VERSION, **({"x-api-key": key} if key else {})}
+
+    def encode(self, ask: Ask) -> Outgoing:
+        """Write a request."""
+        sampling, messages = ask.sampling, ask.messages
+        held = _hold(ask.asked) if ask.asked is not None else {}
+        if ask.asked is not None and not held:
+            messages = with_last(messages, instruction(ask.asked.name, ask.asked.schema))
+        system, others = split_system(messages)
+        fields: dict[str, Any] = {
+            "model": ask.model,
+            "max_tokens": sampling.max_tokens or _LONGEST,
+            "messages": [_say(message) for message in others],
+        }
+        wanted = {
+            "system": system or None,
+            "temperature": sampling.temperature,
+            "top_p": sampling.top_p,
+            "stop_sequences": sampling.stop or None,
+            "tools": [_tool(tool.name, tool.description, tool.schema) for tool in ask.tools] or None,
+            "tool_choice": {"type": "none"} if ask.tools and not ask.may_call else None,
+            **held,
+        }
+        fields |= {name: value for name, value in wanted.items() if value is not None}
+        sampled = sampling.temperature is not None or sampling.top_p is not None
+        body = _ENCODER.encode(merged(fields, sampling.extra))
+        return Outgoing("/messages", body, _WITH_SAMPLING if sampled else None)
+
+    def read(self, body: bytes, sent: int) -> Answered:
+        """Read an answer."""
+        answer = _DECODER.decode(body)
+        texts: list[str] = []
+        calls: list[ToolCall] = []
+        thoughts: list[Any] = []
+        for raw in answer.content:
+            block = _BLOCK.decode(raw)
+            match block.type:
+                case "text":
+                    texts.append(block.text)
+                case "tool_use" if block.name == _ANSWER:
+                    texts.append(bytes(block.input).decode())
+                case "tool_use":
+                    calls.append(_call(block, {} if calls else {_THOUGHTS: list(thoughts)}))
+                case "thinking" | "redacted_thinking":
+                    thoughts.append(msgspec.json.decode(raw))
+                case _:
+                    pass
+        text = "".join(texts)
+        finish = _FINISH.get(answer.stop_reason or "end_turn", answer.stop_reason or "")
+        if finish == "tool_calls" and not calls:
+            finish = "stop"
+        said = answer.stop_details.explanation if answer.stop_details else None
+        refusal = (said or "") if finish == "content_filter" else ""
+        usage = estimate(sent, text) if answer.usage is None else _usage(answer.usage)
+        return Answered(text, finish, refusal, usage, answer.model, tuple(calls))
+
+
+def _hold(asked: Asked) -> dict[str, Any]:
+    """What holds an answer to its schema: a grammar where it can be one, else the arguments of a tool."""
+    if asked.form == "text":
+        return {}
+    if asked.form == "json_schema" and is_closed(asked.schema):
+        return {"output_config": {"format": {"type": "json_schema", "schema": simplified(asked.schema)}}}
+    tool = _tool(_ANSWER, f"Give the {asked.name}.", asked.schema)
+    return {"tools": [tool], "tool_choice": {"type": "tool", "name": _ANSWER}}
+
+
+def _tool(name: str, description: str, schema: dict[str, Any]) -> dict[str, Any]:
+    return {"name": name, "description": description, "input_schema": schema}
+
+
+def _say(message: Message) -> dict[str, Any]:
+    parts = message.parts
+    if len(parts) == 1 and isinstance(part := parts[0], Text):
+        return {"role": message.role, "content": part.text}
+    # Its own thoughts stand first, and replies before whatever else a user says.
+    thoughts: list[Any] = state_of(parts, _THOUGHTS) or []
+    ordered = sorted(parts, key=lambda part: not isinstance(part, ToolReply))
+    return {"role": message.role, "content": [*thoughts, *_blocks(ordered)]}
+
+
+def _blocks(parts: list[Part]) -> Iterator[dict[str, Any]]:
+    for part in parts:
+        match part:
+            case Text(text=""):
+                # It takes no empty texts.
+                continue
+            case Text(text=text):
+                yield {"type": "text", "text": text}
+            case Image():
+                source = {"type": "base64", "media_type": part.mime, "data": as_base64(part)}
+                yield {"type": "image", "source": source}
+            case ToolCall():
+                # It takes objects only.
+                given = {"written": written_by(part)} if part.arguments is None else part.arguments
+                yield {"type": "tool_use", "id": part.id, "name": part.name, "input": given}
+            case ToolReply():
+                shown = list(_blocks(list(part.parts)))
+                reply: dict[str, Any] = {"type": "tool_result", "tool_use_id": part.call, "content": shown}
+                yield {**reply, "is_error": True} if part.failed else reply
+
+
+def _call(block: _Block, state: dict[str, Any]) -> ToolCall:
+    written = bytes(block.input).decode()
+    try:
+        arguments = msgspec.json.decode(written, type=dict[str, Any])
+    except msgspec.MsgspecError:
+        arguments = None
+    return ToolCall(block.id, block.name, arguments, written, {name: of for name, of in state.items() if of})
+
+
+def _usage(consumed: _Consumed) -> Usage:
+    read = [consumed.input_tokens, consumed.cache_creation_input_tokens, consumed.cache_read_input_tokens]
+    return Usage(1, sum(tokens or 0 for tokens in read), consumed.output_tokens)

@@ -1,0 +1,194 @@
+"""Gemini's `generateContent`."""
+
+from collections.abc import Iterator
+from typing import Any
+from urllib.parse import quote
+
+import msgspec
+from msgspec import Struct
+
+from agentflow.models._dialects._dialect import Answered, Ask, Outgoing
+from agentflow.models._dialects._parts import (
+    as_base64,
+    call_id,
+    estimate,
+    merged,
+    split_system,
+    text_of,
+    with_last,
+    written_by,
+)
+from agentflow.models._dialects._schemas import without_const
+from agentflow.models._forms import instruction
+from agentflow.models._protocol import Image, Message, Part, Text, ToolCall, ToolReply
+from agentflow.trajectory import Usage
+
+__all__ = ["GeminiDialect"]
+
+_SIGNATURE = "thoughtSignature"
+_FINISH = {
+    "STOP": "stop",
+    "MAX_TOKENS": "length",
+    "SAFETY": "content_filter",
+    "RECITATION": "content_filter",
+    "BLOCKLIST": "content_filter",
+    "PROHIBITED_CONTENT": "content_filter",
+    "SPII": "content_filter",
+}
+
+
+class _Called(Struct):
+    name: str = ""
+    args: dict[str, Any] | None = None
+    id: str | None = None
+
+
+class _Part(Struct, rename="camel"):
+    text: str | None = None
+    thought: bool = False
+    function_call: _Called | None = None
+    thought_signature: str | None = None
+
+
+class _Content(Struct):
+    parts: list[_Part] | None = None
+
+
+class _Candidate(Struct, rename="camel"):
+    content: _Content | None = None
+    finish_reason: str | None = None
+    finish_message: str | None = None
+
+
+class _Feedback(Struct, rename="camel"):
+    block_reason: str | None = None
+
+
+class _Consumed(Struct, rename="camel"):
+    prompt_token_count: int = 0
+    candidates_token_count: int = 0
+    thoughts_token_count: int = 0
+
+
+class _Answer(Struct, rename="camel"):
+    candidates: list[_Candidate] | None = None
+    prompt_feedback: _Feedback | None = None
+    usage_metadata: _Consumed | None = None
+    model_version: str = ""
+
+
+_ENCODER = msgspec.json.Encoder()
+_DECODER = msgspec.json.Decoder(_Answer)
+
+
+class GeminiDialect:
+    """`generateContent`."""
+
+    @property
+    def name(self) -> str:
+        """What it is called in settings."""
+        return "gemini"
+
+    def headers(self, key: str) -> dict[str, str]:
+        """What goes along with every request."""
+        return {"x-goog-api-key": key} if key else {}
+
+    def encode(self, ask: Ask) -> Outgoing:
+        """Write a request."""
+        sampling, messages, asked = ask.sampling, ask.messages, ask.asked
+        form = asked.form if asked is not None else "text"
+        if asked is not None and form != "json_schema":
+            messages = with_last(messages, instruction(asked.name, asked.schema))
+        system, others = split_system(messages)
+        config = {
+            "temperature": sampling.temperature,
+            "topP": sampling.top_p,
+            "maxOutputTokens": sampling.max_tokens,
+            "seed": sampling.seed,
+            "stopSequences": sampling.stop or None,
+            "responseMimeType": "application/json" if form != "text" else None,
+            "responseJsonSchema": without_const(asked.schema) if asked and form == "json_schema" else None,
+        }
+        fields: dict[str, Any] = {"contents": [_say(message) for message in others]}
+        if system:
+            fields["systemInstruction"] = {"parts": [{"text": system}]}
+        if said := {name: value for name, value in config.items() if value is not None}:
+            fields["generationConfig"] = said
+        if ask.tools:
+            declared = [
+                {
+                    "name": tool.name,
+                    "description": tool.description,
+                    "parametersJsonSchema": without_const(tool.schema),
+                }
+                for tool in ask.tools
+            ]
+            fields["tools"] = [{"functionDeclarations": declared}]
+            if not ask.may_call:
+                fields["toolConfig"] = {"functionCallingConfig": {"mode": "NONE"}}
+        path = f"/models/{quote(ask.model, safe='')}:generateContent"
+        return Outgoing(path, _ENCODER.encode(merged(fields, sampling.extra)))
+
+    def read(self, body: bytes, sent: int) -> Answered:
+        """Read an answer."""
+        answer = _DECODER.decode(body)
+        first = answer.candidates[0] if answer.candidates else None
+        parts = (first.content.parts if first is not None and first.content is not None else None) or []
+        text = "".join(part.text or "" for part in parts if not part.thought)
+        used = answer.usage_metadata
+        usage = (
+            estimate(sent, text)
+            if used is None
+            else Usage(1, used.prompt_token_count, used.candidates_token_count + used.thoughts_token_count)
+        )
+        if first is None:
+            if answer.prompt_feedback is None or answer.prompt_feedback.block_reason is None:
+                raise msgspec.ValidationError("it has no candidates")
+            blocked = f"the prompt was blocked: {answer.prompt_feedback.block_reason}"
+            return Answered("", "content_filter", blocked, usage, answer.model_version)
+        calls = tuple(_calls(parts, body))
+        finish = _FINISH.get(first.finish_reason or "STOP", (first.finish_reason or "").lower())
+        if calls and finish == "stop":
+            finish = "tool_calls"
+        refusal = first.finish_message or first.finish_reason or "" if finish == "content_filter" else ""
+        return Answered(text, finish, refusal, usage, answer.model_version, calls)
+
+
+def _calls(parts: list[_Part], body: bytes) -> Iterator[ToolCall]:
+    for number, part in enumerate(parts):
+        if (call := part.function_call) is not None:
+            arguments = call.args or {}
+            written = msgspec.json.encode(arguments).decode()
+            # Without it the model is not let go on.
+            state = {_SIGNATURE: part.thought_signature} if part.thought_signature else {}
+            yield ToolCall(call.id or call_id(body, number), call.name, arguments, written, state)
+
+
+def _say(message: Message) -> dict[str, Any]:
+    role = "model" if message.role == "assistant" else "user"
+    return {"role": role, "parts": list(_parts(message.parts))}
+
+
+def _parts(parts: tuple[Part, ...]) -> Iterator[dict[str, Any]]:
+    pictures: list[Image] = []
+    for part in parts:
+        match part:
+            case Text(text=text):
+                if text or len(parts) == 1:
+                    yield {"text": text}
+            case Image():
+                yield _picture(part)
+            case ToolCall():
+                given = {"written": written_by(part)} if part.arguments is None else part.arguments
+                said: dict[str, Any] = {"functionCall": {"id": part.id, "name": part.name, "args": given}}
+                signature = part.state.get(_SIGNATURE)
+                yield {**said, _SIGNATURE: signature} if signature else said
+            case ToolReply():
+                gave = {"error" if part.failed else "output": text_of(part.parts)}
+                yield {"functionResponse": {"id": part.call, "name": part.name, "response": gave}}
+                pictures += [one for one in part.parts if isinstance(one, Image)]
+    yield from map(_picture, pictures)
+
+
+def _picture(image: Image) -> dict[str, Any]:
+    return {"inlineData": {"mimeType": image.mime, "data": as_base64(image)}}

@@ -1,0 +1,290 @@
+"""OpenAI's chat completions, which most providers and engines speak; and Azure's way to them."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+from msgspec import Struct, structs
+
+from agentflow.models._dialects._dialect import Answered, Ask, Outgoing
+from agentflow.models._dialects._parts import (
+    as_base64,
+    call_id,
+    called,
+    estimate,
+    state_of,
+    text_of,
+    with_last,
+    written_by,
+)
+from agentflow.models._forms import instruction, response_format
+from agentflow.models._protocol import Image, Message, Part, Text, ToolCall, ToolReply, ToolSpec
+from agentflow.trajectory import Tokens, Usage
+
+__all__ = ["AzureDialect", "OpenAiDialect"]
+
+_THOUGHTS = ("reasoning_content", "reasoning")
+"""Where endpoints put a model's thoughts; some want them back beside the calls that they led to."""
+
+
+class _Address(Struct):
+    url: str
+
+
+class _TextPart(Struct, tag="text"):
+    text: str
+
+
+class _ImagePart(Struct, tag="image_url"):
+    image_url: _Address
+
+
+class _Function(Struct):
+    name: str = ""
+    arguments: str | dict[str, Any] | None = None
+
+
+class _Called(Struct, kw_only=True):
+    id: str | None = None
+    type: str = "function"
+    function: _Function
+
+
+class _Said(Struct, omit_defaults=True):
+    role: str
+    content: str | list[_TextPart | _ImagePart]
+    tool_calls: list[_Called] | None = None
+    tool_call_id: str | None = None
+    reasoning_content: str | None = None
+    reasoning: str | None = None
+
+
+class _Request(Struct, omit_defaults=True, kw_only=True):
+    model: str
+    messages: list[_Said]
+    temperature: float | None = None
+    top_p: float | None = None
+    max_tokens: int | None = None
+    max_completion_tokens: int | None = None
+    seed: int | None = None
+    stop: tuple[str, ...] = ()
+    response_format: dict[str, Any] | None = None
+    tools: list[dict[str, Any]] | None = None
+    tool_choice: str | None = None
+    logprobs: bool | None = None
+    top_logprobs: int | None = None
+    return_token_ids: bool | None = None
+
+
+class _Spoken(Struct):
+    content: str | None = None
+    refusal: str | None = None
+    tool_calls: list[_Called] | None = None
+    reasoning_content: str | None = None
+    reasoning: str | None = None
+
+
+class _Chance(Struct):
+    logprob: float
+
+
+class _Chances(Struct):
+    content: list[_Chance] | None = None
+
+
+class _Choice(Struct):
+    message: _Spoken
+    finish_reason: str | None = None
+    token_ids: list[int] | None = None
+    logprobs: _Chances | None = None
+
+
+class _Consumed(Struct):
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+
+
+class _Answer(Struct):
+    choices: list[_Choice]
+    model: str | None = None
+    usage: _Consumed | None = None
+    prompt_token_ids: list[int] | None = None
+
+
+_ENCODER = msgspec.json.Encoder()
+_DECODER = msgspec.json.Decoder(_Answer)
+
+
+class OpenAiDialect:
+    """Chat completions."""
+
+    def __init__(self, longest: str = "max_tokens") -> None:
+        """Describe it.
+
+        :param longest: how the longest answer is called at this endpoint.
+        """
+        self._longest = longest
+
+    @property
+    def name(self) -> str:
+        """What it is called in settings."""
+        return "openai"
+
+    def headers(self, key: str) -> dict[str, str]:
+        """What goes along with every request."""
+        return {"Authorization": f"Bearer {key}"} if key else {}
+
+    def encode(self, ask: Ask) -> Outgoing:
+        """Write a request."""
+        sampling, messages, wanted = ask.sampling, ask.messages, None
+        if (asked := ask.asked) is not None:
+            wanted = response_format(asked.form, asked.name, asked.schema)
+            if asked.form != "json_schema":
+                messages = with_last(messages, instruction(asked.name, asked.schema))
+        request = _Request(
+            model=ask.model,
+            messages=_say_all(messages),
+            temperature=sampling.temperature,
+            top_p=sampling.top_p,
+            seed=sampling.seed,
+            stop=sampling.stop,
+            response_format=wanted,
+        )
+        setattr(request, self._longest, sampling.max_tokens)
+        if ask.tools:
+            request.tools = [_tool(tool) for tool in ask.tools]
+            request.tool_choice = None if ask.may_call else "none"
+        if ask.tokens:
+            # 0 others beside the token that was drawn.
+            request.logprobs, request.top_logprobs, request.return_token_ids = True, 0, True
+        if not sampling.extra:
+            return Outgoing(self.path(ask.model), _ENCODER.encode(request))
+        fields = {name: value for name, value in structs.asdict(request).items() if value not in (None, ())}
+        return Outgoing(self.path(ask.model), _ENCODER.encode({**fields, **sampling.extra}))
+
+    def path(self, model: str) -> str:
+        """Where requests for that model go."""
+        del model
+        return "/chat/completions"
+
+    def read(self, body: bytes, sent: int) -> Answered:
+        """Read an answer."""
+        answer = _DECODER.decode(body)
+        if not answer.choices:
+            raise msgspec.ValidationError("it has no choices")
+        choice = answer.choices[0]
+        said = choice.message
+        text = said.content or ""
+        usage = (
+            estimate(sent, text)
+            if answer.usage is None
+            else Usage(1, answer.usage.prompt_tokens, answer.usage.completion_tokens)
+        )
+        finish = choice.finish_reason or "stop"
+        calls = _calls(said, body) if said.tool_calls else ()
+        if calls and finish != "length":
+            finish = "tool_calls"
+        tokens = None if choice.token_ids is None else _tokens(answer, choice, choice.token_ids)
+        return Answered(text, finish, said.refusal or "", usage, answer.model or "", calls, tokens)
+
+
+class AzureDialect(OpenAiDialect):
+    """Chat completions of Azure's deployments."""
+
+    def __init__(self, version: str = "") -> None:
+        """Describe it.
+
+        :param version: the API's version, a date; empty: the one that needs none.
+        """
+        super().__init__("max_completion_tokens")
+        self._version = version
+
+    @property
+    def name(self) -> str:
+        """What it is called in settings."""
+        return "azure"
+
+    def headers(self, key: str) -> dict[str, str]:
+        """What goes along with every request."""
+        return {"api-key": key} if key else {}
+
+    def path(self, model: str) -> str:
+        """Where requests for that deployment go."""
+        if not self._version:
+            return "/openai/v1/chat/completions"
+        return f"/openai/deployments/{model}/chat/completions?api-version={self._version}"
+
+
+def _say_all(messages: tuple[Message, ...]) -> list[_Said]:
+    said: list[_Said] = []
+    for message in messages:
+        parts = message.parts
+        # Endpoints that know no pictures want words as a plain string.
+        if len(parts) == 1 and isinstance(part := parts[0], Text):
+            said.append(_Said(message.role, part.text))
+        else:
+            said.extend(_say(message))
+    return said
+
+
+def _say(message: Message) -> Iterator[_Said]:
+    """One message as the several that this protocol wants where tools are called."""
+    calls = [part for part in message.parts if isinstance(part, ToolCall)]
+    if calls:
+        thoughts = {name: state_of(calls, name) for name in _THOUGHTS}
+        yield _Said(message.role, text_of(message.parts), [_call(call) for call in calls], **thoughts)
+        return
+    shown: list[Part] = []
+    replies = [part for part in message.parts if isinstance(part, ToolReply)]
+    for reply in replies:
+        yield _Said("tool", text_of(reply.parts), tool_call_id=reply.call)
+        # A tool's message is of words only: its pictures follow.
+        pictures = [part for part in reply.parts if isinstance(part, Image)]
+        shown += [Text(f"Pictures from {reply.name}:"), *pictures] if pictures else []
+    shown += [part for part in message.parts if isinstance(part, Text | Image)]
+    if shown or not replies:
+        yield _Said(message.role, _content(shown))
+
+
+def _content(parts: list[Part]) -> str | list[_TextPart | _ImagePart]:
+    if not any(isinstance(part, Image) for part in parts):
+        return text_of(parts)
+    return [_part(part) for part in parts if isinstance(part, Text | Image)]
+
+
+def _part(part: Text | Image) -> _TextPart | _ImagePart:
+    if isinstance(part, Text):
+        return _TextPart(part.text)
+    return _ImagePart(_Address(f"data:{part.mime};base64,{as_base64(part)}"))
+
+
+def _call(call: ToolCall) -> _Called:
+    return _Called(id=call.id, function=_Function(call.name, written_by(call)))
+
+
+def _tool(tool: ToolSpec) -> dict[str, Any]:
+    described = {"name": tool.name, "description": tool.description, "parameters": tool.schema}
+    return {"type": "function", "function": described}
+
+
+def _calls(said: _Spoken, body: bytes) -> tuple[ToolCall, ...]:
+    """What it wants called; its thoughts go back with the first."""
+    found: list[ToolCall] = []
+    thoughts = {name: getattr(said, name) for name in _THOUGHTS if getattr(said, name)}
+    for number, one in enumerate(said.tool_calls or ()):
+        arguments = one.function.arguments
+        written = arguments if isinstance(arguments, str) else msgspec.json.encode(arguments or {}).decode()
+        identifier = one.id or call_id(body, number)
+        found.append(called(identifier, one.function.name, written, {} if number else thoughts))
+    return tuple(found)
+
+
+def _tokens(answer: _Answer, choice: _Choice, sampled: list[int]) -> Tokens:
+    chances = (choice.logprobs.content if choice.logprobs else None) or []
+    if answer.prompt_token_ids is None or len(chances) != len(sampled):
+        raise msgspec.ValidationError(
+            f"it has {len(sampled)} tokens and {len(chances)} log-probabilities"
+            f"{'' if answer.prompt_token_ids else ', and none of its prompt'}"
+        )
+    logprobs = tuple([chance.logprob for chance in chances])
+    return Tokens(prompt=tuple(answer.prompt_token_ids), sampled=tuple(sampled), logprobs=logprobs)

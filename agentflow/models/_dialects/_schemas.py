@@ -1,0 +1,81 @@
+"""Schemas as providers take them."""
+
+from typing import Any, cast
+
+import msgspec
+
+__all__ = ["is_closed", "simplified", "without_const"]
+
+_KNOWN = {
+    "$defs", "$ref", "additionalProperties", "allOf", "anyOf", "const", "description", "enum", "format", "items",
+    "properties", "required", "title", "type",
+}  # fmt: skip
+_KINDS = {"$ref", "allOf", "anyOf", "const", "enum", "oneOf", "type"}
+_FORMATS = {
+    "date", "date-time", "duration", "email", "hostname", "ipv4", "ipv6", "time", "uri", "uuid",
+}  # fmt: skip
+
+
+def is_closed(schema: object) -> bool:
+    """Whether every object in it names its fields and takes no others, so that a grammar can be made of it.
+
+    One that doesn't say whether it takes others is taken to take none.
+    """
+    if isinstance(schema, list):
+        return all(is_closed(item) for item in cast("list[object]", schema))
+    if not isinstance(schema, dict):
+        return True
+    fields = cast("dict[str, Any]", schema)
+    if not fields.keys() & _KINDS:
+        return False
+    if fields.get("type") == "object" and ("properties" not in fields or fields.get("additionalProperties")):
+        return False
+    inner = [*fields.get("properties", {}).values(), *fields.get("$defs", {}).values()]
+    return is_closed(
+        [*inner, *(fields[name] for name in ("allOf", "anyOf", "items", "oneOf") if name in fields)]
+    )
+
+
+def simplified(schema: dict[str, Any]) -> dict[str, Any]:
+    """The schema without words that a grammar has none for; what they say goes into the description."""
+    fields, said = dict[str, Any](), dict[str, Any]()
+    for name, value in schema.items():
+        if name in ("properties", "$defs"):
+            fields[name] = {inner: simplified(of) for inner, of in value.items()}
+        elif name in ("anyOf", "allOf", "oneOf"):
+            fields["anyOf" if name == "oneOf" else name] = [simplified(of) for of in value]
+        elif name == "items":
+            fields[name] = simplified(value)
+        elif _is_known(name, value):
+            fields[name] = value
+        elif name not in ("$schema", "default"):
+            said[name] = value
+    if schema.get("type") == "object":
+        fields["additionalProperties"] = False
+    if said:
+        rest = msgspec.json.encode(said).decode()
+        fields["description"] = f"{fields['description']} {rest}" if "description" in fields else rest
+    return fields
+
+
+def _is_known(name: str, value: object) -> bool:
+    if name == "format":
+        return value in _FORMATS
+    return name in _KNOWN or (name == "minItems" and value in (0, 1))
+
+
+def without_const(schema: dict[str, Any]) -> dict[str, Any]:
+    """The schema with each single value said as a choice of one."""
+    fields = dict[str, Any]()
+    for name, value in schema.items():
+        if name in ("properties", "$defs"):
+            fields[name] = {inner: without_const(of) for inner, of in value.items()}
+        elif name in ("anyOf", "allOf", "oneOf"):
+            fields[name] = [without_const(of) for of in value]
+        elif name in ("additionalProperties", "items") and isinstance(value, dict):
+            fields[name] = without_const(cast("dict[str, Any]", value))
+        elif name == "const":
+            fields["enum"] = [value]
+        else:
+            fields[name] = value
+    return fields
