@@ -3,6 +3,9 @@
 PYTHON ?= python3
 TESTS ?=
 ARGS ?=
+# How many processes run the tests. A file's tests stay in one; what takes long comes first (`testpaths`).
+WORKERS ?= logical
+SPREAD := -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 BIN := .venv/bin
 INSTALL := scripts/install $(BIN)/python
@@ -29,7 +32,7 @@ run: .venv/.core
 	@$(BIN)/python -m agentflow.supervisor $(ARGS)
 
 test: .venv/.dev tests/node/node_modules/.stamp .venv-user/.stamp
-	$(BIN)/python -m pytest $(ARGS) $(TESTS)
+	$(BIN)/python -m pytest $(SPREAD) $(ARGS) $(TESTS)
 
 soak: .venv/.dev tests/node/node_modules/.stamp .venv-user/.stamp
 	$(BIN)/python -m pytest -m soak --timeout=0 $(ARGS) $(TESTS)
