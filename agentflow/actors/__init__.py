@@ -39,6 +39,7 @@ from agentflow.actors._hosted import Hosted
 from agentflow.actors._process import Process
 from agentflow.actors._specs import AutoShutdown, Backoff, ChildSpec, Restart, Strategy
 from agentflow.actors._supervisor import DynamicSupervisor, Supervisor
+from agentflow.actors._together import together
 
 __all__ = [
     "SYSTEM_CLOCK",
@@ -88,4 +89,5 @@ __all__ = [
     "Timer",
     "UnknownChild",
     "WouldBlock",
+    "together",
 ]

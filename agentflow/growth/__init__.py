@@ -8,7 +8,6 @@ from agentflow.growth._grower import Grower, Observer
 from agentflow.growth._places import Greenhouse
 from agentflow.growth._ports import Executor, Planner, Verifier
 from agentflow.growth._settings import GrowthSettings, Unforkable
-from agentflow.growth._together import together
 
 __all__ = [
     "Executor",
@@ -19,5 +18,4 @@ __all__ = [
     "Planner",
     "Unforkable",
     "Verifier",
-    "together",
 ]

@@ -6,12 +6,12 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
+from agentflow.actors import together
 from agentflow.errors import ErrorKind, RunStopped, StopCause
 from agentflow.growth._asking import Choice
 from agentflow.growth._places import CannotBranch, Greenhouse, Past, Place, Plot
 from agentflow.growth._ports import Executor
 from agentflow.growth._settings import Unforkable
-from agentflow.growth._together import together
 from agentflow.journal import Page
 from agentflow.sandbox import Sandbox
 from agentflow.trajectory import Action, Failure, Isolation, Observation, Outcome

@@ -6,11 +6,11 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
+from agentflow.actors import together
 from agentflow.errors import ToolFailure
 from agentflow.growth._duplicates import Taken
 from agentflow.growth._ports import Planner
 from agentflow.growth._settings import GrowthSettings
-from agentflow.growth._together import together
 from agentflow.journal import Page
 from agentflow.sandbox import Tool
 from agentflow.team import card_of, fixed_arguments

@@ -8,12 +8,12 @@ from typing import Protocol
 from msgspec import Struct
 from msgspec.structs import replace
 
+from agentflow.actors import together
 from agentflow.growth._acting import Acted, Arrival, Doer
 from agentflow.growth._asking import Asker, Choice, Chosen
 from agentflow.growth._places import Greenhouse, Place, Plot
 from agentflow.growth._ports import Executor, Planner, Verifier
 from agentflow.growth._settings import GrowthSettings
-from agentflow.growth._together import together
 from agentflow.journal import Page
 from agentflow.trajectory import (
     Failure,

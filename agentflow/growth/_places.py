@@ -15,8 +15,8 @@ from functools import partial
 
 import anyio
 
+from agentflow.actors import together
 from agentflow.errors import ErrorKind, ToolFailure
-from agentflow.growth._together import together
 from agentflow.sandbox import Sandbox, Tool
 from agentflow.trajectory import Action, Isolation, Outcome
 

@@ -5,7 +5,7 @@ from functools import partial
 
 from msgspec import Struct
 
-from agentflow.growth import together
+from agentflow.actors import together
 from agentflow.journal import Page
 from agentflow.synthesis._checks import Check, Checked, Finding, Quoted, check, words_of
 from agentflow.synthesis._config import SynthesisConfig

@@ -8,12 +8,13 @@ from agentflow.team._asking import ReadBlob
 from agentflow.team._cards import card_of, fixed_arguments
 from agentflow.team._executor import Executors, PutBlob
 from agentflow.team._generator import Generators
+from agentflow.team._ledger import Through
 from agentflow.team._planner import Planners
 from agentflow.team._prompts import prompt_versions
 from agentflow.team._rules import judge_by_rule
 from agentflow.team._settings import EpisodeSettings
 from agentflow.team._single import solve_alone
-from agentflow.team._solving import Through, solve_task
+from agentflow.team._solving import solve_task
 from agentflow.team._team import Team
 from agentflow.team._verifier import Verifiers, Verify
 

@@ -4,12 +4,13 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import TypeAlias, TypeVar
 
 from agentflow.errors import ModelFailure, ModelFailureKind
-from agentflow.models import Call, Model
-from agentflow.trajectory import Failure, Reply, Step, Usage
+from agentflow.models import Call, Completion, Model
+from agentflow.trajectory import Blob, Failure, Reply, Step, Usage
 
-__all__ = ["ReadBlob", "ask_model", "broken", "pictures_of"]
+__all__ = ["ReadBlob", "ask_model", "broken", "pictures_of", "reply_of", "seen_by"]
 
 T = TypeVar("T")
+R = TypeVar("R")
 
 ReadBlob: TypeAlias = Callable[[str], Awaitable[bytes]]
 """Gives the bytes of a blob by its hash."""
@@ -20,12 +21,20 @@ async def ask_model(model: Model, call: Call[T]) -> Reply[T]:
 
     :raises RunStopped: if the model can't be used any more.
     """
+    return await reply_of(model, call, lambda completion: completion.value)
+
+
+async def reply_of(model: Model, call: Call[T], read: Callable[[Completion[T]], R]) -> Reply[R]:
+    """What is read out of the model's answer; a failed call is a reply.
+
+    :raises RunStopped: if the model can't be used any more.
+    """
     try:
         completion = await model.complete(call)
     except ModelFailure as failure:
         spent = Usage(failure.answers, failure.prompt_tokens, failure.completion_tokens)
         return Reply(failure=Failure(failure.kind, failure.message), usage=spent)
-    return Reply(value=completion.value, usage=completion.usage)
+    return Reply(value=read(completion), usage=completion.usage, tokens=completion.tokens)
 
 
 def broken(why: str) -> Failure:
@@ -35,7 +44,11 @@ def broken(why: str) -> Failure:
 
 async def pictures_of(steps: Iterable[Step], model: Model, read: ReadBlob) -> Mapping[str, bytes]:
     """The pictures of these steps by their hashes; none for a model that does not see."""
+    return await seen_by(model, (blob for step in steps for blob in step.images), read)
+
+
+async def seen_by(model: Model, images: Iterable[Blob], read: ReadBlob) -> Mapping[str, bytes]:
+    """Pictures by their hashes; none for a model that does not see."""
     if not model.sees:
         return {}
-    hashes = dict.fromkeys(blob.hash for step in steps for blob in step.images)
-    return {hash: await read(hash) for hash in hashes}
+    return {hash: await read(hash) for hash in dict.fromkeys(blob.hash for blob in images)}

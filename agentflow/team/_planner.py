@@ -1,27 +1,58 @@
-"""The planner: what to do next."""
+"""The planner: what to do next, in growing and in solving."""
 
-from typing import cast
+from collections.abc import Mapping
+from typing import TypeAlias, cast
 
 from agentflow.models import Call, Model
-from agentflow.team._asking import ReadBlob, ask_model, broken, pictures_of
+from agentflow.team._asking import ReadBlob, ask_model, broken, pictures_of, seen_by
+from agentflow.team._cards import without_idle_nulls
 from agentflow.team._messages import plan_messages
 from agentflow.team._pool import Pool, Worker
-from agentflow.team._schemas import plan_schema
-from agentflow.trajectory import Plan, PlanRequest, Proposal, Reply, ToolCard
+from agentflow.team._schemas import answer_schema, decided_schema, plan_schema, step_schema
+from agentflow.team._task_messages import analysis_messages, step_messages
+from agentflow.trajectory import (
+    AnalysisRequest,
+    Blob,
+    DecidedStep,
+    DecisionRequest,
+    NextStep,
+    NextStepRequest,
+    Plan,
+    PlanRequest,
+    Proposal,
+    QueryAnalysis,
+    Reply,
+)
 
 __all__ = ["Planner", "Planners"]
 
+Wish: TypeAlias = PlanRequest | AnalysisRequest | NextStepRequest | DecisionRequest
+Given: TypeAlias = Reply[Plan] | Reply[QueryAnalysis] | Reply[NextStep] | Reply[DecidedStep]
 
-class Planner(Worker[PlanRequest, Reply[Plan]]):
-    """Asks a model for the next actions of one path."""
 
-    def __init__(self, model: Model, blob: ReadBlob) -> None:
+class Planner(Worker[Wish, Given]):
+    """Asks a model for the next actions of one path, or the next step of an episode; another one what a question takes."""
+
+    def __init__(self, model: Model, analyst: Model, blob: ReadBlob) -> None:
         super().__init__()
         self._model = model
+        self._analyst = analyst
         self._blob = blob
 
-    async def work(self, about: PlanRequest) -> Reply[Plan]:
-        """Propose actions: at most as many as asked for, without arguments that say nothing."""
+    async def work(self, about: Wish) -> Given:
+        """Propose, analyse, or say what comes next."""
+        match about:
+            case PlanRequest():
+                return await self._plan(about)
+            case AnalysisRequest():
+                return await self._analyse(about)
+            case NextStepRequest():
+                return await self._next(about)
+            case DecisionRequest():
+                return await self._decide(about)
+
+    async def _plan(self, about: PlanRequest) -> Reply[Plan]:
+        """At most as many as asked for, without arguments that say nothing."""
         if not about.tools or about.count < 1:
             return Reply(value=Plan(()))
         call = Call(
@@ -35,12 +66,50 @@ class Planner(Worker[PlanRequest, Reply[Plan]]):
         if reply.value is None:
             return reply
         cards = {card.name: card for card in about.tools}
-        proposals = reply.value.proposals[: about.count]
-        plan = Plan(tuple(_tidy(proposal, cards.get(proposal.tool)) for proposal in proposals))
-        return Reply(value=plan, usage=reply.usage)
+        plan = Plan(
+            tuple(
+                Proposal(each.intent, each.tool, without_idle_nulls(each.arguments, cards.get(each.tool)))
+                for each in reply.value.proposals[: about.count]
+            )
+        )
+        return Reply(value=plan, usage=reply.usage, tokens=reply.tokens)
+
+    async def _analyse(self, about: AnalysisRequest) -> Reply[QueryAnalysis]:
+        call = Call(
+            role="analyst",
+            messages=analysis_messages(about, await seen_by(self._analyst, about.images, self._blob)),
+            reply=QueryAnalysis,
+            schema=answer_schema(QueryAnalysis),
+            request=about,
+        )
+        return await ask_model(self._analyst, call)
+
+    async def _next(self, about: NextStepRequest) -> Reply[NextStep]:
+        call = Call(
+            role="planner",
+            messages=step_messages(about, await self._seen(about), merged=False),
+            reply=NextStep,
+            schema=step_schema(tuple(tool.name for tool in about.tools)),
+            request=about,
+        )
+        return await ask_model(self._model, call)
+
+    async def _decide(self, about: DecisionRequest) -> Reply[DecidedStep]:
+        call = Call(
+            role="planner",
+            messages=step_messages(about.next, await self._seen(about.next), merged=True),
+            reply=DecidedStep,
+            schema=decided_schema(tuple(tool.name for tool in about.next.tools)),
+            request=about,
+        )
+        return await ask_model(self._model, call)
+
+    async def _seen(self, about: NextStepRequest) -> Mapping[str, bytes]:
+        images: list[Blob] = [*about.images, *(blob for turn in about.memory.turns for blob in turn.images)]
+        return await seen_by(self._model, images, self._blob)
 
 
-class Planners(Pool[PlanRequest, Reply[Plan]]):
+class Planners(Pool[Wish, Given]):
     """All planners."""
 
     async def plan(self, request: PlanRequest) -> Reply[Plan]:
@@ -48,25 +117,30 @@ class Planners(Pool[PlanRequest, Reply[Plan]]):
 
         :raises RunStopped: if the run can't go on.
         """
-        return await self.ask(request)
+        return cast("Reply[Plan]", await self.ask(request))
 
-    def fallen(self, why: str) -> Reply[Plan]:
+    async def analyse(self, request: AnalysisRequest) -> Reply[QueryAnalysis]:
+        """What a question takes. A failed call is a reply.
+
+        :raises RunStopped: if the run can't go on.
+        """
+        return cast("Reply[QueryAnalysis]", await self.ask(request))
+
+    async def next_step(self, request: NextStepRequest) -> Reply[NextStep]:
+        """What comes next in an episode. A failed call is a reply.
+
+        :raises RunStopped: if the run can't go on.
+        """
+        return cast("Reply[NextStep]", await self.ask(request))
+
+    async def decide(self, request: DecisionRequest) -> Reply[DecidedStep]:
+        """Whether memory is enough, and if not, what comes next. A failed call is a reply.
+
+        :raises RunStopped: if the run can't go on.
+        """
+        return cast("Reply[DecidedStep]", await self.ask(request))
+
+    def fallen(self, why: str) -> Given:
         """No plan."""
-        return Reply(failure=broken(why))
-
-
-def _tidy(proposal: Proposal, card: ToolCard | None) -> Proposal:
-    """Without nulls for optional arguments: strict schemas ask for every argument."""
-    required: list[str] = card.schema.get("required", []) if card is not None else []
-    given = proposal.arguments.items()
-    arguments = {name: _told(value) for name, value in given if value is not None or name in required}
-    return Proposal(proposal.intent, proposal.tool, arguments)
-
-
-def _told(value: object) -> object:
-    if isinstance(value, dict):
-        members = cast("dict[str, object]", value).items()
-        return {name: _told(member) for name, member in members if member is not None}
-    if isinstance(value, list):
-        return [_told(member) for member in cast("list[object]", value)]
-    return value
+        failed: Reply[Plan] = Reply(failure=broken(why))
+        return failed

@@ -14,6 +14,7 @@ __all__ = [
     "LONGEST_OBSERVATION",
     "Pictures",
     "called",
+    "card_notes",
     "cut",
     "listed",
     "marked",
@@ -76,10 +77,15 @@ def tool_cards(tools: bytes) -> str:
 
 
 def _card(card: ToolCard) -> str:
+    said = f"## {card.name}\n\n{card.description}\n\nArguments: {written(card.schema)}"
+    return f"{said}{card_notes(card)}"
+
+
+def card_notes(card: ToolCard) -> str:
+    """What a tool can't do, how it is best used, and good calls; empty where nothing is said of that."""
     examples = tuple(map(written, card.examples))
     notes = (("Limits", card.limits), ("Best", card.practices), ("Examples", examples))
-    lines = [f"{title}:\n{listed(each)}" for title, each in notes if each]
-    return "\n\n".join([f"## {card.name}\n\n{card.description}\n\nArguments: {written(card.schema)}", *lines])
+    return "".join(f"\n\n{title}:\n{listed(each)}" for title, each in notes if each)
 
 
 def called(action: Action) -> str:

@@ -6,9 +6,9 @@ from typing import Any, TypeAlias, cast
 
 import msgspec
 
-from agentflow.trajectory import Draft, ToolCard
+from agentflow.trajectory import Decision, Draft, NextStep, ToolCard
 
-__all__ = ["answer_schema", "draft_schema", "plan_schema"]
+__all__ = ["answer_schema", "command_schema", "decided_schema", "draft_schema", "plan_schema", "step_schema"]
 
 Schema: TypeAlias = dict[str, Any]
 
@@ -21,8 +21,18 @@ def answer_schema(kind: type[msgspec.Struct]) -> Schema:
     schema = msgspec.json.schema(kind)
     named = cast("dict[str, Schema]", schema["$defs"])
     # Ours have defaults, not nulls: what may be left out in Python is asked for here.
-    asked = {name: {**each, "required": list(each.get("properties", []))} for name, each in named.items()}
+    asked = {name: {**_typed(each), **_required(each)} for name, each in named.items()}
     return _strict(schema, asked, ())
+
+
+def _required(schema: Schema) -> Schema:
+    return {"required": list(schema["properties"])} if "properties" in schema else {}
+
+
+def _typed(schema: Schema) -> Schema:
+    """With the type that words to choose from have: some endpoints want it said."""
+    words = cast("list[object]", schema.get("enum", []))
+    return {"type": "string", **schema} if words and all(isinstance(word, str) for word in words) else schema
 
 
 @lru_cache
@@ -52,11 +62,40 @@ def _proposals(tools: bytes) -> tuple[Schema, ...]:
 
 
 def _proposal(tool: ToolCard) -> Schema:
-    arguments = _strict(
+    name = {"type": "string", "const": tool.name}
+    return _closed({"intent": {"type": "string"}, "tool": name, "arguments": _arguments(tool)})
+
+
+def _arguments(tool: ToolCard) -> Schema:
+    return _strict(
         {"type": "object", "properties": {}, **tool.schema}, cast("Schema", tool.schema.get("$defs", {})), ()
     )
-    name = {"type": "string", "const": tool.name}
-    return _closed({"intent": {"type": "string"}, "tool": name, "arguments": arguments})
+
+
+@lru_cache(maxsize=64)
+def step_schema(tools: tuple[str, ...]) -> Schema:
+    """The schema of a next step: one of these tools."""
+    schema = copy.deepcopy(answer_schema(NextStep))
+    schema["properties"]["tool_name"] = {"type": "string", "enum": list(tools)}
+    return schema
+
+
+@lru_cache(maxsize=64)
+def decided_schema(tools: tuple[str, ...]) -> Schema:
+    """The schema of a decision with what follows from it: a step, or nothing."""
+    following = {"anyOf": [step_schema(tools), {"type": "null"}]}
+    return _closed({"decision": answer_schema(Decision), "next": following})
+
+
+def command_schema(tool: ToolCard) -> Schema:
+    """The schema of a call of this tool."""
+    return _command(msgspec.json.encode(tool))
+
+
+@lru_cache(maxsize=256)
+def _command(tool: bytes) -> Schema:
+    card = msgspec.json.decode(tool, type=ToolCard)
+    return _closed({"analysis": {"type": "string"}, "arguments": _arguments(card)})
 
 
 def _closed(properties: Schema) -> Schema:

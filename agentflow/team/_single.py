@@ -1,18 +1,51 @@
 """An episode of one agent that calls tools by itself."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 
-from agentflow.actors import SYSTEM_CLOCK, Clock
+from msgspec import Struct
+
+from agentflow.actors import SYSTEM_CLOCK, Clock, together
+from agentflow.errors import ErrorKind, ToolFailure
 from agentflow.journal import Page
-from agentflow.models import Model, Prices
+from agentflow.models import Call, Message, Model, Prices, Text, ToolCall, ToolReply, ToolSpec
 from agentflow.sandbox import Sandbox, Tool
-from agentflow.team._asking import ReadBlob
-from agentflow.team._executor import PutBlob
+from agentflow.team._asking import ReadBlob, reply_of, seen_by
+from agentflow.team._cards import card_of, fixed_arguments
+from agentflow.team._executor import Deed, PutBlob, carry_out
+from agentflow.team._hands import Hands
+from agentflow.team._ledger import Ledger, Over, Through
+from agentflow.team._prompts import prompt
+from agentflow.team._rendering import card_notes, cut, pictured, system
 from agentflow.team._settings import EpisodeSettings
-from agentflow.team._solving import Through
-from agentflow.trajectory import Episode, Task
+from agentflow.team._solving import turn_of
+from agentflow.trajectory import (
+    Action,
+    Ending,
+    Episode,
+    Failure,
+    NextStep,
+    Observation,
+    Outcome,
+    Reply,
+    Solution,
+    Task,
+    Turn,
+)
 
 __all__ = ["solve_alone"]
+
+SHORT = 200
+"""Characters that are left of an old result where all of them together got too long."""
+
+
+class Said(Struct, frozen=True):
+    """What the agent said."""
+
+    text: str
+    """In words."""
+    calls: tuple[ToolCall, ...] = ()
+    """Tools that it wants called."""
 
 
 async def solve_alone(
@@ -29,5 +62,212 @@ async def solve_alone(
     through: Through | None = None,
     clock: Clock = SYSTEM_CLOCK,
 ) -> Episode:
-    """Have one model work on a task, with tools that it calls by itself. See `solve_task`."""
-    raise NotImplementedError
+    """Have one model work on a task, with tools that it calls by itself. See `solve_task`.
+
+    It is asked `max_turns` times at most, and the last time it has to answer. Each of its calls is a turn of the episode.
+
+    :param put_blob: keeps a picture.
+    :param blob: gives it back, for a model that sees.
+    """
+    by_role = None if prices is None else {"agent": prices}
+    ledger = Ledger(page, settings, prices=by_role, through=through, clock=clock)
+
+    async def act(sandbox: Sandbox, action: Action) -> Outcome:
+        return await carry_out(Deed(sandbox, action), put_blob, clock)
+
+    own = {tool.name: tool for tool in tools}
+    hands = Hands(sandbox, own, act, page)
+    return await _Alone(task, model, own, hands, ledger, settings, blob).solve()
+
+
+class _Alone:
+    """One episode while it goes on."""
+
+    def __init__(
+        self,
+        task: Task,
+        model: Model,
+        tools: dict[str, Tool],
+        hands: Hands,
+        ledger: Ledger,
+        settings: EpisodeSettings,
+        blob: ReadBlob,
+    ) -> None:
+        self._task = task
+        self._model = model
+        self._tools = tools
+        self._hands = hands
+        self._ledger = ledger
+        self._settings = settings
+        self._blob = blob
+        self._specs = tuple(_spec(tool, task) for tool in tools.values())
+        self._said: list[tuple[Said, list[Turn]]] = []
+
+    async def solve(self) -> Episode:
+        try:
+            reply, ending = await self._work()
+        except Over as over:
+            await self._ledger.close(over.ending)
+            ending = over.ending
+            reply = await self._last()
+        said = reply.value
+        failure = reply.failure
+        if said is not None and not said.text.strip():
+            failure = Failure(ErrorKind.FAILED, "the agent said nothing when it was to answer")
+        solution = None if said is None or failure is not None else Solution("", said.text.strip())
+        return Episode(
+            task=self._task,
+            agent="single",
+            ending=Ending.FAILED if solution is None and ending is not Ending.TIME else ending,
+            turns=self._turns,
+            solution=solution,
+            failure=failure,
+            exchanges=tuple(self._ledger.exchanges),
+            seconds=self._ledger.seconds,
+            diverged=self._hands.diverged,
+        )
+
+    @property
+    def _turns(self) -> tuple[Turn, ...]:
+        return tuple(turn for _, turns in self._said for turn in turns)
+
+    async def _work(self) -> tuple[Reply[Said], Ending]:
+        """Until it answers, or all turns but the last are used."""
+        for number in range(1, self._settings.max_turns if self._tools else 1):
+            ask = partial(self._ask, may_call=True)
+            reply = await self._ledger.ask(f"{number}/agent", "agent", Said, ask)
+            if reply.value is None:
+                raise Over(Ending.FAILED)
+            if not reply.value.calls:
+                return reply, Ending.ANSWERED
+            turns: list[Turn] = []
+            self._said.append((reply.value, turns))
+            await self._call(number, reply.value, turns)
+        return await self._last(), Ending.TURNS if self._said else Ending.ANSWERED
+
+    async def _last(self) -> Reply[Said]:
+        return await self._ledger.answer("solution", "agent", Said, partial(self._ask, may_call=False))
+
+    async def _ask(self, *, may_call: bool) -> Reply[Said]:
+        call = Call(
+            role="agent",
+            messages=await self._messages(last=not may_call),
+            reply=str,
+            tools=self._specs,
+            may_call=may_call,
+        )
+        return await reply_of(self._model, call, lambda done: Said(done.text, done.calls))
+
+    async def _call(self, number: int, said: Said, turns: list[Turn]) -> None:
+        """Do all that it wants done: what does no harm at once, the rest one after the other; a turn for each, in order.
+
+        :raises Over: if the episode's turns end before that; what was not done says so.
+        """
+        before = len(self._turns)
+        done: dict[int, Turn] = {}
+
+        async def do(index: int, call: ToolCall) -> None:
+            done[index] = await self._do(number, index, before + index + 1, said, call)
+
+        try:
+            for group in _groups(list(enumerate(said.calls)), self._harmless):
+                await together([partial(do, index, call) for index, call in group])
+        finally:
+            for index, call in enumerate(said.calls):
+                late = Failure(ErrorKind.CANCELLED, "not done: the episode ended before")
+                turns.append(done.get(index) or self._undone(before + index + 1, said, call, late))
+
+    async def _do(self, number: int, index: int, turn: int, said: Said, call: ToolCall) -> Turn:
+        tool = self._tools.get(call.name)
+        if tool is None:
+            known = ", ".join(self._tools)
+            message = f"there is no tool {call.name!r}; there are: {known}"
+            return self._undone(turn, said, call, Failure(ErrorKind.TOOL_NOT_FOUND, message))
+        if call.arguments is None:
+            message = f"the arguments are no JSON object: {call.written[:SHORT]}"
+            return self._undone(turn, said, call, Failure(ErrorKind.BAD_ARGUMENTS, message))
+        action = Action(tool.name, {**call.arguments, **fixed_arguments(tool, self._task.kwargs)})
+        try:
+            tool.bind(action.arguments)
+        except ToolFailure as failure:
+            return self._undone(turn, said, call, Failure(failure.kind, failure.message), action)
+        key = f"{number}/act/{index}"
+        now = key not in self._ledger.page
+        stamped = await self._ledger.once(key, Outcome, partial(self._hands.act, action))
+        self._hands.remember(turn, action, stamped.value, now=now)
+        return turn_of(turn, _step(said, call), action, stamped.value, stamped.seconds)
+
+    def _undone(
+        self, turn: int, said: Said, call: ToolCall, failure: Failure, action: Action | None = None
+    ) -> Turn:
+        outcome = Outcome(Observation(), failure)
+        return turn_of(turn, _step(said, call), action, outcome, self._ledger.seconds)
+
+    def _harmless(self, call: tuple[int, ToolCall]) -> bool:
+        tool = self._tools.get(call[1].name)
+        return tool is None or tool.hints.read_only or tool.hints.idempotent
+
+    async def _messages(self, *, last: bool) -> tuple[Message, ...]:
+        """The conversation. Where the results got too long together, the oldest ones are shown in short."""
+        images = [*self._task.images, *(blob for turn in self._turns for blob in turn.images)]
+        pictures = await seen_by(self._model, images, self._blob)
+        begin = Text(prompt("agent", "begin", question=self._task.question))
+        messages = [
+            system(prompt("agent", "system", instructions=self._settings.instructions)),
+            Message("user", (begin, *pictured(self._task.images, pictures))),
+        ]
+        short = _too_old(self._turns, self._settings.memory_chars)
+        for said, turns in self._said:
+            messages.append(Message("assistant", (*([Text(said.text)] if said.text else []), *said.calls)))
+            replies: list[ToolReply] = []
+            for call, turn in zip(said.calls, turns, strict=True):
+                text = cut(turn.result, SHORT) if turn.number in short else turn.result
+                shown = pictured(turn.images, pictures)
+                parts = (Text(text), *(part for part in shown if not isinstance(part, ToolCall | ToolReply)))
+                replies.append(ToolReply(call.id, call.name, parts, failed=turn.failure is not None))
+            messages.append(Message("user", tuple(replies)))
+        if last and self._said:
+            messages[-1] = Message("user", (*messages[-1].parts, Text(prompt("agent", "last"))))
+        return tuple(messages)
+
+
+def _spec(tool: Tool, task: Task) -> ToolSpec:
+    card = card_of(tool, task.kwargs)
+    return ToolSpec(card.name, f"{card.description}{card_notes(card)}", card.schema)
+
+
+def _step(said: Said, call: ToolCall) -> NextStep:
+    return NextStep(said.text, "", "", call.name)
+
+
+def _too_old(turns: Sequence[Turn], longest: int) -> frozenset[int]:
+    """The turns that are shown in short. So many at once that what was shown before is seldom shown otherwise."""
+    short: set[int] = set()
+    total = 0
+    for position, turn in enumerate(turns):
+        total += len(turn.result)
+        if total > longest:
+            for older in turns[:position]:
+                if total <= longest // 2:
+                    break
+                if older.number not in short and len(older.result) > 2 * SHORT:
+                    short.add(older.number)
+                    total -= len(older.result) - SHORT
+    return frozenset(short)
+
+
+def _groups(
+    calls: Sequence[tuple[int, ToolCall]], harmless: Callable[[tuple[int, ToolCall]], bool]
+) -> Iterator[list[tuple[int, ToolCall]]]:
+    """Calls that may be made at once, group after group."""
+    group: list[tuple[int, ToolCall]] = []
+    for call in calls:
+        if harmless(call):
+            group.append(call)
+            continue
+        if group:
+            yield group
+        yield [call]
+        group = []
+    if group:
+        yield group

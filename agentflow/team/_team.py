@@ -23,6 +23,8 @@ class Team:
         planner: Model,
         generator: Model,
         verifier: Model | None = None,
+        analyst: Model | None = None,
+        executor: Model | None = None,
         verify: Verify = "rule",
         put_blob: PutBlob,
         blob: ReadBlob,
@@ -30,7 +32,11 @@ class Team:
     ) -> None:
         """Put it together; it works while its `specs` run.
 
-        :param verifier: the model that judges, for `verify="model"`.
+        :param verifier: the model that judges, for `verify="model"`, and that verifies in an episode; there the planner's,
+            if there is none.
+        :param analyst: the model that analyses a task; without one the planner's.
+        :param executor: the model that writes the calls of an episode; without one the planner's.
+        :param verify: how observations are judged in growing.
         :param put_blob: keeps a picture.
         :param blob: gives it back, for models that see.
         :param workers: the most there are of each role at once.
@@ -40,14 +46,20 @@ class Team:
             raise ConfigurationError(
                 "team: verify=model needs a model; give `verifier` one or set verify=rule"
             )
-        self.planner = Planners("planners", partial(Planner, planner, blob), workers=workers)
-        """Proposes what to do next."""
-        self.executor = Executors("executors", partial(Executor, put_blob), workers=workers)
-        """Does it."""
-        self.verifier = Verifiers(verify, partial(Verifier, verify, verifier, blob), workers=workers)
-        """Says what came of it."""
+        self.planner = Planners(
+            "planners", partial(Planner, planner, analyst or planner, blob), workers=workers
+        )
+        """Proposes what to do next; analyses tasks."""
+        self.executor = Executors(
+            "executors", partial(Executor, put_blob, executor or planner), workers=workers
+        )
+        """Does it; writes the call first, if there is none."""
+        self.verifier = Verifiers(
+            verify, partial(Verifier, verify, verifier or planner, blob), workers=workers
+        )
+        """Says what came of it, and whether that is enough."""
         self.generator = Generators("generators", partial(Generator, generator, blob), workers=workers)
-        """Writes questions with their answers."""
+        """Writes questions with their answers, and answers."""
 
     def specs(self) -> list[ChildSpec]:
         """A supervisor for each role."""

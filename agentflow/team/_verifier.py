@@ -1,15 +1,16 @@
-"""The verifier: what an observation is worth."""
+"""The verifier: what an observation is worth, and whether memory answers a question."""
 
 from collections.abc import Callable
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, cast
 
 from agentflow.models import Call, Model
-from agentflow.team._asking import ReadBlob, ask_model, broken, pictures_of
+from agentflow.team._asking import ReadBlob, ask_model, broken, pictures_of, seen_by
 from agentflow.team._messages import judge_messages
 from agentflow.team._pool import Pool, Worker
 from agentflow.team._rules import judge_by_rule, judge_plainly
 from agentflow.team._schemas import answer_schema
-from agentflow.trajectory import Judgement, JudgementRequest, Reply, Verdict
+from agentflow.team._task_messages import verification_messages
+from agentflow.trajectory import Decision, Judgement, JudgementRequest, Reply, Verdict, VerificationRequest
 
 __all__ = ["Verifier", "Verifiers", "Verify"]
 
@@ -17,7 +18,11 @@ Verify: TypeAlias = Literal["rule", "model", "off"]
 """By rule; by a model where it is not plain to see; not at all."""
 
 
-class Verifier(Worker[JudgementRequest, Reply[Judgement]]):
+Wish: TypeAlias = JudgementRequest | VerificationRequest
+Given: TypeAlias = Reply[Judgement] | Reply[Decision]
+
+
+class Verifier(Worker[Wish, Given]):
     """Judges by rule, or asks a model."""
 
     def __init__(self, verify: Verify, model: Model | None, blob: ReadBlob) -> None:
@@ -26,8 +31,10 @@ class Verifier(Worker[JudgementRequest, Reply[Judgement]]):
         self._model = model
         self._blob = blob
 
-    async def work(self, about: JudgementRequest) -> Reply[Judgement]:
+    async def work(self, about: Wish) -> Given:
         """Say what it is worth."""
+        if isinstance(about, VerificationRequest):
+            return await self._decide(about)
         told = by_rule(self._verify, about)
         if told is not None:
             return Reply(value=told)
@@ -38,6 +45,18 @@ class Verifier(Worker[JudgementRequest, Reply[Judgement]]):
             messages=judge_messages(about, await pictures_of(steps, self._model, self._blob)),
             reply=Judgement,
             schema=answer_schema(Judgement),
+            request=about,
+        )
+        return await ask_model(self._model, call)
+
+    async def _decide(self, about: VerificationRequest) -> Reply[Decision]:
+        assert self._model is not None, "a team that solves has a model to verify"
+        images = [*about.images, *(blob for turn in about.memory.turns for blob in turn.images)]
+        call = Call(
+            role="verifier",
+            messages=verification_messages(about, await seen_by(self._model, images, self._blob)),
+            reply=Decision,
+            schema=answer_schema(Decision),
             request=about,
         )
         return await ask_model(self._model, call)
@@ -54,7 +73,7 @@ def by_rule(verify: Verify, request: JudgementRequest) -> Judgement | None:
             return judge_plainly(request)
 
 
-class Verifiers(Pool[JudgementRequest, Reply[Judgement]]):
+class Verifiers(Pool[Wish, Given]):
     """All verifiers."""
 
     def __init__(self, verify: Verify, make: Callable[[], Verifier], *, workers: int) -> None:
@@ -70,8 +89,16 @@ class Verifiers(Pool[JudgementRequest, Reply[Judgement]]):
 
         :raises RunStopped: if the run can't go on.
         """
-        return await self.ask(request)
+        return cast("Reply[Judgement]", await self.ask(request))
 
-    def fallen(self, why: str) -> Reply[Judgement]:
+    async def decide(self, request: VerificationRequest) -> Reply[Decision]:
+        """Whether memory answers the question. A failed call is a reply.
+
+        :raises RunStopped: if the run can't go on.
+        """
+        return cast("Reply[Decision]", await self.ask(request))
+
+    def fallen(self, why: str) -> Given:
         """No judgement."""
-        return Reply(failure=broken(why))
+        failed: Reply[Judgement] = Reply(failure=broken(why))
+        return failed

@@ -1,11 +1,9 @@
 """Doing several things at once."""
 
 from collections.abc import Awaitable, Callable, Iterable
-from typing import TypeVar
+from typing import TypeVar, cast
 
 import anyio
-
-from agentflow.errors import RunStopped
 
 __all__ = ["together"]
 
@@ -15,7 +13,7 @@ T = TypeVar("T")
 async def together(jobs: Iterable[Callable[[], Awaitable[T]]]) -> list[T]:
     """Their results, in the order of the jobs; the first error ends the others.
 
-    A `RunStopped` comes out as itself, never inside a group of exceptions, so that whoever runs the whole finds it.
+    It comes out as itself, never inside a group of exceptions, so that whoever waits for it finds it.
     """
     waiting = list(jobs)
     if not waiting:
@@ -27,18 +25,19 @@ async def together(jobs: Iterable[Callable[[], Awaitable[T]]]) -> list[T]:
     async def run(index: int, job: Callable[[], Awaitable[T]]) -> None:
         results[index] = await job()
 
-    stopped: RunStopped | None = None
+    failed: Exception | None = None
     try:
         async with anyio.create_task_group() as tasks:
             for index, job in enumerate(waiting):
                 tasks.start_soon(run, index, job)
-    except* RunStopped as group:
-        stopped = _first(group)
-    if stopped is not None:
-        raise stopped
+    except* Exception as group:  # boundary: the first error is raised again, by itself
+        failed = _first(group)
+    if failed is not None:
+        raise failed
     return [results[index] for index in range(len(waiting))]
 
 
-def _first(group: BaseExceptionGroup[RunStopped]) -> RunStopped:
-    error = group.exceptions[0]
-    return _first(error) if isinstance(error, BaseExceptionGroup) else error
+def _first(group: BaseException) -> Exception:
+    if isinstance(group, ExceptionGroup):
+        return _first(cast("ExceptionGroup[Exception]", group).exceptions[0])
+    return cast("Exception", group)
