@@ -1,6 +1,7 @@
 """What every part of the suite may use."""
 
 import logging
+import signal
 from collections.abc import Iterator
 
 import pytest
@@ -13,6 +14,13 @@ from tests._postgres import PostgresServer, postgres_server
 @pytest.fixture(scope="session")
 def anyio_backend() -> str:
     return "asyncio"
+
+
+@pytest.fixture(scope="session", autouse=True)
+def interruptible() -> None:
+    """What the tests start can be interrupted, also where a shell started the suite in its background."""
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True)
