@@ -1,0 +1,41 @@
+"""Scoring: metrics, judges, and what many scores come to.
+
+`make_metric` gives a metric by its name; `score` is the same for rules, on plain texts. A prediction that could not be
+judged is a `failure`, never a wrong answer. Nothing that a model wrote is ever evaluated as code.
+"""
+
+from agentflow.scoring._answers import extract_answer, marked_answer
+from agentflow.scoring._judge import Judge
+from agentflow.scoring._make import make_metric, metric_names, needs_judge, score
+from agentflow.scoring._mathematics import same_answer
+from agentflow.scoring._scored import Embed, Metric, Scored
+from agentflow.scoring._summary import (
+    Interval,
+    Summary,
+    best_of,
+    bootstrap,
+    majority,
+    pass_at,
+    summarise,
+)
+
+__all__ = [
+    "Embed",
+    "Interval",
+    "Judge",
+    "Metric",
+    "Scored",
+    "Summary",
+    "best_of",
+    "bootstrap",
+    "extract_answer",
+    "majority",
+    "make_metric",
+    "marked_answer",
+    "metric_names",
+    "needs_judge",
+    "pass_at",
+    "same_answer",
+    "score",
+    "summarise",
+]

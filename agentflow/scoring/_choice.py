@@ -1,0 +1,73 @@
+"""Multiple choice: a letter, or the text of an option."""
+
+import re
+from collections.abc import Mapping, Sequence
+from string import ascii_uppercase
+from typing import Final
+
+from agentflow.scoring._answers import extract_answer
+from agentflow.scoring._words import contains_answer, normal
+
+__all__ = ["multiple_choice"]
+
+_LABEL: Final = re.compile(
+    r"\s*[*_]*(?:option|choice|answer)?\s*[(\[]?([A-Za-z])[)\]]?[*_]*\s*(?:[.:)\]]\s*(.*)|$)",
+    re.DOTALL | re.IGNORECASE,
+)
+_NAMED: Final = re.compile(
+    r"\b(?:option|choice|answer)\s+(?:is\s+)?[*_(\[]*([A-Z])\b|(?<!\w)[(\[]([A-Z])[)\]]"
+)
+
+
+def multiple_choice(
+    prediction: str, references: Sequence[str], *, options: Mapping[str, str] | Sequence[str] = ()
+) -> float:
+    """1 if the prediction chooses the right option, by its letter, its text, or both alike.
+
+    :param options: what can be chosen: texts by their letters, or texts in order. A reference is a letter, a text, or
+        both (`A. 0.9`).
+    """
+    if isinstance(options, Mapping):
+        offered = {letter.upper(): text for letter, text in options.items()}
+    else:
+        offered = dict(zip(ascii_uppercase, options, strict=False))
+    chosen = _chosen(extract_answer(prediction), offered)
+    if chosen is None:
+        chosen = _chosen(prediction, offered)
+    return float(chosen is not None and chosen in {_chosen(each, offered) for each in references})
+
+
+def _chosen(text: str, offered: Mapping[str, str]) -> str | None:
+    """The letter that a text chooses, or without known options what it says; `None`: it is not clear."""
+    alike = [letter for letter, option in offered.items() if normal(option) == normal(text)]
+    if len(alike) == 1:
+        return alike[0]
+    label = _LABEL.fullmatch(text.strip())
+    if label and (not offered or label[1].upper() in offered):
+        letter, rest = label[1].upper(), label[2] or ""
+        others = [
+            option for each, option in offered.items() if each != letter and normal(option) == normal(rest)
+        ]
+        # A letter with the text or the letter of another option is no choice.
+        return None if (others and normal(rest)) or _named(rest) - {letter} else letter
+    named = _named(text)
+    if len(named) == 1 and (not offered or named <= offered.keys()):
+        return named.pop()
+    if not offered:
+        return normal(text) or None
+    return _only_named(text, offered)
+
+
+def _named(text: str) -> set[str]:
+    return {one or other for one, other in _NAMED.findall(text)}
+
+
+def _only_named(text: str, offered: Mapping[str, str]) -> str | None:
+    """The one option whose text stands in this one; an option that is part of another does not count beside it."""
+    found = [letter for letter, option in offered.items() if contains_answer(text, [option])]
+    longest = [
+        letter
+        for letter in found
+        if not any(contains_answer(offered[each], [offered[letter]]) for each in found if each != letter)
+    ]
+    return longest[0] if len(longest) == 1 else None

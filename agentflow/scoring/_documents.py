@@ -1,0 +1,118 @@
+"""Metrics of document benchmarks: ANLS, and accuracy and F1 of MMLongBench-Doc."""
+
+import re
+from collections.abc import Sequence
+from math import isclose
+from typing import Final, Literal
+
+from rapidfuzz.distance import Levenshtein
+
+__all__ = ["AnswerFormat", "anls", "document_score", "is_unanswerable"]
+
+AnswerFormat = Literal["Str", "Int", "Float", "List", "None"]
+"""What kind of answer a question of a document has."""
+
+_UNIT: Final = re.compile(r"\s*(?:miles?|million)$")
+_BRACKETS: Final = re.compile(r"\s*\([^)]*\)$")
+_EXACT: Final = re.compile(
+    r"https?://|\.py\b|\.ipynb\b|^page\b|\d+[-\s]?\d+[-\s]?\d{4}$|\b[ap]\.?m\.?(?!\w)|^\d{4}-\d{2}(?:-\d{2})?$|\S@\S+\.\w"
+)
+_ELEMENT: Final = re.compile(r"""\s*'([^']*)'\s*(?=,|$)|\s*"([^"]*)"\s*(?=,|$)|([^,]+)""")
+_UNANSWERABLE: Final = re.compile(
+    r"\b(?:not answerable|unanswerable|(?:can ?not|can't|could not) be (?:answered|determined)|fail to answer)\b",
+    re.IGNORECASE,
+)
+
+
+def anls(prediction: str, references: Sequence[str], *, threshold: float = 0.5) -> float:
+    """How alike two texts are by edits, as a share of the longer one; 0 up to the threshold. The best over references.
+
+    :param threshold: what is no more alike than this is wrong.
+    """
+    said = _folded(prediction)
+    alike = [Levenshtein.normalized_similarity(said, _folded(reference)) for reference in references]
+    return max((value for value in alike if value > threshold), default=0.0)
+
+
+def document_score(
+    prediction: str, references: Sequence[str], *, answer_format: AnswerFormat | None = None
+) -> float:
+    """A prediction beside the reference by the rules of MMLongBench-Doc: whole numbers equal, others nearly, texts by ANLS.
+
+    :param answer_format: what kind of answer it is; `None`: as the reference looks.
+    """
+    return max(
+        (_beside(prediction, each, answer_format or _format_of(each)) for each in references), default=0.0
+    )
+
+
+def is_unanswerable(answer: str) -> bool:
+    """It says that the document does not answer the question."""
+    return bool(_UNANSWERABLE.search(answer))
+
+
+def _beside(prediction: str, reference: str, form: AnswerFormat) -> float:
+    if is_unanswerable(reference) or is_unanswerable(prediction):
+        return float(is_unanswerable(reference) and is_unanswerable(prediction))
+    match form:
+        case "Int":
+            mine, right = _number(prediction), _number(reference)
+            return float(mine is not None and right is not None and int(mine) == int(right))
+        case "Float":
+            return float(_nearly(_number(prediction), _number(reference)))
+        case "List":
+            return _lists(_listed(prediction), _listed(reference))
+        case "Str" | "None":
+            return _texts(_clean(prediction), _clean(reference))
+
+
+def _format_of(reference: str) -> AnswerFormat:
+    if reference.strip().startswith("["):
+        return "List"
+    if _number(reference) is None:
+        return "Str"
+    return "Int" if re.fullmatch(r"\s*[-+]?\d+\s*", reference) else "Float"
+
+
+def _texts(said: str, right: str) -> float:
+    return float(said == right) if _EXACT.search(right) else anls(said, [right])
+
+
+def _lists(said: list[str], right: list[str]) -> float:
+    if len(said) != len(right) or not right:
+        return 0.0
+    pairs = list(zip(sorted(map(_clean, said)), sorted(map(_clean, right)), strict=True))
+    first = pairs[0][1]
+    if _number(first) is not None or _EXACT.search(first):
+        return float(all(mine == theirs for mine, theirs in pairs))
+    return min(anls(mine, [theirs]) for mine, theirs in pairs)
+
+
+def _listed(text: str) -> list[str]:
+    """The elements of a list as it is written in Python, JSON or prose."""
+    if text.strip().startswith("["):
+        found = _ELEMENT.findall(text.strip()[1:].removesuffix("]"))
+        return [element.strip() for element in ("".join(each) for each in found) if element.strip()]
+    parts = re.split(r",\s+|;\s*|\n|\s+and\s+", text.strip().strip("[]"))
+    return [part.strip() for part in parts if part.strip()]
+
+
+def _number(text: str) -> float | None:
+    plain = re.sub(r"(?<=\d),(?=\d{3})", "", _clean(text))
+    return float(plain) if re.fullmatch(r"[-+]?(?:\d+\.?\d*|\.\d+)(?:e[-+]?\d{1,2})?", plain) else None
+
+
+def _nearly(said: float | None, right: float | None) -> bool:
+    """Within a hundredth, as a number or as a percentage of it."""
+    if said is None or right is None:
+        return False
+    return any(isclose(said, each, rel_tol=0.01) for each in (right / 100, right, right * 100))
+
+
+def _clean(text: str) -> str:
+    folded = _BRACKETS.sub("", _UNIT.sub("", _folded(text)))
+    return folded.strip("'\" ").strip().lstrip("$").rstrip("%").strip()
+
+
+def _folded(text: str) -> str:
+    return " ".join(text.lower().split())

@@ -1,0 +1,219 @@
+"""Whether two expressions are the same: they are if they agree to many digits at several points.
+
+Nothing is expanded, factored or kept exactly, so no expression is too clever: every number on the way has as many digits
+as all others, and none may grow beyond a limit.
+"""
+
+import importlib
+import importlib.util
+import operator
+from collections.abc import Callable, Iterator, Mapping
+from fractions import Fraction
+from functools import cache
+from typing import Final, Protocol, TypeAlias, cast
+
+from agentflow.scoring._expressions import Apply, Expression, Number, Symbol
+
+__all__ = ["can_compare", "same_expression"]
+
+_DIGITS: Final = 400
+_LARGEST: Final = 1e300
+_NEAR: Final = 1e-25
+_NOTHING: Final = 1e-60
+_HIGHEST_EXPONENT: Final = 1000
+_HIGHEST_FACTORIAL: Final = 170
+_POINTS: Final = (
+    (Fraction(37, 89), Fraction(97, 61)),
+    (Fraction(131, 57), Fraction(-41, 73)),
+    (Fraction(-53, 31), Fraction(29, 43)),
+    (Fraction(19, 23), Fraction(67, 59)),
+)
+"""Where expressions with variables are compared: the first variable's value, and the step to each further one's."""
+_CONSTANTS: Final = frozenset({"pi", "e", "i"})
+
+
+class _Value(Protocol):
+    """A number of the library, which has no types of its own."""
+
+    @property
+    def real(self) -> "_Value": ...
+    @property
+    def imag(self) -> "_Value": ...
+    def __add__(self, other: "_Value") -> "_Value": ...
+    def __sub__(self, other: "_Value") -> "_Value": ...
+    def __mul__(self, other: "_Value | float") -> "_Value": ...
+    def __rmul__(self, other: float) -> "_Value": ...
+    def __truediv__(self, other: "_Value | int") -> "_Value": ...
+    def __rtruediv__(self, other: int) -> "_Value": ...
+    def __pow__(self, other: "_Value") -> "_Value": ...
+    def __mod__(self, other: int) -> float: ...
+    def __neg__(self) -> "_Value": ...
+    def __pos__(self) -> "_Value": ...
+    def __abs__(self) -> "_Value": ...
+    def __bool__(self) -> bool: ...
+    def __int__(self) -> int: ...
+    def __lt__(self, other: "_Value | float") -> bool: ...
+    def __gt__(self, other: "_Value | float") -> bool: ...
+    def __le__(self, other: "_Value | float") -> bool: ...
+
+
+_Function: TypeAlias = Callable[..., _Value]
+
+
+class _Numbers(Protocol):
+    """Its context: numbers of so many digits, and functions of them."""
+
+    dps: int
+    pi: _Value
+    e: _Value
+    j: _Value
+    ln: _Function
+    exp: _Function
+    factorial: _Function
+    binomial: _Function
+
+    def mpf(self, value: int) -> _Value: ...
+    def mpc(self, value: _Value) -> _Value: ...
+
+
+def can_compare() -> bool:
+    """The extra `math` is installed."""
+    return importlib.util.find_spec("mpmath") is not None
+
+
+def same_expression(one: Expression, other: Expression, *, tolerance: float = 0.0) -> bool:
+    """They have the same value, wherever both have a real one.
+
+    :param tolerance: how far they may be apart, as a share.
+    """
+    if one == other:
+        return True
+    names = sorted({*_variables(one), *_variables(other)})
+    compared = False
+    for start, step in _POINTS if names else _POINTS[:1]:
+        point = {name: start + step * place for place, name in enumerate(names)}
+        same = _same_at(one, other, point, tolerance)
+        if same is False:
+            return False
+        compared = compared or same is True
+    return compared
+
+
+def _variables(expression: Expression) -> Iterator[str]:
+    match expression:
+        case Symbol(name):
+            if name not in _CONSTANTS:
+                yield name
+        case Apply(_, arguments):
+            for argument in arguments:
+                yield from _variables(argument)
+        case Number():
+            pass
+
+
+def _same_at(
+    one: Expression, other: Expression, point: Mapping[str, Fraction], tolerance: float
+) -> bool | None:
+    """The same value at a point; `None`: one of them has no real value there that can be told."""
+    try:
+        left, right = _value(one, point), _value(other, point)
+    except (ArithmeticError, ValueError):
+        return None
+    real = [abs(each.imag) < _NOTHING for each in (left, right)]
+    if point and real[0] != real[1]:
+        return None
+    size = max(abs(left), abs(right))
+    return bool(size < _NOTHING or abs(left - right) <= max(_NEAR, tolerance) * size)
+
+
+def _value(expression: Expression, point: Mapping[str, Fraction]) -> _Value:
+    """Its value at a point.
+
+    :raises ArithmeticError: there is none, or it would be too large on the way.
+    """
+    numbers = _numbers()
+    match expression:
+        case Number(fraction):
+            value = numbers.mpc(numbers.mpf(fraction.numerator) / fraction.denominator)
+        case Symbol(name):
+            given = point.get(name)
+            value = _constant(name) if given is None else numbers.mpf(given.numerator) / given.denominator
+        case Apply(function, arguments):
+            value = _functions()[function](*[_value(argument, point) for argument in arguments])
+    if not abs(value) < _LARGEST:
+        raise OverflowError
+    return numbers.mpc(value)
+
+
+def _constant(name: str) -> _Value:
+    numbers = _numbers()
+    return {"pi": +numbers.pi, "e": +numbers.e, "i": numbers.j}[name]
+
+
+@cache
+def _numbers() -> _Numbers:
+    numbers = cast("_Numbers", importlib.import_module("mpmath").mp.clone())
+    numbers.dps = _DIGITS
+    return numbers
+
+
+@cache
+def _functions() -> Mapping[str, _Function]:
+    numbers = _numbers()
+    names = "floor ceil sqrt ln sin cos tan cot sec csc asin acos atan sinh cosh tanh"
+    plain: dict[str, _Function] = {name: getattr(numbers, name) for name in names.split()}
+    arcs = {f"arc{name}": plain[f"a{name}"] for name in ("sin", "cos", "tan")}
+    careful = {name: _small(plain[name]) for name in ("sinh", "cosh", "tanh")}
+    signs = {"+": "add", "-": "sub", "*": "mul", "/": "truediv", "neg": "neg", "abs": "abs"}
+    return {
+        **{sign: getattr(operator, name) for sign, name in signs.items()},
+        **plain,
+        **arcs,
+        **careful,
+        "^": _power,
+        "root": _root,
+        "exp": _small(numbers.exp),
+        "log": _log,
+        "factorial": lambda *values: numbers.factorial(*map(_whole, values)),
+        "binom": lambda *values: numbers.binomial(*map(_whole, values)),
+    }
+
+
+def _log(value: _Value, base: _Value | None = None) -> _Value:
+    """Without a base it is the natural one, as in most of mathematics."""
+    ln = _numbers().ln
+    return ln(value) if base is None else ln(value) / ln(base)
+
+
+def _small(function: _Function) -> _Function:
+    """The function, for what does not make it grow too far."""
+
+    def checked(value: _Value) -> _Value:
+        if abs(value) > _HIGHEST_EXPONENT:
+            raise OverflowError
+        return function(value)
+
+    return checked
+
+
+def _power(base: _Value, exponent: _Value) -> _Value:
+    if abs(exponent) > _HIGHEST_EXPONENT or (not base and exponent.real < 0):
+        raise OverflowError
+    return base**exponent
+
+
+def _root(value: _Value, degree: _Value) -> _Value:
+    if not degree:
+        raise ZeroDivisionError
+    odd = not degree.imag and degree.real % 2 == 1
+    # The real root, where there is one.
+    if odd and not value.imag and value.real < 0:
+        return -_power(-value, 1 / degree)
+    return _power(value, 1 / degree)
+
+
+def _whole(value: _Value) -> int:
+    whole = value.real
+    if value.imag or not -1 < whole <= _HIGHEST_FACTORIAL or whole % 1:
+        raise OverflowError
+    return int(whole)

@@ -1,0 +1,94 @@
+"""The Game of 24: expressions that use each given number once and come to a target."""
+
+import re
+from collections.abc import Iterator, Sequence
+from fractions import Fraction
+from typing import Final
+
+from agentflow.scoring._answers import extract_answer
+from agentflow.scoring._expressions import Apply, Expression, Number, Symbol, parse
+
+__all__ = ["game24"]
+
+_TIMES: Final = re.compile(r"(?<=[\d)])\s*[xX]\s*(?=[\d(])")
+_BREAK: Final = re.compile(r"\s+(?:or|and)\s+|[\n,;]")
+_RESULT: Final = re.compile(r"\s*=\s*(.*)$")
+_MARKS: Final = re.compile(r"\\(?:left|right)(?![a-z])|\\[,;:! ()\[\]]|[$`]")
+_BESIDE: Final = re.compile(r"\d\s+\d")
+
+
+def game24(
+    prediction: str, references: Sequence[str] = (), *, numbers: Sequence[int] = (), target: int = 24
+) -> float:
+    """1 if each expression of the answer uses every number exactly once, with + - * / and brackets, and comes to the target.
+
+    :param references: the numbers, or a solution from which they are read, where `numbers` does not give them.
+    :param numbers: what is to be used.
+    :param target: what it has to come to.
+    """
+    wanted = sorted(map(Fraction, numbers)) or _given(references)
+    pieces = _pieces(extract_answer(prediction))
+    return float(bool(wanted) and bool(pieces) and all(_solves(piece, wanted, target) for piece in pieces))
+
+
+def _given(references: Sequence[str]) -> list[Fraction]:
+    first = _RESULT.sub("", _pieces(references[0])[0]) if references and _pieces(references[0]) else ""
+    solution = parse(first)
+    if solution is not None and _numbers_of(solution) and not _BESIDE.search(first):
+        return sorted(_numbers_of(solution))
+    return sorted(Fraction(digits) for digits in re.findall(r"\d+", references[0] if references else ""))
+
+
+def _pieces(text: str) -> list[str]:
+    plain = _TIMES.sub("*", _MARKS.sub("", text))
+    pieces = [piece.strip().rstrip(".") for piece in _BREAK.split(plain)]
+    return [piece for piece in pieces if piece]
+
+
+def _solves(piece: str, wanted: list[Fraction], target: int) -> bool:
+    result = _RESULT.search(piece)
+    if result and result[1].strip() != str(target):
+        return False
+    written = _RESULT.sub("", piece)
+    read = parse(written)
+    # Two numbers beside each other are neither a sum nor a longer number.
+    if read is None or _BESIDE.search(written) or sorted(_numbers_of(read)) != wanted:
+        return False
+    try:
+        return _value(read) == target
+    except ArithmeticError:
+        return False
+
+
+def _numbers_of(expression: Expression) -> list[Fraction]:
+    return list(_leaves(expression))
+
+
+def _leaves(expression: Expression) -> Iterator[Fraction]:
+    match expression:
+        case Number(value):
+            yield value
+        case Apply(_, arguments):
+            for argument in arguments:
+                yield from _leaves(argument)
+        case Symbol():
+            pass
+
+
+def _value(expression: Expression) -> Fraction:
+    """Its exact value.
+
+    :raises ArithmeticError: it divides by zero, or does more than the game allows.
+    """
+    match expression:
+        case Number(value):
+            return value
+        case Apply("neg", (one,)):
+            return -_value(one)
+        case Apply("+" | "-" | "*" | "/" as sign, (one, other)):
+            left, right = _value(one), _value(other)
+            return {"+": left.__add__, "-": left.__sub__, "*": left.__mul__, "/": left.__truediv__}[sign](
+                right
+            )
+        case _:
+            raise ArithmeticError("not of this game")

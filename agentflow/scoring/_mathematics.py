@@ -1,0 +1,304 @@
+"""Mathematical answers: whether two say the same, however they are written."""
+
+import re
+from collections.abc import Iterator, Sequence
+from fractions import Fraction
+from functools import lru_cache
+from typing import Final
+
+from agentflow.scoring._answers import boxed
+from agentflow.scoring._equality import same_expression
+from agentflow.scoring._expressions import FUNCTIONS, Apply, Expression, Number, Symbol, parse
+
+__all__ = ["math_match", "same_answer"]
+
+_LONGEST: Final = 1000
+_SPACES: Final = re.compile(
+    r"(?<!\\)\\[,;:!> ]|\\q?quad\b|~|\\displaystyle\b|\\left(?![a-z])|\\right(?![a-z])|\\big[lr]?\b"
+)
+_DOLLARS: Final = re.compile(r"\\?\$|(?<!\\)\\[()\[\]]")
+_TEXT: Final = re.compile(r"\\(?:text|textbf|textit|mathrm|mathbf|mbox|operatorname)\s*\{([^{}]*)\}")
+_GROUPS: Final = re.compile(r"(?<=\d)(?:\{,\}|,)(?=\d{3}(?!\d))")
+_UNIT: Final = re.compile(
+    r"(?<=[\d})])\s*(?:\^\\circ|\^\{\\circ\}|°|\\degree|degrees?|(?:square |cubic )?(?:cm|mm|km|kg|meters?|metres?"
+    r"|centimeters?|inch(?:es)?|feet|foot|miles?|hours?|minutes?|seconds?|days?|years?|units?|dollars?|cents?"
+    r"|points?|percent)(?:\s*\^\s*\{?[23]\}?)?)\s*$",
+    re.IGNORECASE,
+)
+_NAMED: Final = re.compile(
+    r"^\s*(?:[A-Za-z]|\\[a-z]+)(?:_\w|_\{\w+\})?(?:\([a-z]\))?\s*(?:=|\\in\b)\s*(?=\S)"
+)
+_BASED: Final = re.compile(r"([0-9A-Fa-f]+)_\{?(\d+)\}?")
+_MATRIX: Final = re.compile(r"\\begin\{([bpvB]?matrix|array)\}(?:\{[lcr|]+\})?(.*)\\end\{\1\}", re.DOTALL)
+_RELATION: Final = re.compile(r"(<=|>=|\\leq?(?![a-z])|\\geq?(?![a-z])|≤|≥|<|>|=)")
+_SIGNS: Final = {"\\le": "<=", "\\leq": "<=", "≤": "<=", "\\ge": ">=", "\\geq": ">=", "≥": ">="}
+_TURNED: Final = {"<=": ">=", ">=": "<=", "<": ">", ">": "<", "=": "="}
+_PLUS_MINUS: Final = re.compile(r"\\pm(?![a-z])|±")
+_OPENING: Final = "([{⦃"
+_CLOSING: Final = ")]}⦄"
+_SEPARATOR: Final = re.compile(r"\s+(?:and|or)\s+|[,;]")
+_SET: Final = frozenset({"", "{}", "⦃⦄"})
+_MOST: Final = 40
+
+
+def math_match(prediction: str, references: Sequence[str], *, tolerance: float = 0.0) -> float:
+    r"""1 if the prediction is equivalent to a reference: as an expression, equation, tuple, interval, set or matrix.
+
+    Of a prediction with a `\boxed{…}` that counts.
+
+    :param tolerance: how far a value may be off, as a share; 0: only what is equal counts.
+    """
+    inner = boxed(prediction)
+    said = prediction if inner is None else inner
+    return float(any(same_answer(said, _unboxed(each), tolerance=tolerance) for each in references))
+
+
+def same_answer(one: str, other: str, *, tolerance: float = 0.0) -> bool:
+    """Both say the same."""
+    if max(len(one), len(other)) > _LONGEST:
+        return one.strip() == other.strip()
+    left, right = _clean(one), _clean(other)
+    if not left or not right:
+        return False
+    if _squeezed(left) == _squeezed(right):
+        return True
+    return _Comparing(tolerance).same(left, right)
+
+
+def _unboxed(reference: str) -> str:
+    inner = boxed(reference)
+    return reference if inner is None else inner
+
+
+def _clean(text: str) -> str:
+    """Without what only sets it: dollars, spaces, `\\left`; words as words; numbers without their groups."""
+    text = text.strip().rstrip(".").strip()
+    text = _DOLLARS.sub("", _SPACES.sub(" ", text))
+    text = _TEXT.sub(r" \1 ", text).replace("\\{", "⦃").replace("\\}", "⦄")
+    text = text.replace("\\lbrace", "⦃").replace("\\rbrace", "⦄").strip()
+    if not text.startswith(tuple(_OPENING)):
+        text = _GROUPS.sub("", text)
+    return _UNIT.sub("", text.strip()).strip()
+
+
+def _squeezed(text: str) -> str:
+    return re.sub(r"\s+", "", text).casefold()
+
+
+class _Comparing:
+    """One comparison of two cleaned answers."""
+
+    def __init__(self, tolerance: float) -> None:
+        self._tolerance = tolerance
+
+    def same(self, one: str, other: str) -> bool:
+        """The first way in which they can be compared decides."""
+        one, other = _unnamed(one, other)
+        for compare in (self._based, self._words, self._matrices, self._unions, self._lists, self._relations):
+            verdict = compare(one, other)
+            if verdict is not None:
+                return verdict
+        return self._percentages(one, other) or self._expressions(one, other)
+
+    def _expressions(self, one: str, other: str) -> bool:
+        left, right = _parsed(one), _parsed(other)
+        if left is None or right is None:
+            return _squeezed(one) == _squeezed(other)
+        infinite = [_infinity(each) for each in (left, right)]
+        if any(infinite):
+            return infinite[0] == infinite[1]
+        return same_expression(left, right, tolerance=self._tolerance)
+
+    def _percentages(self, one: str, other: str) -> bool:
+        """50 % is 0.5, and 50 where the percentage is what was asked for."""
+        bare = [re.sub(r"\s*\\?%$", "", each) for each in (one, other)]
+        if bare == [one, other]:
+            return False
+        if self._expressions(*bare):
+            return True
+        shares = [
+            f"({plain})/100" if plain != each else each
+            for plain, each in zip(bare, (one, other), strict=True)
+        ]
+        return self._expressions(*shares)
+
+    def _based(self, one: str, other: str) -> bool | None:
+        """Digits in a base: it need not be said, but not said wrongly."""
+        left, right = (_BASED.fullmatch(_squeezed(each)) for each in (one, other))
+        if left and right:
+            return left.groups() == right.groups() if left[1][0].isdigit() and right[1][0].isdigit() else None
+        based, plain = (left, other) if left else (right, one)
+        return based[1] == _squeezed(plain) if based and based[1][0].isdigit() else None
+
+    def _words(self, one: str, other: str) -> bool | None:
+        """A word is no product of variables."""
+        if any(map(_is_word, (one, other))):
+            return _squeezed(one) == _squeezed(other)
+        return None
+
+    def _matrices(self, one: str, other: str) -> bool | None:
+        found = [_MATRIX.fullmatch(each.strip()) for each in (one, other)]
+        if not any(found):
+            return None
+        if found[0] is None or found[1] is None:
+            return False
+        left, right = (
+            [row.split("&") for row in re.split(r"\\\\", each[2].strip().removesuffix("\\\\"))]
+            for each in found
+            if each
+        )
+        return [len(row) for row in left] == [len(row) for row in right] and all(
+            self.same(mine.strip(), theirs.strip())
+            for row, another in zip(left, right, strict=True)
+            for mine, theirs in zip(row, another, strict=True)
+        )
+
+    def _unions(self, one: str, other: str) -> bool | None:
+        parts = [re.split(r"\\cup\b|∪", each) for each in (one, other)]
+        if max(map(len, parts)) == 1:
+            return None
+        return self._unordered([each.strip() for each in parts[0]], [each.strip() for each in parts[1]])
+
+    def _lists(self, one: str, other: str) -> bool | None:
+        """Tuples and intervals in order, with their brackets; sets and enumerations in any order."""
+        left, right = _bracketed(one), _bracketed(other)
+        mine, theirs = _elements(left[1]), _elements(right[1])
+        if max(len(mine), len(theirs)) == 1 and "⦃⦄" not in {left[0], right[0]}:
+            return None
+        if {left[0], right[0]} <= _SET:
+            return self._unordered(mine, theirs)
+        return left[0] == right[0] and len(mine) == len(theirs) and all(map(self.same, mine, theirs))
+
+    def _unordered(self, mine: list[str], theirs: list[str]) -> bool:
+        if len(mine) != len(theirs) or len(mine) > _MOST:
+            return sorted(mine) == sorted(theirs)
+        left = list(theirs)
+        for each in mine:
+            match = next((place for place, other in enumerate(left) if self.same(each, other)), None)
+            if match is None:
+                return False
+            del left[match]
+        return not left
+
+    def _relations(self, one: str, other: str) -> bool | None:
+        """Equations and inequalities: the same sides, turned round or not, or the same up to a factor."""
+        left, right = _relation(one), _relation(other)
+        if left is None and right is None:
+            return None
+        if left is None or right is None or len(left) != len(right):
+            return False
+        turned = [_TURNED.get(each, each) for each in reversed(right)]
+        if any(self._chain(left, each) for each in (right, turned)):
+            return True
+        return left[1] == right[1] == "=" and len(left) == 3 and self._proportional(left, right)
+
+    def _chain(self, left: list[str], right: list[str]) -> bool:
+        return left[1::2] == right[1::2] and all(map(self._expressions, left[::2], right[::2]))
+
+    def _proportional(self, left: list[str], right: list[str]) -> bool:
+        """Both sides' difference is a constant multiple of the other's."""
+        sides = [_parsed(each) for each in (left[0], left[2], right[0], right[2])]
+        if any(each is None for each in sides):
+            return False
+        one, two, three, four = (each for each in sides if each is not None)
+        mine, theirs = Apply("-", (one, two)), Apply("-", (three, four))
+        if any(same_expression(each, Number(Fraction(0))) for each in (mine, theirs)):
+            return False
+        # Two functions are proportional if f(x) g(y) = f(y) g(x), wherever y is.
+        return same_expression(Apply("*", (mine, _elsewhere(theirs))), Apply("*", (_elsewhere(mine), theirs)))
+
+
+@lru_cache(maxsize=256)
+def _parsed(text: str) -> Expression | None:
+    return parse(text)
+
+
+def _elsewhere(expression: Expression) -> Expression:
+    """The same with other variables."""
+    match expression:
+        case Symbol(name):
+            return expression if name in {"pi", "e", "i"} else Symbol(f"{name}'")
+        case Apply(function, arguments):
+            return Apply(function, tuple(map(_elsewhere, arguments)))
+        case Number():
+            return expression
+
+
+def _infinity(expression: Expression) -> int:
+    match expression:
+        case Symbol("oo"):
+            return 1
+        case Apply("neg", (Symbol("oo"),)):
+            return -1
+        case _:
+            return 0
+
+
+def _unnamed(one: str, other: str) -> tuple[str, str]:
+    """Without `x =`, where the other has the same or none."""
+    found = [_NAMED.match(each) for each in (one, other)]
+    names = {_squeezed(each[0]) for each in found if each}
+    plain = any(
+        each is None and not _RELATION.search(text) for each, text in zip(found, (one, other), strict=True)
+    )
+    if len(names) != 1 or not (all(found) or plain):
+        return one, other
+    left, right = (
+        text[each.end() :] if each else text for each, text in zip(found, (one, other), strict=True)
+    )
+    return left, right
+
+
+def _is_word(text: str) -> bool:
+    """It is made of words, not of variables and functions."""
+    words = re.findall(r"[A-Za-z]+", text)
+    if not re.fullmatch(r"[A-Za-z][A-Za-z\s'-]+", text) or any(
+        word in FUNCTIONS | {"pi", "oo"} for word in words
+    ):
+        return False
+    return any(len(word) > 1 and re.search("[eiou]" if len(word) == 2 else "[aeiou]", word) for word in words)
+
+
+def _bracketed(text: str) -> tuple[str, str]:
+    """The brackets around all of it, with what is in them; without any, the text."""
+    text = text.strip()
+    if len(text) < 2 or text[0] not in _OPENING or text[-1] not in _CLOSING:
+        return "", text
+    for place, depth in _depths(text):
+        if depth == 0:
+            whole = place == len(text) - 1
+            return (text[0] + text[-1], text[1:-1]) if whole else ("", text)
+    return "", text
+
+
+def _elements(text: str) -> list[str]:
+    """What stands between commas outside of all brackets; a plus-minus is two."""
+    depths = {0: 0} | dict(_depths(text))
+    cuts = [each for each in _SEPARATOR.finditer(text) if depths[each.start()] == 0]
+    starts, ends = [0, *(each.end() for each in cuts)], [*(each.start() for each in cuts), len(text)]
+    found = [text[start:end].strip() for start, end in zip(starts, ends, strict=True)]
+    return [signed for each in found if each for signed in _signs(each)]
+
+
+def _signs(text: str) -> Iterator[str]:
+    if not _PLUS_MINUS.search(text):
+        yield text
+        return
+    for sign in "+-":
+        yield _PLUS_MINUS.sub(sign, text).strip().removeprefix("+")
+
+
+def _depths(text: str) -> Iterator[tuple[int, int]]:
+    """How many brackets are open after each character."""
+    depth = 0
+    for place, character in enumerate(text):
+        depth += (character in _OPENING) - (character in _CLOSING)
+        yield place, depth
+
+
+def _relation(text: str) -> list[str] | None:
+    """Sides and signs in turn; `None`: there is no sign."""
+    parts = [part.strip() for part in _RELATION.split(text)]
+    if len(parts) == 1 or not all(parts):
+        return None
+    return [_SIGNS.get(part, part) for part in parts]

@@ -1,0 +1,51 @@
+"""Prompts of judges as files: `prompts/<name>.v<version>.md`, in sections, filled in by name."""
+
+import re
+from functools import cache
+from pathlib import Path
+from string import Template
+from typing import Final
+
+from agentflow.models import Message, Text
+
+__all__ = ["messages", "prompt_version"]
+
+_FOLDER: Final = Path(__file__).parent / "prompts"
+_HEADING: Final = re.compile(r"^# (\w+)\n", re.MULTILINE)
+
+
+def messages(name: str, **values: str) -> tuple[Message, ...]:
+    """The newest prompt of that name as messages. A paragraph with a value that is empty is left out."""
+    sections = _sections(name)
+    said = {each: _kept_inside(value) for each, value in values.items()}
+    paragraphs = [Template(paragraph) for paragraph in sections["ask"].split("\n\n")]
+    asked = [
+        each.substitute(said) for each in paragraphs if all(said[name] for name in each.get_identifiers())
+    ]
+    return (
+        Message("system", (Text(sections["system"]),)),
+        Message("user", (Text("\n\n".join(asked)),)),
+    )
+
+
+def prompt_version(name: str) -> str:
+    """Its version, `v1`. What was judged with another one may have been judged otherwise."""
+    return _file(name).suffixes[0][1:]
+
+
+@cache
+def _file(name: str) -> Path:
+    return max(_FOLDER.glob(f"{name}.v*.md"), key=lambda path: (len(path.name), path.name))
+
+
+@cache
+def _sections(name: str) -> dict[str, str]:
+    _, *rest = _HEADING.split(_file(name).read_text(encoding="utf-8"))
+    return {heading: body.strip() for heading, body in zip(rest[::2], rest[1::2], strict=True)}
+
+
+def _kept_inside(value: str) -> str:
+    """What is judged can't leave its marks."""
+    return re.sub(
+        r"<(?=/?(?:answer|question|references|evidence)\b)", "‹", value.strip(), flags=re.IGNORECASE
+    )

@@ -1,0 +1,66 @@
+"""Many scores in few figures."""
+
+from itertools import combinations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from agentflow.scoring import Scored, best_of, bootstrap, majority, pass_at, same_answer, summarise
+from agentflow.trajectory import Failure, Usage
+
+
+@pytest.mark.promise("scoring:summary")
+def test_failed_tasks_count_as_wrong_and_unjudged_ones_not_at_all() -> None:
+    unjudged = Scored(0.0, failure=Failure("garbage", "no JSON"), usage=Usage(2, 20, 2))
+    summary = summarise([Scored(1.0, usage=Usage(1, 10, 1)), None, None, unjudged])
+    assert (summary.tasks, summary.failed, summary.unjudged, summary.perfect) == (4, 2, 1, 1)
+    assert summary.mean == pytest.approx(1 / 3)
+    assert summary.usage == Usage(3, 30, 3)
+    assert summary.interval.low <= summary.mean <= summary.interval.high
+
+
+@pytest.mark.promise("scoring:summary")
+def test_nothing_judged_says_nothing() -> None:
+    summary = summarise([])
+    assert (summary.mean, summary.interval.low, summary.interval.high) == (0.0, 0.0, 1.0)
+
+
+@pytest.mark.promise("scoring:summary")
+def test_the_interval_is_the_same_each_time_and_narrows_with_more_tasks() -> None:
+    few, many = [1.0, 0.0] * 10, [1.0, 0.0] * 200
+    assert bootstrap(few) == bootstrap(few)
+    assert bootstrap(few) != bootstrap(few, seed=1)
+    narrow, wide = bootstrap(many), bootstrap(few)
+    assert narrow.high - narrow.low < (wide.high - wide.low) / 2
+    # The normal approximation is 0.5 +- 0.049 for 400 draws.
+    assert (narrow.low, narrow.high) == (pytest.approx(0.451, abs=0.01), pytest.approx(0.549, abs=0.01))
+    one = bootstrap([1.0] * 5)
+    assert (one.low, one.high) == (1.0, 1.0)
+
+
+@pytest.mark.promise("scoring:samples")
+@settings(max_examples=100, deadline=None, derandomize=True)
+@given(st.lists(st.booleans(), min_size=1, max_size=7), st.integers(1, 7))
+def test_pass_at_k_is_the_share_of_all_draws_with_a_right_one(samples: list[bool], k: int) -> None:
+    if k > len(samples):
+        with pytest.raises(ValueError, match="not defined"):
+            pass_at(k, right=sum(samples), samples=len(samples))
+        return
+    draws = [any(draw) for draw in combinations(samples, k)]
+    assert pass_at(k, right=sum(samples), samples=len(samples)) == pytest.approx(sum(draws) / len(draws))
+
+
+@pytest.mark.promise("scoring:samples")
+def test_the_majority_is_of_answers_that_say_the_same() -> None:
+    assert majority(["Rome", "the Paris", "paris.", None]) == 1
+    assert majority(["Rome", "Paris"]) == 0
+    assert majority([None, "", " "]) is None
+    assert majority([]) is None
+    assert majority(["0.3", "1/2", "0.5"], same=same_answer) == 1
+
+
+@pytest.mark.promise("scoring:samples")
+def test_the_best_is_the_first_with_the_highest_mark() -> None:
+    assert best_of([0.2, 0.9, None, 0.9]) == 1
+    assert best_of([None]) is None
