@@ -27,6 +27,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--log", type=Path, help="a file that gets the body of every request, each on a line")
     parser.add_argument("--same", action="store_true", help="always propose the same")
     parser.add_argument("--structured", choices=["json_schema", "json_object", "text"], default="json_schema")
+    parser.add_argument("--tool-turns", type=int, default=3, help="calls of tools before it answers")
     return parser.parse_args()
 
 
@@ -38,6 +39,7 @@ async def _serve(options: argparse.Namespace) -> None:
         faults=faults,
         same=options.same,
         structured=options.structured,
+        tool_turns=options.tool_turns,
     )
     over = asyncio.Event()
     loop = asyncio.get_running_loop()

@@ -9,7 +9,7 @@ import msgspec
 
 from agentflow.testing.endpoint._prompt import Prompt
 
-__all__ = ["play"]
+__all__ = ["play", "use_tool"]
 
 _WORD = re.compile(r"[^\W\d_]{4,}")
 _IDENTIFIER = re.compile(r"^(?:\[\d+\] )?\S.* \(([\w./:-]+)\)$", re.MULTILINE)
@@ -34,6 +34,14 @@ def play(prompt: Prompt) -> str:
         case _:
             answer = _minimal(prompt.schema, _Dice(prompt.hash, ""))
     return msgspec.json.encode(answer).decode()
+
+
+def use_tool(prompt: Prompt) -> tuple[str, str]:
+    """The tool that it wants called next, and the arguments as JSON."""
+    tool = prompt.tools[prompt.hash % len(prompt.tools)]
+    dice = _Dice(prompt.hash, prompt.newest())
+    arguments = _arguments(tool.name, tool.parameters, dice, prompt.text)
+    return tool.name, msgspec.json.encode(arguments).decode()
 
 
 class _Dice:

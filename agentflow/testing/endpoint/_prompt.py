@@ -2,12 +2,12 @@
 
 import re
 from hashlib import blake2b
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import msgspec
 from msgspec import Struct
 
-__all__ = ["Prompt", "read_prompt"]
+__all__ = ["Prompt", "Tool", "ToolUse", "read_prompt"]
 
 _WRITTEN_SCHEMA = re.compile(r"^JSON schema of `([a-z_]+)`: (\{.*\})$", re.MULTILINE)
 _OBSERVATION = re.compile(r'<observation number="(\d+)">\n(.*?)\n?</observation>', re.DOTALL)
@@ -17,15 +17,55 @@ class _Part(Struct):
     text: str = ""
 
 
+class _Function(Struct):
+    name: str
+    arguments: str
+
+
+class ToolUse(Struct):
+    """A tool that it wanted called."""
+
+    id: str
+    """What the reply is known by."""
+    function: _Function
+    """Which, and with what."""
+    type: str = "function"
+    """There is no other."""
+
+    @classmethod
+    def of(cls, identifier: str, name: str, arguments: str) -> Self:
+        """One call."""
+        return cls(identifier, _Function(name, arguments))
+
+    @property
+    def written(self) -> str:
+        """As its tokens say it."""
+        return f"{self.id} {self.function.name} {self.function.arguments}"
+
+
 class _Message(Struct):
     role: str = "user"
     content: str | list[_Part] | None = None
+    tool_calls: list[ToolUse] = []
 
     @property
     def text(self) -> str:
         if isinstance(self.content, list):
             return "\n".join(part.text for part in self.content)
         return self.content or ""
+
+
+class Tool(Struct):
+    """A tool that the model may have called."""
+
+    name: str = ""
+    """Its name."""
+    parameters: dict[str, Any] = {}
+    """The schema of its arguments."""
+
+
+class _Offered(Struct):
+    function: Tool
 
 
 class _Schema(Struct):
@@ -42,6 +82,9 @@ class _Body(Struct):
     model: str = ""
     messages: list[_Message] = []
     response_format: _Format | None = None
+    tools: list[_Offered] = []
+    tool_choice: str = "auto"
+    return_token_ids: bool = False
 
 
 _DECODER = msgspec.json.Decoder(_Body)
@@ -63,6 +106,11 @@ class Prompt:
             self.name, self.schema = written[1], msgspec.json.decode(written[2], type=dict[str, Any])
         else:
             self.name, self.schema = "", {}
+        may_call = body.tool_choice != "none"
+        self.tools = [one.function for one in body.tools] if may_call else []
+        self.turns = sum(bool(message.tool_calls) for message in body.messages)
+        self.exact = body.return_token_ids
+        self.rendered = "".join(f"<{message.role}>{_written(message)}\n" for message in body.messages)
         self.words = sum(len(message.text) for message in body.messages) // 4
         self.hash = int.from_bytes(blake2b(self.text.encode(), digest_size=8).digest(), "big")
 
@@ -78,6 +126,11 @@ class Prompt:
                 end = self.text.find(f"</{mark}>", start)
                 return self.text[self.text.find(">", start) + 1 : end if end > 0 else None]
         return self.text
+
+
+def _written(message: _Message) -> str:
+    """All of it, as a template writes it."""
+    return message.text + "".join(call.written for call in message.tool_calls)
 
 
 def read_prompt(body: bytes) -> Prompt:

@@ -11,8 +11,8 @@ from msgspec import Struct
 
 from agentflow.testing.endpoint._embed import embed
 from agentflow.testing.endpoint._faults import EndpointFault, FaultPlan
-from agentflow.testing.endpoint._play import play
-from agentflow.testing.endpoint._prompt import read_prompt
+from agentflow.testing.endpoint._play import play, use_tool
+from agentflow.testing.endpoint._prompt import Prompt, ToolUse, read_prompt
 
 __all__ = ["FakeEndpoint", "Manner"]
 
@@ -33,28 +33,32 @@ class Manner(Struct, frozen=True, kw_only=True):
     """Every plan is the first one."""
     structured: str = "json_schema"
     """The strongest form of `response_format` that it takes: `json_schema`, `json_object`, `text`."""
+    tool_turns: int = 3
+    """How many times it has a tool called before it answers, where it is offered tools."""
 
 
-class _Said(Struct):
+class _Said(Struct, omit_defaults=True):
     role: str
     content: str
-    refusal: None = None
+    tool_calls: list[ToolUse] | None = None
 
 
-class _Choice(Struct):
+class _Choice(Struct, omit_defaults=True):
     index: int
     message: _Said
     finish_reason: str
-    logprobs: None = None
+    logprobs: dict[str, list[dict[str, Any]]] | None = None
+    token_ids: list[int] | None = None
 
 
-class _Completion(Struct):
+class _Completion(Struct, omit_defaults=True):
     id: str
     object: str
     created: int
     model: str
     choices: list[_Choice]
     usage: dict[str, int]
+    prompt_token_ids: list[int] | None = None
 
 
 class _Texts(Struct):
@@ -144,18 +148,22 @@ class FakeEndpoint:
         prompt = read_prompt(body)
         if _STRENGTH.index(prompt.form) > _STRENGTH.index(self._manner.structured):
             return self._refuse(400, f"response_format.type {prompt.form} is not supported", "invalid_value")
+        if prompt.tools and prompt.turns < self._manner.tool_turns:
+            return self._call(prompt)
         text = play(prompt)
         if self._manner.same and prompt.name == "plan":
             text = self._plan = self._plan or text
-        return self._complete(text, prompt.model, prompt.words)
+        completion = _complete(text, prompt.model, prompt.words)
+        return self._encoder.encode(_with_tokens(completion, prompt, text) if prompt.exact else completion)
 
-    def _complete(self, text: str, model: str, words: int) -> bytes:
-        written = len(text) // 4 + 1
-        usage = {"prompt_tokens": words, "completion_tokens": written, "total_tokens": words + written}
-        choice = _Choice(0, _Said("assistant", text), "stop")
-        name = blake2b(text.encode(), digest_size=6).hexdigest()
+    def _call(self, prompt: Prompt) -> bytes:
+        name, arguments = use_tool(prompt)
+        completion = _complete("", prompt.model, prompt.words)
+        call = ToolUse.of(f"call_{prompt.hash:016x}", name, arguments)
+        completion.choices[0].message.tool_calls = [call]
+        completion.choices[0].finish_reason = "tool_calls"
         return self._encoder.encode(
-            _Completion(f"chatcmpl-{name}", "chat.completion", 0, model, [choice], usage)
+            _with_tokens(completion, prompt, call.written) if prompt.exact else completion
         )
 
     def _fail(self, fault: EndpointFault, request: web.BaseRequest) -> web.StreamResponse:
@@ -175,7 +183,7 @@ class FakeEndpoint:
                 text = 'Certainly! {"proposals": ['
             case EndpointFault.SHAPE:
                 text = '{"surprise": true}'
-        return web.Response(body=self._complete(text, "fake", 1), headers=_JSON)
+        return web.Response(body=self._encoder.encode(_complete(text, "fake", 1)), headers=_JSON)
 
     def _refuse(
         self, status: int, message: str, code: str, headers: dict[str, str] | None = None
@@ -202,3 +210,21 @@ class FakeEndpoint:
         read = sum(map(len, texts)) // 4
         usage = {"prompt_tokens": read, "total_tokens": read}
         return self._reply({"object": "list", "model": "fake", "data": data, "usage": usage})
+
+
+def _complete(text: str, model: str, words: int) -> _Completion:
+    written = len(text) // 4 + 1
+    usage = {"prompt_tokens": words, "completion_tokens": written, "total_tokens": words + written}
+    choice = _Choice(0, _Said("assistant", text), "stop")
+    name = blake2b(text.encode(), digest_size=6).hexdigest()
+    return _Completion(f"chatcmpl-{name}", "chat.completion", 0, model, [choice], usage)
+
+
+def _with_tokens(completion: _Completion, prompt: Prompt, written: str) -> _Completion:
+    """The same with its tokens: here each byte is one, and each is as likely as any."""
+    sampled = list(f"{written}\n".encode())
+    completion.prompt_token_ids = list(f"{prompt.rendered}<assistant>".encode())
+    completion.choices[0].token_ids = sampled
+    chances: list[dict[str, Any]] = [{"token": chr(byte), "logprob": -5.545177444479562} for byte in sampled]
+    completion.choices[0].logprobs = {"content": chances}
+    return completion

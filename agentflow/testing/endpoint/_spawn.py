@@ -24,6 +24,7 @@ async def fake_endpoint(
     down_after: int | None = None,
     same: bool = False,
     structured: str = "json_schema",
+    tool_turns: int = 3,
     port: int = 0,
     log: Path | None = None,
 ) -> AsyncGenerator[str]:
@@ -34,11 +35,12 @@ async def fake_endpoint(
     :param down_after: after that many calls it answers no more.
     :param same: the planner always proposes the same, whatever it is asked.
     :param structured: the strongest form of `response_format` that it takes.
+    :param tool_turns: how many times it has a tool called before it answers, where it is offered tools.
     :param port: 0: any free one.
     :param log: a file that gets the body of every request, each on a line.
     """
     words = [f"--port={port}", f"--delay-ms={delay_ms}", f"--jitter-ms={jitter_ms}", f"--faults={faults}"]
-    words += [f"--fault-seed={fault_seed}", f"--structured={structured}"]
+    words += [f"--fault-seed={fault_seed}", f"--structured={structured}", f"--tool-turns={tool_turns}"]
     words += [f"--down-after={down_after}"] if down_after is not None else []
     words += ["--same"] if same else []
     words += [f"--log={log}"] if log is not None else []

@@ -12,6 +12,18 @@ import msgspec
 import openai
 import pytest
 
+from agentflow.models import (
+    Accounts,
+    Call,
+    Message,
+    ModelSettings,
+    OpenModel,
+    Text,
+    ToolCall,
+    ToolReply,
+    ToolSpec,
+    make_model,
+)
 from agentflow.testing import fake_endpoint
 from agentflow.testing.endpoint import EndpointFault, FaultPlan
 
@@ -126,6 +138,48 @@ async def test_it_drafts_a_grounded_question_judges_and_knows_nothing_by_heart()
     assert draft["answer"].casefold() not in draft["question"].casefold()
     assert draft["question"].endswith("?")
     assert nothing == {"question": "", "answer": "", "steps": []}
+
+
+def offering(*said: Message, **more: Any) -> Call[str]:  # noqa: ANN401
+    tools = tuple(ToolSpec(name, "Does it.", TOOLS[name]) for name in ("rag_search", "paint"))
+    return Call(
+        role="planner", messages=(Message("user", (Text(STORY),)), *said), reply=str, tools=tools, **more
+    )
+
+
+async def turn(model: OpenModel, said: tuple[Message, ...]) -> tuple[Message, ...]:
+    """One turn of tools further."""
+    [one] = (await model.complete(offering(*said))).calls
+    reply = ToolReply(one.id, one.name, (Text(f"Nothing but {len(said)}."),))
+    return (*said, Message("assistant", (one,)), Message("user", (reply,)))
+
+
+@pytest.mark.promise("endpoint:tools")
+async def test_it_has_tools_called_as_often_as_told_before_it_answers() -> None:
+    async with (
+        fake_endpoint(tool_turns=2) as url,
+        make_model(ModelSettings(name="m", base_url=url), Accounts(), environment={}) as model,
+    ):
+        said = await turn(model, await turn(model, ()))
+        calls = [part for message in said for part in message.parts if isinstance(part, ToolCall)]
+        assert {part.name for part in calls} <= {"rag_search", "paint"}
+        assert all(TOOLS[part.name]["required"][0] in (part.arguments or {}) for part in calls)
+        assert (await model.complete(offering(*said))).value == "unknown"
+        assert (await model.complete(offering(may_call=False))).value == "unknown"
+
+
+@pytest.mark.promise("endpoint:tools")
+async def test_its_tokens_go_on_where_those_of_the_turn_before_ended() -> None:
+    async with fake_endpoint() as url:
+        settings = ModelSettings(name="m", base_url=url, tokens=True)
+        async with make_model(settings, Accounts(), environment={}) as model:
+            first = (await model.complete(offering())).tokens
+            second = (await model.complete(offering(*(await turn(model, ()))))).tokens
+    assert first is not None
+    assert second is not None
+    before = first.prompt + first.sampled
+    assert second.prompt[: len(before)] == before
+    assert len(first.logprobs) == len(first.sampled)
 
 
 @pytest.mark.promise("endpoint:pure")
