@@ -12,6 +12,7 @@ from agentflow.models import Call, Model
 from agentflow.sandbox import Image, Sandbox, Text, ToolResult
 from agentflow.team._asking import ask_model, broken
 from agentflow.team._cards import without_idle_nulls
+from agentflow.team._metering import metered
 from agentflow.team._observing import observed_text, trouble_of
 from agentflow.team._pool import Pool, Worker
 from agentflow.team._schemas import command_schema
@@ -109,13 +110,15 @@ class Executors(Pool[Wish, Given]):
 
 async def carry_out(deed: Deed, put_blob: PutBlob, clock: Clock = SYSTEM_CLOCK) -> Outcome:
     """Call the tool. A failed call is an outcome, with what there was of it; pictures go to the blob store."""
-    result = await _call(deed, clock)
+    with metered() as meter:
+        result = await _call(deed, clock)
     failure = None if result.error is None else Failure(result.error.kind, result.error.message)
     return Outcome(
         observation=await _observation(result, put_blob),
         failure=failure,
         trouble="" if failure is not None else trouble_of(result.data),
         lost=result.data.get("state_lost") is True,
+        usage=meter.usage,
     )
 
 

@@ -3,6 +3,8 @@
 from collections.abc import Awaitable, Callable, Mapping
 from typing import NamedTuple
 
+import anyio
+
 from agentflow.errors import ErrorKind
 from agentflow.journal import Page
 from agentflow.sandbox import Sandbox, Tool
@@ -34,6 +36,7 @@ class Hands:
         self._page = page
         self._history: list[_Past] = []
         self._done = 0
+        self._turn = anyio.Lock()
 
     @property
     def diverged(self) -> tuple[int, ...]:
@@ -66,9 +69,11 @@ class Hands:
             self._done += now
 
     async def _catch_up(self) -> None:
-        for past in self._history[self._done :]:
-            outcome = await self._act(self._sandbox, past.action)
-            self._done += 1
-            alike = (outcome.observation, outcome.lost) == (past.outcome.observation, past.outcome.lost)
-            if not alike and f"diverged/{past.turn}" not in self._page:
-                await self._page.record(f"diverged/{past.turn}", True)
+        async with self._turn:
+            while self._done < len(self._history):
+                past = self._history[self._done]
+                outcome = await self._act(self._sandbox, past.action)
+                self._done += 1
+                alike = (outcome.observation, outcome.lost) == (past.outcome.observation, past.outcome.lost)
+                if not alike and f"diverged/{past.turn}" not in self._page:
+                    await self._page.record(f"diverged/{past.turn}", True)

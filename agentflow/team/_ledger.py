@@ -10,7 +10,7 @@ from agentflow.errors import ConfigurationError, ModelFailureKind
 from agentflow.journal import Page
 from agentflow.models import Prices
 from agentflow.team._settings import EpisodeSettings
-from agentflow.trajectory import Ending, Exchange, Failure, Reply, Usage
+from agentflow.trajectory import Ending, Exchange, Failure, Outcome, Reply, Tokens, Usage
 
 __all__ = ["Ledger", "Over", "Stamped", "Through"]
 
@@ -90,18 +90,14 @@ class Ledger:
         """
         stamped = await self.once(key, Reply[kind], ask)
         reply = stamped.value
-        self._pay(role, reply.usage)
-        self.exchanges.append(
-            Exchange(
-                key=key,
-                role=role,
-                usage=reply.usage,
-                failure=reply.failure,
-                tokens=reply.tokens,
-                seconds=stamped.seconds,
-            )
-        )
+        self._note(key, role, reply.usage, reply.failure, reply.tokens, stamped.seconds)
         return reply
+
+    def used(self, key: str, stamped: Stamped[Outcome]) -> None:
+        """Models inside of a tool are paid, too."""
+        usage = stamped.value.usage
+        if usage.calls:
+            self._note(key, "tool", usage, None, None, stamped.seconds)
 
     async def once(self, key: str, kind: type[T], make: Callable[[], Awaitable[T]]) -> Stamped[T]:
         """What stands there; if nothing does, what is made now and written there.
@@ -175,7 +171,18 @@ class Ledger:
 
         return await self._through(begin)
 
-    def _pay(self, role: str, usage: Usage) -> None:
+    def _note(
+        self,
+        key: str,
+        role: str,
+        usage: Usage,
+        failure: Failure | None,
+        tokens: Tokens | None,
+        seconds: float,
+    ) -> None:
+        self.exchanges.append(
+            Exchange(key=key, role=role, usage=usage, failure=failure, tokens=tokens, seconds=seconds)
+        )
         self._tokens += usage.prompt_tokens + usage.completion_tokens
         if role in self._prices:
             self._cost += self._prices[role].cost(usage)

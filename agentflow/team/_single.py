@@ -14,7 +14,7 @@ from agentflow.team._asking import ReadBlob, reply_of, seen_by
 from agentflow.team._cards import card_of, fixed_arguments
 from agentflow.team._executor import Deed, PutBlob, carry_out
 from agentflow.team._hands import Hands
-from agentflow.team._ledger import Ledger, Over, Through
+from agentflow.team._ledger import Ledger, Over, Stamped, Through
 from agentflow.team._prompts import prompt
 from agentflow.team._rendering import card_notes, cut, pictured, system
 from agentflow.team._settings import EpisodeSettings
@@ -37,6 +37,9 @@ __all__ = ["solve_alone"]
 
 SHORT = 200
 """Characters that are left of an old result where all of them together got too long."""
+
+
+_LATE = Failure(ErrorKind.CANCELLED, "not done: the episode ended before")
 
 
 class Said(Struct, frozen=True):
@@ -163,49 +166,53 @@ class _Alone:
 
         :raises Over: if the episode's turns end before that; what was not done says so.
         """
-        before = len(self._turns)
-        done: dict[int, Turn] = {}
+        before, began = len(self._turns), self._ledger.seconds
+        done: dict[int, Stamped[Outcome]] = {}
+        prepared = [self._prepared(call) for call in said.calls]
 
-        async def do(index: int, call: ToolCall) -> None:
-            done[index] = await self._do(number, index, before + index + 1, said, call)
+        async def do(index: int, action: Action) -> None:
+            key = f"{number}/act/{index}"
+            now = key not in self._ledger.page
+            done[index] = await self._ledger.once(key, Outcome, partial(self._hands.act, action))
+            self._hands.remember(before + index + 1, action, done[index].value, now=now)
 
         try:
-            for group in _groups(list(enumerate(said.calls)), self._harmless):
-                await together([partial(do, index, call) for index, call in group])
+            actions = [
+                (index, action)
+                for index, (action, failure) in enumerate(prepared)
+                if action is not None and failure is None
+            ]
+            for group in _groups(actions, self._harmless):
+                await together([partial(do, index, action) for index, action in group])
         finally:
-            for index, call in enumerate(said.calls):
-                late = Failure(ErrorKind.CANCELLED, "not done: the episode ended before")
-                turns.append(done.get(index) or self._undone(before + index + 1, said, call, late))
+            # In the order of the calls, whichever ended first.
+            for index, (call, (action, failure)) in enumerate(zip(said.calls, prepared, strict=True)):
+                undone = Outcome(Observation(), failure or _LATE)
+                stamped = done.get(index) or Stamped(undone, began)
+                self._ledger.used(f"{number}/act/{index}", stamped)
+                step = NextStep(said.text, "", "", call.name)
+                turns.append(turn_of(before + index + 1, step, action, stamped.value, stamped.seconds))
 
-    async def _do(self, number: int, index: int, turn: int, said: Said, call: ToolCall) -> Turn:
+    def _prepared(self, call: ToolCall) -> tuple[Action | None, Failure | None]:
+        """What the call means, and why it can't be made, if it can't."""
         tool = self._tools.get(call.name)
         if tool is None:
             known = ", ".join(self._tools)
-            message = f"there is no tool {call.name!r}; there are: {known}"
-            return self._undone(turn, said, call, Failure(ErrorKind.TOOL_NOT_FOUND, message))
+            why = f"there is no tool {call.name!r}; there are: {known}"
+            return None, Failure(ErrorKind.TOOL_NOT_FOUND, why)
         if call.arguments is None:
-            message = f"the arguments are no JSON object: {call.written[:SHORT]}"
-            return self._undone(turn, said, call, Failure(ErrorKind.BAD_ARGUMENTS, message))
+            why = f"the arguments are no JSON object: {call.written[:SHORT]}"
+            return None, Failure(ErrorKind.BAD_ARGUMENTS, why)
         action = Action(tool.name, {**call.arguments, **fixed_arguments(tool, self._task.kwargs)})
         try:
             tool.bind(action.arguments)
         except ToolFailure as failure:
-            return self._undone(turn, said, call, Failure(failure.kind, failure.message), action)
-        key = f"{number}/act/{index}"
-        now = key not in self._ledger.page
-        stamped = await self._ledger.once(key, Outcome, partial(self._hands.act, action))
-        self._hands.remember(turn, action, stamped.value, now=now)
-        return turn_of(turn, _step(said, call), action, stamped.value, stamped.seconds)
+            return action, Failure(failure.kind, failure.message)
+        return action, None
 
-    def _undone(
-        self, turn: int, said: Said, call: ToolCall, failure: Failure, action: Action | None = None
-    ) -> Turn:
-        outcome = Outcome(Observation(), failure)
-        return turn_of(turn, _step(said, call), action, outcome, self._ledger.seconds)
-
-    def _harmless(self, call: tuple[int, ToolCall]) -> bool:
-        tool = self._tools.get(call[1].name)
-        return tool is None or tool.hints.read_only or tool.hints.idempotent
+    def _harmless(self, action: Action) -> bool:
+        hints = self._tools[action.tool].hints
+        return hints.read_only or hints.idempotent
 
     async def _messages(self, *, last: bool) -> tuple[Message, ...]:
         """The conversation. Where the results got too long together, the oldest ones are shown in short."""
@@ -236,10 +243,6 @@ def _spec(tool: Tool, task: Task) -> ToolSpec:
     return ToolSpec(card.name, f"{card.description}{card_notes(card)}", card.schema)
 
 
-def _step(said: Said, call: ToolCall) -> NextStep:
-    return NextStep(said.text, "", "", call.name)
-
-
 def _too_old(turns: Sequence[Turn], longest: int) -> frozenset[int]:
     """The turns that are shown in short. So many at once that what was shown before is seldom shown otherwise."""
     short: set[int] = set()
@@ -257,17 +260,17 @@ def _too_old(turns: Sequence[Turn], longest: int) -> frozenset[int]:
 
 
 def _groups(
-    calls: Sequence[tuple[int, ToolCall]], harmless: Callable[[tuple[int, ToolCall]], bool]
-) -> Iterator[list[tuple[int, ToolCall]]]:
-    """Calls that may be made at once, group after group."""
-    group: list[tuple[int, ToolCall]] = []
-    for call in calls:
-        if harmless(call):
-            group.append(call)
+    actions: Sequence[tuple[int, Action]], harmless: Callable[[Action], bool]
+) -> Iterator[list[tuple[int, Action]]]:
+    """Actions that may be done at once, group after group."""
+    group: list[tuple[int, Action]] = []
+    for index, action in actions:
+        if harmless(action):
+            group.append((index, action))
             continue
         if group:
             yield group
-        yield [call]
+        yield [(index, action)]
         group = []
     if group:
         yield group

@@ -233,6 +233,7 @@ class _Solving:
     async def _act(self, number: int, key: str, action: Action) -> Outcome:
         now = key not in self._ledger.page
         stamped = await self._ledger.once(key, Outcome, partial(self._hands.act, action))
+        self._ledger.used(key, stamped)
         self._hands.remember(number, action, stamped.value, now=now)
         return stamped.value
 

@@ -16,7 +16,8 @@ class Exchange(Struct, frozen=True, kw_only=True):
     key: str
     """Its place in the episode: `analysis`, `2/next`, `2/command/again`, `solution`."""
     role: str
-    """Who was asked: `analyst`, `planner`, `executor`, `verifier`, `generator`; `agent` where there is only one."""
+    """Who was asked: `analyst`, `planner`, `executor`, `verifier`, `generator`; `agent` where there is only
+    one; `tool`: models inside of a tool."""
     usage: Usage
     """What it consumed."""
     failure: Failure | None = None

@@ -133,6 +133,8 @@ class Outcome(Struct, frozen=True):
     """How what it ran ended badly, if it did: `exit code 2`, `ValueError: …`."""
     lost: bool = False
     """The state of the session went with it: the shell or interpreter ended, or was killed."""
+    usage: Usage = Usage()
+    """What models inside of the tool consumed."""
 
 
 class JudgementRequest(Struct, frozen=True, kw_only=True):
