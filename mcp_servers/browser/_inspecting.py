@@ -12,7 +12,7 @@ from mcp_servers._session import Session
 from mcp_servers._tool import tool
 from mcp_servers.browser._acting import locate, look
 from mcp_servers.browser._arguments import Element, FilePath
-from mcp_servers.browser._looking import page_state, snapshot_of
+from mcp_servers.browser._looking import page_state, snapshot_of, with_title
 from mcp_servers.browser._matching import excerpt, matching_lines
 from mcp_servers.browser._requests import details_of, line_of, shown_requests
 from mcp_servers.browser._results import (
@@ -35,6 +35,7 @@ __all__ = ["InspectingTools", "PdfTools"]
 
 MOST_LINES = 200
 LONGEST_PICTURE = 16_384
+PICTURE_SECONDS = 15
 _FLAGGED = re.compile(r"/(.*)/([dgimsuvy]*)\Z", re.DOTALL)
 
 
@@ -67,11 +68,11 @@ class InspectingTools:
             part = await place.aria_snapshot(mode="ai", depth=depth, boxes=boxes or None)
             return tab.names.shown(part)
 
-        text = await look("browser_snapshot", session, read)
+        text, title = await look("browser_snapshot", session, lambda tab: with_title(tab, read))
         if filename is not None:
             saved = await save("browser_snapshot", session, filename, text.encode())
             text = f"saved to {saved.path}"
-        return await page_state(session.get(BrowserState), session, context, text=text)
+        return await page_state(session.get(BrowserState), session, context, text=text, title=title)
 
     @tool(title="Find in page snapshot", read_only=True, open_world=True)
     async def find(
@@ -151,7 +152,9 @@ class InspectingTools:
                 return await (await locate(tab, target)).screenshot(type=kind, scale=scale)
             if fullPage:
                 await _check_size(tab)
-            return await tab.page.screenshot(type=kind, scale=scale, full_page=fullPage)
+            # No element is waited for, only the drawing, which takes its time where the page is long.
+            milliseconds = PICTURE_SECONDS * 1000
+            return await tab.page.screenshot(type=kind, scale=scale, full_page=fullPage, timeout=milliseconds)
 
         picture = await look("browser_take_screenshot", session, shoot)
         context.show(Image(picture, f"image/{kind}"))

@@ -26,6 +26,13 @@ IFF_UP = 1
 PROXY_PORT = 1080
 TEMPORARY_BYTES = 2 * 1024**3
 PROCESSES = 4096
+FEATURES_OFF = (
+    # A process for the next page of the same context: most contexts have one page.
+    "SpareRendererForSitePerProcess",
+    # Pages of the address bar's own, in a process beside each context's: nobody types there.
+    "WebUIOmniboxPopup",
+    "WebUIOmniboxAimPopup",
+)
 
 ETC = ("alternatives", "chromium.d", "fonts", "ld.so.cache", "ssl/certs", "ca-certificates")
 POLICIES = ("/etc/chromium/policies", "/etc/opt/chrome/policies", "/etc/chromium-browser/policies")
@@ -42,12 +49,19 @@ def main() -> None:
     enter_empty_network(libc)
     hand_over_proxy(link)
     limit(plan["file_bytes"])
-    arguments = [
-        f"--user-data-dir={plan['home']}/profile" if argument.startswith("--user-data-dir=") else argument
-        for argument in sys.argv[2:]
-    ]
+    arguments = [adapted(argument, plan["home"]) for argument in sys.argv[2:]]
     command = [plan["bwrap"], *confinement(plan), "--", plan["executable"], *arguments]
     os.execv(command[0], command)
+
+
+def adapted(argument: str, home: str) -> str:
+    """An argument of Playwright's as it is meant here."""
+    name = argument.partition("=")[0]
+    if name == "--user-data-dir":
+        return f"{name}={home}/profile"
+    if name == "--disable-features":
+        return ",".join((argument, *FEATURES_OFF))
+    return argument
 
 
 def become_ordinary(libc: ctypes.CDLL, uid: int) -> None:

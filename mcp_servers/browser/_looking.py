@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import anyio
 
@@ -11,6 +11,8 @@ from mcp_servers._running import shown
 from mcp_servers.browser._results import Dialog, PageState, TabInfo
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
     from playwright.async_api import Dialog as OpenDialog
 
     from mcp_servers._context import CallContext
@@ -18,7 +20,9 @@ if TYPE_CHECKING:
     from mcp_servers.browser._state import BrowserState
     from mcp_servers.browser._tab import Tab
 
-__all__ = ["page_state", "snapshot_of", "tab_infos", "title_of"]
+__all__ = ["page_state", "snapshot_of", "tab_infos", "title_of", "with_title"]
+
+T = TypeVar("T")
 
 MOST_ERRORS = 20
 LONGEST_ERROR = 300
@@ -34,17 +38,19 @@ async def page_state(
     *,
     snapshot: bool = True,
     text: str | None = None,
+    title: str | None = None,
 ) -> PageState:
     """The current tab now; what had not been told of it is told with that.
 
     :param text: the snapshot, if it was taken already.
+    :param title: the title, if it is known already.
     """
     tab = state.current
     if tab is None:
         return _nothing(state)
     dialog = tab.dialog
     if text is None and snapshot and not tab.is_blocked and not tab.crashed:
-        text = await snapshot_of(tab)
+        text, title = await with_title(tab, snapshot_of)
     if text is not None:
         text = shown(text, "snapshot.txt", state.settings.snapshot_characters, session, context)
     errors, tab.errors = tab.errors, []
@@ -52,7 +58,7 @@ async def page_state(
     downloads, state.downloaded = state.downloaded, []
     return PageState(
         url=tab.page.url[:LONGEST_URL],
-        title=await title_of(tab),
+        title=await title_of(tab) if title is None else title,
         snapshot=text,
         tabs=await tab_infos(state) if len(state.tabs) > 1 else [],
         dialog=_told(dialog) if dialog else None,
@@ -67,6 +73,25 @@ async def snapshot_of(tab: Tab, *, depth: int | None = None, boxes: bool | None 
     """The page as a list, with the names that its users know."""
     text = await tab.page.aria_snapshot(mode="ai", depth=depth, boxes=boxes, timeout=SNAPSHOT_SECONDS * 1000)
     return tab.names.shown(text)
+
+
+async def with_title(tab: Tab, read: Callable[[Tab], Awaitable[T]]) -> tuple[T, str]:
+    """What is read from the page, and its title, both asked for at once: each takes a way to the page and back."""
+    title = ""
+    found: list[T] = []
+
+    async def ask() -> None:
+        nonlocal title
+        title = await title_of(tab)
+
+    try:
+        async with anyio.create_task_group() as group:
+            group.start_soon(ask)
+            found = [await read(tab)]
+    except ExceptionGroup as failed:
+        # Only the reading fails; the title says nothing instead.
+        raise failed.exceptions[0] from None
+    return found[0], title
 
 
 async def tab_infos(state: BrowserState) -> list[TabInfo]:
