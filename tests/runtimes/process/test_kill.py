@@ -109,7 +109,7 @@ async def test_what_a_killed_server_left_on_disk_is_swept_at_the_next_start() ->
 @pytest.fixture
 async def instance() -> AsyncIterator[ProcessInstance]:
     with anyio.fail_after(90):
-        async with ProcessRuntime() as runtime:
+        async with ProcessRuntime(preload=()) as runtime:
             instance = await runtime.start()
             await instance.run("python", "x = 1")
             await instance.run("bash", "x=1")
@@ -154,7 +154,7 @@ async def test_a_session_that_was_killed_between_two_runs_is_known_to_be_lost_by
     language: Language, source: str
 ) -> None:
     with anyio.fail_after(90):
-        async with ProcessRuntime() as runtime:
+        async with ProcessRuntime(preload=()) as runtime:
             instance = await runtime.start()
             before = set(trusted_processes().sandboxed())
             await instance.run(language, "x=1")
@@ -219,7 +219,7 @@ async def test_a_zygote_killed_at_work_is_an_error_or_no_matter(instance: Proces
 @pytest.mark.promise("kill:family")
 async def test_a_killed_family_is_an_error_for_its_members_and_nothing_to_others() -> None:
     with anyio.fail_after(90):
-        async with ProcessRuntime() as runtime:
+        async with ProcessRuntime(preload=()) as runtime:
             first = await runtime.start()
             await first.run("bash", "x=1")
             init = trusted_processes().inits[0]
