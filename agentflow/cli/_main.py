@@ -4,11 +4,16 @@ import argparse
 import json
 import sys
 from collections.abc import Sequence
+from importlib import import_module
 
 from agentflow.cli._exits import EXITS, Exit
 from agentflow.errors import AgentFlowError, ConfigurationError
 
 __all__ = ["main", "synth"]
+
+
+_HOMES = {"eval": "evaluate"}
+"""Commands whose module is called otherwise."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -22,6 +27,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     for name, what, describe in (
         ("synth", "grow seeds into question-answer pairs", _describe_synth),
+        (
+            "rollout",
+            "work on tasks with the team or a single agent, and score the answers",
+            _describe_rollout,
+        ),
+        (
+            "eval",
+            "benchmarks and models in one table; the bundled samples where there is no data",
+            _describe_eval,
+        ),
+        ("analyse", "tables and a picture of finished rollouts", _describe_analyse),
         ("ctl", "watch and steer a run that is going on", _describe_ctl),
         ("doctor", "try what this machine can run, and say what mends the rest", _describe_doctor),
     ):
@@ -50,18 +66,61 @@ def synth(arguments: Sequence[str] | None = None, *, prog: str = "agentflow synt
 
 
 def _describe_synth(parser: argparse.ArgumentParser) -> None:
+    _describe_settings(parser)
+    _describe_resume(parser)
+    parser.add_argument(
+        "--print-config", action="store_true", help="show the resolved settings and do nothing"
+    )
+    parser.add_argument("--json", action="store_true", help="print the report as JSON")
+
+
+def _describe_rollout(parser: argparse.ArgumentParser) -> None:
+    _describe_settings(parser)
+    parser.add_argument("--data", metavar="FILE", help="a file of tasks; the same as data_path=FILE")
+    parser.add_argument("--benchmark", metavar="NAME", help="a benchmark; the same as benchmark_name=NAME")
+    _describe_resume(parser)
+    parser.add_argument(
+        "--print-config", action="store_true", help="show the resolved settings and do nothing"
+    )
+    parser.add_argument("--json", action="store_true", help="print the summary as JSON")
+
+
+def _describe_eval(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("benchmark", metavar="NAME", help="a benchmark, a file that describes one, or all")
+    _describe_settings(parser)
+    parser.add_argument("--data", metavar="FILE", help="its tasks; by default the bundled samples")
+    parser.add_argument("--limit", type=_count, metavar="N", help="tasks of each benchmark at most")
+    parser.add_argument("--models", default="", metavar="A,B", help="models, one after the other")
+    parser.add_argument("--samples", type=_count, metavar="N", help="episodes of each task")
+    _describe_resume(parser)
+    parser.add_argument("--json", action="store_true", help="print the summaries as JSON")
+
+
+def _describe_analyse(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("folders", nargs="+", metavar="FOLDER", help="folders of rollouts, or above them")
+    parser.add_argument("--picture", metavar="FILE.svg", help="draw them too")
+    parser.add_argument("--json", action="store_true", help="print the tables as JSON")
+
+
+def _describe_settings(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("settings", nargs="*", metavar="key=value", help="settings, over those of the file")
     parser.add_argument("--config", metavar="FILE", help="a file of settings, YAML or JSON")
+
+
+def _describe_resume(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--resume",
         choices=("auto", "always", "never"),
         default="auto",
         help="whether to go on with a run that exists; auto: if there is one (default)",
     )
-    parser.add_argument(
-        "--print-config", action="store_true", help="show the resolved settings and do nothing"
-    )
-    parser.add_argument("--json", action="store_true", help="print the report as JSON")
+
+
+def _count(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise ValueError
+    return number
 
 
 def _describe_ctl(parser: argparse.ArgumentParser) -> None:
@@ -97,17 +156,8 @@ def _describe_doctor(parser: argparse.ArgumentParser) -> None:
 
 def _run(given: argparse.Namespace, prog: str) -> int:
     try:
-        if given.command == "synth":
-            from agentflow.cli._synth import run_synth
-
-            return run_synth(given)
-        if given.command == "doctor":
-            from agentflow.cli._doctor import run_doctor
-
-            return run_doctor(given)
-        from agentflow.cli._ctl import run_ctl
-
-        return run_ctl(given)
+        home = import_module(f"agentflow.cli._{_HOMES.get(given.command, given.command)}")
+        return getattr(home, f"run_{given.command}")(given)
     except ConfigurationError as error:
         return _complain(given, prog, error, Exit.REFUSED)
     except AgentFlowError as error:

@@ -1,29 +1,24 @@
 """`agentflow synth`: a synthesis from its settings to its files, with somebody watching."""
 
 import argparse
-import os
-import signal
-import stat
 import sys
-from importlib.util import find_spec
-from typing import TextIO
+from functools import partial
+from typing import TYPE_CHECKING
 
-import anyio
-import anyio.abc
 import msgspec
 
 from agentflow.cli._exits import Exit
-from agentflow.cli._screen import Screen, screen_for
+from agentflow.cli._program import Program, run_program, write_out
+from agentflow.cli._screen import Watched, screen_for
 from agentflow.cli._summary import print_summary
-from agentflow.errors import AgentFlowError, RunStopped
-from agentflow.journal import NewSeed
+from agentflow.errors import RunStopped
 from agentflow.synthesis import load_config, render_config
-from agentflow.synthesis.pipeline import SynthesisRun, seeds_for
+from agentflow.synthesis.pipeline import Standing, SynthesisRun, seeds_for
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 __all__ = ["run_synth"]
-
-LAST_SECONDS = 5.0
-"""After a second signal everything is closed at once; what takes longer than this is left to the system."""
 
 
 def run_synth(given: argparse.Namespace) -> int:
@@ -37,86 +32,12 @@ def run_synth(given: argparse.Namespace) -> int:
         return Exit.DONE
     seeds = seeds_for(config)
     run = SynthesisRun(config, resume=given.resume)
-    with screen_for(run) as screen:
-        program = _Program(run, screen)
-        # The faster loop is an extra: a tenth less CPU where it is installed.
-        anyio.run(program.go, seeds, backend_options={"use_uvloop": find_spec("uvloop") is not None})
+    with screen_for(Watched(run.standing, _start(run), _fields, _table)) as screen:
+        program = Program(run, partial(run.run, seeds), screen)
+        run_program(program)
     status = program.status()
-    try:
-        _say(run, program.ended, status, as_json=given.json)
-        sys.stdout.flush()
-    except BrokenPipeError:
-        # Nobody reads any more; what is left in the buffer must not be tried again at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return Exit.INTERRUPTED
-    return status
-
-
-class _Program:
-    """A run with its signals and its screen."""
-
-    def __init__(self, run: SynthesisRun, screen: Screen) -> None:
-        self.ended: RunStopped | None = None
-        """Why it ended early, if it did."""
-        self._failed: AgentFlowError | None = None
-        self._run = run
-        self._screen = screen
-        self._interrupted = False
-
-    def status(self) -> Exit:
-        """The exit status.
-
-        :raises AgentFlowError: if it failed.
-        """
-        if self._failed is not None:
-            raise self._failed
-        if self.ended is None:
-            return Exit.DONE
-        return Exit.INTERRUPTED if self._interrupted else Exit.STOPPED
-
-    async def go(self, seeds: list[NewSeed]) -> None:
-        async with anyio.create_task_group() as tasks:
-            await tasks.start(self._listen)
-            tasks.start_soon(self._screen.watch)
-            for stream in (sys.stdout, sys.stderr):
-                if _is_pipe(stream):
-                    tasks.start_soon(self._watch_reader, stream.fileno())
-            try:
-                await self._run.run(seeds)
-            except RunStopped as stopped:
-                self.ended = stopped
-            except AgentFlowError as error:
-                self._failed = error
-            tasks.cancel_scope.cancel()
-
-    async def _listen(self, *, task_status: anyio.abc.TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
-        with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM, signal.SIGHUP) as signals:
-            task_status.started()
-            first = await anext(signals)
-            self._stop(f"{first.name} came")
-            await anext(signals)
-            self._run.hurry()
-            with anyio.move_on_after(LAST_SECONDS):
-                await anext(signals)
-            # Nothing is lost by it: whatever is killed at any time goes on the same way.
-            os._exit(Exit.INTERRUPTED)
-
-    async def _watch_reader(self, descriptor: int) -> None:
-        """A program whose output nobody reads any more stops."""
-        # The writing end of a pipe is never readable, until its reader is gone.
-        await anyio.wait_readable(descriptor)
-        self._stop("its output was closed")
-
-    def _stop(self, why: str) -> None:
-        self._interrupted = True
-        self._run.stop(why)
-
-
-def _is_pipe(stream: TextIO) -> bool:
-    try:
-        return stat.S_ISFIFO(os.fstat(stream.fileno()).st_mode)
-    except (OSError, ValueError):
-        return False
+    read = write_out(lambda: _say(run, program.ended, status, as_json=given.json))
+    return status if read else Exit.INTERRUPTED
 
 
 def _say(run: SynthesisRun, ended: RunStopped | None, status: Exit, *, as_json: bool) -> None:
@@ -134,3 +55,52 @@ def _say(run: SynthesisRun, ended: RunStopped | None, status: Exit, *, as_json: 
         sys.stdout.write(msgspec.json.encode(said).decode() + "\n")
     elif run.report is not None:
         print_summary(run, run.report)
+
+
+def _start(run: SynthesisRun) -> dict[str, object]:
+    config = run.config
+    return {
+        "output_dir": str(run.place.folder),
+        "model": config.model.name,
+        "max_depth": config.max_depth,
+        "branching_factor": config.branching_factor,
+    }
+
+
+def _fields(standing: Standing) -> dict[str, object]:
+    return {
+        "phase": standing.phase.value,
+        "seeds": standing.seeds,
+        "done": standing.done,
+        "open_trees": standing.open_trees,
+        "nodes": sum(standing.nodes.values()),
+        "questions": standing.questions,
+        "rejected": standing.rejected,
+        "calls_in_flight": standing.calls_in_flight,
+        "calls_failed": standing.calls_failed,
+        # Not "tokens": a count of them is no secret, and secrets are masked by their names.
+        "used": standing.tokens,
+        "cost": round(standing.cost, 6),
+        "seconds": round(standing.seconds, 1),
+    }
+
+
+def _table(standing: Standing) -> "Table":
+    from rich.progress_bar import ProgressBar
+    from rich.table import Table
+
+    table = Table.grid(padding=(0, 2))
+    table.add_column(style="bold")
+    table.add_column()
+    bar = ProgressBar(total=max(1, standing.seeds), completed=standing.done, width=40)
+    verdicts = ", ".join(f"{count} {verdict}" for verdict, count in standing.nodes.items())
+    table.add_row(standing.phase.value, bar)
+    table.add_row("seeds", f"{standing.done} of {standing.seeds} done, {standing.open_trees} growing")
+    table.add_row("nodes", f"{sum(standing.nodes.values())}  {verdicts}")
+    table.add_row("questions", f"{standing.questions} accepted, {standing.rejected} drafts rejected")
+    failed = f", {standing.calls_failed} failed" if standing.calls_failed else ""
+    cost = f", cost {standing.cost:.4f}" if standing.cost else ""
+    table.add_row(
+        "model", f"{standing.calls_in_flight} calls in flight{failed}, {standing.tokens:,} tokens{cost}"
+    )
+    return table

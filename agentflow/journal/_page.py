@@ -34,6 +34,17 @@ class Page:
         """All keys, in the order in which they were written."""
         return iter(self._entries)
 
+    def section(self, name: str) -> "Page":
+        """A part of it, with keys of its own."""
+        start = f"{name}/"
+        held = {key.removeprefix(start): body for key, body in self._entries.items() if key.startswith(start)}
+
+        async def write(key: str, body: bytes) -> None:
+            await self._write(start + key, body)
+            self._entries[start + key] = body
+
+        return Page(held, write)
+
     def recall(self, key: str, kind: type[T]) -> T | None:
         """What stands under that key."""
         body = self._entries.get(key)

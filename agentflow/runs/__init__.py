@@ -4,16 +4,22 @@ A run has seeds in a journal; its field claims them and has each one worked on, 
 Whatever a run stands on is held open by a child of its supervisor.
 """
 
+from importlib import import_module
+from typing import TYPE_CHECKING
+
 from agentflow.runs._config import Prose, RoleModel, RunConfig, render_config
-from agentflow.runs._field import Ending, Field
 from agentflow.runs._files import NewFiles
 from agentflow.runs._gate import Gate
-from agentflow.runs._house import Held, hold, innermost, start
 from agentflow.runs._memory import seldom_collected
-from agentflow.runs._place import CONTROL_FILE, Place, Resume
 from agentflow.runs._progress import FieldProgress, Phase
 from agentflow.runs._secrets import masked
-from agentflow.runs._tools import ChosenTools, choose_tools, explores_bundled_corpus, sandbox_settings
+from agentflow.runs._waiting import wait_for
+
+if TYPE_CHECKING:
+    from agentflow.runs._field import Ending, Field
+    from agentflow.runs._house import Held, hold, innermost, start
+    from agentflow.runs._place import CONTROL_FILE, Place, Resume
+    from agentflow.runs._tools import ChosenTools, choose_tools, explores_bundled_corpus, sandbox_settings
 
 __all__ = [
     "CONTROL_FILE",
@@ -39,4 +45,24 @@ __all__ = [
     "sandbox_settings",
     "seldom_collected",
     "start",
+    "wait_for",
 ]
+
+_HOMES = {
+    **dict.fromkeys(("Ending", "Field"), "agentflow.runs._field"),
+    **dict.fromkeys(("Held", "hold", "innermost", "start"), "agentflow.runs._house"),
+    **dict.fromkeys(("CONTROL_FILE", "Place", "Resume"), "agentflow.runs._place"),
+    **dict.fromkeys(
+        ("ChosenTools", "choose_tools", "explores_bundled_corpus", "sandbox_settings"),
+        "agentflow.runs._tools",
+    ),
+}
+
+
+def __getattr__(name: str) -> object:
+    """Load what needs servers and a journal when it is first used: settings need neither."""
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found: object = getattr(import_module(_HOMES[name]), name)
+    globals()[name] = found
+    return found

@@ -1,5 +1,5 @@
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TypeVar
 
@@ -28,13 +28,16 @@ def load_settings(
     overrides: Iterable[str] = (),
     *,
     dotenv: Path | str | None = ".env",
+    arguments: Mapping[str, object] | None = None,
 ) -> AnySettings:
     """Settings from a file, then `.env`, then `AGENTFLOW_*` variables, then `key=value` words: the last one wins.
 
+    :param arguments: what a program says itself; it wins over all of them.
     :raises ConfigurationError: one line, if anything in them can't be used.
     """
     try:
         sources = [
+            Source("arguments", arguments or {}),
             Source("key=value", parse_overrides(overrides)),
             Source("environment", EnvSettingsSource(model)()),
             Source(str(dotenv), DotEnvSettingsSource(model, env_file=dotenv)() if dotenv else {}),

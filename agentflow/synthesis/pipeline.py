@@ -5,10 +5,8 @@ from os import PathLike
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from anyio.from_thread import start_blocking_portal
-
 from agentflow.journal import NewSeed
-from agentflow.runs import CONTROL_FILE, Phase, Resume
+from agentflow.runs import CONTROL_FILE, Phase, Resume, wait_for
 from agentflow.synthesis._config import SynthesisConfig
 from agentflow.synthesis._report import Report
 from agentflow.synthesis._run import SynthesisRun
@@ -55,14 +53,7 @@ class SynthesisPipeline:
         :raises ConfigurationError: if something can't be used, in one line; nothing was begun.
         :raises RunStopped: if it ended early; the same again goes on.
         """
-        with start_blocking_portal() as portal:
-            future = portal.start_task_soon(self.arun, seeds)
-            try:
-                future.result()
-            except BaseException:
-                # Interrupted while it waited: what runs ends in order before this goes on.
-                future.cancel()
-                raise
+        wait_for(self.arun, seeds)
 
     async def arun(self, seeds: Seeds | None = None) -> Report:
         """`run` for code that awaits; gives the report."""

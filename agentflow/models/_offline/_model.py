@@ -1,5 +1,6 @@
 """The engine that needs no model: it answers typed requests from the text that they show."""
 
+import re
 from typing import TypeVar, cast
 
 import msgspec
@@ -46,6 +47,8 @@ T = TypeVar("T")
 
 _BYTES_PER_TOKEN = 4
 _ENCODER = msgspec.json.Encoder()
+_TIME = re.compile(rb',"seconds":[-+.0-9eE]+')
+"""When a turn was over: no role is shown it, so it counts nothing."""
 
 
 class OfflineModel:
@@ -78,7 +81,7 @@ class OfflineModel:
             message = f"the offline engine answers this request by {type(value).__name__}, not {call.reply.__name__}"
             raise ModelFailure(ModelFailureKind.BAD_REQUEST, message)
         text = _ENCODER.encode(value)
-        usage = Usage(1, _tokens(_ENCODER.encode(call.request)), _tokens(text))
+        usage = Usage(1, _tokens(_TIME.sub(b"", _ENCODER.encode(call.request))), _tokens(text))
         self._accounts.add(call.role, usage, model=self.name)
         return Completion(value=cast("T", value), text=text.decode(), usage=usage, model=self.name)
 

@@ -1,0 +1,62 @@
+"""`agentflow analyse`: tables and a picture of finished rollouts."""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from agentflow.cli._exits import Exit
+from agentflow.cli._program import write_out
+from agentflow.cli._rollout import print_wide
+from agentflow.errors import ConfigurationError
+from agentflow.rollout import AnalysedRun, AnalysisTable, draw, find_runs, tables_of
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+__all__ = ["run_analyse"]
+
+
+def run_analyse(given: argparse.Namespace) -> int:
+    """Do what the arguments say; gives the exit status.
+
+    :raises ConfigurationError: one line, if a folder can't be read, or the picture not be written.
+    """
+    runs = find_runs(given.folders)
+    if given.picture:
+        _draw(runs, Path(given.picture))
+    read = write_out(partial(_say, runs, as_json=given.json))
+    return Exit.DONE if read else Exit.INTERRUPTED
+
+
+def _draw(runs: Sequence[AnalysedRun], file: Path) -> None:
+    if file.suffix.lower() != ".svg":
+        raise ConfigurationError(f"--picture: {file} is no SVG file; name one that ends in .svg")
+    try:
+        file.write_text(draw(runs), encoding="utf-8")
+    except OSError as error:
+        raise ConfigurationError(f"--picture: {file} can't be written: {error.strerror}") from None
+
+
+def _say(runs: Sequence[AnalysedRun], *, as_json: bool) -> None:
+    tables = tables_of(runs)
+    if as_json:
+        said = {"runs": [run.folder for run in runs], "tables": tables}
+        sys.stdout.write(msgspec.json.encode(said).decode() + "\n")
+        return
+    shown = [part for table in tables for part in (f"\n{table.title}", _table(table))]
+    print_wide(*shown)
+
+
+def _table(said: AnalysisTable) -> "Table":
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(*said.columns, box=None, pad_edge=False)
+    for row in said.rows:
+        table.add_row(*map(Text, row))
+    return table

@@ -1,0 +1,182 @@
+"""`agentflow eval`: benchmarks and models in one table."""
+
+import argparse
+import json
+import re
+import signal
+import sys
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import anyio
+import msgspec
+
+from agentflow.cli._exits import Exit
+from agentflow.cli._program import write_out
+from agentflow.cli._rollout import print_wide
+from agentflow.cli._screen import set_up_logging
+from agentflow.errors import ConfigurationError, RunStopped
+from agentflow.rollout import (
+    Assignment,
+    RolloutConfig,
+    RolloutRun,
+    Summary,
+    assign,
+    benchmark_names,
+    load_config,
+    with_interval,
+)
+from agentflow.telemetry import Level
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+__all__ = ["run_eval"]
+
+OUTPUT = "eval_results"
+AT_ONCE = 2
+"""Rollouts at once: each has its own engines, sandboxes and journal."""
+
+
+class _Cell(NamedTuple):
+    """One benchmark with one model."""
+
+    benchmark: str
+    model: str
+    config: RolloutConfig
+    assignment: Assignment
+
+
+def run_eval(given: argparse.Namespace) -> int:
+    """Do what the arguments say; gives the exit status.
+
+    :raises AgentFlowError: in one line, if it can't be done.
+    """
+    set_up_logging(Level.WARNING)
+    cells = _cells(given)
+    evaluation = _Evaluation(cells, given.resume)
+    anyio.run(evaluation.run)
+    read = write_out(partial(_say, cells, evaluation, as_json=given.json))
+    if not read or evaluation.interrupted:
+        return Exit.INTERRUPTED
+    return Exit.STOPPED if evaluation.stopped else Exit.DONE
+
+
+def _cells(given: argparse.Namespace) -> list[_Cell]:
+    """Everything that is to be done, read and checked before anything is begun."""
+    names = benchmark_names() if given.benchmark == "all" else [given.benchmark]
+    if given.data and len(names) > 1:
+        raise ConfigurationError("--data: one file can't be all benchmarks; name one of them")
+    models = [name for name in given.models.split(",") if name.strip()]
+    base = load_config(given.config, given.settings)
+    return [_cell(given, base, name, model) for name in names for model in models or [""]]
+
+
+def _cell(given: argparse.Namespace, base: RolloutConfig, benchmark: str, model: str) -> _Cell:
+    said: dict[str, object] = {"benchmark_name": benchmark}
+    named = {
+        "number_of_tasks": given.limit,
+        "samples": given.samples,
+        "model_name": model.strip(),
+        "data_path": given.data,
+    }
+    said |= {name: value for name, value in named.items() if value}
+    if not base.model_fields_set & {"max_workers", "parallel"}:
+        said["parallel"] = True
+    shown = model.strip() or ("offline" if base.offline else base.model_name)
+    said["output_dir"] = str(Path(base.output_dir or OUTPUT) / _plain(benchmark) / _plain(shown))
+    config = load_config(given.config, given.settings, said)
+    return _Cell(benchmark, shown, config, assign(config))
+
+
+def _plain(name: str) -> str:
+    """A name that any file system takes."""
+    return re.sub(r"[^\w.-]+", "_", Path(name).stem if "/" in name and Path(name).suffix else name)
+
+
+class _Evaluation:
+    """All rollouts of a table."""
+
+    def __init__(self, cells: Sequence[_Cell], resume: str) -> None:
+        self.stopped: list[str] = []
+        """Why rollouts ended early."""
+        self.interrupted = False
+        """A signal came."""
+        self._runs = [RolloutRun(cell.config, resume=resume) for cell in cells]  # pyright: ignore[reportArgumentType] - one of the choices
+        self._cells = cells
+        self._room = anyio.Semaphore(AT_ONCE)
+
+    def summary(self, place: int) -> Summary | None:
+        """What that one gave; `None`: it wrote no files."""
+        return self._runs[place].summary
+
+    async def run(self) -> None:
+        """Do them all."""
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._listen)
+            async with anyio.create_task_group() as rollouts:
+                for run, cell in zip(self._runs, self._cells, strict=True):
+                    rollouts.start_soon(self._one, run, cell)
+            tasks.cancel_scope.cancel()
+
+    async def _one(self, run: RolloutRun, cell: _Cell) -> None:
+        async with self._room:
+            if self.interrupted:
+                return
+            try:
+                await run.run(cell.assignment)
+            except RunStopped as stopped:
+                self.stopped.append(f"{cell.benchmark}, {cell.model}: {stopped.message}")
+
+    async def _listen(self) -> None:
+        with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+            async for number in signals:
+                for run in self._runs:
+                    run.hurry() if self.interrupted else run.stop(f"{number.name} came")
+                self.interrupted = True
+
+
+def _say(cells: Sequence[_Cell], evaluation: _Evaluation, *, as_json: bool) -> None:
+    for line in evaluation.stopped:
+        sys.stderr.write(f"agentflow: {line}\n")
+    rows = [(cell, evaluation.summary(place)) for place, cell in enumerate(cells)]
+    if as_json:
+        said = [
+            {
+                "benchmark": cell.benchmark,
+                "model": cell.model,
+                "output_dir": str(cell.config.output),
+                "summary": msgspec.to_builtins(summary),
+            }
+            for cell, summary in rows
+        ]
+        sys.stdout.write(json.dumps(said) + "\n")
+        return
+    print_wide(
+        _table(rows), f"\nFiles below {cells[0].config.output.parent.parent}; agentflow analyse reads them."
+    )
+
+
+def _table(rows: Sequence[tuple[_Cell, Summary | None]]) -> "Table":
+    from rich.table import Table
+
+    table = Table(
+        "benchmark", "model", "metric", "score (95 %)", "tasks", "failed", "turns", "tokens", box=None
+    )
+    for cell, summary in rows:
+        if summary is None:
+            table.add_row(cell.benchmark, cell.model, "", "not finished")
+            continue
+        table.add_row(
+            cell.benchmark,
+            cell.model,
+            summary.metric,
+            with_interval(summary),
+            str(summary.tasks),
+            str(summary.failed),
+            f"{summary.turns.mean:.1f}",
+            f"{summary.tokens:,}",
+        )
+    return table

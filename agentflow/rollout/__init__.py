@@ -1,0 +1,100 @@
+"""Rollouts: tasks worked on by the team or a single agent, each in a sandbox of its own, scored and summed up.
+
+`rollout(config_path=…)` does it all, `quick_rollout("…")["answer"]` one question; `load_tasks` reads tasks, `score`
+applies a rule to an answer. The package itself can be called: `from agentflow import rollout` is the function.
+"""
+
+import sys
+from importlib import import_module
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from agentflow.rollout._config import RolloutConfig, load_config
+from agentflow.runs import RoleModel, render_config
+
+if TYPE_CHECKING:
+    from agentflow.rollout._analysis import AnalysedRun, AnalysisTable, find_runs, tables_of
+    from agentflow.rollout._benchmarks import Benchmark, benchmark_names, find_benchmark, load_tasks
+    from agentflow.rollout._files import RESULTS, SUMMARY, TRAJECTORIES
+    from agentflow.rollout._picture import draw
+    from agentflow.rollout._progress import RolloutStanding
+    from agentflow.rollout._render import render, with_interval
+    from agentflow.rollout._result import Result
+    from agentflow.rollout._run import RolloutRun
+    from agentflow.rollout._summary import Summary
+    from agentflow.rollout._tasks import Assignment, assign
+    from agentflow.rollout.api import aquick_rollout, arollout, quick_rollout, rollout
+    from agentflow.scoring import score
+
+__all__ = [
+    "RESULTS",
+    "SUMMARY",
+    "TRAJECTORIES",
+    "AnalysedRun",
+    "AnalysisTable",
+    "Assignment",
+    "Benchmark",
+    "Result",
+    "RoleModel",
+    "RolloutConfig",
+    "RolloutRun",
+    "RolloutStanding",
+    "Summary",
+    "aquick_rollout",
+    "arollout",
+    "assign",
+    "benchmark_names",
+    "draw",
+    "find_benchmark",
+    "find_runs",
+    "load_config",
+    "load_tasks",
+    "quick_rollout",
+    "render",
+    "render_config",
+    "rollout",
+    "score",
+    "tables_of",
+    "with_interval",
+]
+
+_HOMES = {
+    **dict.fromkeys(
+        ("AnalysedRun", "AnalysisTable", "find_runs", "tables_of"), "agentflow.rollout._analysis"
+    ),
+    **dict.fromkeys(
+        ("Benchmark", "benchmark_names", "find_benchmark", "load_tasks"), "agentflow.rollout._benchmarks"
+    ),
+    "draw": "agentflow.rollout._picture",
+    **dict.fromkeys(("RESULTS", "SUMMARY", "TRAJECTORIES"), "agentflow.rollout._files"),
+    **dict.fromkeys(("Assignment", "assign"), "agentflow.rollout._tasks"),
+    **dict.fromkeys(("aquick_rollout", "arollout", "quick_rollout", "rollout"), "agentflow.rollout.api"),
+    **dict.fromkeys(("render", "with_interval"), "agentflow.rollout._render"),
+    "Result": "agentflow.rollout._result",
+    "RolloutRun": "agentflow.rollout._run",
+    "RolloutStanding": "agentflow.rollout._progress",
+    "Summary": "agentflow.rollout._summary",
+    "score": "agentflow.scoring",
+}
+
+
+def __getattr__(name: str) -> object:
+    """Load what runs everything when it is first used: the settings alone need no servers."""
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found: object = getattr(import_module(_HOMES[name]), name)
+    globals()[name] = found
+    return found
+
+
+class _Callable(ModuleType):
+    """This package: the function of its name is found at the same place, so calling either is the same."""
+
+    def __call__(self, *arguments: Any, **named: Any) -> dict[str, Any]:  # noqa: ANN401 - whatever `rollout` takes
+        """See `agentflow.rollout.api.rollout`."""
+        from agentflow.rollout.api import rollout
+
+        return rollout(*arguments, **named)
+
+
+sys.modules[__name__].__class__ = _Callable

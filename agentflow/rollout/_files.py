@@ -1,0 +1,119 @@
+"""The files of a rollout: results as they come, and in the end everything in order, each file whole or not at all."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Final
+
+import anyio
+import anyio.to_thread
+import msgspec
+
+from agentflow.errors import RunStopped, StopCause
+from agentflow.rollout._config import RolloutConfig
+from agentflow.rollout._result import Result, result_record, trajectory_record, trajectory_result
+from agentflow.rollout._summary import Summary, Tally
+from agentflow.runs import NewFiles
+
+__all__ = ["RESULTS", "SUMMARY", "TRAJECTORIES", "ResultLines", "write_files"]
+
+RESULTS: Final = "results.jsonl"
+"""What became of each task."""
+TRAJECTORIES: Final = "trajectories.jsonl"
+"""Their episodes."""
+SUMMARY: Final = "summary.json"
+"""All of it in short."""
+_ENCODER: Final = msgspec.json.Encoder()
+
+
+class ResultLines:
+    """`results.jsonl` while the run is on: a line for each task as it is finished, in the order in which they are."""
+
+    def __init__(self, folder: Path, config: RolloutConfig) -> None:
+        """Describe it."""
+        self._file = folder / RESULTS
+        self._folder = folder
+        self._config = config
+        self._turn = anyio.Lock()
+
+    async def begin(self, results: AsyncIterator[Result]) -> None:
+        """Write what is finished already.
+
+        :raises RunStopped: if it can't be written.
+        """
+        if not self._config.save_results:
+            return
+        with _Disk(self._folder), NewFiles(self._folder, (RESULTS,)) as files:
+            await anyio.to_thread.run_sync(files.open)
+            async for result in results:
+                await anyio.to_thread.run_sync(files.write, {RESULTS: [self._line(result)]})
+            await anyio.to_thread.run_sync(files.finish)
+
+    async def add(self, result: Result) -> None:
+        """Add a line.
+
+        :raises RunStopped: if it can't be written.
+        """
+        if not self._config.save_results:
+            return
+        line = self._line(result) + b"\n"
+        async with self._turn:
+            with _Disk(self._folder):
+                await anyio.to_thread.run_sync(self._append, line)
+
+    def _append(self, line: bytes) -> None:
+        with self._file.open("ab") as file:
+            file.write(line)
+
+    def _line(self, result: Result) -> bytes:
+        return _line(result, self._config)
+
+
+async def write_files(
+    results: AsyncIterator[Result], folder: Path, config: RolloutConfig, tally: Tally
+) -> Summary:
+    """Write the files from the results in their order. One result is held at a time.
+
+    :raises RunStopped: if a file can't be written; those of before stay as they are.
+    """
+    wanted = {
+        RESULTS: config.save_results,
+        TRAJECTORIES: config.save_trajectories,
+        SUMMARY: config.save_summary,
+    }
+    with _Disk(folder), NewFiles(folder, [name for name, saved in wanted.items() if saved]) as files:
+        await anyio.to_thread.run_sync(files.open)
+        async for result in results:
+            tally.add(result)
+            lines: dict[str, list[bytes]] = {}
+            if config.save_results:
+                lines[RESULTS] = [_line(result, config)]
+            if config.save_trajectories:
+                lines[TRAJECTORIES] = [_ENCODER.encode(trajectory_record(result))]
+            await anyio.to_thread.run_sync(files.write, lines)
+        summary = await anyio.to_thread.run_sync(tally.summary)
+        if config.save_summary:
+            text = msgspec.json.format(_ENCODER.encode(summary), indent=2)
+            await anyio.to_thread.run_sync(files.write, {SUMMARY: [text]})
+        await anyio.to_thread.run_sync(files.finish)
+    return summary
+
+
+def _line(result: Result, config: RolloutConfig) -> bytes:
+    return _ENCODER.encode(trajectory_result(result) if config.trajectory_only else result_record(result))
+
+
+class _Disk:
+    """Says what is wrong with the disk."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, OSError):
+            place = error.filename or self._folder
+            raise RunStopped(
+                StopCause.JOURNAL,
+                f"{place}: can't be written: {error.strerror}; mend it and run the same again",
+            ) from error

@@ -1,0 +1,177 @@
+"""What became of a task, and the lines of the files."""
+
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from agentflow.scoring import Scored
+from agentflow.trajectory import Assessment, Episode, Failure, Seed, Task, Turn, Verdict, digest
+
+__all__ = ["Result", "result_record", "task_of", "trajectory_record", "trajectory_result"]
+
+_TRUST = {Assessment.COMPLETE: 1.0, Assessment.UNVERIFIED: 0.6, Assessment.AMBIGUOUS: 0.4}
+
+
+class Result(Struct, frozen=True, kw_only=True):
+    """A finished task, or one of its samples."""
+
+    task: Task
+    """The task."""
+    sample: int = 0
+    """Which of its samples, from 0."""
+    episode: Episode | None = None
+    """The episode that counts; `None`: all tries crashed."""
+    failure: Failure | None = None
+    """Why there is no answer."""
+    scored: Scored | None = None
+    """What the answer is worth; `None`: it was not scored."""
+    tries: int = 1
+    """Episodes that it took."""
+
+    @property
+    def answer(self) -> str:
+        """The answer; empty: none."""
+        return "" if self.episode is None else self.episode.answer
+
+    @property
+    def score(self) -> float:
+        """What it is worth; a failed task, and one that could not be judged, is worth nothing."""
+        return 0.0 if self.scored is None or self.failure is not None else self.scored.score
+
+    @property
+    def turns(self) -> tuple[Turn, ...]:
+        """What was done."""
+        return () if self.episode is None else self.episode.turns
+
+    @property
+    def trust(self) -> float:
+        """How sure the verifier was, from 0 to 1; of two equal ones the shorter episode is the surer."""
+        if self.episode is None or self.episode.failure is not None or not self.answer:
+            return 0.0
+        said = next((turn.decision.assessment for turn in reversed(self.turns) if turn.decision), None)
+        sure = _TRUST.get(said, 0.2) if said is not None else 0.5
+        return sure - len(self.turns) / 10_000
+
+
+def task_of(seed: Seed) -> tuple[Task, int]:
+    """The task that a seed of the journal stands for, and which of its samples."""
+    return msgspec.convert(seed.kwargs["task"], Task), int(seed.kwargs["sample"])
+
+
+def result_record(result: Result) -> dict[str, object]:
+    """A line of `results.jsonl`. No times: the same work is the same line."""
+    task, episode = result.task, result.episode
+    record: dict[str, object] = {
+        "task_id": task.id,
+        "sample": result.sample,
+        "question": task.question,
+        "answer": result.answer,
+        "references": task.references,
+        "success": result.failure is None,
+        "score": None if result.scored is None else result.score,
+        "reason": "" if result.scored is None else result.scored.reason,
+        "ending": None if episode is None else episode.ending,
+        "turns": len(result.turns),
+        "tool_calls": sum(turn.action is not None for turn in result.turns),
+        "tool_errors": sum(_failed(turn) for turn in result.turns),
+        "tries": result.tries,
+        "calls": {} if episode is None else dict(sorted(episode.calls.items())),
+        "usage": {} if episode is None else dict(sorted(episode.usage.items())),
+    }
+    if result.failure is not None:
+        record["failure"] = result.failure
+    if result.scored is not None and result.scored.failure is not None:
+        record["not_judged"] = result.scored.failure
+    if task.metadata:
+        record["metadata"] = task.metadata
+    return record
+
+
+def trajectory_record(result: Result) -> dict[str, object]:
+    """A line of `trajectories.jsonl`: nodes in the form that synthesis writes, and every call of a model."""
+    task, episode = result.task, result.episode
+    key = [task.index, task.id, task.question, result.sample]
+    ids = [f"node_{digest([*key, number])}" for number in range(len(result.turns) + 1)]
+    record: dict[str, object] = {
+        "trajectory_id": f"traj_{digest(key)}",
+        "task_id": task.id,
+        "sample": result.sample,
+        "seed_data": task.question,
+        "total_depth": len(result.turns),
+        "nodes": [_root(task, ids), *(_node(turn, place, ids) for place, turn in enumerate(result.turns, 1))],
+        "answer": result.answer,
+        "score": None if result.scored is None else result.score,
+    }
+    if result.failure is not None:
+        record["failure"] = result.failure
+    if episode is None:
+        return record
+    exchanges = [_without_time(exchange) for exchange in msgspec.to_builtins(episode.exchanges)]
+    return record | {
+        "agent": episode.agent,
+        "ending": episode.ending,
+        "analysis": episode.analysis,
+        "solution": episode.solution,
+        "exchanges": exchanges,
+        "diverged": episode.diverged,
+    }
+
+
+def trajectory_result(result: Result) -> dict[str, object]:
+    """A line of `results.jsonl` where only trajectories are wanted."""
+    return {
+        "task_id": result.task.id,
+        "sample": result.sample,
+        "success": result.failure is None,
+        "trajectory": trajectory_record(result),
+    }
+
+
+def _root(task: Task, ids: list[str]) -> dict[str, object]:
+    root: dict[str, object] = {
+        "node_id": ids[0],
+        "observation": f"Starting point: {task.question}",
+        "intent": "Understand the question",
+        "action": None,
+        "parent_id": None,
+        "children_ids": ids[1:2],
+        "depth": 0,
+        "verdict": Verdict.NEW,
+    }
+    return root | _images(task.images)
+
+
+def _node(turn: Turn, place: int, ids: list[str]) -> dict[str, object]:
+    action = turn.action
+    node: dict[str, object] = {
+        "node_id": ids[place],
+        "observation": turn.result,
+        "intent": turn.step.sub_goal,
+        "action": None if action is None else {"tool": action.tool, "args": action.arguments},
+        "parent_id": ids[place - 1],
+        "children_ids": ids[place + 1 : place + 2],
+        "depth": place,
+        "verdict": Verdict.ERROR if _failed(turn) else Verdict.NEW,
+        "step": turn.step,
+        "decision": turn.decision,
+    }
+    if turn.failure is not None:
+        node["failure"] = turn.failure
+    if turn.trouble:
+        node["trouble"] = turn.trouble
+    return node | _images(turn.images)
+
+
+def _failed(turn: Turn) -> bool:
+    return turn.failure is not None or bool(turn.trouble)
+
+
+def _images(images: Iterable[Any]) -> dict[str, object]:
+    found = [{"hash": blob.hash, "mime": blob.mime} for blob in images]
+    return {"images": found} if found else {}
+
+
+def _without_time(exchange: dict[str, object]) -> dict[str, object]:
+    return {name: value for name, value in exchange.items() if name != "seconds" and value is not None}

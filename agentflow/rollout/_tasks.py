@@ -1,0 +1,104 @@
+"""What a rollout works on: tasks, and how their answers are scored."""
+
+from collections.abc import Mapping, Sequence
+from os import PathLike
+from pathlib import Path
+from typing import Any, Final, TypeAlias
+
+from msgspec import Struct, field
+
+from agentflow.errors import ConfigurationError
+from agentflow.rollout._benchmarks import Benchmark, find_benchmark, load_tasks
+from agentflow.rollout._config import RolloutConfig
+from agentflow.runs import explores_bundled_corpus
+from agentflow.trajectory import Task
+
+__all__ = ["Assignment", "Tasks", "assign"]
+
+METRIC: Final = "exact_match"
+"""What is scored by, where nothing says it."""
+JUDGEMENT: Final = "llm_judgement"
+"""What is scored by, where a model is named that judges and the benchmark's published figures are a judge's."""
+BUNDLED: Final = "bamboogle"
+"""What is worked on, where nothing says anything."""
+
+Tasks: TypeAlias = str | PathLike[str] | Sequence[Task]
+"""A file of tasks, or tasks."""
+
+
+class Assignment(Struct, frozen=True, kw_only=True):
+    """The tasks of a run."""
+
+    tasks: list[Task]
+    """The tasks, in order."""
+    name: str
+    """What they are called: the benchmark's name, or the file's."""
+    metric: str
+    """What answers are scored by."""
+    options: dict[str, Any] = field(default_factory=dict[str, Any])
+    """Options of the metric."""
+    samples: int = 1
+    """How often each is worked on."""
+
+
+def assign(config: RolloutConfig, tasks: Sequence[Task] | None = None) -> Assignment:
+    """What the settings want worked on.
+
+    :param tasks: these, instead of those of `data_path` or the benchmark.
+    :raises ConfigurationError: one line, if there are none, or they can't be read.
+    """
+    benchmark = _benchmark(config, tasks)
+    found = _tasks(config, benchmark) if tasks is None else _chosen(config, tasks)
+    if not found:
+        raise ConfigurationError("data_path: there is no task; name a file that has some")
+    metric, options = _metric(config, benchmark)
+    return Assignment(
+        tasks=found,
+        name=_name(config, benchmark),
+        metric=metric,
+        options={**options, **config.metric_options},
+        samples=config.samples,
+    )
+
+
+def _benchmark(config: RolloutConfig, tasks: Sequence[Task] | None) -> Benchmark | None:
+    if config.benchmark_name is not None:
+        return find_benchmark(config.benchmark_name)
+    if tasks is not None or config.data_path is not None:
+        return None
+    if config.offline and explores_bundled_corpus(config):
+        return find_benchmark(BUNDLED)
+    raise ConfigurationError(
+        "data_path: nothing says what to work on; name a file of tasks, or a benchmark_name"
+    )
+
+
+def _tasks(config: RolloutConfig, benchmark: Benchmark | None) -> list[Task]:
+    limit, ids = config.number_of_tasks, config.task_ids
+    if benchmark is None:
+        assert config.data_path is not None, "there is a benchmark or a file"
+        return load_tasks(config.data_path, limit=limit, ids=ids)
+    return benchmark.load(Path(config.data_path) if config.data_path else None, limit=limit, ids=ids)
+
+
+def _chosen(config: RolloutConfig, tasks: Sequence[Task]) -> list[Task]:
+    ids = config.task_ids
+    if ids is not None and (missing := sorted(set(ids) - {task.id for task in tasks})):
+        raise ConfigurationError(f"task_ids: there is no task {missing[0]}; name one that there is")
+    return [task for task in tasks if ids is None or task.id in ids][: config.number_of_tasks]
+
+
+def _metric(config: RolloutConfig, benchmark: Benchmark | None) -> tuple[str, Mapping[str, Any]]:
+    if config.evaluation_metric is not None:
+        return config.evaluation_metric, {}
+    if benchmark is None:
+        return METRIC, {}
+    if benchmark.judged and config.evaluator_model_name is not None:
+        return JUDGEMENT, {}
+    return benchmark.metric, benchmark.options
+
+
+def _name(config: RolloutConfig, benchmark: Benchmark | None) -> str:
+    if benchmark is not None:
+        return benchmark.name
+    return Path(config.data_path).stem if config.data_path is not None else "tasks"

@@ -1,0 +1,165 @@
+"""Whole rollouts with one call."""
+
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
+from os import PathLike, fspath
+from typing import Any
+
+import msgspec
+
+from agentflow.rollout._config import RolloutConfig, load_config
+from agentflow.rollout._result import Result, result_record, trajectory_record
+from agentflow.rollout._run import RolloutRun
+from agentflow.rollout._tasks import Tasks, assign
+from agentflow.runs import wait_for
+from agentflow.trajectory import Task
+
+__all__ = ["RolloutConfig", "aquick_rollout", "arollout", "load_config", "quick_rollout", "rollout"]
+
+
+def rollout(
+    config_path: str | PathLike[str] | None = None,
+    data_path: Tasks | None = None,
+    *,
+    evaluate: bool | None = None,
+    metric: str | None = None,
+    overrides: Iterable[str] = (),
+    **settings: Any,  # noqa: ANN401 - any setting, by its name
+) -> dict[str, Any]:
+    """Work on tasks and score the answers, as the settings say. The same again goes on or finds nothing to do.
+
+    It also works where a loop runs already, as in a notebook.
+
+    :param config_path: a file of settings, JSON or YAML.
+    :param data_path: a file of tasks, or tasks; `None`: those of the settings.
+    :param evaluate: score the answers.
+    :param metric: by which metric.
+    :param overrides: `key=value` words over the file.
+    :param settings: any setting by its name, over all others: `max_workers=8`.
+    :return: `summary`, `results` (a record for each task) and `output_dir`.
+    :raises ConfigurationError: if something can't be used, in one line; nothing was begun.
+    :raises RunStopped: if it ended early; the same again goes on.
+    """
+    return wait_for(
+        partial(
+            arollout,
+            config_path,
+            data_path,
+            evaluate=evaluate,
+            metric=metric,
+            overrides=overrides,
+            **settings,
+        )
+    )
+
+
+async def arollout(
+    config_path: str | PathLike[str] | None = None,
+    data_path: Tasks | None = None,
+    *,
+    evaluate: bool | None = None,
+    metric: str | None = None,
+    overrides: Iterable[str] = (),
+    **settings: Any,  # noqa: ANN401 - any setting, by its name
+) -> dict[str, Any]:
+    """`rollout` for code that awaits."""
+    said: dict[str, object] = dict(settings)
+    tasks: Sequence[Task] | None = None
+    if isinstance(data_path, str | PathLike):
+        said["data_path"] = fspath(data_path)
+    else:
+        tasks = data_path
+    if evaluate is not None:
+        said["evaluate_results"] = evaluate
+    if metric is not None:
+        said["evaluation_metric"] = metric
+    return await _run(load_config(_path(config_path), overrides, said), tasks)
+
+
+def quick_rollout(
+    question: str,
+    *,
+    tools: Sequence[str] | None = None,
+    model_name: str | None = None,
+    sandbox_url: str | None = None,
+    answer: str | Sequence[str] | None = None,
+    config_path: str | PathLike[str] | None = None,
+    **settings: Any,  # noqa: ANN401 - any setting, by its name
+) -> dict[str, Any]:
+    """Have one question answered. It also works where a loop runs already, as in a notebook.
+
+    ::
+
+        quick_rollout("What is the capital of France?", tools=["rag:search"], model_name="gpt-4.1-2025-04-14")["answer"]
+
+    :param tools: what may be used, by any of its names; without it the corpus that comes along.
+    :param model_name: the model of all roles; without it, where nothing else names one, the offline engine.
+    :param sandbox_url: a running server of tools; without it they run in this process.
+    :param answer: the right answer, or several; then the given one is scored.
+    :param settings: any setting by its name: `agent="single"`, `max_turns=3`, `output_dir="kept"`.
+    :return: `answer`, `success`, `trajectory`, and whatever else a line of the results holds.
+    :raises ConfigurationError: if something can't be used, in one line.
+    :raises RunStopped: if the model can't be used, or a budget is used up.
+    """
+    return wait_for(
+        partial(
+            aquick_rollout,
+            question,
+            tools=tools,
+            model_name=model_name,
+            sandbox_url=sandbox_url,
+            answer=answer,
+            config_path=config_path,
+            **settings,
+        )
+    )
+
+
+async def aquick_rollout(
+    question: str,
+    *,
+    tools: Sequence[str] | None = None,
+    model_name: str | None = None,
+    sandbox_url: str | None = None,
+    answer: str | Sequence[str] | None = None,
+    config_path: str | PathLike[str] | None = None,
+    **settings: Any,  # noqa: ANN401 - any setting, by its name
+) -> dict[str, Any]:
+    """`quick_rollout` for code that awaits."""
+    named = {"available_tools": tools, "model_name": model_name, "sandbox_server_url": sandbox_url}
+    said = {**{name: value for name, value in named.items() if value is not None}, **settings}
+    if answer is None:
+        said.setdefault("evaluate_results", False)
+    right = (answer,) if isinstance(answer, str) else tuple(answer or ())
+    task = Task(index=0, id="question", question=question, references=right)
+    if "output_dir" in said:
+        return await _answered(said, config_path, task)
+    with tempfile.TemporaryDirectory(prefix="agentflow-") as folder:
+        return await _answered({**said, "output_dir": folder}, config_path, task)
+
+
+async def _answered(
+    said: Mapping[str, object], config_path: str | PathLike[str] | None, task: Task
+) -> dict[str, Any]:
+    config = load_config(_path(config_path), (), said)
+    kept: list[Result] = []
+    summary = await RolloutRun(config, in_order=kept.append).run(assign(config, [task]))
+    record, trajectory = result_record(kept[0]), trajectory_record(kept[0])
+    return _plain({**record, "trajectory": trajectory, "summary": summary})
+
+
+async def _run(config: RolloutConfig, tasks: Sequence[Task] | None) -> dict[str, Any]:
+    records: list[dict[str, object]] = []
+    run = RolloutRun(config, in_order=lambda result: records.append(result_record(result)))
+    summary = await run.run(assign(config, tasks))
+    return _plain({"summary": summary, "results": records, "output_dir": str(config.output)})
+
+
+def _plain(said: Mapping[str, object]) -> dict[str, Any]:
+    """The same as a file would hold it."""
+    return msgspec.json.decode(msgspec.json.encode(said))
+
+
+def _path(path: str | PathLike[str] | None) -> str | None:
+    return None if path is None else fspath(path)

@@ -1,0 +1,210 @@
+"""A rollout: run, gone on with, refused, stopped; tried again; its files."""
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from agentflow import quick_rollout, rollout
+from agentflow.errors import ConfigurationError, RunStopped, StopCause
+from agentflow.rollout import RESULTS, SUMMARY, TRAJECTORIES, RolloutRun, aquick_rollout, arollout
+from agentflow.runs import Phase
+from agentflow.sandbox import register_api_tool
+from agentflow.sandbox._api_tools import registered_tools
+from tests.agentflow.rollout._rollouts import (
+    assigned,
+    config_for,
+    contents,
+    lines,
+    run_to_the_end,
+    some_tasks,
+)
+
+FILES = (RESULTS, TRAJECTORIES)
+
+
+class Shelf:
+    """A tool without state that tells the same each time; remembers what it was asked."""
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+        self.then: Callable[[], None] = lambda: None
+        self.broken = False
+
+    def look(self, query: str) -> str:
+        self.calls.append(query)
+        self.then()
+        if self.broken:
+            raise OSError("the shelf is gone")
+        return f"{query} is a thing of the shelf, number {len(query)}."
+
+
+@pytest.fixture
+def shelf() -> Iterator[Shelf]:
+    before = dict(registered_tools)
+    shelf = Shelf()
+
+    @register_api_tool("shelf:search", read_only=True)
+    def search(query: str) -> str:
+        """Search for something.
+
+        :param query: what
+        """
+        return shelf.look(query)
+
+    assert callable(search)
+    yield shelf
+    registered_tools.clear()
+    registered_tools.update(before)
+
+
+@pytest.mark.promise("rollout:run")
+async def test_a_rollout_answers_every_task_scores_it_and_writes_its_files(tmp_path: Path) -> None:
+    run, summary = await run_to_the_end(config_for(tmp_path))
+    assert (summary.tasks, summary.results, summary.failed) == (4, 4, 0)
+    assert summary.score is not None and summary.interval is not None
+    assert summary.interval.low <= summary.score <= summary.interval.high
+    results = lines(tmp_path, RESULTS)
+    assert [result["task_id"] for result in results] == ["q1", "q2", "q3", "q4"]
+    assert sum(result["score"] for result in results) / 4 == pytest.approx(summary.score)
+    assert summary.score > 0, "the offline engine finds some of it in the corpus"
+    assert json.loads((tmp_path / SUMMARY).read_text())["tasks"] == 4
+    assert run.standing().phase is Phase.DONE
+
+
+@pytest.mark.promise("rollout:files")
+async def test_trajectories_have_the_form_that_synthesis_writes_and_hold_every_call(tmp_path: Path) -> None:
+    await run_to_the_end(config_for(tmp_path), some_tasks(1))
+    (record,) = lines(tmp_path, TRAJECTORIES)
+    (result,) = lines(tmp_path, RESULTS)
+    nodes = record["nodes"]
+    assert nodes[0]["action"] is None and nodes[0]["parent_id"] is None
+    assert [node["parent_id"] for node in nodes[1:]] == [node["node_id"] for node in nodes[:-1]]
+    assert nodes[1]["action"]["tool"] == "rag_search"
+    assert len(record["exchanges"]) == sum(result["calls"].values())
+    assert record["answer"] == result["answer"]
+    assert not any("seconds" in exchange for exchange in record["exchanges"])
+
+
+@pytest.mark.promise("rollout:same")
+async def test_the_same_tasks_give_the_same_bytes_however_many_are_at_work(tmp_path: Path) -> None:
+    await run_to_the_end(config_for(tmp_path / "one", max_workers=1))
+    await run_to_the_end(config_for(tmp_path / "many", max_workers=8))
+    assert contents(tmp_path / "one", *FILES) == contents(tmp_path / "many", *FILES)
+
+
+@pytest.mark.promise("rollout:resume")
+async def test_the_same_again_finds_nothing_to_do_and_more_tasks_are_added(tmp_path: Path) -> None:
+    config = config_for(tmp_path)
+    await run_to_the_end(config, some_tasks(2))
+    before = contents(tmp_path, *FILES)
+    run, _ = await run_to_the_end(config, some_tasks(2))
+    assert run.found_nothing_to_do
+    assert contents(tmp_path, *FILES) == before
+    run, summary = await run_to_the_end(config, some_tasks(3))
+    assert not run.found_nothing_to_do
+    assert summary.tasks == 3
+    assert (tmp_path / RESULTS).read_bytes().startswith(before[RESULTS])
+
+
+@pytest.mark.promise("rollout:resume")
+async def test_other_settings_are_refused_with_each_difference(tmp_path: Path) -> None:
+    await run_to_the_end(config_for(tmp_path), some_tasks(1))
+    with pytest.raises(ConfigurationError, match=r"max_turns: 3 -> 4\); choose another output_dir"):
+        await run_to_the_end(config_for(tmp_path, max_turns=4), some_tasks(1))
+    with pytest.raises(ConfigurationError, match="resume: there is a run 'rollout'"):
+        await RolloutRun(config_for(tmp_path), resume="never").run(assigned(config_for(tmp_path)))
+    with pytest.raises(ConfigurationError, match="resume: there is no run"):
+        config = config_for(tmp_path / "other")
+        await RolloutRun(config, resume="always").run(assigned(config))
+
+
+@pytest.mark.promise("rollout:stop")
+async def test_a_rollout_that_is_stopped_goes_on_and_gives_the_same_files(
+    shelf: Shelf, tmp_path: Path
+) -> None:
+    settings: dict[str, object] = {"max_workers": 1, "available_tools": ["shelf:search"]}
+    await run_to_the_end(config_for(tmp_path / "whole", **settings))
+    asked = len(shelf.calls)
+    config = config_for(tmp_path / "stopped", **settings)
+    run = RolloutRun(config)
+    shelf.then = lambda: run.stop("a test") if len(shelf.calls) == asked + 4 else None
+    with pytest.raises(RunStopped) as stopped:
+        await run.run(assigned(config))
+    assert stopped.value.cause is StopCause.INTERRUPTED
+    assert len(lines(tmp_path / "stopped", RESULTS)) == 1
+    await run_to_the_end(config)
+    assert contents(tmp_path / "stopped", *FILES) == contents(tmp_path / "whole", *FILES)
+    assert len(shelf.calls) == 2 * asked, "no call is made twice"
+
+
+@pytest.mark.promise("rollout:failed-tools")
+async def test_a_tool_that_fails_is_data_and_is_counted(shelf: Shelf, tmp_path: Path) -> None:
+    shelf.broken = True
+    _, summary = await run_to_the_end(config_for(tmp_path, available_tools=["shelf:search"]), some_tasks(1))
+    assert shelf.calls
+    assert summary.failed == 0
+    assert summary.tool_error_rate == 1.0
+    assert summary.tool_use["shelf_search"].errors == summary.tool_calls
+    assert lines(tmp_path, TRAJECTORIES)[0]["nodes"][1]["verdict"] == "error"
+
+
+@pytest.mark.promise("rollout:quick")
+def test_quick_rollout_answers_one_question_and_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    given = quick_rollout("When was Needle Light built?", tools=["rag:search"], answer="1834", max_turns=3)
+    assert given["answer"] == "1834"
+    assert (given["success"], given["score"]) == (True, 1.0)
+    assert given["trajectory"]["nodes"][1]["action"]["tool"] == "rag_search"
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.promise("rollout:quick")
+async def test_quick_rollout_also_works_inside_a_running_loop() -> None:
+    question = "When was Needle Light built?"
+    inside = quick_rollout(question, tools=["rag:search"], max_turns=2)
+    assert inside["answer"] == (await aquick_rollout(question, tools=["rag:search"], max_turns=2))["answer"]
+
+
+@pytest.mark.promise("rollout:call")
+def test_rollout_takes_a_file_of_settings_tasks_and_any_setting_by_its_name(tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text(f"output_dir: {tmp_path / 'out'}\nmax_turns: 2\n")
+    given = rollout(tmp_path / "config.yaml", some_tasks(2), evaluate=True, metric="f1_score", max_workers=2)
+    assert given["summary"]["metric"] == "f1_score"
+    assert len(given["results"]) == 2
+    assert given["output_dir"] == str(tmp_path / "out")
+    assert given["results"] == lines(tmp_path / "out", RESULTS)
+
+
+@pytest.mark.promise("rollout:call")
+async def test_without_evaluation_nothing_is_scored(tmp_path: Path) -> None:
+    given = await arollout(data_path=some_tasks(1), evaluate=False, output_dir=str(tmp_path), max_turns=1)
+    assert given["summary"]["score"] is None
+    assert given["results"][0]["score"] is None
+
+
+@pytest.mark.promise("rollout:samples")
+async def test_each_of_several_samples_is_an_episode_and_the_summary_tells_of_them(tmp_path: Path) -> None:
+    _, summary = await run_to_the_end(config_for(tmp_path, samples=3), some_tasks(2))
+    assert (summary.tasks, summary.results) == (2, 6)
+    assert list(summary.pass_at) == ["1", "2", "3"]
+    assert summary.majority is not None and summary.best_by_verifier is not None
+    assert [(line["task_id"], line["sample"]) for line in lines(tmp_path, RESULTS)] == [
+        (task, sample) for task in ("q1", "q2") for sample in range(3)
+    ]
+
+
+@pytest.mark.promise("rollout:saved")
+async def test_what_is_not_to_be_saved_is_not(tmp_path: Path) -> None:
+    saved: dict[str, dict[str, object]] = {
+        "nothing": {"save_results": False, "save_trajectories": False, "save_summary": False},
+        "trajectories": {"trajectory_only": True, "save_trajectories": False},
+    }
+    for name, settings in saved.items():
+        await run_to_the_end(config_for(tmp_path / name, **settings), some_tasks(1))
+    assert {path.name for path in (tmp_path / "nothing").iterdir()} == {"journal.db", "settings.yaml"}
+    (line,) = lines(tmp_path / "trajectories", RESULTS)
+    assert set(line) == {"task_id", "sample", "success", "trajectory"}
