@@ -14,7 +14,7 @@ from mcp_servers._registry import BACKENDS
 from mcp_servers._serve import serve
 from mcp_servers._settings import ServerSettings
 
-__all__ = ["main"]
+__all__ = ["main", "set_up_logging"]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -22,7 +22,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = _parser().parse_intermixed_args(arguments)
     try:
         settings = load_settings(ServerSettings, given.config, _overrides(given))
-        _set_up_logging(settings.log_level)
+        set_up_logging(settings.log_level)
         anyio.run(serve, settings, _wants_http(given, settings))
     except ConfigurationError as error:
         return _complain(error, 2)
@@ -33,7 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _set_up_logging(level: Level) -> None:
+def set_up_logging(level: Level) -> None:
     """Our own words at the level asked for; of others only what may need a hand.
 
     What libraries say below that matters to themselves, and holds names of connections and whole messages.
@@ -56,6 +56,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--http", metavar="HOST:PORT", help="serve streamable HTTP there")
     parser.add_argument("--host", help="serve streamable HTTP on this address")
     parser.add_argument("--port", help="serve streamable HTTP on this port; 0: any free one")
+    parser.add_argument("--workers", metavar="N", help="serve with that many processes behind the one port")
     parser.add_argument(
         "--token", help="the bearer token; 'none': no token (loopback only); default: one is made"
     )
@@ -73,6 +74,7 @@ def _overrides(given: argparse.Namespace) -> list[str]:
     for key, value in (
         ("host", given.host or host),
         ("port", given.port or port),
+        ("workers", given.workers),
         ("token", given.token),
         ("log_level", given.log_level),
     ):

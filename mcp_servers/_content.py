@@ -12,18 +12,18 @@ from mcp_servers._meta import ERROR_KEY
 from mcp_servers._result import Image, Part, Text, ToolResult
 from mcp_servers._shelf import Resource
 
-__all__ = ["call_result", "resource_contents"]
+__all__ = ["call_result", "resource_contents", "sound", "sound_text"]
 
 
 def call_result(result: ToolResult) -> types.CallToolResult:
     """A tool's result: data as structured content and as text, parts as content; a failure with its kind."""
-    text, data = _sound(result.data)
+    text, data = _written(result.data)
     parts = [_part(part) for part in result.parts]
     error = result.error
     if error is None:
         shown = [] if parts and not data else [types.TextContent(text=text)]
         return types.CallToolResult(content=[*shown, *parts], structured_content=data)
-    message = _sound_text(error.message)
+    message = sound_text(error.message)
     content = [types.TextContent(text=f"{error.kind}: {message}")]
     if data:
         content.append(types.TextContent(text=text))
@@ -42,36 +42,42 @@ def resource_contents(resource: Resource) -> types.TextResourceContents | types.
 
 def _part(part: Part) -> types.ContentBlock:
     if isinstance(part, Text):
-        return types.TextContent(text=_sound_text(part.text))
+        return types.TextContent(text=sound_text(part.text))
     if isinstance(part, Image):
         return types.ImageContent(data=base64.b64encode(part.data).decode(), mime_type=part.mime)
     return types.ResourceLink(uri=part.uri, name=part.name, mime_type=part.mime, size=part.size)
 
 
-def _sound(data: dict[str, object]) -> tuple[str, dict[str, object]]:
+def _written(data: dict[str, object]) -> tuple[str, dict[str, object]]:
     """The data as JSON text and as it is; without what JSON on a wire can't carry."""
     try:
         text = json.dumps(data, ensure_ascii=False, allow_nan=False)
         text.encode()
     except ValueError:
-        data = cast("dict[str, object]", _sound_value(data))
+        data = sound(data)
         text = json.dumps(data, ensure_ascii=False)
     return text, data
+
+
+def sound(data: Mapping[str, object]) -> dict[str, object]:
+    """The data without what JSON on a wire can't carry."""
+    return cast("dict[str, object]", _sound_value(data))
 
 
 def _sound_value(value: object) -> object:
     """Lone surrogates become `?`, numbers that are none become `null`."""
     if isinstance(value, str):
-        return _sound_text(value)
+        return sound_text(value)
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, Mapping):
         members = cast("Mapping[object, object]", value).items()
-        return {_sound_text(str(key)): _sound_value(member) for key, member in members}
+        return {sound_text(str(key)): _sound_value(member) for key, member in members}
     if isinstance(value, list | tuple):
         return [_sound_value(member) for member in cast("list[object]", value)]
     return value
 
 
-def _sound_text(text: str) -> str:
+def sound_text(text: str) -> str:
+    """The text without what UTF-8 can't carry."""
     return text.encode("utf-8", "replace").decode()

@@ -10,7 +10,7 @@ from typing import TypeAlias
 
 from mcp_servers._result import ToolResult
 
-__all__ = ["Metrics", "own_usage"]
+__all__ = ["Metrics", "own_usage", "together"]
 
 BOUNDS = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 60.0, 300.0)
 """Seconds that a call may take; each bound counts the calls that took no longer."""
@@ -95,6 +95,24 @@ class Metrics:
 
 def _family(name: str, kind: str, about: str, lines: Iterable[str]) -> list[str]:
     return [f"# HELP {name} {about}", f"# TYPE {name} {kind}", *lines]
+
+
+def together(texts: Mapping[str, str]) -> str:
+    """What several processes have counted, each sample with the label `worker`: the key of its text."""
+    families: dict[str, list[str]] = {}
+    for worker, text in texts.items():
+        family: list[str] = []
+        for line in text.splitlines():
+            if line.startswith("# HELP"):
+                family = families.setdefault(line, [])
+            elif line.startswith("#"):
+                family += [] if line in family else [line]
+            else:
+                name, brace, rest = line.partition("{")
+                label = f'worker="{worker}"'
+                name, _, value = (name, "", rest) if brace else line.partition(" ")
+                family.append(f"{name}{{{label},{value}" if brace else f"{name}{{{label}}} {value}")
+    return "\n".join(line for about, family in families.items() for line in (about, *family)) + "\n"
 
 
 def own_usage() -> tuple[int, int]:

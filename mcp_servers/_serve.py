@@ -8,12 +8,11 @@ from contextlib import ExitStack
 import anyio
 
 from agentflow.errors import AgentFlowError, ConfigurationError
-from mcp_servers._nearest import did_you_mean
-from mcp_servers._registry import BACKENDS, load_backend
 from mcp_servers._runtime_choice import runtime_maker
 from mcp_servers._runtime_host import RuntimeHost
 from mcp_servers._settings import NO_TOKEN, ServerSettings
 from mcp_servers._table import ToolTable
+from mcp_servers._tables import Made, make_table
 from mcp_servers._token_file import made_token, token_path
 
 __all__ = ["serve"]
@@ -32,47 +31,23 @@ async def serve(settings: ServerSettings, http: bool) -> None:
     async with anyio.create_task_group() as group:
         group.start_soon(runtime.run)
         try:
-            table, warmup = _table(settings, runtime)
+            made = make_table(settings, runtime, ToolTable)
             try:
+                if not http and settings.workers > 1:
+                    raise ConfigurationError("workers share a port: add --http, or leave workers out")
                 if http:
-                    await _serve_http(table, settings, warmup)
+                    await _serve_http(made, settings)
                 else:
-                    await table.start(warmup)
-                    await _serve_stdio(table)
+                    await made.table.start(made.warmup)
+                    await _serve_stdio(made.table)
             finally:
-                await table.close()
+                await made.table.close()
         except AgentFlowError as error:
             failure = error
         finally:
             runtime.close()
     if failure is not None:
         raise failure
-
-
-def _table(settings: ServerSettings, runtime: RuntimeHost) -> tuple[ToolTable, list[str]]:
-    """The table, and the backends to warm up."""
-    names = settings.backend_names()
-    if not names:
-        raise ConfigurationError(f"name at least one backend to serve.{did_you_mean('', BACKENDS)}")
-    for name in settings.warmup or ():
-        if name not in names:
-            raise ConfigurationError(f"warmup: {name!r} is not served.{did_you_mean(name, names)}")
-    backends = {name: load_backend(name) for name in names}
-    given = settings.backend_settings()
-    for name, backend in backends.items():
-        backend.check(given.get(name, {}))
-    table = ToolTable(
-        backends.values(),
-        runtime=runtime.get,
-        spec=settings.sessions.spec(),
-        settings={backend.name: given[name] for name, backend in backends.items() if name in given},
-        limits=settings.table_limits(),
-        archive=settings.sessions.files_kept(),
-    )
-    # The tools of one that discovers them are asked for before anybody can use them.
-    discovering = [name for name in names if backends[name].discovers]
-    warm = names if settings.warmup is None else dict.fromkeys([*settings.warmup, *discovering])
-    return table, [backends[name].name for name in warm]
 
 
 async def _serve_stdio(table: ToolTable) -> None:
@@ -82,19 +57,26 @@ async def _serve_stdio(table: ToolTable) -> None:
         await _until_signal(lambda: serve_stdio(table), scope.cancel)
 
 
-async def _serve_http(table: ToolTable, settings: ServerSettings, warmup: list[str]) -> None:
-    from mcp_servers._http import HttpServer  # loads the SDK, which wrong settings need not wait for
+async def _serve_http(made: Made[ToolTable], settings: ServerSettings) -> None:
+    # Both load the SDK, which wrong settings need not wait for.
+    from mcp_servers._http import HttpServer, Port
+    from mcp_servers._workers import Workers
 
     with ExitStack() as stack:
         listener = HttpServer.listen(settings.host, settings.port)
         stack.enter_context(listener)
         tokens = _tokens(settings, stack, listener.getsockname()[1])
-        server = HttpServer(table, settings.http_options(tokens), listener)
+        options = settings.http_options(tokens)
+        server = (
+            HttpServer(made.table, options, listener)
+            if settings.workers == 1
+            else Port(Workers(settings, [*made.table.backends]), options, listener)
+        )
 
         def ready() -> None:
             _say(f"serving {', '.join(settings.backends)} at {server.url}")
 
-        await _until_signal(lambda: server.serve(ready, warmup), server.stop)
+        await _until_signal(lambda: server.serve(ready, made.warmup), server.stop)
 
 
 def _tokens(settings: ServerSettings, stack: ExitStack, port: int) -> dict[str, str] | None:

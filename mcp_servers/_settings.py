@@ -94,6 +94,8 @@ class ServerSettings(Settings):
     """The address to listen on."""
     port: int = Field(default=18890, ge=0, le=65535)
     """The port to listen on; 0: any free one."""
+    workers: int = Field(default=1, ge=1, le=256)
+    """Processes that share the port; each session lives in one of them."""
     token: SecretStr | None = None
     """The bearer token; `none`: no token is needed, on a loopback address only; by default one is made."""
     tokens: dict[str, Annotated[SecretStr, Field(min_length=1)] | ClientSettings] = Field(

@@ -62,6 +62,25 @@ def test_what_can_not_be_served_is_one_line_and_status_2(
     assert captured.out == ""
 
 
+@pytest.mark.promise("mcp:workers:settings")
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--workers", "0"], "key=value: workers"),
+        (["--workers", "two"], "key=value: workers"),
+        (["--workers", "2"], "workers share a port: add --http, or leave workers out"),
+    ],
+)
+@pytest.mark.usefixtures("own_logging")
+def test_workers_that_can_not_be_had_are_refused_in_one_line(
+    words: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([COUNTER, *words]) == 2
+    told = capsys.readouterr().err
+    assert told.startswith(f"mcp_servers: {said}")
+    assert told.count("\n") == 1
+
+
 @pytest.mark.promise("mcp:command:token")
 async def test_a_server_without_a_token_makes_one_that_only_this_user_can_read(tmp_path: Path) -> None:
     with anyio.fail_after(30):
