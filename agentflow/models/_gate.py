@@ -27,11 +27,12 @@ class Gate:
     only while it is the limit that holds requests back.
     """
 
-    def __init__(self, most: int, *, start: int = 32, clock: Clock = SYSTEM_CLOCK) -> None:
+    def __init__(self, most: int, *, start: int = 64, clock: Clock = SYSTEM_CLOCK) -> None:
         """Open it.
 
         :param most: the limit's own limit.
-        :param start: where the limit begins.
+        :param start: where the limit begins: high enough that a few trees, each of them eight calls wide, need not wait
+            a whole answer for it to grow.
         """
         self._most = most
         self._limit = float(min(start, most))
