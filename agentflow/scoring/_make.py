@@ -11,6 +11,7 @@ from agentflow.models import Model
 from agentflow.scoring._choice import multiple_choice
 from agentflow.scoring._documents import anls, document_score
 from agentflow.scoring._equality import can_compare
+from agentflow.scoring._gaia import gaia_match
 from agentflow.scoring._game24 import game24
 from agentflow.scoring._judge import Judge
 from agentflow.scoring._mathematics import math_match
@@ -38,6 +39,7 @@ _RULES: Final[Mapping[str, Rule]] = {
     "game24": game24,
     "multiple_choice": multiple_choice,
     "anls": anls,
+    "gaia": gaia_match,
 }
 _JUDGES: Final[Mapping[str, Callable[..., Metric]]] = {
     "llm_judgement": partial(Judge, "llm_judgement"),

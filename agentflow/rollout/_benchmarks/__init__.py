@@ -1,0 +1,7 @@
+"""Benchmarks: ten by name, others by a file, each with the way its tasks are read, asked and scored."""
+
+from agentflow.rollout._benchmarks._benchmark import Benchmark, Category
+from agentflow.rollout._benchmarks._load import load_tasks
+from agentflow.rollout._benchmarks._registry import benchmark_names, find_benchmark
+
+__all__ = ["Benchmark", "Category", "benchmark_names", "find_benchmark", "load_tasks"]

@@ -1,0 +1,235 @@
+"""Rows of files: JSONL, JSON, CSV, parquet. Each knows its line, and what is wrong with it is said with it."""
+
+import csv
+import importlib
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, NoReturn, cast
+
+from agentflow.errors import ConfigurationError
+
+__all__ = ["Row", "read_rows"]
+
+_ARRAYS: Final = ("data", "examples", "questions", "rows", "tasks")
+"""Where a JSON object keeps its rows."""
+_DECODER: Final = json.JSONDecoder()
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One row of a file."""
+
+    place: str
+    """File and line, as errors name it."""
+    fields: Mapping[str, Any]
+    """What it says."""
+
+    def refuse(self, field: str, why: str) -> NoReturn:
+        """Say what is wrong with a field.
+
+        :raises ConfigurationError: always.
+        """
+        raise ConfigurationError(f"{self.place}: {field}: {why}")
+
+    def find(self, *names: str) -> tuple[str, Any]:
+        """The first of these fields that says something, with its name; without any the first name and `None`."""
+        for name in names:
+            value = self.fields.get(name)
+            if value is not None and value != "":
+                return name, value
+        return names[0], None
+
+    def text(self, *names: str) -> str:
+        """The first of these fields, which has to be a text or a number.
+
+        :raises ConfigurationError: with line and field, if it is missing or something else.
+        """
+        name, value = self.find(*names)
+        if value is None:
+            self.refuse(name, f"is missing; add it{f', or {names[-1]}' if len(names) > 1 else ''}")
+        return self.plain(name, value)
+
+    def perhaps(self, *names: str) -> str:
+        """The same, but empty where it is missing."""
+        name, value = self.find(*names)
+        return "" if value is None else self.plain(name, value)
+
+    def texts(self, *names: str) -> tuple[str, ...]:
+        """The first of these fields as texts: one, or a list of them; none if it is missing."""
+        name, value = self.find(*names)
+        if value is None:
+            return ()
+        if isinstance(value, list):
+            return tuple(self.plain(name, each) for each in cast("list[Any]", value))
+        return (self.plain(name, value),)
+
+    def plain(self, name: str, value: object) -> str:
+        """A value of a field as a text.
+
+        :raises ConfigurationError: with line and field, if it is neither text nor number, or says nothing.
+        """
+        if isinstance(value, float) and value.is_integer():
+            value = int(value)
+        if isinstance(value, bool) or not isinstance(value, str | int | float):
+            self.refuse(name, f"is {_kind(value)}, not a text")
+        if not str(value).strip():
+            self.refuse(name, "is empty; write something there")
+        return str(value).strip()
+
+
+def read_rows(path: Path, form: str = "") -> Iterator[Row]:
+    """The rows of a file, in order.
+
+    :param form: `jsonl`, `json`, `csv`, `tsv` or `parquet`; empty: as the file's name ends.
+    :raises ConfigurationError: one line with file and line, if it can't be read.
+    """
+    named = form or path.suffix.lower().removeprefix(".")
+    if named not in _READERS:
+        raise ConfigurationError(
+            f"{path}: the name ends in none of {', '.join(f'.{each}' for each in _READERS)}"
+        )
+    try:
+        yield from _READERS[named](path)
+    except FileNotFoundError:
+        raise ConfigurationError(f"{path}: no such file") from None
+    except UnicodeDecodeError:
+        raise ConfigurationError(f"{path}: not UTF-8 text; save it as UTF-8") from None
+    except OSError as error:
+        raise ConfigurationError(f"{path}: can't be read: {error.strerror}") from None
+
+
+def _lines(path: Path) -> Iterator[Row]:
+    # Lines end at line feeds alone: other separators may stand inside a string.
+    for number, line in enumerate(path.read_text(encoding="utf-8-sig").split("\n"), 1):
+        if line.strip():
+            place = f"{path}:{number}"
+            try:
+                read: object = json.loads(line)
+            except (json.JSONDecodeError, RecursionError) as error:
+                raise ConfigurationError(f"{place}: not JSON: {_why(error)}") from None
+            yield _row(place, read)
+
+
+def _json(path: Path) -> Iterator[Row]:
+    text = path.read_text(encoding="utf-8-sig")
+    start = _array(text)
+    if start is None:
+        yield from _lines(path)
+        return
+    place, line = _skip(text, start + 1), 1 + text.count("\n", 0, start)
+    counted = start
+    while place < len(text) and text[place] != "]":
+        line += text.count("\n", counted, place)
+        counted = place
+        where = f"{path}:{line}"
+        try:
+            read, place = cast("tuple[object, int]", _DECODER.raw_decode(text, place))
+        except (json.JSONDecodeError, RecursionError) as error:
+            lost = error.lineno if isinstance(error, json.JSONDecodeError) else line
+            raise ConfigurationError(f"{path}:{lost}: not JSON: {_why(error)}") from None
+        yield _row(where, read)
+        place = _skip(text, place)
+        if text[place : place + 1] not in {",", "]"}:
+            lost = 1 + text.count("\n", 0, place)
+            raise ConfigurationError(
+                f"{path}:{lost}: not JSON: the list does not go on here; is the file cut?"
+            )
+        place = _skip(text, place + 1) if text[place] == "," else place
+
+
+def _array(text: str) -> int | None:
+    """Where the list of rows begins; `None`: there is none, each line is a row."""
+    stripped = text.lstrip()
+    if stripped.startswith("["):
+        return len(text) - len(stripped)
+    for name in _ARRAYS:
+        place = text.find(f'"{name}"')
+        after = _skip(text, place + len(name) + 2) if place >= 0 else len(text)
+        after = _skip(text, after + 1) if text[after : after + 1] == ":" else len(text)
+        if text[after : after + 1] == "[" and stripped.startswith("{") and not text[:place].strip(" \t\r\n{"):
+            return after
+    return None
+
+
+def _skip(text: str, place: int) -> int:
+    while place < len(text) and text[place] in " \t\r\n":
+        place += 1
+    return place
+
+
+def _table(path: Path, delimiter: str = ",") -> Iterator[Row]:
+    text = path.read_text(encoding="utf-8-sig")
+    reader = csv.DictReader(text.splitlines(keepends=True), restkey="", delimiter=delimiter)
+    while True:
+        begin = reader.line_num + 1
+        try:
+            row = next(reader, None)
+        except csv.Error as error:
+            raise ConfigurationError(f"{path}:{begin}: not CSV: {error}") from None
+        if row is None:
+            return
+        place = f"{path}:{max(begin, 2)}"
+        if "" in row:
+            raise ConfigurationError(
+                f"{place}: has more fields than the first line names; quote those with commas"
+            )
+        yield Row(place, row)
+
+
+def _parquet(path: Path) -> Iterator[Row]:
+    try:
+        parquet = importlib.import_module("pyarrow.parquet")
+    except ImportError:
+        raise ConfigurationError(f"{path}: pyarrow is missing; pip install 'agentflow[data]'") from None
+    try:
+        with path.open("rb") as file:
+            rows: list[dict[str, Any]] = parquet.read_table(file).to_pylist()
+    except ValueError as error:
+        raise ConfigurationError(f"{path}: not parquet: {_why(error)}") from None
+    for number, row in enumerate(rows, 1):
+        yield Row(f"{path}: row {number}", row)
+
+
+def _row(place: str, read: object) -> Row:
+    if not isinstance(read, dict):
+        raise ConfigurationError(f"{place}: is {_kind(read)}, not an object with fields")
+    fields = cast("dict[str, Any]", read)
+    # As a service for data sets wraps its rows.
+    inner: object = fields.get("row")
+    return Row(
+        place, cast("dict[str, Any]", inner) if isinstance(inner, dict) and "row_idx" in fields else fields
+    )
+
+
+def _kind(value: object) -> str:
+    match value:
+        case None:
+            return "nothing"
+        case bool():
+            return "a truth value"
+        case dict():
+            return "an object"
+        case list():
+            return "a list"
+        case int() | float():
+            return "a number"
+        case _:
+            return "a text"
+
+
+def _why(error: Exception) -> str:
+    if isinstance(error, json.JSONDecodeError):
+        return error.msg
+    return "it is nested too deeply" if isinstance(error, RecursionError) else str(error).splitlines()[0]
+
+
+_READERS: Final[Mapping[str, Callable[[Path], Iterator[Row]]]] = {
+    "jsonl": _lines,
+    "ndjson": _lines,
+    "json": _json,
+    "csv": _table,
+    "tsv": lambda path: _table(path, "\t"),
+    "parquet": _parquet,
+}
