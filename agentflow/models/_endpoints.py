@@ -5,9 +5,10 @@ from types import TracebackType
 from typing import Self
 
 from agentflow.actors import SYSTEM_CLOCK, Clock
-from agentflow.models._dialects import Outgoing
+from agentflow.models._dialects import LiteLlmDialect, Outgoing
 from agentflow.models._gate import Gate
 from agentflow.models._http import HttpAnswer, Wire
+from agentflow.models._litellm import LiteLlm
 from agentflow.models._providers import Address
 
 __all__ = ["Endpoint", "Endpoints"]
@@ -21,7 +22,7 @@ class Endpoint:
         """Its address, for people."""
         self.gate = Gate(most, clock=clock)
         """How many requests it gets at a time."""
-        self._wire = Wire(address.url, address.dialect.headers(address.key), most)
+        self._wire = _wire_to(address, most)
         self._users = 0
         self._stack = AsyncExitStack()
 
@@ -44,6 +45,12 @@ class Endpoint:
         self._users -= 1
         if not self._users:
             await self._stack.aclose()
+
+
+def _wire_to(address: Address, most: int) -> Wire | LiteLlm:
+    if isinstance(address.dialect, LiteLlmDialect):
+        return LiteLlm(address.key)
+    return Wire(address.url, address.dialect.headers(address.key), most)
 
 
 class Endpoints:

@@ -14,7 +14,7 @@ from agentflow.models._accounts import Accounts
 from agentflow.models._attempts import Attempts
 from agentflow.models._dialects import Answered, Ask, Asked, Outgoing
 from agentflow.models._endpoints import Endpoint
-from agentflow.models._forms import Form, Forms, decode_answer, schema_of
+from agentflow.models._forms import Form, Forms, bounded, decode_answer, schema_of
 from agentflow.models._protocol import Call, Completion, Image, Message, Model, Sampling, ToolReply
 from agentflow.models._providers import Address
 from agentflow.models._refusals import names_response_format
@@ -178,6 +178,8 @@ class HttpModel:
         asked = None
         if form is not None:
             schema = call.schema if call.schema is not None else schema_of(call.reply)
+            if self._settings.longest_text is not None:
+                schema = bounded(schema, self._settings.longest_text)
             asked = Asked(form, call.reply.__name__.lower(), schema)
         sampling = self._sampling if call.sampling is None else _over(call.sampling, self._sampling)
         address = self._address

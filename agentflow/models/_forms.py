@@ -14,6 +14,7 @@ __all__ = [
     "FORMS",
     "Form",
     "Forms",
+    "bounded",
     "decode_answer",
     "instruction",
     "is_strict",
@@ -99,6 +100,26 @@ def decode_answer(text: str, kind: type[Any]) -> Any:  # noqa: ANN401 - of the k
             backs_off=False,
             status=200,
         ) from None
+
+
+def bounded(schema: dict[str, Any], longest: int) -> dict[str, Any]:
+    """The schema with every text of any content held to so many characters.
+
+    A weak model goes on until its tokens are used up where nothing ends a text. A length alone lets control characters
+    through, which are no JSON; so it is a pattern.
+    """
+    return _bounded(schema, {"pattern": f'^[^\\x00-\\x1f\\x7f"\\\\]{{0,{longest}}}$'})
+
+
+def _bounded(schema: Any, bound: dict[str, str]) -> Any:  # noqa: ANN401 - any part of a schema
+    if isinstance(schema, list):
+        return [_bounded(part, bound) for part in cast("list[Any]", schema)]
+    if not isinstance(schema, dict):
+        return schema
+    fields = cast("dict[str, Any]", schema)
+    parts = {name: _bounded(part, bound) for name, part in fields.items()}
+    free = fields.get("type") == "string" and not fields.keys() & {"const", "enum", "pattern", "format"}
+    return {**parts, **bound} if free else parts
 
 
 @cache

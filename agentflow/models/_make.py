@@ -10,8 +10,9 @@ from agentflow.errors import ConfigurationError, ModelFailure
 from agentflow.models._accounts import Accounts
 from agentflow.models._endpoints import Endpoints
 from agentflow.models._engine import HttpModel, OpenModel, Statistics
+from agentflow.models._litellm import need_litellm
 from agentflow.models._protocol import Call, Completion, Model
-from agentflow.models._providers import find_address
+from agentflow.models._providers import LITELLM, find_address
 from agentflow.models._settings import ModelSettings
 from agentflow.settings import surroundings
 
@@ -49,6 +50,8 @@ def make_model(
         raise ConfigurationError(
             f"model {settings.name}: a budget of money needs its prices; set prices (input, output per million tokens)"
         )
+    if settings.name.startswith(f"{LITELLM}/") and not settings.base_url:
+        need_litellm()
     address = find_address(settings, surroundings() if environment is None else environment)
     endpoint = (endpoints or Endpoints(clock)).at(address, settings.max_in_flight)
     return HttpModel(settings, accounts, address, endpoint, clock=clock, random=random)

@@ -12,6 +12,7 @@ from agentflow.models._dialects import (
     AzureDialect,
     Dialect,
     GeminiDialect,
+    LiteLlmDialect,
     OllamaDialect,
     OpenAiDialect,
 )
@@ -117,6 +118,9 @@ PROVIDERS: Mapping[str, Provider] = {
 }
 """Providers, by the first part of `provider/model`."""
 
+LITELLM = "litellm"
+"""The first part of a name whose rest LiteLLM's library understands."""
+
 _DEPLOYMENT = "AZURE_OPENAI_DEPLOYMENT"
 
 
@@ -144,6 +148,8 @@ def find_address(settings: ModelSettings, environment: Mapping[str, str]) -> Add
 
     :raises ConfigurationError: if its key, its address or its name is missing.
     """
+    if settings.name.startswith(f"{LITELLM}/") and not settings.base_url:
+        return _in_this_process(settings)
     named, model = _split(settings, environment)
     provider = PROVIDERS[named or ("openai" if settings.speaks == "auto" else settings.speaks)]
     own = bool(settings.base_url)
@@ -154,9 +160,7 @@ def find_address(settings: ModelSettings, environment: Mapping[str, str]) -> Add
             f"model {settings.name}: no key for {url}; set {provider.variable} or the setting api_key"
         )
     if settings.tokens and not (provider.tokens or (own and provider.speaks == "openai")):
-        raise ConfigurationError(
-            f"model {settings.name}: {url} tells no tokens; use vLLM (vllm/…, or its base_url) or tokens=false"
-        )
+        raise _no_tokens(settings.name, url)
     plain = own and provider.speaks == "openai" and url != provider.url
     return Address(
         url=url,
@@ -166,6 +170,24 @@ def find_address(settings: ModelSettings, environment: Mapping[str, str]) -> Add
         best="json_schema" if own else provider.best,
         tokens=settings.tokens,
         source="api_key" if settings.api_key.get_secret_value() else provider.variable,
+    )
+
+
+def _in_this_process(settings: ModelSettings) -> Address:
+    if settings.tokens:
+        raise _no_tokens(settings.name, "LiteLLM")
+    return Address(
+        url=LITELLM,
+        key=settings.api_key.get_secret_value(),
+        model=settings.name.removeprefix(f"{LITELLM}/"),
+        dialect=LiteLlmDialect(),
+        source="its provider's key",
+    )
+
+
+def _no_tokens(name: str, who: str) -> ConfigurationError:
+    return ConfigurationError(
+        f"model {name}: {who} tells no tokens; use vLLM (vllm/…, or its base_url) or tokens=false"
     )
 
 

@@ -62,6 +62,8 @@ class ModelSettings(Section):
     """How answers are held to their schema."""
     tokens: bool = False
     """Answers bring the tokens that were read and written along; only from vLLM."""
+    longest_text: int | None = Field(default=None, ge=1)
+    """Characters of each text in an answer with a schema, in plain letters, held by the endpoint; none: not bounded."""
     sees: bool = True
     """It takes pictures."""
     prices: Prices | None = None

@@ -4,7 +4,7 @@ from agentflow.models._dialects._anthropic import AnthropicDialect
 from agentflow.models._dialects._dialect import Answered, Ask, Asked, Dialect, Outgoing
 from agentflow.models._dialects._gemini import GeminiDialect
 from agentflow.models._dialects._ollama import OllamaDialect
-from agentflow.models._dialects._openai import AzureDialect, OpenAiDialect
+from agentflow.models._dialects._openai import AzureDialect, LiteLlmDialect, OpenAiDialect
 
 __all__ = [
     "Answered",
@@ -14,6 +14,7 @@ __all__ = [
     "AzureDialect",
     "Dialect",
     "GeminiDialect",
+    "LiteLlmDialect",
     "OllamaDialect",
     "OpenAiDialect",
     "Outgoing",

@@ -1,4 +1,4 @@
-"""OpenAI's chat completions, which most providers and engines speak; and Azure's way to them."""
+"""OpenAI's chat completions, which most providers and engines speak; Azure's and LiteLLM's ways to them."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -21,7 +21,7 @@ from agentflow.models._forms import instruction, response_format
 from agentflow.models._protocol import Image, Message, Part, Text, ToolCall, ToolReply, ToolSpec
 from agentflow.trajectory import Tokens, Usage
 
-__all__ = ["AzureDialect", "OpenAiDialect"]
+__all__ = ["AzureDialect", "LiteLlmDialect", "OpenAiDialect"]
 
 _THOUGHTS = ("reasoning_content", "reasoning")
 """Where endpoints put a model's thoughts; some want them back beside the calls that they led to."""
@@ -213,6 +213,15 @@ class AzureDialect(OpenAiDialect):
         if not self._version:
             return "/openai/v1/chat/completions"
         return f"/openai/deployments/{model}/chat/completions?api-version={self._version}"
+
+
+class LiteLlmDialect(OpenAiDialect):
+    """Chat completions as LiteLLM's library takes them."""
+
+    @property
+    def name(self) -> str:
+        """What it is called."""
+        return "litellm"
 
 
 def _say_all(messages: tuple[Message, ...]) -> list[_Said]:

@@ -1,0 +1,108 @@
+"""LiteLLM's library in this process, behind the same door as an endpoint."""
+
+import os
+import sys
+from collections.abc import Mapping
+from importlib import import_module
+from importlib.util import find_spec
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Protocol, Self, cast
+
+import anyio
+import msgspec
+
+from agentflow.errors import ConfigurationError, ModelFailureKind
+from agentflow.models._http import HttpAnswer
+from agentflow.models._refusals import setback_of
+from agentflow.models._setback import Setback
+
+if TYPE_CHECKING:
+    from openai import APIError
+
+__all__ = ["LiteLlm", "need_litellm"]
+
+
+class _Answer(Protocol):
+    def model_dump_json(self, *, warnings: bool) -> str: ...
+
+
+class _Library(Protocol):
+    suppress_debug_info: bool
+
+    async def acompletion(self, **params: Any) -> _Answer: ...  # noqa: ANN401 - whatever a request says
+
+
+def need_litellm() -> None:
+    """See that the library is there.
+
+    :raises ConfigurationError: if not.
+    """
+    if find_spec("litellm") is None:
+        raise ConfigurationError(
+            "model litellm/…: LiteLLM is not installed; pip install 'agentflow[litellm]'"
+        )
+
+
+class LiteLlm:
+    """Requests of OpenAI's protocol, made by the library to whichever provider the model's name says."""
+
+    def __init__(self, key: str) -> None:
+        """Describe it; nothing is loaded yet.
+
+        :param key: the provider's key; empty: the library looks for it in the environment.
+        """
+        self._key = key
+        self._library: _Library | None = None
+
+    async def __aenter__(self) -> Self:
+        self._library = await anyio.to_thread.run_sync(_load)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._library = None
+
+    async def post(
+        self, path: str, body: bytes, seconds: float, headers: Mapping[str, str] | None = None
+    ) -> HttpAnswer:
+        """Make one request; where to, the model's name says.
+
+        :raises Setback: if it brings no answer, or a bad one.
+        """
+        del path, headers
+        if self._library is None:
+            raise RuntimeError("a model is used inside `async with`")
+        from openai import APIConnectionError, APIError, APITimeoutError
+
+        params: dict[str, Any] = {"num_retries": 0, "max_retries": 0, "timeout": seconds}
+        params |= {"api_key": self._key} if self._key else {}
+        try:
+            answer = await self._library.acompletion(**params, **msgspec.json.decode(body))
+        except APITimeoutError:
+            raise Setback(
+                ModelFailureKind.TIMEOUT, "no answer in time", again=True, pushed_back=True
+            ) from None
+        except APIConnectionError as error:
+            raise Setback(ModelFailureKind.UNAVAILABLE, "no answer", again=True) from error
+        except APIError as error:
+            raise _setback(error) from None
+        return HttpAnswer(200, {}, answer.model_dump_json(warnings=False).encode())
+
+
+def _load() -> _Library:
+    if "litellm" not in sys.modules:
+        # It would fetch a list of prices from the network.
+        os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
+    library = cast("_Library", import_module("litellm"))
+    # It prints advice to whoever mends the library.
+    library.suppress_debug_info = True
+    return library
+
+
+def _setback(error: "APIError") -> Setback:
+    status: int = getattr(error, "status_code", None) or 500
+    response: object = getattr(error, "response", None)
+    headers: Mapping[str, str] = getattr(response, "headers", None) or {}
+    body = msgspec.json.encode({"error": {"message": error.message, "code": error.code}})
+    return setback_of(status, headers, body, 0.0)
