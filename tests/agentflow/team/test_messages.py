@@ -169,10 +169,19 @@ def test_pictures_are_shown_to_who_sees_and_counted_for_who_does_not() -> None:
 @pytest.mark.promise("team:prompts:versions")
 def test_prompts_have_versions_and_leave_out_what_has_nothing_to_say() -> None:
     assert dict(prompt_versions()) == {
+        "agent": "v1",
+        "analyst": "v1",
         "answerer": "v1",
+        "assessor": "v1",
+        "caller": "v1",
+        "coder": "v1",
+        "condenser": "v1",
+        "generalist": "v1",
         "generator": "v1",
         "looker": "v1",
         "planner": "v1",
+        "solver": "v1",
+        "strategist": "v1",
         "verifier": "v1",
     }
     bare = text(plan_messages(plan_request(), {}))

@@ -1,0 +1,196 @@
+"""An episode of the team: who is asked what, how often, and what goes wrong without ending it."""
+
+import pytest
+
+from agentflow.errors import ModelFailure, ModelFailureKind, RunStopped, StopCause
+from agentflow.models import Call
+from agentflow.trajectory import (
+    Action,
+    Assessment,
+    Command,
+    CommandRequest,
+    Decision,
+    Ending,
+    Failure,
+    NextStep,
+    NextStepRequest,
+    SolutionRequest,
+    Task,
+    Usage,
+)
+from tests.agentflow.team._solving import ANALYSIS, SOLUTION, STOP, TASK, Book, Diary, Script, roles, solved
+
+
+def garbage(request: object) -> object:
+    raise ModelFailure(ModelFailureKind.GARBAGE, "no JSON")
+
+
+@pytest.mark.promise("team:solve:calls")
+async def test_a_task_takes_an_analysis_three_calls_a_turn_and_an_answer() -> None:
+    episode, model = await solved(Script(turns=3))
+    turn = ["planner", "executor", "verifier"]
+    assert roles(model) == ["analyst", *turn * 3, "generator"]
+    assert (episode.ending, episode.answer, episode.solution) == (Ending.VERIFIED, "1871", SOLUTION)
+    assert episode.analysis == ANALYSIS
+    assert [turn.result for turn in episode.turns][-1] == "line 1 (blue); line 2 (blue); line 3 (blue)"
+    assert episode.turns[-1].decision == STOP
+    assert episode.usage["planner"] == Usage(3, 300, 30)
+    assert episode.calls == {"analyst": 1, "planner": 3, "executor": 3, "verifier": 3, "generator": 1}
+
+
+@pytest.mark.promise("team:solve:merged")
+async def test_a_planner_that_verifies_itself_takes_two_calls_a_turn() -> None:
+    episode, model = await solved(Script(turns=9), verify="merged", max_turns=3)
+    assert roles(model) == ["analyst", *["planner", "executor"] * 3, "generator"]
+    assert episode.ending is Ending.TURNS
+    stopped, model = await solved(Script(turns=2), verify="merged", max_turns=9)
+    assert roles(model) == ["analyst", *["planner", "executor"] * 2, "planner", "generator"]
+    assert stopped.ending is Ending.VERIFIED
+    assert stopped.turns[-1].decision == STOP
+
+
+@pytest.mark.promise("team:solve:limits")
+async def test_the_planner_is_shown_how_many_turns_are_left_and_the_last_one_is_answered() -> None:
+    left: list[int] = []
+    script = Script(turns=99)
+
+    def answer(call: Call[object]) -> object:
+        if isinstance(call.request, NextStepRequest):
+            left.append(call.request.turns_left)
+        return script(call)
+
+    episode, _ = await solved(answer, max_turns=3)
+    assert left == [3, 2, 1]
+    assert (episode.ending, episode.answer, len(episode.turns)) == (Ending.TURNS, "1871", 3)
+
+
+@pytest.mark.promise("team:solve:calls")
+@pytest.mark.parametrize(("tools", "turns"), [((), 5), (("diary_write",), 0)])
+async def test_without_tools_or_turns_it_is_answered_at_once(tools: tuple[str, ...], turns: int) -> None:
+    episode, model = await solved(Script(), tools=tools, max_turns=turns)
+    assert roles(model) == ["analyst", "generator"]
+    assert episode.answer == "1871"
+
+
+@pytest.mark.promise("team:solve:repair")
+async def test_wrong_arguments_are_mended_once_from_what_was_wrong_with_them() -> None:
+    asked: list[CommandRequest] = []
+
+    def command(request: CommandRequest) -> Command:
+        asked.append(request)
+        return Command("Write.", {"text": "door"} if request.mistake else {"txt": "door"})
+
+    episode, _ = await solved(Script(turns=1, command=command))
+    assert [bool(request.mistake) for request in asked] == [False, True]
+    assert "argument 'text' is missing" in asked[1].mistake
+    assert asked[1].before == Command("Write.", {"txt": "door"})
+    assert episode.turns[0].action == Action("diary_write", {"text": "door"})
+    assert episode.turns[0].result == "door (blue)"
+
+
+@pytest.mark.promise("team:solve:repair")
+async def test_what_the_tool_itself_calls_a_wrong_argument_is_mended_too_but_no_third_time() -> None:
+    diary = Diary()
+    script = Script(turns=1, command=lambda _: Command("Write.", {"text": "unreadable"}))
+    episode, model = await solved(script, diary=diary)
+    assert diary.calls == ["unreadable", "unreadable"]
+    assert episode.turns[0].failure == Failure("bad_arguments", "that can't be read")
+    assert "that can't be read" in episode.turns[0].result
+    assert roles(model).count("executor") == 2
+
+
+@pytest.mark.promise("team:solve:failures")
+async def test_another_failure_of_a_tool_is_a_result() -> None:
+    diary = Diary()
+    script = Script(turns=1, command=lambda _: Command("Write.", {"text": "forbidden"}))
+    episode, _ = await solved(script, diary=diary)
+    assert diary.calls == ["forbidden"]
+    assert episode.turns[0].failure == Failure("denied", "that may not be written")
+    assert episode.ending is Ending.VERIFIED
+
+
+@pytest.mark.promise("team:solve:failures")
+async def test_a_tool_that_is_not_there_is_a_result_with_those_that_are() -> None:
+    script = Script(turns=1, next=lambda _: NextStep("j", "c", "g", "nowhere"))
+    episode, model = await solved(script)
+    [turn] = episode.turns
+    assert turn.action is None
+    assert turn.failure is not None
+    assert turn.failure.message == "there is no tool 'nowhere'; there are: diary_write, diary_look"
+    assert "executor" not in roles(model)
+
+
+@pytest.mark.promise("team:solve:failures")
+async def test_no_analysis_and_no_verdict_and_no_call_do_not_end_an_episode() -> None:
+    episode, _ = await solved(Script(analysis=garbage, verify=garbage, command=garbage), max_turns=2)
+    assert (episode.analysis, episode.answer, episode.ending) == (None, "1871", Ending.TURNS)
+    assert [turn.failure for turn in episode.turns] == [Failure("garbage", "no JSON")] * 2
+    assert [turn.decision for turn in episode.turns] == [None, None]
+    assert sum(exchange.failure is not None for exchange in episode.exchanges) == 5
+
+
+@pytest.mark.promise("team:solve:failures")
+async def test_without_a_step_it_answers_from_what_is_there() -> None:
+    for verify in ("separate", "merged"):
+        script = Script(decide=garbage) if verify == "merged" else Script(next=garbage)
+        episode, _ = await solved(script, verify=verify)
+        assert (episode.ending, episode.answer) == (Ending.FAILED, "1871")
+        assert episode.failure is None
+
+
+@pytest.mark.promise("team:solve:failures")
+async def test_without_an_answer_it_says_why() -> None:
+    episode, _ = await solved(Script(solution=garbage))
+    assert (episode.ending, episode.solution, episode.answer) == (Ending.FAILED, None, "")
+    assert episode.failure == Failure("garbage", "no JSON")
+
+
+@pytest.mark.promise("team:solve:failures")
+async def test_the_end_of_a_run_passes_through_and_leaves_what_was_done() -> None:
+    def stop(request: object) -> object:
+        raise RunStopped(StopCause.BUDGET, "no money left")
+
+    book = Book()
+    with pytest.raises(RunStopped, match="no money left"):
+        await solved(Script(verify=stop), book=book)
+    assert list(book.entries) == ["analysis", "1/next", "1/command", "1/act"]
+    episode, model = await solved(Script(), book=book)
+    assert episode.answer == "1871"
+    assert roles(model)[0] == "verifier"
+
+
+@pytest.mark.promise("team:solve:fixed")
+async def test_what_the_task_fixes_wins_and_is_not_shown() -> None:
+    asked: list[CommandRequest] = []
+
+    def command(request: CommandRequest) -> Command:
+        asked.append(request)
+        return Command("Write.", {"text": "door"})
+
+    task = Task(index=0, id="t", question="Which?", kwargs={"ink": "red", "other": 1})
+    episode, _ = await solved(Script(turns=1, command=command), task=task)
+    assert episode.turns[0].result == "door (red)"
+    assert "ink" not in asked[0].tool.schema["properties"]
+
+
+@pytest.mark.promise("team:solve:failures")
+async def test_a_verdict_that_only_half_says_stop_goes_on() -> None:
+    unsure = Decision("We should not stop here.", Assessment.UNVERIFIED, stop=False)
+    episode, _ = await solved(Script(verify=lambda _: unsure), max_turns=2)
+    assert (episode.ending, len(episode.turns)) == (Ending.TURNS, 2)
+
+
+@pytest.mark.promise("team:solve:memory")
+async def test_each_episode_has_a_memory_of_its_own() -> None:
+    seen: list[SolutionRequest] = []
+
+    def solution(request: SolutionRequest) -> object:
+        seen.append(request)
+        return SOLUTION
+
+    for _ in range(2):
+        await solved(Script(turns=2, solution=solution))
+    assert [[turn.result for turn in request.memory.turns] for request in seen] == [
+        ["line 1 (blue)", "line 1 (blue); line 2 (blue)"]
+    ] * 2
+    assert seen[0].question == TASK.question
