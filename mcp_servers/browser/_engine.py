@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import anyio
 
 from agentflow.errors import ErrorKind, IsolationUnavailable, ToolFailure
+from mcp_servers.browser._memory import half_of_the_machine
 from mcp_servers.browser._place import Place, prepare
 from mcp_servers.browser._proxy import Proxy
 
@@ -80,7 +81,10 @@ class Engine:
             with anyio.fail_after(START_SECONDS):
                 await self._start_driver()
                 self._place = await anyio.to_thread.run_sync(
-                    prepare, self._settings.executable, 2 * self._settings.file_bytes
+                    prepare,
+                    self._settings.executable,
+                    2 * self._settings.file_bytes,
+                    self._settings.memory_bytes or half_of_the_machine(),
                 )
                 return await self._launch(self._place)
         except TimeoutError:

@@ -45,10 +45,11 @@ def main() -> None:
     libc = ctypes.CDLL(None, use_errno=True)
     link = socket.socket(socket.AF_UNIX)
     link.connect(plan["control"])
+    enter_group(plan["group"]["doors"])
     become_ordinary(libc, plan["uid"])
     enter_empty_network(libc)
     hand_over_proxy(link)
-    limit(plan["file_bytes"])
+    limit(plan["file_bytes"], plan["memory_bytes"])
     arguments = [adapted(argument, plan["home"]) for argument in sys.argv[2:]]
     command = [plan["bwrap"], *confinement(plan), "--", plan["executable"], *arguments]
     os.execv(command[0], command)
@@ -62,6 +63,16 @@ def adapted(argument: str, home: str) -> str:
     if name == "--disable-features":
         return ",".join((argument, *FEATURES_OFF))
     return argument
+
+
+def enter_group(doors: list[str]) -> None:
+    """Enter the group whose memory is bounded. Where this user may not, each process's own bound holds alone."""
+    for door in doors:
+        try:
+            with open(door, "w", encoding="utf-8") as file:
+                file.write("0")
+        except OSError:
+            pass
 
 
 def become_ordinary(libc: ctypes.CDLL, uid: int) -> None:
@@ -98,11 +109,12 @@ def hand_over_proxy(link: socket.socket) -> None:
     link.close()
 
 
-def limit(file_bytes: int) -> None:
+def limit(file_bytes: int, memory_bytes: int) -> None:
     """Bound what Chromium may take; a write past the bound fails and kills nobody."""
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     for kind, most in (
         (resource.RLIMIT_FSIZE, file_bytes),
+        (resource.RLIMIT_DATA, memory_bytes),
         (resource.RLIMIT_CORE, 0),
         (resource.RLIMIT_NPROC, PROCESSES),
     ):

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from agentflow.errors import IsolationUnavailable
+from mcp_servers.browser._memory import Group, make_group, remove_group
 
 __all__ = ["HOME", "Place", "find_chromium", "missing", "prepare"]
 
@@ -63,10 +64,13 @@ class Place:
     """Where the started program hands over the socket of the proxy."""
     alive: int
     """A lock that says that the folder is in use."""
+    group: Group
+    """What bounds Chromium's memory."""
 
     def close(self) -> None:
         """Remove it. Blocks for a moment."""
         self.control.close()
+        remove_group(self.group)
         shutil.rmtree(self.folder, ignore_errors=True)
         with contextlib.suppress(OSError):
             os.close(self.alive)
@@ -105,9 +109,11 @@ def find_chromium(executable: str | None) -> str | None:
     return None
 
 
-def prepare(executable: str | None, file_bytes: int) -> Place:
+def prepare(executable: str | None, file_bytes: int, memory_bytes: int) -> Place:
     """Make a place. Blocks for a moment.
 
+    :param file_bytes: the largest file that Chromium may write.
+    :param memory_bytes: what it may use of memory, all of its processes together or, where that can't be, each.
     :raises IsolationUnavailable: naming the first thing that is missing and how to get it.
     """
     problems = missing(executable)
@@ -118,7 +124,8 @@ def prepare(executable: str | None, file_bytes: int) -> Place:
     unnamed = Path(tempfile.mkdtemp(prefix=f".{_PREFIX}-"))
     alive = os.open(unnamed / "alive", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     fcntl.flock(alive, fcntl.LOCK_EX)
-    folder = unnamed.rename(unnamed.with_name(f"{_PREFIX}-{os.geteuid()}-{unnamed.name.rpartition('-')[2]}"))
+    name = unnamed.name.rpartition("-")[2]
+    folder = unnamed.rename(unnamed.with_name(f"{_PREFIX}-{os.geteuid()}-{name}"))
     # Chromium's user passes through to what is its own, and lists nothing.
     folder.chmod(0o711)
     policies = folder / "policies"
@@ -138,13 +145,16 @@ def prepare(executable: str | None, file_bytes: int) -> Place:
     control.bind(str(folder / "control"))
     control.listen(1)
     control.setblocking(False)
+    group = make_group(f"browser-{os.geteuid()}", name, memory_bytes)
     plan = {
         "bwrap": shutil.which("bwrap"),
         "control": str(folder / "control"),
         "downloads": str(downloads),
         "executable": find_chromium(executable),
         "file_bytes": file_bytes,
+        "group": group,
         "home": HOME,
+        "memory_bytes": memory_bytes,
         "policies": str(policies),
         "uid": uid,
     }
@@ -159,11 +169,11 @@ def prepare(executable: str | None, file_bytes: int) -> Place:
     ]
     program.write_text(f'#!/bin/sh\nexec {shlex.join(words)} "$@"\n', encoding="utf-8")
     program.chmod(0o700)
-    return Place(folder, program, downloads, control, alive)
+    return Place(folder, program, downloads, control, alive, group)
 
 
 def _sweep() -> None:
-    """Remove the folders of servers that were killed."""
+    """Remove the folders and groups of servers that were killed."""
     for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}-{os.geteuid()}-*"):
         try:
             if folder.stat().st_uid != os.geteuid():
@@ -173,6 +183,8 @@ def _sweep() -> None:
             continue
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            with contextlib.suppress(OSError, ValueError, KeyError):
+                remove_group(json.loads((folder / "plan.json").read_text(encoding="utf-8"))["group"])
             shutil.rmtree(folder, ignore_errors=True)
         except BlockingIOError:
             pass

@@ -13,7 +13,7 @@ MIB = 1024 * 1024
 
 Cap = Literal["core", "vision", "pdf"]
 
-SERVERS_OWN = frozenset({"allow_private", "allowed_hosts", "caps", "executable"})
+SERVERS_OWN = frozenset({"allow_private", "allowed_hosts", "caps", "executable", "memory_bytes"})
 """Settings that no client can give for its session."""
 
 
@@ -24,6 +24,8 @@ class BrowserSettings(Section):
     """Groups of tools that may be used: `core`; `vision`, the mouse by pixels; `pdf`."""
     executable: str | None = None
     """The Chromium to run; by default the first one of the system."""
+    memory_bytes: int | None = Field(default=None, ge=512 * MIB)
+    """Memory for all pages together; where cgroups can't be made, for each. By default half of the machine's."""
     allow_private: bool = False
     """Pages of private networks and of this machine may be opened; link-local ones (cloud metadata) still not."""
     allowed_hosts: tuple[str, ...] = ()

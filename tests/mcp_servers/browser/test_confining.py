@@ -24,6 +24,7 @@ from tests.mcp_servers.browser._browsing import Browsing, browsing_table, new_se
 from tests.mcp_servers.browser._site import Site
 
 ROOT = Path(__file__).parents[3]
+GIB = 1024**3
 
 
 def chromiums(parent: int | None = None) -> list[psutil.Process]:
@@ -184,6 +185,53 @@ async def test_a_page_that_crashes_takes_only_its_tab_along(browsing: Browsing) 
     assert kind == "unavailable"
     assert "crashed" in message
     assert (await browsing.data("snapshot"))["title"] == "Home"
+
+
+GREEDY = {
+    "buffers": "() => { const all = []; for (;;) all.push(new Uint8Array(2 ** 24).fill(1)); }",
+    "numbers": "() => { const all = []; for (;;) all.push(new Array(2 ** 20).fill(1.5)); }",
+}
+
+
+@pytest.mark.promise("browser:memory")
+async def test_a_page_that_takes_memory_without_end_ends_alone(site: Site, runtime: Runtime) -> None:
+    async with browsing_table(site, runtime, memory_bytes=GIB) as table:
+        quiet = await new_session(table, site)
+        await quiet.open("/form")
+        await quiet.data("evaluate", function="() => { window.kept = 41; }")
+        for script in GREEDY.values():
+            greedy = await new_session(table, site)
+            await greedy.open("/")
+            kind, message = await greedy.failure("evaluate", function=script)
+            assert kind in ("failed", "unavailable"), message
+            if kind == "unavailable":
+                assert "the page has crashed" in message
+                assert "its tab is closed" in (await greedy.failure("snapshot"))[1]
+            assert "Home" in await greedy.open("/")
+            await greedy.end()
+        assert (await quiet.data("evaluate", function="() => window.kept + 1"))["value"] == "42"
+
+
+@pytest.mark.promise("browser:memory")
+async def test_all_pages_share_one_bound_where_groups_can_be_made(site: Site, runtime: Runtime) -> None:
+    before = set(groups())
+    async with browsing_table(site, runtime, memory_bytes=GIB) as table:
+        await (await new_session(table, site)).open("/")
+        (group,) = set(groups()) - before
+        members = {int(pid) for pid in (group / "cgroup.procs").read_text().split()}
+        assert renderers() & members
+        limit = next(
+            path for name in ("memory.limit_in_bytes", "memory.max") if (path := group / name).exists()
+        )
+        assert int(limit.read_text()) == GIB
+    assert not group.exists()
+
+
+def groups() -> list[Path]:
+    """The groups of browsers, which count their memory."""
+    top = Path("/sys/fs/cgroup/memory")
+    found = (top if top.is_dir() else top.parent).rglob(f"agentflow-browser-{os.geteuid()}-*/chromium")
+    return [folder for folder in found if folder.is_dir()]
 
 
 PROGRAM = """
