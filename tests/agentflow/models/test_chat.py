@@ -7,10 +7,11 @@ from typing import Any
 import openai
 import pytest
 from openai.types.chat import ChatCompletion
+from pydantic import SecretStr
 
 from agentflow.actors import SYSTEM_CLOCK, Clock
 from agentflow.errors import ConfigurationError, RunStopped
-from agentflow.models import Accounts, ChatClient
+from agentflow.models import Accounts, ChatClient, ModelSettings
 from agentflow.testing import fake_endpoint
 from agentflow.trajectory import Usage
 from tests.agentflow.models._serving import HastyClock, Move, refuses, says, script, settings
@@ -90,3 +91,12 @@ async def test_budgets_hold_and_streams_are_refused_in_one_line() -> None:
         with pytest.raises(RunStopped):
             await client.create(messages=HELLO)
     assert len(endpoint.bodies) == 1
+
+
+@pytest.mark.promise("models:chat")
+def test_a_provider_that_speaks_otherwise_is_refused_in_one_line() -> None:
+    claude = ModelSettings(name="anthropic/claude", api_key=SecretStr("k"))
+    with pytest.raises(
+        ConfigurationError, match=r"^model anthropic/claude: .* does not speak OpenAI's protocol"
+    ):
+        ChatClient(claude, environment={})

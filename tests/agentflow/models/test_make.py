@@ -203,3 +203,13 @@ def test_a_key_may_stand_in_the_dotenv_file(tmp_path: Path, monkeypatch: pytest.
     assert (
         make_model(ModelSettings(name="deepseek/deepseek-chat"), Accounts()).name == "deepseek/deepseek-chat"
     )
+
+
+@pytest.mark.promise("models:keys")
+def test_the_template_of_the_dotenv_file_lists_every_variable_of_a_provider() -> None:
+    listed = Path(__file__).parents[3].joinpath(".env.template").read_text(encoding="utf-8")
+    for provider in PROVIDERS.values():
+        for variable in filter(None, (provider.variable, *provider.others, provider.place)):
+            assert f"\n#{variable}=" in listed
+    assert "\n#AZURE_OPENAI_API_VERSION=" in listed
+    assert "\n#AZURE_OPENAI_DEPLOYMENT=" in listed
