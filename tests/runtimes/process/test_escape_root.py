@@ -2,7 +2,9 @@
 
 import re
 import sys
+from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
@@ -45,8 +47,15 @@ IN_PYTHON = {
 pytestmark = [pytest.mark.timeout(200), pytest.mark.promise("containment:root-inside")]
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
+async def runtime(anyio_backend: Literal["asyncio"]) -> AsyncIterator[ProcessRuntime]:
+    async with ProcessRuntime(preload=()) as runtime:
+        yield runtime
+
+
+@pytest.fixture(scope="module")
 async def instance(runtime: ProcessRuntime) -> Instance:
+    """One for all attempts: giving it a root takes far longer than any of them, and none may change anything."""
     if not runtime.capabilities.root:
         pytest.skip("this user has one id only, so there is no root inside")
     instance = await runtime.start()
