@@ -40,6 +40,8 @@ async def episode_with(model: FunctionModel, pool: str = "") -> Episode:
     blobs = Blobs()
     members = Team(planner=model, generator=model, put_blob=blobs.put, blob=blobs.read)
 
+    found: dict[str, Episode] = {}
+
     async def kill() -> None:
         assert isinstance(model, Fatal)
         await model.called.wait()
@@ -53,7 +55,7 @@ async def episode_with(model: FunctionModel, pool: str = "") -> Episode:
     ):
         if pool:
             tasks.start_soon(kill)
-        episode = await solve_task(
+        found["episode"] = await solve_task(
             TASK,
             team=members,
             sandbox=sandbox,
@@ -61,7 +63,7 @@ async def episode_with(model: FunctionModel, pool: str = "") -> Episode:
             page=Book().open(),
             settings=EpisodeSettings(),
         )
-    return episode
+    return found["episode"]
 
 
 def told(episode: Episode) -> tuple[object, ...]:

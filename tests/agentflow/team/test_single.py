@@ -1,0 +1,260 @@
+"""A single agent: all its calls are made and answered, it answers in the end, and goes on where it was cut off."""
+
+from collections.abc import Sequence
+from typing import TypeVar, cast
+
+import anyio
+import pytest
+
+from agentflow.actors import SYSTEM_CLOCK, Clock
+from agentflow.errors import ModelFailure, ModelFailureKind
+from agentflow.models import Call, Completion, Prices, Text, ToolCall, ToolReply
+from agentflow.sandbox import Backend, Sandbox, tool
+from agentflow.team import EpisodeSettings, solve_alone
+from agentflow.testing import VirtualTimeLoop
+from agentflow.trajectory import Action, Ending, Episode, Failure, Task, Usage
+from tests.agentflow.team._model import Blobs
+from tests.agentflow.team._solving import TASK, Book, Diary
+
+T = TypeVar("T")
+
+Said = str | list[ToolCall]
+
+
+def write(text: str, number: int = 1, **more: object) -> ToolCall:
+    return ToolCall(f"c{number}", "diary_write", {"text": text, **more})
+
+
+class Agent:
+    """A model that says one thing after the other: words, or calls."""
+
+    name = "agent"
+    sees = False
+
+    def __init__(self, *said: Said | Exception) -> None:
+        self.calls: list[Call[object]] = []
+        self._said = list(said)
+
+    async def complete(self, call: Call[T]) -> Completion[T]:
+        self.calls.append(cast("Call[object]", call))
+        said = self._said.pop(0)
+        if isinstance(said, Exception):
+            raise said
+        text, calls = (said, ()) if isinstance(said, str) else ("", tuple(said))
+        return Completion(
+            value=cast("T", text), text=text, usage=Usage(1, 100, 10), model="agent", calls=calls
+        )
+
+
+async def solved(
+    model: Agent,
+    *,
+    backends: Sequence[Backend] | None = None,
+    book: Book | None = None,
+    task: Task = TASK,
+    tools: str = "*",
+    prices: Prices | None = None,
+    clock: Clock = SYSTEM_CLOCK,
+    **settings: object,
+) -> Episode:
+    blobs = Blobs()
+    async with Sandbox(backends=[*(backends or [Diary()])]) as sandbox:
+        return await solve_alone(
+            task,
+            model=model,
+            sandbox=sandbox,
+            tools=await sandbox.tools(tools) if tools else [],
+            page=(book or Book()).open(),
+            settings=EpisodeSettings.model_validate(settings),
+            put_blob=blobs.put,
+            blob=blobs.read,
+            prices=prices,
+            clock=clock,
+        )
+
+
+def replies(call: Call[object]) -> list[tuple[str, str, bool]]:
+    """The replies that the last message holds."""
+    found = [part for part in call.messages[-1].parts if isinstance(part, ToolReply)]
+    return [
+        (reply.call, "".join(part.text for part in reply.parts if isinstance(part, Text)), reply.failed)
+        for reply in found
+    ]
+
+
+@pytest.mark.promise("team:single:calls")
+async def test_all_calls_of_a_turn_are_made_in_order_and_answered() -> None:
+    model = Agent([write("a", 1), write("b", 2)], [write("c", 3)], " 1871 \n")
+    episode = await solved(model, instructions="Be quick.")
+    assert (episode.agent, episode.ending, episode.answer) == ("single", Ending.ANSWERED, "1871")
+    assert replies(model.calls[1]) == [("c1", "a (blue)", False), ("c2", "a (blue); b (blue)", False)]
+    assert replies(model.calls[2]) == [("c3", "a (blue); b (blue); c (blue)", False)]
+    assert [turn.number for turn in episode.turns] == [1, 2, 3]
+    assert episode.calls == {"agent": 3}
+    system, question = model.calls[0].messages
+    assert "Be quick." in str(system)
+    assert TASK.question in str(question)
+    assert [spec.name for spec in model.calls[0].tools] == ["diary_write", "diary_look"]
+    assert "It forgets nothing." in model.calls[0].tools[0].description
+
+
+@pytest.mark.promise("team:single:answer")
+async def test_in_its_last_turn_it_is_asked_to_answer_without_tools() -> None:
+    model = Agent([write("a")], [write("b")], "1871")
+    episode = await solved(model, max_turns=3)
+    assert (episode.ending, episode.answer) == (Ending.TURNS, "1871")
+    assert [call.may_call for call in model.calls] == [True, True, False]
+    assert "No more calls can be made" in str(model.calls[2].messages[-1])
+    assert model.calls[2].tools == model.calls[0].tools
+
+
+@pytest.mark.promise("team:single:answer")
+@pytest.mark.parametrize(("tools", "turns"), [("", 5), ("*", 1), ("*", 0)])
+async def test_without_tools_or_turns_it_answers_at_once(tools: str, turns: int) -> None:
+    model = Agent("1871")
+    episode = await solved(model, tools=tools, max_turns=turns)
+    assert (episode.ending, episode.answer) == (Ending.ANSWERED, "1871")
+    assert [call.may_call for call in model.calls] == [False]
+
+
+@pytest.mark.promise("team:single:answer")
+async def test_an_agent_that_says_nothing_or_fails_has_not_answered() -> None:
+    silent = await solved(Agent([write("a")], [write("b")]), max_turns=2)
+    assert (silent.ending, silent.solution) == (Ending.FAILED, None)
+    assert silent.failure is not None
+    assert silent.failure.message == "the agent said nothing when it was to answer"
+    failure = ModelFailure(ModelFailureKind.TOO_LONG, "it does not fit")
+    episode = await solved(Agent([write("a")], failure, "1871"))
+    assert (episode.ending, episode.answer) == (Ending.FAILED, "1871")
+    broken = await solved(Agent([write("a")], failure, failure))
+    assert broken.failure == Failure("too_long", "it does not fit")
+
+
+@pytest.mark.promise("team:single:failures")
+async def test_calls_that_cannot_be_made_are_answered_as_failed() -> None:
+    calls = [
+        ToolCall("c1", "nowhere", {}),
+        ToolCall("c2", "diary_write", None, "{text: a"),
+        ToolCall("c3", "diary_write", {"txt": "a"}),
+        write("forbidden", 4),
+    ]
+    diary = Diary()
+    model = Agent(calls, "1871")
+    episode = await solved(model, backends=[diary])
+    assert diary.calls == ["forbidden"]
+    told = replies(model.calls[1])
+    assert [failed for _, _, failed in told] == [True] * 4
+    assert "there is no tool 'nowhere'; there are: diary_write, diary_look" in told[0][1]
+    assert "the arguments are no JSON object: {text: a" in told[1][1]
+    assert "argument 'text' is missing" in told[2][1]
+    assert "that may not be written" in told[3][1]
+    assert episode.turns[2].action == Action("diary_write", {"txt": "a"})
+    assert episode.answer == "1871"
+
+
+@pytest.mark.promise("team:solve:fixed")
+async def test_what_the_task_fixes_wins_and_is_hidden() -> None:
+    task = Task(index=0, id="t", question="Which?", kwargs={"ink": "red"})
+    model = Agent([write("a", ink="green")], "1871")
+    episode = await solved(model, task=task)
+    assert episode.turns[0].result == "a (red)"
+    assert "ink" not in str(model.calls[0].tools[0].schema)
+
+
+class Meeting(Backend):
+    """Harmless calls that wait for each other, and one that must be alone."""
+
+    name = "meeting"
+    description = "Waits."
+
+    def __init__(self) -> None:
+        self.there = 0
+        self.most = 0
+
+    @tool(read_only=True)
+    async def meet(self) -> str:
+        """Meet two others."""
+        return await self._stay(1)
+
+    @tool()
+    async def alone(self) -> str:
+        """Be alone."""
+        return await self._stay(1)
+
+    async def _stay(self, seconds: float) -> str:
+        self.there += 1
+        there = self.there
+        await anyio.sleep(seconds)
+        self.most = max(self.most, self.there)
+        self.there -= 1
+        return str(there)
+
+
+@pytest.mark.parametrize(
+    "anyio_backend", [("asyncio", {"loop_factory": VirtualTimeLoop})], ids=["virtual-time"]
+)
+class TestTogether:
+    """In virtual time: waiting takes none."""
+
+    @pytest.mark.promise("team:single:calls")
+    async def test_harmless_calls_are_made_at_once_and_others_one_by_one(self) -> None:
+        meeting = Meeting()
+        calls = [ToolCall(f"c{n}", "meeting_meet", {}) for n in range(3)]
+        alone = [ToolCall(f"d{n}", "meeting_alone", {}) for n in range(2)]
+        model = Agent([*calls, *alone], "1871")
+        episode = await solved(model, backends=[meeting])
+        assert meeting.most == 3
+        assert [text for _, text, _ in replies(model.calls[1])] == ["1", "2", "3", "1", "1"]
+        assert [round(turn.seconds) for turn in episode.turns] == [1, 1, 1, 2, 3]
+
+    @pytest.mark.promise("team:solve:time")
+    @pytest.mark.promise("team:single:resume")
+    async def test_when_its_time_is_over_what_was_not_done_says_so_and_it_answers(self) -> None:
+        book = Book()
+        calls = [ToolCall(f"d{n}", "meeting_alone", {}) for n in range(5)]
+        model = Agent(calls, "1871")
+        episode = await solved(model, backends=[Meeting()], book=book, max_seconds=5, answer_seconds=2.5)
+        assert (episode.ending, episode.answer) == (Ending.TIME, "1871")
+        assert [turn.failure is None for turn in episode.turns] == [True, True, False, False, False]
+        assert "not done: the episode ended before" in replies(model.calls[1])[-1][1]
+        assert (
+            await solved(Agent(), backends=[Meeting()], book=book, max_seconds=5, answer_seconds=2.5)
+            == episode
+        )
+
+
+@pytest.mark.promise("team:single:resume")
+@pytest.mark.parametrize("cut", range(6))
+async def test_cut_off_after_any_entry_it_goes_on_there(cut: int) -> None:
+    said: list[Said] = [[write("a", 1), write("b", 2)], [write("c", 3)], "1871"]
+    whole = await solved(Agent(*said), book=(full := Book()))
+    assert list(full.entries) == ["1/agent", "1/act/0", "1/act/1", "2/agent", "2/act/0", "3/agent"]
+    book = Book()
+    book.entries = dict(list(full.entries.items())[:cut])
+    asked = sum("agent" in key for key in book.entries)
+    again = await solved(Agent(*said[asked:]), book=book)
+    assert [(turn.action, turn.result) for turn in again.turns] == [
+        (turn.action, turn.result) for turn in whole.turns
+    ]
+    assert (again.answer, again.ending) == (whole.answer, whole.ending)
+    assert await solved(Agent(), book=book) == again
+
+
+@pytest.mark.promise("team:solve:limits")
+async def test_tokens_and_money_end_its_turns_but_not_the_answer() -> None:
+    model = Agent([write("a")], [write("b")], "1871")
+    episode = await solved(model, max_tokens=220)
+    assert (episode.ending, episode.answer) == (Ending.TOKENS, "1871")
+    model = Agent([write("a")], [write("b")], "1871")
+    episode = await solved(model, max_cost=2, prices=Prices(input=10_000, output=0))
+    assert (episode.ending, episode.answer) == (Ending.MONEY, "1871")
+
+
+@pytest.mark.promise("team:solve:memory")
+async def test_old_results_are_shown_in_short_where_all_together_get_too_long() -> None:
+    long = [[write("x" * 700, n)] for n in range(6)]
+    model = Agent(*long, "1871")
+    episode = await solved(model, memory_chars=3_000)
+    assert max(len(str(call.messages)) for call in model.calls) < 16_000
+    assert "characters left out" in str(model.calls[-1].messages)
+    assert len(episode.turns[-1].result) > 4_000
