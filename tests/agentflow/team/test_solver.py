@@ -1,0 +1,125 @@
+"""The solver of the documentation."""
+
+import struct
+import zlib
+from pathlib import Path
+
+import pytest
+
+from agentflow import construct_solver
+from agentflow.errors import ConfigurationError
+from agentflow.team._engines import model_name, tool_name
+
+QUESTION = "In which year was Skyreach Observatory founded?"
+
+
+@pytest.mark.promise("team:solver:solve")
+def test_a_solver_answers_with_the_documented_keys() -> None:
+    said = construct_solver(output_types="base,final,direct", max_steps=3).solve(QUESTION)
+    assert said["direct_output"] == "1709"
+    assert "1709" in said["final_output"]
+    assert said["query"] == QUESTION
+    assert said["image"] is None
+    assert said["base_response"] == ""
+    assert said["query_analysis"]["concise_summary"] == QUESTION
+    assert said["step_count"] == len(said["memory"])
+    assert said["memory"]["Action Step 1"]["tool_name"] == "rag_search"
+    assert said["action_predictor_1_response"]["tool_name"] == "rag_search"
+    assert said["tool_commander_1_response"].startswith("rag_search {")
+    assert "Skyreach" in said["tool_result_1"]
+    assert isinstance(said["verifier_1_response"], str)
+    assert said["execution_time"] >= 0
+    assert said["ending"] == "verified"
+
+
+@pytest.mark.promise("team:solver:solve")
+async def test_it_also_works_in_a_running_loop_and_with_await_and_forgets_the_question_before() -> None:
+    solver = construct_solver(enabled_tools=["retrieval"], output_types="direct")
+    first = solver.solve(QUESTION)
+    second = await solver.asolve(QUESTION)
+    assert first["direct_output"] == second["direct_output"] == "1709"
+    assert first["memory"] == second["memory"]
+    assert "final_output" not in first
+    assert "base_response" not in first
+
+
+@pytest.mark.promise("team:solver:arguments")
+@pytest.mark.parametrize(
+    ("engine", "url", "name"),
+    [
+        ("gpt-4o", "", "gpt-4o"),
+        ("dashscope", "", "dashscope/qwen2.5-7b-instruct"),
+        ("dashscope-qwen2.5-7b-instruct", "", "dashscope/qwen2.5-7b-instruct"),
+        ("vllm-openai/gpt-oss-20b", "", "vllm/openai/gpt-oss-20b"),
+        ("vllm-AgentFlow/agentflow-planner-7b", "http://127.0.0.1:8000/v1", "AgentFlow/agentflow-planner-7b"),
+        ("ollama-gpt-oss", "", "ollama/gpt-oss"),
+        ("litellm-gpt-4o", "", "litellm/gpt-4o"),
+        ("claude-3-5-sonnet", "", "anthropic/claude-3-5-sonnet"),
+        ("grok-3", "", "xai/grok-3"),
+        ("deepseek-chat", "", "deepseek/deepseek-chat"),
+        ("together/meta-llama/Llama-3", "", "together/meta-llama/Llama-3"),
+    ],
+)
+def test_documented_engines_lead_to_a_provider_by_their_beginning_alone(
+    engine: str, url: str, name: str
+) -> None:
+    assert model_name(engine, url) == name
+
+
+@pytest.mark.promise("team:solver:arguments")
+def test_documented_tools_have_a_name_here() -> None:
+    assert tool_name("Python_Coder_Tool") == "python_coder"
+    assert tool_name("Google_Search_Tool") == "web_search"
+    assert tool_name("rag_search") == "rag_search"
+
+
+@pytest.mark.promise("team:solver:arguments")
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        ({"output_types": "final,finale"}, "output_types: 'finale' is none of base, final, direct"),
+        ({"model_engine": ["trainable"]}, "model_engine: give one for each of planner"),
+        ({"tool_engine": ["a", "b"]}, "tool_engine: give one for all tools"),
+        ({"max_steps": -1}, "construct_solver: max_turns: "),
+        ({"temperature": -1.0}, "construct_solver: temperature: "),
+    ],
+)
+def test_what_does_not_fit_is_refused_in_one_line(arguments: dict[str, object], why: str) -> None:
+    with pytest.raises(ConfigurationError, match=f"^{why}") as refused:
+        construct_solver(**arguments)  # pyright: ignore[reportArgumentType]
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.promise("team:solver:arguments")
+async def test_a_tool_that_cannot_be_used_and_a_picture_that_is_none_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match=r"enabled_tools: rag_serch can't be used: .*rag:search"):
+        await construct_solver(enabled_tools=["rag_serch"]).asolve(QUESTION)
+    solver = construct_solver()
+    with pytest.raises(ConfigurationError, match=r"image_path: notes\.txt is no picture"):
+        await solver.asolve(QUESTION, tmp_path / "notes.txt")
+    with pytest.raises(ConfigurationError, match=r"image_path: .*no\.png: No such file"):
+        await solver.asolve(QUESTION, tmp_path / "no.png")
+
+
+@pytest.mark.promise("team:solver:arguments")
+async def test_a_named_model_without_its_key_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    with pytest.raises(ConfigurationError, match="no key for"):
+        await construct_solver("gpt-4o").asolve(QUESTION)
+
+
+@pytest.mark.promise("team:solver:solve")
+async def test_a_picture_belongs_to_the_question(tmp_path: Path) -> None:
+    (tmp_path / "dot.png").write_bytes(_png())
+    said = await construct_solver(output_types="direct").asolve(QUESTION, tmp_path / "dot.png")
+    assert said["image"] == str(tmp_path / "dot.png")
+    assert said["direct_output"] == "1709"
+
+
+def _png() -> bytes:
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    header = struct.pack(">IIBBBBB", 1, 1, 8, 0, 0, 0, 0)
+    pixels = zlib.compress(b"\0\0")
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", pixels) + chunk(b"IEND", b"")
