@@ -158,7 +158,11 @@ class RolloutRun:
             self._make_metric(assignment, judge)
 
     def _make_metric(self, assignment: Assignment, judge: OpenModel | None) -> Metric:
-        return make_metric(assignment.metric, options=assignment.options, judge=judge)
+        options = assignment.options
+        if needs_judge(assignment.metric):
+            # A judge says itself how it samples.
+            options = {"temperature": self.config.evaluator_temperature, **options}
+        return make_metric(assignment.metric, options=options, judge=judge)
 
     async def _open_sandbox(self, settings: SandboxSettings) -> Sandbox:
         try:

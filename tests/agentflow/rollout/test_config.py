@@ -1,0 +1,192 @@
+"""The settings of a rollout: every field is taken, and what can't be used is one line."""
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+from pydantic import SecretStr
+
+from agentflow.errors import ConfigurationError
+from agentflow.rollout import RoleModel, RolloutConfig, load_config, render_config
+
+ROOT = Path(__file__).parents[3]
+
+DEFAULTS: dict[str, object] = {
+    "data_path": None, "output_dir": None, "model_name": "gpt-4.1-2025-04-14", "api_key": "", "base_url": "",
+    "max_retries": 3, "max_workers": 1, "available_tools": [], "system_prompt": "", "system_prompt_file": None,
+    "evaluate_results": True, "evaluator_model_name": None, "evaluator_api_key": None, "evaluator_base_url": None,
+    "evaluator_temperature": 0.0, "evaluator_max_retries": 3, "evaluator_extra_params": {}, "resource_types": [],
+    "resource_init_configs": {}, "sandbox_auto_start": False, "sandbox_config_path": None, "sandbox_timeout": 120,
+    "benchmark_name": None, "number_of_tasks": None, "task_ids": None, "parallel": False, "save_results": True,
+    "save_trajectories": True, "trajectory_only": False, "save_summary": True,
+}  # fmt: skip
+"""The documented fields with their documented defaults."""
+
+OTHERWISE: dict[str, object] = {
+    "data_path": "mine.jsonl", "benchmark_name": "gpqa", "number_of_tasks": 7, "task_ids": ["a", "b"], "samples": 3,
+    "agent": "single", "verify": "merged", "max_turns": 4, "max_retries": 1, "max_workers": 5, "parallel": True,
+    "system_prompt": "dig", "system_prompt_file": "prompt.md", "episode_seconds": 9.0, "episode_tokens": 99,
+    "episode_cost": 0.5, "memory_chars": 2000, "analyst_model": {"temperature": 0.5},
+    "planner_model": {"temperature": 0.1}, "executor_model": {"temperature": 0.2},
+    "verifier_model": {"temperature": 0.3}, "generator_model": {"temperature": 0.4}, "evaluate_results": False,
+    "evaluation_metric": "f1_score", "metric_options": {"tolerance": 0.1}, "evaluator_model_name": "judge",
+    "evaluator_api_key": "sk-judge", "evaluator_base_url": "http://127.0.0.1:3/v1", "evaluator_temperature": 0.5,
+    "evaluator_max_retries": 1, "evaluator_extra_params": {"top_k": 2}, "save_results": False,
+    "save_trajectories": False, "trajectory_only": True, "save_summary": False, "output_dir": "mine",
+    "available_tools": ["rag_search"], "on_missing_tool": "drop", "resource_types": ["knowledge_base"],
+    "resource_init_configs": {"knowledge_base": {"top_k": 3}}, "sandbox_server_url": "http://127.0.0.1:1",
+    "sandbox_auto_start": True, "sandbox_config_path": "sandbox.yaml", "sandbox_timeout": 7.0, "max_sandboxes": 3,
+    "model_name": "mine", "api_key": "sk-mine", "base_url": "http://127.0.0.1:2/v1", "temperature": 0.5,
+    "top_p": 0.4, "max_tokens": 99, "seed": 11, "extra_body": {"top_k": 3}, "sees": False, "max_in_flight": 9,
+    "call_seconds": 8.0, "attempts": 2, "structured": "text", "prices": {"input": 1.0, "output": 2.0},
+    "max_total_tokens": 5, "max_cost": 1.5, "max_seconds": 60.0, "journal": "sqlite:///mine.db", "run_name": "mine",
+}  # fmt: skip
+"""Every field with something that is not its default."""
+NEEDS_PRICES = {"episode_cost", "max_cost"}
+OUTSIDE = {
+    "data_path", "number_of_tasks", "task_ids", "max_workers", "parallel", "save_results", "save_trajectories",
+    "trajectory_only", "save_summary", "output_dir", "sandbox_server_url", "sandbox_auto_start", "sandbox_timeout",
+    "max_sandboxes", "api_key", "base_url", "max_in_flight", "call_seconds", "attempts", "structured", "prices",
+    "max_total_tokens", "max_cost", "max_seconds", "journal", "run_name", "evaluator_api_key", "evaluator_base_url",
+    "evaluator_max_retries",
+}  # fmt: skip
+"""What does not decide the content."""
+
+
+@pytest.fixture(autouse=True)
+def clean(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("prompt.md").write_text("Look twice.")
+
+
+def shown(config: RolloutConfig, name: str) -> object:
+    """A field as a file would say it."""
+    own: object = getattr(config, name)
+    if isinstance(own, RoleModel):
+        return own.model_dump(mode="json", exclude_unset=True)
+    return own.get_secret_value() if isinstance(own, SecretStr) else config.model_dump(mode="json")[name]
+
+
+def with_needs(name: str, value: object) -> dict[str, object]:
+    """A field with what it can't be without."""
+    return {name: value} | ({"prices": {"input": 1, "output": 1}} if name in NEEDS_PRICES else {})
+
+
+@pytest.mark.promise("rollout:config:documented")
+def test_every_documented_field_has_its_documented_default() -> None:
+    config = RolloutConfig()
+    assert {name: shown(config, name) for name in DEFAULTS} == DEFAULTS
+    assert (config.turns, RolloutConfig(agent="single").turns) == (10, 100)
+
+
+@pytest.mark.promise("rollout:config:fields")
+def test_the_table_of_this_test_names_every_field() -> None:
+    assert OTHERWISE.keys() == RolloutConfig.model_fields.keys()
+
+
+@pytest.mark.promise("rollout:config:fields")
+@pytest.mark.parametrize("name", OTHERWISE)
+def test_every_field_is_taken_from_every_source(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    said = with_needs(name, OTHERWISE[name])
+    text = {field: value if isinstance(value, str) else json.dumps(value) for field, value in said.items()}
+    Path("config.json").write_text(json.dumps(said))
+    Path("config.yaml").write_text(yaml.safe_dump(said))
+    loaded = [
+        load_config("config.json"),
+        load_config("config.yaml"),
+        load_config(overrides=[f"{field}={value}" for field, value in text.items()]),
+        load_config(arguments=said),
+    ]
+    for field, value in text.items():
+        monkeypatch.setenv(f"AGENTFLOW_{field.upper()}", value)
+    loaded.append(load_config())
+    assert [shown(config, name) for config in loaded] == [OTHERWISE[name]] * 5
+
+
+@pytest.mark.promise("rollout:config:one-line")
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("max_turn: 3", "max_turn is unknown; did you mean max_turns?"),
+        ("planner_model: {temprature: 1}", "planner_model.temprature is unknown; did you mean temperature?"),
+        ("max_workers: 0", "max_workers: input should be greater than or equal to 1"),
+        ("agent: crowd", "agent: input should be 'team' or 'single'"),
+        ("{agent: single, verify: merged}", "verify: a single agent has no such role"),
+        ("{agent: single, planner_model: {seed: 1}}", "planner_model: a single agent has no such role"),
+        (
+            "{verify: merged, verifier_model: {seed: 1}}",
+            "verifier_model: with verify=merged the planner verifies",
+        ),
+        ("{parallel: false, max_workers: 4}", "parallel: contradicts max_workers=4"),
+        ("{parallel: true, max_workers: 1}", "parallel: contradicts max_workers=1"),
+        ("{system_prompt: a, system_prompt_file: b}", "system_prompt_file: there is a system_prompt too"),
+        ("{trajectory_only: true, save_results: false}", "trajectory_only: results are not saved"),
+        ("{evaluate_results: false, evaluation_metric: math}", "evaluation_metric: nothing is scored"),
+        ("{evaluate_results: false, evaluator_temperature: 1}", "evaluator_temperature: nothing is scored"),
+        ("task_ids: []", "task_ids: names no task"),
+        ("max_cost: 1", "prices: a budget of money needs them"),
+    ],
+)
+def test_what_can_not_be_used_is_one_line(text: str, message: str) -> None:
+    Path("config.yaml").write_text(text)
+    with pytest.raises(ConfigurationError) as raised:
+        load_config("config.yaml")
+    assert message in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.promise("rollout:config:one-line")
+def test_a_prompt_that_can_not_be_read_is_one_line() -> None:
+    with pytest.raises(ConfigurationError, match=r"system_prompt_file: nowhere.* can't be read"):
+        _ = RolloutConfig(system_prompt_file="nowhere.md").instructions
+
+
+@pytest.mark.promise("rollout:config:identity")
+@pytest.mark.parametrize("name", OTHERWISE)
+def test_the_identity_is_of_what_decides_the_content(name: str) -> None:
+    base = {"model_name": "big", "api_key": "sk"} | (
+        {"prices": {"input": 1, "output": 1}} if name in NEEDS_PRICES else {}
+    )
+    before = RolloutConfig.model_validate(base).identity()
+    needed = {"trajectory_only": {"save_results": True}}.get(name, {})
+    after = RolloutConfig.model_validate({**base, **needed, name: OTHERWISE[name]}).identity()
+    assert (after == before) is (name in OUTSIDE)
+
+
+@pytest.mark.promise("rollout:config:models")
+def test_each_role_has_its_own_model_and_the_judge_that_of_the_evaluator() -> None:
+    config = RolloutConfig.model_validate({
+        "model_name": "big", "temperature": 0.7, "planner_model": {"model_name": "trained", "temperature": 1.0},
+        "analyst_model": {"temperature": 0.0}, "evaluator_model_name": "judge", "evaluator_max_retries": 5,
+    })  # fmt: skip
+    models = {role: (model.name, model.temperature) for role, model in config.models.items()}
+    assert models == {
+        "analyst": ("trained", 0.0), "planner": ("trained", 1.0), "executor": ("big", 0.7),
+        "verifier": ("big", 0.7), "generator": ("big", 0.7), "judge": ("judge", 0.0),
+    }  # fmt: skip
+    assert config.models["judge"].attempts == 6
+    alone = RolloutConfig(agent="single", model_name="big", evaluate_results=False)
+    assert list(alone.models) == ["agent"]
+
+
+@pytest.mark.promise("rollout:config:models")
+def test_a_key_is_not_sent_to_another_endpoint() -> None:
+    config = RolloutConfig(api_key=SecretStr("sk"), evaluator_base_url="http://127.0.0.1:9")
+    assert config.models["judge"].api_key.get_secret_value() == ""
+
+
+@pytest.mark.promise("rollout:config:print")
+def test_what_is_printed_holds_no_secret_and_can_be_loaded_again() -> None:
+    config = RolloutConfig.model_validate({"model_name": "big", "planner_model": {"seed": 3}, "max_turns": 2})
+    Path("printed.yaml").write_text(render_config(config))
+    assert load_config("printed.yaml").model_dump() == config.model_dump()
+    secret = RolloutConfig(api_key=SecretStr("sk-1-hidden"), evaluator_api_key=SecretStr("sk-2-hidden"))
+    assert "hidden" not in render_config(secret)
+
+
+@pytest.mark.promise("rollout:config:examples")
+@pytest.mark.parametrize("path", sorted((ROOT / "configs/rollout").iterdir()), ids=lambda path: path.name)
+def test_the_examples_that_come_along_load(path: Path) -> None:
+    config = load_config(path)
+    assert config.data_path or config.benchmark_name
