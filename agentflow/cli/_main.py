@@ -38,6 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             _describe_eval,
         ),
         ("analyse", "tables and a picture of finished rollouts", _describe_analyse),
+        ("serve-model", "serve a model by vLLM, until Ctrl-C", _describe_serve_model),
         ("ctl", "watch and steer a run that is going on", _describe_ctl),
         ("doctor", "try what this machine can run, and say what mends the rest", _describe_doctor),
     ):
@@ -123,6 +124,12 @@ def _count(text: str) -> int:
     return number
 
 
+def _describe_serve_model(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("model", metavar="MODEL", help="a folder with its weights, or a name on the hub")
+    _describe_settings(parser)
+    parser.add_argument("--json", action="store_true", help="print where it is served as JSON")
+
+
 def _describe_ctl(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
     for name, what in (
@@ -156,8 +163,9 @@ def _describe_doctor(parser: argparse.ArgumentParser) -> None:
 
 def _run(given: argparse.Namespace, prog: str) -> int:
     try:
-        home = import_module(f"agentflow.cli._{_HOMES.get(given.command, given.command)}")
-        return getattr(home, f"run_{given.command}")(given)
+        command = given.command.replace("-", "_")
+        home = import_module(f"agentflow.cli._{_HOMES.get(command, command)}")
+        return getattr(home, f"run_{command}")(given)
     except ConfigurationError as error:
         return _complain(given, prog, error, Exit.REFUSED)
     except AgentFlowError as error:

@@ -21,8 +21,7 @@ def run_serve_model(given: argparse.Namespace) -> int:
 
     :raises AgentFlowError: in one line, if it can't be served.
     """
-    words = [f"model={given.model}", *given.settings] if given.model else given.settings
-    settings = load_settings(ServingSettings, given.config, words)
+    settings = load_settings(ServingSettings, given.config, [f"model={given.model}", *given.settings])
     return anyio.run(_serve, settings, given.json)
 
 

@@ -1,0 +1,80 @@
+"""Makes a tiny language model that knows nothing: `python tiny_model.py FOLDER TEXT...`.
+
+Two layers of random weights, and a byte-level tokenizer trained on the texts (files of any kind), with a chat template.
+The same arguments give the same model. Its embeddings are not tied to its head: engines on a CPU keep a stale head
+otherwise, once weights change. Run by the Python of an environment that has `torch` and `transformers`.
+"""
+
+# pyright: basic, reportMissingImports=false, reportUnknownMemberType=false
+
+import argparse
+from pathlib import Path
+
+__all__ = ["CHAT_TEMPLATE", "main"]
+
+CHAT_TEMPLATE = (
+    "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+"""Turns between marks; the text of one is a prefix of the text of any that goes on from it."""
+
+HEADS = 2
+HEAD_SIZE = 64
+
+
+def main() -> None:
+    """Make it."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("texts", nargs="+", type=Path)
+    parser.add_argument("--words", type=int, default=2048, help="tokens of its vocabulary")
+    parser.add_argument("--layers", type=int, default=2)
+    parser.add_argument("--context", type=int, default=16384, help="the most tokens that it reads")
+    parser.add_argument("--seed", type=int, default=0)
+    given = parser.parse_args()
+
+    import torch
+    from transformers import Qwen2Config, Qwen2ForCausalLM
+
+    tokenizer = _tokenizer(given.texts, given.words)
+    torch.manual_seed(given.seed)
+    config = Qwen2Config(
+        vocab_size=len(tokenizer),
+        hidden_size=HEADS * HEAD_SIZE,
+        intermediate_size=4 * HEADS * HEAD_SIZE,
+        num_hidden_layers=given.layers,
+        num_attention_heads=HEADS,
+        num_key_value_heads=HEADS,
+        max_position_embeddings=given.context,
+        tie_word_embeddings=False,
+        bos_token_id=None,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+    )
+    Qwen2ForCausalLM(config).to(torch.float32).save_pretrained(given.folder)
+    tokenizer.save_pretrained(given.folder)
+
+
+def _tokenizer(texts: list[Path], words: int):  # noqa: ANN202 - of a library that is not installed here
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+    from transformers import PreTrainedTokenizerFast
+
+    inner = Tokenizer(models.BPE())
+    inner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    inner.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=words,
+        special_tokens=["<|endoftext|>", "<|im_start|>", "<|im_end|>"],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    inner.train([str(text) for text in texts], trainer)
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=inner, eos_token="<|im_end|>", pad_token="<|endoftext|>"
+    )
+    tokenizer.chat_template = CHAT_TEMPLATE
+    return tokenizer
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,51 @@
+"""A real vLLM on the CPU with a tiny model that was made on the spot."""
+
+import subprocess
+import tempfile
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+
+from anyio.from_thread import start_blocking_portal
+
+from agentflow.models import ModelSettings
+from agentflow.serving import ModelServer, ServingSettings
+from agentflow.testing import tiny_model
+from tests.behaviour._tree import ROOT
+
+PYTHON = ROOT / ".venv-vllm/bin/python"
+"""The environment that is made for it where it is missing."""
+CORPUS = ROOT / "mcp_servers/rag/corpus/documents.jsonl"
+NAME = "tiny"
+
+
+def make_tiny_model(folder: Path) -> None:
+    """A model of random weights; its tokenizer has read the bundled corpus."""
+    script = tiny_model.__file__
+    done = subprocess.run(
+        [str(PYTHON), script, str(folder), str(CORPUS)], capture_output=True, encoding="utf-8", check=False
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+
+
+def settings_of(server: ModelServer, **more: object) -> ModelSettings:
+    """How a model of ours reaches it."""
+    return ModelSettings.model_validate(
+        {"name": server.model, "base_url": server.url, "api_key": server.key, **more}
+    )
+
+
+@contextmanager
+def tiny_server() -> Generator[ModelServer]:
+    """The model, served."""
+    subprocess.run(["make", "--silent", ".venv-vllm/.stamp"], cwd=ROOT, check=True)
+    with tempfile.TemporaryDirectory(prefix="tiny-") as folder:
+        make_tiny_model(Path(folder))
+        settings = ServingSettings(
+            model=folder, name=NAME, python=PYTHON, device="cpu", dtype="float32", trains=True
+        )
+        with (
+            start_blocking_portal() as portal,
+            portal.wrap_async_context_manager(ModelServer(settings)) as server,
+        ):
+            yield server

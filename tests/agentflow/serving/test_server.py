@@ -1,0 +1,97 @@
+"""A served model: a real vLLM on the CPU."""
+
+import asyncio
+import os
+import signal
+import sys
+from pathlib import Path
+
+import aiohttp
+import anyio
+import pytest
+
+from agentflow.errors import ConfigurationError, RunStopped
+from agentflow.models import Accounts, Call, Message, Sampling, Text, make_model
+from agentflow.serving import ModelServer, ServingSettings
+from tests._vllm import PYTHON, settings_of
+
+pytestmark = pytest.mark.timeout(900)
+
+
+def said(text: str) -> tuple[Message, ...]:
+    return (Message("user", (Text(text),)),)
+
+
+async def status_of(server: ModelServer, key: str) -> int:
+    async with aiohttp.ClientSession() as session:
+        headers = {"Authorization": f"Bearer {key}"} if key else {}
+        async with session.get(f"{server.url}/models", headers=headers) as answer:
+            return answer.status
+
+
+@pytest.mark.promise("serving:answers")
+async def test_a_served_model_answers_who_has_its_key_and_nobody_else(vllm: ModelServer) -> None:
+    assert await status_of(vllm, vllm.key) == 200
+    assert await status_of(vllm, "") == 401
+    assert await status_of(vllm, "another") == 401
+    async with make_model(settings_of(vllm), Accounts()) as model:
+        call = Call(role="planner", messages=said("Hello."), reply=str, sampling=Sampling(max_tokens=8))
+        with pytest.raises(Exception, match="cut at its token limit"):
+            await model.complete(call)
+
+
+@pytest.mark.promise("serving:restarts")
+async def test_a_server_that_is_killed_comes_back_at_the_same_address(vllm: ModelServer) -> None:
+    before, url = vllm.starts, vllm.url
+    os.kill(vllm.pid, signal.SIGKILL)
+    with anyio.fail_after(600):
+        while vllm.starts == before:  # noqa: ASYNC110  # a restart tells nobody
+            await asyncio.sleep(0.1)
+        while True:
+            try:
+                if await status_of(vllm, vllm.key) == 200:
+                    break
+            except aiohttp.ClientError:
+                await asyncio.sleep(0.1)
+    assert vllm.url == url
+
+
+@pytest.mark.promise("serving:refuses")
+async def test_an_environment_without_vllm_is_named_in_one_line() -> None:
+    settings = ServingSettings(model="x", python=Path(sys.executable))
+    with pytest.raises(ConfigurationError, match="has no vLLM; make an environment"):
+        async with ModelServer(settings):
+            pass
+
+
+@pytest.mark.promise("serving:refuses")
+async def test_an_environment_that_is_not_there_is_named_in_one_line() -> None:
+    with pytest.raises(ConfigurationError, match="there is no /nowhere/python"):
+        async with ModelServer(ServingSettings(model="x", python=Path("/nowhere/python"))):
+            pass
+
+
+@pytest.mark.promise("serving:refuses")
+async def test_weights_that_can_be_changed_are_not_offered_to_other_machines() -> None:
+    with pytest.raises(ConfigurationError, match="anybody could change the weights"):
+        async with ModelServer(ServingSettings(model="x", host="0.0.0.0", trains=True)):
+            pass
+
+
+@pytest.mark.promise("serving:refuses")
+@pytest.mark.usefixtures("vllm")
+async def test_a_gpu_that_the_environment_can_t_use_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="computes on the CPU only; set device=cpu"):
+        async with ModelServer(ServingSettings(model="x", python=PYTHON, device="gpu")):
+            pass
+
+
+@pytest.mark.promise("serving:refuses")
+@pytest.mark.usefixtures("vllm")
+async def test_a_model_that_can_t_be_served_is_told_with_its_last_words(tmp_path: Path) -> None:
+    log = tmp_path / "serving.log"
+    settings = ServingSettings(model=str(tmp_path), name="none", python=PYTHON, device="cpu", log=log)
+    with pytest.raises(RunStopped, match="none can't be served: "):
+        async with ModelServer(settings):
+            pass
+    assert "Error" in log.read_text(encoding="utf-8")
