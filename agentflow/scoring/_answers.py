@@ -3,26 +3,24 @@
 import re
 from typing import Final
 
-__all__ = ["boxed", "extract_answer", "marked_answer"]
+__all__ = ["boxed", "extract_answer", "marked_answer", "tidy"]
 
-_TAG: Final = re.compile(r"<answer>(.*?)</answer>", re.DOTALL | re.IGNORECASE)
-_OPEN_TAG: Final = re.compile(r"<answer>([^<]*)\Z", re.IGNORECASE)
+_TAG: Final = re.compile(r"<(/?)answer>", re.IGNORECASE)
 _BOX: Final = re.compile(r"\\(?:boxed|fbox)\s*(?:\{|(\w))")
-_FINAL: Final = re.compile(r"\bfinal\s+answer\b[*_`]*(?:\s*(?::|\bis\b:?)|\s*\n)", re.IGNORECASE)
-_ANSWER: Final = re.compile(r"\banswer\b[*_`]*\s*(?::|\bis\b:?)", re.IGNORECASE)
-_SO: Final = re.compile(
-    r"(?:^|[.!?\n]\s*)(?:therefore|thus|hence|so)\b,?\s+([^\n]+)", re.IGNORECASE | re.MULTILINE
-)
+_BRACE: Final = re.compile(r"(?<!\\)[{}]")
+_FINAL: Final = re.compile(r"\bfinal answer\b[*_`]*(?: ?:| is\b:?|\n)", re.IGNORECASE)
+_ANSWER: Final = re.compile(r"\banswer\b[*_`]*(?: ?:| is\b:?)", re.IGNORECASE)
+_SO: Final = re.compile(r"(?:^|[.!?] )(?:therefore|thus|hence|so)\b,? (.+)$", re.IGNORECASE | re.MULTILINE)
 _FENCE: Final = "*_`\"' \t"
 
 
 def marked_answer(text: str) -> str | None:
     """The last answer that the text marks as such: `<answer>`, a box, `final answer:`; `None`: it marks none."""
-    if tags := _TAG.findall(text) or _OPEN_TAG.findall(text):
-        return tags[-1].strip()
+    if (tagged := _tagged(text)) is not None:
+        return tagged
     if (box := boxed(text)) is not None:
         return box
-    return _after(_FINAL, text)
+    return _after(_FINAL, tidy(text))
 
 
 def extract_answer(text: str) -> str:
@@ -32,36 +30,56 @@ def extract_answer(text: str) -> str:
     `thus`, `hence`, `so` at the beginning of a sentence), else the last line that says something.
     """
     marked = marked_answer(text)
+    plain = tidy(text)
     if marked is None:
-        marked = _after(_ANSWER, text)
-    if marked is None and (conclusions := _SO.findall(text)):
+        marked = _after(_ANSWER, plain)
+    if marked is None and (conclusions := _SO.findall(plain)):
         marked = _clean(conclusions[-1])
     if marked is None:
-        lines = [line for line in text.splitlines() if line.strip(_FENCE)]
+        lines = [line for line in plain.splitlines() if line.strip(_FENCE)]
         marked = _clean(lines[-1]) if lines else ""
     return marked
 
 
+def tidy(text: str) -> str:
+    """The lines that say something, with single spaces. Patterns that skip spaces take long over many of them."""
+    lines = (" ".join(line.split()) for line in text.splitlines())
+    return "\n".join(line for line in lines if line)
+
+
 def boxed(text: str) -> str | None:
     r"""What stands in the last `\boxed{…}`, whatever braces are in it; `None`: there is none that ends."""
-    for found in reversed(list(_BOX.finditer(text))):
-        if found[1] is not None:
-            return found[1]
-        depth = 1
-        for place in range(found.end(), len(text)):
-            escaped = text[place - 1] == "\\"
-            depth += (text[place] == "{" and not escaped) - (text[place] == "}" and not escaped)
-            if depth == 0:
-                return text[found.end() : place].strip()
-    return None
+    begins = {found.end(): found[1] for found in _BOX.finditer(text)}
+    last = max((begin for begin, single in begins.items() if single), default=-1)
+    answer = begins.get(last)
+    open_braces: list[int] = []
+    for brace in _BRACE.finditer(text) if begins else ():
+        if brace[0] == "{":
+            open_braces.append(brace.end())
+        elif open_braces and (begin := open_braces.pop()) in begins and begin > last:
+            last, answer = begin, text[begin : brace.start()].strip()
+    return answer
+
+
+def _tagged(text: str) -> str | None:
+    """What stands in the last pair of tags; without any pair, after a tag with which the text was cut."""
+    begin, answer = -1, None
+    for tag in _TAG.finditer(text):
+        if not tag[1]:
+            begin = tag.end()
+        elif begin >= 0:
+            begin, answer = -1, text[begin : tag.start()].strip()
+    if answer is None and begin >= 0 and "<" not in text[begin:]:
+        return text[begin:].strip()
+    return answer
 
 
 def _after(mark: re.Pattern[str], text: str) -> str | None:
     """The line that follows the last such mark; if nothing is left of it, the next one."""
     for found in reversed(list(mark.finditer(text))):
-        rest = [line for line in text[found.end() :].splitlines() if line.strip(_FENCE)]
+        rest = text[found.end() :].strip(_FENCE + "\n")
         if rest:
-            return _clean(rest[0])
+            return _clean(rest.partition("\n")[0])
     return None
 
 

@@ -13,10 +13,10 @@ AnswerFormat = Literal["Str", "Int", "Float", "List", "None"]
 """What kind of answer a question of a document has."""
 
 _UNIT: Final = re.compile(r"\s*(?:miles?|million)$")
-_BRACKETS: Final = re.compile(r"\s*\([^)]*\)$")
 _EXACT: Final = re.compile(
     r"https?://|\.py\b|\.ipynb\b|^page\b|\d+[-\s]?\d+[-\s]?\d{4}$|\b[ap]\.?m\.?(?!\w)|^\d{4}-\d{2}(?:-\d{2})?$|\S@\S+\.\w"
 )
+_NUMBER: Final = re.compile(r"[-+]?(?:\d{1,100}(?:\.\d*)?|\.\d+)(?:e[-+]?\d{1,2})?")
 _ELEMENT: Final = re.compile(r"""\s*'([^']*)'\s*(?=,|$)|\s*"([^"]*)"\s*(?=,|$)|([^,]+)""")
 _UNANSWERABLE: Final = re.compile(
     r"\b(?:not answerable|unanswerable|(?:can ?not|can't|could not) be (?:answered|determined)|fail to answer)\b",
@@ -99,7 +99,7 @@ def _listed(text: str) -> list[str]:
 
 def _number(text: str) -> float | None:
     plain = re.sub(r"(?<=\d),(?=\d{3})", "", _clean(text))
-    return float(plain) if re.fullmatch(r"[-+]?(?:\d+\.?\d*|\.\d+)(?:e[-+]?\d{1,2})?", plain) else None
+    return float(plain) if _NUMBER.fullmatch(plain) else None
 
 
 def _nearly(said: float | None, right: float | None) -> bool:
@@ -110,7 +110,9 @@ def _nearly(said: float | None, right: float | None) -> bool:
 
 
 def _clean(text: str) -> str:
-    folded = _BRACKETS.sub("", _UNIT.sub("", _folded(text)))
+    folded = _UNIT.sub("", _folded(text))
+    if folded.endswith(")") and "(" in folded:
+        folded = folded[: folded.rindex("(")].rstrip() or folded
     return folded.strip("'\" ").strip().lstrip("$").rstrip("%").strip()
 
 

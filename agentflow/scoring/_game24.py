@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from fractions import Fraction
 from typing import Final
 
-from agentflow.scoring._answers import extract_answer
+from agentflow.scoring._answers import extract_answer, tidy
 from agentflow.scoring._expressions import Apply, Expression, Number, Symbol, parse
 
 __all__ = ["game24"]
@@ -36,11 +36,11 @@ def _given(references: Sequence[str]) -> list[Fraction]:
     solution = parse(first)
     if solution is not None and _numbers_of(solution) and not _BESIDE.search(first):
         return sorted(_numbers_of(solution))
-    return sorted(Fraction(digits) for digits in re.findall(r"\d+", references[0] if references else ""))
+    return sorted(Fraction(digits) for digits in re.findall(r"\d{1,9}", references[0] if references else ""))
 
 
 def _pieces(text: str) -> list[str]:
-    plain = _TIMES.sub("*", _MARKS.sub("", text))
+    plain = _TIMES.sub("*", _MARKS.sub("", tidy(text)))
     pieces = [piece.strip().rstrip(".") for piece in _BREAK.split(plain)]
     return [piece for piece in pieces if piece]
 

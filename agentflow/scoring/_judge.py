@@ -1,6 +1,7 @@
 """A language model as a judge."""
 
 from collections import Counter
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -38,6 +39,8 @@ def schema_of(**fields: str) -> dict[str, Any]:
     }
 
 
+_LONGEST: Final = 20_000
+"""Characters of an answer that a judge is shown; of a longer one its middle is left out."""
 _SCHEMA: Final = schema_of(analysis="string", correct="boolean")
 
 
@@ -55,7 +58,7 @@ class Judge:
         *,
         votes: int = 1,
         temperature: float | None = None,
-        rule: bool = True,
+        rule: Callable[[str, Sequence[str]], float] | None = exact_match,
         evidence: bool = False,
         cache: str = "",
     ) -> None:
@@ -63,7 +66,7 @@ class Judge:
 
         :param votes: how many opinions are asked for; the majority decides.
         :param temperature: of the model; without one it is 0 for one vote, and the model's own for several.
-        :param rule: what matches a reference exactly is right without asking.
+        :param rule: what it finds right is right without asking; `None`: everything is asked.
         :param evidence: show the judge what the document says, from the task's `evidence`.
         :param cache: a file that keeps the verdicts; empty: they are kept in memory.
         :raises ConfigurationError: one line.
@@ -95,9 +98,10 @@ class Judge:
     async def score(self, prediction: str, task: Task) -> Scored:
         """1 if the answer is right, 0 if not; a failure if the judge can't say."""
         marked = marked_answer(prediction)
-        if self._rule and exact_match(prediction if marked is None else marked, task.references):
+        answer = prediction if marked is None else marked
+        if self._rule is not None and self._rule(answer, task.references) == 1.0:
             self.by_rule += 1
-            return Scored(1.0, "it matches a reference exactly")
+            return Scored(1.0, "a rule finds it right")
         if not prediction.strip():
             return Scored(0.0, "there is no answer")
         asked = messages(
@@ -105,7 +109,7 @@ class Judge:
             question=task.question,
             evidence=str(task.metadata.get("evidence") or "") if self._evidence else "",
             references="\n".join(task.references),
-            answer=prediction,
+            answer=_shortened(prediction),
         )
         about = [prompt_version("judge"), self._model.name, self._votes, self._temperature, asked]
         return await self._verdicts.once(digest(about, 16), lambda: self._vote(asked))
@@ -131,6 +135,13 @@ class Judge:
         if stopped:
             raise stopped[0]
         return _majority([vote for vote in votes if vote is not None])
+
+
+def _shortened(answer: str) -> str:
+    if len(answer) <= _LONGEST:
+        return answer
+    left_out = len(answer) - _LONGEST
+    return f"{answer[: _LONGEST // 2]}\n[{left_out} characters left out]\n{answer[-_LONGEST // 2 :]}"
 
 
 async def ask(model: Model, call: Call[Any]) -> tuple[Any, Usage]:

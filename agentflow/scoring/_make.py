@@ -80,7 +80,9 @@ def make_metric(
     if name in _JUDGES:
         if judge is None:
             raise ConfigurationError(f"metric {name}: a model judges; name one as the evaluator's model")
-        return _JUDGES[name](judge, **_typed(name, _judge_options, given))
+        typed = _typed(name, _judge_options, given)
+        first = str(typed.pop("rule", "exact_match"))
+        return _JUDGES[name](judge, rule=_rule(first) if first else None, **typed)
     if name in _DOCUMENTS:
         _refuse_unknown(name, given, ())
         return DocumentMetric(name, judge, f1=_DOCUMENTS[name])
@@ -118,7 +120,7 @@ def _rule(name: str) -> Rule:
 
 
 def _judge_options(
-    *, votes: int = 1, temperature: float | None = None, rule: bool = True, cache: str = ""
+    *, votes: int = 1, temperature: float | None = None, rule: str = "exact_match", cache: str = ""
 ) -> float:
     """What can be set about a judge."""
     raise NotImplementedError

@@ -3,6 +3,7 @@
 import re
 import unicodedata
 from collections.abc import Sequence
+from itertools import islice
 from math import isclose
 from typing import Final, NamedTuple
 
@@ -96,18 +97,19 @@ def quantities(text: str) -> list[Quantity]:
     plain = _GROUPS.sub("", unicodedata.normalize("NFKC", text).translate(_MINUS)).replace(
         "per cent", "percent"
     )
+    plain = " ".join(plain.split())
     # NFKC writes ½ as 1⁄2, with a slash of its own.
     plain = plain.replace("\u2044", "/")
     if not any(map(str.isdigit, plain)):
         plain = digits_for_words(plain)
-    return [_quantity(found) for found in _NUMBER.finditer(plain)][:_MOST]
+    return [_quantity(found) for found in islice(_NUMBER.finditer(plain), _MOST)]
 
 
 def _quantity(found: re.Match[str]) -> Quantity:
     value = float(found["digits"])
     below = float(found["below"] or 1)
     value = value / below if below else float("nan")
-    value *= 10.0 ** (int(found["exponent"] or 0) + int(found["power"] or 0))
+    value *= float(f"1e{int(found['exponent'] or 0) + int(found['power'] or 0)}")
     value *= SCALES.get((found["scale"] or "").lower(), 1.0)
     value = -value if found["sign"] else value
     symbol = found["currency"] or found["currency2"]

@@ -75,7 +75,7 @@ def read_aime(row: Row) -> Task:
     """A problem whose answer is a whole number from 0 to 999."""
     task = _problem(row)
     right = task.references[0].lstrip("0") or "0"
-    if not (right.isdecimal() and int(right) <= 999):
+    if not (right.isdecimal() and len(right) <= 3):
         row.refuse("answer", f"is {task.references[0]}, not a whole number from 0 to 999")
     return described(task.question, (right,), id=task.id)
 
@@ -105,11 +105,11 @@ def read_game(row: Row) -> Task:
     texts = (
         " ".join(map(str, cast("list[Any]", given))) if isinstance(given, list) else row.plain(name, given)
     )
-    numbers = [int(each) for each in re.findall(r"\d+", texts)]
+    numbers = [int(each) for each in re.findall(r"\d{1,6}", texts)]
     if len(numbers) == 5 and 24 in numbers:
         numbers.remove(24)
     if len(numbers) != 4 and solutions:
-        numbers = [int(each) for each in re.findall(r"\d+", solutions[0].partition("=")[0])]
+        numbers = [int(each) for each in re.findall(r"\d{1,6}", solutions[0].partition("=")[0])]
     if len(numbers) != 4:
         row.refuse(name, "has no four numbers; write them as in 1 4 6 11")
     return described(" ".join(map(str, numbers)), solutions, id=row.perhaps(*_ID, "Rank"), numbers=numbers)

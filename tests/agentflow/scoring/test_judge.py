@@ -43,9 +43,30 @@ async def test_what_matches_exactly_or_says_nothing_is_not_asked_and_that_is_cou
     assert (await judge.score("It is so.\nFinal answer: the Paris!", task("paris"))).score == 1.0
     assert (await judge.score("  ", task("paris"))).score == 0.0
     assert (judge.by_rule, judge.asked, model.calls) == (1, 0, [])
-    strict = Judge("llm_judgement", FunctionModel(opinion), rule=False)
+    strict = Judge("llm_judgement", FunctionModel(opinion), rule=None)
     assert (await strict.score("paris", task("paris"))).score == 0.0
     assert strict.asked == 1
+
+
+@pytest.mark.promise("scoring:judge")
+async def test_any_rule_may_go_first_or_none() -> None:
+    model = FunctionModel(opinion)
+    for rule, calls in (("math", 0), ("exact_match", 1), ("", 2)):
+        metric = make_metric("llm_judgement", judge=model, options={"rule": rule})
+        await metric.score("1/2" if rule != "" else "0.5", task("0.5"))
+        assert len(model.calls) == calls
+    with pytest.raises(ConfigurationError, match="did you mean math"):
+        make_metric("llm_judgement", judge=model, options={"rule": "maths"})
+
+
+@pytest.mark.promise("scoring:judge")
+async def test_of_a_very_long_answer_both_ends_are_judged() -> None:
+    await Judge("llm_judgement", model := FunctionModel(opinion)).score(
+        f"begin {'x ' * 50_000} end", task("paris")
+    )
+    prompt = said(model.calls[0])
+    assert len(prompt) < 21_000
+    assert all(each in prompt for each in ("begin", "end", "characters left out"))
 
 
 @pytest.mark.promise("scoring:judge")
