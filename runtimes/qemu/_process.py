@@ -6,7 +6,7 @@ import os
 import socket
 import tempfile
 from collections.abc import Callable, Sequence
-from typing import Self
+from typing import Self, cast
 
 import anyio
 
@@ -143,7 +143,13 @@ class Qemu:
 
     async def go_on(self) -> None:
         """Let the machine run."""
+        # That its state is written is told a moment before QEMU has done with it.
+        while await self._state() == "finish-migrate":
+            continue
         await self.qmp.execute("cont")
+
+    async def _state(self) -> str:
+        return cast("dict[str, str]", await self.qmp.execute("query-status"))["status"]
 
     def kill(self) -> None:
         """End it at once, however that leaves things. Fine if it has ended."""
