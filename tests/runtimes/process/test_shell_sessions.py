@@ -353,8 +353,9 @@ async def test_giving_up_on_a_run_ends_it_with_what_it_started(instance: Instanc
         tasks.start_soon(partial(instance.run, "bash", source, on_output=ear))
         await ear.heard.wait()
         tasks.cancel_scope.cancel()
-    left = "echo $kept; cat /proc/[0-9]*/cmdline | tr '\\0' ' ' | grep -c '[8]767'"
-    assert (await bash(instance, left)).stdout == "1\n0\n"
+    # Nobody waits for its processes where nobody waits for the run.
+    gone = "while cat /proc/[0-9]*/cmdline | tr '\\0' ' ' | grep -q '[8]767'; do :; done; echo $kept"
+    assert (await bash(instance, gone)).stdout == "1\n"
 
 
 @pytest.mark.promise("instances:bash:output")
