@@ -5,6 +5,7 @@ same calls give the same results. `register_api_tool` makes a function a tool; a
 stateful one. `SyncSandbox` is the same without `await`.
 """
 
+from agentflow.sandbox._aliases import argument_of
 from agentflow.sandbox._api_tools import register_api_tool
 from agentflow.sandbox._batch import Call
 from agentflow.sandbox._blocking import SyncSandbox
@@ -27,6 +28,7 @@ __all__ = [
     "Tool",
     "ToolError",
     "ToolResult",
+    "argument_of",
     "register_api_tool",
     "tool",
 ]

@@ -1,9 +1,9 @@
 """The one table of other names: what the documentation calls a tool or a backend, and what it is here."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Final
 
-__all__ = ["BACKEND_ALIASES", "TOOL_ALIASES", "canonical_backend"]
+__all__ = ["ARGUMENT_ALIASES", "BACKEND_ALIASES", "TOOL_ALIASES", "argument_of", "canonical_backend"]
 
 BACKEND_ALIASES: Final[Mapping[str, str]] = {
     "database": "sql",
@@ -32,6 +32,27 @@ TOOL_ALIASES: Final[Mapping[str, str]] = {
     "wikipedia_search": "web:wikipedia",
 }
 """Other name of a tool, written with underscores only -> `backend:verb`; where not only the backend is called otherwise."""
+
+ARGUMENT_ALIASES: Final[Mapping[str, str]] = {
+    "csv_file": "file",
+    "db_id": "database",
+    "key_words": "query",
+    "max_image_num": "max_images",
+    "max_rows": "rows",
+    "max_search_results": "max_results",
+    "max_text_token": "max_tokens",
+    "seed_path": "folder",
+    "table_names": "tables",
+}
+"""Other name of a tool's argument -> its name, where the tool has an argument of that name and none of the other."""
+
+
+def argument_of(name: str, known: Collection[str]) -> str | None:
+    """The argument that this name means, of those that a tool takes: itself, the one it is an alias of, or none."""
+    if name in known:
+        return name
+    own = ARGUMENT_ALIASES.get(name)
+    return own if own in known else None
 
 
 def canonical_backend(name: str) -> str:

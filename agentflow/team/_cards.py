@@ -3,15 +3,18 @@
 from collections.abc import Mapping
 from typing import Any, cast
 
-from agentflow.sandbox import Tool
+from agentflow.sandbox import Tool, argument_of
 from agentflow.trajectory import ToolCard
 
 __all__ = ["card_of", "fixed_arguments", "without_idle_nulls"]
 
 
 def fixed_arguments(tool: Tool, fixed: Mapping[str, Any]) -> dict[str, Any]:
-    """Those of the fixed arguments that this tool takes."""
-    return {name: value for name, value in fixed.items() if name in _properties(tool)}
+    """Those of the fixed arguments that this tool takes, by the names it has for them."""
+    known = _properties(tool)
+    found = {name: argument_of(name, known) for name in fixed}
+    by_alias = {own: fixed[name] for name, own in found.items() if own is not None and own != name}
+    return {**by_alias, **{name: fixed[name] for name, own in found.items() if own == name}}
 
 
 def card_of(tool: Tool, fixed: Mapping[str, Any]) -> ToolCard:

@@ -6,7 +6,7 @@ from hashlib import blake2b
 
 from agentflow.growth import Greenhouse, Grower, GrowthSettings
 from agentflow.journal import Page
-from agentflow.sandbox import Sandbox
+from agentflow.sandbox import Sandbox, SandboxSettings
 from agentflow.trajectory import (
     Action,
     Failure,
@@ -50,7 +50,7 @@ class Act:
         self.acted.append(action)
         result = await sandbox.execute(action.tool, action.arguments)
         data = result.data
-        words = " ".join(str(data[name]) for name in ("stdout", "value", "entries") if data.get(name))
+        words = " ".join(str(data[name]) for name in ("stdout", "value", "entries", "rows") if data.get(name))
         code = data.get("exit_code", 0)
         return Outcome(
             Observation((Text(words),)),
@@ -95,9 +95,10 @@ async def grower(
     verifier: JudgeBy | None = None,
     backends: Sequence[str] = ("bash", "code"),
     tools: Sequence[str] = ("bash_run", "code_run"),
+    sandbox: SandboxSettings | None = None,
 ) -> AsyncGenerator[Grower]:
     """A grower over a sandbox with those backends."""
-    async with Sandbox(backends=backends) as base:
+    async with Sandbox(sandbox, backends=backends) as base:
         yield Grower(
             settings or GrowthSettings(),
             run="run",

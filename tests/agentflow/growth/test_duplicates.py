@@ -1,12 +1,17 @@
 """A duplicate is never tried twice, and never dropped silently."""
 
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from agentflow.growth import GrowthSettings
 from agentflow.growth._duplicates import Taken
-from agentflow.trajectory import Action, PlanRequest, Proposal
+from agentflow.sandbox import SandboxSettings
+from agentflow.trajectory import Action, PlanRequest, Proposal, Seed
 from tests.agentflow.growth._functions import SEED, PlanBy, fresh_page, grower
 
 
@@ -60,14 +65,35 @@ async def test_proposals_that_can_not_be_done_are_asked_for_again_with_the_reaso
 
 @pytest.mark.promise("growth:kwargs")
 async def test_what_a_seed_fixes_wins_over_the_planner_and_is_not_shown_to_it() -> None:
-    from agentflow.trajectory import Seed
-
     seed = Seed(index=0, id="s", content="x", kwargs={"timeout": 7, "company": "none of the tools'"})
     planner = PlanBy(lambda r: [Proposal("", "bash_run", {"command": "echo 1", "timeout": 1})] * r.count)
     async with grower(planner, settings=GrowthSettings(max_depth=1, branching_factor=1)) as growing:
         tree = await growing.grow(seed, fresh_page())
     assert all("timeout" not in card.schema["properties"] for card in planner.requests[0].tools)
     assert tree.nodes[1].action == Action("bash_run", {"command": "echo 1", "timeout": 7})
+
+
+@pytest.mark.promise("growth:kwargs")
+async def test_a_seed_fixes_arguments_by_the_documentation_s_names_too(tmp_path: Path) -> None:
+    for name in ("cats", "dogs"):
+        with closing(sqlite3.connect(tmp_path / f"{name}.db")) as database:
+            database.execute(f"CREATE TABLE pets AS SELECT '{name}' AS kind")
+            database.commit()
+    seed = Seed(index=0, id="s", content="How many?", kwargs={"db_id": "dogs"})
+    planner = PlanBy(
+        lambda r: [Proposal("", "sql_execute", {"query": "SELECT kind FROM pets", "database": "cats"})]
+    )
+    settings = SandboxSettings(backends={"sql": {"databases_dir": str(tmp_path)}})
+    growth = GrowthSettings(max_depth=1, branching_factor=1)
+    tools = ("sql_execute", "sql_schema")
+    async with grower(planner, settings=growth, backends=("sql",), tools=tools, sandbox=settings) as growing:
+        tree = await growing.grow(seed, fresh_page())
+    assert "dogs" in tree.nodes[1].observation.text
+    assert tree.nodes[1].action == Action(
+        "sql_execute", {"query": "SELECT kind FROM pets", "database": "dogs"}
+    )
+    for card in planner.requests[0].tools:
+        assert not {"database", "db_id"} & set(card.schema["properties"])
 
 
 @pytest.mark.promise("growth:near_duplicates")

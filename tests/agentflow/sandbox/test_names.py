@@ -1,9 +1,12 @@
+from typing import cast
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from agentflow.errors import ErrorKind, ToolFailure
-from agentflow.sandbox._aliases import BACKEND_ALIASES, TOOL_ALIASES, canonical_backend
+from agentflow.sandbox import Sandbox, argument_of
+from agentflow.sandbox._aliases import ARGUMENT_ALIASES, BACKEND_ALIASES, TOOL_ALIASES, canonical_backend
 from agentflow.sandbox._names import Names
 from mcp_servers import Hints, Tool
 from tests.behaviour._tree import ROOT
@@ -152,3 +155,21 @@ def test_the_documentation_lists_the_aliases() -> None:
     page = (ROOT / "docs/sandbox.md").read_text(encoding="utf-8")
     named = {*TOOL_ALIASES, *BACKEND_ALIASES}
     assert [alias for alias in sorted(named) if f"`{alias}`" not in page] == []
+
+
+@pytest.mark.promise("sandbox:names:arguments")
+def test_an_argument_is_meant_by_its_own_name_first_and_then_by_another() -> None:
+    assert argument_of("db_id", ["database", "query"]) == "database"
+    assert argument_of("max_rows", ["max_rows", "rows"]) == "max_rows"
+    assert argument_of("query", ["query"]) == "query"
+    assert argument_of("db_id", ["query"]) is None
+    assert argument_of("company", ["query"]) is None
+
+
+@pytest.mark.promise("sandbox:names:arguments")
+async def test_every_other_name_of_an_argument_is_one_that_a_tool_takes() -> None:
+    async with Sandbox(backends=["sql", "document", "data"]) as sandbox:
+        schemas = [tool.input_schema["properties"] for tool in await sandbox.tools()]
+    takes = {name for schema in schemas for name in cast("dict[str, object]", schema)}
+    assert set(ARGUMENT_ALIASES.values()) <= takes
+    assert not set(ARGUMENT_ALIASES) & (takes - {"max_rows"})
