@@ -1,0 +1,219 @@
+"""The tool server is killed under load and started again: what clients are told, what is left."""
+
+import os
+import signal
+import socket
+import tempfile
+from collections.abc import AsyncGenerator, Generator, Iterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import anyio
+import psutil
+import pytest
+import yaml
+
+from agentflow.errors import ErrorKind
+from agentflow.sandbox import Sandbox, ToolResult
+from runtimes.process.trusted._leftovers import realm
+from tests._dockerd import Dockerd, dockerd
+from tests.mcp_servers._program import Program, program
+from tests.mcp_servers.test_command import address
+from tests.runtimes.qemu._guests import guest
+
+TOKEN = "token-of-the-system"
+CLIENTS = 4
+"""Who call without an end, each in a session of its own."""
+GONE_SECONDS = 60.0
+"""Far more than is needed to end what a killed server left."""
+
+
+@pytest.fixture
+def place() -> Iterator[Path]:
+    """A folder for everything that a server puts anywhere; short, since sockets lie there."""
+    with tempfile.TemporaryDirectory(prefix="kill-") as folder:
+        os.chmod(folder, 0o755)  # browsers and guests run as users of their own
+        yield Path(folder)
+
+
+@pytest.fixture(scope="module")
+def engine() -> Generator[Dockerd]:
+    """A Docker engine of the suite's own."""
+    with dockerd() as engine:
+        yield engine
+
+
+@dataclass(frozen=True)
+class Server:
+    """A running server."""
+
+    running: Program
+    """Its process."""
+    url: str
+    """Where it is."""
+
+    def family(self) -> list[psutil.Process]:
+        """Its process and all that it has started."""
+        own = psutil.Process(self.running.process.pid)
+        return [own, *own.children(recursive=True)]
+
+
+@asynccontextmanager
+async def served(place: Path, settings: Mapping[str, object]) -> AsyncGenerator[Server]:
+    """A server with its folders in one place."""
+    config = place / "config.yaml"
+    archive = {"archive": {"folder": str(place / "files")}}
+    config.write_text(yaml.safe_dump({"sessions": archive, "grace_seconds": 1, **settings}), encoding="utf-8")
+    temporary = place / "temporary"
+    temporary.mkdir(exist_ok=True)
+    environment = {
+        "AGENTFLOW_SERVER_TOKEN": TOKEN,
+        "TMPDIR": str(temporary),
+        "XDG_RUNTIME_DIR": str(temporary),
+    }
+    words = ("--config", str(config), "--http", f"127.0.0.1:{settings['port']}", "--log-level", "error")
+    async with program(*words, environment=environment) as running:
+        yield Server(running, await address(running))
+
+
+def free_port() -> int:
+    """A port that nobody uses now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+async def started(sandbox: Sandbox, **arguments: object) -> str:
+    """The handle of a new session."""
+    result = await sandbox.execute("session_start", arguments)
+    assert result.ok, result
+    return str(result.data["session"])
+
+
+async def call_until_it_fails(url: str, told: list[ToolResult], busy: anyio.Event) -> None:
+    """Call without an end; what the last call was told."""
+    async with Sandbox(url, token=TOKEN) as sandbox:
+        handle = await started(sandbox)
+        while (result := await sandbox.execute("bash_run", {"session": handle, "command": "echo x"})).ok:
+            busy.set()
+        told.append(result)
+
+
+async def made_live(sandbox: Sandbox, backends: Mapping[str, object]) -> str:
+    """A session in which all that the server has is alive."""
+    handle = await started(sandbox)
+    calls: dict[str, tuple[str, dict[str, object]]] = {
+        "bash": ("bash_run", {"command": "(setsid sleep 4711 &); echo on"}),
+        "browser": ("browser_navigate", {"url": "about:blank"}),
+        "vm": ("vm_screenshot", {}),
+    }
+    for name in backends:
+        tool, arguments = calls[name]
+        result = await sandbox.execute(tool, {"session": handle, **arguments})
+        assert result.ok, result
+    return handle
+
+
+def sound(result: ToolResult) -> bool:
+    """A failed call says in one line that the server, or the session, is gone."""
+    assert result.error is not None
+    assert "\n" not in result.error.message
+    return result.error.kind in (ErrorKind.UNAVAILABLE, ErrorKind.SESSION_NOT_FOUND)
+
+
+def left_in(place: Path) -> list[str]:
+    """What lies where servers put their things, beside what shows which user ids are taken."""
+    top = place / "temporary"
+    runtimes = top / f"agentflow-{os.geteuid()}"
+    left = [path for path in top.rglob("*") if path != runtimes]
+    return [str(path) for path in left if not (path.parent == runtimes and path.name.startswith("ids-"))]
+
+
+def groups_of(place: Path) -> list[str]:
+    """The cgroups of the servers of a place."""
+    mark = f"agentflow-{realm(str(place / 'temporary' / f'agentflow-{os.geteuid()}' / 'any'))}-"
+    return [folder for folder, _, _ in os.walk("/sys/fs/cgroup") if mark in folder]
+
+
+def mounts() -> str:
+    """What is mounted."""
+    return Path("/proc/self/mountinfo").read_text(encoding="utf-8")
+
+
+async def killed_and_started_again(
+    place: Path, settings: Mapping[str, object], backends: Mapping[str, object]
+) -> None:
+    """Kill a server under load and serve again from the same settings."""
+    told: list[ToolResult] = []
+    family: list[psutil.Process] = []
+    ended = alive = ""
+    async with (
+        served(place, settings) as server,
+        Sandbox(server.url, token=TOKEN) as sandbox,
+        anyio.create_task_group() as group,
+    ):
+        ended = await started(sandbox)
+        note = {"session": ended, "command": "echo kept > note"}
+        assert (await sandbox.execute("bash_run", note)).ok
+        assert (await sandbox.execute("session_end", {"session": ended})).ok
+        alive = await made_live(sandbox, backends)
+        for _ in range(CLIENTS):
+            busy = anyio.Event()
+            group.start_soon(call_until_it_fails, server.url, told, busy)
+            await busy.wait()
+        family = server.family()
+        server.running.process.send_signal(signal.SIGKILL)
+        assert sound(await sandbox.execute("bash_run", {"session": alive, "command": "echo x"}))
+    assert len(told) == CLIENTS
+    assert all(map(sound, told))
+    _, left = await anyio.to_thread.run_sync(lambda: psutil.wait_procs(family, timeout=GONE_SECONDS))
+    assert [one.cmdline() for one in left] == []
+
+    async with served(place, settings) as server, Sandbox(server.url, token=TOKEN) as sandbox:
+        lost = await sandbox.execute("bash_run", {"session": alive, "command": "echo x"})
+        assert lost.error is not None
+        assert lost.error.kind is ErrorKind.SESSION_NOT_FOUND
+        assert alive not in str((await sandbox.execute("session_list")).data)
+        again = await started(sandbox, files_of=ended)
+        read = await sandbox.execute("bash_run", {"session": again, "command": "cat note"})
+        assert read.data["stdout"] == "kept\n"
+        # What starts anew clears away what those who were killed could not.
+        await made_live(sandbox, backends)
+        server.running.process.terminate()
+        assert await server.running.process.wait() == 0
+    assert left_in(place) == []
+    assert groups_of(place) == []
+    assert str(place) not in mounts()
+
+
+@pytest.mark.promise("system:server:killed")
+async def test_a_killed_server_s_shells_and_browsers_are_gone_and_ended_files_are_kept(place: Path) -> None:
+    backends: dict[str, object] = {"bash": {}, "browser": {}}
+    settings: dict[str, object] = {
+        "port": free_port(),
+        "backends": backends,
+        "warmup": [],
+        "runtime": {"name": "process", "idle": False},
+    }
+    with anyio.fail_after(100):
+        await killed_and_started_again(place, settings, backends)
+
+
+@pytest.mark.promise("system:server:killed")
+async def test_a_killed_server_s_containers_and_guests_are_gone_and_ended_files_are_kept(
+    place: Path, engine: Dockerd
+) -> None:
+    image = await anyio.to_thread.run_sync(guest, "tiny")
+    qemu = {"image": str(image), "memory_mib": 96, "state_dir": str(place / "states")}
+    backends: dict[str, object] = {"bash": {}, "vm": {"machine": "qemu", "qemu": qemu}}
+    settings: dict[str, object] = {
+        "port": free_port(),
+        "backends": backends,
+        "warmup": [],
+        "runtime": {"name": "docker", "socket": str(engine.socket)},
+    }
+    with anyio.fail_after(100):
+        await killed_and_started_again(place, settings, backends)
+    assert engine.docker("ps", "--all", "--quiet") == ""
