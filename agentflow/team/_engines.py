@@ -27,7 +27,6 @@ CORPUS_TOOLS: Final = ("rag_search", "rag_get")
 
 _DEFAULTS: Final[Mapping[str, str]] = {
     "dashscope": "dashscope/qwen2.5-7b-instruct",
-    "azure": "azure/gpt-4o",
     "gemini": "gemini/gemini-2.5-flash",
     "deepseek": "deepseek/deepseek-chat",
 }

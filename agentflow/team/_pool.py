@@ -1,6 +1,8 @@
 """Workers of one kind: made at need, used again, replaced when they crash."""
 
+import asyncio
 import math
+from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Generic, TypeVar, cast
 
@@ -24,6 +26,8 @@ M = TypeVar("M")
 R = TypeVar("R")
 
 LONGEST_LINE = 500
+HIRED_AT_ONCE = 8
+"""More workers are not started at a time: who needs one takes the first that comes free, be it a new one or not."""
 
 
 class Question(Struct, Generic[M]):
@@ -71,6 +75,8 @@ class Pool(Generic[M, R]):
         )
         self._supervisor = self._new_supervisor()
         self._idle: list[Worker[M, R]] = []
+        self._line: deque[asyncio.Future[None]] = deque()
+        self._hiring = 0
         self._turns = anyio.Semaphore(workers, fast_acquire=True)
 
     @property
@@ -110,7 +116,7 @@ class Pool(Generic[M, R]):
 
     async def _ask(self, about: M) -> R:
         while True:
-            worker = self._idle.pop() if self._idle else await self._new_worker()
+            worker = self._idle.pop() if self._idle else await self._first_free()
             question = Question(about, anyio.CancelScope())
             try:
                 answer = await worker.ask(question, timeout=math.inf)
@@ -121,13 +127,46 @@ class Pool(Generic[M, R]):
                 continue
             except BaseException:
                 question.scope.cancel()
-                self._idle.append(worker)
+                self._release(worker)
                 raise
-            self._idle.append(worker)
+            self._release(worker)
             if isinstance(answer, RunStopped):
                 raise answer
             assert answer is not None
             return answer
+
+    def _release(self, worker: Worker[M, R]) -> None:
+        self._idle.append(worker)
+        self._call_next()
+
+    def _call_next(self) -> None:
+        """Have the first in line look again: a worker is free, or one more may be hired."""
+        while self._line:
+            place = self._line.popleft()
+            if not place.done():
+                place.set_result(None)
+                return
+
+    async def _first_free(self) -> Worker[M, R]:
+        """An idle worker, or a new one."""
+        while not self._idle:
+            if self._hiring < HIRED_AT_ONCE:
+                self._hiring += 1
+                try:
+                    return await self._new_worker()
+                finally:
+                    self._hiring -= 1
+                    self._call_next()
+            place: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._line.append(place)
+            try:
+                await place
+            except asyncio.CancelledError:
+                if place.done() and not place.cancelled():
+                    # The call came in the same moment: it is for the next.
+                    self._call_next()
+                raise
+        return self._idle.pop()
 
     async def _new_worker(self) -> Worker[M, R]:
         try:
