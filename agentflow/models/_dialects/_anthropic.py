@@ -9,6 +9,7 @@ from msgspec import Struct
 from agentflow.models._dialects._dialect import Answered, Ask, Asked, Outgoing
 from agentflow.models._dialects._parts import (
     as_base64,
+    called,
     estimate,
     merged,
     split_system,
@@ -186,12 +187,8 @@ def _blocks(parts: list[Part]) -> Iterator[dict[str, Any]]:
 
 
 def _call(block: _Block, state: dict[str, Any]) -> ToolCall:
-    written = bytes(block.input).decode()
-    try:
-        arguments = msgspec.json.decode(written, type=dict[str, Any])
-    except msgspec.MsgspecError:
-        arguments = None
-    return ToolCall(block.id, block.name, arguments, written, {name: of for name, of in state.items() if of})
+    kept = {name: of for name, of in state.items() if of}
+    return called(block.id, block.name, bytes(block.input).decode(), kept)
 
 
 def _usage(consumed: _Consumed) -> Usage:

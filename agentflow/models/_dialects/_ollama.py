@@ -10,6 +10,7 @@ from agentflow.models._dialects._dialect import Answered, Ask, Outgoing
 from agentflow.models._dialects._parts import (
     as_base64,
     call_id,
+    called,
     estimate,
     merged,
     text_of,
@@ -103,9 +104,8 @@ class OllamaDialect:
 
 def _call(one: _Called, body: bytes, number: int) -> ToolCall:
     given = one.function.arguments
-    arguments = given if isinstance(given, dict) else None if given else {}
-    written = given if isinstance(given, str) else msgspec.json.encode(arguments).decode()
-    return ToolCall(one.id or call_id(body, number), one.function.name, arguments, written)
+    written = given if isinstance(given, str) else msgspec.json.encode(given or {}).decode()
+    return called(one.id or call_id(body, number), one.function.name, written)
 
 
 def _say(message: Message) -> Iterator[dict[str, Any]]:

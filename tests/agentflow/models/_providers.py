@@ -302,7 +302,7 @@ class Anthropic:
         _expect(not uses, "each tool_use must have a tool_result right after it")
         if asked.output_config is not None:
             _expect(self._grammars, "output_config.format: this model does not support structured outputs")
-            _is_grammar(asked.output_config.format.schema)
+            expect_grammar(asked.output_config.format.schema)
 
     def says(self, turn: Turn) -> dict[str, Any]:
         content: list[dict[str, Any]] = []
@@ -346,7 +346,7 @@ _GRAMMAR = {
 }  # fmt: skip
 
 
-def _is_grammar(schema: dict[str, Any]) -> None:
+def expect_grammar(schema: dict[str, Any]) -> None:
     unknown = schema.keys() - _GRAMMAR
     _expect(not unknown, f"output_config.format.schema: {sorted(unknown)} is not supported")
     _expect(schema.get("minItems", 0) in (0, 1), "output_config.format.schema: minItems is not supported")
@@ -361,7 +361,7 @@ def _is_grammar(schema: dict[str, Any]) -> None:
         *schema.get("anyOf", []),
     ]
     for one in [*inner, *([schema["items"]] if "items" in schema else [])]:
-        _is_grammar(one)
+        expect_grammar(one)
 
 
 # --- Gemini

@@ -6,10 +6,10 @@ import pytest
 from aiohttp import web
 from hypothesis import given
 from hypothesis import strategies as st
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from agentflow.errors import ModelFailure, ModelFailureKind
-from agentflow.models import Call, Message, Text
+from agentflow.models import PROVIDERS, Accounts, Call, Message, ModelSettings, Text, make_model
 from agentflow.models._forms import decode_answer, is_strict, schema_of
 from agentflow.models._setback import Setback
 from agentflow.testing import fake_endpoint
@@ -163,3 +163,20 @@ def test_strict_is_asked_for_only_where_every_object_is_closed_and_every_field_r
     assert not is_strict({**closed, "additionalProperties": True})
     assert not is_strict({**outer, "properties": {"a": {"anyOf": [closed, {"type": "object"}]}}})
     assert not is_strict({**closed, "properties": {"a": {"type": "string", "default": "x"}}})
+
+
+@pytest.mark.promise("models:fallback")
+async def test_deepseek_is_asked_for_any_json_with_the_schema_in_the_prompt(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with script(says()) as endpoint:
+        there = structs.replace(PROVIDERS["deepseek"], url=endpoint.url)
+        monkeypatch.setitem(PROVIDERS, "deepseek", there)  # pyright: ignore[reportArgumentType]
+        made = make_model(
+            ModelSettings(name="deepseek/chat"), Accounts(), environment={"DEEPSEEK_API_KEY": "k"}
+        )
+        async with made as model:
+            assert (await model.complete(call())).value == Colour("red", 3)
+            assert model.statistics().fallbacks == 0
+    assert endpoint.bodies[0]["response_format"] == {"type": "json_object"}
+    assert "JSON schema of `colour`" in endpoint.bodies[0]["messages"][-1]["content"]

@@ -78,5 +78,15 @@ def test_a_provider_that_can_tell_none_is_refused_before_the_first_call(name: st
 
 
 @pytest.mark.promise("models:tokens")
-def test_vllm_may_be_asked_for_them_by_name() -> None:
-    make_model(ModelSettings(name="vllm/some/model", tokens=True), Accounts(), environment={})
+async def test_vllm_may_be_asked_for_them_by_name() -> None:
+    async with script(vllm()) as endpoint:
+        settings = ModelSettings(name="vllm/some/model", tokens=True)
+        made = make_model(
+            settings, Accounts(), environment={"VLLM_BASE_URL": endpoint.url, "VLLM_API_KEY": "k"}
+        )
+        async with made as model:
+            completion = await model.complete(call())
+    assert completion.tokens is not None
+    assert completion.tokens.sampled == (7, 8)
+    assert endpoint.bodies[0]["model"] == "some/model"
+    assert endpoint.headers[0]["authorization"] == "Bearer k"

@@ -1,0 +1,133 @@
+"""What a dialect reads and writes by itself, without an endpoint."""
+
+import contextlib
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from agentflow.models import ToolSpec
+from agentflow.models._dialects import (
+    Answered,
+    AnthropicDialect,
+    Dialect,
+    GeminiDialect,
+    OllamaDialect,
+    OpenAiDialect,
+)
+from agentflow.models._dialects._schemas import is_closed, simplified, without_const
+from agentflow.models._forms import schema_of
+from agentflow.trajectory import Draft, Judgement
+from tests.agentflow.models._providers import expect_grammar
+
+DIALECTS: list[Dialect] = [AnthropicDialect(), GeminiDialect(), OllamaDialect(), OpenAiDialect()]
+WORDS = [
+    "arguments", "candidates", "choices", "content", "function", "functionCall", "input", "logprobs", "message", "name",
+    "parts", "promptFeedback", "stop_reason", "text", "tool_calls", "tool_use", "type", "usage",
+]  # fmt: skip
+each = pytest.mark.parametrize("dialect", DIALECTS, ids=lambda dialect: dialect.name)
+values = st.recursive(
+    st.none() | st.booleans() | st.integers(-5, 5) | st.sampled_from(WORDS),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(WORDS), inner, max_size=4),
+    max_leaves=25,
+)
+
+
+@pytest.mark.promise("models:dialects")
+@each
+@settings(deadline=None)
+@given(value=values)
+def test_whatever_comes_is_an_answer_or_none(dialect: Dialect, value: object) -> None:
+    with contextlib.suppress(msgspec.MsgspecError):
+        assert isinstance(dialect.read(msgspec.json.encode(value), 100), Answered)
+
+
+LISTED = [1, 2]
+NOTHING: dict[str, Any] = {"name": "look", "arguments": {}}
+WRITTEN = {"name": "look", "arguments": "[1,2]"}
+BAD: list[tuple[Dialect, Any]] = [
+    (AnthropicDialect(), {"content": [{"type": "tool_use", "id": "1", "name": "look", "input": LISTED}]}),
+    (OllamaDialect(), {"message": {"tool_calls": [{"function": WRITTEN}]}}),
+    (OpenAiDialect(), {"choices": [{"message": {"tool_calls": [{"function": WRITTEN}]}}]}),
+]
+NAMELESS: list[tuple[Dialect, Any]] = [
+    (GeminiDialect(), {"candidates": [{"content": {"parts": [{"functionCall": {"name": "look"}}] * 2}}]}),
+    (OllamaDialect(), {"message": {"tool_calls": [{"function": NOTHING}] * 2}}),
+    (OpenAiDialect(), {"choices": [{"message": {"tool_calls": [{"function": NOTHING}] * 2}}]}),
+]
+
+
+@pytest.mark.promise("models:tools")
+@pytest.mark.parametrize(("dialect", "body"), BAD)
+def test_what_a_model_called_with_no_object_is_kept_as_it_wrote_it(dialect: Dialect, body: object) -> None:
+    [call] = dialect.read(msgspec.json.encode(body), 100).calls
+    assert (call.name, call.arguments, call.written) == ("look", None, "[1,2]")
+    assert call.id
+
+
+@pytest.mark.promise("models:tools")
+@pytest.mark.parametrize(("dialect", "body"), NAMELESS)
+def test_calls_that_come_without_ids_get_some_that_follow_from_the_answer(
+    dialect: Dialect, body: object
+) -> None:
+    written = msgspec.json.encode(body)
+    ids = [call.id for call in dialect.read(written, 100).calls]
+    assert len(set(ids)) == 2
+    assert ids == [call.id for call in dialect.read(written, 100).calls]
+
+
+@pytest.mark.promise("models:schema")
+@pytest.mark.parametrize("kind", [Draft, Judgement, ToolSpec])
+def test_a_schema_of_ours_becomes_one_that_a_grammar_is_made_of(kind: type[object]) -> None:
+    schema = schema_of(kind)
+    if is_closed(schema):
+        expect_grammar(simplified(schema))
+    assert is_closed(schema) is (kind is not ToolSpec), "a schema within may hold anything"
+
+
+@pytest.mark.promise("models:schema")
+def test_what_a_grammar_has_no_word_for_is_told_in_the_description() -> None:
+    inner = {"type": "string", "format": "regex", "maxLength": 3, "description": "Three.", "default": "x"}
+    listed = {"type": "array", "items": {"oneOf": [inner, {"const": None}]}, "minItems": 4}
+    schema = {"$schema": "x", "type": "object", "properties": {"const": listed}, "$defs": {"a": inner}}
+    text = {"type": "string", "description": 'Three. {"format":"regex","maxLength":3}'}
+    said = simplified(schema)
+    assert said["properties"]["const"] == {
+        "type": "array",
+        "items": {"anyOf": [text, {"const": None}]},
+        "description": '{"minItems":4}',
+    }
+    assert (said["$defs"], said["additionalProperties"]) == ({"a": text}, False)
+    assert "$schema" not in said
+
+
+@pytest.mark.promise("models:schema")
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": "object"},
+        {"type": "object", "properties": {}, "additionalProperties": True},
+        {"type": "object", "properties": {"a": {}}},
+        {"type": "array", "items": {"type": "object"}},
+        {"anyOf": [{"type": "null"}, {"type": "object"}]},
+        {"$ref": "#/$defs/a", "$defs": {"a": {"type": "object"}}},
+    ],
+)
+def test_of_what_may_hold_anything_no_grammar_is_made(schema: dict[str, Any]) -> None:
+    assert not is_closed(schema)
+
+
+@pytest.mark.promise("models:schema")
+def test_a_single_value_is_a_choice_of_one_for_who_knows_no_single_values() -> None:
+    schema = {
+        "type": "object",
+        "properties": {"const": {"const": "red"}, "b": {"anyOf": [{"const": 1}], "items": {"const": 2}}},
+        "additionalProperties": {"const": 3},
+    }
+    assert without_const(schema) == {
+        "type": "object",
+        "properties": {"const": {"enum": ["red"]}, "b": {"anyOf": [{"enum": [1]}], "items": {"enum": [2]}}},
+        "additionalProperties": {"enum": [3]},
+    }
