@@ -1,5 +1,6 @@
 """A real vLLM on the CPU with a tiny model that was made on the spot."""
 
+import fcntl
 import subprocess
 import tempfile
 from collections.abc import Generator
@@ -17,6 +18,7 @@ PYTHON = ROOT / ".venv-vllm/bin/python"
 """The environment that is made for it where it is missing."""
 CORPUS = ROOT / "mcp_servers/rag/corpus/documents.jsonl"
 NAME = "tiny"
+_LOCK = ROOT / "build/vllm.lock"
 
 
 def make_tiny_model(folder: Path) -> None:
@@ -38,7 +40,11 @@ def settings_of(server: ModelServer, **more: object) -> ModelSettings:
 @contextmanager
 def tiny_server() -> Generator[ModelServer]:
     """The model, served."""
-    subprocess.run(["make", "--silent", ".venv-vllm/.stamp"], cwd=ROOT, check=True)
+    # Two processes of the suite may want it at the same time.
+    _LOCK.parent.mkdir(exist_ok=True)
+    with _LOCK.open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        subprocess.run(["make", "--silent", ".venv-vllm/.stamp"], cwd=ROOT, check=True)
     with tempfile.TemporaryDirectory(prefix="tiny-") as folder:
         make_tiny_model(Path(folder))
         settings = ServingSettings(
