@@ -51,7 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 formatter_class=argparse.RawDescriptionHelpFormatter,
             )
         )
-    return _run(parser.parse_args(arguments), parser.prog)
+    return _run(_parsed(parser, arguments), parser.prog)
 
 
 def synth(arguments: Sequence[str] | None = None, *, prog: str = "agentflow synth") -> int:
@@ -63,7 +63,23 @@ def synth(arguments: Sequence[str] | None = None, *, prog: str = "agentflow synt
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     _describe_synth(parser)
-    return _run(parser.parse_args(arguments, argparse.Namespace(command="synth")), prog)
+    return _run(_parsed(parser, arguments, command="synth"), prog)
+
+
+def _parsed(
+    parser: argparse.ArgumentParser,
+    arguments: Sequence[str] | None,
+    **known: str,
+) -> argparse.Namespace:
+    """The arguments; settings may stand anywhere among them, which argparse alone does not see."""
+    given, left = parser.parse_known_args(arguments, argparse.Namespace(**known))
+    if left and (
+        not hasattr(given, "settings") or any(word.startswith("-") or "=" not in word for word in left)
+    ):
+        parser.error(f"unrecognized arguments: {' '.join(left)}")
+    if left:
+        given.settings = [*given.settings, *left]
+    return given
 
 
 def _describe_synth(parser: argparse.ArgumentParser) -> None:

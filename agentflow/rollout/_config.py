@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from agentflow.models import ModelSettings
     from agentflow.team import EpisodeSettings
 
-__all__ = ["AGENT", "JUDGE", "RolloutConfig", "load_config"]
+__all__ = ["AGENT", "JUDGE", "TOOL", "RolloutConfig", "load_config"]
 
 AGENT: Final = "agent"
 """The role of a single agent."""
@@ -24,6 +24,10 @@ TURNS: Final = {"team": 10, "single": 100}
 """Turns at most, where nothing says how many."""
 PARALLEL: Final = 8
 """Episodes at once, where `parallel` is said and no number of workers is."""
+TOOL: Final = "tool"
+"""The role of the model inside tools."""
+MODEL_TOOLS: Final = ("base_generator", "python_coder")
+"""Tools with a model inside."""
 TEAM: Final = ("analyst", "planner", "executor", "verifier", "generator")
 """The roles of the team."""
 
@@ -45,7 +49,7 @@ class RolloutConfig(RunConfig):
         "data_path", "number_of_tasks", "task_ids", "max_workers", "parallel", "system_prompt_file",
         "evaluator_model_name", "evaluator_api_key", "evaluator_base_url", "evaluator_temperature",
         "evaluator_max_retries", "evaluator_extra_params", "save_results", "save_trajectories", "trajectory_only",
-        "save_summary", *(f"{role}_model" for role in TEAM),
+        "save_summary", *(f"{role}_model" for role in TEAM), "tool_model",
     })  # fmt: skip
     """Its fields that don't decide what the files hold."""
 
@@ -95,6 +99,9 @@ class RolloutConfig(RunConfig):
     """What is different about the verifier's model."""
     generator_model: RoleModel = RoleModel()
     """What is different about the generator's model."""
+
+    tool_model: RoleModel = RoleModel()
+    """What is different about the model inside the tools `base_generator` and `python_coder`."""
 
     evaluate_results: bool = True
     """Score the answers."""
@@ -154,6 +161,10 @@ class RolloutConfig(RunConfig):
             ):
                 if getattr(self, name) != _default(name):
                     yield f"{name}: nothing is scored; leave it out, or set evaluate_results=true"
+        if self.tool_model != RoleModel() and not self.model_tools:
+            yield f"tool_model: no tool has a model; name one of {', '.join(MODEL_TOOLS)} in available_tools"
+        if self.model_tools and self.sandbox_server_url is not None:
+            yield f"available_tools: {self.model_tools[0]} runs in this process; leave out sandbox_server_url"
         if self.task_ids is not None and not self.task_ids:
             yield "task_ids: names no task; name one, or leave it out"
         if (self.episode_cost is not None or self.max_cost is not None) and not self._priced:
@@ -176,6 +187,8 @@ class RolloutConfig(RunConfig):
         if self.verify == "merged":
             del team["verifier"]
         own = team if self.agent == "team" else {AGENT: RoleModel()}
+        if self.model_tools:
+            own[TOOL] = self.tool_model
         return {**own, JUDGE: self._judge} if self.evaluate_results else own
 
     @property
@@ -193,6 +206,12 @@ class RolloutConfig(RunConfig):
             attempts=self.evaluator_max_retries + 1,
             extra_body=self.evaluator_extra_params,
         )
+
+    @property
+    def model_tools(self) -> list[str]:
+        """Those of the tools asked for that have a model inside."""
+        asked = {name.replace(":", "_") for name in self.available_tools}
+        return [name for name in MODEL_TOOLS if name in asked]
 
     @property
     def models(self) -> "dict[str, ModelSettings]":

@@ -10,8 +10,9 @@ from agentflow.actors import ChildSpec, Restart, Supervisor
 from agentflow.errors import ConfigurationError, RunStopped, StopCause, ToolFailure
 from agentflow.journal import NewSeed, Run, open_journal, this_process
 from agentflow.models import Accounts, Endpoints, ModelSettings, OpenModel, make_model
-from agentflow.rollout._config import AGENT, JUDGE, RolloutConfig
+from agentflow.rollout._config import AGENT, JUDGE, TOOL, RolloutConfig
 from agentflow.rollout._files import ResultLines, write_files
+from agentflow.rollout._later import LaterModel
 from agentflow.rollout._progress import Progress, RolloutStanding
 from agentflow.rollout._result import Result
 from agentflow.rollout._sandboxes import Sandboxes
@@ -34,7 +35,7 @@ from agentflow.runs import (
 )
 from agentflow.sandbox import Sandbox, SandboxSettings
 from agentflow.scoring import Metric, make_metric, needs_judge
-from agentflow.team import Team
+from agentflow.team import Team, model_tools
 
 __all__ = ["RolloutRun"]
 
@@ -74,6 +75,7 @@ class RolloutRun:
         self.found_nothing_to_do = False
         """Every task was finished already."""
         self._in_order = in_order
+        self._inside = LaterModel(TOOL)
         self._grace_seconds = grace_seconds
         self._progress = Progress(clock)
         self._gate = Gate()
@@ -145,6 +147,10 @@ class RolloutRun:
         """Before anything is begun: a key that is missing, a metric that there is not, what can't be done offline."""
         if self.config.offline and self.config.agent == "single":
             raise ConfigurationError("agent: a single agent needs a model; set model_name, or agent=team")
+        if self.config.offline and self.config.model_tools:
+            raise ConfigurationError(
+                f"available_tools: {self.config.model_tools[0]} needs a model; set model_name"
+            )
         if self.config.offline and self.config.evaluate_results and needs_judge(assignment.metric):
             raise ConfigurationError(
                 f"evaluation_metric: {assignment.metric} needs a model that judges; set evaluator_model_name"
@@ -165,8 +171,10 @@ class RolloutRun:
         return make_metric(assignment.metric, options=options, judge=judge)
 
     async def _open_sandbox(self, settings: SandboxSettings) -> Sandbox:
+        names = dict.fromkeys(self.config.model_tools, self._inside)
+        backends = [*(settings.backend_names or ()), *model_tools(**names)] if names else None
         try:
-            return await hold(self._house, "servers", partial(Sandbox, settings))
+            return await hold(self._house, "servers", partial(Sandbox, settings, backends=backends))
         except ToolFailure as failure:
             raise ConfigurationError(f"sandbox: {failure.message}") from None
 
@@ -242,6 +250,7 @@ class RolloutRun:
                 model = await hold(self._house, f"model of the {role}", opens)
                 made.append((settings, model))
             models[role] = model
+        self._inside.engine = models.get(TOOL)
         self._progress.models = [model for _, model in made]
         return models
 

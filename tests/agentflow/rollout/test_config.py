@@ -29,7 +29,7 @@ OTHERWISE: dict[str, object] = {
     "system_prompt": "dig", "system_prompt_file": "prompt.md", "episode_seconds": 9.0, "episode_tokens": 99,
     "episode_cost": 0.5, "memory_chars": 2000, "analyst_model": {"temperature": 0.5},
     "planner_model": {"temperature": 0.1}, "executor_model": {"temperature": 0.2},
-    "verifier_model": {"temperature": 0.3}, "generator_model": {"temperature": 0.4}, "evaluate_results": False,
+    "verifier_model": {"temperature": 0.3}, "generator_model": {"temperature": 0.4}, "tool_model": {"temperature": 0.6}, "evaluate_results": False,
     "evaluation_metric": "f1_score", "metric_options": {"tolerance": 0.1}, "evaluator_model_name": "judge",
     "evaluator_api_key": "sk-judge", "evaluator_base_url": "http://127.0.0.1:3/v1", "evaluator_temperature": 0.5,
     "evaluator_max_retries": 1, "evaluator_extra_params": {"top_k": 2}, "save_results": False,
@@ -68,9 +68,11 @@ def shown(config: RolloutConfig, name: str) -> object:
     return own.get_secret_value() if isinstance(own, SecretStr) else config.model_dump(mode="json")[name]
 
 
-def with_needs(name: str, value: object) -> dict[str, object]:
-    """A field with what it can't be without."""
-    return {name: value} | ({"prices": {"input": 1, "output": 1}} if name in NEEDS_PRICES else {})
+def needs(name: str) -> dict[str, object]:
+    """What a field can't be without."""
+    if name == "tool_model":
+        return {"available_tools": ["base_generator"]}
+    return {"prices": {"input": 1, "output": 1}} if name in NEEDS_PRICES else {}
 
 
 @pytest.mark.promise("rollout:config:documented")
@@ -88,7 +90,7 @@ def test_the_table_of_this_test_names_every_field() -> None:
 @pytest.mark.promise("rollout:config:fields")
 @pytest.mark.parametrize("name", OTHERWISE)
 def test_every_field_is_taken_from_every_source(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    said = with_needs(name, OTHERWISE[name])
+    said = {**needs(name), name: OTHERWISE[name]}
     text = {field: value if isinstance(value, str) else json.dumps(value) for field, value in said.items()}
     Path("config.json").write_text(json.dumps(said))
     Path("config.yaml").write_text(yaml.safe_dump(said))
@@ -124,6 +126,11 @@ def test_every_field_is_taken_from_every_source(name: str, monkeypatch: pytest.M
         ("{trajectory_only: true, save_results: false}", "trajectory_only: results are not saved"),
         ("{evaluate_results: false, evaluation_metric: math}", "evaluation_metric: nothing is scored"),
         ("{evaluate_results: false, evaluator_temperature: 1}", "evaluator_temperature: nothing is scored"),
+        ("tool_model: {seed: 1}", "tool_model: no tool has a model; name one of base_generator"),
+        (
+            "{available_tools: [python_coder], sandbox_server_url: 'http://h'}",
+            "available_tools: python_coder runs in this process",
+        ),
         ("task_ids: []", "task_ids: names no task"),
         ("max_cost: 1", "prices: a budget of money needs them"),
     ],
@@ -145,12 +152,9 @@ def test_a_prompt_that_can_not_be_read_is_one_line() -> None:
 @pytest.mark.promise("rollout:config:identity")
 @pytest.mark.parametrize("name", OTHERWISE)
 def test_the_identity_is_of_what_decides_the_content(name: str) -> None:
-    base = {"model_name": "big", "api_key": "sk"} | (
-        {"prices": {"input": 1, "output": 1}} if name in NEEDS_PRICES else {}
-    )
+    base = {"model_name": "big", "api_key": "sk", **needs(name)}
     before = RolloutConfig.model_validate(base).identity()
-    needed = {"trajectory_only": {"save_results": True}}.get(name, {})
-    after = RolloutConfig.model_validate({**base, **needed, name: OTHERWISE[name]}).identity()
+    after = RolloutConfig.model_validate({**base, name: OTHERWISE[name]}).identity()
     assert (after == before) is (name in OUTSIDE)
 
 

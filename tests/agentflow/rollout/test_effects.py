@@ -25,7 +25,7 @@ HERE = {
     "requests": {
         "model_name", "base_url", "api_key", "temperature", "top_p", "max_tokens", "seed", "extra_body", "structured",
         "system_prompt", "system_prompt_file", "analyst_model", "planner_model", "executor_model", "verifier_model",
-        "generator_model", "verify",
+        "generator_model", "verify", "tool_model",
     },
     "judge": {
         "evaluator_model_name", "evaluator_api_key", "evaluator_base_url", "evaluator_temperature",
@@ -131,6 +131,20 @@ async def test_what_is_said_of_models_is_what_is_sent(tmp_path: Path) -> None:
             some_tasks(1),
         )
         assert "Be brief." in json.dumps(bodies(log)[""][0]["messages"][0])
+
+
+@pytest.mark.promise("rollout:config:fields")
+async def test_tools_with_a_model_inside_have_one_of_their_own(tmp_path: Path) -> None:
+    log = tmp_path / "log.jsonl"
+    async with fake_endpoint(log=log) as url:
+        config = served(
+            tmp_path / "run", url, available_tools=["base_generator"], tool_model={"max_tokens": 77}
+        )
+        _, summary = await run_to_the_end(config, some_tasks(1))
+    free = bodies(log)[""]
+    assert [body.get("max_tokens", body.get("max_completion_tokens")) for body in free] == [77]
+    assert summary.tool_use["base_generator"].errors == 0
+    assert summary.usage["tool"].calls == 1
 
 
 @pytest.mark.promise("rollout:config:fields")

@@ -1,0 +1,147 @@
+"""`agentflow rollout`, `eval` and `analyse`, as somebody starts them."""
+
+import json
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from anyio.from_thread import start_blocking_portal
+
+from agentflow.cli import main
+from agentflow.rollout import RESULTS, SUMMARY
+from agentflow.testing import fake_endpoint
+from tests.agentflow.cli._programs import finish, run, running
+
+PROGRAM = "agentflow.cli"
+ROWS = [
+    {"id": "a", "question": "When was Needle Light built?", "answer": "1834"},
+    {"id": "b", "question": "Who was the designer of Needle Light?", "answer": "Theda Marrow"},
+]
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where the command is given, with a file of tasks."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "tasks.jsonl").write_text("\n".join(map(json.dumps, ROWS)))
+    return tmp_path
+
+
+def said(capsys: pytest.CaptureFixture[str]) -> Any:  # noqa: ANN401 - whatever the command prints
+    return json.loads(capsys.readouterr().out)
+
+
+@pytest.mark.promise("rollout:command")
+def test_the_command_works_on_a_file_of_tasks_and_tells_how_it_went(folder: Path) -> None:
+    ended = run(PROGRAM, "rollout", "--data=tasks.jsonl", "max_turns=3", cwd=folder)
+    assert ended.returncode == 0, ended.stderr
+    assert "2 of tasks; failed: none" in ended.stdout
+    assert "exact_match" in ended.stdout
+    assert "Files in rollout_results: results.jsonl, trajectories.jsonl, summary.json" in ended.stdout
+    assert (folder / "rollout_results" / RESULTS).exists()
+    again = run(PROGRAM, "rollout", "--data=tasks.jsonl", "max_turns=3", "--json", cwd=folder)
+    told = json.loads(again.stdout)
+    assert (told["status"], told["nothing_to_do"]) == (0, True)
+    assert told["summary"]["tasks"] == 2
+
+
+@pytest.mark.promise("rollout:command")
+def test_what_can_not_be_used_is_one_line_and_status_2(capsys: pytest.CaptureFixture[str]) -> None:
+    for words, message in (
+        (["rollout", "max_turn=3"], "max_turn is unknown; did you mean max_turns?"),
+        (["rollout", "--data=nowhere.jsonl"], "nowhere.jsonl"),
+        (["eval", "gpqq"], "did you mean gpqa"),
+        (["eval", "all", "--data=tasks.jsonl"], "one file can't be all benchmarks"),
+        (["analyse", "nowhere"], "there is no such folder"),
+        (["analyse", "."], "holds no summary.json"),
+    ):
+        assert main(words) == 2
+        error = capsys.readouterr().err
+        assert message in error
+        assert error.count("\n") == 1
+
+
+@pytest.mark.promise("rollout:command")
+def test_the_resolved_settings_are_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["rollout", "--print-config", "max_workers=7", "api_key=sk-hidden"]) == 0
+    out = capsys.readouterr().out
+    assert "max_workers: 7" in out
+    assert "hidden" not in out
+
+
+@pytest.mark.promise("rollout:command")
+def test_a_signal_stops_it_cleanly_and_the_same_command_goes_on(folder: Path) -> None:
+    with (
+        start_blocking_portal() as portal,
+        portal.wrap_async_context_manager(fake_endpoint(delay_ms=300)) as url,
+    ):
+        words = ("rollout", "--data=tasks.jsonl", "model_name=fake", f"base_url={url}", "max_turns=2")
+        with running(PROGRAM, *words, cwd=folder) as process:
+            assert process.stderr is not None
+            assert "started" in process.stderr.readline()
+            assert "growing" in process.stderr.readline()
+            process.send_signal(signal.SIGINT)
+            status, _, err = finish(process)
+        assert status == 130
+        assert "stopped: SIGINT came; run the same again to go on" in err
+        after = run(PROGRAM, *words, cwd=folder)
+    assert after.returncode == 0, after.stderr
+    assert len((folder / "rollout_results" / RESULTS).read_text().splitlines()) == 2
+
+
+@pytest.mark.promise("rollout:eval")
+def test_a_table_of_all_benchmarks_needs_neither_key_nor_data(folder: Path) -> None:
+    ended = run(PROGRAM, "eval", "all", "--limit=1", "max_turns=2", cwd=folder)
+    assert ended.returncode == 0, ended.stderr
+    names = (
+        "bamboogle",
+        "2wiki",
+        "hotpotqa",
+        "musique",
+        "gaia",
+        "aime24",
+        "amc23",
+        "gameof24",
+        "gpqa",
+        "medqa",
+    )
+    rows = [line.split()[0] for line in ended.stdout.splitlines() if "offline" in line]
+    assert rows == list(names)
+    assert ended.stderr == ""
+
+
+@pytest.mark.promise("rollout:eval")
+def test_models_and_samples_are_compared_and_analysed(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with (
+        start_blocking_portal() as portal,
+        portal.wrap_async_context_manager(fake_endpoint()) as url,
+    ):
+        words = [f"base_url={url}", "available_tools=[rag_search]", "max_turns=1", "--limit=2", "--samples=2"]
+        assert main(["eval", "bamboogle", "--models=one,two", "--json", *words]) == 0
+        rows = said(capsys)
+        merged = ["verify=merged", "output_dir=merged"]
+        assert main(["eval", "bamboogle", "--models=one", "--json", *words, *merged]) == 0
+        said(capsys)
+    assert [(row["benchmark"], row["model"], row["summary"]["results"]) for row in rows] == [
+        ("bamboogle", "one", 4), ("bamboogle", "two", 4),
+    ]  # fmt: skip
+    assert (folder / "eval_results" / "bamboogle" / "one" / SUMMARY).exists()
+    assert main(["analyse", "eval_results", "merged", "--picture=all.svg", "--json"]) == 0
+    told = said(capsys)
+    titles = [table["title"] for table in told["tables"]]
+    assert titles == [
+        "Accuracy", "Average turns by budget, and the score there", "Share of each tool in all calls",
+        "Calls of tools that failed", "Separate and merged verifier",
+    ]  # fmt: skip
+    verifying = told["tables"][-1]
+    assert [row[verifying["columns"].index("verifier")] for row in verifying["rows"]] == [
+        "separate",
+        "merged",
+    ]
+    assert (folder / "all.svg").read_text().startswith("<svg")
+    assert main(["analyse", "eval_results"]) == 0
+    assert "Accuracy" in capsys.readouterr().out
+    assert main(["analyse", "eval_results", "--picture=all.pdf"]) == 2

@@ -1,0 +1,59 @@
+"""Tables and a picture of finished rollouts."""
+
+from pathlib import Path
+from xml.etree import ElementTree
+
+import msgspec
+import pytest
+
+from agentflow.errors import ConfigurationError
+from agentflow.rollout import SUMMARY, AnalysedRun, Summary, draw, find_runs, tables_of
+from agentflow.scoring import Interval
+from tests.agentflow.rollout._rollouts import config_for, run_to_the_end, some_tasks
+
+
+async def a_summary(folder: Path) -> Summary:
+    _, summary = await run_to_the_end(config_for(folder), some_tasks(2))
+    return summary
+
+
+@pytest.mark.promise("rollout:analyse")
+async def test_turns_stand_by_their_budget_and_the_two_ways_to_verify_side_by_side(tmp_path: Path) -> None:
+    one = msgspec.structs.replace(
+        await a_summary(tmp_path), benchmark="b", score=0.5, interval=Interval(0.25, 0.75)
+    )
+    more = msgspec.structs.replace(one, max_turns=5, score=0.75)
+    merged = msgspec.structs.replace(more, verify="merged", calls_per_task={"planner": 2.0})
+    tables = {
+        table.title: table for table in tables_of([AnalysedRun("x", run) for run in (one, more, merged)])
+    }
+    turns = tables["Average turns by budget, and the score there"]
+    assert turns.columns[3:] == ("at most 3", "at most 5")
+    mean = f"{one.turns.mean:.2f}"
+    assert turns.rows == (
+        ("b", "offline", "team, separate", f"{mean} (50.0%)", f"{mean} (75.0%)"),
+        ("b", "offline", "team, merged", "", f"{mean} (75.0%)"),
+    )
+    ways = tables["Separate and merged verifier"].rows
+    assert [row[3] for row in ways] == ["separate", "merged"]
+    assert ways[1][6] == "2.0 (planner 2.0)"
+    accuracy = tables["Accuracy"].rows[0]
+    assert accuracy[5] == "50.0% (25.0% to 75.0%)"
+
+
+@pytest.mark.promise("rollout:analyse")
+async def test_the_picture_is_whole_whatever_names_there_are(tmp_path: Path) -> None:
+    summary = msgspec.structs.replace(await a_summary(tmp_path), benchmark="<b> & c", score=0.5)
+    picture = ElementTree.fromstring(draw([AnalysedRun("x", summary)]))
+    texts = [text.text or "" for text in picture.iter("{http://www.w3.org/2000/svg}text")]
+    assert any("<b> & c" in text for text in texts)
+
+
+@pytest.mark.promise("rollout:analyse")
+async def test_runs_are_found_below_folders_once_and_what_is_no_summary_is_one_line(tmp_path: Path) -> None:
+    await a_summary(tmp_path / "runs" / "one")
+    assert len(find_runs([tmp_path, tmp_path / "runs"])) == 1
+    (tmp_path / "runs" / "two").mkdir()
+    (tmp_path / "runs" / "two" / SUMMARY).write_text('{"tasks": "many"}')
+    with pytest.raises(ConfigurationError, match=r"two/summary.json: no summary of a rollout"):
+        find_runs([tmp_path])
