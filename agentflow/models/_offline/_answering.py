@@ -12,7 +12,7 @@ from agentflow.models._offline._chains import Hop, Knowledge, know_texts, ways
 from agentflow.models._offline._facts import SLOT, Fact
 from agentflow.models._offline._language import bounded, passages, terms
 
-__all__ = ["Answered", "answer_from", "mentioned_by"]
+__all__ = ["Answered", "answer_from", "asked_in", "mentioned_by"]
 
 _SAME = 92.0
 """So alike are two wordings of one question, of 100."""
@@ -20,6 +20,7 @@ _LIKE = 75.0
 """So alike a question has to be for its answer to be worth a guess."""
 _TWENTY_FOUR = re.compile(r"\b24\b")
 _OPTION = re.compile(r"^\W*(?P<letter>[A-Z])[.):] +(?P<text>\S.*)$", re.MULTILINE)
+_ASKING = re.compile(r"[^\s.!?:][^.!?\n]*\?")
 _YEARS = "How many years passed between the year in which {} and the year in which {}?"
 
 
@@ -49,6 +50,7 @@ def answer_from(question: str, texts: tuple[str, ...]) -> Answered | None:
     candidates = _candidates(texts)
     if not candidates:
         return None
+    question = asked_in(question)
     best = process.extractOne(
         _words(question), [_words(each.question) for each in candidates], scorer=fuzz.token_sort_ratio
     )
@@ -56,6 +58,11 @@ def answer_from(question: str, texts: tuple[str, ...]) -> Answered | None:
         return None
     found = candidates[best[2]]
     return Answered(found.answer, found.working, sure=best[1] >= _SAME)
+
+
+def asked_in(question: str) -> str:
+    """The question itself, without what stands around it on how to answer; all of it where nothing ends in a mark."""
+    return " ".join(_ASKING.findall(question)) or question
 
 
 def mentioned_by(question: str, texts: tuple[str, ...]) -> Iterator[str]:
@@ -135,9 +142,12 @@ def _chosen(question: str, options: list[re.Match[str]], texts: tuple[str, ...])
 
 def _twenty_four(question: str) -> str | None:
     """For four numbers that are to make 24: how they do."""
-    numbers = [int(word) for word in re.findall(r"(?<![\w.])\d{1,2}(?![\w.]*\w)", question)]
-    given = [number for number in numbers if number != 24]
-    if not _TWENTY_FOUR.search(question) or len(given) != 4:
+    aim = _TWENTY_FOUR.search(question)
+    given = [
+        int(word)
+        for word in re.findall(r"(?<![\w.])\d{1,2}(?![\w.]*\w)", question[: aim.start()] if aim else "")
+    ]
+    if len(given) != 4:
         return None
     return _made(tuple((float(number), str(number)) for number in given))
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import msgspec
 
-from agentflow.models._offline._answering import Answered, answer_from, mentioned_by
+from agentflow.models._offline._answering import Answered, answer_from, asked_in, mentioned_by
 from agentflow.models._offline._arguments import Use, kind_of, uses_of
 from agentflow.models._offline._language import names, terms
 from agentflow.models._offline._leads import Leads, ids_in, urls_in
@@ -122,6 +122,7 @@ def _followed(memory: Memory) -> frozenset[str]:
 
 def _leads(question: str, texts: tuple[str, ...], followed: frozenset[str]) -> Leads:
     """What the question names, then what that led to, then what was mentioned at all."""
+    question = asked_in(question)
     subjects = dict.fromkeys(names(question))
     subjects.update(dict.fromkeys(mentioned_by(question, texts)))
     subjects.setdefault(" ".join(terms(question)[:6]))

@@ -64,6 +64,7 @@ def solved(question: str, turns: int = 8) -> tuple[Solution, Memory]:
     [
         ("Who was the captain of the Grey Petrel?", "Ilsa Venn"),
         ("What is the main town of Quillan?", "Greywater"),
+        ("Answer shortly. What is the main town of Quillan?\n\nGive a few words.", "Greywater"),
         ("Where was the captain of the Grey Petrel born?", "Tollen Quay"),
     ],
 )
@@ -91,7 +92,7 @@ def test_the_same_call_is_never_proposed_twice() -> None:
 @pytest.mark.promise("offline:solves")
 @pytest.mark.parametrize("numbers", ["1 3 4 6", "4, 9, 10, 13", "3 3 8 8", "5 5 5 1"])
 def test_four_numbers_are_put_together_to_24(numbers: str) -> None:
-    found = answer_from(f"Use {numbers} and + - * / to obtain 24.", ())
+    found = answer_from(f"Use {numbers} and + - * / to obtain 24. Answer as in (1 + 2 + 3) * 4.", ())
     assert found is not None
     assert found.sure
     for number in numbers.replace(",", "").split():

@@ -15,10 +15,10 @@ from agentflow.scoring import make_metric
 from agentflow.trajectory import Task
 
 RIGHT = {
-    "bamboogle": "the Pacific Ocean.",
-    "2wiki": "Danube",
-    "hotpotqa": "Africa",
-    "musique": "the Mediterranean",
+    "bamboogle": "1170.",
+    "2wiki": "1781",
+    "hotpotqa": "the Tollen Quay",
+    "musique": "the Emberlee Library",
     "gaia": "8",
     "aime24": r"\boxed{040}",
     "amc23": "12/2",
@@ -185,7 +185,7 @@ def test_options_of_gpqa_stand_in_an_order_that_tells_nothing_and_stays() -> Non
 def test_each_is_asked_in_its_own_way() -> None:
     asked = {name: load_tasks(name)[0].question for name in benchmark_names()}
     assert asked["gameof24"].startswith("Use the four numbers 2, 3, 4, 1, each exactly once")
-    assert asked["bamboogle"].startswith("Which ocean")
+    assert asked["bamboogle"].startswith("In which year")
     assert asked["aime24"].endswith("The answer is a whole number from 0 to 999.")
     assert "$n \\le 100$" in asked["aime24"]
     assert not any("option" in asked[name].lower() for name in ("bamboogle", "gaia", "aime24", "gameof24"))
