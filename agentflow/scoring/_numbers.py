@@ -25,6 +25,8 @@ _NUMBER: Final = re.compile(
     r"(?:[\s-]*(?P<unit>%|\\%|°\s?[cf]\b|[$€£¥]|[^\W\d_]+(?:/[^\W\d_]+)?))?",
     re.IGNORECASE,
 )
+_DECADE: Final = re.compile(r"(?<=\b\d{3}0)['’]?s\b")
+_GLUED_SCALE: Final = re.compile(r"\d[kKMB]$")
 _SHORT_SCALES: Final = {"k": 1e3, "m": 1e6, "b": 1e9, "bn": 1e9, "mn": 1e6}
 _NO_UNITS: Final = frozenset(
     [
@@ -97,7 +99,8 @@ def quantities(text: str) -> list[Quantity]:
     plain = _GROUPS.sub("", unicodedata.normalize("NFKC", text).translate(_MINUS)).replace(
         "per cent", "percent"
     )
-    plain = " ".join(plain.split())
+    # 1990s are years, not seconds.
+    plain = _DECADE.sub("", " ".join(plain.split()))
     # NFKC writes ½ as 1⁄2, with a slash of its own.
     plain = plain.replace("\u2044", "/")
     if not any(map(str.isdigit, plain)):
@@ -118,6 +121,8 @@ def _quantity(found: re.Match[str]) -> Quantity:
         scaled = value * _SHORT_SCALES.get(written.lower(), 1.0)
         return Quantity(scaled, 1.0, CURRENCIES[symbol], known=True)
     # MB is not Mb: case counts where it tells units apart, else it does not.
+    if _GLUED_SCALE.search(found[0]):
+        return Quantity(value * _SHORT_SCALES[written.lower()], 1.0, "", known=False)
     unit = UNITS.get(written) or UNITS.get(written.lower())
     if unit:
         return Quantity(value, unit.factor, unit.kind, known=True)
