@@ -7,8 +7,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from agentflow.actors import together
 from agentflow.errors import RunStopped, StopCause
-from agentflow.growth import Greenhouse, Grower, GrowthSettings, together
+from agentflow.growth import Greenhouse, Grower, GrowthSettings
 from agentflow.sandbox import Sandbox
 from agentflow.trajectory import (
     Action,
