@@ -1,6 +1,6 @@
 """A backend: a family of tools with one life."""
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from functools import cached_property
 
 from mcp_servers._session import Session
@@ -52,6 +52,10 @@ class Backend:
             line. Settings that can't be used at all are the business of `check`.
         """
         return {}
+
+    def hidden(self, settings: Mapping[str, object]) -> Collection[str]:
+        """Tools (by verb) that the server's own settings switch off: for everybody they are not there."""
+        return ()
 
     def configure(self, settings: Mapping[str, object]) -> None:
         """Take the server's own settings: called once, before `warmup`. For what belongs to no session.

@@ -114,10 +114,13 @@ class ToolTable:
         self._edition += 1
 
     def _take(self, backend: Backend) -> None:
-        unusable = backend.unusable(self._settings.get(backend.name, {}))
+        settings = self._settings.get(backend.name, {})
+        unusable, hidden = backend.unusable(settings), backend.hidden(settings)
         if backend.discovers:
             self._discovered[backend] = backend.tools
         for tool in backend.tools:
+            if tool.verb in hidden:
+                continue
             if reason := unusable.get(tool.verb):
                 tool = replace(tool, unusable=reason)
             self._tools.append(tool)

@@ -1,6 +1,6 @@
 """The tools of the vm backend."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Annotated
 
 import anyio
@@ -47,6 +47,13 @@ class VmBackend(Backend):
     def check(self, settings: Mapping[str, object]) -> None:
         """Refuse settings that can't be used."""
         check_settings(VmSettings, self.name, settings)
+
+    def hidden(self, settings: Mapping[str, object]) -> Collection[str]:
+        """Without judging there is no tool for it."""
+        try:
+            return () if read_settings(VmSettings, self.name, settings).evaluate else ("evaluate",)
+        except ToolFailure:
+            return ()  # `check` says what is wrong with the settings
 
     async def initialize(self, session: Session, settings: Mapping[str, object]) -> None:
         """Start the session's machine and prepare it."""
@@ -326,13 +333,7 @@ class VmBackend(Backend):
         """
         from mcp_servers.vm._evaluating import evaluate  # only judges need it
 
-        acting = session.get(Acting)
-        if not acting.settings.evaluate:
-            message = (
-                "vm_evaluate: judging is off here. Whoever runs the server can allow it: `evaluate: true`."
-            )
-            raise ToolFailure(ErrorKind.DENIED, message)
-        return await evaluate(evaluator, acting, session)
+        return await evaluate(evaluator, session.get(Acting), session)
 
     @staticmethod
     async def _click(

@@ -40,7 +40,9 @@ class Rule(Section):
 
     type: Literal["rule", "constant"]
     """`rule`."""
-    rules: Any = Field(validation_alias=AliasChoices("rules", "value"))
+    rules: dict[str, Any] | list[Any] | str | bool | int | float | None = Field(
+        validation_alias=AliasChoices("rules", "value")
+    )
     """The value, or an object that holds it: `{expected: …}`, `{include: […], exclude: […]}`, `{expect: […]}`."""
 
 

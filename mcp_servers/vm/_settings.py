@@ -64,7 +64,7 @@ class VmSettings(Section):
     allow_actions: list[str] | None = None
     """The actions that may be done (`click`, `type`, …); without it all."""
     evaluate: bool = True
-    """`vm_evaluate` may be called; a server for agents alone can switch it off."""
+    """There is `vm_evaluate`; a server for agents alone can switch it off."""
     evaluate_seconds: float = Field(default=60.0, gt=0, le=600)
     """The longest that one command of an evaluation may take."""
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from tests.conformance._node import CONFORMANCE, node, run_node
+from tests.conformance._node import CONFORMANCE, PACKAGES, node, run_node
 from tests.mcp_servers._program import Program, program
 
 BACKENDS = ("bash", "browser", "code", "data", "document", "files", "rag", "sql", "vm", "web", "world")
@@ -67,15 +67,38 @@ async def wrong(url: str, scenarios: Sequence[str], version: str, folder: Path) 
     return found
 
 
+def mounted() -> str:
+    """The word that mounts an external server."""
+    command = [node(), str(PACKAGES / "server-everything/dist/index.js"), "stdio"]
+    return f"backends.mcp={json.dumps({'servers': {'everything': {'command': command}}})}"
+
+
+async def conforms(words: Sequence[str], path: str, folder: Path) -> None:
+    """All scenarios that need no fixture pass on a server that is started with these words."""
+    node()
+    with anyio.fail_after(110):
+        async with program(*words, "--http", "127.0.0.1:0", "--token", "none") as running:
+            url = f"{await address(running)}{path}"
+            found = await wrong(url, MODERN, "2026-07-28", folder)
+            found += await wrong(url, LEGACY, "2025-11-25", folder)
+    assert found == []
+
+
 @pytest.mark.promise("mcp:conformance:backends")
 @pytest.mark.parametrize("backend", BACKENDS)
 async def test_the_scenarios_that_need_no_fixture_pass_on_the_real_servers(
     backend: str, tmp_path: Path
 ) -> None:
-    node()
-    with anyio.fail_after(110):
-        async with program(backend, "--http", "127.0.0.1:0", "--token", "none") as running:
-            url = f"{await address(running)}/{backend}/mcp"
-            found = await wrong(url, MODERN, "2026-07-28", tmp_path)
-            found += await wrong(url, LEGACY, "2025-11-25", tmp_path)
-    assert found == []
+    await conforms([backend], f"/{backend}/mcp", tmp_path)
+
+
+@pytest.mark.promise("mcp:conformance:backends")
+async def test_the_scenarios_that_need_no_fixture_pass_where_an_external_server_is_mounted(
+    tmp_path: Path,
+) -> None:
+    await conforms([mounted()], "/mcp/mcp", tmp_path)
+
+
+@pytest.mark.promise("mcp:conformance:backends")
+async def test_the_scenarios_that_need_no_fixture_pass_where_several_workers_serve(tmp_path: Path) -> None:
+    await conforms(["files", "--workers", "2"], "/mcp", tmp_path)

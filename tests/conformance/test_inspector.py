@@ -10,25 +10,25 @@ import anyio
 import pytest
 
 from tests.conformance._node import INSPECTOR, ROOT, Ran, node, run_node
-from tests.conformance.test_backends import BACKENDS, address
+from tests.conformance.test_backends import BACKENDS, address, mounted
 from tests.mcp_servers._program import program
 
 TOKEN = "token-of-the-inspector"
 
 
 async def over_http(folder: Path, era: str, *arguments: str) -> Ran:
-    """Run the inspector against a server of all three backends, over HTTP."""
+    """Run the inspector against a server of all backends, with an external one mounted, over HTTP."""
     environment = {"AGENTFLOW_SERVER_TOKEN": TOKEN}
-    async with program(*BACKENDS, "--http", "127.0.0.1:0", environment=environment) as running:
+    async with program(*BACKENDS, mounted(), "--http", "127.0.0.1:0", environment=environment) as running:
         target = ("--server-url", f"{await address(running)}/mcp", "--transport", "http")
         header = ("--header", f"Authorization: Bearer {TOKEN}", "--protocol-era", era)
         return await run_node(INSPECTOR, "--cli", *target, *header, *arguments, folder=folder)
 
 
 async def over_stdio(folder: Path, era: str, *arguments: str) -> Ran:
-    """Run the inspector against a server of all three backends, on a pipe."""
-    server = ("--", sys.executable, "-m", "mcp_servers", *BACKENDS)
-    command = ("--cli", "--protocol-era", era, *arguments, *server)
+    """Run the inspector against a server of all backends, with an external one mounted, on a pipe."""
+    server = ("--", sys.executable, "-m", "mcp_servers", *BACKENDS, mounted())
+    command = ("--cli", "--connect-timeout", "60000", "--protocol-era", era, *arguments, *server)
     return await run_node(INSPECTOR, *command, folder=folder, environment={"PYTHONPATH": str(ROOT)})
 
 
@@ -48,7 +48,8 @@ async def test_tools_are_listed_without_an_error_in_any_schema(
     with anyio.fail_after(60):
         ran = await transport(tmp_path, era, "--method", "tools/list", "--strict")
     assert ran.status == 0, ran.output[-5000:]
-    assert "bash_run" in ran.output
+    for name in ("bash_run", "vm_click", "vm_evaluate", "mcp_everything_echo"):
+        assert name in ran.output
     assert "Warning:" not in ran.output
 
 

@@ -5,7 +5,7 @@ import pytest
 from agentflow.errors import InstanceGone
 from mcp_servers import Image, ToolTable
 from mcp_servers.vm import VmBackend
-from runtimes import Machine, Runtime
+from runtimes import Machine
 from tests.mcp_servers.live import Live, images
 from tests.mcp_servers.vm._machines import machine_of
 from tests.runtimes.desktop._waiting import content, eventually, launch, terminal, window
@@ -219,14 +219,13 @@ async def test_no_session_names_an_image_of_the_server_or_switches_judging_on(ta
 
 
 @pytest.mark.promise("vm:evaluate:off")
-async def test_a_server_without_judging_says_so(runtime: Runtime) -> None:
-    async def given() -> Runtime:
-        return runtime
-
-    async with ToolTable([VmBackend()], runtime=given, settings={"vm": {"evaluate": False}}) as table:
-        live = await started(table)
-        kind, message = await live.failure("vm_evaluate", evaluator={"func": "infeasible"})
-        assert (kind, "judging is off here" in message) == ("denied", True)
+async def test_a_server_without_judging_has_no_tool_for_it() -> None:
+    for given, there in (({}, True), ({"evaluate": True}, True), ({"evaluate": False}, False)):
+        async with ToolTable([VmBackend()], settings={"vm": given}) as table:
+            assert ("vm_evaluate" in {one.name for one in table.tools}) is there
+            called = await table.call("vm_evaluate", {"evaluator": {"func": "infeasible"}})
+            assert called.error is not None
+            assert (called.error.kind == "tool_not_found") is not there
 
 
 @pytest.mark.promise("vm:ends")
