@@ -4,32 +4,58 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
+from agentflow.actors import Supervisor
 from agentflow.errors import ConfigurationError, ModelFailure, ModelFailureKind, RunStopped, StopCause
 from agentflow.models import Call, Image
 from agentflow.team import Team
 from agentflow.trajectory import (
+    AnalysisRequest,
     Answer,
     AnswerRequest,
+    Assessment,
     Citation,
+    Command,
+    CommandRequest,
+    DecidedStep,
+    Decision,
+    DecisionRequest,
     Draft,
     DraftStep,
     Failure,
     Judgement,
     JudgementRequest,
+    Memory,
+    NextStep,
+    NextStepRequest,
     Plan,
     Proposal,
+    QueryAnalysis,
     Reply,
+    Solution,
+    SolutionRequest,
+    Summary,
+    SummaryRequest,
     ToolCard,
     Usage,
     Verdict,
+    VerificationRequest,
     WriteRequest,
 )
-from tests.agentflow.team._model import Blobs, FunctionModel, plan_request, step, team
+from tests.agentflow.team._model import SEARCH, Blobs, FunctionModel, plan_request, step, team
 
 DRAFT = Draft("Who?", "Mara", (DraftStep("She did.", (Citation(1, "Mara did."),)),))
 JUDGED = JudgementRequest(seed="s", path=(), step=step("Mara did."))
 WRITE = WriteRequest(seed="s", evidence=(step("Mara did."),))
 ANSWER = AnswerRequest(question="Who?")
+
+ANALYSE = AnalysisRequest(question="Who?", tools=(SEARCH,))
+ANALYSIS = QueryAnalysis("Who it was.", "", "", "")
+NEXT = NextStepRequest(question="Who?", tools=(SEARCH,), analysis=ANALYSIS, memory=Memory(), turns_left=3)
+STEP = NextStep("First of all.", "the tower", "Find it.", "rag_search")
+COMMAND = CommandRequest(question="Who?", step=STEP, tool=SEARCH)
+VERIFY = VerificationRequest(question="Who?", tools=(SEARCH,), analysis=ANALYSIS, memory=Memory())
+SOLVE = SolutionRequest(question="Who?", analysis=ANALYSIS, memory=Memory())
+SUMMARISE = SummaryRequest(question="Who?", summary="Nobody yet.", turns=())
 
 ASKED: dict[str, Callable[[Team], Awaitable[Reply[object]]]] = {
     "plan": lambda members: members.planner.plan(plan_request()),  # pyright: ignore[reportAssignmentType]
@@ -37,7 +63,17 @@ ASKED: dict[str, Callable[[Team], Awaitable[Reply[object]]]] = {
     "write": lambda members: members.generator.write(WRITE),
     "answer": lambda members: members.generator.answer(ANSWER),
 }
-each_role = pytest.mark.parametrize("ask", ASKED.values(), ids=ASKED)
+SOLVING: dict[str, Callable[[Team], Awaitable[Reply[object]]]] = {
+    "analyse": lambda members: members.planner.analyse(ANALYSE),  # pyright: ignore[reportAssignmentType]
+    "next_step": lambda members: members.planner.next_step(NEXT),  # pyright: ignore[reportAssignmentType]
+    "decide": lambda members: members.planner.decide(DecisionRequest(next=NEXT)),  # pyright: ignore[reportAssignmentType]
+    "command": lambda members: members.executor.command(COMMAND),  # pyright: ignore[reportAssignmentType]
+    "verify": lambda members: members.verifier.decide(VERIFY),  # pyright: ignore[reportAssignmentType]
+    "solve": lambda members: members.generator.solve(SOLVE),  # pyright: ignore[reportAssignmentType]
+    "summarise": lambda members: members.generator.summarise(SUMMARISE),  # pyright: ignore[reportAssignmentType]
+}
+EVERY = {**ASKED, **SOLVING}
+each_role = pytest.mark.parametrize("ask", EVERY.values(), ids=EVERY)
 
 
 @pytest.mark.promise("team:planner:plan")
@@ -84,6 +120,77 @@ async def test_the_generator_writes_and_answers() -> None:
         ("generator", WRITE),
         ("generator", ANSWER),
     ]
+
+
+DECISION = Decision("Not yet.", Assessment.INCOMPLETE, stop=False)
+ANSWERS: dict[str, object] = {
+    "analyse": ANALYSIS,
+    "next_step": STEP,
+    "decide": DecidedStep(DECISION, STEP),
+    "command": Command("Search.", {"query": "tower"}),
+    "verify": DECISION,
+    "solve": Solution("She said so.", "Mara"),
+    "summarise": Summary("Nobody yet."),
+}
+
+
+@pytest.mark.promise("team:tasks:schemas")
+@pytest.mark.parametrize("name", SOLVING)
+async def test_in_an_episode_each_role_gives_a_typed_answer_to_a_typed_request(name: str) -> None:
+    async with team(lambda _: ANSWERS[name]) as (members, model):
+        reply = await SOLVING[name](members)
+    assert reply.value == ANSWERS[name]
+    assert reply.usage == Usage(1, 100, 10)
+    [call] = model.calls
+    assert call.reply is type(reply.value)
+    assert call.schema is not None
+    assert call.schema["additionalProperties"] is False
+    assert call.request is not None
+
+
+@pytest.mark.promise("team:tasks:schemas")
+async def test_a_call_is_without_the_nulls_that_a_strict_schema_asks_for() -> None:
+    idle = Command("Search.", {"query": "tower", "limit": None})
+    async with team(lambda _: idle) as (members, _):
+        assert (await members.executor.command(COMMAND)).value == ANSWERS["command"]
+
+
+@pytest.mark.promise("team:specs")
+async def test_each_role_has_the_model_that_is_its_own() -> None:
+    names = ("planner", "analyst", "executor", "verifier", "generator")
+    models = {name: FunctionModel(lambda call: ANSWERS[_KINDS[type(call.request)]]) for name in names}
+    blobs = Blobs()
+    members = Team(
+        planner=models["planner"],
+        analyst=models["analyst"],
+        executor=models["executor"],
+        verifier=models["verifier"],
+        generator=models["generator"],
+        put_blob=blobs.put,
+        blob=blobs.read,
+    )
+    async with Supervisor(members.specs(), name="team"):
+        for ask in SOLVING.values():
+            await ask(members)
+    roles = {name: [call.role for call in model.calls] for name, model in models.items()}
+    assert roles == {
+        "planner": ["planner", "planner"],
+        "analyst": ["analyst"],
+        "executor": ["executor"],
+        "verifier": ["verifier"],
+        "generator": ["generator", "generator"],
+    }
+
+
+_KINDS: dict[type, str] = {
+    AnalysisRequest: "analyse",
+    NextStepRequest: "next_step",
+    DecisionRequest: "decide",
+    CommandRequest: "command",
+    VerificationRequest: "verify",
+    SolutionRequest: "solve",
+    SummaryRequest: "summarise",
+}
 
 
 @pytest.mark.promise("team:verifier:model")

@@ -1,0 +1,144 @@
+"""The team on a real vLLM: a model that knows nothing, and structured answers all the same."""
+
+import re
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from itertools import pairwise, takewhile
+
+import aiohttp
+import anyio
+import pytest
+
+from agentflow.actors import Supervisor
+from agentflow.models import Accounts, Model, make_model
+from agentflow.serving import ModelServer
+from agentflow.team import EpisodeSettings, Team, solve_task
+from agentflow.trajectory import Episode, Task, Tokens
+from tests._vllm import settings_of
+from tests.agentflow.team._model import Blobs
+from tests.agentflow.team._solving import Book, diary_sandbox
+
+pytestmark = pytest.mark.timeout(900)
+
+EPISODES = 100
+TURNS = 3
+BLOCK = 128
+"""Tokens that the engine keeps together."""
+LONG = "Which year is carved over the door of the house by the harbour? " + " ".join(
+    f"Room {number} of the house has {number * 7 % 12} windows towards the sea." for number in range(60)
+)
+
+
+@asynccontextmanager
+async def team_on(server: ModelServer) -> AsyncGenerator[Team]:
+    """All roles on that model, which is asked for its exact tokens."""
+    settings = settings_of(
+        server,
+        longest_text=24,
+        max_tokens=600,
+        tokens=True,
+        temperature=1.0,
+        call_seconds=600,
+    )
+    async with make_model(settings, Accounts()) as model:
+        blobs = Blobs()
+        members = _team(model, blobs)
+        async with Supervisor(members.specs(), name="team"):
+            yield members
+
+
+def _team(model: Model, blobs: Blobs) -> Team:
+    return Team(
+        planner=model,
+        executor=model,
+        verifier=model,
+        generator=model,
+        put_blob=blobs.put,
+        blob=blobs.read,
+    )
+
+
+async def worked_on(members: Team, index: int, question: str) -> Episode:
+    async with diary_sandbox() as sandbox:
+        return await solve_task(
+            Task(index=index, id=f"task_{index}", question=question),
+            team=members,
+            sandbox=sandbox,
+            tools=await sandbox.tools(["diary_write", "diary_look"]),
+            page=Book().open(),
+            settings=EpisodeSettings(max_turns=TURNS, max_seconds=800),
+        )
+
+
+@pytest.mark.promise("team:vllm")
+async def test_structured_answers_of_all_roles_hold_in_a_hundred_episodes(vllm: ModelServer) -> None:
+    episodes: list[Episode] = []
+    async with team_on(vllm) as members:
+
+        async def one(index: int) -> None:
+            episodes.append(await worked_on(members, index, f"What is carved over door {index}?"))
+
+        async with anyio.create_task_group() as tasks:
+            for index in range(EPISODES):
+                tasks.start_soon(one, index)
+    assert len(episodes) == EPISODES
+    exchanges = [exchange for episode in episodes for exchange in episode.exchanges]
+    assert [exchange.failure for exchange in exchanges if exchange.failure is not None] == []
+    # A connection that was closed may be tried again; an answer that is none would count as one more.
+    assert {exchange.usage.calls for exchange in exchanges} == {1}
+    assert {exchange.role for exchange in exchanges} == {
+        "analyst",
+        "planner",
+        "executor",
+        "verifier",
+        "generator",
+    }
+    assert all(episode.solution is not None for episode in episodes)
+
+
+@pytest.mark.promise("team:vllm")
+async def test_each_prompt_of_the_planner_extends_the_one_before_token_by_token(vllm: ModelServer) -> None:
+    for index in range(8):
+        async with team_on(vllm) as members:
+            episode = await worked_on(members, index, LONG)
+        asked = [told for each in episode.exchanges if each.role == "planner" and (told := each.tokens)]
+        if len(asked) == TURNS:
+            break
+    else:
+        raise AssertionError("the verifier stopped each of eight episodes before its last turn")
+    assert len(asked[0].prompt) >= 1_300
+    for before, after in pairwise(asked):
+        shared = shared_by(before.prompt, after.prompt)
+        assert shared == len(before.prompt)
+        assert shared >= 0.9 * len(after.prompt)
+    await check_cache(vllm, asked)
+
+
+def shared_by(one: tuple[int, ...], other: tuple[int, ...]) -> int:
+    """How many tokens both begin with."""
+    same = takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False))
+    return sum(1 for _ in same)
+
+
+async def check_cache(server: ModelServer, asked: list[Tokens]) -> None:
+    """The engine's own counter of what it had read before says the same, to its block."""
+    headers = {"Authorization": f"Bearer {server.key}"}
+    async with aiohttp.ClientSession(headers=headers) as session:
+
+        async def hits() -> int:
+            async with session.get(f"{server.address}/metrics") as answer:
+                text = await answer.text()
+            found = re.findall(r"^vllm:prefix_cache_hits_total\{.*\} ([\d.e+]+)$", text, re.MULTILINE)
+            return int(float(found[0]))
+
+        async with session.post(f"{server.address}/reset_prefix_cache") as answer:
+            assert answer.status == 200
+        before: tuple[int, ...] = ()
+        for tokens in asked:
+            counted = await hits()
+            body = {"model": server.model, "prompt": list(tokens.prompt), "max_tokens": 1}
+            async with session.post(f"{server.url}/completions", json=body) as answer:
+                assert answer.status == 200
+            shared = shared_by(before, tokens.prompt)
+            assert await hits() - counted == shared // BLOCK * BLOCK
+            before = tokens.prompt

@@ -1,0 +1,54 @@
+"""What a tool says of its use, beside its description: at every door the same."""
+
+from typing import Annotated
+
+import pytest
+from mcp import Client
+from pydantic import Field
+
+from agentflow.sandbox import Sandbox
+from mcp_servers import CARD_KEY, LOCAL, Backend, HttpOptions, McpDoor, ToolTable, tool
+from tests.mcp_servers._serving import serving
+
+
+class Lamps(Backend):
+    """One tool with a card, one without."""
+
+    name = "lamps"
+    description = "Lamps."
+
+    @tool(
+        read_only=True,
+        limits=["It knows no candles."],
+        practices=["Name the lamp."],
+        examples=[{"lamp": "the Long Light"}],
+    )
+    async def find(self, lamp: Annotated[str, Field(description="Which.")]) -> str:
+        """Find a lamp."""
+        return lamp
+
+    @tool(read_only=True)
+    async def count(self) -> int:
+        """Count the lamps."""
+        return 3
+
+
+@pytest.mark.promise("mcp:tool:card")
+async def test_a_tool_says_what_it_cannot_do_how_it_is_best_used_and_what_good_calls_are_like() -> None:
+    async with Sandbox(backends=[Lamps()]) as sandbox, ToolTable([Lamps()]) as table:
+        here = await sandbox.tools("lamps")
+        async with Client(McpDoor(table, principal=lambda _: LOCAL).server()) as client:
+            metas = {one.name: one.meta or {} for one in (await client.list_tools()).tools}
+        async with (
+            serving(table, HttpOptions(port=0)) as server,
+            Sandbox(server.url.removesuffix("/mcp")) as remote,
+        ):
+            there = await remote.tools("lamps")
+    for found in (here, there):
+        find, count = found
+        assert find.limits == ("It knows no candles.",)
+        assert find.practices == ("Name the lamp.",)
+        assert [dict(each) for each in find.examples] == [{"lamp": "the Long Light"}]
+        assert (count.limits, count.practices, count.examples) == ((), (), ())
+    assert CARD_KEY in metas["lamps_find"]
+    assert CARD_KEY not in metas["lamps_count"]
