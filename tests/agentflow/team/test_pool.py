@@ -4,6 +4,7 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
 import anyio
+import anyio.lowlevel
 import pytest
 
 from agentflow.actors import Supervisor
@@ -83,6 +84,33 @@ async def test_there_are_never_more_workers_than_allowed_and_further_questions_w
         office.opening.set()
     assert answers == ["WAIT"] * 10
     assert len(office.clerks) == 3
+
+
+@pytest.mark.promise("team:pool:reuse")
+async def test_who_waits_for_a_worker_takes_the_first_that_comes_free() -> None:
+    office = Office()
+    answers: list[str] = []
+
+    async def ask(word: str) -> None:
+        answers.append(await pool.ask(word))
+
+    async with clerks(office, workers=100) as pool, anyio.create_task_group() as tasks:
+        for number in range(60):
+            tasks.start_soon(ask, f"question {number}")
+    assert len(answers) == 60
+    assert len(office.clerks) < 60
+
+
+@pytest.mark.promise("team:pool:cancel")
+async def test_who_gives_up_while_waiting_for_a_worker_is_in_nobodys_way() -> None:
+    office = Office()
+    async with clerks(office, workers=100) as pool:
+        async with anyio.create_task_group() as tasks:
+            for _ in range(20):
+                tasks.start_soon(pool.ask, "wait")
+            await anyio.lowlevel.checkpoint()
+            tasks.cancel_scope.cancel()
+        assert [await pool.ask(word) for word in ("a", "b")] == ["A", "B"]
 
 
 @pytest.mark.promise("team:pool:crash")
