@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Final, Literal, cast
 import yaml
 from pydantic import BeforeValidator, Field, SecretStr
 
-from agentflow.models import Prices, Structured
+from agentflow.models import Prices, Speaks, Structured
 from agentflow.runs._secrets import masked
 from agentflow.settings import Section, Settings, load_settings
 
@@ -37,6 +37,8 @@ class RoleModel(Section):
     """Its name."""
     base_url: str | None = None
     """Its endpoint; where one is named, its key must be too: keys of other endpoints are not sent there."""
+    speaks: Speaks | None = None
+    """How that endpoint is spoken to."""
     api_key: SecretStr | None = None
     """The key for it."""
     temperature: float | None = Field(default=None, ge=0)
@@ -98,7 +100,9 @@ class RunConfig(Settings):
     api_key: SecretStr = SecretStr("")
     """The key for it; empty: that of the environment."""
     base_url: str = ""
-    """Its OpenAI-compatible endpoint; empty: OpenAI's."""
+    """Its endpoint; empty: that of the provider that its name begins with, else OpenAI's."""
+    speaks: Speaks = "auto"
+    """How the endpoint at `base_url` is spoken to; `auto`: as OpenAI."""
     temperature: float | None = Field(default=None, ge=0)
     """Higher is more varied; `None`: the endpoint's own."""
     top_p: float | None = Field(default=None, gt=0, le=1)
@@ -168,8 +172,8 @@ class RunConfig(Settings):
     def _shared(self, own: RoleModel, name: str) -> object:
         """What the role says, else what holds for all."""
         mine: object = getattr(own, name)
-        if mine is None and name == "api_key" and own.base_url is not None:
-            return SecretStr("")
+        if mine is None and own.base_url is not None and name in _OF_PLACES:
+            return _OF_PLACES[name]
         return getattr(self, name) if mine is None else mine
 
     @property
@@ -221,15 +225,17 @@ class RunConfig(Settings):
         return {name: masked(self._shared(own, name)) for name in _OF_ANSWERS}
 
 
+_OF_PLACES: Final[dict[str, object]] = {"api_key": SecretStr(""), "speaks": "auto"}
+"""What holds for one endpoint does not for another."""
 _OF_MODELS: Final = (
-    "model_name", "base_url", "api_key", "temperature", "top_p", "max_tokens", "seed", "max_in_flight",
+    "model_name", "base_url", "speaks", "api_key", "temperature", "top_p", "max_tokens", "seed", "max_in_flight",
     "call_seconds", "attempts", "structured", "extra_body", "sees", "prices",
 )  # fmt: skip
 _OF_ANSWERS: Final = ("model_name", "temperature", "top_p", "max_tokens", "seed", "extra_body", "sees")
 _NOT_CONTENT: Final = frozenset({
     "output_dir", "sandbox_server_url", "sandbox_auto_start", "sandbox_timeout", "max_sandboxes", "model_name",
-    "api_key", "base_url", "temperature", "top_p", "max_tokens", "seed", "extra_body", "sees", "max_in_flight",
-    "call_seconds", "attempts", "structured", "prices", "max_total_tokens", "max_cost", "max_seconds", "journal",
+    "api_key", "base_url", "speaks", "temperature", "top_p", "max_tokens", "seed", "extra_body", "sees",
+    "max_in_flight", "call_seconds", "attempts", "structured", "prices", "max_total_tokens", "max_cost", "max_seconds", "journal",
     "run_name",
 })  # fmt: skip
 

@@ -32,7 +32,7 @@ OTHERWISE: dict[str, object] = {
     "available_tools": ["rag_search"], "on_missing_tool": "drop", "resource_types": ["knowledge_base"],
     "resource_init_configs": {"knowledge_base": {"top_k": 3}}, "sandbox_server_url": "http://127.0.0.1:1",
     "sandbox_auto_start": False, "sandbox_config_path": "sandbox.yaml", "sandbox_timeout": 7.0, "max_sandboxes": 3,
-    "model_name": "mine", "api_key": "sk-mine", "base_url": "http://127.0.0.1:2/v1", "temperature": 0.5,
+    "model_name": "mine", "api_key": "sk-mine", "base_url": "http://127.0.0.1:2/v1", "speaks": "ollama", "temperature": 0.5,
     "top_p": 0.4, "max_tokens": 99, "seed": 11, "extra_body": {"top_k": 3}, "sees": False, "max_in_flight": 9,
     "call_seconds": 8.0, "attempts": 2, "structured": "text", "prices": {"input": 1.0, "output": 2.0},
     "planner_model": {"temperature": 0.1}, "verifier_model": {"temperature": 0.2},
@@ -201,7 +201,7 @@ def test_a_role_has_the_model_of_all_roles_but_for_what_it_says_itself() -> None
 @pytest.mark.promise("synthesis:config:models")
 def test_every_setting_of_a_model_reaches_it() -> None:
     names = ("temperature", "top_p", "max_tokens", "seed", "extra_body", "sees", "max_in_flight", "call_seconds",
-             "attempts", "structured", "base_url")  # fmt: skip
+             "attempts", "structured", "base_url", "speaks")  # fmt: skip
     config = SynthesisConfig.model_validate(OTHERWISE | {"planner_model": {}})
     model = config.model_for("planner").model_dump()
     assert {name: model[name] for name in names} == {name: OTHERWISE[name] for name in names}
@@ -214,6 +214,16 @@ def test_a_key_is_not_sent_to_another_endpoint() -> None:
         api_key=SecretStr("sk"), generator_model=RoleModel(base_url="http://127.0.0.1:9")
     )
     assert config.model_for("generator").api_key.get_secret_value() == ""
+
+
+@pytest.mark.promise("synthesis:config:models")
+def test_how_one_endpoint_is_spoken_to_does_not_hold_for_another() -> None:
+    config = SynthesisConfig(
+        base_url="http://127.0.0.1:8",
+        speaks="ollama",
+        generator_model=RoleModel(base_url="http://127.0.0.1:9"),
+    )
+    assert (config.model_for("planner").speaks, config.model_for("generator").speaks) == ("ollama", "auto")
 
 
 @pytest.mark.promise("synthesis:config:resources")
@@ -259,7 +269,7 @@ def test_the_identity_is_of_what_decides_the_content() -> None:
     before = SynthesisConfig(model_name="big", api_key=SecretStr("sk")).identity()
     outside = {
         "seeds_file", "output_dir", "number_of_seed", "sandbox_server_url", "sandbox_auto_start", "sandbox_timeout",
-        "max_sandboxes", "api_key", "base_url", "max_in_flight", "call_seconds", "attempts", "structured", "prices",
+        "max_sandboxes", "api_key", "base_url", "speaks", "max_in_flight", "call_seconds", "attempts", "structured", "prices",
         "max_total_tokens", "max_cost", "max_seconds", "open_trees", "journal", "run_name", "control",
     }  # fmt: skip
     for name, value in OTHERWISE.items():
