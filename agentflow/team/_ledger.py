@@ -77,6 +77,8 @@ class Ledger:
         self._clock = clock
         self._ended = page.recall(END, Ending)
         self._since = clock.now()
+        self._waiting = 0
+        self._waiting_since = self._since
         self._tokens = 0
         self._cost = 0.0
         self._answering = False
@@ -138,7 +140,7 @@ class Ledger:
     def _settle(self, seconds: float) -> None:
         """So far it has come; what is only read again takes no time."""
         self.seconds = max(self.seconds, seconds)
-        self._since = self._clock.now()
+        self._since = self._waiting_since = self._clock.now()
 
     def _left(self) -> float:
         """Seconds for what comes now; some of them are kept for the answer."""
@@ -158,11 +160,15 @@ class Ledger:
             raise Over(Ending.MONEY)
 
     async def _within(self, make: Callable[[], Awaitable[T]]) -> T:
-        asked = self._clock.now()
+        if not self._waiting:
+            self._waiting_since = self._clock.now()
+        self._waiting += 1
 
         async def begin() -> T:
-            # Whoever paused the run did not pause the clock: the time before leave is given does not count.
-            self._since += self._clock.now() - asked
+            # Whoever paused the run did not pause the clock: time in which all wait for leave does not count.
+            self._waiting -= 1
+            if not self._waiting:
+                self._since += self._clock.now() - self._waiting_since
             left = self._left()
             if left > 0:
                 with self._clock.deadline(left):

@@ -100,12 +100,12 @@ class Pool(Generic[M, R]):
         """
         async with self._turns:
             try:
-                return await self._ask(about)
+                return await self._ask(about, again)
             except ActorGone as gone:
                 crash = gone
             try:
                 if again is None or await again():
-                    return await self._ask(about)
+                    return await self._ask(about, again)
             except ActorGone as gone:
                 crash = gone
             return self.fallen(one_line(crash))
@@ -114,7 +114,7 @@ class Pool(Generic[M, R]):
         """The answer when workers crashed."""
         raise NotImplementedError
 
-    async def _ask(self, about: M) -> R:
+    async def _ask(self, about: M, again: Callable[[], Awaitable[bool]] | None) -> R:
         while True:
             worker = self._idle.pop() if self._idle else await self._first_free()
             question = Question(about, anyio.CancelScope())
@@ -123,7 +123,10 @@ class Pool(Generic[M, R]):
             except ActorGone as gone:
                 if gone.reason is not None and gone.reason.kind is ExitKind.CRASHED:
                     raise
-                # It was stopped: if its supervisor was not, another one takes over.
+                # It was stopped: if its supervisor was not, another one takes over, where that does no harm.
+                self._idle.append(await self._new_worker())
+                if again is not None and not await again():
+                    raise
                 continue
             except BaseException:
                 question.scope.cancel()

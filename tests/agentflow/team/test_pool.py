@@ -7,7 +7,7 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from agentflow.actors import Supervisor
+from agentflow.actors import DynamicSupervisor, Supervisor
 from agentflow.errors import RunStopped, StopCause
 from agentflow.team._pool import Pool, Worker
 
@@ -99,6 +99,28 @@ async def test_who_waits_for_a_worker_takes_the_first_that_comes_free() -> None:
             tasks.start_soon(ask, f"question {number}")
     assert len(answers) == 60
     assert len(office.clerks) < 60
+
+
+@pytest.mark.promise("team:pool:crash")
+@pytest.mark.parametrize("harmless", [True, False])
+async def test_a_worker_that_is_stopped_is_replaced_where_that_does_no_harm(harmless: bool) -> None:
+    office = Office()
+    answers: list[str] = []
+
+    async def again() -> bool:
+        return harmless
+
+    async def ask() -> None:
+        answers.append(await pool.ask("wait", again=again))
+
+    pool = Clerks("clerks", lambda: Clerk(office), workers=3)
+    async with Supervisor([pool.spec]) as house, anyio.create_task_group() as tasks:
+        tasks.start_soon(ask)
+        await anyio.wait_all_tasks_blocked()
+        await house.child("clerks", DynamicSupervisor).terminate_child("clerk-1")
+        office.opening.set()
+    assert office.log == (["0: wait", "1: wait"] if harmless else ["0: wait"])
+    assert answers[0].startswith("WAIT" if harmless else "fallen: ")
 
 
 @pytest.mark.promise("team:pool:cancel")

@@ -78,6 +78,29 @@ async def test_time_before_the_crash_counts_and_time_between_does_not() -> None:
     assert episode.ending is Ending.VERIFIED
 
 
+class Pausing:
+    """Holds every effect up."""
+
+    def __init__(self, clock: VirtualClock) -> None:
+        self._clock = clock
+
+    async def __call__(self, effect: Callable[[], Awaitable[T]], /) -> T:
+        self._clock.advance(1_000)
+        return await effect()
+
+
+@pytest.mark.promise("team:solve:time")
+async def test_time_in_which_a_run_is_paused_does_not_count() -> None:
+    clock = VirtualClock()
+
+    def slow(call: Call[object]) -> object:
+        clock.advance(10)
+        return Script(turns=1)(call)
+
+    episode, _ = await solved(slow, clock=clock, through=Pausing(clock), max_seconds=60, answer_seconds=5)
+    assert (episode.ending, episode.seconds) == (Ending.VERIFIED, 50)
+
+
 class Forgetting:
     """Ends the session behind the episode's back, once something was written."""
 
