@@ -35,7 +35,7 @@ test: .venv/.dev tests/node/node_modules/.stamp .venv-user/.stamp
 	$(BIN)/python -m pytest $(SPREAD) $(ARGS) $(TESTS)
 
 soak: .venv/.dev tests/node/node_modules/.stamp .venv-user/.stamp
-	$(BIN)/python -m pytest -m soak --timeout=0 $(ARGS) $(TESTS)
+	$(BIN)/python -m pytest -m soak --timeout=0 --hypothesis-profile=default $(ARGS) $(TESTS)
 
 # With `make -k check` a failed check doesn't keep the next from running.
 check: check-style check-types check-floors check-docs
