@@ -86,6 +86,8 @@ class RunConfig(Settings):
     """Settings by backend, flat or under `content`."""
     sandbox_server_url: str | None = None
     """A running server of tools; `None`: they run in this process."""
+    sandbox_token: SecretStr = SecretStr("")
+    """The token for it; empty: that of the user's own server on this machine, if it has one."""
     sandbox_auto_start: bool = True
     """Start a server when none answers at `sandbox_server_url`."""
     sandbox_config_path: str | None = None
@@ -205,6 +207,8 @@ class RunConfig(Settings):
         own: dict[str, object] = {"timeout": self.sandbox_timeout}
         if self.sandbox_server_url is not None:
             own |= {"server_url": self.sandbox_server_url, "auto_start": self.sandbox_auto_start}
+            if self.sandbox_token.get_secret_value():
+                own["token"] = self.sandbox_token
             own |= {"server_config": Path(path)} if path else {}
         if self.resources:
             own["backends"] = {
@@ -233,10 +237,10 @@ _OF_MODELS: Final = (
 )  # fmt: skip
 _OF_ANSWERS: Final = ("model_name", "temperature", "top_p", "max_tokens", "seed", "extra_body", "sees")
 _NOT_CONTENT: Final = frozenset({
-    "output_dir", "sandbox_server_url", "sandbox_auto_start", "sandbox_timeout", "max_sandboxes", "model_name",
-    "api_key", "base_url", "speaks", "temperature", "top_p", "max_tokens", "seed", "extra_body", "sees",
-    "max_in_flight", "call_seconds", "attempts", "structured", "prices", "max_total_tokens", "max_cost", "max_seconds", "journal",
-    "run_name",
+    "output_dir", "sandbox_server_url", "sandbox_token", "sandbox_auto_start", "sandbox_timeout", "max_sandboxes",
+    "model_name", "api_key", "base_url", "speaks", "temperature", "top_p", "max_tokens", "seed", "extra_body", "sees",
+    "max_in_flight", "call_seconds", "attempts", "structured", "prices", "max_total_tokens", "max_cost", "max_seconds",
+    "journal", "run_name",
 })  # fmt: skip
 
 
@@ -246,5 +250,5 @@ _Dumper: Final = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
 
 def render_config(config: RunConfig) -> str:
     """The settings as YAML, secrets masked."""
-    said = masked(config.model_dump() | {"api_key": config.api_key})
+    said = masked(config.model_dump())
     return yaml.dump(said, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=110)

@@ -35,7 +35,7 @@ OTHERWISE: dict[str, object] = {
     "evaluator_max_retries": 1, "evaluator_extra_params": {"top_k": 2}, "save_results": False,
     "save_trajectories": False, "trajectory_only": True, "save_summary": False, "output_dir": "mine",
     "available_tools": ["rag_search"], "on_missing_tool": "drop", "resource_types": ["knowledge_base"],
-    "resource_init_configs": {"knowledge_base": {"top_k": 3}}, "sandbox_server_url": "http://127.0.0.1:1",
+    "resource_init_configs": {"knowledge_base": {"top_k": 3}}, "sandbox_server_url": "http://127.0.0.1:1", "sandbox_token": "sesame",
     "sandbox_auto_start": True, "sandbox_config_path": "sandbox.yaml", "sandbox_timeout": 7.0, "max_sandboxes": 3,
     "model_name": "mine", "api_key": "sk-mine", "base_url": "http://127.0.0.1:2/v1", "speaks": "ollama", "temperature": 0.5,
     "top_p": 0.4, "max_tokens": 99, "seed": 11, "extra_body": {"top_k": 3}, "sees": False, "max_in_flight": 9,
@@ -46,7 +46,7 @@ OTHERWISE: dict[str, object] = {
 NEEDS_PRICES = {"episode_cost", "max_cost"}
 OUTSIDE = {
     "data_path", "number_of_tasks", "task_ids", "max_workers", "parallel", "save_results", "save_trajectories",
-    "trajectory_only", "save_summary", "output_dir", "sandbox_server_url", "sandbox_auto_start", "sandbox_timeout",
+    "trajectory_only", "save_summary", "output_dir", "sandbox_server_url", "sandbox_token", "sandbox_auto_start", "sandbox_timeout",
     "max_sandboxes", "api_key", "base_url", "speaks", "max_in_flight", "call_seconds", "attempts", "structured", "prices",
     "max_total_tokens", "max_cost", "max_seconds", "journal", "run_name", "evaluator_api_key", "evaluator_base_url",
     "evaluator_max_retries",

@@ -39,7 +39,7 @@ HERE = {
     "places": {"journal", "run_name", "parallel"},
     "engine": {"sees", "max_in_flight", "call_seconds", "attempts"},
     "sandbox": {
-        "sandbox_server_url", "sandbox_auto_start", "sandbox_config_path", "sandbox_timeout", "resource_types",
+        "sandbox_server_url", "sandbox_token", "sandbox_auto_start", "sandbox_config_path", "sandbox_timeout", "resource_types",
         "resource_init_configs", "on_missing_tool",
     },
 }  # fmt: skip

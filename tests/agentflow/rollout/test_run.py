@@ -12,6 +12,7 @@ from agentflow.rollout import RESULTS, SUMMARY, TRAJECTORIES, RolloutRun, aquick
 from agentflow.runs import Phase
 from agentflow.sandbox import register_api_tool
 from agentflow.sandbox._api_tools import registered_tools
+from mcp_servers import HttpOptions, ToolTable, load_backend
 from tests.agentflow.rollout._rollouts import (
     assigned,
     config_for,
@@ -20,6 +21,7 @@ from tests.agentflow.rollout._rollouts import (
     run_to_the_end,
     some_tasks,
 )
+from tests.mcp_servers._serving import serving
 
 FILES = (RESULTS, TRAJECTORIES)
 
@@ -208,3 +210,20 @@ async def test_what_is_not_to_be_saved_is_not(tmp_path: Path) -> None:
     assert {path.name for path in (tmp_path / "nothing").iterdir()} == {"journal.db", "settings.yaml"}
     (line,) = lines(tmp_path / "trajectories", RESULTS)
     assert set(line) == {"task_id", "sample", "success", "trajectory"}
+
+
+@pytest.mark.promise("rollout:quick")
+async def test_quick_rollout_uses_the_tools_of_a_server() -> None:
+    async with (
+        ToolTable([load_backend("rag")]) as table,
+        serving(table, HttpOptions(port=0, tokens={"me": "sesame"})) as server,
+    ):
+        given = await aquick_rollout(
+            "When was Needle Light built?",
+            tools=["rag:search"],
+            sandbox_url=server.url,
+            sandbox_token="sesame",
+            answer="1834",
+            max_turns=3,
+        )
+    assert (given["answer"], given["score"]) == ("1834", 1.0)

@@ -30,7 +30,7 @@ DEFAULTS: dict[str, object] = {
 OTHERWISE: dict[str, object] = {
     "seeds_file": "mine.jsonl", "output_dir": "mine", "number_of_seed": 7, "seed_description": "ports",
     "available_tools": ["rag_search"], "on_missing_tool": "drop", "resource_types": ["knowledge_base"],
-    "resource_init_configs": {"knowledge_base": {"top_k": 3}}, "sandbox_server_url": "http://127.0.0.1:1",
+    "resource_init_configs": {"knowledge_base": {"top_k": 3}}, "sandbox_server_url": "http://127.0.0.1:1", "sandbox_token": "sesame",
     "sandbox_auto_start": False, "sandbox_config_path": "sandbox.yaml", "sandbox_timeout": 7.0, "max_sandboxes": 3,
     "model_name": "mine", "api_key": "sk-mine", "base_url": "http://127.0.0.1:2/v1", "speaks": "ollama", "temperature": 0.5,
     "top_p": 0.4, "max_tokens": 99, "seed": 11, "extra_body": {"top_k": 3}, "sees": False, "max_in_flight": 9,
@@ -59,7 +59,7 @@ def shown(config: SynthesisConfig, name: str) -> object:
     own: object = getattr(config, name)
     if isinstance(own, RoleModel):
         return own.model_dump(mode="json", exclude_unset=True)
-    return config.api_key.get_secret_value() if name == "api_key" else config.model_dump(mode="json")[name]
+    return own.get_secret_value() if isinstance(own, SecretStr) else config.model_dump(mode="json")[name]
 
 
 @pytest.mark.promise("synthesis:config:documented")
@@ -268,7 +268,7 @@ def test_settings_of_growing_and_asking_reach_them() -> None:
 def test_the_identity_is_of_what_decides_the_content() -> None:
     before = SynthesisConfig(model_name="big", api_key=SecretStr("sk")).identity()
     outside = {
-        "seeds_file", "output_dir", "number_of_seed", "sandbox_server_url", "sandbox_auto_start", "sandbox_timeout",
+        "seeds_file", "output_dir", "number_of_seed", "sandbox_server_url", "sandbox_token", "sandbox_auto_start", "sandbox_timeout",
         "max_sandboxes", "api_key", "base_url", "speaks", "max_in_flight", "call_seconds", "attempts", "structured", "prices",
         "max_total_tokens", "max_cost", "max_seconds", "open_trees", "journal", "run_name", "control",
     }  # fmt: skip
@@ -298,7 +298,7 @@ def test_secrets_are_neither_shown_nor_part_of_the_identity() -> None:
 
 @pytest.mark.promise("synthesis:config:print")
 def test_what_is_printed_can_be_loaded_again() -> None:
-    config = SynthesisConfig.model_validate(OTHERWISE | {"api_key": ""})
+    config = SynthesisConfig.model_validate(OTHERWISE | {"api_key": "", "sandbox_token": ""})
     Path("printed.yaml").write_text(render_config(config))
     again = load_config("printed.yaml")
     assert again.model_dump() == config.model_dump()
