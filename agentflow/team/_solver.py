@@ -29,19 +29,19 @@ from agentflow.sandbox import Sandbox, Tool
 from agentflow.team._asking import ask_model, seen_by
 from agentflow.team._engines import CORPUS_TOOLS, USUAL_TOOLS, model_name, tool_name
 from agentflow.team._model_tools import model_tools
-from agentflow.team._rendering import called, pictured
+from agentflow.team._rendering import pictured
 from agentflow.team._settings import EpisodeSettings
+from agentflow.team._solver_output import Heard, Output, result_of
 from agentflow.team._solving import solve_task
 from agentflow.team._team import Team
 from agentflow.telemetry import get_logger
-from agentflow.trajectory import Blob, Episode, Task, Turn
+from agentflow.trajectory import Blob, Episode, Task
 from mcp_servers import BACKENDS
 
 __all__ = ["Solver", "construct_solver"]
 
 logger = get_logger(__name__)
 
-Output: TypeAlias = Literal["base", "final", "direct"]
 Role: TypeAlias = Literal["planner", "analyst", "verifier", "executor"]
 
 _OUTPUTS: tuple[Output, ...] = ("base", "final", "direct")
@@ -122,6 +122,7 @@ class _Open(NamedTuple):
     sandbox: Sandbox
     tools: list[Tool]
     blobs: "_Blobs"
+    heard: dict[str, list[str]]
 
 
 class Solver:
@@ -173,6 +174,7 @@ class Solver:
             }
             if "base" in self._outputs:
                 said["base_response"] = await _plainly(task, house)
+                house.heard.clear()
             episode = await solve_task(
                 task,
                 team=house.team,
@@ -183,7 +185,7 @@ class Solver:
             )
         if self._verbose:
             _tell(episode)
-        return {**said, **_result(episode, self._outputs)}
+        return {**said, **result_of(episode, self._outputs, house.heard)}
 
     @asynccontextmanager
     async def _open(self) -> AsyncGenerator[_Open]:
@@ -199,7 +201,8 @@ class Solver:
                 opened.append((settings, await stack.enter_async_context(made)))
                 return opened[-1][1]
 
-            roles = {role: await model(settings) for role, settings in self._models.items()}
+            heard: dict[str, list[str]] = {}
+            roles = {role: Heard(await model(settings), heard) for role, settings in self._models.items()}
             inside = {each.name: await model(each.engine) for each in self._with_models()}
             team = Team(
                 planner=roles["planner"],
@@ -213,7 +216,7 @@ class Solver:
             )
             await stack.enter_async_context(Supervisor(team.specs(), name="solver"))
             sandbox = await stack.enter_async_context(self._sandbox(inside))
-            yield _Open(team, roles["planner"], sandbox, await self._tools(sandbox), blobs)
+            yield _Open(team, roles["planner"], sandbox, await self._tools(sandbox), blobs, heard)
 
     @property
     def _offline(self) -> bool:
@@ -298,43 +301,6 @@ async def _plainly(task: Task, house: _Open) -> str:
     asked = Message("user", (Text(task.question), *pictured(task.images, pictures)))
     reply = await ask_model(house.planner, Call(role="planner", messages=(asked,), reply=str))
     return reply.value or ""
-
-
-def _result(episode: Episode, outputs: Sequence[Output]) -> dict[str, Any]:
-    """An episode under the documented names."""
-    analysis = episode.analysis
-    said: dict[str, Any] = {
-        "query_analysis": {}
-        if analysis is None
-        else {name: getattr(analysis, name) for name in analysis.__struct_fields__},
-        "memory": {f"Action Step {turn.number}": _remembered(turn) for turn in episode.turns},
-        "step_count": len(episode.turns),
-        "execution_time": round(episode.seconds, 3),
-        "ending": str(episode.ending),
-        "failure": None if episode.failure is None else episode.failure.message,
-    }
-    for turn in episode.turns:
-        decision = turn.decision
-        said[f"action_predictor_{turn.number}_response"] = {
-            name: getattr(turn.step, name) for name in turn.step.__struct_fields__
-        }
-        said[f"tool_commander_{turn.number}_response"] = "" if turn.action is None else called(turn.action)
-        said[f"tool_result_{turn.number}"] = turn.result
-        said[f"verifier_{turn.number}_response"] = None if decision is None else decision.analysis
-    if "final" in outputs:
-        said["final_output"] = "" if episode.solution is None else episode.solution.working
-    if "direct" in outputs:
-        said["direct_output"] = episode.answer
-    return said
-
-
-def _remembered(turn: Turn) -> dict[str, object]:
-    return {
-        "tool_name": turn.step.tool_name,
-        "sub_goal": turn.step.sub_goal,
-        "command": {} if turn.action is None else turn.action.arguments,
-        "result": turn.result,
-    }
 
 
 def _tell(episode: Episode) -> None:

@@ -28,6 +28,8 @@ def test_a_solver_answers_with_the_documented_keys() -> None:
     assert said["tool_commander_1_response"].startswith("rag_search {")
     assert "Skyreach" in said["tool_result_1"]
     assert isinstance(said["verifier_1_response"], str)
+    for name in ("action_predictor_1_prompt", "tool_commander_1_prompt", "verifier_1_prompt"):
+        assert QUESTION in said[name]
     assert said["execution_time"] >= 0
     assert said["ending"] == "verified"
 
