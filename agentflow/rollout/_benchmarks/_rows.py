@@ -2,6 +2,7 @@
 
 import csv
 import importlib
+import io
 import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -160,17 +161,19 @@ def _skip(text: str, place: int) -> int:
 
 
 def _table(path: Path, delimiter: str = ",") -> Iterator[Row]:
-    text = path.read_text(encoding="utf-8-sig")
-    reader = csv.DictReader(text.splitlines(keepends=True), restkey="", delimiter=delimiter)
+    lines = io.StringIO(path.read_text(encoding="utf-8-sig"), newline="")
+    reader = csv.DictReader(lines, restkey="", delimiter=delimiter)
     while True:
-        begin = reader.line_num + 1
+        begin = 1
         try:
+            # The first line is read before the first row, so that rows know where they begin.
+            begin = reader.line_num + 1 if reader.fieldnames else 1
             row = next(reader, None)
         except csv.Error as error:
             raise ConfigurationError(f"{path}:{begin}: not CSV: {error}") from None
         if row is None:
             return
-        place = f"{path}:{max(begin, 2)}"
+        place = f"{path}:{begin}"
         if "" in row:
             raise ConfigurationError(
                 f"{place}: has more fields than the first line names; quote those with commas"

@@ -84,6 +84,7 @@ def test_a_broken_file_is_refused_by_every_loader(
         ("question,answer\na,b\nc,d,e\n", ":3: has more fields than the first line names"),
         ('question,answer\n"a\nb",c\nd\n', ":4: answer: is missing"),
         ("question\na\n", ":2: answer: is missing"),
+        (f"question,answer\na,{'b' * 200_000}\n", ":2: not CSV: "),
     ],
 )
 def test_a_broken_table_is_refused_with_its_line(text: str, message: str, tmp_path: Path) -> None:
@@ -99,6 +100,9 @@ def test_what_is_no_text_at_all_or_not_there_is_refused(tmp_path: Path) -> None:
     binary.write_bytes(b"\xff\xfe{}")
     with pytest.raises(ConfigurationError, match="not UTF-8"):
         load_tasks(binary, benchmark="gaia")
+    (tmp_path / "folder.jsonl").mkdir()
+    with pytest.raises(ConfigurationError, match="can't be read"):
+        load_tasks(tmp_path / "folder.jsonl", benchmark="gaia")
     with pytest.raises(ConfigurationError, match="no such file"):
         load_tasks(tmp_path / "none.jsonl", benchmark="gaia")
 

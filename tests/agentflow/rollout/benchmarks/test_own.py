@@ -138,6 +138,20 @@ def test_a_task_that_can_not_be_used_is_refused_with_line_and_field(
 
 
 @pytest.mark.promise("benchmarks:tasks")
+@pytest.mark.parametrize("name", ["tasks.csv", "tasks.jsonl"])
+def test_only_line_feeds_end_lines(name: str, tmp_path: Path) -> None:
+    path = tmp_path / name
+    text = "a\u2028b\x0bc"
+    row = (
+        f"{text},1\n"
+        if name.endswith("csv")
+        else json.dumps({"question": text, "answer": 1}, ensure_ascii=False)
+    )
+    path.write_text(f"question,answer\n{row}" if name.endswith("csv") else row, encoding="utf-8")
+    assert [task.question for task in load_tasks(path)] == [text]
+
+
+@pytest.mark.promise("benchmarks:tasks")
 def test_a_folder_is_no_file_of_tasks(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="is a folder"):
         load_tasks(tmp_path)
