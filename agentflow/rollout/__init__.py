@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from agentflow.rollout._run import RolloutRun
     from agentflow.rollout._summary import Summary
     from agentflow.rollout._tasks import Assignment, assign
-    from agentflow.rollout.api import aquick_rollout, arollout, quick_rollout, rollout
+    from agentflow.rollout._api import aquick_rollout, arollout, quick_rollout, rollout
     from agentflow.scoring import score
 
 __all__ = [
@@ -68,7 +68,7 @@ _HOMES = {
     "draw": "agentflow.rollout._picture",
     **dict.fromkeys(("RESULTS", "SUMMARY", "TRAJECTORIES"), "agentflow.rollout._files"),
     **dict.fromkeys(("Assignment", "assign"), "agentflow.rollout._tasks"),
-    **dict.fromkeys(("aquick_rollout", "arollout", "quick_rollout", "rollout"), "agentflow.rollout.api"),
+    **dict.fromkeys(("aquick_rollout", "arollout", "quick_rollout", "rollout"), "agentflow.rollout._api"),
     **dict.fromkeys(("render", "with_interval"), "agentflow.rollout._render"),
     "Result": "agentflow.rollout._result",
     "RolloutRun": "agentflow.rollout._run",
@@ -91,8 +91,8 @@ class _Callable(ModuleType):
     """This package: the function of its name is found at the same place, so calling either is the same."""
 
     def __call__(self, *arguments: Any, **named: Any) -> dict[str, Any]:  # noqa: ANN401 - whatever `rollout` takes
-        """See `agentflow.rollout.api.rollout`."""
-        from agentflow.rollout.api import rollout
+        """See `agentflow.rollout._api.rollout`."""
+        from agentflow.rollout._api import rollout
 
         return rollout(*arguments, **named)
 
