@@ -11,7 +11,7 @@ from anyio.from_thread import start_blocking_portal
 
 from agentflow.models import ModelSettings
 from agentflow.serving import ModelServer, ServingSettings
-from agentflow.testing import tiny_model
+from agentflow.testing import TINY_MODEL
 from tests.behaviour._tree import ROOT
 
 PYTHON = ROOT / ".venv-vllm/bin/python"
@@ -23,9 +23,11 @@ _LOCK = ROOT / "build/vllm.lock"
 
 def make_tiny_model(folder: Path) -> None:
     """A model of random weights; its tokenizer has read the bundled corpus."""
-    script = tiny_model.__file__
     done = subprocess.run(
-        [str(PYTHON), script, str(folder), str(CORPUS)], capture_output=True, encoding="utf-8", check=False
+        [str(PYTHON), str(TINY_MODEL), str(folder), str(CORPUS)],
+        capture_output=True,
+        encoding="utf-8",
+        check=False,
     )
     assert done.returncode == 0, done.stderr[-2000:]
 

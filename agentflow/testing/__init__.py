@@ -1,4 +1,6 @@
-"""For tests: virtual time, children that fail as told, a watch on supervisors, a fake endpoint of models."""
+"""For tests: virtual time, children that fail as told, a watch on supervisors, a fake endpoint of models, a tiny model."""
+
+from pathlib import Path
 
 from agentflow.testing._faults import Fault, FaultyActor, FaultyChild, InjectedCrash, Start
 from agentflow.testing._recorder import EventRecorder
@@ -6,6 +8,7 @@ from agentflow.testing._virtual_time import VirtualClock, VirtualTimeLoop, Virtu
 from agentflow.testing.endpoint import fake_endpoint
 
 __all__ = [
+    "TINY_MODEL",
     "EventRecorder",
     "Fault",
     "FaultyActor",
@@ -17,3 +20,6 @@ __all__ = [
     "VirtualTimer",
     "fake_endpoint",
 ]
+
+TINY_MODEL = Path(__file__).with_name("_tiny_model.py")
+"""A program that makes a tiny model, for the Python of an environment with `torch` and `transformers`."""

@@ -1,4 +1,4 @@
-"""Makes a tiny language model that knows nothing: `python tiny_model.py FOLDER TEXT...`.
+"""Makes a tiny language model that knows nothing: `python _tiny_model.py FOLDER TEXT...`.
 
 Two layers of random weights, and a byte-level tokenizer trained on the texts (files of any kind), with a chat template.
 The same arguments give the same model. Its embeddings are not tied to its head: engines on a CPU keep a stale head
