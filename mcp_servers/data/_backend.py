@@ -35,6 +35,30 @@ Folder = Annotated[
         description="Only this folder of the data; by default all of it.",
     ),
 ]
+DataFile = Annotated[
+    str,
+    Field(
+        min_length=1,
+        validation_alias=AliasChoices("file", "csv_file"),
+        description="The file, as data_inspect names it.",
+    ),
+]
+MostRows = Annotated[
+    int | None,
+    Field(
+        ge=1,
+        le=10_000,
+        validation_alias=AliasChoices("rows", "max_rows"),
+        description="How many rows to read; by default 50.",
+    ),
+]
+Condition = Annotated[
+    str | None,
+    Field(
+        max_length=10_000,
+        description="Only rows for which this holds, as in SQL: amount > 10 AND name LIKE 'A%'.",
+    ),
+]
 
 
 class DataBackend(Backend):
@@ -119,32 +143,11 @@ class DataBackend(Backend):
         self,
         session: Session,
         context: CallContext,
-        file: Annotated[
-            str,
-            Field(
-                min_length=1,
-                validation_alias=AliasChoices("file", "csv_file"),
-                description="The file, as data_inspect names it.",
-            ),
-        ],
-        rows: Annotated[
-            int | None,
-            Field(
-                ge=1,
-                le=10_000,
-                validation_alias=AliasChoices("rows", "max_rows"),
-                description="How many rows to read; by default 50.",
-            ),
-        ] = None,
+        file: DataFile,
+        rows: MostRows = None,
         offset: Annotated[int, Field(ge=0, description="How many rows to leave out before.")] = 0,
         columns: Annotated[list[str] | None, Field(description="Only these columns.")] = None,
-        filter: Annotated[
-            str | None,
-            Field(
-                max_length=10_000,
-                description="Only rows for which this holds, as in SQL: amount > 10 AND name LIKE 'A%'.",
-            ),
-        ] = None,
+        filter: Condition = None,
         sheet: Annotated[
             str | None, Field(description="The sheet of a workbook; by default the first.")
         ] = None,

@@ -45,6 +45,35 @@ Name = Annotated[
     Field(description="The document, by its name in document_outline; needed where there are several."),
 ]
 Query = Annotated[str, Field(min_length=1, max_length=10_000)]
+Sections = Annotated[
+    str | list[str] | None,
+    Field(description="The sections to read, by the ids that document_outline gives."),
+]
+Pages = Annotated[
+    str | int | None, Field(description="The pages, slides or sheets to read: 3, 3-5 or 1,4-6.")
+]
+Goal = Annotated[
+    str | None,
+    Field(max_length=10_000, description="What you want to know: only what serves it is returned."),
+]
+MostImages = Annotated[
+    int | None,
+    Field(
+        ge=0,
+        le=50,
+        validation_alias=AliasChoices("max_images", "max_image_num"),
+        description="How many pictures to show; by default a few for a goal, else none.",
+    ),
+]
+MostTokens = Annotated[
+    int | None,
+    Field(
+        ge=1,
+        le=200_000,
+        validation_alias=AliasChoices("max_tokens", "max_text_token"),
+        description="How much text to return, in tokens of about four letters.",
+    ),
+]
 
 
 class _Chosen:
@@ -193,38 +222,14 @@ class DocumentBackend(Backend):
         self,
         session: Session,
         context: CallContext,
-        section_ids: Annotated[
-            str | list[str] | None,
-            Field(description="The sections to read, by the ids that document_outline gives."),
-        ] = None,
+        section_ids: Sections = None,
         document: Name = None,
-        pages: Annotated[
-            str | int | None, Field(description="The pages, slides or sheets to read: 3, 3-5 or 1,4-6.")
-        ] = None,
+        pages: Pages = None,
         start: Annotated[int | None, Field(ge=0, description="The character to begin with.")] = None,
         end: Annotated[int | None, Field(ge=0, description="The character to end before.")] = None,
-        goal: Annotated[
-            str | None,
-            Field(max_length=10_000, description="What you want to know: only what serves it is returned."),
-        ] = None,
-        max_images: Annotated[
-            int | None,
-            Field(
-                ge=0,
-                le=50,
-                validation_alias=AliasChoices("max_images", "max_image_num"),
-                description="How many pictures to show; by default a few for a goal, else none.",
-            ),
-        ] = None,
-        max_tokens: Annotated[
-            int | None,
-            Field(
-                ge=1,
-                le=200_000,
-                validation_alias=AliasChoices("max_tokens", "max_text_token"),
-                description="How much text to return, in tokens of about four letters.",
-            ),
-        ] = None,
+        goal: Goal = None,
+        max_images: MostImages = None,
+        max_tokens: MostTokens = None,
     ) -> Read:
         """Read a document, or the sections, pages or characters of it that you name.
 
