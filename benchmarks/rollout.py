@@ -47,11 +47,15 @@ FLOORS = {
 
 
 @register_api_tool("shelf:search", read_only=True)
-def search(query: str) -> str:
+async def search(query: str) -> str:
     """Search the shelf. Use it to look something up.
 
     :param query: what to look for
     """
+    return found(query)
+
+
+def found(query: str) -> str:
     return f"{query[:40]} stands on the shelf, number {len(query)}, beside the lantern of the harbour."
 
 
@@ -154,7 +158,7 @@ def inspect(url: str, count: int, workers: int) -> float:
             Args:
                 query: what to look for
             """
-            return search(query)
+            return found(query)
 
         return execute
 

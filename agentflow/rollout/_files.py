@@ -34,6 +34,7 @@ class ResultLines:
         self._folder = folder
         self._config = config
         self._turn = anyio.Lock()
+        self._pending: list[bytes] = []
 
     async def begin(self, results: AsyncIterator[Result]) -> None:
         """Write what is finished already.
@@ -55,14 +56,17 @@ class ResultLines:
         """
         if not self._config.save_results:
             return
-        line = self._line(result) + b"\n"
+        self._pending.append(self._line(result) + b"\n")
         async with self._turn:
-            with _Disk(self._folder):
-                await anyio.to_thread.run_sync(self._append, line)
+            # Whoever waited for its turn finds its line written together with others.
+            lines, self._pending = self._pending, []
+            if lines:
+                with _Disk(self._folder):
+                    await anyio.to_thread.run_sync(self._append, lines)
 
-    def _append(self, line: bytes) -> None:
+    def _append(self, lines: list[bytes]) -> None:
         with self._file.open("ab") as file:
-            file.write(line)
+            file.writelines(lines)
 
     def _line(self, result: Result) -> bytes:
         return _line(result, self._config)
