@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING, TypeVar
+from functools import partial
+from typing import TYPE_CHECKING
 
 import anyio
 
+from agentflow.actors import together
 from mcp_servers._running import shown
 from mcp_servers.browser._results import Dialog, PageState, TabInfo
 
@@ -21,8 +23,6 @@ if TYPE_CHECKING:
     from mcp_servers.browser._tab import Tab
 
 __all__ = ["page_state", "snapshot_of", "tab_infos", "title_of", "with_title"]
-
-T = TypeVar("T")
 
 MOST_ERRORS = 20
 LONGEST_ERROR = 300
@@ -75,23 +75,10 @@ async def snapshot_of(tab: Tab, *, depth: int | None = None, boxes: bool | None 
     return tab.names.shown(text)
 
 
-async def with_title(tab: Tab, read: Callable[[Tab], Awaitable[T]]) -> tuple[T, str]:
+async def with_title(tab: Tab, read: Callable[[Tab], Awaitable[str]]) -> tuple[str, str]:
     """What is read from the page, and its title, both asked for at once: each takes a way to the page and back."""
-    title = ""
-    found: list[T] = []
-
-    async def ask() -> None:
-        nonlocal title
-        title = await title_of(tab)
-
-    try:
-        async with anyio.create_task_group() as group:
-            group.start_soon(ask)
-            found = [await read(tab)]
-    except ExceptionGroup as failed:
-        # Only the reading fails; the title says nothing instead.
-        raise failed.exceptions[0] from None
-    return found[0], title
+    text, title = await together((partial(read, tab), partial(title_of, tab)))
+    return text, title
 
 
 async def tab_infos(state: BrowserState) -> list[TabInfo]:
