@@ -109,7 +109,11 @@ class Endpoints:
         return StreamableHTTPSessionManager(server, max_request_body_size=self._options.body_bytes)
 
     def _doors(self) -> dict[str, McpDoor]:
-        turns = Turns(self._options.calls_at_once, self._options.calls_waiting)
+        # Each backend has turns of its own: one that is blocked must not hold up the others.
+        turns = {
+            name: Turns(self._options.calls_at_once, self._options.calls_waiting)
+            for name in self._table.backends
+        }
         scopes = Scopes(self._options.scopes)
 
         def door(backend: str | None) -> McpDoor:
@@ -117,7 +121,7 @@ class Endpoints:
                 self._table,
                 principal=_principal,
                 backend=backend,
-                turns=turns,
+                turns=turns.__getitem__,
                 scopes=scopes,
                 metrics=self._metrics,
             )

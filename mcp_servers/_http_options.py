@@ -31,9 +31,9 @@ class HttpOptions:
     body_bytes: int = 16 * MIB
     """The largest request."""
     calls_at_once: int = 256
-    """Calls that run at once; others wait, in fair turns of the principals."""
+    """Calls of one backend that run at once; others wait, in fair turns of the principals."""
     calls_waiting: int = 4096
-    """Calls that wait; one more is refused as `busy`."""
+    """Calls of one backend that wait; one more is refused as `busy`."""
     grace_seconds: float = 10.0
     """Time for calls in progress to end when the server stops."""
 

@@ -51,7 +51,7 @@ class McpDoor:
         principal: Callable[[RequestContext], str],
         backend: str | None = None,
         default: DefaultSession | None = None,
-        turns: Turns | None = None,
+        turns: Callable[[str], Turns] | None = None,
         scopes: Scopes | None = None,
         metrics: Metrics | None = None,
     ) -> None:
@@ -60,7 +60,7 @@ class McpDoor:
         :param principal: tells who sent a request.
         :param backend: serve this backend (and the session tools) only.
         :param default: the session of clients that name none, where the transport is one client's alone.
-        :param turns: bounds the calls that run at once.
+        :param turns: bounds the calls of a backend that run at once.
         :param scopes: which backends each principal may use.
         :param metrics: counts the calls.
         """
@@ -243,7 +243,7 @@ class McpDoor:
             if self._turns is None or tool.interjects:
                 result = await self._run(tool, params, principal, progress)
             else:
-                async with self._turns.turn(principal):
+                async with self._turns(tool.backend).turn(principal):
                     result = await self._run(tool, params, principal, progress)
         except ToolFailure as failure:
             result = ToolResult(False, failure.data, ToolError(failure.kind, failure.message))

@@ -63,9 +63,9 @@ class CallSettings(Section):
     most_seconds: PositiveFloat | None = None
     """The longest that any call may take, whatever it asks for."""
     at_once: PositiveInt = 256
-    """Calls that run at once; others wait, in fair turns of the clients."""
+    """Calls of one backend that run at once; others wait, in fair turns of the clients."""
     waiting: PositiveInt = 4096
-    """Calls that wait; one more is refused as `busy`."""
+    """Calls of one backend that wait; one more is refused as `busy`."""
     body_bytes: PositiveInt = 16 * MIB
     """The largest request."""
 

@@ -140,6 +140,21 @@ class Counter(Backend):
         return {"text": "lone \ud800", "number": float("nan"), "list": ["\udfff"]}
 
 
+class Blocker(Backend):
+    """Blocks, as no backend should."""
+
+    name = "blocker"
+    description = "Blocks."
+
+    @tool(destructive=False)
+    async def freeze(
+        self, session: Session, path: Annotated[str, Field(description="Where to wait for a writer.")]
+    ) -> None:
+        """Block the whole thread until somebody has written into a pipe."""
+        with open(path, "rb") as pipe:  # noqa: ASYNC230  # that is the point
+            pipe.read()
+
+
 class Noisy(Backend):
     """Prints where it must not."""
 

@@ -1,5 +1,6 @@
 """Several worker processes behind one port, each with sessions of its own."""
 
+import os
 import sys
 from collections.abc import AsyncGenerator
 from contextlib import AbstractAsyncContextManager, suppress
@@ -25,6 +26,7 @@ from tests.mcp_servers._serving import connected, post, request
 from tests.mcp_servers.test_command import address
 
 TOKENS = {"alice": "token-of-alice", "bob": "token-of-bob", "carol": "token-of-carol"}
+BLOCKER = "tests.mcp_servers._counter:Blocker"
 ERAS = pytest.mark.parametrize("mode", ["auto", "legacy"])
 
 
@@ -51,14 +53,14 @@ async def crew(anyio_backend: Literal["asyncio"]) -> AsyncGenerator[Crew]:
     """Two workers for the whole module: to start them takes seconds."""
     settings = ServerSettings.model_validate(
         {
-            "backends": {COUNTER: {}, "files": {}},
+            "backends": {COUNTER: {}, BLOCKER: {}, "files": {}},
             "workers": 2,
             "port": 0,
             "tokens": {"carol": {"token": TOKENS["carol"], "backends": ["files"]}},
             "calls": {"body_bytes": 100_000},
         }
     )
-    names = ["counter", "files"]
+    names = ["counter", "blocker", "files"]
     port = Port(Workers(settings, names), settings.http_options(TOKENS))
     ready = anyio.Event()
     async with anyio.create_task_group() as group:
@@ -187,6 +189,40 @@ async def test_a_call_that_its_client_cancels_is_stopped_in_whatever_worker(crew
             while await running(starter) != [0, 0]:
                 continue
             await end(starter, handles)
+
+
+@pytest.mark.promise("mcp:workers:blocked")
+@pytest.mark.parametrize("number", [1, 2])
+async def test_a_backend_that_blocks_its_whole_process_holds_up_that_worker_alone(
+    crew: Crew, number: int, tmp_path: Path
+) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    frozen: list[CallToolResult] = []
+
+    async def freeze(client: Client, handle: str) -> None:
+        arguments = {"session": handle, "path": str(pipe)}
+        frozen.append(await client.call_tool("blocker_freeze", arguments))
+
+    with anyio.fail_after(60):
+        async with crew.client() as client, crew.client() as other, httpx2.AsyncClient(timeout=30) as http:
+            handles = await in_both(client)
+            async with anyio.create_task_group() as group:
+                group.start_soon(freeze, client, handles[number - 1])
+                # It can be opened for writing as soon as it is open for reading: then the worker stands still.
+                write = await anyio.to_thread.run_sync(os.open, pipe, os.O_WRONLY)
+                for count in range(1, 20):
+                    added = await other.call_tool("counter_add", {"session": handles[2 - number]})
+                    assert data(added) == {"count": count}
+                    assert data(await other.call_tool("counter_echo", {"text": "x"})) == {"text": "x"}
+                assert (await http.get(crew.url.replace("/mcp", "/health"))).status_code == 200
+                assert frozen == []
+                os.close(write)
+            assert not frozen[0].is_error
+            assert data(await client.call_tool("counter_add", {"session": handles[number - 1]})) == {
+                "count": 1
+            }
+            await end(client, handles)
 
 
 @pytest.mark.promise("mcp:workers:death")
