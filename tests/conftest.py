@@ -18,6 +18,11 @@ settings.register_profile("suite", derandomize=True)
 settings.load_profile("suite")
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What uses the served model comes first: at the end nobody shall wait for what takes so long to make."""
+    items.sort(key=lambda item: not (isinstance(item, pytest.Function) and "vllm" in item.fixturenames))
+
+
 @pytest.fixture(scope="session")
 def anyio_backend() -> str:
     return "asyncio"

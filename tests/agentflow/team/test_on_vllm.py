@@ -20,7 +20,6 @@ from tests.agentflow.team._solving import Book, diary_sandbox
 
 pytestmark = pytest.mark.timeout(900)
 
-EPISODES = 100
 TURNS = 3
 BLOCK = 128
 """Tokens that the engine keeps together."""
@@ -70,8 +69,8 @@ async def worked_on(members: Team, index: int, question: str) -> Episode:
         )
 
 
-@pytest.mark.promise("team:vllm")
-async def test_structured_answers_of_all_roles_hold_in_a_hundred_episodes(vllm: ModelServer) -> None:
+async def check_episodes(vllm: ModelServer, count: int) -> None:
+    """Many at the same time: every answer of every role keeps to its schema."""
     episodes: list[Episode] = []
     async with team_on(vllm) as members:
 
@@ -79,9 +78,9 @@ async def test_structured_answers_of_all_roles_hold_in_a_hundred_episodes(vllm: 
             episodes.append(await worked_on(members, index, f"What is carved over door {index}?"))
 
         async with anyio.create_task_group() as tasks:
-            for index in range(EPISODES):
+            for index in range(count):
                 tasks.start_soon(one, index)
-    assert len(episodes) == EPISODES
+    assert len(episodes) == count
     exchanges = [exchange for episode in episodes for exchange in episode.exchanges]
     assert [exchange.failure for exchange in exchanges if exchange.failure is not None] == []
     # A connection that was closed may be tried again; an answer that is none would count as one more.
@@ -94,6 +93,17 @@ async def test_structured_answers_of_all_roles_hold_in_a_hundred_episodes(vllm: 
         "generator",
     }
     assert all(episode.solution is not None for episode in episodes)
+
+
+@pytest.mark.promise("team:vllm")
+async def test_structured_answers_of_all_roles_hold_in_six_episodes(vllm: ModelServer) -> None:
+    await check_episodes(vllm, 6)
+
+
+@pytest.mark.soak
+@pytest.mark.promise("team:vllm")
+async def test_structured_answers_of_all_roles_hold_in_a_hundred_episodes(vllm: ModelServer) -> None:
+    await check_episodes(vllm, 100)
 
 
 @pytest.mark.promise("team:vllm")
