@@ -78,7 +78,9 @@ async def test_an_observation_is_the_same_in_another_sandbox() -> None:
 async def test_pictures_are_kept_as_blobs() -> None:
     blobs = Blobs()
     async with Sandbox(backends=["code"]) as sandbox:
-        code = "import matplotlib.pyplot as plt\nplt.plot([1, 2])\nplt.title('sales');"
+        # On a slow machine it would tell that it looks for fonts.
+        quiet = "import logging\nlogging.getLogger('matplotlib').setLevel('ERROR')\n"
+        code = f"{quiet}import matplotlib.pyplot as plt\nplt.plot([1, 2])\nplt.title('sales');"
         outcome = await keeping(blobs, sandbox, "code_run", {"code": code})
     [blob] = outcome.observation.blobs
     assert isinstance(blob, Blob)
