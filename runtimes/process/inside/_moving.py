@@ -9,7 +9,6 @@ import ctypes
 import fcntl
 import mmap
 import os
-import re
 import resource
 import stat
 import sys
@@ -17,6 +16,7 @@ import threading
 from typing import NamedTuple
 
 from runtimes.process.inside import _native_threads
+from runtimes.process.linux import _mappings
 from runtimes.process.linux import _syscalls as sc
 from runtimes.process.trusted import _confine, _gate
 
@@ -84,10 +84,10 @@ def move(uid: int, control: int) -> list[str]:
     files = [file for fd in _descriptors() if fd > 2 and fd != control and (file := _describe(fd))]
     files = [_made_readable(file) for file in files]
     twins = _twins(files)
-    shared = _shared_mappings()
+    shared = _mappings.shared_mappings("self")
     _go_through_the_gate(uid)
     null = os.open("/dev/null", os.O_RDWR)
-    left_behind: list[str] = [line for mapping in shared if (line := _remap(*mapping))]
+    left_behind: list[str] = [line for mapping in shared if (line := _remap(mapping))]
     for fd in (0, 1, 2, control):
         os.dup2(null, fd)
     for file in files:
@@ -233,30 +233,12 @@ def _kind(file: _OpenFile) -> str:
     return kinds.get(stat.S_IFMT(file.mode), file.path)
 
 
-_MAPPING = re.compile(r"([0-9a-f]+)-([0-9a-f]+) (r|-)(w|-)(x|-)s ([0-9a-f]+) \S+ (\d+)\s*(.*)")
-
-
-def _shared_mappings() -> list[tuple[int, int, int, int, str]]:
-    """Address, length, protection, offset and path of each shared mapping."""
-    found: list[tuple[int, int, int, int, str]] = []
-    with open("/proc/self/maps", encoding="utf-8", errors="surrogateescape") as file:
-        for line in file:
-            match = _MAPPING.match(line)
-            if match:
-                start, end, offset = int(match[1], 16), int(match[2], 16), int(match[6], 16)
-                bits = (mmap.PROT_READ, mmap.PROT_WRITE, mmap.PROT_EXEC)
-                protection = sum(
-                    bit for bit, letter in zip(bits, match.group(3, 4, 5), strict=True) if letter != "-"
-                )
-                found.append((start, end - start, protection, offset, match[8]))
-    return found
-
-
-def _remap(address: int, length: int, protection: int, offset: int, path: str) -> str:
+def _remap(mapping: _mappings.Mapping) -> str:
     """Map the new room's file, or a copy of the content, where the parent's was."""
+    address, length, protection, offset, _, path = mapping
     fd = -1
     flags = mmap.MAP_SHARED | 0x10
-    if path and not path.endswith(" (deleted)"):
+    if path and not path.endswith(b" (deleted)"):
         try:
             fd = os.open(path, os.O_RDWR if protection & mmap.PROT_WRITE else os.O_RDONLY)
         except OSError:

@@ -31,7 +31,7 @@ import time
 from collections import deque
 from dataclasses import dataclass
 
-from runtimes.process.linux import _cgroups, _processes, _seccomp
+from runtimes.process.linux import _cgroups, _mappings, _processes, _seccomp
 from runtimes.process.linux import _syscalls as sc
 from runtimes.process.trusted import _confine, _wire
 
@@ -358,10 +358,7 @@ def _mount_of(pid: int | str, fd: int) -> str:
 
 
 def _foreign_memory(pid: int, devices: set[str]) -> str:
-    with open(f"/proc/{pid}/maps", encoding="utf-8", errors="replace") as file:
-        for line in file:
-            _, permissions, _, device, _ = line.split(None, 4)
-            major, minor = (int(part, 16) for part in device.split(":"))
-            if permissions.endswith("s") and f"{major}:{minor}" not in devices:
-                return "the fork kept memory that it shares with another room"
+    for mapping in _mappings.shared_mappings(pid):
+        if "{}:{}".format(*mapping.device) not in devices:
+            return "the fork kept memory that it shares with another room"
     return ""

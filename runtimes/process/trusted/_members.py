@@ -9,6 +9,7 @@ from typing import Any
 
 from runtimes.process.linux import _cgroups
 from runtimes.process.trusted import _confine, _rooms, _spawn, _wire
+from runtimes.process.trusted._killer import Killer
 from runtimes.process.trusted._reactor import Reactor, RequestError, Waiting, close_all, finished
 
 _FIRST_UID = 1024
@@ -68,6 +69,7 @@ class Members:
         self._reactor = reactor
         self._warden = warden
         self._world = world
+        self._killer = Killer(reactor.fork)
         self._members: dict[str, Member] = {}
         self._fresh_uids = iter(range(_FIRST_UID, _LAST_UID, _confine.IDS))
         self._used_uids: list[int] = []
@@ -184,15 +186,11 @@ class Members:
         self._bury(member)
         family = member.family
         if family.members and family.namespace >= 0:
-            ours, theirs = _wire.socket_pair()
-            uids = range(member.uid, member.uid + (_confine.IDS if member.rooted else 1))
-            self._reactor.fork_into(family.namespace, lambda: _spawn.kill_users(uids, theirs))
-            theirs.close()
-            yield ours
-            ours.close()
+            self._killer.kill(range(member.uid, member.uid + (_confine.IDS if member.rooted else 1)))
         else:
             family.end()
         self._reactor.reply(message)
+        yield from ()
 
     def _bury(self, member: Member) -> None:
         """Give back all that a member held but its processes."""

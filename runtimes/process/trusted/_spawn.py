@@ -9,7 +9,7 @@ import os
 import signal
 import socket
 import traceback
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import IO, Any, NoReturn, cast
 
@@ -111,27 +111,6 @@ def sleep_as_init(world: World) -> NoReturn:
         os.dup2(null, fd)
     os.close(null)
     os.execve(_sleeper.PLACE, ["sandbox"], {})
-
-
-def kill_users(uids: Iterable[int], done: socket.socket) -> NoReturn:
-    """Kill every process of some users in this pid namespace, as each of them in turn."""
-    for uid in uids:
-        child = os.fork()
-        if child == 0:
-            _kill_all_of(uid)
-        os.waitpid(child, 0)
-    _wire.send(done, {"done": True})
-    os._exit(0)
-
-
-def _kill_all_of(uid: int) -> NoReturn:
-    os.setgroups([])
-    os.setresgid(uid, uid, uid)
-    os.setresuid(uid, uid, uid)
-    # One call is enough: the kernel lets no process fork past a kill that is on its way.
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.kill(-1, signal.SIGKILL)
-    os._exit(0)
 
 
 def place(world: World, placement: Placement, *, python: bool = False) -> None:

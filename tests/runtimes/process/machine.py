@@ -24,8 +24,17 @@ class Trusted:
 
     @property
     def zygote(self) -> int:
-        """The template interpreter: the one child of the mason that is in the mason's own pid namespace."""
-        return next(pid for pid in children(self.mason) if _depth(pid) == _depth(self.mason))
+        """The template interpreter: beside the killer the one child of the mason in the mason's own pid namespace."""
+        return next(pid for pid in self._helpers if pid != self.killer)
+
+    @property
+    def killer(self) -> int:
+        """The process that ends what a sandbox's user runs."""
+        return next(pid for pid in self._helpers if psutil.Process(pid).name() == "killer")
+
+    @property
+    def _helpers(self) -> list[int]:
+        return [pid for pid in children(self.mason) if _depth(pid) == _depth(self.mason)]
 
     @property
     def inits(self) -> list[int]:
@@ -101,7 +110,7 @@ class Holdings:
 def holdings(trusted: Trusted) -> Holdings:
     """What the runtime and this process hold now."""
     own = {"server": os.getpid(), "warden": trusted.warden, "porter": trusted.porter, "mason": trusted.mason}
-    own["zygote"] = trusted.zygote
+    own |= {"zygote": trusted.zygote, "killer": trusted.killer}
     everybody = [*own.values(), *trusted.sandboxed()]
     namespaces = {os.readlink(f"/proc/{pid}/ns/{kind}") for pid in everybody for kind in _KINDS}
     namespaces |= {link for pid in own.values() for link in _links(pid) if link.split(":")[0] in _KINDS}

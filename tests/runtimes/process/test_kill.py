@@ -16,7 +16,7 @@ import pytest
 from agentflow.errors import AgentFlowError, InstanceGone
 from runtimes import Language, Outcome
 from runtimes.process import ProcessInstance, ProcessRuntime
-from tests.runtimes.process.machine import Trusted, descendants, ended, groups_of, trusted_processes
+from tests.runtimes.process.machine import Trusted, descendants, ended, groups_of, read, trusted_processes
 
 SECOND = 1.0
 """How long anything of a killed server may live: this is a promise, so it is measured."""
@@ -121,6 +121,10 @@ async def kill(pid: int) -> None:
     await ended(pid)
 
 
+def sleeps(pid: int) -> bool:
+    return read(f"/proc/{pid}/cmdline").startswith("sleep")
+
+
 @pytest.mark.promise("kill:trusted")
 @pytest.mark.parametrize("who", ["warden", "porter", "mason"])
 async def test_a_killed_builder_ends_running_calls_and_later_ones_with_a_clear_error(
@@ -184,6 +188,22 @@ async def test_who_waits_for_a_builder_that_is_killed_is_told_that_the_instance_
         tasks.start_soon(look)
         await anyio.wait_all_tasks_blocked()
         await kill(mason)
+
+
+@pytest.mark.promise("kill:trusted")
+async def test_a_killer_that_was_killed_is_replaced_and_sandboxes_end_as_before(
+    instance: ProcessInstance,
+) -> None:
+    for _ in range(2):
+        fork = (await instance.fork()).instance
+        before = set(trusted_processes().sandboxed())
+        source = "import subprocess\nsubprocess.Popen(['sleep', '1000'], start_new_session=True)"
+        await fork.run("python", source)
+        (sleeping,) = [pid for pid in set(trusted_processes().sandboxed()) - before if sleeps(pid)]
+        await kill(trusted_processes().killer)
+        await fork.stop()
+        await ended(sleeping)
+    assert (await instance.run("python", "x")).value == "1"
 
 
 @pytest.mark.promise("kill:zygote")

@@ -46,10 +46,10 @@ async def live_many(runtime: ProcessRuntime, count: int, at_once: int = 4) -> No
 async def settled(runtime: ProcessRuntime, trusted: Trusted) -> None:
     """Wait for the processes that were killed, then for the groups that waited for them."""
     for _ in range(2):
-        for pid in set(trusted.sandboxed()) - {trusted.zygote}:
+        for pid in set(trusted.sandboxed()) - {trusted.zygote, trusted.killer}:
             await ended(pid)
         await (await runtime.start()).stop()
-    for pid in set(trusted.sandboxed()) - {trusted.zygote}:
+    for pid in set(trusted.sandboxed()) - {trusted.zygote, trusted.killer}:
         await ended(pid)
 
 

@@ -1,0 +1,99 @@
+"""What a process shares with others by memory: its shared mappings."""
+
+import ctypes
+import fcntl
+import mmap
+import re
+import struct
+from typing import NamedTuple
+
+__all__ = ["Mapping", "shared_mappings"]
+
+_QUERY = struct.Struct("=9Q2I2I2Q")
+_ASK = 0xC0000000 | _QUERY.size << 16 | ord("f") << 8 | 17
+_READABLE, _WRITABLE, _EXECUTABLE, _SHARED = 1, 2, 4, 8
+_THIS_OR_NEXT = 16
+_LONGEST_PATH = 4096
+# Made once: what an interpreter that forks keeps of this would move what its copy makes next to other addresses.
+_PATH = ctypes.create_string_buffer(_LONGEST_PATH)
+_LINE = re.compile(
+    rb"^([0-9a-f]+)-([0-9a-f]+) (r|-)(w|-)(x|-)s ([0-9a-f]+) ([0-9a-f]+):([0-9a-f]+) \d+ *(.*)$", re.MULTILINE
+)
+
+
+class Mapping(NamedTuple):
+    """One shared mapping."""
+
+    start: int
+    """Its address."""
+    length: int
+    """Its bytes."""
+    protection: int
+    """What may be done with it, as `mmap` takes it."""
+    offset: int
+    """Where in the file it begins."""
+    device: tuple[int, int]
+    """The file's device."""
+    path: bytes
+    """The file, as the kernel writes it."""
+
+
+def shared_mappings(process: int | str) -> list[Mapping]:
+    """All of them, of a process or of `self`.
+
+    :raises OSError: if it is gone.
+    """
+    with open(f"/proc/{process}/maps", "rb", buffering=0) as maps:
+        try:
+            return _asked(maps.fileno())
+        except OSError:
+            # A kernel before 6.11 can't be asked for some of them: a warm interpreter has hundreds.
+            return read_all(maps.readall())
+
+
+def _asked(maps: int) -> list[Mapping]:
+    found: list[Mapping] = []
+    wanted, start = _THIS_OR_NEXT | _SHARED, 0
+    while True:
+        query = bytearray(
+            _QUERY.pack(
+                _QUERY.size, wanted, start, *[0] * 6, 0, 0, _LONGEST_PATH, 0, ctypes.addressof(_PATH), 0
+            )
+        )
+        try:
+            fcntl.ioctl(maps, _ASK, query, True)
+        except FileNotFoundError:
+            return found
+        _, _, _, begin, start, flags, _, offset, _, major, minor, length, *_ = _QUERY.unpack(query)
+        protection = sum(
+            bit
+            for flag, bit in (
+                (_READABLE, mmap.PROT_READ),
+                (_WRITABLE, mmap.PROT_WRITE),
+                (_EXECUTABLE, mmap.PROT_EXEC),
+            )
+            if flags & flag
+        )
+        name = _PATH.value if length else b""
+        found.append(Mapping(begin, start - begin, protection, offset, (major, minor), name))
+
+
+def read_all(text: bytes) -> list[Mapping]:
+    """The same from `/proc/<pid>/maps`."""
+    found: list[Mapping] = []
+    for start, end, read, write, execute, offset, major, minor, path in _LINE.findall(text):
+        protection = sum(
+            bit
+            for letter, bit in ((read, mmap.PROT_READ), (write, mmap.PROT_WRITE), (execute, mmap.PROT_EXEC))
+            if letter != b"-"
+        )
+        begin = int(start, 16)
+        device = int(major, 16), int(minor, 16)
+        found.append(
+            Mapping(begin, int(end, 16) - begin, protection, int(offset, 16), device, _unescaped(path))
+        )
+    return found
+
+
+def _unescaped(path: bytes) -> bytes:
+    return path.replace(rb"\012", b"\n")
