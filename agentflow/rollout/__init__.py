@@ -14,6 +14,7 @@ from agentflow.runs import RoleModel, render_config
 
 if TYPE_CHECKING:
     from agentflow.rollout._analysis import AnalysedRun, AnalysisTable, find_runs, tables_of
+    from agentflow.rollout._api import aquick_rollout, arollout, quick_rollout, rollout
     from agentflow.rollout._benchmarks import Benchmark, benchmark_names, find_benchmark, load_tasks
     from agentflow.rollout._files import RESULTS, SUMMARY, TRAJECTORIES
     from agentflow.rollout._picture import draw
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     from agentflow.rollout._run import RolloutRun
     from agentflow.rollout._summary import Summary
     from agentflow.rollout._tasks import Assignment, assign
-    from agentflow.rollout._api import aquick_rollout, arollout, quick_rollout, rollout
     from agentflow.scoring import score
 
 __all__ = [

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from agentflow.rollout._config import RolloutConfig, load_config
+from agentflow.rollout._pictures import Pictures, read_pictures
 from agentflow.rollout._result import Result, result_record, trajectory_record
 from agentflow.rollout._run import RolloutRun
 from agentflow.rollout._tasks import Tasks, assign
@@ -84,6 +85,7 @@ def quick_rollout(
     model_name: str | None = None,
     sandbox_url: str | None = None,
     answer: str | Sequence[str] | None = None,
+    images: Sequence[str | PathLike[str]] = (),
     config_path: str | PathLike[str] | None = None,
     **settings: Any,  # noqa: ANN401 - any setting, by its name
 ) -> dict[str, Any]:
@@ -97,6 +99,7 @@ def quick_rollout(
     :param model_name: the model of all roles; without it, where nothing else names one, the offline engine.
     :param sandbox_url: a running server of tools; without it they run in this process.
     :param answer: the right answer, or several; then the given one is scored.
+    :param images: files of pictures that belong to the question.
     :param settings: any setting by its name: `agent="single"`, `max_turns=3`, `output_dir="kept"`.
     :return: `answer`, `success`, `trajectory`, and whatever else a line of the results holds.
     :raises ConfigurationError: if something can't be used, in one line.
@@ -110,6 +113,7 @@ def quick_rollout(
             model_name=model_name,
             sandbox_url=sandbox_url,
             answer=answer,
+            images=images,
             config_path=config_path,
             **settings,
         )
@@ -123,6 +127,7 @@ async def aquick_rollout(
     model_name: str | None = None,
     sandbox_url: str | None = None,
     answer: str | Sequence[str] | None = None,
+    images: Sequence[str | PathLike[str]] = (),
     config_path: str | PathLike[str] | None = None,
     **settings: Any,  # noqa: ANN401 - any setting, by its name
 ) -> dict[str, Any]:
@@ -132,19 +137,20 @@ async def aquick_rollout(
     if answer is None:
         said.setdefault("evaluate_results", False)
     right = (answer,) if isinstance(answer, str) else tuple(answer or ())
-    task = Task(index=0, id="question", question=question, references=right)
+    pictures = read_pictures(images)
+    task = Task(index=0, id="question", question=question, references=right, images=tuple(pictures))
     if "output_dir" in said:
-        return await _answered(said, config_path, task)
+        return await _answered(said, config_path, task, pictures)
     with tempfile.TemporaryDirectory(prefix="agentflow-") as folder:
-        return await _answered({**said, "output_dir": folder}, config_path, task)
+        return await _answered({**said, "output_dir": folder}, config_path, task, pictures)
 
 
 async def _answered(
-    said: Mapping[str, object], config_path: str | PathLike[str] | None, task: Task
+    said: Mapping[str, object], config_path: str | PathLike[str] | None, task: Task, pictures: Pictures
 ) -> dict[str, Any]:
     config = load_config(_path(config_path), (), said)
     kept: list[Result] = []
-    summary = await RolloutRun(config, in_order=kept.append).run(assign(config, [task]))
+    summary = await RolloutRun(config, in_order=kept.append).run(assign(config, [task], pictures))
     record, trajectory = result_record(kept[0]), trajectory_record(kept[0])
     return _plain({**record, "trajectory": trajectory, "summary": summary})
 

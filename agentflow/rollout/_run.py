@@ -189,6 +189,8 @@ class RolloutRun:
         }
         run = await journal.open_run(self.config.run_name, identity, lease_seconds=LEASE_SECONDS)
         self.place.check(sum(await run.counts()) > 0)
+        for picture, data in assignment.pictures.items():
+            await run.put_blob(data, picture.mime)
         await run.add_seeds(_seeds(assignment))
         self.place.describe()
         return run

@@ -10,8 +10,9 @@ from msgspec import Struct, field
 from agentflow.errors import ConfigurationError
 from agentflow.rollout._benchmarks import Benchmark, find_benchmark, load_tasks
 from agentflow.rollout._config import RolloutConfig
+from agentflow.rollout._pictures import Pictures, with_pictures
 from agentflow.runs import explores_bundled_corpus
-from agentflow.trajectory import Task
+from agentflow.trajectory import Blob, Task
 
 __all__ = ["Assignment", "Tasks", "assign"]
 
@@ -37,26 +38,34 @@ class Assignment(Struct, frozen=True, kw_only=True):
     """What answers are scored by."""
     options: dict[str, Any] = field(default_factory=dict[str, Any])
     """Options of the metric."""
+    pictures: Pictures = field(default_factory=dict[Blob, bytes])
+    """The pictures of the tasks."""
     samples: int = 1
     """How often each is worked on."""
 
 
-def assign(config: RolloutConfig, tasks: Sequence[Task] | None = None) -> Assignment:
+def assign(
+    config: RolloutConfig, tasks: Sequence[Task] | None = None, pictures: Pictures | None = None
+) -> Assignment:
     """What the settings want worked on.
 
     :param tasks: these, instead of those of `data_path` or the benchmark.
+    :param pictures: what their `images` stand for.
     :raises ConfigurationError: one line, if there are none, or they can't be read.
     """
     benchmark = _benchmark(config, tasks)
     found = _tasks(config, benchmark) if tasks is None else _chosen(config, tasks)
     if not found:
         raise ConfigurationError("data_path: there is no task; name a file that has some")
+    if tasks is None and config.data_path is not None:
+        found, pictures = with_pictures(found, Path(config.data_path).parent)
     metric, options = _metric(config, benchmark)
     return Assignment(
         tasks=found,
         name=_name(config, benchmark),
         metric=metric,
         options={**options, **config.metric_options},
+        pictures=pictures or {},
         samples=config.samples,
     )
 

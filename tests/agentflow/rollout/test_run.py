@@ -1,9 +1,12 @@
 """A rollout: run, gone on with, refused, stopped; tried again; its files."""
 
+import base64
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
+import anyio
 import pytest
 
 from agentflow import quick_rollout, rollout
@@ -12,6 +15,7 @@ from agentflow.rollout import RESULTS, SUMMARY, TRAJECTORIES, RolloutRun, aquick
 from agentflow.runs import Phase
 from agentflow.sandbox import register_api_tool
 from agentflow.sandbox._api_tools import registered_tools
+from agentflow.testing import fake_endpoint
 from mcp_servers import HttpOptions, ToolTable, load_backend
 from tests.agentflow.rollout._rollouts import (
     assigned,
@@ -21,6 +25,7 @@ from tests.agentflow.rollout._rollouts import (
     run_to_the_end,
     some_tasks,
 )
+from tests.mcp_servers._counter import PIXEL
 from tests.mcp_servers._serving import serving
 
 FILES = (RESULTS, TRAJECTORIES)
@@ -227,3 +232,26 @@ async def test_quick_rollout_uses_the_tools_of_a_server() -> None:
             max_turns=3,
         )
     assert (given["answer"], given["score"]) == ("1834", 1.0)
+
+
+@pytest.mark.promise("rollout:pictures")
+async def test_pictures_of_a_question_reach_a_model_that_sees(tmp_path: Path) -> None:
+    picture, log = anyio.Path(tmp_path / "dot.png"), tmp_path / "log.jsonl"
+    await picture.write_bytes(PIXEL)
+    (tmp_path / "tasks.jsonl").write_text(
+        json.dumps({"id": "a", "question": "What is this?", "answer": "x", "image": "dot.png"})
+    )
+    shown = base64.b64encode(PIXEL).decode()
+    async with fake_endpoint(log=log) as url:
+        settings: dict[str, Any] = {"model_name": "fake", "base_url": url, "available_tools": ["rag_search"]}
+        given = await aquick_rollout("What is this?", images=[str(picture)], max_turns=1, **settings)
+        assert shown in log.read_text(encoding="utf-8")
+        assert given["trajectory"]["nodes"][0]["images"][0]["mime"] == "image/png"
+        log.write_text("")
+        await arollout(
+            data_path=tmp_path / "tasks.jsonl", output_dir=str(tmp_path / "out"), agent="single", **settings
+        )
+        assert shown in log.read_text(encoding="utf-8")
+    for name, message in (("nowhere.png", "can't be read: No such file"), ("log.jsonl", "is no picture")):
+        with pytest.raises(ConfigurationError, match=message):
+            await aquick_rollout("What is this?", images=[str(tmp_path / name)])

@@ -1,0 +1,57 @@
+"""Pictures that belong to tasks, from files."""
+
+import mimetypes
+from collections.abc import Iterable, Sequence
+from hashlib import sha256
+from os import PathLike
+from pathlib import Path
+from typing import cast
+
+from msgspec import structs
+
+from agentflow.errors import ConfigurationError
+from agentflow.trajectory import Blob, Task
+
+__all__ = ["Pictures", "read_pictures", "with_pictures"]
+
+Pictures = dict[Blob, bytes]
+"""Pictures with their bytes."""
+_FIELDS = ("image", "images")
+
+
+def read_pictures(files: Iterable[str | PathLike[str]]) -> Pictures:
+    """The pictures in these files, in their order.
+
+    :raises ConfigurationError: one line, if one can't be read or is no picture.
+    """
+    found: Pictures = {}
+    for file in map(Path, files):
+        mime, _ = mimetypes.guess_type(file.name)
+        if mime is None or not mime.startswith("image/"):
+            raise ConfigurationError(f"{file}: is no picture by its name; name a .png, .jpg, .gif or .webp")
+        try:
+            data = file.read_bytes()
+        except OSError as error:
+            raise ConfigurationError(f"{file}: can't be read: {error.strerror}") from None
+        found[Blob(sha256(data).hexdigest(), mime)] = data
+    return found
+
+
+def with_pictures(tasks: Sequence[Task], folder: Path) -> tuple[list[Task], Pictures]:
+    """The tasks with the pictures that their `image` or `images` name, from the folder of their file.
+
+    :raises ConfigurationError: one line, if one can't be read.
+    """
+    pictures: Pictures = {}
+    shown: list[Task] = []
+    for task in tasks:
+        own = read_pictures(folder / name for name in _named(task))
+        pictures |= own
+        shown.append(structs.replace(task, images=(*task.images, *own)) if own else task)
+    return shown, pictures
+
+
+def _named(task: Task) -> list[str]:
+    said: object = next((task.metadata[field] for field in _FIELDS if task.metadata.get(field)), None)
+    names = cast("list[object]", said) if isinstance(said, list) else [said]
+    return [name for name in names if isinstance(name, str)]
