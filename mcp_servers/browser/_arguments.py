@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-__all__ = ["Button", "Element", "FilePath", "FormField", "Modifier", "Target"]
+__all__ = ["Button", "Element", "FilePath", "FormField", "Modifier", "OnlyElement", "Target"]
 
 Element = Annotated[
     str | None, Field(description="What the element is, in words, for people who read along.")
@@ -14,6 +14,9 @@ Target = Annotated[
     Field(
         min_length=1, description="The element: its ref in the last snapshot, such as `e12`, or a selector."
     ),
+]
+OnlyElement = Annotated[
+    str | None, Field(min_length=1, description="Only this element: its ref or a selector.")
 ]
 FilePath = Annotated[
     str | None,

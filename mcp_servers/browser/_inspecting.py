@@ -11,7 +11,7 @@ from mcp_servers._result import Image
 from mcp_servers._session import Session
 from mcp_servers._tool import tool
 from mcp_servers.browser._acting import locate, look
-from mcp_servers.browser._arguments import Element, FilePath
+from mcp_servers.browser._arguments import Element, FilePath, OnlyElement
 from mcp_servers.browser._looking import page_state, snapshot_of, with_title
 from mcp_servers.browser._matching import excerpt, matching_lines
 from mcp_servers.browser._requests import details_of, line_of, shown_requests
@@ -47,9 +47,7 @@ class InspectingTools:
         self,
         session: Session,
         context: CallContext,
-        target: Annotated[
-            str | None, Field(min_length=1, description="Only this element: its ref or a selector.")
-        ] = None,
+        target: OnlyElement = None,
         filename: FilePath = None,
         depth: Annotated[int | None, Field(ge=0, le=1_000, description="How deep the list may go.")] = None,
         boxes: Annotated[
@@ -119,9 +117,7 @@ class InspectingTools:
         self,
         session: Session,
         context: CallContext,
-        target: Annotated[
-            str | None, Field(min_length=1, description="Only this element: its ref or a selector.")
-        ] = None,
+        target: OnlyElement = None,
         element: Element = None,
         type: Annotated[
             Literal["png", "jpeg", "webp"] | None, Field(description="The kind of picture.")

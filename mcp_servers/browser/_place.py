@@ -120,20 +120,7 @@ def prepare(executable: str | None, file_bytes: int, memory_bytes: int) -> Place
     if problems:
         raise IsolationUnavailable(problems[0])
     _sweep()
-    # Locked before it has the name by which others look for what is left over.
-    unnamed = Path(tempfile.mkdtemp(prefix=f".{_PREFIX}-"))
-    alive = os.open(unnamed / "alive", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    fcntl.flock(alive, fcntl.LOCK_EX)
-    name = unnamed.name.rpartition("-")[2]
-    folder = unnamed.rename(unnamed.with_name(f"{_PREFIX}-{os.geteuid()}-{name}"))
-    # Chromium's user passes through to what is its own, and lists nothing.
-    folder.chmod(0o711)
-    policies = folder / "policies"
-    (policies / "managed").mkdir(parents=True)
-    (policies / "managed" / "agentflow.json").write_text(json.dumps(_POLICIES), encoding="utf-8")
-    for path in (policies, policies / "managed"):
-        path.chmod(0o755)
-    (policies / "managed" / "agentflow.json").chmod(0o644)
+    name, folder, alive = _new_folder()
     downloads = folder / "downloads"
     downloads.mkdir(0o700)
     uid = os.geteuid()
@@ -146,7 +133,7 @@ def prepare(executable: str | None, file_bytes: int, memory_bytes: int) -> Place
     control.listen(1)
     control.setblocking(False)
     group = make_group(f"browser-{os.geteuid()}", name, memory_bytes)
-    plan = {
+    plan: dict[str, object] = {
         "bwrap": shutil.which("bwrap"),
         "control": str(folder / "control"),
         "downloads": str(downloads),
@@ -155,21 +142,45 @@ def prepare(executable: str | None, file_bytes: int, memory_bytes: int) -> Place
         "group": group,
         "home": HOME,
         "memory_bytes": memory_bytes,
-        "policies": str(policies),
+        "policies": str(_write_policies(folder)),
         "uid": uid,
     }
+    return Place(folder, _write_program(folder, plan), downloads, control, alive, group)
+
+
+def _new_folder() -> tuple[str, Path, int]:
+    """A folder with its name and the lock that keeps it."""
+    # Locked before it has the name by which others look for what is left over.
+    unnamed = Path(tempfile.mkdtemp(prefix=f".{_PREFIX}-"))
+    alive = os.open(unnamed / "alive", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    fcntl.flock(alive, fcntl.LOCK_EX)
+    name = unnamed.name.rpartition("-")[2]
+    folder = unnamed.rename(unnamed.with_name(f"{_PREFIX}-{os.geteuid()}-{name}"))
+    # Chromium's user passes through to what is its own, and lists nothing.
+    folder.chmod(0o711)
+    return name, folder, alive
+
+
+def _write_policies(folder: Path) -> Path:
+    policies = folder / "policies"
+    managed = policies / "managed"
+    managed.mkdir(parents=True)
+    (managed / "agentflow.json").write_text(json.dumps(_POLICIES), encoding="utf-8")
+    for path in (policies, managed):
+        path.chmod(0o755)
+    (managed / "agentflow.json").chmod(0o644)
+    return policies
+
+
+def _write_program(folder: Path, plan: dict[str, object]) -> Path:
+    """What Playwright starts, with the plan that it follows."""
     (folder / "plan.json").write_text(json.dumps(plan), encoding="utf-8")
     program = folder / "chromium"
-    words = [
-        sys.executable,
-        "-I",
-        "-S",
-        str(Path(__file__).with_name("_launch.py")),
-        str(folder / "plan.json"),
-    ]
+    launcher = str(Path(__file__).with_name("_launch.py"))
+    words = [sys.executable, "-I", "-S", launcher, str(folder / "plan.json")]
     program.write_text(f'#!/bin/sh\nexec {shlex.join(words)} "$@"\n', encoding="utf-8")
     program.chmod(0o700)
-    return Place(folder, program, downloads, control, alive, group)
+    return program
 
 
 def _sweep() -> None:
