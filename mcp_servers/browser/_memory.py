@@ -1,15 +1,17 @@
 """The memory of one Chromium, bounded for all of its processes together where this user may make cgroups."""
 
 import os
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from runtimes.process.linux import _cgroups as cgroups
 
-__all__ = ["Group", "half_of_the_machine", "make_group", "remove_group"]
+__all__ = ["NO_GROUP", "Group", "half_of_the_machine", "make_group", "remove_group"]
 
 Group: TypeAlias = dict[str, Any]
 """A group as JSON: what it takes to enter it, and to remove it."""
 
+NO_GROUP: Final[Group] = {"doors": [], "folders": {}, "version": 0}
+"""Where none was made."""
 _MEMBERS = "chromium"
 _COUNTED = ("memory", "")
 """The controllers that count memory: of version 1, and of version 2."""
@@ -36,6 +38,7 @@ def make_group(realm: str, name: str, memory: int) -> Group:
     }
 
 
-def remove_group(group: Group) -> None:
-    """Remove it. Waits a little for dying processes."""
+def remove_group(group: Group) -> bool:
+    """Remove it. Waits a little for dying processes; `False` while some are left."""
     cgroups.remove_all(cgroups.Hierarchies(group["version"], group["folders"]))
+    return not any(os.path.exists(folder) for folder in group["folders"].values())

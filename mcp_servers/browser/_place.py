@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from agentflow.errors import IsolationUnavailable
-from mcp_servers.browser._memory import Group, make_group, remove_group
+from mcp_servers.browser._memory import NO_GROUP, Group, make_group, remove_group
 
 __all__ = ["HOME", "Place", "find_chromium", "missing", "prepare"]
 
@@ -70,8 +70,10 @@ class Place:
     def close(self) -> None:
         """Remove it. Blocks for a moment."""
         self.control.close()
-        remove_group(self.group)
-        shutil.rmtree(self.folder, ignore_errors=True)
+        shutil.rmtree(self.downloads, ignore_errors=True)
+        # Else the next server finds the group by the folder.
+        if remove_group(self.group):
+            shutil.rmtree(self.folder, ignore_errors=True)
         with contextlib.suppress(OSError):
             os.close(self.alive)
 
@@ -194,13 +196,20 @@ def _sweep() -> None:
             continue
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            with contextlib.suppress(OSError, ValueError, KeyError):
-                remove_group(json.loads((folder / "plan.json").read_text(encoding="utf-8"))["group"])
-            shutil.rmtree(folder, ignore_errors=True)
+            if remove_group(_group_of(folder)):
+                shutil.rmtree(folder, ignore_errors=True)
         except BlockingIOError:
             pass
         finally:
             os.close(lock)
+
+
+def _group_of(folder: Path) -> Group:
+    """The group that was made for a folder; none, where its server was killed before it had one."""
+    try:
+        return json.loads((folder / "plan.json").read_text(encoding="utf-8"))["group"]
+    except (OSError, ValueError, KeyError):
+        return NO_GROUP
 
 
 def _read(path: str) -> str:
