@@ -2,6 +2,8 @@
 
 import logging
 import os
+from collections.abc import Iterator
+from contextlib import suppress
 from hashlib import blake2b
 from pathlib import Path
 from tempfile import NamedTemporaryFile
@@ -59,15 +61,21 @@ class Archive:
                 raise
 
     def _make_room(self, needed: int) -> None:
-        kept = sorted(
-            (path.stat().st_mtime, path.stat().st_size, path) for path in self._folder.glob(f"*{SUFFIX}")
-        )
+        kept = sorted(self._kept())
         total = needed + sum(size for _, size, _ in kept)
         for _, size, path in kept:
             if total <= self._most:
                 break
             path.unlink(missing_ok=True)
             total -= size
+
+    def _kept(self) -> Iterator[tuple[float, int, Path]]:
+        """When each file was kept, how large it is, and where."""
+        for path in self._folder.glob(f"*{SUFFIX}"):
+            # Several processes share the folder: another one may just have made room.
+            with suppress(FileNotFoundError):
+                stat = path.stat()
+                yield stat.st_mtime, stat.st_size, path
 
 
 def _read(place: Path) -> bytes | None:
