@@ -4,7 +4,7 @@ import json
 import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import anyio
 import pytest
@@ -30,6 +30,11 @@ async def over_stdio(folder: Path, era: str, *arguments: str) -> Ran:
     server = ("--", sys.executable, "-m", "mcp_servers", *BACKENDS, mounted())
     command = ("--cli", "--connect-timeout", "60000", "--protocol-era", era, *arguments, *server)
     return await run_node(INSPECTOR, *command, folder=folder, environment={"PYTHONPATH": str(ROOT)})
+
+
+def answer(ran: Ran) -> dict[str, Any]:
+    """What a tool answered; before it stands what a server on a pipe said to people."""
+    return json.loads(ran.output[ran.output.index("{\n") :])
 
 
 Transport: TypeAlias = Callable[..., Awaitable[Ran]]
@@ -61,7 +66,7 @@ async def test_a_tool_is_called(transport: Transport, era: str, tmp_path: Path) 
     with anyio.fail_after(60):
         ran = await transport(tmp_path, era, "--method", "tools/call", "--tool-name", "session_list")
     assert ran.status == 0, ran.output[-5000:]
-    assert json.loads(ran.output)["structuredContent"] == {"sessions": []}
+    assert answer(ran)["structuredContent"] == {"sessions": []}
 
 
 @ERAS
@@ -71,4 +76,4 @@ async def test_a_command_runs_in_the_connection_s_own_sandbox(era: str, tmp_path
     with anyio.fail_after(60):
         ran = await over_stdio(tmp_path, era, *call)
     assert ran.status == 0, ran.output[-5000:]
-    assert json.loads(ran.output)["structuredContent"]["stdout"] == "42\n"
+    assert answer(ran)["structuredContent"]["stdout"] == "42\n"
