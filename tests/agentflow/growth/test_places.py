@@ -139,18 +139,19 @@ async def test_what_has_no_state_is_shared_and_forks_nothing(tmp_path: Path) -> 
 
 
 class KillOnce(Act):
-    """Kills processes of the sandboxes before the n-th action, and before some that follow."""
+    """Kills processes of the sandboxes that are made from here on, before the n-th action, and before some that follow."""
 
     def __init__(self, at: int, which: str, times: int = 1) -> None:
         super().__init__()
         self.at = at
         self.which = which
         self.times = times
+        self._others = set(psutil.Process().children(recursive=True))
 
     async def act(self, sandbox: Sandbox, action: Action) -> Outcome:
         if self.times and len(self.acted) >= self.at:
             self.times -= 1
-            for process in psutil.Process().children(recursive=True):
+            for process in set(psutil.Process().children(recursive=True)) - self._others:
                 # Some end by themselves while they are looked at.
                 with suppress(psutil.NoSuchProcess):
                     if self.which == "all" or self.which in " ".join(process.cmdline()):
