@@ -21,6 +21,7 @@ from mcp_servers._metrics import Metrics, together
 from mcp_servers._settings import ServerSettings
 from mcp_servers._shared_table import handles_of, worker_of
 from mcp_servers._workers import Workers
+from tests._processes import commands
 from tests.mcp_servers._program import COUNTER, program
 from tests.mcp_servers._serving import connected, post, request
 from tests.mcp_servers.test_command import address
@@ -44,7 +45,7 @@ class Crew:
     def kill(self, number: int) -> None:
         """Kill a worker."""
         command = [sys.executable, "-m", "mcp_servers._worker", str(number)]
-        (found,) = (one for one in psutil.Process().children(recursive=True) if one.cmdline() == command)
+        (found,) = (process for process, words in commands() if words == command)
         found.kill()
 
 

@@ -12,6 +12,7 @@ from agentflow.errors import ErrorKind, ToolFailure
 from mcp_servers.web import WebBackend
 from mcp_servers.web._jobs import Body, Job, Parsed
 from mcp_servers.web._parsers import Parsers
+from tests._processes import commands
 from tests.mcp_servers.web._pdfs import pdf
 
 MIB = 1024 * 1024
@@ -131,8 +132,8 @@ async def test_the_process_that_parses_knows_nothing_of_the_server(monkeypatch: 
         await parsed(parsers, "<p>x</p>")
         (process,) = [
             one
-            for one in set(psutil.Process().children()) - before
-            if "mcp_servers.web._parser_process" in one.cmdline()
+            for one, words in commands()
+            if one not in before and "mcp_servers.web._parser_process" in words
         ]
         assert "never-to-be-seen" not in str(process.environ())
     finally:
