@@ -15,7 +15,7 @@ from agentflow.cli._exits import Exit
 from agentflow.cli._screen import Screen
 from agentflow.errors import AgentFlowError, RunStopped
 
-__all__ = ["Program", "run_program", "write_out"]
+__all__ = ["Program", "ending_of", "run_program", "write_out"]
 
 LAST_SECONDS = 5.0
 """After a second signal everything is closed at once; what takes longer than this is left to the system."""
@@ -49,6 +49,12 @@ def write_out(say: Callable[[], None]) -> bool:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return False
     return True
+
+
+def ending_of(ended: RunStopped | None, status: Exit) -> dict[str, object]:
+    """How a run ended, as fields of what its command prints as JSON."""
+    stopped = None if ended is None else {"cause": ended.cause, "message": ended.message}
+    return {"status": int(status), "stopped": stopped}
 
 
 class Program:

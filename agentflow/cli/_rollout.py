@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from agentflow.cli._exits import Exit
-from agentflow.cli._program import Program, run_program, write_out
-from agentflow.cli._screen import Watched, screen_for
+from agentflow.cli._program import Program, ending_of, run_program, write_out
+from agentflow.cli._screen import Watched, consumed_fields, consumed_words, progress_table, screen_for
 from agentflow.errors import RunStopped
 from agentflow.rollout import (
     RESULTS,
@@ -74,8 +74,7 @@ def _say(run: RolloutRun, ended: RunStopped | None, status: Exit, *, as_json: bo
         sys.stderr.write(f"agentflow: {ended.message}\n")
     if as_json:
         said = {
-            "status": int(status),
-            "stopped": None if ended is None else {"cause": ended.cause, "message": ended.message},
+            **ending_of(ended, status),
             "nothing_to_do": run.found_nothing_to_do,
             "output_dir": str(run.place.folder),
             "summary": run.summary,
@@ -112,30 +111,14 @@ def _fields(standing: RolloutStanding) -> dict[str, object]:
         "at_work": standing.at_work,
         "failed": standing.failed,
         "score": None if standing.score is None else round(standing.score, 4),
-        "calls_in_flight": standing.calls_in_flight,
-        "calls_failed": standing.calls_failed,
-        # Not "tokens": a count of them is no secret, and secrets are masked by their names.
-        "used": standing.tokens,
-        "cost": round(standing.cost, 6),
-        "seconds": round(standing.seconds, 1),
+        **consumed_fields(standing),
     }
 
 
 def _table(standing: RolloutStanding) -> "Table":
-    from rich.progress_bar import ProgressBar
-    from rich.table import Table
-
-    table = Table.grid(padding=(0, 2))
-    table.add_column(style="bold")
-    table.add_column()
-    bar = ProgressBar(total=max(1, standing.tasks), completed=standing.done, width=40)
-    table.add_row(standing.phase.value, bar)
+    table = progress_table(standing.phase.value, standing.tasks, standing.done)
     table.add_row("tasks", f"{standing.done} of {standing.tasks} done, {standing.at_work} in work")
     score = "none yet" if standing.score is None else f"{standing.score:.1%}"
     table.add_row("score", f"{score}, {standing.failed} failed")
-    failed = f", {standing.calls_failed} failed" if standing.calls_failed else ""
-    cost = f", cost {standing.cost:.4f}" if standing.cost else ""
-    table.add_row(
-        "model", f"{standing.calls_in_flight} calls in flight{failed}, {standing.tokens:,} tokens{cost}"
-    )
+    table.add_row("model", consumed_words(standing))
     return table

@@ -16,7 +16,16 @@ if TYPE_CHECKING:
     from rich.live import Live
     from rich.table import Table
 
-__all__ = ["Screen", "Watched", "screen_for", "set_up_logging"]
+__all__ = [
+    "Consumption",
+    "Screen",
+    "Watched",
+    "consumed_fields",
+    "consumed_words",
+    "progress_table",
+    "screen_for",
+    "set_up_logging",
+]
 
 LINE_SECONDS = 5.0
 """Between two lines."""
@@ -56,6 +65,66 @@ class Watched(Generic[S]):
     """A standing in one line."""
     table: "Callable[[S], Table]"
     """A standing as a picture."""
+
+
+class Consumption(Protocol):
+    """What a standing says of its models."""
+
+    @property
+    def calls_in_flight(self) -> int:
+        """Requests that have no answer yet."""
+        ...
+
+    @property
+    def calls_failed(self) -> int:
+        """Calls that failed for good."""
+        ...
+
+    @property
+    def tokens(self) -> int:
+        """Tokens read and written."""
+        ...
+
+    @property
+    def cost(self) -> float:
+        """What they cost."""
+        ...
+
+    @property
+    def seconds(self) -> float:
+        """Since the process began."""
+        ...
+
+
+def consumed_fields(standing: Consumption) -> dict[str, object]:
+    """The same, as fields of a line."""
+    return {
+        "calls_in_flight": standing.calls_in_flight,
+        "calls_failed": standing.calls_failed,
+        # Not "tokens": a count of them is no secret, and secrets are masked by their names.
+        "used": standing.tokens,
+        "cost": round(standing.cost, 6),
+        "seconds": round(standing.seconds, 1),
+    }
+
+
+def consumed_words(standing: Consumption) -> str:
+    """The same, for people."""
+    failed = f", {standing.calls_failed} failed" if standing.calls_failed else ""
+    cost = f", cost {standing.cost:.4f}" if standing.cost else ""
+    return f"{standing.calls_in_flight} calls in flight{failed}, {standing.tokens:,} tokens{cost}"
+
+
+def progress_table(phase: str, total: int, done: int) -> "Table":
+    """A table that begins with a bar."""
+    from rich.progress_bar import ProgressBar
+    from rich.table import Table
+
+    table = Table.grid(padding=(0, 2))
+    table.add_column(style="bold")
+    table.add_column()
+    table.add_row(phase, ProgressBar(total=max(1, total), completed=done, width=40))
+    return table
 
 
 class Screen(Protocol):

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from agentflow.cli._exits import Exit
-from agentflow.cli._program import Program, run_program, write_out
-from agentflow.cli._screen import Watched, screen_for
+from agentflow.cli._program import Program, ending_of, run_program, write_out
+from agentflow.cli._screen import Watched, consumed_fields, consumed_words, progress_table, screen_for
 from agentflow.cli._summary import print_summary
 from agentflow.errors import RunStopped
 from agentflow.synthesis import load_config, render_config
@@ -46,8 +46,7 @@ def _say(run: SynthesisRun, ended: RunStopped | None, status: Exit, *, as_json: 
         sys.stderr.write(f"agentflow: {ended.message}\n")
     if as_json:
         said = {
-            "status": int(status),
-            "stopped": None if ended is None else {"cause": ended.cause, "message": ended.message},
+            **ending_of(ended, status),
             "nothing_to_do": run.found_nothing_to_do,
             "output_dir": str(run.place.folder),
             "report": run.report,
@@ -76,31 +75,15 @@ def _fields(standing: Standing) -> dict[str, object]:
         "nodes": sum(standing.nodes.values()),
         "questions": standing.questions,
         "rejected": standing.rejected,
-        "calls_in_flight": standing.calls_in_flight,
-        "calls_failed": standing.calls_failed,
-        # Not "tokens": a count of them is no secret, and secrets are masked by their names.
-        "used": standing.tokens,
-        "cost": round(standing.cost, 6),
-        "seconds": round(standing.seconds, 1),
+        **consumed_fields(standing),
     }
 
 
 def _table(standing: Standing) -> "Table":
-    from rich.progress_bar import ProgressBar
-    from rich.table import Table
-
-    table = Table.grid(padding=(0, 2))
-    table.add_column(style="bold")
-    table.add_column()
-    bar = ProgressBar(total=max(1, standing.seeds), completed=standing.done, width=40)
+    table = progress_table(standing.phase.value, standing.seeds, standing.done)
     verdicts = ", ".join(f"{count} {verdict}" for verdict, count in standing.nodes.items())
-    table.add_row(standing.phase.value, bar)
     table.add_row("seeds", f"{standing.done} of {standing.seeds} done, {standing.open_trees} growing")
     table.add_row("nodes", f"{sum(standing.nodes.values())}  {verdicts}")
     table.add_row("questions", f"{standing.questions} accepted, {standing.rejected} drafts rejected")
-    failed = f", {standing.calls_failed} failed" if standing.calls_failed else ""
-    cost = f", cost {standing.cost:.4f}" if standing.cost else ""
-    table.add_row(
-        "model", f"{standing.calls_in_flight} calls in flight{failed}, {standing.tokens:,} tokens{cost}"
-    )
+    table.add_row("model", consumed_words(standing))
     return table

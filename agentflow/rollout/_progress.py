@@ -1,16 +1,12 @@
 """How far a rollout is."""
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 from msgspec import Struct, field
 
 from agentflow.rollout._result import Result
-from agentflow.runs import FieldProgress, Phase
+from agentflow.runs import Phase, RunProgress
 from agentflow.trajectory import Usage
-
-if TYPE_CHECKING:
-    from agentflow.models import Accounts, OpenModel
 
 __all__ = ["Progress", "RolloutStanding"]
 
@@ -47,25 +43,14 @@ class RolloutStanding(Struct, frozen=True, kw_only=True):
         return sum(used.prompt_tokens + used.completion_tokens for used in self.usage.values())
 
 
-class Progress(FieldProgress):
+class Progress(RunProgress):
     """Counts while a rollout goes on."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
-        super().__init__()
-        self.models: Sequence[OpenModel] = ()
-        """The engines."""
-        self.accounts: Accounts | None = None
-        """What was consumed."""
+        super().__init__(clock)
         self._failed = 0
         self._scored = 0
         self._score = 0.0
-        self._clock = clock
-        self._began = clock()
-
-    @property
-    def seconds(self) -> float:
-        """Since this process began."""
-        return self._clock() - self._began
 
     def saw(self, result: Result) -> None:
         """A task is finished."""
@@ -76,7 +61,7 @@ class Progress(FieldProgress):
 
     def standing(self) -> RolloutStanding:
         """How far it is now."""
-        engines = [model.statistics() for model in self.models]
+        engines = self.statistics()
         return RolloutStanding(
             phase=self.phase,
             tasks=self.seeds,
@@ -86,7 +71,7 @@ class Progress(FieldProgress):
             score=self._score / self._scored if self._scored else None,
             calls_in_flight=sum(engine.in_flight for engine in engines),
             calls_failed=sum(engine.failures for engine in engines),
-            usage={} if self.accounts is None else dict(sorted(self.accounts.by_role.items())),
-            cost=0.0 if self.accounts is None else self.accounts.cost,
+            usage=self.usage,
+            cost=self.cost,
             seconds=self.seconds,
         )

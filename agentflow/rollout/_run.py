@@ -9,7 +9,7 @@ import msgspec
 from agentflow.actors import ChildSpec, Restart, Supervisor
 from agentflow.errors import ConfigurationError, RunStopped, StopCause, ToolFailure
 from agentflow.journal import NewSeed, Run, open_journal, this_process
-from agentflow.models import Accounts, Endpoints, ModelSettings, OpenModel, make_model
+from agentflow.models import Accounts, OpenModel, make_model
 from agentflow.rollout._config import AGENT, JUDGE, TOOL, RolloutConfig
 from agentflow.rollout._files import ResultLines, write_files
 from agentflow.rollout._later import LaterModel
@@ -18,8 +18,10 @@ from agentflow.rollout._result import Result
 from agentflow.rollout._sandboxes import Sandboxes
 from agentflow.rollout._summary import Summary, Tally
 from agentflow.rollout._tasks import Assignment
-from agentflow.rollout._worker import Crew, TaskWorker, prices_of
+from agentflow.rollout._worker import Crew, TaskWorker
 from agentflow.runs import (
+    GRACE_SECONDS,
+    LEASE_SECONDS,
     ChosenTools,
     Ending,
     Field,
@@ -29,6 +31,9 @@ from agentflow.runs import (
     Resume,
     choose_tools,
     hold,
+    open_accounts,
+    open_models,
+    prices_of,
     sandbox_settings,
     seldom_collected,
     start,
@@ -39,10 +44,6 @@ from agentflow.team import Team, model_tools
 
 __all__ = ["RolloutRun"]
 
-LEASE_SECONDS = 30.0
-"""How long another machine waits for one that died."""
-GRACE_SECONDS = 10.0
-"""How long what is in flight may take when the run is to end early."""
 MOST_AHEAD = 16
 """Sandboxes that are made before somebody asks, at most."""
 
@@ -204,8 +205,10 @@ class RolloutRun:
         assignment: Assignment,
         left: int,
     ) -> None:
-        accounts = await self._open_accounts(run)
-        models = await self._open_models(accounts)
+        accounts = self._progress.accounts = await open_accounts(run, self.config, self.config.models)
+        models = await open_models(self._house, self.config.models, accounts)
+        self._progress.models = list(dict.fromkeys(models.values()))
+        self._inside.engine = models.get(TOOL)
         metric = self._make_metric(assignment, models.get(JUDGE)) if self.config.evaluate_results else None
         crew = await self._open_crew(run, tools, models)
         sandboxes = Sandboxes(
@@ -227,34 +230,6 @@ class RolloutRun:
         self._progress.phase = Phase.GROWING
         await start(self._house, ChildSpec(id="field", start=make, restart=Restart.TRANSIENT))
         await self._ending.ended.wait()
-
-    async def _open_accounts(self, run: Run) -> Accounts:
-        used = await run.load_usage()
-        prices = prices_of(self.config.models)
-        self._progress.accounts = Accounts(
-            max_tokens=self.config.max_total_tokens,
-            max_cost=self.config.max_cost,
-            max_seconds=self.config.max_seconds,
-            already=used,
-            already_cost=sum(price.cost(used[role]) for role, price in prices.items() if role in used),
-        )
-        return self._progress.accounts
-
-    async def _open_models(self, accounts: Accounts) -> dict[str, OpenModel]:
-        """An engine per role; roles with the same settings share one."""
-        endpoints = Endpoints()
-        made: list[tuple[ModelSettings, OpenModel]] = []
-        models: dict[str, OpenModel] = {}
-        for role, settings in self.config.models.items():
-            model = next((model for known, model in made if known == settings), None)
-            if model is None:
-                opens = partial(make_model, settings, accounts, endpoints=endpoints)
-                model = await hold(self._house, f"model of the {role}", opens)
-                made.append((settings, model))
-            models[role] = model
-        self._inside.engine = models.get(TOOL)
-        self._progress.models = [model for _, model in made]
-        return models
 
     async def _open_crew(self, run: Run, tools: ChosenTools, models: dict[str, OpenModel]) -> Crew:
         team: Team | None = None

@@ -9,7 +9,7 @@ import msgspec
 from agentflow.actors import SYSTEM_CLOCK, Clock
 from agentflow.errors import ConfigurationError, RunStopped
 from agentflow.journal import Page, Run
-from agentflow.models import Model, ModelSettings, Prices
+from agentflow.models import Model, Prices
 from agentflow.rollout._config import AGENT, RolloutConfig
 from agentflow.rollout._result import Result, task_of
 from agentflow.rollout._sandboxes import Sandboxes
@@ -175,8 +175,3 @@ class TaskWorker:
 def _crash(error: Exception) -> Failure:
     why = f"{type(error).__name__}: {' '.join(str(error).split())}"
     return Failure(CRASHED, why[:_LONGEST_REASON])
-
-
-def prices_of(models: Mapping[str, ModelSettings]) -> dict[str, Prices]:
-    """What the models cost, of roles whose model has prices."""
-    return {role: settings.prices for role, settings in models.items() if settings.prices is not None}

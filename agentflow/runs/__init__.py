@@ -11,18 +11,21 @@ from agentflow.runs._config import Prose, RoleModel, RunConfig, render_config
 from agentflow.runs._files import NewFiles
 from agentflow.runs._gate import Gate
 from agentflow.runs._memory import seldom_collected
-from agentflow.runs._progress import FieldProgress, Phase
+from agentflow.runs._progress import FieldProgress, Phase, RunProgress
 from agentflow.runs._secrets import masked
 from agentflow.runs._waiting import wait_for
 
 if TYPE_CHECKING:
-    from agentflow.runs._field import Ending, Field
+    from agentflow.runs._field import GRACE_SECONDS, LEASE_SECONDS, Ending, Field
     from agentflow.runs._house import Held, hold, innermost, start
+    from agentflow.runs._models import open_accounts, open_models, prices_of
     from agentflow.runs._place import CONTROL_FILE, Place, Resume
     from agentflow.runs._tools import ChosenTools, choose_tools, explores_bundled_corpus, sandbox_settings
 
 __all__ = [
     "CONTROL_FILE",
+    "GRACE_SECONDS",
+    "LEASE_SECONDS",
     "ChosenTools",
     "Ending",
     "Field",
@@ -36,11 +39,15 @@ __all__ = [
     "Resume",
     "RoleModel",
     "RunConfig",
+    "RunProgress",
     "choose_tools",
     "explores_bundled_corpus",
     "hold",
     "innermost",
     "masked",
+    "open_accounts",
+    "open_models",
+    "prices_of",
     "render_config",
     "sandbox_settings",
     "seldom_collected",
@@ -49,8 +56,9 @@ __all__ = [
 ]
 
 _HOMES = {
-    **dict.fromkeys(("Ending", "Field"), "agentflow.runs._field"),
+    **dict.fromkeys(("GRACE_SECONDS", "LEASE_SECONDS", "Ending", "Field"), "agentflow.runs._field"),
     **dict.fromkeys(("Held", "hold", "innermost", "start"), "agentflow.runs._house"),
+    **dict.fromkeys(("open_accounts", "open_models", "prices_of"), "agentflow.runs._models"),
     **dict.fromkeys(("CONTROL_FILE", "Place", "Resume"), "agentflow.runs._place"),
     **dict.fromkeys(
         ("ChosenTools", "choose_tools", "explores_bundled_corpus", "sandbox_settings"),

@@ -13,10 +13,14 @@ from agentflow.runs._progress import FieldProgress, Phase
 from agentflow.telemetry import get_logger
 from agentflow.trajectory import Seed
 
-__all__ = ["Ending", "Field"]
+__all__ = ["GRACE_SECONDS", "LEASE_SECONDS", "Ending", "Field"]
 
 logger = get_logger(__name__)
 
+LEASE_SECONDS = 30.0
+"""How long another machine waits for one that died."""
+GRACE_SECONDS = 10.0
+"""How long what is in flight may take when the run is to end early."""
 POLL_SECONDS = 1.0
 """How often it is asked whether another process has left seeds behind, or added some."""
 TRIES = 2

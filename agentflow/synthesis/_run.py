@@ -11,8 +11,10 @@ from agentflow.actors import ChildSpec, Restart, Supervisor
 from agentflow.errors import ConfigurationError, RunStopped, StopCause, ToolFailure
 from agentflow.growth import Greenhouse, Grower
 from agentflow.journal import NewSeed, Run, open_journal, this_process
-from agentflow.models import Accounts, Endpoints, ModelSettings, OpenModel, make_model
+from agentflow.models import Accounts, ModelSettings, make_model
 from agentflow.runs import (
+    GRACE_SECONDS,
+    LEASE_SECONDS,
     ChosenTools,
     Ending,
     Field,
@@ -22,12 +24,14 @@ from agentflow.runs import (
     Resume,
     choose_tools,
     hold,
+    open_accounts,
+    open_models,
     sandbox_settings,
     seldom_collected,
     start,
 )
 from agentflow.sandbox import Sandbox, SandboxSettings
-from agentflow.synthesis._config import Role, SynthesisConfig
+from agentflow.synthesis._config import SynthesisConfig
 from agentflow.synthesis._control import ControlServer
 from agentflow.synthesis._files import write_files
 from agentflow.synthesis._harvest import Harvest
@@ -45,10 +49,6 @@ logger = get_logger(__name__)
 
 OPEN_TREES = 64
 """Trees at once where nothing has state."""
-LEASE_SECONDS = 30.0
-"""How long another machine waits for one that died."""
-GRACE_SECONDS = 10.0
-"""How long what is in flight may take when the run is to end early."""
 
 
 class SynthesisRun:
@@ -173,13 +173,14 @@ class SynthesisRun:
     def _check_models(self) -> None:
         """Before anything is begun: a key that is missing."""
         accounts = Accounts(max_cost=self.config.max_cost)
-        for role in self._roles:
-            make_model(self.config.model_for(role), accounts)
+        for settings in self._models.values():
+            make_model(settings, accounts)
 
     @property
-    def _roles(self) -> list[Role]:
-        """The roles that ask a model."""
-        return ["planner", "generator", *(("verifier",) if self.config.verifier == "model" else ())]
+    def _models(self) -> dict[str, ModelSettings]:
+        """The models of the roles that ask one."""
+        roles = ["planner", "generator", *(("verifier",) if self.config.verifier == "model" else ())]
+        return {role: self.config.model_for(role) for role in roles}
 
     async def _open_sandbox(self, settings: SandboxSettings) -> Sandbox:
         try:
@@ -201,8 +202,9 @@ class SynthesisRun:
         return run
 
     async def _work(self, run: Run, sandbox: Sandbox) -> None:
-        accounts = await self._open_accounts(run)
-        models = await self._open_models(accounts)
+        accounts = self._progress.accounts = await open_accounts(run, self.config, self._models)
+        models = await open_models(self._house, self._models, accounts)
+        self._progress.models = list(dict.fromkeys(models.values()))
         team = Team(
             planner=models["planner"],
             generator=models["generator"],
@@ -228,38 +230,6 @@ class SynthesisRun:
         self._progress.phase = Phase.GROWING
         await start(self._house, spec)
         await self._ending.ended.wait()
-
-    async def _open_accounts(self, run: Run) -> Accounts:
-        used = await run.load_usage()
-        config = self.config
-        prices = {role: config.model_for(role).prices for role in self._roles}
-        cost = sum(
-            price.cost(used[role]) for role, price in prices.items() if price is not None and role in used
-        )
-        self._progress.accounts = Accounts(
-            max_tokens=config.max_total_tokens,
-            max_cost=config.max_cost,
-            max_seconds=config.max_seconds,
-            already=used,
-            already_cost=cost,
-        )
-        return self._progress.accounts
-
-    async def _open_models(self, accounts: Accounts) -> dict[Role, OpenModel]:
-        """An engine per role; roles with the same settings share one."""
-        endpoints = Endpoints()
-        made: list[tuple[ModelSettings, OpenModel]] = []
-        models: dict[Role, OpenModel] = {}
-        for role in self._roles:
-            settings = self.config.model_for(role)
-            model = next((model for known, model in made if known == settings), None)
-            if model is None:
-                opens = partial(make_model, settings, accounts, endpoints=endpoints)
-                model = await hold(self._house, f"model of the {role}", opens)
-                made.append((settings, model))
-            models[role] = model
-        self._progress.models = [model for _, model in made]
-        return models
 
     def _seed_worker(self, run: Run, sandbox: Sandbox, team: Team) -> "_SeedWorker":
         greenhouse = Greenhouse(sandbox, self.chosen.tools, max_sandboxes=self.config.max_sandboxes)

@@ -1,16 +1,12 @@
 """How far a run is."""
 
 from collections import Counter
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 from msgspec import Struct, field
 
-from agentflow.runs import FieldProgress, Phase
+from agentflow.runs import Phase, RunProgress
 from agentflow.trajectory import Node, Seed, Usage
-
-if TYPE_CHECKING:
-    from agentflow.models import Accounts, OpenModel
 
 __all__ = ["Progress", "Standing"]
 
@@ -49,22 +45,16 @@ class Standing(Struct, frozen=True, kw_only=True):
         return sum(used.prompt_tokens + used.completion_tokens for used in self.usage.values())
 
 
-class Progress(FieldProgress):
+class Progress(RunProgress):
     """Counts while a run goes on; cheap to tell, and to ask."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
-        super().__init__()
+        super().__init__(clock)
         self.questions = 0
         """Pairs that were accepted."""
         self.rejected = 0
         """Drafts that were rejected."""
-        self.models: Sequence[OpenModel] = ()
-        """The engines."""
-        self.accounts: Accounts | None = None
-        """What was consumed."""
         self._nodes: Counter[str] = Counter()
-        self._clock = clock
-        self._began = clock()
 
     def saw_node(self, seed: Seed, node: Node) -> None:
         """A node is there."""
@@ -73,7 +63,7 @@ class Progress(FieldProgress):
 
     def standing(self) -> Standing:
         """How far it is now."""
-        engines = [model.statistics() for model in self.models]
+        engines = self.statistics()
         return Standing(
             phase=self.phase,
             seeds=self.seeds,
@@ -84,7 +74,7 @@ class Progress(FieldProgress):
             rejected=self.rejected,
             calls_in_flight=sum(engine.in_flight for engine in engines),
             calls_failed=sum(engine.failures for engine in engines),
-            usage={} if self.accounts is None else dict(sorted(self.accounts.by_role.items())),
-            cost=0.0 if self.accounts is None else self.accounts.cost,
-            seconds=self._clock() - self._began,
+            usage=self.usage,
+            cost=self.cost,
+            seconds=self.seconds,
         )
