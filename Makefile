@@ -16,7 +16,7 @@ unexport PYTHONDONTWRITEBYTECODE
 export PYRIGHT_PYTHON_GLOBAL_NODE := 0
 export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 
-.PHONY: help run test soak check check-style check-types check-floors check-docs format bench lock clean
+.PHONY: first-training help run test soak check check-style check-types check-floors check-docs format bench lock clean
 
 help:
 	@echo 'make run     install, then run the main job: grow the bundled seeds into question-answer pairs'
@@ -25,6 +25,7 @@ help:
 	@echo 'make check   lint, types, floors, links and snippets of the docs'
 	@echo 'make format  let ruff rewrite what it can'
 	@echo 'make bench   every benchmark, with its floors'
+	@echo 'make first-training   a tiny planner learns, on the CPU: docs/first-training.md'
 	@echo 'make lock    pin the newest versions of everything in constraints.txt and tests/node'
 	@echo 'make clean   remove what the other targets made'
 
@@ -62,13 +63,16 @@ bench: .venv/.dev .venv/.system
 	    echo "== $$script"; $(BIN)/python "$$script" --check || failed=1; \
 	done; exit $$failed
 
+first-training: .venv/.core .venv/.train .venv-vllm/.stamp
+	@$(BIN)/python examples/first_training/run.py $(ARGS)
+
 lock: .venv/.dev
 	$(BIN)/uv pip compile --quiet --universal --no-header --no-annotate --upgrade \
 	    --all-extras --group dev pyproject.toml -o constraints.txt
 	cd tests/node && $(NPM) install --package-lock-only
 
 clean:
-	rm -rf .venv .venv-user .venv-vllm tests/node/node_modules .ruff_cache .hypothesis .pytest_cache build dist
+	rm -rf .venv .venv-user .venv-vllm .venv-verl tests/node/node_modules .ruff_cache .hypothesis .pytest_cache build dist
 
 .venv/.uv:
 	@scripts/make-venv $(PYTHON) .venv
@@ -79,7 +83,14 @@ clean:
 	@$(INSTALL) -c constraints.txt -e '.[data]'
 	@touch $@
 
-.venv/.dev: .venv/.core
+# By pip, which finds the build of torch that it is told of (for the CPU, for a CUDA); uv would bring CUDA's.
+.venv/.train: .venv/.core
+	@echo 'Installing what the learner computes with ...'
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[train]' 2>&1 | grep -v '^WARNING: Location' >&2 || true
+	@$(BIN)/python -c 'import torch'
+	@touch $@
+
+.venv/.dev: .venv/.core .venv/.train
 	@echo 'Installing the tools for checks and tests ...'
 	@$(INSTALL) -c constraints.txt -e '.[all,zim]' --group dev
 	@touch $@
@@ -96,6 +107,12 @@ clean:
 .venv-vllm/.stamp: scripts/make-serving-venv scripts/serving-constraints.txt
 	@echo 'Installing vLLM for the CPU into .venv-vllm (3.4 GB) ...'
 	@scripts/make-serving-venv $(PYTHON) .venv-vllm
+	@touch $@
+
+# Only the tests that ask verl ask for it.
+.venv-verl/.stamp: scripts/make-verl-venv scripts/verl-constraints.txt
+	@echo 'Installing verl for the CPU into .venv-verl (1.7 GB) ...'
+	@scripts/make-verl-venv $(PYTHON) .venv-verl
 	@touch $@
 
 tests/node/node_modules/.stamp: tests/node/package.json tests/node/package-lock.json | .venv/.dev

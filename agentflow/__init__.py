@@ -4,6 +4,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from agentflow.learner import train
     from agentflow.rollout import quick_rollout, rollout
     from agentflow.sandbox import Backend, Sandbox, SyncSandbox, register_api_tool
     from agentflow.synthesis import SynthesisPipeline, load_config, load_seeds, synthesize
@@ -21,10 +22,12 @@ __all__ = [
     "register_api_tool",
     "rollout",
     "synthesize",
+    "train",
 ]
 
 _HOMES = {
     "construct_solver": "agentflow.team",
+    "train": "agentflow.learner",
     "quick_rollout": "agentflow.rollout",
     **dict.fromkeys(("Backend", "Sandbox", "SyncSandbox", "register_api_tool"), "agentflow.sandbox"),
     **dict.fromkeys(("SynthesisPipeline", "load_config", "load_seeds", "synthesize"), "agentflow.synthesis"),

@@ -12,6 +12,8 @@
     ├── ActorError                  between actors, or a supervisor and its children (see `agentflow.actors._errors`)
     ├── ToolFailure                 a tool call that failed, with its closed ``kind``
     ├── ModelFailure                a model call that failed, with its closed ``kind``
+    ├── CheckpointError             a checkpoint that can't be written, or isn't whole (see `agentflow.learner`)
+    ├── LossFailure                 a loss that can't be computed or is no finite number; it names the rows
     └── RunStopped                  a run that ended early and can be resumed, with its closed ``cause``
 
 A failed tool call, model call or rollout is data with a typed reason on its node; these exceptions carry that
@@ -19,6 +21,10 @@ reason to the edge where it becomes data.
 """
 
 from enum import StrEnum
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from agentflow.trajectory import Tokens
 
 __all__ = [
     "AgentFlowError",
@@ -27,6 +33,7 @@ __all__ = [
     "ErrorKind",
     "InstanceGone",
     "IsolationUnavailable",
+    "LossFailure",
     "ModelFailure",
     "ModelFailureKind",
     "NotOffered",
@@ -164,6 +171,8 @@ class ModelFailure(AgentFlowError):
         answers: int = 0,
         prompt_tokens: int = 0,
         completion_tokens: int = 0,
+        drawn: "tuple[Tokens, ...]" = (),
+        said: str = "",
     ) -> None:
         super().__init__(message)
         self.kind = kind
@@ -176,6 +185,22 @@ class ModelFailure(AgentFlowError):
         """Tokens read for them."""
         self.completion_tokens = completion_tokens
         """Tokens written for them."""
+        self.drawn = drawn
+        """Those tokens, answer by answer, where the engine was asked for them: of answers that were cut, too."""
+        self.said = said
+        """The last of these answers, as far as it goes."""
+
+
+class LossFailure(AgentFlowError):
+    """A loss that can't be computed, or is no finite number. No weight has changed.
+
+    :raises: by making rows of episodes, and by the loss of rows.
+    """
+
+    def __init__(self, message: str, *, rows: tuple[int, ...] = ()) -> None:
+        super().__init__(message)
+        self.rows = rows
+        """The positions of the rows that it comes from."""
 
 
 class StopCause(StrEnum):
@@ -189,6 +214,8 @@ class StopCause(StrEnum):
     """No sandbox can be had any more."""
     JOURNAL = "journal"
     """The journal can't be written: the disk is full, the database is gone."""
+    LEARNER = "learner"
+    """The weights can't be moved any more: step after step the loss or its gradient is no finite number."""
     INTERRUPTED = "interrupted"
     """Somebody asked it to stop."""
 

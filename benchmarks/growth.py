@@ -36,6 +36,8 @@ from agentflow.testing import fake_endpoint
 
 LEVELS = (1, 2, 4, 8, 8)
 """Planner calls of a tree: depth 5, branching 2, threshold 3."""
+SEEDS = 32
+"""Of the job that is timed, with searches and with code."""
 PAIRS = 3
 """Paths a seed; each costs a question and an answer without the path."""
 ACTIONS = 30
@@ -200,9 +202,9 @@ async def rag_job(figures: dict[str, float], rounds: int = 3) -> None:
         made = 0
         for number in range(rounds):
             before = await calls_made(url)
-            ours.append(await run(url, 32, first=100 * number))
+            ours.append(await run(url, SEEDS, first=100 * number))
             made = await calls_made(url) - before
-            driver.append(await drive(url, 32, made))
+            driver.append(await drive(url, SEEDS, made))
         figures["rag_calls"] = made
         figures["rag_seconds"] = min(ours)
         figures["driver_seconds"] = min(driver)
@@ -252,8 +254,8 @@ async def code_job(figures: dict[str, float]) -> None:
     """Python sessions: every branch in its own fork."""
     async with fake_endpoint(delay_ms=50) as url:
         await run(url, 1, first=900, available_tools=["code_run"])
-        seconds = await run(url, 16, available_tools=["code_run"])
-        figures["code_actions_per_second"] = 16 * ACTIONS / seconds
+        seconds = await run(url, SEEDS, available_tools=["code_run"])
+        figures["code_actions_per_second"] = SEEDS * ACTIONS / seconds
 
 
 async def slow_job(figures: dict[str, float]) -> None:
@@ -291,7 +293,7 @@ async def many(count: int) -> dict[str, float]:
 
 def show(figures: dict[str, float]) -> None:
     """The table."""
-    print("32 seeds, 50 ms a call, real searches, journal on")
+    print(f"{SEEDS} seeds, 50 ms a call, real searches, journal on")
     print(
         f"  ours          {figures['rag_seconds']:7.2f} s   {figures['calls_per_second']:6.0f} model calls/s"
     )
@@ -300,7 +302,7 @@ def show(figures: dict[str, float]) -> None:
     for part in (*PARTS, "event loop and the rest"):
         print(f"    {part:<26}{figures[f'cpu_ms_per_node {part}']:6.2f} ms")
     print(
-        f"16 seeds, Python sessions, a fork for every branch: {figures['code_actions_per_second']:.0f} actions/s"
+        f"{SEEDS} seeds, Python sessions, a fork for every branch: {figures['code_actions_per_second']:.0f} actions/s"
     )
     print(
         f"8 seeds, 500 ms a call: {figures['slow_seconds']:.2f} s, {figures['share_of_bound']:.0%} of the bound"

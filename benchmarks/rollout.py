@@ -5,7 +5,9 @@ object. With `--check` it exits with 1 where a floor is missed.
 
 The fake endpoint has a process of its own and takes 50 ms for an answer. A single agent calls a tool three times, then
 answers: four calls that wait for each other. The driver is plain aiohttp: as many chains of as many calls at once, and
-no tools, no episodes, no disk. Inspect's runner works on the same tasks at the same endpoint with its own tool.
+no tools, no episodes, no disk. What a call is added is told by the endpoint: how long a conversation takes from one request to
+the next, the median of ours less that of the driver. Inspect's runner works on the same tasks at the same endpoint with
+its own tool.
 """
 
 import argparse
@@ -16,7 +18,7 @@ import tempfile
 import time
 from collections.abc import Awaitable, Callable
 from importlib.util import find_spec
-from typing import TypeVar
+from typing import NamedTuple
 
 import aiohttp
 import anyio
@@ -116,19 +118,17 @@ async def ours(url: str, count: int, workers: int, **more: object) -> tuple[floa
 
 async def driver(url: str, chains: int, workers: int, calls: int) -> float:
     """Seconds of a plain client for as many chains of calls."""
-    body = {
-        "model": "fake",
-        "messages": [{"role": "user", "content": "What stands on the shelf? " * 40}],
-        "tools": [
-            {"type": "function", "function": {"name": "shelf_search", "description": "Search.", "parameters": {
-                "type": "object", "properties": {"query": {"type": "string"}}, "required": ["query"]}}}
-        ],
-    }  # fmt: skip
+    tools = [
+        {"type": "function", "function": {"name": "shelf_search", "description": "Search.", "parameters": {
+            "type": "object", "properties": {"query": {"type": "string"}}, "required": ["query"]}}}
+    ]  # fmt: skip
     room = anyio.Semaphore(workers)
     connector = aiohttp.TCPConnector(limit=0)
     async with aiohttp.ClientSession(connector=connector) as session:
 
-        async def chain() -> None:
+        async def chain(number: int) -> None:
+            asked = f"What stands on shelf {number}? " * 40
+            body = {"model": "fake", "messages": [{"role": "user", "content": asked}], "tools": tools}
             async with room:
                 for _ in range(calls):
                     async with session.post(f"{url}/chat/completions", json=body) as answer:
@@ -136,8 +136,8 @@ async def driver(url: str, chains: int, workers: int, calls: int) -> float:
 
         began = time.perf_counter()
         async with anyio.create_task_group() as group:
-            for _ in range(chains):
-                group.start_soon(chain)
+            for number in range(chains):
+                group.start_soon(chain, number)
         return time.perf_counter() - began
 
 
@@ -173,17 +173,32 @@ def inspect(url: str, count: int, workers: int) -> float:
         return time.perf_counter() - began
 
 
-T = TypeVar("T")
+class Round(NamedTuple):
+    """One way through."""
+
+    seconds: float
+    """How long it took."""
+    turn_ms: float
+    """From a request of a conversation to its next one: the median."""
+    summary: Summary | None = None
+    """What a rollout gave."""
 
 
-def timed(rounds: int, work: Callable[[str], Awaitable[T]], seconds: Callable[[T], float]) -> T:
-    """What the quickest of some rounds gave; each has a loop and an endpoint of its own."""
+def quickest(rounds: int, work: Callable[[str], Awaitable[tuple[float, Summary | None]]]) -> Round:
+    """The quickest of some rounds; each has a loop and an endpoint of its own."""
 
-    async def one() -> T:
+    async def one() -> Round:
         async with fake_endpoint(delay_ms=DELAY_MS, tool_turns=TURNS) as url:
-            return await work(url)
+            seconds, summary = await work(url)
+            return Round(seconds, await turn_ms(url), summary)
 
-    return min((anyio.run(one, backend_options=LOOP) for _ in range(rounds)), key=seconds)
+    return min((anyio.run(one, backend_options=LOOP) for _ in range(rounds)), key=lambda each: each.seconds)
+
+
+async def turn_ms(url: str) -> float:
+    """What the endpoint saw."""
+    async with aiohttp.ClientSession() as session, session.get(url.replace("/v1", "/stats")) as answer:
+        return (await answer.json())["median_turn_us"] / 1000
 
 
 def measure(*, short: bool) -> dict[str, float]:
@@ -192,43 +207,49 @@ def measure(*, short: bool) -> dict[str, float]:
     large, many = (128, 64) if short else (LARGE, MANY)
     figures: dict[str, float] = {}
 
-    def rollouts(count: int, workers: int, **more: object) -> tuple[float, Summary]:
-        return timed(rounds, lambda url: ours(url, count, workers, **more), lambda found: found[0])
+    def rollouts(count: int, workers: int, **more: object) -> tuple[Round, Summary]:
+        found = quickest(rounds, lambda url: ours(url, count, workers, **more))
+        assert found.summary is not None
+        return found, found.summary
 
-    def plain(count: int, workers: int, calls: int) -> float:
-        return timed(rounds, lambda url: driver(url, count, workers, calls), float)
+    def plain(count: int, workers: int, calls: int) -> Round:
+        async def work(url: str) -> tuple[float, None]:
+            return await driver(url, count, workers, calls), None
+
+        return quickest(rounds, work)
 
     small, summary = rollouts(SMALL, WORKERS)
     assert summary.calls_per_task == {"agent": CALLS}, summary.calls_per_task
     bare = plain(SMALL, WORKERS, CALLS)
-    in_a_row = SMALL // WORKERS * CALLS
-    figures["small_seconds"] = small
-    figures["small_times_ideal"] = small / (in_a_row * DELAY_MS / 1000)
-    figures["small_driver_seconds"] = bare
-    figures["added_ms_per_call"] = (small - bare) / in_a_row * 1000
+    figures["small_seconds"] = small.seconds
+    figures["small_times_ideal"] = small.seconds / (SMALL // WORKERS * CALLS * DELAY_MS / 1000)
+    figures["small_driver_seconds"] = bare.seconds
+    figures["turn_ms"] = small.turn_ms
+    figures["driver_turn_ms"] = bare.turn_ms
+    figures["added_ms_per_call"] = small.turn_ms - bare.turn_ms
 
-    seconds, _ = rollouts(large, many)
+    found, _ = rollouts(large, many)
     bare = plain(large, many, CALLS)
-    figures["large_calls_per_second"] = large * CALLS / seconds
-    figures["large_driver_calls_per_second"] = large * CALLS / bare
-    figures["large_share_of_driver"] = bare / seconds
+    figures["large_calls_per_second"] = large * CALLS / found.seconds
+    figures["large_driver_calls_per_second"] = large * CALLS / bare.seconds
+    figures["large_share_of_driver"] = bare.seconds / found.seconds
 
-    seconds, summary = rollouts(large // 2, many, agent="team", max_turns=TURNS)
+    found, summary = rollouts(large // 2, many, agent="team", max_turns=TURNS)
     calls = round(sum(summary.calls_per_task.values()))
     bare = plain(large // 2, many, calls)
     figures["team_calls_per_task"] = sum(summary.calls_per_task.values())
-    figures["team_calls_per_second"] = large // 2 * calls / seconds
-    figures["team_share_of_driver"] = bare / seconds
+    figures["team_calls_per_second"] = large // 2 * calls / found.seconds
+    figures["team_share_of_driver"] = bare.seconds / found.seconds
     return figures
 
 
 def measure_inspect(figures: dict[str, float]) -> None:
     """Inspect's runner, as a ratio to ours."""
 
-    async def other(url: str) -> float:
-        return await anyio.to_thread.run_sync(inspect, url, SMALL, WORKERS)
+    async def other(url: str) -> tuple[float, None]:
+        return await anyio.to_thread.run_sync(inspect, url, SMALL, WORKERS), None
 
-    figures["inspect_seconds"] = timed(1, other, float)
+    figures["inspect_seconds"] = quickest(1, other).seconds
     figures["inspect_times_ours"] = figures["inspect_seconds"] / figures["small_seconds"]
 
 

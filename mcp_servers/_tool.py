@@ -28,6 +28,11 @@ class Hints:
     open_world: bool = False
     """It reaches things outside of the sandbox."""
 
+    @property
+    def changes_world(self) -> bool:
+        """It may change something that outlives the sandbox."""
+        return self.open_world and not self.read_only
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tool:

@@ -3,14 +3,15 @@
 import fcntl
 import subprocess
 import tempfile
-from collections.abc import Generator
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, Generator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
 from anyio.from_thread import start_blocking_portal
 
 from agentflow.models import ModelSettings
-from agentflow.serving import ModelServer, ServingSettings
+from agentflow.serving import ModelServer, ServingSettings, Weights
+from agentflow.serving._control import EngineControl
 from agentflow.testing import TINY_MODEL
 from tests.behaviour._tree import ROOT
 
@@ -39,14 +40,31 @@ def settings_of(server: ModelServer, **more: object) -> ModelSettings:
     )
 
 
-@contextmanager
-def tiny_server() -> Generator[ModelServer]:
-    """The model, served."""
+def make_environment() -> None:
+    """Make the environment, where it is missing."""
     # Two processes of the suite may want it at the same time.
     _LOCK.parent.mkdir(exist_ok=True)
     with _LOCK.open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         subprocess.run(["make", "--silent", ".venv-vllm/.stamp"], cwd=ROOT, check=True)
+
+
+@asynccontextmanager
+async def as_it_was(server: ModelServer) -> AsyncGenerator[Path]:
+    """The server has its own weights again afterwards; gives their folder."""
+    async with EngineControl(server.address, server.key) as control:
+        _, root = await control.model()
+        folder = Path(root) if server.weights is None else server.weights.folder
+        try:
+            yield folder
+        finally:
+            await server.publish(Weights(folder=folder, version="default"))
+
+
+@contextmanager
+def tiny_server() -> Generator[ModelServer]:
+    """The model, served."""
+    make_environment()
     with tempfile.TemporaryDirectory(prefix="tiny-") as folder:
         make_tiny_model(Path(folder))
         settings = ServingSettings(

@@ -3,24 +3,36 @@
 import logging
 import signal
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 from agentflow.serving import ModelServer
 from tests import _plain_user
 from tests._plain_user import PlainUser
 from tests._postgres import PostgresServer, postgres_server
+from tests._spreading import ByFile
 from tests._vllm import tiny_server
 
-# The same examples each time: what one run passes the next one passes. `make soak` makes up others.
-settings.register_profile("suite", derandomize=True)
+if TYPE_CHECKING:
+    from xdist.remote import Producer  # pyright: ignore[reportMissingTypeStubs] - it is typed, and does not say so
+
+# The same examples each time, however busy the machine is: what one run passes the next one passes. `make soak` makes up others.
+settings.register_profile(
+    "suite", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
 settings.load_profile("suite")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """What uses the served model comes first: at the end nobody shall wait for what takes so long to make."""
     items.sort(key=lambda item: not (isinstance(item, pytest.Function) and "vllm" in item.fixturenames))
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: "Producer") -> ByFile | None:
+    """Only where a file's tests are to stay together anyhow."""
+    return ByFile(config, log) if config.getoption("dist") == "loadfile" else None
 
 
 @pytest.fixture(scope="session")

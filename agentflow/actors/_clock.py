@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from typing import Protocol
 
@@ -37,16 +37,20 @@ class Clock(Protocol):
         finally:
             timer.cancel()
 
-    @contextmanager
-    def deadline(self, seconds: float) -> Generator[anyio.CancelScope]:
+    def deadline(self, seconds: float) -> AbstractContextManager[anyio.CancelScope]:
         """Cancel what runs inside after some time; the scope's `cancelled_caught` tells. `inf` is no deadline."""
-        with anyio.CancelScope() as scope:
-            timer = None if seconds == float("inf") else self.call_later(seconds, scope.cancel)
-            try:
-                yield scope
-            finally:
-                if timer is not None:
-                    timer.cancel()
+        return _deadline(self, seconds)
+
+
+@contextmanager
+def _deadline(clock: Clock, seconds: float) -> Generator[anyio.CancelScope]:
+    with anyio.CancelScope() as scope:
+        timer = None if seconds == float("inf") else clock.call_later(seconds, scope.cancel)
+        try:
+            yield scope
+        finally:
+            if timer is not None:
+                timer.cancel()
 
 
 def _wake(sleeper: asyncio.Future[None]) -> None:
@@ -64,6 +68,10 @@ class SystemClock(Clock):
     def call_later(self, seconds: float, callback: Callable[[], None]) -> Timer:
         """Call back after some time."""
         return asyncio.get_running_loop().call_later(seconds, callback)
+
+    def deadline(self, seconds: float) -> anyio.CancelScope:
+        """A scope that counts by itself: there is one around every call."""
+        return anyio.CancelScope(deadline=self.now() + seconds)
 
 
 SYSTEM_CLOCK = SystemClock()

@@ -37,7 +37,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             "benchmarks and models in one table; the bundled samples where there is no data",
             _describe_eval,
         ),
+        ("train", "train a policy on tasks: episodes, a step, new weights, again", _describe_train),
         ("analyse", "tables and a picture of finished rollouts", _describe_analyse),
+        ("data", "training data from published questions", _describe_data),
         ("serve-model", "serve a model by vLLM, until Ctrl-C", _describe_serve_model),
         ("ctl", "watch and steer a run that is going on", _describe_ctl),
         ("doctor", "try what this machine can run, and say what mends the rest", _describe_doctor),
@@ -102,6 +104,20 @@ def _describe_rollout(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print the summary as JSON")
 
 
+def _describe_train(parser: argparse.ArgumentParser) -> None:
+    _describe_settings(parser)
+    parser.add_argument(
+        "--backbone",
+        choices=("local", "verl", "debug"),
+        help="what makes the steps; debug: none are made, rollouts are shown",
+    )
+    _describe_resume(parser)
+    parser.add_argument(
+        "--print-config", action="store_true", help="show the resolved settings and do nothing"
+    )
+    parser.add_argument("--json", action="store_true", help="print what it gave as JSON")
+
+
 def _describe_eval(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("benchmark", metavar="NAME", help="a benchmark, a file that describes one, or all")
     _describe_settings(parser)
@@ -144,6 +160,37 @@ def _describe_serve_model(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", metavar="MODEL", help="a folder with its weights, or a name on the hub")
     _describe_settings(parser)
     parser.add_argument("--json", action="store_true", help="print where it is served as JSON")
+
+
+def _describe_data(parser: argparse.ArgumentParser) -> None:
+    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
+    what = "mix search and math questions to parquet, to train, to validate and to test with"
+    prepare = actions.add_parser(
+        "prepare",
+        help=what,
+        description=what,
+        epilog=EXITS,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    source = "a file, or hub:OWNER/NAME[:CONFIGURATION[:SPLIT]]"
+    prepare.add_argument(
+        "--search", nargs="+", default=[], metavar="SOURCE", help=f"questions with answers: {source}"
+    )
+    prepare.add_argument(
+        "--math", nargs="+", default=[], metavar="SOURCE", help=f"problems with results: {source}"
+    )
+    prepare.add_argument("--aime24", metavar="SOURCE", help="the problems of AIME 2024, to test with")
+    prepare.add_argument(
+        "--output", default="data", metavar="FOLDER", help="where the files go (default: data)"
+    )
+    prepare.add_argument(
+        "--validation", type=int, metavar="N", help="questions held out (default: a tenth, 200 at most)"
+    )
+    prepare.add_argument("--limit", type=_count, metavar="N", help="questions of each source at most")
+    prepare.add_argument(
+        "--seed", type=int, default=0, metavar="N", help="decides order and choice (default: 0)"
+    )
+    prepare.add_argument("--json", action="store_true", help="print what was written as JSON")
 
 
 def _describe_ctl(parser: argparse.ArgumentParser) -> None:

@@ -12,7 +12,7 @@ from agentflow.cli._program import Program, ending_of, run_program, write_out
 from agentflow.cli._screen import Watched, consumed_fields, consumed_words, progress_table, screen_for
 from agentflow.cli._summary import print_summary
 from agentflow.errors import RunStopped
-from agentflow.synthesis import load_config, render_config
+from agentflow.synthesis import SynthesisConfig, load_config, render_config
 from agentflow.synthesis.pipeline import Standing, SynthesisRun, seeds_for
 
 if TYPE_CHECKING:
@@ -27,6 +27,8 @@ def run_synth(given: argparse.Namespace) -> int:
     :raises AgentFlowError: in one line, if it can't be done.
     """
     config = load_config(given.config, given.settings)
+    if config.learner is not None:
+        return _train(config, given)
     if given.print_config:
         sys.stdout.write(render_config(config))
         return Exit.DONE
@@ -38,6 +40,20 @@ def run_synth(given: argparse.Namespace) -> int:
     status = program.status()
     read = write_out(lambda: _say(run, program.ended, status, as_json=given.json))
     return status if read else Exit.INTERRUPTED
+
+
+def _train(config: SynthesisConfig, given: argparse.Namespace) -> int:
+    """The same trees, for the planner to learn from."""
+    from agentflow.cli._train import watch_training
+    from agentflow.cli._training_on_trees import tasks_of, training_of
+    from agentflow.learner import TrainRun
+
+    training = training_of(config)
+    if given.print_config:
+        sys.stdout.write(render_config(training))
+        return Exit.DONE
+    run = TrainRun(training, tasks=tasks_of(config), resume=given.resume)
+    return watch_training(run, as_json=given.json)
 
 
 def _say(run: SynthesisRun, ended: RunStopped | None, status: Exit, *, as_json: bool) -> None:

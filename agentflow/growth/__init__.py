@@ -1,13 +1,14 @@
 """Growing trees: the planner proposes, each branch acts in a fork of its parent's sandbox, the verifier says what it is worth.
 
-A tree grows level by level and any number of trees grow at once. Every effect is journalled before anything builds on
-it, so growing again goes on where it ended.
+A tree grows level by level and any number of trees grow at once. Every effect is journalled, so growing again goes on where it
+ended.
 """
 
 from agentflow.growth._grower import Grower, Observer
 from agentflow.growth._places import Greenhouse
 from agentflow.growth._ports import Executor, Planner, Verifier
 from agentflow.growth._settings import GrowthSettings, Unforkable
+from agentflow.growth._spots import plans_of
 
 __all__ = [
     "Executor",
@@ -18,4 +19,5 @@ __all__ = [
     "Planner",
     "Unforkable",
     "Verifier",
+    "plans_of",
 ]

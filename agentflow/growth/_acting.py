@@ -124,13 +124,13 @@ class Doer:
         return partial(self._give_up, place, spot, action, reason)
 
     async def _act_shared(self, place: Place, spot: str, action: Action) -> Arrival:
-        outcome = await self._executor.act(self._greenhouse.base, action)
+        outcome = await self._do(self._greenhouse.base, action)
         return await self._settle(spot, Acted(outcome, Isolation.SHARED), place)
 
     async def _act_apart(
         self, history: tuple[Past, ...], sandbox: Sandbox, isolation: Isolation, spot: str, action: Action
     ) -> Arrival:
-        outcome = await self._executor.act(sandbox, action)
+        outcome = await self._do(sandbox, action)
         alike = 1
         for _ in range(1, TRIES):
             if alike == ALIKE or not self._from_outside(action, outcome):
@@ -145,6 +145,12 @@ class Doer:
             raise RunStopped(StopCause.SANDBOX, message)
         place = Place((*history, Past(spot, action, outcome)), sandbox)
         return await self._settle(spot, Acted(outcome, isolation), place)
+
+    async def _do(self, sandbox: Sandbox, action: Action) -> Outcome:
+        if self._greenhouse.tools[action.tool].hints.changes_world:
+            # Who decided on it must not be forgotten by a crash, also where doing the very same again does no harm.
+            await self._page.settle()
+        return await self._executor.act(sandbox, action)
 
     async def _give_up(self, place: Place, spot: str, action: Action, reason: str) -> Arrival:
         """Its claim has been given back: if anything goes on from here, then from the history."""
@@ -163,7 +169,7 @@ class Doer:
         return Arrival(known, Place((*place.history, Past(spot, action, known.outcome))))
 
     async def _settle(self, spot: str, acted: Acted, place: Place) -> Arrival:
-        await self._page.record(f"act/{spot}", acted)
+        await self._page.note(f"act/{spot}", acted)
         return Arrival(acted, place)
 
     async def _replay(self, sandbox: Sandbox, past: Past, last: bool) -> bool:

@@ -14,7 +14,7 @@ from agentflow.growth._settings import GrowthSettings
 from agentflow.journal import Page
 from agentflow.sandbox import Tool
 from agentflow.team import card_of, fixed_arguments
-from agentflow.trajectory import Action, Plan, PlanRequest, Proposal, Reply, Seed, Step, Usage
+from agentflow.trajectory import Action, Plan, PlanRequest, Proposal, Reply, Seed, Step, Usage, canonical
 
 __all__ = ["Asker", "Choice", "Chosen"]
 
@@ -26,6 +26,8 @@ class Choice(NamedTuple):
     """Why."""
     action: Action
     """What."""
+    drawn: int = 1
+    """How often it was proposed, where duplicates are merged."""
 
 
 class Chosen(Struct):
@@ -93,7 +95,7 @@ class Asker:
         All nodes ask at once; then, in path order, what is new is taken and what is a duplicate is asked for again.
         So neither who answers first nor how many may ask at once changes anything.
         """
-        for ask in range(self._settings.max_asks):
+        for ask in range(1 if self._settings.merge_duplicates else self._settings.max_asks):
             asking = [node for node in level if node.short]
             replies = await together([partial(self._ask, node, ask) for node in asking])
             for node, reply in zip(asking, replies, strict=True):
@@ -119,10 +121,13 @@ class Asker:
             refused=tuple(node.refused),
         )
         reply = await self._planner.plan(request)
-        await self._page.record(key, reply)
+        await self._page.note(key, reply)
         return reply
 
     def _take(self, node: Chosen, plan: Plan) -> None:
+        if self._settings.merge_duplicates:
+            self._merge(node, plan)
+            return
         path = [step.action for step in node.path]
         for proposal in plan.proposals:
             if len(node.choices) == node.wanted:
@@ -138,6 +143,22 @@ class Asker:
             else:
                 self._taken.add(action)
                 node.choices.append(Choice(proposal.intent, action))
+
+    def _merge(self, node: Chosen, plan: Plan) -> None:
+        """Everything that can be done, once; what was proposed again counts as often."""
+        drawn: dict[str, Choice] = {}
+        for proposal in plan.proposals[: node.wanted]:
+            action = self._action(proposal)
+            if isinstance(action, str):
+                node.refused.append(action)
+                continue
+            form = canonical(action)
+            if form in drawn:
+                self.duplicates += 1
+                drawn[form] = drawn[form]._replace(drawn=drawn[form].drawn + 1)
+            else:
+                drawn[form] = Choice(proposal.intent, action)
+        node.choices.extend(drawn.values())
 
     def _action(self, proposal: Proposal) -> Action | str:
         """The action that is proposed, with what the seed fixes; or why it can't be done."""

@@ -14,6 +14,7 @@ from agentflow.growth._asking import Asker, Choice, Chosen
 from agentflow.growth._places import Greenhouse, Place, Plot
 from agentflow.growth._ports import Executor, Planner, Verifier
 from agentflow.growth._settings import GrowthSettings
+from agentflow.growth._spots import spot, spots_of
 from agentflow.journal import Page
 from agentflow.trajectory import (
     Failure,
@@ -154,6 +155,7 @@ class _Growing:
         self._grower = grower
         self._nodes: list[Node] = []
         self._stalled: dict[str, str] = {}
+        self._drawn: dict[str, int] = {}
         self._seen: set[bytes] = set()
         self._judging = Usage()
 
@@ -193,7 +195,10 @@ class _Growing:
         for parent, node, arrivals in zip(level, chosen, families, strict=True):
             for position, (choice, arrival) in enumerate(zip(node.choices, arrivals, strict=True)):
                 requests.append(self._request(parent, choice, arrival.acted))
-                children.append(self._child(parent, position, choice, arrival))
+                child = self._child(parent, position, choice, arrival)
+                if choice.drawn > 1:
+                    self._drawn[child.node.id] = choice.drawn
+                children.append(child)
         verdicts = await self._verdicts(children, requests)
         return [self._settle(child, settled) for child, settled in zip(children, verdicts, strict=True)]
 
@@ -270,7 +275,7 @@ class _Growing:
         self._grower.tell(self._seed, node)
 
     def _tree(self) -> Tree:
-        spots = self._spots()
+        spots = spots_of(self._nodes)
         nodes = tuple(
             replace(node, diverged=True) if f"diverged/{spots[node.id]}" in self._page else node
             for node in self._nodes
@@ -282,16 +287,6 @@ class _Growing:
             nodes=nodes,
             stalled=self._stalled,
             duplicates=self._asker.duplicates,
+            drawn=self._drawn,
             usage=usage,
         )
-
-    def _spots(self) -> dict[str, str]:
-        paths: dict[str, tuple[int, ...]] = {}
-        for node in self._nodes:
-            paths[node.id] = () if node.parent is None else (*paths[node.parent], node.position)
-        return {node: spot(path) for node, path in paths.items()}
-
-
-def spot(path: Sequence[int]) -> str:
-    """A node's place in its tree, as it stands in the keys of the journal."""
-    return "-".join(map(str, path)) or "root"

@@ -29,6 +29,9 @@ class GrowthSettings(Struct, frozen=True, kw_only=True):
     """From here on two searches are the same search, among siblings and on a path; above 1: never."""
     max_asks: int = 3
     """How often a node's planner is asked at most, until it has offered enough that is not a duplicate."""
+    merge_duplicates: bool = False
+    """A duplicate is not asked for again. What is proposed twice at one node grows once and counts twice, and what
+    stands elsewhere in the tree grows here too: for training, where nothing corrects what the policy does."""
     on_unforkable: Unforkable = Unforkable.CHAIN
     """What to do where branches can't be kept apart."""
     tips: str = ""

@@ -1,13 +1,13 @@
 """The journal: nothing lost, nothing twice.
 
 `async with open_journal("sqlite:///run.db")` or a Postgres address; `open_run` gives a `Run` with its seeds, each seed has
-a `Page` on which every result is written before anything builds on it.
+a `Page` on which every result is written, in the order in which they came.
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from agentflow.journal._page import Page
+from agentflow.journal._page import Page, Writing
 
 if TYPE_CHECKING:
     from agentflow.journal._journal import Journal, open_journal
@@ -17,7 +17,17 @@ if TYPE_CHECKING:
     from agentflow.journal._seeds import NewSeed
     from agentflow.journal._writer import SeedTaken
 
-__all__ = ["Counts", "Journal", "NewSeed", "Page", "Run", "SeedTaken", "open_journal", "this_process"]
+__all__ = [
+    "Counts",
+    "Journal",
+    "NewSeed",
+    "Page",
+    "Run",
+    "SeedTaken",
+    "Writing",
+    "open_journal",
+    "this_process",
+]
 
 # Who only writes on a page loads no database.
 _LATER = {

@@ -1,16 +1,18 @@
 """One run in the journal: its seeds, their pages and harvests, its blobs and what it consumed."""
 
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import suppress
 from hashlib import sha256
 
 import msgspec
-from sqlalchemy import Connection, select, update
+from sqlalchemy import Connection, bindparam, select, update
 
+from agentflow.errors import RunStopped
 from agentflow.journal import _leases
 from agentflow.journal._backend import EntryRow
 from agentflow.journal._database import Database
 from agentflow.journal._leases import Counts
-from agentflow.journal._page import Page
+from agentflow.journal._page import Page, Writing
 from agentflow.journal._schema import blobs, entries, harvests, seeds, usage
 from agentflow.journal._seeds import NewSeed, add_seeds
 from agentflow.journal._upsert import put
@@ -20,6 +22,15 @@ from agentflow.trajectory import Blob, Seed, Usage
 __all__ = ["Run"]
 
 _CHUNK = 16
+_END = (
+    update(seeds)
+    .where(
+        seeds.c.run == bindparam("of_run"),
+        seeds.c.number == bindparam("of_seed"),
+        seeds.c.claims == bindparam("of_claim"),
+    )
+    .values(done=True, owner=None, until=None)
+)
 
 
 class Run:
@@ -48,6 +59,8 @@ class Run:
         self._user = user
         self._now = now
         self._claims: dict[int, int] = {}
+        self._opened: set[int] = set()
+        self._pages: dict[int, Page] = {}
         self._used_before: Mapping[str, Usage] | None = None
 
     async def add_seeds(self, seeds: Sequence[NewSeed], origin: str = "start") -> list[Seed]:
@@ -104,36 +117,48 @@ class Run:
                 written, found[key] = ordinal, body
             return claims, written, found
 
-        claims, written, found = await self._database.read(load)
+        if (before := self._pages.pop(seed.index, None)) is not None:
+            # What it could not write does not stand there, that is all.
+            with suppress(RunStopped):
+                await before.settle()
+        found: dict[str, bytes] = {}
+        if held == 1 and seed.index not in self._opened:
+            # Nobody can have written on a page that nobody had before.
+            claims, written = held, 0
+        else:
+            claims, written, found = await self._database.read(load)
+        self._opened.add(seed.index)
 
-        async def write(key: str, body: bytes) -> None:
+        async def write(key: str, body: bytes) -> Writing:
             nonlocal written
             written += 1
-            await self._inbox.write(EntryRow(self._number, seed.index, key, written, body, claims))
+            return await self._inbox.begin(EntryRow(self._number, seed.index, key, written, body, claims))
 
-        return Page(found, write)
+        page = self._pages[seed.index] = Page(found, write)
+        return page
 
     async def finish(self, seed: Seed, harvest: bytes) -> None:
         """The seed is done and this is what it gave. From here on it outlives a loss of power.
 
         :raises SeedTaken: if somebody else claimed it meanwhile.
         """
+        if (page := self._pages.pop(seed.index, None)) is not None:
+            await page.settle()
         held = self._claims.get(seed.index)
 
         def end(connection: Connection) -> None:
             claims = held if held is not None else self._claims_of(connection, seed)
             ended = connection.execute(
-                update(seeds)
-                .where(seeds.c.run == self._number, seeds.c.number == seed.index, seeds.c.claims == claims)
-                .values(done=True, owner=None, until=None)
+                _END, {"of_run": self._number, "of_seed": seed.index, "of_claim": claims}
             )
             if not ended.rowcount:
                 raise SeedTaken(seed.index)
             row = {"run": self._number, "seed": seed.index, "body": harvest}
-            connection.execute(put(connection, harvests, row))
+            put(connection, harvests, row)
 
         await self._inbox.change(end, durable=True)
         self._claims.pop(seed.index, None)
+        self._opened.discard(seed.index)
 
     async def harvests(self) -> AsyncIterator[tuple[Seed, bytes]]:
         """The finished seeds with what they gave, by their index; few are in memory at a time."""
@@ -178,7 +203,7 @@ class Run:
             for role, used in own.items():
                 body = msgspec.json.encode(used)
                 row = {"run": self._number, "owner": self._user, "role": role, "body": body}
-                connection.execute(put(connection, usage, row))
+                put(connection, usage, row)
 
         await self._inbox.change(save)
 
@@ -189,7 +214,7 @@ class Run:
         def keep(connection: Connection) -> None:
             known = select(blobs.c.hash).where(blobs.c.run == self._number, blobs.c.hash == hash)
             if connection.scalar(known) is None:
-                connection.execute(put(connection, blobs, {"run": self._number, "hash": hash, "data": data}))
+                put(connection, blobs, {"run": self._number, "hash": hash, "data": data})
 
         await self._inbox.change(keep)
         return Blob(hash=hash, mime=mime)

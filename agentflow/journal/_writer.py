@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from itertools import groupby
 from typing import Any, Generic, TypeAlias, TypeVar
 
 import anyio.lowlevel
@@ -72,13 +71,14 @@ class Inbox:
         self._receiver = channel.receiver()
         self._taken: list[_Job] = []
 
-    async def write(self, row: EntryRow) -> None:
-        """Have an entry written; returns once it is on disk.
+    async def begin(self, row: EntryRow) -> "asyncio.Future[None]":
+        """Have an entry written; what it gives is done once the entry is on disk. It gets there also if nobody waits for it.
 
-        :raises RunStopped: if it can't be written.
+        :raises RunStopped: if nothing is taken in any more; what it gives, if the entry can't be written.
         """
         answer: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        await self._ask(_Entry(row, answer))
+        await self._send(_Entry(row, answer))
+        return answer
 
     async def change(self, make: Callable[[Connection], T], *, durable: bool = False) -> T:
         """Have something else done in a transaction; returns what it gives, once it is on disk.
@@ -86,8 +86,8 @@ class Inbox:
         :raises RunStopped: if it can't be done.
         """
         answer: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        await self._ask(_Change(make, durable, answer))
-        return answer.result()
+        await self._send(_Change(make, durable, answer))
+        return await answer
 
     async def take(self) -> Sequence[_Job]:
         """All that waits, up to a bound; again what was taken last until it is done.
@@ -118,20 +118,18 @@ class Inbox:
             while True:
                 self._taken.append(self._receiver.receive_nowait())
         for job in self._taken:
-            if not job.answer.done():
-                job.answer.set_exception(_closed())
+            _fail(job, _closed())
         self._receiver.close()
 
-    async def _ask(self, job: _Job) -> None:
+    async def _send(self, job: _Job) -> None:
         try:
             await self._sender.send(job)
         except ChannelClosed:
             raise _closed() from None
-        await job.answer
 
 
 class Writer:
-    """Writes what waits, all of it in one transaction, and then wakes all who wait for it."""
+    """Writes what waits, all of it at once, and then wakes all who wait for it."""
 
     def __init__(self, database: Database, inbox: Inbox) -> None:
         self._database = database
@@ -143,14 +141,12 @@ class Writer:
         context.ready()
         with suppress(ChannelEnded):
             while True:
-                # Changes stand in the order in which they were asked for, before and after entries.
-                for _, group in groupby(await self._inbox.take(), type):
-                    jobs = list(group)
-                    if batch := [job for job in jobs if isinstance(job, _Entry)]:
-                        await self._write(batch)
-                    for change in jobs:
-                        if isinstance(change, _Change):
-                            await self._change(change)
+                # Nobody here waits for another's job before it asks for its own: entries may come first.
+                jobs = await self._inbox.take()
+                if batch := [job for job in jobs if isinstance(job, _Entry)]:
+                    await self._write(batch)
+                if changes := [job for job in jobs if isinstance(job, _Change)]:
+                    await self._change_all(changes)
                 self._inbox.done()
 
     async def _write(self, batch: Sequence[_Entry]) -> None:
@@ -181,6 +177,21 @@ class Writer:
                 told = f"journal: {row.key} of the seed with index {row.seed} has another result already"
                 _fail(entry, RunStopped(StopCause.JOURNAL, told))
 
+    async def _change_all(self, changes: Sequence[_Change[Any]]) -> None:
+        """In one transaction, so that the disk is waited for once; where one of them is refused, each by itself."""
+        if len(changes) > 1:
+            durable = any(change.durable for change in changes)
+            with suppress(AgentFlowError):
+                results = await self._database.write(
+                    lambda connection: [change.make(connection) for change in changes], durable=durable
+                )
+                for change, result in zip(changes, results, strict=True):
+                    if not change.answer.done():
+                        change.answer.set_result(result)
+                return
+        for change in changes:
+            await self._change(change)
+
     async def _change(self, change: _Change[Any]) -> None:
         try:
             result = await self._database.write(change.make, durable=change.durable)
@@ -208,6 +219,8 @@ def _standing(connection: Connection, row: EntryRow) -> tuple[bytes | None, int 
 def _fail(job: _Job, error: AgentFlowError) -> None:
     if not job.answer.done():
         job.answer.set_exception(error)
+        # Who was cancelled meanwhile never asks for it, and that is no fault of the program.
+        job.answer.exception()
 
 
 def _closed() -> RunStopped:

@@ -23,7 +23,7 @@ from agentflow.models._protocol import (
     ToolSpec,
 )
 from agentflow.models._providers import PROVIDERS, is_loopback
-from agentflow.models._settings import ModelSettings, Prices, Speaks, Structured
+from agentflow.models._settings import ModelSettings, Prices, Speaks, Structured, Telling
 
 __all__ = [
     "OFFLINE",
@@ -44,6 +44,7 @@ __all__ = [
     "Speaks",
     "Statistics",
     "Structured",
+    "Telling",
     "Text",
     "ToolCall",
     "ToolReply",

@@ -5,6 +5,7 @@ from types import TracebackType
 from typing import Self
 
 from agentflow.actors import SYSTEM_CLOCK, Clock
+from agentflow.models._conversations import Conversations
 from agentflow.models._dialects import LiteLlmDialect, Outgoing
 from agentflow.models._gate import Gate
 from agentflow.models._http import HttpAnswer, Wire
@@ -22,9 +23,14 @@ class Endpoint:
         """Its address, for people."""
         self.gate = Gate(most, clock=clock)
         """How many requests it gets at a time."""
+        self._conversations: dict[str, Conversations] = {}
         self._wire = _wire_to(address, most)
         self._users = 0
         self._stack = AsyncExitStack()
+
+    def conversations(self, model: str) -> Conversations:
+        """What that model read and wrote there, whoever asked it."""
+        return self._conversations.setdefault(model, Conversations())
 
     async def post(self, outgoing: Outgoing, seconds: float) -> HttpAnswer:
         """Make one request.

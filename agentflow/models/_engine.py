@@ -12,15 +12,16 @@ from agentflow.actors import SYSTEM_CLOCK, Clock
 from agentflow.errors import ModelFailure, ModelFailureKind, RunStopped, StopCause
 from agentflow.models._accounts import Accounts
 from agentflow.models._attempts import Attempts
-from agentflow.models._dialects import Answered, Ask, Asked, Outgoing
+from agentflow.models._dialects import Answered, Ask, Asked
 from agentflow.models._endpoints import Endpoint
+from agentflow.models._exact import Exact, takes_tokens
 from agentflow.models._forms import Form, Forms, bounded, decode_answer, schema_of
 from agentflow.models._protocol import Call, Completion, Image, Message, Model, Sampling, ToolReply
 from agentflow.models._providers import Address
 from agentflow.models._refusals import names_response_format
 from agentflow.models._setback import Setback
 from agentflow.models._settings import ModelSettings
-from agentflow.trajectory import Usage
+from agentflow.trajectory import Tokens, Usage
 
 __all__ = ["HttpModel", "OpenModel", "Statistics"]
 
@@ -85,6 +86,8 @@ class HttpModel:
         self._attempts = Attempts(
             endpoint.gate, most=settings.attempts, seconds=settings.call_seconds, clock=clock, random=random
         )
+        known = endpoint.conversations(address.model)
+        self._exact = Exact(endpoint.url, known) if settings.tokens == "exact" else None
         self._calls = self._failures = self._in_a_row = 0
         self._heard = False
 
@@ -134,22 +137,23 @@ class HttpModel:
             self._failures += 1
             refusal = f"{self.name} takes no pictures"
             raise ModelFailure(ModelFailureKind.BAD_REQUEST, refusal, attempts=0)
-        spent: list[Usage] = []
+        spent = _Spent()
         try:
             completion = await self._attempts.run(partial(self._ask, call, spent))
         except Setback as setback:
-            raise self._give_up(setback, sum(spent, Usage())) from None
+            raise self._give_up(setback, spent) from None
         self._in_a_row = 0
         return completion
 
-    async def _ask(self, call: Call[T], spent: list[Usage], seconds: float) -> Completion[T]:
+    async def _ask(self, call: Call[T], spent: "_Spent", seconds: float) -> Completion[T]:
         # Others may have spent the rest while this one waited for leave.
         self._accounts.check()
         free = cast("type[object]", call.reply) is str
-        form = None if free else self._forms.choose()
-        outgoing = self._encode(call, form)
+        known = free or self._settings.structured == "known"
+        form = None if known else self._forms.choose()
+        ask = self._written(call, form)
         try:
-            answer = await self._endpoint.post(outgoing, seconds)
+            answered = await self._answer(ask, seconds)
             self._heard = True
         except Setback as setback:
             self._heard = self._heard or not setback.unreachable
@@ -157,9 +161,8 @@ class HttpModel:
                 setback.again = self._forms.refused(form)
                 setback.backs_off = False
             raise
-        answered = self._read(answer.body, len(outgoing.body))
         self._account(call.role, answered)
-        spent.append(answered.usage)
+        spent.add(answered)
         _refuse_incomplete(answered)
         if self._settings.tokens and answered.tokens is None:
             raise Setback(ModelFailureKind.DENIED, "it tells no tokens; use vLLM or tokens=false", status=200)
@@ -167,14 +170,29 @@ class HttpModel:
         return Completion(
             value=cast("T", value),
             text=answered.text,
-            usage=sum(spent, Usage()),
+            usage=spent.usage,
             model=answered.model or self._address.model,
             finish=answered.finish,
             calls=answered.calls,
             tokens=answered.tokens,
+            unusable=tuple(spent.drawn[:-1]),
         )
 
-    def _encode(self, call: Call[Any], form: Form | None) -> Outgoing:
+    async def _answer(self, ask: Ask, seconds: float) -> Answered:
+        """What the endpoint says: of tokens where it can be asked so, else of messages."""
+        try:
+            if self._exact is not None and takes_tokens(ask):
+                return await self._exact.answer(ask, partial(self._endpoint.post, seconds=seconds))
+            outgoing = self._address.dialect.encode(ask)
+            answer = await self._endpoint.post(outgoing, seconds)
+            return self._address.dialect.read(answer.body, len(outgoing.body))
+        except msgspec.MsgspecError as error:
+            message = f"the endpoint's answer is none: {error}"
+            raise Setback(
+                ModelFailureKind.GARBAGE, message, again=True, backs_off=False, status=200
+            ) from None
+
+    def _written(self, call: Call[Any], form: Form | None) -> Ask:
         asked = None
         if form is not None:
             schema = call.schema if call.schema is not None else schema_of(call.reply)
@@ -183,33 +201,22 @@ class HttpModel:
             asked = Asked(form, call.reply.__name__.lower(), schema)
         sampling = self._sampling if call.sampling is None else _over(call.sampling, self._sampling)
         address = self._address
-        return address.dialect.encode(
-            Ask(
-                model=address.model,
-                messages=call.messages,
-                sampling=sampling,
-                asked=asked,
-                tools=call.tools,
-                may_call=call.may_call,
-                tokens=address.tokens,
-            )
+        return Ask(
+            model=address.model,
+            messages=call.messages,
+            sampling=sampling,
+            asked=asked,
+            tools=call.tools,
+            may_call=call.may_call,
+            tokens=address.tokens,
         )
-
-    def _read(self, body: bytes, sent: int) -> Answered:
-        try:
-            return self._address.dialect.read(body, sent)
-        except msgspec.MsgspecError as error:
-            message = f"the endpoint's answer is none: {error}"
-            raise Setback(
-                ModelFailureKind.GARBAGE, message, again=True, backs_off=False, status=200
-            ) from None
 
     def _account(self, role: str, answered: Answered) -> None:
         prices = self._settings.prices
         cost = prices.cost(answered.usage) if prices is not None else 0.0
         self._accounts.add(role, answered.usage, cost, model=self.name)
 
-    def _give_up(self, setback: Setback, spent: Usage) -> ModelFailure | RunStopped:
+    def _give_up(self, setback: Setback, spent: "_Spent") -> ModelFailure | RunStopped:
         """What the caller is told."""
         self._failures += 1
         where = f"{self.name} at {self._endpoint.url}"
@@ -229,10 +236,28 @@ class HttpModel:
             setback.kind,
             f"{setback.message}{tries}",
             attempts=setback.attempts,
-            answers=spent.calls,
-            prompt_tokens=spent.prompt_tokens,
-            completion_tokens=spent.completion_tokens,
+            answers=spent.usage.calls,
+            prompt_tokens=spent.usage.prompt_tokens,
+            completion_tokens=spent.usage.completion_tokens,
+            drawn=tuple(spent.drawn),
+            said=spent.said,
         )
+
+
+class _Spent:
+    """What the answers to one call consumed so far, usable or not."""
+
+    def __init__(self) -> None:
+        self.usage = Usage()
+        self.drawn: list[Tokens] = []
+        self.said = ""
+
+    def add(self, answered: Answered) -> None:
+        """One more answer."""
+        self.usage += answered.usage
+        self.said = answered.text
+        if answered.tokens is not None:
+            self.drawn.append(answered.tokens)
 
 
 def _refuse_incomplete(answered: Answered) -> None:

@@ -42,7 +42,7 @@ class Forms:
 
         :param best: where to begin if nobody says which.
         """
-        self._best: Form = best if structured == "auto" else structured
+        self._best: Form = best if structured in ("auto", "known") else structured
         self._may_fall = structured == "auto"
         self._first = self._best
         self.fallbacks = 0

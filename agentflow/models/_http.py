@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 
 __all__ = ["HttpAnswer", "Wire"]
 
+IDLE_SECONDS = 4.0
+"""So long an idle connection is kept: less than the five seconds after which Uvicorn, and so vLLM, closes it. A request that
+meets such an end has no answer."""
 _LARGE = 1024 * 1024
 
 
@@ -64,7 +67,7 @@ class Wire:
         self._errors = (aiohttp.ClientError, OSError)
         self._unreachable = aiohttp.ClientConnectorError
         self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=self._most + 1, keepalive_timeout=30),
+            connector=aiohttp.TCPConnector(limit=self._most + 1, keepalive_timeout=IDLE_SECONDS),
             cookie_jar=aiohttp.DummyCookieJar(),
             headers=headers,
             proxy=_proxy_for(URL(self._url)),
@@ -84,7 +87,7 @@ class Wire:
     ) -> HttpAnswer:
         """Make one request.
 
-        :param path: where to, after the endpoint's address.
+        :param path: where to, after the endpoint's address; or a whole address of another door of the same server.
         :param headers: what goes along with this one only.
         :raises Setback: if it brings no answer, or a bad one.
         """
@@ -95,7 +98,8 @@ class Wire:
         timeout = self._timeout(total=seconds)
         target = self._targets.get(path)
         if target is None:
-            target = self._targets[path] = self._url_of(self._url + path)
+            whole = path if "://" in path else self._url + path
+            target = self._targets[path] = self._url_of(whole)
         try:
             async with self._session.post(
                 target, data=data, headers=headers, timeout=timeout, allow_redirects=False

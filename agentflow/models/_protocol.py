@@ -89,6 +89,9 @@ class Message(Struct, frozen=True):
     """Who says it."""
     parts: tuple[Part, ...]
     """What is said."""
+    mark: str = ""
+    """The mark of the call whose answer it is, `Tokens.mark`; empty: not known. Where conversations are sent as tokens,
+    it tells apart answers of the same words."""
 
 
 class Sampling(Struct, frozen=True, kw_only=True):
@@ -146,6 +149,8 @@ class Completion(Struct, Generic[T], frozen=True, kw_only=True):
     """Tools that it wants called; the text may be empty then."""
     tokens: Tokens | None = None
     """What was read and written, token by token, where the engine was asked for it."""
+    unusable: tuple[Tokens, ...] = ()
+    """The same of the answers before it that were not usable."""
 
 
 class Model(Protocol):

@@ -168,7 +168,7 @@ def find_address(settings: ModelSettings, environment: Mapping[str, str]) -> Add
         model=model,
         dialect=OpenAiDialect() if plain else provider.dialect(environment),
         best="json_schema" if own else provider.best,
-        tokens=settings.tokens,
+        tokens=bool(settings.tokens),
         source="api_key" if settings.api_key.get_secret_value() else provider.variable,
     )
 

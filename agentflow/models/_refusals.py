@@ -15,7 +15,8 @@ __all__ = ["names_response_format", "setback_of"]
 _DENIED = {401, 402, 403, 404}
 _AGAIN = {408, 409, 425, 429}
 _TOO_LONG = re.compile(
-    r"context.length|maximum context|too many tokens|prompt is too long|exceeds the maximum number of tokens",
+    r"context.length|maximum context|too many tokens|prompt is too long|exceeds the maximum number of tokens"
+    r"|maximum model length",
     re.IGNORECASE,
 )
 _FILTERED = re.compile(r"content_filter|content_policy|content management policy", re.IGNORECASE)

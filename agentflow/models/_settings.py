@@ -1,6 +1,6 @@
 """What is said about a model."""
 
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 from pydantic import Field, SecretStr
 
@@ -8,14 +8,19 @@ from agentflow.models._protocol import Sampling
 from agentflow.settings import Section
 from agentflow.trajectory import Usage
 
-__all__ = ["ModelSettings", "Prices", "Speaks", "Structured"]
+__all__ = ["ModelSettings", "Prices", "Speaks", "Structured", "Telling"]
 
-Structured = Literal["auto", "json_schema", "json_object", "text"]
-"""How an answer is held to its schema: by the endpoint, half by it, by the prompt alone; `auto`: the best that works."""
+Structured = Literal["auto", "json_schema", "json_object", "text", "known"]
+"""How an answer is held to its schema: by the endpoint, half by it, by the prompt alone; `auto`: the best that works;
+`known`: nobody tells it, for a model that was trained to the form."""
 
 
 Speaks = Literal["auto", "openai", "azure", "anthropic", "gemini", "ollama"]
 """How an endpoint is spoken to; `auto`: as the provider that the name begins with, else as OpenAI."""
+
+
+Telling: TypeAlias = Literal["exact"] | bool
+"""Whether answers bring their tokens along, and whether what was said before is sent as tokens."""
 
 
 class Prices(Section):
@@ -60,8 +65,9 @@ class ModelSettings(Section):
     """HTTP requests for one call at most, whatever goes wrong."""
     structured: Structured = "auto"
     """How answers are held to their schema."""
-    tokens: bool = False
-    """Answers bring the tokens that were read and written along; only from vLLM."""
+    tokens: Telling = False
+    """Answers bring the tokens that were read and written along, only from vLLM; `exact`: what was said before is sent as
+    the tokens that it was, too, so that each prompt goes on from the one before to the token."""
     longest_text: int | None = Field(default=None, ge=1)
     """Characters of each text in an answer with a schema, in plain letters, held by the endpoint; none: not bounded."""
     sees: bool = True

@@ -15,13 +15,22 @@ from agentflow.runs import RoleModel, render_config
 if TYPE_CHECKING:
     from agentflow.rollout._analysis import AnalysedRun, AnalysisTable, find_runs, tables_of
     from agentflow.rollout._api import aquick_rollout, arollout, quick_rollout, rollout
-    from agentflow.rollout._benchmarks import Benchmark, benchmark_names, find_benchmark, load_tasks
+    from agentflow.rollout._benchmarks import (
+        Benchmark,
+        Row,
+        benchmark_names,
+        find_benchmark,
+        load_tasks,
+        read_rows,
+        references,
+    )
     from agentflow.rollout._files import RESULTS, SUMMARY, TRAJECTORIES
     from agentflow.rollout._picture import draw
     from agentflow.rollout._progress import RolloutStanding
     from agentflow.rollout._render import render, with_interval
     from agentflow.rollout._result import Result
     from agentflow.rollout._run import RolloutRun
+    from agentflow.rollout._sandboxes import Sandboxes
     from agentflow.rollout._summary import Summary
     from agentflow.rollout._tasks import Assignment, assign
     from agentflow.scoring import score
@@ -39,6 +48,8 @@ __all__ = [
     "RolloutConfig",
     "RolloutRun",
     "RolloutStanding",
+    "Row",
+    "Sandboxes",
     "Summary",
     "aquick_rollout",
     "arollout",
@@ -50,6 +61,8 @@ __all__ = [
     "load_config",
     "load_tasks",
     "quick_rollout",
+    "read_rows",
+    "references",
     "render",
     "render_config",
     "rollout",
@@ -63,7 +76,8 @@ _HOMES = {
         ("AnalysedRun", "AnalysisTable", "find_runs", "tables_of"), "agentflow.rollout._analysis"
     ),
     **dict.fromkeys(
-        ("Benchmark", "benchmark_names", "find_benchmark", "load_tasks"), "agentflow.rollout._benchmarks"
+        ("Benchmark", "Row", "benchmark_names", "find_benchmark", "load_tasks", "read_rows", "references"),
+        "agentflow.rollout._benchmarks",
     ),
     "draw": "agentflow.rollout._picture",
     **dict.fromkeys(("RESULTS", "SUMMARY", "TRAJECTORIES"), "agentflow.rollout._files"),
@@ -73,6 +87,7 @@ _HOMES = {
     "Result": "agentflow.rollout._result",
     "RolloutRun": "agentflow.rollout._run",
     "RolloutStanding": "agentflow.rollout._progress",
+    "Sandboxes": "agentflow.rollout._sandboxes",
     "Summary": "agentflow.rollout._summary",
     "score": "agentflow.scoring",
 }

@@ -76,6 +76,8 @@ class RolloutConfig(RunConfig):
     """Episodes at once."""
     parallel: bool = False
     """Eight episodes at once, where `max_workers` does not say how many."""
+    short_prompts: bool = False
+    """The team's planner is told the question, the names of tools, and results: for small models trained to it."""
     system_prompt: Prose = ""
     """At the head of the planner's or the agent's prompt."""
     system_prompt_file: str | None = None
@@ -144,7 +146,7 @@ class RolloutConfig(RunConfig):
     def _problems(self) -> Iterator[str]:
         said = self.model_fields_set
         if self.agent == "single":
-            for name in ("verify", *(f"{role}_model" for role in TEAM)):
+            for name in ("verify", "short_prompts", *(f"{role}_model" for role in TEAM)):
                 if name in said and getattr(self, name) != type(self).model_fields[name].default:
                     yield f"{name}: a single agent has no such role; leave it out, or set agent=team"
         if self.verify == "merged" and self.verifier_model != RoleModel():

@@ -242,6 +242,7 @@ class RolloutRun:
                 generator=models["generator"],
                 put_blob=run.put_blob,
                 blob=run.blob,
+                short_prompts=self.config.short_prompts,
                 workers=max(512, self.config.workers),
             )
             for spec in team.specs():

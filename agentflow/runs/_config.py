@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Final, Literal, cast
 import yaml
 from pydantic import BeforeValidator, Field, SecretStr
 
-from agentflow.models import Prices, Speaks, Structured
+from agentflow.models import Prices, Speaks, Structured, Telling
 from agentflow.runs._secrets import masked
 from agentflow.settings import Section, Settings, load_settings
 
@@ -47,6 +47,8 @@ class RoleModel(Section):
     """Nucleus sampling."""
     max_tokens: int | None = Field(default=None, ge=1)
     """The longest answer."""
+    longest_text: int | None = Field(default=None, ge=1)
+    """Characters of each text in an answer with a schema, held by the endpoint."""
     seed: int | None = None
     """For endpoints that can repeat themselves."""
     extra_body: dict[str, object] | None = None
@@ -59,6 +61,8 @@ class RoleModel(Section):
     """Requests for a call at most."""
     structured: Structured | None = None
     """How the form of answers is asked for."""
+    tokens: Telling | None = None
+    """Whether its answers bring their tokens along."""
     sees: bool | None = None
     """It takes pictures."""
     prices: Prices | None = None
@@ -111,6 +115,8 @@ class RunConfig(Settings):
     """Nucleus sampling; `None`: the endpoint's own."""
     max_tokens: int | None = Field(default=None, ge=1)
     """The longest answer; `None`: the endpoint's own."""
+    longest_text: int | None = Field(default=None, ge=1)
+    """Characters of each text in an answer with a schema, in plain letters, held by the endpoint; `None`: not bounded."""
     seed: int | None = None
     """For endpoints that can repeat themselves."""
     extra_body: dict[str, object] = Field(default_factory=dict[str, object])
@@ -125,6 +131,9 @@ class RunConfig(Settings):
     """HTTP requests for a model call at most."""
     structured: Structured = "auto"
     """How the form of answers is asked for; `auto`: by schema, else as the endpoint can."""
+    tokens: Telling = False
+    """Answers bring the tokens that were read and written along, only from vLLM; `exact`: what was said before is sent as
+    the tokens that it was, too."""
     prices: Prices | None = None
     """What the model costs, for the report and `max_cost`."""
 
@@ -166,7 +175,7 @@ class RunConfig(Settings):
         from agentflow.models import ModelSettings  # brings HTTP along
 
         if self.offline:
-            return ModelSettings(name="offline", sees=False)
+            return ModelSettings(name="offline", sees=False, tokens=self._shared(own, "tokens") is not False)
         chosen: dict[str, object] = {name: self._shared(own, name) for name in _OF_MODELS}
         chosen["name"] = chosen.pop("model_name")
         return ModelSettings.model_validate(chosen)
@@ -229,18 +238,28 @@ class RunConfig(Settings):
         return {name: masked(self._shared(own, name)) for name in _OF_ANSWERS}
 
 
-_OF_PLACES: Final[dict[str, object]] = {"api_key": SecretStr(""), "speaks": "auto"}
+_OF_PLACES: Final[dict[str, object]] = {"api_key": SecretStr(""), "speaks": "auto", "tokens": False}
 """What holds for one endpoint does not for another."""
 _OF_MODELS: Final = (
-    "model_name", "base_url", "speaks", "api_key", "temperature", "top_p", "max_tokens", "seed", "max_in_flight",
-    "call_seconds", "attempts", "structured", "extra_body", "sees", "prices",
+    "model_name", "base_url", "speaks", "api_key", "temperature", "top_p", "max_tokens", "longest_text", "seed", "max_in_flight",
+    "call_seconds", "attempts", "structured", "tokens", "extra_body", "sees", "prices",
 )  # fmt: skip
-_OF_ANSWERS: Final = ("model_name", "temperature", "top_p", "max_tokens", "seed", "extra_body", "sees")
+_OF_ANSWERS: Final = (
+    "model_name",
+    "temperature",
+    "top_p",
+    "max_tokens",
+    "longest_text",
+    "seed",
+    "extra_body",
+    "sees",
+    "tokens",
+)
 _NOT_CONTENT: Final = frozenset({
     "output_dir", "sandbox_server_url", "sandbox_token", "sandbox_auto_start", "sandbox_timeout", "max_sandboxes",
-    "model_name", "api_key", "base_url", "speaks", "temperature", "top_p", "max_tokens", "seed", "extra_body", "sees",
-    "max_in_flight", "call_seconds", "attempts", "structured", "prices", "max_total_tokens", "max_cost", "max_seconds",
-    "journal", "run_name",
+    "model_name", "api_key", "base_url", "speaks", "temperature", "top_p", "max_tokens", "longest_text", "seed", "extra_body",
+    "sees", "max_in_flight", "call_seconds", "attempts", "structured", "tokens", "prices", "max_total_tokens", "max_cost",
+    "max_seconds", "journal", "run_name",
 })  # fmt: skip
 
 
@@ -248,7 +267,7 @@ _Dumper: Final = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
 """Ten times as quick where libyaml is there."""
 
 
-def render_config(config: RunConfig) -> str:
+def render_config(config: Settings) -> str:
     """The settings as YAML, secrets masked."""
     said = masked(config.model_dump())
     return yaml.dump(said, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=110)

@@ -1,6 +1,7 @@
 """Keeping secrets out of what is shown and written."""
 
 import re
+from pathlib import PurePath
 from typing import Final, cast
 
 from pydantic import SecretStr
@@ -8,14 +9,18 @@ from pydantic import SecretStr
 __all__ = ["masked"]
 
 _SECRET_NAMES: Final = re.compile(
-    r"(?:api_?key|token|secret|password|passwd|credential|authorization)s?$", re.IGNORECASE
+    r"(?:(?:api_?key|secret|password|passwd|credential|authorization)s?|token|.+tokens)$", re.IGNORECASE
 )
+"""`tokens` alone says how a model is asked."""
 _PASSWORD: Final = re.compile(r"(?<=://)([^/@:\s]*):[^/@\s]+@")
 _MASK: Final = "***"
 
 
 def masked(value: object) -> object:
-    """The value with every secret in it as `***`: secret strings, entries with names of secrets, passwords in addresses."""
+    """The value with every secret in it as `***`: secret strings, entries with names of secrets, passwords in addresses.
+
+    Paths become texts.
+    """
     match value:
         case SecretStr():
             return _MASK if value.get_secret_value() else ""
@@ -26,6 +31,8 @@ def masked(value: object) -> object:
             return [masked(entry) for entry in cast("list[object]", value)]
         case str():
             return _PASSWORD.sub(rf"\1:{_MASK}@", value)
+        case PurePath():
+            return str(value)
         case _:
             return value
 

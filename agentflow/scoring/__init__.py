@@ -8,6 +8,7 @@ from agentflow.scoring._answers import extract_answer, marked_answer
 from agentflow.scoring._judge import Judge
 from agentflow.scoring._make import make_metric, metric_names, needs_judge, score
 from agentflow.scoring._mathematics import same_answer
+from agentflow.scoring._metrics import OwnMetric
 from agentflow.scoring._scored import Embed, Metric, Scored
 from agentflow.scoring._summary import (
     Interval,
@@ -24,6 +25,7 @@ __all__ = [
     "Interval",
     "Judge",
     "Metric",
+    "OwnMetric",
     "Scored",
     "Summary",
     "best_of",

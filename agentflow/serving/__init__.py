@@ -4,7 +4,22 @@ async with ModelServer(ServingSettings(model="path/of/a/model")) as server:
     settings = ModelSettings(name=server.model, base_url=server.url, api_key=server.key)
 """
 
+from agentflow.serving._control import EngineControl
+from agentflow.serving._publishing import Publisher
 from agentflow.serving._server import ModelServer
 from agentflow.serving._settings import Device, ServingSettings
+from agentflow.serving._weights import TOLERANCES, Probe, Published, Weights, WeightsFailure, probe_tokens
 
-__all__ = ["Device", "ModelServer", "ServingSettings"]
+__all__ = [
+    "TOLERANCES",
+    "Device",
+    "EngineControl",
+    "ModelServer",
+    "Probe",
+    "Published",
+    "Publisher",
+    "ServingSettings",
+    "Weights",
+    "WeightsFailure",
+    "probe_tokens",
+]

@@ -8,6 +8,7 @@ import msgspec
 from msgspec import Struct
 
 from agentflow.serving._settings import ServingSettings
+from agentflow.serving._weights import Weights
 
 __all__ = ["command_of", "environment_of"]
 
@@ -18,10 +19,14 @@ class _ModelConfig(Struct):
     max_position_embeddings: int = _BEARABLE
 
 
-def command_of(settings: ServingSettings, port: int, *, cpu: bool) -> list[str]:
+def command_of(
+    settings: ServingSettings, port: int, *, cpu: bool, weights: Weights | None = None
+) -> list[str]:
     """The command; its key is not in it, for a command line can be read by all."""
     options: dict[str, object] = {
-        "model": settings.model,
+        "model": weights.folder if weights else settings.model,
+        # What a trainer writes has no tokenizer.
+        "tokenizer": settings.model,
         "served-model-name": settings.called,
         "host": settings.host,
         "port": port,
@@ -29,6 +34,9 @@ def command_of(settings: ServingSettings, port: int, *, cpu: bool) -> list[str]:
         # What a sampled token is trained with is the distribution it was drawn from, not the raw one.
         "logprobs-mode": "processed_logprobs",
     }
+    if settings.trains:
+        # The only door that says by which weights each token was drawn.
+        options["enable-scale-out"] = True
     context = settings.context or (_bearable(settings.model) if cpu else None)
     if context is not None:
         options["max-model-len"] = context
@@ -64,6 +72,8 @@ def environment_of(
     environment = {name: value for name, value in given.items() if not name.startswith("AGENTFLOW_")}
     environment["VLLM_API_KEY"] = key
     environment["VLLM_NO_USAGE_STATS"] = "1"
+    # By itself it closes what was idle for five seconds, while somebody may just be asking for more.
+    environment["VLLM_HTTP_TIMEOUT_KEEP_ALIVE"] = "60"
     if os.path.isdir(settings.model):
         # A model on disk needs no hub, and looking for one delays the start.
         environment["HF_HUB_OFFLINE"] = "1"

@@ -16,7 +16,10 @@ import anyio
 from agentflow.actors import ChildSpec, Process, Restart, StartFailed, Supervisor
 from agentflow.errors import ConfigurationError, RunStopped, StopCause
 from agentflow.serving._command import command_of, environment_of
+from agentflow.serving._control import EngineControl
+from agentflow.serving._publishing import Publisher
 from agentflow.serving._settings import ServingSettings
+from agentflow.serving._weights import Probe, Published, Weights
 
 __all__ = ["ModelServer"]
 
@@ -24,6 +27,7 @@ POLL_SECONDS = 0.2
 STOP_SECONDS = 20.0
 RESTARTS = 5
 RESTART_SECONDS = 600.0
+_CHILD = "model server"
 _TAIL_BYTES = 65_536
 _LONGEST_WORDS = 500
 _ERROR = re.compile(r"[\w.]*(?:Error|Exception)\b")
@@ -50,7 +54,10 @@ class ModelServer:
         self._cpu = False
         self._log: IO[bytes]
         self._stack = AsyncExitStack()
+        self._supervisor: Supervisor
+        self._publisher: Publisher
         self._running: Process | None = None
+        self._up = False
         self.starts = 0
         """How often its process was started."""
 
@@ -79,6 +86,46 @@ class ModelServer:
         """Its process; 0 while there is none."""
         return 0 if self._running is None else self._running.pid
 
+    @property
+    def weights(self) -> Weights | None:
+        """What was published last; `None`: it has its model's own."""
+        return self._publisher.current
+
+    async def publish(self, weights: Weights, probe: Probe | None = None) -> Published:
+        """Replace its weights while it serves; a new start has them too.
+
+        Requests that run meanwhile are paused, read again and go on with the new weights. If something fails, it goes
+        on with its old weights and their version, or is started anew with whole ones.
+
+        :raises ConfigurationError: if the folder holds no such weights, or its settings lack `trains`; nothing was
+            touched.
+        :raises WeightsFailure: if it does not have them, or does not agree with the trainer.
+        """
+        if not self._settings.trains:
+            raise ConfigurationError(
+                f"{self.model}: its weights can't be changed while it runs; set trains=true"
+            )
+        return await self._publisher.publish(weights, probe)
+
+    async def check(self, probe: Probe) -> float:
+        """How far it and the trainer are from each other, in nats.
+
+        :raises WeightsFailure: if that is too far.
+        """
+        return await self._publisher.check(probe)
+
+    async def answers(self) -> None:
+        """Return when it answers, with the weights that were published last."""
+        await self._healthy()
+        # Its new process may have to be told still what its weights are called.
+        while not self._up:  # noqa: ASYNC110  # who waits may live in another thread's loop
+            await anyio.sleep(POLL_SECONDS)
+
+    async def restart(self) -> None:
+        """Start it anew, with the weights that were published last; return when it answers."""
+        await self._supervisor.terminate_child(_CHILD)
+        await self._supervisor.restart_child(_CHILD)
+
     async def __aenter__(self) -> Self:
         if self._settings.trains and self._settings.host not in ("127.0.0.1", "::1", "localhost"):
             raise ConfigurationError("trains: anybody could change the weights; set host=127.0.0.1")
@@ -87,16 +134,16 @@ class ModelServer:
         async with AsyncExitStack() as stack:
             self._log = stack.enter_context(self._open_log())
             spec = ChildSpec(
-                id="model server",
+                id=_CHILD,
                 start=self._process,
                 restart=Restart.PERMANENT,
                 shutdown=STOP_SECONDS,
                 start_timeout=self._settings.start_seconds,
             )
+            self._publisher = Publisher(self.address, self.key, keeper=self)
+            self._supervisor = Supervisor([spec], name="serving", intensity=RESTARTS, period=RESTART_SECONDS)
             try:
-                await stack.enter_async_context(
-                    Supervisor([spec], name="serving", intensity=RESTARTS, period=RESTART_SECONDS)
-                )
+                await stack.enter_async_context(self._supervisor)
             except StartFailed as failed:
                 message = f"{self.model} can't be served: {self.last_words() or failed}"
                 raise RunStopped(StopCause.MODEL, message) from failed
@@ -126,12 +173,13 @@ class ModelServer:
 
     def _process(self) -> Process:
         self.starts += 1
+        self._up = False
         self._running = Process(
-            command_of(self._settings, self._port, cpu=self._cpu),
+            command_of(self._settings, self._port, cpu=self._cpu, weights=self.weights),
             env=environment_of(self._settings, self._key, os.environ, cpu=self._cpu),
             stdout=self._log,
             stderr=self._log,
-            ready=self._answers,
+            ready=self._ready,
         )
         return self._running
 
@@ -152,7 +200,14 @@ class ModelServer:
             raise ConfigurationError(f"device: the vLLM of {python} computes on the CPU only; set device=cpu")
         return found == "cpu" or wanted == "cpu"
 
-    async def _answers(self) -> None:
+    async def _ready(self) -> None:
+        await self._healthy()
+        if self.weights is not None:
+            async with EngineControl(self.address, self.key) as control:
+                await control.set_version(self.weights.version)
+        self._up = True
+
+    async def _healthy(self) -> None:
         async with aiohttp.ClientSession() as session:
             while True:
                 try:

@@ -3,7 +3,7 @@
 import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, field_validator, model_validator
 
@@ -29,7 +29,7 @@ class SynthesisConfig(RunConfig):
     DEFAULT_OUTPUT: ClassVar[str] = "synthesis_results"
     """Where the files go, if nothing says it."""
     NOT_CONTENT: ClassVar[frozenset[str]] = frozenset(
-        {"seeds_file", "number_of_seed", "open_trees", "control"}
+        {"seeds_file", "number_of_seed", "open_trees", "control", "learner"}
     )
     """Its fields that don't decide what the files hold."""
 
@@ -93,6 +93,10 @@ class SynthesisConfig(RunConfig):
     """The run's name in its journal."""
     control: bool | Annotated[int, Field(ge=0, le=65535)] = True
     """Whether the running program can be controlled, and at which port; `true`: any free one."""
+
+    learner: dict[str, Any] | None = None
+    """Train the planner on the trees instead of writing questions: settings as `agentflow train` takes them. Every seed is
+    a task then, and brings its `answer` along."""
 
     @field_validator("qa_examples")
     @classmethod

@@ -69,7 +69,12 @@ class SynthesisRun:
         :param resume: whether a run that exists is gone on with.
         :param grace_seconds: how long what is in flight may take when the run is to end early.
         :param clock: seconds that only grow.
+        :raises ConfigurationError: if its trees are to be trained on, which it does not do.
         """
+        if config.learner is not None:
+            raise ConfigurationError(
+                "learner: no questions are written then; start it as python -m agentflow.supervisor, or leave it out"
+            )
         self.config = config
         """Its settings."""
         self.place = Place(config, output_dir or config.output, resume)
@@ -116,6 +121,10 @@ class SynthesisRun:
         if self._progress.phase is Phase.GROWING:
             self._gate.shut()
             self._progress.phase = Phase.PAUSED
+
+    async def still(self) -> None:
+        """Wait until nothing is in flight. In a pause nothing happens then, until it goes on."""
+        await self._gate.still()
 
     def resume(self) -> None:
         """Go on after a pause."""

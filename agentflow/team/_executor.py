@@ -5,6 +5,7 @@ from functools import partial
 from typing import TypeAlias, cast
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from agentflow.actors import SYSTEM_CLOCK, Backoff, Clock
 from agentflow.errors import ErrorKind, ToolFailure
@@ -77,7 +78,7 @@ class Executor(Worker[Wish, Given]):
             return reply
         arguments = without_idle_nulls(reply.value.arguments, about.tool)
         command = Command(reply.value.analysis, arguments)
-        return Reply(value=command, usage=reply.usage, tokens=reply.tokens)
+        return replace(reply, value=command)
 
 
 class Executors(Pool[Wish, Given]):

@@ -47,6 +47,9 @@ class Hands:
     async def act(self, action: Action) -> Outcome:
         """Do it now."""
         tool = self._tools[action.tool]
+        if tool.hints.changes_world:
+            # Who decided on it must not be forgotten by a crash.
+            await self._page.settle()
         if not tool.stateful:
             return await self._act(self._sandbox, action)
         await self._catch_up()

@@ -1,7 +1,7 @@
 """What an episode has done and used up: every effect once, on its page, within its limits."""
 
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from msgspec import Struct
 
@@ -10,7 +10,7 @@ from agentflow.errors import ConfigurationError, ModelFailureKind
 from agentflow.journal import Page
 from agentflow.models import Prices
 from agentflow.team._settings import EpisodeSettings
-from agentflow.trajectory import Ending, Exchange, Failure, Outcome, Reply, Tokens, Usage
+from agentflow.trajectory import Ending, Exchange, Failure, Outcome, Reply
 
 __all__ = ["Ledger", "Over", "Stamped", "Through"]
 
@@ -92,17 +92,17 @@ class Ledger:
         """
         stamped = await self.once(key, Reply[kind], ask)
         reply = stamped.value
-        self._note(key, role, reply.usage, reply.failure, reply.tokens, stamped.seconds)
+        self._note(key, role, reply, stamped.seconds)
         return reply
 
     def used(self, key: str, stamped: Stamped[Outcome]) -> None:
         """Models inside of a tool are paid, too."""
         usage = stamped.value.usage
         if usage.calls:
-            self._note(key, "tool", usage, None, None, stamped.seconds)
+            self._note(key, "tool", Reply[None](usage=usage), stamped.seconds)
 
     async def once(self, key: str, kind: type[T], make: Callable[[], Awaitable[T]]) -> Stamped[T]:
-        """What stands there; if nothing does, what is made now and written there.
+        """What stands there; if nothing does, what is made now and noted there.
 
         :raises Over: if the episode's turns end before that.
         """
@@ -111,7 +111,7 @@ class Ledger:
             self._check()
             made = await self._within(make)
             known = Stamped(made, self._elapsed())
-            await self.page.record(key, known)
+            await self.page.note(key, known)
         self._settle(known.seconds)
         return known
 
@@ -177,17 +177,18 @@ class Ledger:
 
         return await self._through(begin)
 
-    def _note(
-        self,
-        key: str,
-        role: str,
-        usage: Usage,
-        failure: Failure | None,
-        tokens: Tokens | None,
-        seconds: float,
-    ) -> None:
+    def _note(self, key: str, role: str, reply: Reply[Any], seconds: float) -> None:
+        usage = reply.usage
         self.exchanges.append(
-            Exchange(key=key, role=role, usage=usage, failure=failure, tokens=tokens, seconds=seconds)
+            Exchange(
+                key=key,
+                role=role,
+                usage=usage,
+                failure=reply.failure,
+                tokens=reply.tokens,
+                unusable=reply.unusable,
+                seconds=seconds,
+            )
         )
         self._tokens += usage.prompt_tokens + usage.completion_tokens
         if role in self._prices:

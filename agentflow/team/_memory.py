@@ -8,9 +8,11 @@ from msgspec.structs import replace
 from agentflow.team._ledger import Ledger
 from agentflow.team._rendering import called, cut
 from agentflow.team._task_messages import turn_size
-from agentflow.trajectory import Decision, Memory, Reply, Summary, SummaryRequest, Turn
+from agentflow.trajectory import Decision, Memory, Reply, Summary, SummaryRequest, Turn, Words
 
 __all__ = ["Notebook"]
+
+_PLAIN = Words()
 
 
 class Notebook:
@@ -43,9 +45,12 @@ class Notebook:
         kept = tuple(self.turns[self._summarised :])
         return Memory(summary=self._summary, summarised=self._summarised, turns=kept)
 
-    def decide(self, decision: Decision) -> None:
-        """The last turn was verified."""
-        self.turns[-1] = replace(self.turns[-1], decision=decision)
+    def decide(self, decision: Decision, said: Words = _PLAIN) -> None:
+        """The last turn was verified.
+
+        :param said: in these words.
+        """
+        self.turns[-1] = replace(self.turns[-1], decision=decision, decided=said)
 
     async def shorten(self) -> None:
         """Put the oldest turns in short, if it got too long: so many that it is half as long as it may be.

@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from typing import TypeAlias, cast
 
+from msgspec.structs import replace
+
 from agentflow.models import Call, Model
 from agentflow.team._asking import ReadBlob, ask_model, broken, pictures_of, seen_by
 from agentflow.team._cards import without_idle_nulls
@@ -33,11 +35,12 @@ Given: TypeAlias = Reply[Plan] | Reply[QueryAnalysis] | Reply[NextStep] | Reply[
 class Planner(Worker[Wish, Given]):
     """Asks a model for the next actions of one path, or the next step of an episode; another one what a question takes."""
 
-    def __init__(self, model: Model, analyst: Model, blob: ReadBlob) -> None:
+    def __init__(self, model: Model, analyst: Model, blob: ReadBlob, short: bool) -> None:
         super().__init__()
         self._model = model
         self._analyst = analyst
         self._blob = blob
+        self._short = short
 
     async def work(self, about: Wish) -> Given:
         """Propose, analyse, or say what comes next."""
@@ -72,7 +75,7 @@ class Planner(Worker[Wish, Given]):
                 for each in reply.value.proposals[: about.count]
             )
         )
-        return Reply(value=plan, usage=reply.usage, tokens=reply.tokens)
+        return replace(reply, value=plan)
 
     async def _analyse(self, about: AnalysisRequest) -> Reply[QueryAnalysis]:
         call = Call(
@@ -87,7 +90,7 @@ class Planner(Worker[Wish, Given]):
     async def _next(self, about: NextStepRequest) -> Reply[NextStep]:
         call = Call(
             role="planner",
-            messages=step_messages(about, await self._seen(about), merged=False),
+            messages=step_messages(about, await self._seen(about), merged=False, short=self._short),
             reply=NextStep,
             schema=step_schema(tuple(tool.name for tool in about.tools)),
             request=about,
@@ -97,7 +100,7 @@ class Planner(Worker[Wish, Given]):
     async def _decide(self, about: DecisionRequest) -> Reply[DecidedStep]:
         call = Call(
             role="planner",
-            messages=step_messages(about.next, await self._seen(about.next), merged=True),
+            messages=step_messages(about.next, await self._seen(about.next), merged=True, short=self._short),
             reply=DecidedStep,
             schema=decided_schema(tuple(tool.name for tool in about.next.tools)),
             request=about,

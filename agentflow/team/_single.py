@@ -105,6 +105,8 @@ class _Alone:
         self._blob = blob
         self._specs = tuple(_spec(tool, task) for tool in tools.values())
         self._said: list[tuple[Said, list[Turn]]] = []
+        self._system = system(prompt("agent", "system", instructions=settings.instructions))
+        self._begin = Text(prompt("agent", "begin", question=task.question))
 
     async def solve(self) -> Episode:
         try:
@@ -218,11 +220,7 @@ class _Alone:
         """The conversation. Where the results got too long together, the oldest ones are shown in short."""
         images = [*self._task.images, *(blob for turn in self._turns for blob in turn.images)]
         pictures = await seen_by(self._model, images, self._blob)
-        begin = Text(prompt("agent", "begin", question=self._task.question))
-        messages = [
-            system(prompt("agent", "system", instructions=self._settings.instructions)),
-            Message("user", (begin, *pictured(self._task.images, pictures))),
-        ]
+        messages = [self._system, Message("user", (self._begin, *pictured(self._task.images, pictures)))]
         short = _too_old(self._turns, self._settings.memory_chars)
         for said, turns in self._said:
             messages.append(Message("assistant", (*([Text(said.text)] if said.text else []), *said.calls)))

@@ -180,7 +180,7 @@ class Solver:
                 team=house.team,
                 sandbox=house.sandbox,
                 tools=house.tools,
-                page=Page({}, _forget),
+                page=Page(),
                 settings=self._settings,
             )
         if self._verbose:
@@ -277,10 +277,6 @@ class _Blobs:
 
     async def read(self, hash: str) -> bytes:
         return self._kept[hash]
-
-
-async def _forget(key: str, body: bytes) -> None:
-    """Nothing of it is needed again."""
 
 
 def _read(path: Path) -> tuple[bytes, str]:

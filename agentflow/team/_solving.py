@@ -2,6 +2,9 @@
 
 from collections.abc import Mapping, Sequence
 from functools import partial
+from typing import Any
+
+from msgspec.structs import replace
 
 from agentflow.actors import SYSTEM_CLOCK, Clock
 from agentflow.errors import ErrorKind, ToolFailure
@@ -31,11 +34,13 @@ from agentflow.trajectory import (
     Observation,
     Outcome,
     QueryAnalysis,
+    Reply,
     Solution,
     SolutionRequest,
     Task,
     Turn,
     VerificationRequest,
+    Words,
 )
 
 __all__ = ["solve_task", "turn_of"]
@@ -121,10 +126,10 @@ class _Solving:
         """Until it is verified, or all turns are used."""
         await self._analyse()
         for number in range(1, self._settings.max_turns + 1 if self._tools else 1):
-            step = await self._step(number)
+            step, said = await self._step(number)
             if step is None:
                 return Ending.VERIFIED
-            self._memory.turns.append(await self._turn(number, step))
+            self._memory.turns.append(replace(await self._turn(number, step), said=said))
             if self._settings.verify == "separate" and await self._is_enough(number):
                 return Ending.VERIFIED
             if number < self._settings.max_turns:
@@ -141,8 +146,8 @@ class _Solving:
         ask = partial(self._team.planner.analyse, request)
         self._analysis = (await self._ledger.ask("analysis", "analyst", QueryAnalysis, ask)).value
 
-    async def _step(self, number: int) -> NextStep | None:
-        """What comes next; `None`: nothing, what is known is enough.
+    async def _step(self, number: int) -> tuple[NextStep | None, Words]:
+        """What comes next, and how the planner wrote it; `None`: nothing, what is known is enough.
 
         :raises Over: if the planner can't say.
         """
@@ -158,16 +163,16 @@ class _Solving:
         planner = self._team.planner
         if self._settings.verify == "separate" or not self._memory.turns:
             ask = partial(planner.next_step, request)
-            step = (await self._ledger.ask(f"{number}/next", "planner", NextStep, ask)).value
-            if step is None:
+            reply = await self._ledger.ask(f"{number}/next", "planner", NextStep, ask)
+            if reply.value is None:
                 raise Over(Ending.FAILED)
-            return step
+            return reply.value, _words(reply)
         decide = partial(planner.decide, DecisionRequest(next=request))
-        decided = (await self._ledger.ask(f"{number}/decide", "planner", DecidedStep, decide)).value
-        if decided is None:
+        told = await self._ledger.ask(f"{number}/decide", "planner", DecidedStep, decide)
+        if (decided := told.value) is None:
             raise Over(Ending.FAILED)
         self._memory.decide(decided.decision)
-        return None if decided.decision.stop else decided.next
+        return None if decided.decision.stop else decided.next, _words(told)
 
     async def _is_enough(self, number: int) -> bool:
         """Whether the verifier says stop. If it can't say, the episode goes on."""
@@ -179,11 +184,11 @@ class _Solving:
             memory=self._memory.shown,
         )
         ask = partial(self._team.verifier.decide, request)
-        decision = (await self._ledger.ask(f"{number}/verify", "verifier", Decision, ask)).value
-        if decision is None:
+        reply = await self._ledger.ask(f"{number}/verify", "verifier", Decision, ask)
+        if reply.value is None:
             return False
-        self._memory.decide(decision)
-        return decision.stop
+        self._memory.decide(reply.value, _words(reply))
+        return reply.value.stop
 
     async def _turn(self, number: int, step: NextStep) -> Turn:
         """Call the tool that the planner named."""
@@ -240,6 +245,10 @@ class _Solving:
     def _nothing_done(self, number: int, step: NextStep, failure: Failure) -> Turn:
         outcome = Outcome(Observation(), failure)
         return turn_of(number, step, None, outcome, self._ledger.seconds)
+
+
+def _words(reply: Reply[Any]) -> Words:
+    return Words(reply.said, reply.mark)
 
 
 def turn_of(number: int, step: NextStep, action: Action | None, outcome: Outcome, seconds: float) -> Turn:

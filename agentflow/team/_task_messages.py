@@ -34,6 +34,7 @@ from agentflow.trajectory import (
     ToolCard,
     Turn,
     VerificationRequest,
+    Words,
 )
 
 __all__ = [
@@ -46,6 +47,8 @@ __all__ = [
     "verification_messages",
 ]
 
+_PLAIN = Words()
+
 
 def analysis_messages(request: AnalysisRequest, pictures: Pictures) -> tuple[Message, ...]:
     """What does it take?"""
@@ -54,32 +57,38 @@ def analysis_messages(request: AnalysisRequest, pictures: Pictures) -> tuple[Mes
     return (system(head), Message("user", (Text(now), *pictured(request.images, pictures))))
 
 
-def step_messages(request: NextStepRequest, pictures: Pictures, *, merged: bool) -> tuple[Message, ...]:
+def step_messages(
+    request: NextStepRequest, pictures: Pictures, *, merged: bool, short: bool = False
+) -> tuple[Message, ...]:
     """What next? Merged: and is that enough?
 
     How many steps are left stands at the end of each of the user's messages, as it stood there when it was asked.
+
+    :param short: no word more than the question, the names of tools, and results: for models that were trained to it.
     """
+    name = "scout" if short else "strategist"
     memory = request.memory
     coming = memory.summarised + len(memory.turns) + 1
 
     def now(number: int) -> Text:
         section = "decide" if merged and number > 1 else "next"
-        return Text("\n" + prompt("strategist", section, left=request.turns_left + coming - number))
+        return Text("\n" + prompt(name, section, left=request.turns_left + coming - number))
 
-    head = prompt("strategist", "system", instructions=request.instructions, tools=told(request.tools))
-    messages = [system(head)]
+    names = ", ".join(tool.name for tool in request.tools)
+    tools = "" if short else told(request.tools)
+    messages = [system(prompt(name, "system", instructions=request.instructions, names=names, tools=tools))]
     parts = [
-        *_begin("strategist", request.question, request.analysis, memory),
+        *_begin(name, request.question, request.analysis, memory),
         *pictured(request.images, pictures),
         now(memory.summarised + 1),
     ]
     before: Turn | None = None
     for turn in memory.turns:
         messages.append(Message("user", tuple(parts)))
-        messages.append(_assistant(_said(turn, before) if merged else turn.step))
-        parts = [*_result("strategist", turn, pictures)]
+        messages.append(_assistant(_said(turn, before) if merged else turn.step, turn.said))
+        parts = [*_result(name, turn, pictures)]
         if turn.decision is not None and not merged:
-            parts.append(Text("\n" + _verdict(turn)))
+            parts.append(Text("\n" + _verdict(name, turn)))
         parts.append(now(turn.number + 1))
         before = turn
     return (*messages, Message("user", tuple(parts)))
@@ -117,7 +126,7 @@ def verification_messages(request: VerificationRequest, pictures: Pictures) -> t
     for turn in request.memory.turns:
         parts += [*_result("assessor", turn, pictures), Text("\n" + prompt("assessor", "now"))]
         if turn.decision is not None:
-            messages += [Message("user", tuple(parts)), _assistant(turn.decision)]
+            messages += [Message("user", tuple(parts)), _assistant(turn.decision, turn.decided)]
             parts = []
     if not request.memory.turns:
         parts.append(Text("\n" + prompt("assessor", "now")))
@@ -189,10 +198,10 @@ def _steps(turns: Iterable[Turn], pictures: Pictures) -> str:
     return "\n\n".join(_shown("solver", "step", turn, pictures) for turn in turns)
 
 
-def _verdict(turn: Turn) -> str:
+def _verdict(name: str, turn: Turn) -> str:
     assert turn.decision is not None, "only a turn that was verified has a verdict"
     decision = turn.decision
-    return prompt("strategist", "verdict", assessment=decision.assessment, analysis=decision.analysis or "-")
+    return prompt(name, "verdict", assessment=decision.assessment, analysis=decision.analysis or "-")
 
 
 def _said(turn: Turn, before: Turn | None) -> object:
@@ -218,5 +227,6 @@ def _first_line(tool: ToolCard) -> str:
     return tool.description.strip().partition("\n")[0]
 
 
-def _assistant(said: object) -> Message:
-    return Message("assistant", (Text(written(said)),))
+def _assistant(meant: object, said: Words = _PLAIN) -> Message:
+    """What the model meant, in its own words where they are known: its next prompt goes on from what it wrote."""
+    return Message("assistant", (Text(said.text or written(meant)),), said.mark)

@@ -28,6 +28,7 @@ class Team:
         verify: Verify = "rule",
         put_blob: PutBlob,
         blob: ReadBlob,
+        short_prompts: bool = False,
         workers: int = 512,
     ) -> None:
         """Put it together; it works while its `specs` run.
@@ -39,6 +40,8 @@ class Team:
         :param verify: how observations are judged in growing.
         :param put_blob: keeps a picture.
         :param blob: gives it back, for models that see.
+        :param short_prompts: the planner of an episode is told no word more than the question, the names of tools, and
+            results: for small models that were trained to it.
         :param workers: the most there are of each role at once.
         :raises ConfigurationError: if a model is to judge and there is none.
         """
@@ -47,7 +50,7 @@ class Team:
                 "team: verify=model needs a model; give `verifier` one or set verify=rule"
             )
         self.planner = Planners(
-            "planners", partial(Planner, planner, analyst or planner, blob), workers=workers
+            "planners", partial(Planner, planner, analyst or planner, blob, short_prompts), workers=workers
         )
         """Proposes what to do next; analyses tasks."""
         self.executor = Executors(

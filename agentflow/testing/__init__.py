@@ -4,6 +4,7 @@ from pathlib import Path
 
 from agentflow.testing._faults import Fault, FaultyActor, FaultyChild, InjectedCrash, Start
 from agentflow.testing._recorder import EventRecorder
+from agentflow.testing._tiny_model import tiny_tokenizer
 from agentflow.testing._virtual_time import VirtualClock, VirtualTimeLoop, VirtualTimer
 from agentflow.testing.endpoint import fake_endpoint
 
@@ -19,6 +20,7 @@ __all__ = [
     "VirtualTimeLoop",
     "VirtualTimer",
     "fake_endpoint",
+    "tiny_tokenizer",
 ]
 
 TINY_MODEL = Path(__file__).with_name("_tiny_model.py")

@@ -8,9 +8,11 @@ otherwise, once weights change. Run by the Python of an environment that has `to
 # pyright: basic, reportMissingImports=false, reportUnknownMemberType=false
 
 import argparse
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any, cast
 
-__all__ = ["CHAT_TEMPLATE", "main"]
+__all__ = ["CHAT_TEMPLATE", "main", "tiny_tokenizer"]
 
 CHAT_TEMPLATE = (
     "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] }}<|im_end|>\n{% endfor %}"
@@ -36,7 +38,7 @@ def main() -> None:
     import torch
     from transformers import Qwen2Config, Qwen2ForCausalLM
 
-    tokenizer = _tokenizer(given.texts, given.words)
+    tokenizer = tiny_tokenizer(given.words, files=given.texts)
     torch.manual_seed(given.seed)
     config = Qwen2Config(
         vocab_size=len(tokenizer),
@@ -48,14 +50,15 @@ def main() -> None:
         max_position_embeddings=given.context,
         tie_word_embeddings=False,
         bos_token_id=None,
-        eos_token_id=tokenizer.eos_token_id,
-        pad_token_id=tokenizer.pad_token_id,
+        eos_token_id=cast("int", tokenizer.eos_token_id),
+        pad_token_id=cast("int", tokenizer.pad_token_id),
     )
-    Qwen2ForCausalLM(config).to(torch.float32).save_pretrained(given.folder)
+    Qwen2ForCausalLM(config).float().save_pretrained(given.folder)
     tokenizer.save_pretrained(given.folder)
 
 
-def _tokenizer(texts: list[Path], words: int):  # noqa: ANN202 - of a library that is not installed here
+def tiny_tokenizer(words: int, *, files: Iterable[Path] = (), texts: Iterable[str] = ()) -> Any:  # noqa: ANN401 - of a library that is typed in part
+    """A byte-level tokenizer with so many tokens, which has read these files, or else these texts."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import PreTrainedTokenizerFast
 
@@ -68,7 +71,10 @@ def _tokenizer(texts: list[Path], words: int):  # noqa: ANN202 - of a library th
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
-    inner.train([str(text) for text in texts], trainer)
+    if read := [str(file) for file in files]:
+        inner.train(read, trainer)
+    else:
+        inner.train_from_iterator(texts, trainer)
     tokenizer = PreTrainedTokenizerFast(
         tokenizer_object=inner, eos_token="<|im_end|>", pad_token="<|endoftext|>"
     )

@@ -64,6 +64,7 @@ from agentflow.trajectory._task import (
     TaskRequest,
     Turn,
     VerificationRequest,
+    Words,
 )
 
 __all__ = [
@@ -121,6 +122,7 @@ __all__ = [
     "Usage",
     "Verdict",
     "VerificationRequest",
+    "Words",
     "WriteRequest",
     "canonical",
     "canonical_text",

@@ -23,7 +23,10 @@ class Exchange(Struct, frozen=True, kw_only=True):
     failure: Failure | None = None
     """Why there is no answer, if there is none."""
     tokens: Tokens | None = None
-    """What was read and written, token by token, where the engine was asked for it."""
+    """What was read and written, token by token, where the engine was asked for it; without an answer that of the last
+    one that could not be used."""
+    unusable: tuple[Tokens, ...] = ()
+    """The same of answers before it that could not be used."""
     seconds: float
     """When it was over, in seconds from the episode's beginning."""
 

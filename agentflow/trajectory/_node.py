@@ -1,8 +1,10 @@
 """The tree: seeds, nodes, actions, observations."""
 
+from array import array
 from collections.abc import Iterator
 from enum import StrEnum
 from functools import cached_property
+from hashlib import blake2b
 from typing import Any, TypeAlias
 
 from msgspec import Struct, field
@@ -154,6 +156,17 @@ class Tokens(Struct, frozen=True, kw_only=True):
     """The log-probability of each of them under the distribution it was drawn from."""
     version: str = ""
     """Which weights drew them; empty: the engine doesn't say."""
+    versions: tuple[tuple[str, int, int], ...] = ()
+    """Which weights drew which of them, where the engine tells it token by token: version, first token, where they end."""
+    finish: str = ""
+    """Why it stopped writing: `stop`, `length`, …; empty: not told."""
+
+    @property
+    def mark(self) -> str:
+        """What the call is known by to those who go on from it: a digest of all that was read and written."""
+        ids = array("i", self.prompt)
+        ids.extend(self.sampled)
+        return blake2b(ids.tobytes(), digest_size=12).hexdigest()
 
 
 class Node(Struct, frozen=True, kw_only=True):
@@ -200,6 +213,9 @@ class Tree(Struct, frozen=True, kw_only=True, dict=True):
     """Nodes that should have grown and got fewer children than asked for: node id -> why."""
     duplicates: int = 0
     """Proposals that were refused because the tree had them, or nearly."""
+    drawn: dict[str, int] = field(default_factory=dict[str, int])
+    """How often an action was proposed at its place, where that was more than once and duplicates are merged: node id ->
+    times."""
     usage: dict[str, Usage] = field(default_factory=dict[str, Usage])
     """What growing it consumed, by role."""
 

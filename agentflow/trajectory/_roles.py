@@ -48,7 +48,17 @@ class Reply(Struct, Generic[T], frozen=True):
     usage: Usage = Usage()
     """What asking consumed."""
     tokens: Tokens | None = None
-    """What was read and written, token by token, where the engine was asked for it."""
+    """What was read and written, token by token, where the engine was asked for it; without an answer that of the last
+    one that could not be used."""
+    unusable: tuple[Tokens, ...] = ()
+    """The same of answers before it that could not be used."""
+    said: str = ""
+    """The answer as the model wrote it; empty: as we write it."""
+
+    @property
+    def mark(self) -> str:
+        """The mark of its tokens; empty: they are not known."""
+        return "" if self.tokens is None else self.tokens.mark
 
 
 class ToolCard(Struct, frozen=True):

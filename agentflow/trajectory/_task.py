@@ -33,6 +33,7 @@ __all__ = [
     "TaskRequest",
     "Turn",
     "VerificationRequest",
+    "Words",
 ]
 
 
@@ -141,6 +142,15 @@ class Summary(Struct, frozen=True):
     """All of it that the question may need."""
 
 
+class Words(Struct, frozen=True):
+    """How a model wrote an answer."""
+
+    text: str = ""
+    """To the letter; empty: as we write it."""
+    mark: str = ""
+    """The mark of its tokens; empty: they are not known."""
+
+
 class Turn(Struct, frozen=True, kw_only=True):
     """One entry of memory: what was wanted, what was done, what came back."""
 
@@ -160,6 +170,10 @@ class Turn(Struct, frozen=True, kw_only=True):
     """How what it ran ended badly, if it did."""
     decision: Decision | None = None
     """What the verifier said of memory up to here; `None`: it was not asked or could not say."""
+    said: Words = Words()
+    """How the planner wrote what it wanted: it is shown its own words, to the letter."""
+    decided: Words = Words()
+    """How the verifier wrote what it said."""
     seconds: float = 0.0
     """When it was over, in seconds from the episode's beginning. No role is shown it."""
 

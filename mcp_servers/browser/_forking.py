@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 import anyio
 
 from agentflow.errors import ErrorKind, ToolFailure
-from mcp_servers.browser._devtools import devtools
+from mcp_servers.browser._devtools import attached, devtools
 from mcp_servers.browser._going import emulate
 from mcp_servers.browser._looking import snapshot_of
 from mcp_servers.browser._page_state import KEEP_SESSION_STORAGE, READ, READ_SESSION_STORAGE, SCROLL, WRITE
@@ -150,7 +150,7 @@ async def _visit(page: Page, history: _History) -> None:
                 async with devtools(page) as ask:
                     await ask("Page.resetNavigationHistory")
     for _ in range(len(history.urls) - 1 - history.current):
-        await page.go_back(wait_until="commit")
+        await attached(lambda: page.go_back(wait_until="commit"))
 
 
 async def _blank(route: Route) -> None:

@@ -12,6 +12,7 @@ from mcp_servers._context import CallContext
 from mcp_servers._session import Session
 from mcp_servers._tool import tool
 from mcp_servers.browser._acting import act, navigation_failure, unless_blocked
+from mcp_servers.browser._devtools import attached
 from mcp_servers.browser._looking import page_state
 from mcp_servers.browser._results import PageState
 from mcp_servers.browser._state import BrowserState
@@ -61,7 +62,7 @@ class GoingTools:
             # There may be a page before that loads nothing, for which no response comes.
             url = tab.page.url
             if (
-                await unless_blocked(tab, tab.page.go_back) is None
+                await unless_blocked(tab, lambda: attached(tab.page.go_back)) is None
                 and tab.page.url == url
                 and not tab.is_blocked
             ):

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Embedder"]
 
+IDLE_SECONDS = 4.0
+"""So long an idle connection is kept: less than the five seconds after which Uvicorn, and so vLLM, closes it."""
 _REMEMBERED = 4096
 
 
@@ -44,7 +46,8 @@ class Embedder:
         key = self._settings.api_key
         headers = {"Authorization": f"Bearer {key.get_secret_value()}"} if key else {}
         timeout = aiohttp.ClientTimeout(total=self._settings.timeout)
-        self._session = aiohttp.ClientSession(headers=headers, timeout=timeout)
+        connector = aiohttp.TCPConnector(keepalive_timeout=IDLE_SECONDS)
+        self._session = aiohttp.ClientSession(connector=connector, headers=headers, timeout=timeout)
         return self
 
     async def __aexit__(

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from math import inf
 from typing import TypeVar
 
 import anyio
@@ -21,6 +22,9 @@ S = TypeVar("S", bound=Seen)
 
 _STEPS = 8
 """Places that a drag passes on its way: programs begin a drag only when the pointer moves."""
+APART_SECONDS = 0.5
+"""So far apart, clicks are two. Programs take quicker ones for a double-click, some of them wherever the second one is; so
+two calls would be another action when they are done again more quickly."""
 
 
 @dataclass(slots=True)
@@ -39,6 +43,8 @@ class Acting:
     """The last action was `vm_fail`."""
     pointer: tuple[int, int] = (0, 0)
     """Where the pointer was put last."""
+    clicked: float = -inf
+    """When a call had clicked or dragged last."""
 
     @classmethod
     async def on(cls, machine: Machine, settings: VmSettings) -> "Acting":
@@ -81,13 +87,16 @@ class Acting:
 
     async def click(self, button: Button, times: int) -> None:
         """Click where the pointer is."""
+        await self._apart()
         for _ in range(times):
             await self.machine.button(button, down=True)
             await self.machine.button(button, down=False)
+        self.clicked = anyio.current_time()
 
     async def drag(self, start: tuple[int, int], end: tuple[int, int]) -> None:
         """Press at one place, move, release at another."""
         await self.move(*start)
+        await self._apart()
         await self.machine.button("left", down=True)
         for step in range(1, _STEPS + 1):
             await self.move(
@@ -95,6 +104,11 @@ class Acting:
                 start[1] + (end[1] - start[1]) * step // _STEPS,
             )
         await self.machine.button("left", down=False)
+        self.clicked = anyio.current_time()
+
+    async def _apart(self) -> None:
+        """Wait until a click is no part of the last call's."""
+        await anyio.sleep_until(self.clicked + APART_SECONDS)
 
     async def key(self, tool: str, name: str, *, down: bool) -> str:
         """Press or release a key; its name for X.

@@ -5,6 +5,7 @@ import json
 import os
 import shutil
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -101,7 +102,7 @@ class BundleLauncher(_host_root.Shows):
         """Containers have a network."""
         return False
 
-    async def open(self, folder: str, realm: str, alive: set[str]) -> None:
+    async def open(self, folder: str, realm: str, lives: Callable[[str], bool]) -> None:
         """Find the program and lay out the root."""
         program = await anyio.to_thread.run_sync(self._require)
         self._folder = folder
@@ -159,7 +160,7 @@ class BundleLauncher(_host_root.Shows):
         """Remove this server's groups."""
         self.alive = False
         if self._group:
-            await anyio.to_thread.run_sync(lambda: sweep_groups(self._group, lambda _: True))
+            await anyio.to_thread.run_sync(lambda: sweep_groups(self._group, lambda _: False))
 
 
 def _write_bundle(bundle: str, config: dict[str, Any]) -> None:

@@ -3,6 +3,7 @@
 import contextlib
 import os
 import secrets
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -122,7 +123,7 @@ class EngineLauncher(_host_root.Shows):
         """Containers have a network."""
         return self._options.network != "none"
 
-    async def open(self, folder: str, realm: str, alive: set[str]) -> None:
+    async def open(self, folder: str, realm: str, lives: Callable[[str], bool]) -> None:
         """Reach the engine, have the image, remove the containers of dead servers."""
         url = await anyio.to_thread.run_sync(engine_url, self._options.socket)
         api = self._api = Api(url)
@@ -130,7 +131,7 @@ class EngineLauncher(_host_root.Shows):
             version = await api.version()
             await self._find_image(api)
             self._labels = {OWNER: os.path.basename(folder), REALM: realm}
-            await self._sweep(api, realm, alive)
+            await self._sweep(api, realm, lives)
             self.alive = True
         except ApiError as error:
             await self.close()
@@ -161,13 +162,13 @@ class EngineLauncher(_host_root.Shows):
         if await api.image(self._image) is None:
             await api.load(archive)
 
-    async def _sweep(self, api: Api, realm: str, alive: set[str]) -> None:
+    async def _sweep(self, api: Api, realm: str, lives: Callable[[str], bool]) -> None:
         for name, labels in await api.containers({"label": [f"{REALM}={realm}"]}):
-            if labels.get(OWNER) not in alive:
+            if not lives(labels.get(OWNER, "")):
                 with contextlib.suppress(ApiError):
                     await api.remove(name)
         for image in await api.image_names(_forks(realm)):
-            if image.partition(":")[2].partition("-")[0] not in alive:
+            if not lives(image.partition(":")[2].partition("-")[0]):
                 with contextlib.suppress(ApiError):
                     await api.remove_image(image)
 

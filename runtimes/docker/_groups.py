@@ -12,15 +12,15 @@ _TOP = "/sys/fs/cgroup"
 _TRIES = 100
 
 
-def sweep_groups(prefix: str, is_dead: Callable[[str], bool]) -> None:
-    """Remove the groups whose name is the prefix and the name of a server that is dead."""
+def sweep_groups(prefix: str, lives: Callable[[str], bool]) -> None:
+    """Remove the groups whose name is the prefix and the name of a server that doesn't live any more."""
     if os.path.exists(f"{_TOP}/cgroup.controllers"):
         hierarchies = [_TOP]
     else:
         hierarchies = [entry.path for entry in _folders(_TOP)]
     for hierarchy in hierarchies:
         for entry in _folders(hierarchy):
-            if entry.name.startswith(prefix) and is_dead(entry.name.removeprefix(prefix)):
+            if entry.name.startswith(prefix) and not lives(entry.name.removeprefix(prefix)):
                 _remove(entry.path)
 
 

@@ -1,6 +1,6 @@
 """What a container is to be, in words that every way of starting one understands."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -145,7 +145,7 @@ class Launcher(Protocol):
         """What is missing, and how to get it."""
         ...
 
-    async def open(self, folder: str, realm: str, alive: set[str]) -> None:
+    async def open(self, folder: str, realm: str, lives: Callable[[str], bool]) -> None:
         """Get ready, and remove what servers of this realm left that are not alive. Its own name is the folder's.
 
         :raises IsolationUnavailable: in one line, if containers can't be had.

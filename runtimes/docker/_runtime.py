@@ -64,16 +64,15 @@ class DockerRuntime:
     async def __aenter__(self) -> Self:
         parent = await anyio.to_thread.run_sync(_leftovers.parent_folder)
         self._folder = os.path.join(parent, secrets.token_hex(6))
-        alive = await anyio.to_thread.run_sync(_leftovers.claim, self._folder)
+        await anyio.to_thread.run_sync(_leftovers.claim, self._folder)
         realm = _leftovers.realm(self._folder)
 
-        def is_dead(server: str) -> bool:
-            # Those that began after the living were counted have their folders by now.
-            return server not in alive and not os.path.exists(os.path.join(parent, server))
+        def lives(server: str) -> bool:
+            return _leftovers.lives(os.path.join(parent, server))
 
         try:
-            await anyio.to_thread.run_sync(sweep_groups, f"{PREFIX}{realm}-", is_dead)
-            await self._launcher.open(self._folder, realm, alive)
+            await anyio.to_thread.run_sync(sweep_groups, f"{PREFIX}{realm}-", lives)
+            await self._launcher.open(self._folder, realm, lives)
             await self._stack.enter_async_context(self._pool)
         except BaseException:
             await self._close()

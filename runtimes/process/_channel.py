@@ -86,7 +86,7 @@ class Channel:
         if future is None or future.done():
             return
         if "error" in fields:
-            future.set_exception(RuntimeFailure(fields["error"]))
+            future.set_exception(_error_of(fields))
             # The fork may have been given up on the way to it; an error that nobody fetches is no news.
             future.exception()
         else:

@@ -6,7 +6,7 @@ from typing import Any, Self
 
 import anyio
 
-from agentflow.errors import IsolationUnavailable, RuntimeFailure
+from agentflow.errors import InstanceGone, IsolationUnavailable, RuntimeFailure
 from runtimes._protocol import Capabilities, InstanceSpec, Limits
 from runtimes.process import _probe
 from runtimes.process._client import Client
@@ -101,7 +101,9 @@ class ProcessRuntime:
             reply = await self._client.ask(
                 "open", id=instance.id, limits=wire_limits(spec.limits), mounts=dict(spec.mounts)
             )
-        except OSError as error:
+        except InstanceGone:
+            raise
+        except (OSError, RuntimeFailure) as error:
             raise IsolationUnavailable(f"can't build a sandbox: {error}") from error
         instance.settle(reply)
         self._instances[instance.id] = instance

@@ -23,7 +23,7 @@ async def serving(table: ToolTable, options: HttpOptions) -> AsyncGenerator[Http
     ready = anyio.Event()
     async with anyio.create_task_group() as group:
         group.start_soon(server.serve, ready.set)
-        with anyio.fail_after(10):
+        with anyio.fail_after(60):
             await ready.wait()
         try:
             yield server

@@ -83,7 +83,7 @@ def test_workers_that_can_not_be_had_are_refused_in_one_line(
 
 @pytest.mark.promise("mcp:command:token")
 async def test_a_server_without_a_token_makes_one_that_only_this_user_can_read(tmp_path: Path) -> None:
-    with anyio.fail_after(30):
+    with anyio.fail_after(60):
         async with program(
             COUNTER, "--http", "127.0.0.1:0", environment={"XDG_STATE_HOME": str(tmp_path)}
         ) as running:
@@ -108,7 +108,7 @@ def secret_of(path: Path) -> str:
 
 
 async def test_a_token_may_be_given_or_waived() -> None:
-    with anyio.fail_after(30):
+    with anyio.fail_after(60):
         async with httpx2.AsyncClient() as http:
             async with program(COUNTER, "--http", "127.0.0.1:0", "--token", "none") as running:
                 assert (await post(http, await address(running), ECHO)).status_code == 200
@@ -127,7 +127,7 @@ async def test_the_script_serves_what_a_configuration_says_and_options_come_over
         encoding="utf-8",
     )
     script = [str(ROOT / "sandbox-server.sh"), "--config", str(config), "--host", "127.0.0.1", "--port", "0"]
-    with anyio.fail_after(30):
+    with anyio.fail_after(60):
         async with program(command=script, environment={"ALICE_TOKEN": "secret-of-alice"}) as running:
             url = await address(running)
             async with connected(url, "secret-of-alice") as client:
@@ -142,7 +142,7 @@ async def test_the_script_serves_what_a_configuration_says_and_options_come_over
 
 @pytest.mark.promise("mcp:command:secrets")
 async def test_nothing_that_the_server_says_holds_a_token_a_handle_or_an_argument() -> None:
-    with anyio.fail_after(30):
+    with anyio.fail_after(60):
         async with program(
             COUNTER,
             "--http",

@@ -42,7 +42,7 @@ async def connected(
     """Two ends, of which the first one's questions are answered by `handle`."""
     ours, theirs = socket.socketpair()
     one, two = Line[Word](WORD, other), Line[Word](WORD, handle)
-    with anyio.fail_after(10):
+    with anyio.fail_after(60):
         async with anyio.create_task_group() as group:
             await group.start(one.run, ours)
             await group.start(two.run, theirs)
@@ -127,7 +127,7 @@ async def test_an_end_that_is_gone_or_fails_breaks_what_was_asked_of_it() -> Non
 
     ours, theirs = socket.socketpair()
     line = Line[Word](WORD, silent)
-    with anyio.fail_after(10):
+    with anyio.fail_after(60):
         async with anyio.create_task_group() as group:
             await group.start(line.run, ours)
             async with line.ask(Ask("")) as pieces:

@@ -91,7 +91,7 @@ async def test_a_cancelled_call_is_stopped_and_the_server_goes_on(client: Client
     async def call() -> None:
         await client.call_tool("counter_wait", {})
 
-    with anyio.fail_after(5):
+    with anyio.fail_after(60):
         async with anyio.create_task_group() as group:
             group.start_soon(call)
             await counter.entered.wait()
@@ -101,7 +101,7 @@ async def test_a_cancelled_call_is_stopped_and_the_server_goes_on(client: Client
 
 
 async def test_a_request_may_say_how_long_its_call_may_take(client: Client) -> None:
-    with anyio.fail_after(5):
+    with anyio.fail_after(60):
         result = await client.call_tool("counter_wait", {}, meta={TIMEOUT_KEY: 0.01})
     assert error_kind(result) == ErrorKind.TIMEOUT
 

@@ -141,7 +141,7 @@ async def test_a_server_answers_while_it_gets_ready_and_says_what_it_waits_for(
         assert (await http.get(f"{origin(server)}/ready")).json()["waiting_for"] == ["slow"]
         assert not ready.is_set()
         slow.go_on.set()
-        with anyio.fail_after(10):
+        with anyio.fail_after(60):
             await ready.wait()
         assert (await http.get(f"{origin(server)}/ready")).json() == {"ready": True}
         server.stop()
@@ -150,7 +150,7 @@ async def test_a_server_answers_while_it_gets_ready_and_says_what_it_waits_for(
 @pytest.mark.promise("mcp:http:ready")
 async def test_a_server_can_be_stopped_while_it_gets_ready() -> None:
     server = HttpServer(ToolTable([Slow()]), HttpOptions(port=0))
-    with anyio.fail_after(30):
+    with anyio.fail_after(60):
         async with anyio.create_task_group() as group:
             group.start_soon(server.serve, lambda: None, ["slow"])
             async with httpx2.AsyncClient() as http:
@@ -161,7 +161,7 @@ async def test_a_server_can_be_stopped_while_it_gets_ready() -> None:
 @pytest.mark.promise("mcp:http:ready")
 async def test_a_backend_that_can_not_be_got_ready_ends_the_server_with_its_reason() -> None:
     server = HttpServer(ToolTable([Broken()]), HttpOptions(port=0))
-    with anyio.fail_after(30), pytest.raises(ConfigurationError, match="its index is gone"):
+    with anyio.fail_after(60), pytest.raises(ConfigurationError, match="its index is gone"):
         await server.serve(warmup=["broken"])
 
 

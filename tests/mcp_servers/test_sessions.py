@@ -74,7 +74,7 @@ async def test_a_fork_waits_for_the_call_that_runs_and_a_call_that_feeds_it_does
         assert (await table.call(name, {"session": handle})).ok
         results.append(name)
 
-    with anyio.fail_after(5):
+    with anyio.fail_after(60):
         async with anyio.create_task_group() as group:
             group.start_soon(call, "counter_wait")
             await counter.entered.wait()
@@ -93,7 +93,7 @@ async def test_ending_a_session_stops_what_runs_in_it(table: ToolTable, counter:
     async def call() -> None:
         kinds.append(failure(await table.call("counter_wait", {"session": handle}))[0])
 
-    with anyio.fail_after(5):
+    with anyio.fail_after(60):
         async with anyio.create_task_group() as group:
             group.start_soon(call)
             await counter.entered.wait()
@@ -128,7 +128,7 @@ async def test_a_session_with_a_running_call_is_not_idle(
     table: ToolTable, now: Now, counter: Counter
 ) -> None:
     handle = await started(table)
-    with anyio.fail_after(5):
+    with anyio.fail_after(60):
         async with anyio.create_task_group() as group:
             group.start_soon(table.call, "counter_wait", {"session": handle})
             await counter.entered.wait()

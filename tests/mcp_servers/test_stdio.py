@@ -20,7 +20,7 @@ NOISY = "tests.mcp_servers._counter:Noisy"
 @pytest.fixture
 async def server() -> AsyncGenerator[Program]:
     """A server that has answered once, so that the connection's era is settled."""
-    with anyio.fail_after(30):
+    with anyio.fail_after(60):
         async with program(COUNTER) as running:
             await running.send(request("tools/list"))
             assert "result" in await running.answer()
@@ -35,7 +35,7 @@ def code(answer: dict[str, object]) -> object:
 @pytest.mark.promise("mcp:stdio:eras")
 @pytest.mark.parametrize("mode", ["auto", "legacy"])
 async def test_a_client_has_a_session_of_its_own_in_both_eras(mode: str) -> None:
-    with anyio.fail_after(30):
+    with anyio.fail_after(60):
         async with Client(stdio_client(SERVER), mode=mode) as client:
             await client.call_tool("counter_add", {})
             assert (await client.call_tool("counter_add", {})).structured_content == {"count": 2}
@@ -83,7 +83,7 @@ async def test_invalid_text_inside_a_message_is_replaced(server: Program) -> Non
 
 @pytest.mark.promise("mcp:stdio:stdout")
 async def test_what_a_backend_and_its_children_print_does_not_reach_the_protocol() -> None:
-    with anyio.fail_after(30):
+    with anyio.fail_after(60):
         async with program(NOISY) as running:
             await running.send(request("tools/call", {"name": "noisy_shout", "arguments": {}}))
             answer = await running.answer()

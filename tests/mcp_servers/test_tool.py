@@ -79,3 +79,11 @@ async def test_a_plain_function_becomes_a_tool() -> None:
     made = Tool.of(shout, backend="api")
     assert made.route == "api:shout"
     assert made.dump(await made.invoke(**made.bind({"text": "hi"}))) == {"result": "HI"}
+
+
+@pytest.mark.promise("journal:page:noted")
+def test_only_what_reaches_the_world_and_does_more_than_look_changes_it() -> None:
+    assert Hints(open_world=True).changes_world
+    assert Hints(open_world=True, idempotent=True).changes_world
+    assert not Hints(open_world=True, read_only=True).changes_world
+    assert not Hints().changes_world

@@ -55,9 +55,11 @@ class Endpoint(NamedTuple):
 
     def stats(self) -> dict[str, int]:
         """What it has counted."""
-        with urllib.request.urlopen(f"{self.url.removesuffix('/v1')}/stats", timeout=30) as answer:
-            counted: dict[str, int] = json.load(answer)
-        return counted
+        return self._ask("stats")
+
+    def release(self) -> None:
+        """Have it answer the calls that it holds back."""
+        self._ask("release")
 
     def wait_for(self, **counts: int) -> None:
         """Wait until it has counted that much."""
@@ -67,6 +69,11 @@ class Endpoint(NamedTuple):
     def words(self) -> tuple[str, ...]:
         """How settings name it."""
         return ("model_name=fake", f"base_url={self.url}")
+
+    def _ask(self, what: str) -> dict[str, int]:
+        with urllib.request.urlopen(f"{self.url.removesuffix('/v1')}/{what}", timeout=30) as answer:
+            counted: dict[str, int] = json.load(answer)
+        return counted
 
 
 class Ended(NamedTuple):
@@ -96,9 +103,11 @@ class Undisturbed(NamedTuple):
 
 
 @contextmanager
-def endpoint(*, delay_ms: float = 0.0, faults: float = 0.0, same: bool = False) -> Generator[Endpoint]:
+def endpoint(
+    *, delay_ms: float = 0.0, faults: float = 0.0, same: bool = False, hold_after: int | None = None
+) -> Generator[Endpoint]:
     """A fake endpoint in a process of its own."""
-    serving = fake_endpoint(delay_ms=delay_ms, faults=faults, same=same)
+    serving = fake_endpoint(delay_ms=delay_ms, faults=faults, same=same, hold_after=hold_after)
     with start_blocking_portal() as portal, portal.wrap_async_context_manager(serving) as url:
         yield Endpoint(url)
 

@@ -171,11 +171,12 @@ def test_a_database_that_goes_away_for_ten_seconds_is_waited_for(
     own_postgres: PostgresServer, tmp_path: Path
 ) -> None:
     url = own_postgres.new_database()
-    with endpoint(delay_ms=400) as at:
+    with endpoint(hold_after=15) as at:
         words = (*settings(tmp_path), *at.words)
         with running(PROGRAM, "--json", *words, f"journal={url}", cwd=tmp_path) as process:
-            at.wait_for(calls=15)
+            at.wait_for(calls=16)
             own_postgres.stop("immediate")
+            at.release()
             gone = moment(follow(process, lambda line: "does not answer" in line["event"]))
             follow(process, lambda line: moment(line) >= gone + AWAY_SECONDS)
             own_postgres.start()

@@ -158,6 +158,7 @@ def test_shells_and_interpreters_that_are_killed_at_random_moments_end_as_if_not
 
 
 @pytest.mark.soak
+@pytest.mark.timeout(0)
 @pytest.mark.promise("system:kills")
 @pytest.mark.promise("system:asked-once")
 @pytest.mark.promise("system:nothing-left")

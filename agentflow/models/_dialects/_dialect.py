@@ -46,7 +46,7 @@ class Outgoing(Struct, frozen=True):
     """A request, written down."""
 
     path: str
-    """Where to, after the endpoint's address."""
+    """Where to, after the endpoint's address; or a whole address of another door of the same server."""
     body: bytes
     """What is sent."""
     headers: Mapping[str, str] | None = None

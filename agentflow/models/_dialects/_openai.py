@@ -296,4 +296,9 @@ def _tokens(answer: _Answer, choice: _Choice, sampled: list[int]) -> Tokens:
             f"{'' if answer.prompt_token_ids else ', and none of its prompt'}"
         )
     logprobs = tuple([chance.logprob for chance in chances])
-    return Tokens(prompt=tuple(answer.prompt_token_ids), sampled=tuple(sampled), logprobs=logprobs)
+    return Tokens(
+        prompt=tuple(answer.prompt_token_ids),
+        sampled=tuple(sampled),
+        logprobs=logprobs,
+        finish=choice.finish_reason or "stop",
+    )

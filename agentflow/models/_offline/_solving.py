@@ -1,5 +1,7 @@
 """The four roles of a team that solves tasks, without a model: they look up what the question names, and what that leads to."""
 
+import re
+from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -34,6 +36,8 @@ __all__ = ["analyse", "command", "decide", "decided_step", "next_step", "solve",
 
 _LOOKING = ("search", "read", "visit", "other")
 _LONGEST_SUMMARY = 20_000
+_COUNTING = re.compile(r"\bhow (?:many|much|far|long|old)\b", re.IGNORECASE)
+_BARE = re.compile(r"-?\d+(?:\.\d+)?")
 
 
 def analyse(request: AnalysisRequest) -> QueryAnalysis:
@@ -66,10 +70,8 @@ def next_step(request: NextStepRequest) -> NextStep:
 
 def command(request: CommandRequest) -> Command:
     """The arguments that the planner had in mind; where it said none, those that fit its words."""
-    arguments: dict[str, Any] | None = None
-    try:
-        arguments = msgspec.json.decode(request.step.context, type=dict[str, Any])
-    except msgspec.MsgspecError:
+    arguments = _said(request.step.context, request.tool)
+    if arguments is None:
         words = f"{request.step.sub_goal} {request.step.context}"
         kind = kind_of(request.tool)
         if kind is not None:
@@ -78,20 +80,31 @@ def command(request: CommandRequest) -> Command:
     return Command(request.step.sub_goal, arguments or {})
 
 
+def _said(context: str, tool: ToolCard) -> dict[str, Any] | None:
+    """Arguments written down as JSON, or each on a line as `name: value`."""
+    with suppress(msgspec.MsgspecError):
+        return msgspec.json.decode(context, type=dict[str, Any])
+    lines = [line.partition(": ") for line in context.splitlines()]
+    known = tool.schema.get("properties", {})
+    if not lines or not all(colon and name in known for name, colon, _ in lines):
+        return None
+    return {name: value for name, _, value in lines}
+
+
 def decide(request: VerificationRequest) -> Decision:
     """Stop as soon as what was seen answers the question."""
-    return _decision(answer_from(request.question, _texts(request.memory)))
+    return _decision(_answered(request.question, request.memory))
 
 
 def decided_step(request: DecisionRequest) -> DecidedStep:
     """Both at once."""
-    decision = _decision(answer_from(request.next.question, _texts(request.next.memory)))
+    decision = _decision(_answered(request.next.question, request.next.memory))
     return DecidedStep(decision, None if decision.stop else next_step(request.next))
 
 
 def solve(request: SolutionRequest) -> Solution:
     """What was seen, as an answer; a guess where there is nothing better, and nothing where there is none."""
-    found = answer_from(request.question, _texts(request.memory))
+    found = _answered(request.question, request.memory)
     if found is None:
         return Solution("What was seen does not answer the question.", "")
     return Solution(found.working, found.answer)
@@ -101,6 +114,15 @@ def summarise(request: SummaryRequest) -> Summary:
     """All that was said, as far as there is room."""
     said = [request.summary, *(turn.result for turn in request.turns)]
     return Summary("\n".join(text for text in said if text)[:_LONGEST_SUMMARY])
+
+
+def _answered(question: str, memory: Memory) -> Answered | None:
+    """What was seen answers; where nothing does so surely, a number that the last call computed."""
+    found = answer_from(question, _texts(memory))
+    if (found is not None and found.sure) or not memory.turns or not _COUNTING.search(question):
+        return found
+    last = memory.turns[-1].result.strip()
+    return Answered(last, f"It was computed: {last}.", sure=True) if _BARE.fullmatch(last) else found
 
 
 def _decision(found: Answered | None) -> Decision:

@@ -101,6 +101,7 @@ def read_description(path: Path) -> Benchmark:
 def read_plain(row: Row, fields: Fields | None = None) -> Task:
     """A row of a file of tasks: with its aliases, and all else as metadata."""
     fields = fields or Fields()
+    row = _prepared(row)
     id = (fields.id,) if fields.id else _ID
     question = (fields.question,) if fields.question else _QUESTION
     answer = (fields.answer,) if fields.answer else _ANSWER
@@ -124,6 +125,23 @@ def read_plain(row: Row, fields: Fields | None = None) -> Task:
         kwargs=_kwargs(row, kwargs),
         metadata=task.metadata,
     )
+
+
+def _prepared(row: Row) -> Row:
+    """A row of prepared training data, with its answers where other rows have theirs; any other row as it is.
+
+    Such rows are `id, question, chain, result, source, extra_info`; several answers of a search question stand in one
+    text, with semicolons between, if the list of them is not there.
+    """
+    extra: object = row.fields.get("extra_info")
+    if not isinstance(extra, dict) or "ground_truth" not in extra or row.find(*_ANSWER)[1] is not None:
+        return row
+    known = cast("dict[str, Any]", extra)
+    answers: object = known.get("golden_answers") or known["ground_truth"]
+    if isinstance(answers, str) and row.fields.get("source") == "nq":
+        answers = answers.split("; ")
+    kept = {name: row.fields[name] for name in row.fields if name not in {"chain", "result", "extra_info"}}
+    return Row(row.place, {**kept, "answer": answers})
 
 
 def plain_tasks(path: Path, limit: int | None, ids: list[str] | None) -> list[Task]:

@@ -4,7 +4,7 @@ import csv
 import importlib
 import io
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, NoReturn, cast
@@ -80,10 +80,11 @@ class Row:
         return str(value).strip()
 
 
-def read_rows(path: Path, form: str = "") -> Iterator[Row]:
+def read_rows(path: Path, form: str = "", fields: Collection[str] = ()) -> Iterator[Row]:
     """The rows of a file, in order.
 
     :param form: `jsonl`, `json`, `csv`, `tsv` or `parquet`; empty: as the file's name ends.
+    :param fields: all that is needed of a row, so that what a parquet file holds besides is not read; empty: everything.
     :raises ConfigurationError: one line with file and line, if it can't be read.
     """
     named = form or path.suffix.lower().removeprefix(".")
@@ -92,7 +93,7 @@ def read_rows(path: Path, form: str = "") -> Iterator[Row]:
             f"{path}: the name ends in none of {', '.join(f'.{each}' for each in _READERS)}"
         )
     try:
-        yield from _READERS[named](path)
+        yield from _parquet(path, fields) if named == "parquet" else _READERS[named](path)
     except FileNotFoundError:
         raise ConfigurationError(f"{path}: no such file") from None
     except UnicodeDecodeError:
@@ -181,18 +182,24 @@ def _table(path: Path, delimiter: str = ",") -> Iterator[Row]:
         yield Row(place, row)
 
 
-def _parquet(path: Path) -> Iterator[Row]:
+def _parquet(path: Path, fields: Collection[str] = ()) -> Iterator[Row]:
     try:
         parquet = importlib.import_module("pyarrow.parquet")
     except ImportError:
         raise ConfigurationError(f"{path}: pyarrow is missing; pip install 'agentflow[data]'") from None
+    number = 0
     try:
         with path.open("rb") as file:
-            rows: list[dict[str, Any]] = parquet.read_table(file).to_pylist()
+            table = parquet.ParquetFile(file)
+            known: list[str] = table.schema_arrow.names
+            needed = [name for name in known if name in fields] if fields else None
+            # A part at a time: a file may be larger than what there is of memory.
+            for batch in table.iter_batches(columns=needed):
+                for row in batch.to_pylist():
+                    number += 1
+                    yield Row(f"{path}: row {number}", row)
     except ValueError as error:
         raise ConfigurationError(f"{path}: not parquet: {_why(error)}") from None
-    for number, row in enumerate(rows, 1):
-        yield Row(f"{path}: row {number}", row)
 
 
 def _row(place: str, read: object) -> Row:

@@ -24,6 +24,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--faults", type=float, default=0.0, help="the share of calls that fail")
     parser.add_argument("--fault-seed", type=int, default=1, help="another seed, other calls")
     parser.add_argument("--down-after", type=int, help="after that many calls it answers no more")
+    parser.add_argument("--hold-after", type=int, help="after that many calls they wait for /release")
     parser.add_argument("--log", type=Path, help="a file that gets the body of every request, each on a line")
     parser.add_argument("--same", action="store_true", help="always propose the same")
     parser.add_argument("--structured", choices=["json_schema", "json_object", "text"], default="json_schema")
@@ -40,6 +41,7 @@ async def _serve(options: argparse.Namespace) -> None:
         same=options.same,
         structured=options.structured,
         tool_turns=options.tool_turns,
+        hold_after=options.hold_after,
     )
     over = asyncio.Event()
     loop = asyncio.get_running_loop()

@@ -98,6 +98,7 @@ class Prompt:
         self.form = body.response_format.type if body.response_format else "text"
         spoken = [message.text for message in body.messages if message.role != "system"]
         self.text = "\n".join(spoken)
+        self.begin = spoken[0] if spoken else ""
         asked = body.response_format.json_schema if body.response_format else None
         written = None if asked else _WRITTEN_SCHEMA.search(spoken[-1] if spoken else "")
         if asked is not None:

@@ -3,6 +3,8 @@
 import asyncio
 from collections import Counter
 from hashlib import blake2b
+from statistics import median
+from time import perf_counter
 from typing import Any, BinaryIO
 
 import msgspec
@@ -35,6 +37,8 @@ class Manner(Struct, frozen=True, kw_only=True):
     """The strongest form of `response_format` that it takes: `json_schema`, `json_object`, `text`."""
     tool_turns: int = 3
     """How many times it has a tool called before it answers, where it is offered tools."""
+    hold_after: int | None = None
+    """After that many calls the next ones wait until somebody asks for `/release`; none: nobody waits."""
 
 
 class _Said(Struct, omit_defaults=True):
@@ -74,9 +78,12 @@ class FakeEndpoint:
         self._log = log
         self._encoder = msgspec.json.Encoder()
         self._calls = self._in_flight = self._most = self._faults = self._repeated = 0
+        self._released = asyncio.Event()
         self._answered: set[bytes] = set()
         self._seen: Counter[bytes] = Counter()
         self._plan = ""
+        self._came: dict[str, float] = {}
+        self._turns: list[float] = []
 
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
         """Answer one request of whatever kind."""
@@ -89,11 +96,14 @@ class FakeEndpoint:
                 return self._reply({"object": "list", "data": [{"id": "fake", "object": "model"}]})
             case "/stats":
                 return self._reply(self.statistics())
+            case "/release":
+                self._released.set()
+                return self._reply(self.statistics())
             case _:
                 return self._refuse(404, f"no such path: {request.path}", "not_found")
 
     def statistics(self) -> dict[str, int]:
-        """What happened so far."""
+        """What happened so far; `median_turn_us`: microseconds from a request to the next one that begins as it did."""
         return {
             "calls": self._calls,
             "faults": self._faults,
@@ -102,6 +112,7 @@ class FakeEndpoint:
             "distinct_bodies": len(self._seen),
             "repeated_bodies": self._repeated,
             "most_per_body": max(self._seen.values(), default=0),
+            "median_turn_us": int(1e6 * median(self._turns)) if self._turns else 0,
         }
 
     async def _count(self, request: web.BaseRequest) -> web.StreamResponse:
@@ -115,6 +126,7 @@ class FakeEndpoint:
 
     async def _chat(self, request: web.BaseRequest, call: int) -> web.StreamResponse:
         body = await request.content.read()
+        arrived = perf_counter()
         self._note(body)
         name = blake2b(body, digest_size=16).digest()
         self._seen[name] += 1
@@ -126,15 +138,21 @@ class FakeEndpoint:
         )
         if delay:
             await asyncio.sleep(delay / 1000)
+        if self._manner.hold_after is not None and call > self._manner.hold_after:
+            await self._released.wait()
         if fault is not None:
             self._faults += 1
             return self._fail(fault, request)
         try:
-            answer = self._answer(body)
+            prompt = read_prompt(body)
+            answer = self._answer(prompt)
         except (msgspec.MsgspecError, LookupError, TypeError) as error:
             return self._refuse(400, f"not a request: {error}", "invalid_request")
         if isinstance(answer, bytes):
             self._answered.add(name)
+            if prompt.begin in self._came:
+                self._turns.append(arrived - self._came[prompt.begin])
+            self._came[prompt.begin] = arrived
             return web.Response(body=answer, headers=_JSON)
         return answer
 
@@ -144,8 +162,7 @@ class FakeEndpoint:
             self._log.write(body.replace(b"\n", b" ") + b"\n")
             self._log.flush()
 
-    def _answer(self, body: bytes) -> bytes | web.Response:
-        prompt = read_prompt(body)
+    def _answer(self, prompt: Prompt) -> bytes | web.Response:
         if _STRENGTH.index(prompt.form) > _STRENGTH.index(self._manner.structured):
             return self._refuse(400, f"response_format.type {prompt.form} is not supported", "invalid_value")
         if prompt.tools and prompt.turns < self._manner.tool_turns:

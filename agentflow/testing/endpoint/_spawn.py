@@ -22,6 +22,7 @@ async def fake_endpoint(
     faults: float = 0.0,
     fault_seed: int = 1,
     down_after: int | None = None,
+    hold_after: int | None = None,
     same: bool = False,
     structured: str = "json_schema",
     tool_turns: int = 3,
@@ -33,6 +34,7 @@ async def fake_endpoint(
     :param delay_ms: how long an answer takes; up to `jitter_ms` more.
     :param faults: the share of calls that fail, which ones by `fault_seed`.
     :param down_after: after that many calls it answers no more.
+    :param hold_after: after that many calls the next ones wait until somebody asks for `/release` beside `/stats`.
     :param same: the planner always proposes the same, whatever it is asked.
     :param structured: the strongest form of `response_format` that it takes.
     :param tool_turns: how many times it has a tool called before it answers, where it is offered tools.
@@ -42,6 +44,7 @@ async def fake_endpoint(
     words = [f"--port={port}", f"--delay-ms={delay_ms}", f"--jitter-ms={jitter_ms}", f"--faults={faults}"]
     words += [f"--fault-seed={fault_seed}", f"--structured={structured}", f"--tool-turns={tool_turns}"]
     words += [f"--down-after={down_after}"] if down_after is not None else []
+    words += [f"--hold-after={hold_after}"] if hold_after is not None else []
     words += ["--same"] if same else []
     words += [f"--log={log}"] if log is not None else []
     command = [sys.executable, "-m", "agentflow.testing.endpoint", *words]

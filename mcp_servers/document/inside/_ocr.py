@@ -1,11 +1,11 @@
 """Text out of pictures, by tesseract where it is installed."""
 
-import io
 import shutil
 import subprocess
 from typing import Any
 
 from mcp_servers.document.inside._draft import Unreadable
+from mcp_servers.document.inside._png import png_of
 
 __all__ = ["Ocr"]
 
@@ -36,12 +36,9 @@ class Ocr:
         :raises Unreadable: if the program fails.
         """
         assert self._place is not None
-        png = io.BytesIO()
-        picture.convert("RGB").save(png, "PNG", compress_level=1)
         command = [self._place, "-", "-", "-l", self._languages]
-        done = subprocess.run(
-            command, input=png.getvalue(), capture_output=True, timeout=SECONDS, check=False
-        )
+        png = png_of(picture.convert("RGB"))
+        done = subprocess.run(command, input=png, capture_output=True, timeout=SECONDS, check=False)
         if done.returncode:
             said = " ".join(done.stderr.decode("utf-8", "replace").split())[-200:]
             raise Unreadable("failed", f"{self._program} failed: {said}")

@@ -1,6 +1,5 @@
 """PDF files: text, sections by outline or by size of type, tables, pictures of pages."""
 
-import io
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -9,6 +8,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 from mcp_servers.document.inside._draft import Draft, Unreadable, as_cell, as_line, as_text
 from mcp_servers.document.inside._ocr import Ocr
+from mcp_servers.document.inside._png import png_of
 
 __all__ = ["Pdf"]
 
@@ -98,9 +98,7 @@ class Pdf:
         page = self._page(number - 1)
         image, dpi = _drawn(page, dpi)
         page.close()
-        out = io.BytesIO()
-        image.save(out, "PNG", compress_level=1)
-        return out.getvalue(), image.width, image.height, dpi
+        return png_of(image), image.width, image.height, dpi
 
     def tables(self, numbers: Sequence[int]) -> list[dict[str, object]]:
         """The ruled tables on these pages, as data."""
@@ -161,7 +159,7 @@ def _drawn(page: Foreign, dpi: int) -> tuple[Foreign, int]:
     scale = min(dpi / 72, (MOST_PIXELS / (width * height)) ** 0.5, LONGEST_SIDE / max(width, height))
     if min(width, height) * scale < 1:
         raise Unreadable("failed", "the page is too long and thin to be drawn")
-    return page.render(scale=scale).to_pil().convert("RGB"), round(scale * 72)
+    return page.render(scale=scale, rev_byteorder=True).to_pil().convert("RGB"), round(scale * 72)
 
 
 def _text_of(page: Foreign) -> tuple[str, dict[str, float]]:

@@ -5,6 +5,7 @@ from typing import Any, Final, TypeAlias
 
 from mcp_servers.document.inside._draft import Draft, Unreadable
 from mcp_servers.document.inside._ocr import Ocr
+from mcp_servers.document.inside._png import png_of
 
 __all__ = ["Picture", "as_png"]
 
@@ -74,6 +75,4 @@ def _opened(data: bytes) -> Foreign:
 
 def _png(image: Foreign) -> tuple[bytes, int, int]:
     image.thumbnail((LONGEST_SIDE, LONGEST_SIDE))
-    out = io.BytesIO()
-    image.save(out, "PNG", compress_level=1)
-    return out.getvalue(), image.width, image.height
+    return png_of(image), image.width, image.height

@@ -16,7 +16,7 @@ import threading
 from typing import NamedTuple
 
 from runtimes.process.inside import _native_threads
-from runtimes.process.linux import _mappings
+from runtimes.process.linux import _forking, _mappings
 from runtimes.process.linux import _syscalls as sc
 from runtimes.process.trusted import _confine, _gate
 
@@ -62,7 +62,14 @@ def unmovable_threads() -> list[str]:
 
 
 def fork_away() -> bool:
-    """Fork twice, so that the copy is nobody's child here. `True` in the copy."""
+    """Fork so that the copy is nobody's child here. `True` in the copy."""
+    copy = _forking.fork_sibling() if _forking.can_fork_sibling() else _fork_twice()
+    if copy:
+        os.setsid()
+    return copy
+
+
+def _fork_twice() -> bool:
     pid = os.fork()
     if pid:
         _, status = os.waitpid(pid, 0)
@@ -74,7 +81,6 @@ def fork_away() -> bool:
             os._exit(0)
     except OSError as error:
         os._exit(error.errno or 1)
-    os.setsid()
     return True
 
 

@@ -7,6 +7,7 @@ opened them, so that a less privileged process can use them.
 import contextlib
 import os
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -204,8 +205,8 @@ def _remove_folder(folder: str, tries: int) -> None:
             return
 
 
-def sweep(realm: str, alive: set[str]) -> None:
-    """Remove the groups of a realm's servers that are gone: those whose name isn't among the living."""
+def sweep(realm: str, lives: Callable[[str], bool]) -> None:
+    """Remove the groups of a realm's servers that are gone; each is found first, and then its server's life asked for."""
     prefix = f"{_PREFIX}{realm}-"
     root = _v2_root()
     own = _own_path("") if root else None
@@ -218,7 +219,7 @@ def sweep(realm: str, alive: set[str]) -> None:
         if not os.path.isdir(parent):
             continue
         for name in os.listdir(parent):
-            if name.startswith(prefix) and name.removeprefix(prefix) not in alive:
+            if name.startswith(prefix) and not lives(name.removeprefix(prefix)):
                 _remove_folder(f"{parent}/{name}", tries=1)
 
 

@@ -4,6 +4,8 @@ import os
 from collections.abc import Container
 from typing import NamedTuple
 
+_PF_EXITING = 0x4
+
 
 class ProcessInfo(NamedTuple):
     """One living process."""
@@ -41,6 +43,16 @@ def read_process(pid: int) -> ProcessInfo | None:
         sum(map(int, fields[11:15])),
         int(fields[17]),
     )
+
+
+def is_ending(pid: int) -> bool:
+    """Whether a process is dead, dying, or gone. One that was killed dies slowly where it waits for others to."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            text = file.read()
+    except OSError:
+        return True
+    return bool(int(text[text.rindex(b")") + 2 :].split()[6]) & _PF_EXITING)
 
 
 def inside(namespace: int, uids: Container[int]) -> list[int]:

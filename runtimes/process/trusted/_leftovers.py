@@ -10,8 +10,10 @@ import os
 import shutil
 import stat
 import tempfile
+import time
 
 _LOCK = "lock"
+_NEW_SECONDS = 60
 _held: dict[str, int] = {}
 
 
@@ -29,21 +31,18 @@ def parent_folder() -> str:
     return path
 
 
-def claim(folder: str) -> set[str]:
-    """Make a server's folder and hold it; remove those of dead servers. Returns the living servers' names."""
+def claim(folder: str) -> None:
+    """Make a server's folder and hold it; remove those of dead servers."""
     os.mkdir(folder, 0o700)
-    fd = os.open(f"{folder}/{_LOCK}", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    fd = os.open(f"{folder}/{_LOCK}.new", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     fcntl.flock(fd, fcntl.LOCK_EX)
+    # Held before it has the name by which others ask for it.
+    os.rename(f"{folder}/{_LOCK}.new", f"{folder}/{_LOCK}")
     _held[folder] = fd
-    alive: set[str] = set()
     with os.scandir(os.path.dirname(folder)) as entries:
         for entry in entries:
-            if entry.is_dir(follow_symlinks=False):
-                if entry.path == folder or _is_held(entry.path):
-                    alive.add(entry.name)
-                else:
-                    shutil.rmtree(entry.path, ignore_errors=True)
-    return alive
+            if entry.is_dir(follow_symlinks=False) and not lives(entry.path):
+                shutil.rmtree(entry.path, ignore_errors=True)
 
 
 def realm(folder: str) -> str:
@@ -52,19 +51,32 @@ def realm(folder: str) -> str:
     return hashlib.sha256(parent.encode("utf-8", "surrogateescape")).hexdigest()[:8]
 
 
-def _is_held(folder: str) -> bool:
+def lives(folder: str) -> bool:
+    """Whether a server's folder is held.
+
+    What it has elsewhere under its name it makes while it holds its folder, and removes before: ask this after such
+    a thing was found, and what belongs to a server that began meanwhile is not taken for a dead one's.
+    """
     try:
         fd = os.open(f"{folder}/{_LOCK}", os.O_RDWR | os.O_CLOEXEC)
     except FileNotFoundError:
-        # Being made at this instant, or half removed: the next start decides.
-        return True
+        return _is_new(folder)
     try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        # Shared: two that ask at once don't take each other for the holder.
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except OSError:
         return True
     finally:
         os.close(fd)
     return False
+
+
+def _is_new(folder: str) -> bool:
+    """It is being made at this instant, unless whoever made or removed it was killed just then, a while ago."""
+    try:
+        return time.time() - os.stat(folder).st_mtime < _NEW_SECONDS
+    except FileNotFoundError:
+        return False
 
 
 def remove(folder: str) -> None:

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 from runtimes.process.trusted import _rooms, _spawn, _wire
 from runtimes.process.trusted._filing import Filing
-from runtimes.process.trusted._members import Member, Members
-from runtimes.process.trusted._reactor import Reactor, Waiting
+from runtimes.process.trusted._members import GONE, Member, Members
+from runtimes.process.trusted._reactor import Reactor, RequestError, Waiting
 from runtimes.process.trusted._staff import Staff
 from runtimes.process.trusted._zygote_link import ZygoteLink
 
@@ -60,7 +60,8 @@ class Mason:
             return self._members.open(message)
         if op == "warm":
             return self._staff.warm(message)
-        return self._requests[op](self._members.find(message.fields["member"]), message)
+        member = self._members.find(message.fields["member"])
+        return _unless_ended(member, self._requests[op](member, message))
 
     def _child_ended(self, pid: int) -> None:
         if pid == self._zygote.pid:
@@ -69,6 +70,16 @@ class Mason:
 
     def _move_python(self, member: Member, message: _wire.Message) -> Waiting:
         return self._staff.move_python(member, self._members.find(message.fields["to"]), message)
+
+
+def _unless_ended(member: Member, waiting: Waiting) -> Waiting:
+    """What goes wrong once a sandbox's family ends, goes wrong because of that: it is gone, whatever the kernel says."""
+    try:
+        yield from waiting
+    except (RequestError, OSError, ValueError):
+        if not member.family.ending:
+            raise
+        raise RequestError(GONE, "gone") from None
 
 
 def main(server: socket.socket, warden: socket.socket, world: _spawn.World) -> None:

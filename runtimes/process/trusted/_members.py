@@ -7,11 +7,12 @@ import socket
 from dataclasses import dataclass, field
 from typing import Any
 
-from runtimes.process.linux import _cgroups
+from runtimes.process.linux import _cgroups, _processes
 from runtimes.process.trusted import _confine, _rooms, _spawn, _wire
 from runtimes.process.trusted._killer import Killer
 from runtimes.process.trusted._reactor import Reactor, RequestError, Waiting, close_all, finished
 
+GONE = "the instance has ended"
 _FIRST_UID = 1024
 _LAST_UID = 65536 - _confine.IDS
 
@@ -26,6 +27,11 @@ class Family:
     """The pid namespace's descriptor."""
     members: set[str] = field(default_factory=set[str])
     """Ids of the living members."""
+
+    @property
+    def ending(self) -> bool:
+        """It has ended or is about to: the first process is dead or dying, and nothing can be started beside it."""
+        return self.namespace < 0 or _processes.is_ending(self.init)
 
     def end(self) -> None:
         """Kill the first process, and with it all others; at once."""
@@ -81,7 +87,7 @@ class Members:
         """
         member = self._members.get(name)
         if member is None:
-            raise RequestError("the instance has ended", "gone")
+            raise RequestError(GONE, "gone")
         return member
 
     def forget_process(self, pid: int) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from runtimes.process.linux import _cgroups, _processes
 from runtimes.process.trusted import _confine, _gate, _spawn, _wire
-from runtimes.process.trusted._members import Member
+from runtimes.process.trusted._members import GONE, Member
 from runtimes.process.trusted._reactor import Reactor, RequestError, Waiting, finished
 
 if TYPE_CHECKING:
@@ -130,8 +130,10 @@ class Staff:
         ours.close()
         self._reactor.gate.forget(move)
         if outcome is None or "error" in outcome.fields:
-            reason = outcome.fields["error"] if outcome else "the fork broke off"
-            self._reactor.tell({"event": "moved", "to": target.id, "error": reason})
+            failure = {"error": outcome.fields["error"] if outcome else "the fork broke off"}
+            if member.family.ending:
+                failure = {"error": GONE, "name": "gone"}
+            self._reactor.tell({"event": "moved", "to": target.id, **failure})
             return
         target.lanes.add(outcome.fields["pid"])
         self._reactor.tell({"event": "moved", "to": target.id, "pid": outcome.fields["pid"]})

@@ -281,8 +281,10 @@ def main(server_fd: int, alive_fd: int) -> None:
     # Not in the environment it was started with, which a session can read of itself.
     os.environ["PATH"] = settings["path"]
     try:
-        alive, realm = _leftovers.claim(folder), _leftovers.realm(folder)
-        _cgroups.sweep(realm, alive)
+        _leftovers.claim(folder)
+        realm = _leftovers.realm(folder)
+        parent = os.path.dirname(folder)
+        _cgroups.sweep(realm, lambda server: _leftovers.lives(f"{parent}/{server}"))
         hierarchies = _cgroups.prepare(realm, os.path.basename(folder), idle=bool(settings["idle"]))
     except OSError as error:
         _fail(server, error, "can't start")

@@ -40,7 +40,7 @@ async def test_a_full_channel_makes_its_sender_wait_until_there_is_room() -> Non
     await sender.send(1)
     with pytest.raises(WouldBlock):
         sender.send_nowait(2)
-    with anyio.fail_after(5):
+    with anyio.fail_after(60):
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(sender.send, 2)
             await settle()
@@ -82,7 +82,7 @@ async def test_waiting_receivers_see_the_end_when_the_last_sender_closes() -> No
             await end.receive()
         ends.append("ended")
 
-    with anyio.fail_after(5):
+    with anyio.fail_after(60):
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(wait, receiver)
             tasks.start_soon(wait, receiver.clone())
@@ -104,7 +104,7 @@ async def test_senders_fail_when_the_last_receiver_closes() -> None:
             await sender.send(2)
         failures.append("closed")
 
-    with anyio.fail_after(5):
+    with anyio.fail_after(60):
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(send)
             await settle()
@@ -130,7 +130,7 @@ async def test_closing_an_end_wakes_the_tasks_that_wait_at_it_and_no_others() ->
         except ChannelClosed:
             woken.append(f"{name} closed")
 
-    with anyio.fail_after(5):
+    with anyio.fail_after(60):
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(wait, receiver, "first")
             tasks.start_soon(wait, other, "second")
@@ -158,7 +158,7 @@ async def test_closing_a_sender_fails_the_tasks_that_wait_in_its_send() -> None:
     _, sender, receiver = open_channel(1)
     keeps_open = sender.clone()
     await sender.send(1)
-    with anyio.fail_after(5):
+    with anyio.fail_after(60):
         async with anyio.create_task_group() as tasks:
 
             async def send() -> None:
@@ -272,7 +272,7 @@ async def test_an_end_that_never_waits_lets_others_run_now_and_then() -> None:
 async def test_who_waits_is_served_first() -> None:
     _, sender, receiver = open_channel(1)
     await sender.send(0)
-    with anyio.fail_after(5):
+    with anyio.fail_after(60):
         async with anyio.create_task_group() as tasks:
             for number in (1, 2, 3):
                 tasks.start_soon(sender.send, number)

@@ -73,7 +73,7 @@ def assert_gone(processes: list[psutil.Process]) -> None:
 async def test_a_process_that_ends_well_is_a_normal_end() -> None:
     events = EventRecorder()
     process = Process(["true"])
-    with anyio.fail_after(30):
+    with anyio.fail_after(60):
         async with Supervisor([spec(process)], observer=events):
             assert process.pid > 0
             await events.until_ended("process")
@@ -86,7 +86,7 @@ async def test_a_process_reads_what_it_is_given_to_read() -> None:
     given, giving = os.pipe()
     try:
         process = Process(["cat"], stdin=given, stdout=word.writing)
-        with anyio.fail_after(30):
+        with anyio.fail_after(60):
             async with Supervisor([spec(process)]):
                 os.write(giving, b"line\n")
                 assert await word.lines(1) == [b"line"]
@@ -100,7 +100,7 @@ async def test_a_process_reads_what_it_is_given_to_read() -> None:
 @pytest.mark.parametrize(("script", "status"), [("exit 3", 3), ("kill -KILL $$", -9), ("kill -TERM $$", -15)])
 async def test_a_bad_status_is_a_crash_that_tells_the_status(script: str, status: int) -> None:
     events = EventRecorder()
-    with anyio.fail_after(30):
+    with anyio.fail_after(60):
         async with Supervisor([spec(Process(["sh", "-c", script]))], observer=events):
             await events.until_ended("process")
     error = events.reason("process").error
@@ -112,7 +112,7 @@ async def test_a_bad_status_is_a_crash_that_tells_the_status(script: str, status
 async def test_a_killed_process_is_restarted() -> None:
     events = EventRecorder()
     child = ChildSpec(id="process", start=lambda: Process(["sleep", "600"]))
-    with anyio.fail_after(30):
+    with anyio.fail_after(60):
         async with Supervisor([child], observer=events) as supervisor:
             first = supervisor.child("process", Process).pid
             os.kill(first, signal.SIGKILL)
@@ -122,7 +122,7 @@ async def test_a_killed_process_is_restarted() -> None:
 
 @pytest.mark.promise("actors:process:unknown-program")
 async def test_a_program_that_is_not_there_is_a_failed_start() -> None:
-    with anyio.fail_after(30), pytest.raises(StartFailed, match="no-such-program can't be run: No such file"):
+    with anyio.fail_after(60), pytest.raises(StartFailed, match="no-such-program can't be run: No such file"):
         async with Supervisor([spec(Process(["no-such-program"]))]):
             pytest.fail("it must not start")
 
@@ -132,7 +132,7 @@ async def test_a_process_is_asked_to_end_by_a_signal(word: Word) -> None:
     script = "trap 'echo asked; exit 1' TERM; echo ready; while :; do sleep 0.01; done"
     events = EventRecorder()
     process = Process(["sh", "-c", script], stdout=word.writing)
-    with anyio.fail_after(30):
+    with anyio.fail_after(60):
         async with Supervisor([spec(process)], observer=events):
             assert await word.comes() == b"ready\n"
         assert await word.comes() == b"asked\n"
@@ -174,7 +174,7 @@ async def test_what_a_process_leaves_behind_is_killed_when_it_ends(tmp_path: Pat
 async def test_a_signal_reaches_the_whole_group(word: Word) -> None:
     inner = "trap 'echo inner' USR1; echo ready; while :; do sleep 0.01; done"
     process = Process(["sh", "-c", f'trap : USR1; sh -c "{inner}" & wait; wait'], stdout=word.writing)
-    with anyio.fail_after(30):
+    with anyio.fail_after(60):
         async with Supervisor([spec(process)]):
             assert await word.comes() == b"ready\n"
             process.send_signal(signal.SIGUSR1)
@@ -191,7 +191,7 @@ async def test_a_process_is_ready_when_its_probe_says_so_and_ending_before_is_a_
     async def probe() -> None:
         heard.append(await word.comes())
 
-    with anyio.fail_after(30):
+    with anyio.fail_after(60):
         started = Process(["sh", "-c", "echo ready; sleep 600"], stdout=word.writing, ready=probe)
         async with Supervisor([spec(started)]):
             assert heard == [b"ready\n"]
@@ -248,7 +248,7 @@ async def test_everything_is_gone_when_the_owner_is_killed(word: Word, owner_is:
 async def test_the_command_is_gone_when_its_keeper_is_killed() -> None:
     events = EventRecorder()
     process = Process(["sleep", "600"])
-    with anyio.fail_after(30):
+    with anyio.fail_after(60):
         async with Supervisor([spec(process)], observer=events):
             processes = family(process.pid)
             processes[0].kill()
@@ -261,7 +261,7 @@ async def test_the_command_is_gone_when_its_keeper_is_killed() -> None:
 async def test_output_goes_where_it_is_sent_and_the_environment_is_the_one_given(tmp_path: Path) -> None:
     log = tmp_path / "log"
     events = EventRecorder()
-    with anyio.fail_after(30), log.open("wb") as sink:
+    with anyio.fail_after(60), log.open("wb") as sink:
         process = Process(
             ["sh", "-c", "echo $WORD; pwd >&2"],
             env={"WORD": "hello", "PATH": os.environ["PATH"]},

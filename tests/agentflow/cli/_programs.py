@@ -19,7 +19,7 @@ def environment() -> dict[str, str]:
     return ours | {"PYTHONPATH": str(ROOT)}
 
 
-def run(module: str, *arguments: str, cwd: Path) -> "subprocess.CompletedProcess[str]":
+def run(module: str, *arguments: str, cwd: Path, seconds: float = 100) -> "subprocess.CompletedProcess[str]":
     """Run it to its end."""
     return subprocess.run(
         [sys.executable, "-m", module, *arguments],
@@ -28,7 +28,7 @@ def run(module: str, *arguments: str, cwd: Path) -> "subprocess.CompletedProcess
         stdin=subprocess.DEVNULL,
         capture_output=True,
         encoding="utf-8",
-        timeout=100,
+        timeout=seconds,
         check=False,
     )
 

@@ -24,6 +24,7 @@ from agentflow.trajectory import (
     Usage,
     Verdict,
 )
+from tests._pages import page_over
 
 SEED = Seed(index=0, id="seed_001", content="the sea and its tides")
 
@@ -78,12 +79,7 @@ class JudgeBy:
 
 def fresh_page(entries: dict[str, bytes] | None = None) -> Page:
     """A page that is kept in memory, in the dictionary that is given."""
-    kept = {} if entries is None else entries
-
-    async def write(key: str, body: bytes) -> None:
-        kept[key] = body
-
-    return Page(kept, write)
+    return page_over({} if entries is None else entries)
 
 
 @asynccontextmanager

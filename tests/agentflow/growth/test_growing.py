@@ -1,5 +1,6 @@
 """Trees grow to their shape, whatever the timing, and go on from where they ended."""
 
+from collections.abc import Iterator
 from functools import partial
 
 import anyio
@@ -10,7 +11,8 @@ from hypothesis import strategies as st
 from agentflow.actors import together
 from agentflow.errors import RunStopped, StopCause
 from agentflow.growth import Greenhouse, Grower, GrowthSettings
-from agentflow.sandbox import Sandbox
+from agentflow.sandbox import Sandbox, register_api_tool
+from agentflow.sandbox._api_tools import registered_tools
 from agentflow.trajectory import (
     Action,
     Failure,
@@ -23,6 +25,7 @@ from agentflow.trajectory import (
     Seed,
     Verdict,
 )
+from tests._pages import SlowDisk
 from tests.agentflow.growth._functions import (
     SEED,
     Act,
@@ -215,3 +218,41 @@ async def test_a_run_that_stops_comes_out_as_itself_and_leaves_no_sandbox() -> N
         listing = await base.execute("session_list", {})
         assert listing.data["sessions"] == []
     assert journal
+
+
+@pytest.fixture
+def sent() -> Iterator[list[str]]:
+    """What was sent by a tool that changes the world."""
+    before, sent = dict(registered_tools), list[str]()
+
+    @register_api_tool("mail:send")
+    def send(text: str) -> str:
+        """Send a letter.
+
+        :param text: what it says
+        """
+        sent.append(text)
+        return text
+
+    assert callable(send)
+    yield sent
+    registered_tools.clear()
+    registered_tools.update(before)
+
+
+@pytest.mark.promise("journal:page:noted")
+async def test_an_action_that_may_change_the_world_waits_until_what_led_to_it_is_on_disk(
+    sent: list[str],
+) -> None:
+    disk = SlowDisk()
+    once = GrowthSettings(max_depth=1, branching_factor=1, depth_threshold=1)
+    planner = PlanBy(lambda _: [Proposal("write", "mail_send", {"text": "Hello."})])
+    async with (
+        grower(planner, settings=once, backends=(), tools=("mail:send",)) as growing,
+        anyio.create_task_group() as tasks,
+    ):
+        tasks.start_soon(growing.grow, SEED, disk.page)
+        await anyio.wait_all_tasks_blocked()
+        assert (len(disk.writing), sent) == (1, [])
+        disk.catch_up()
+    assert sent == ["Hello."]

@@ -3,6 +3,7 @@
 from hashlib import sha256
 
 import anyio
+import anyio.lowlevel
 import pytest
 from msgspec import Struct
 
@@ -54,6 +55,26 @@ async def test_what_stands_on_the_page_is_not_made_again(run: Run) -> None:
         assert await page.once("act/0", Note, make) == Note("result")
         assert await page.once("act/0", Note, make) == Note("result")
     assert made == ["made"]
+
+
+@pytest.mark.promise("journal:page:once")
+async def test_a_page_of_a_claimed_seed_that_is_opened_again_has_what_stands_on_it(run: Run) -> None:
+    await one_seed(run)
+    (seed,) = await run.claim("me", 1)
+    await (await run.open_page(seed)).record("act/0", Note("result"))
+    assert (await run.open_page(seed)).recall("act/0", Note) == Note("result")
+
+
+@pytest.mark.promise("journal:page:kept")
+async def test_what_was_to_be_recorded_is_kept_also_if_nobody_waits_for_it(run: Run) -> None:
+    seed = await one_seed(run)
+    page = await run.open_page(seed)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(page.record, "act/0", Note("result"))
+        await anyio.lowlevel.checkpoint()
+        tasks.cancel_scope.cancel()
+    await (await run.open_page(seed)).record("act/1", Note("later"))
+    assert list((await run.open_page(seed)).keys()) == ["act/0", "act/1"]
 
 
 @pytest.mark.promise("journal:page:once")

@@ -1,5 +1,7 @@
 """The writer and its queue."""
 
+import asyncio
+import gc
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -168,3 +170,18 @@ async def test_who_still_waits_when_nobody_writes_any_more_is_told(tmp_path: Pat
             await anyio.lowlevel.checkpoint()
             journal._inbox.abandon()  # pyright: ignore[reportPrivateUsage]
     assert told == ["journal: it is closed, so nothing more is written"]
+
+
+@pytest.mark.promise("journal:writer:cancelled")
+async def test_of_an_entry_that_fails_after_its_asker_left_nothing_is_said() -> None:
+    said: list[str] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: said.append(context["message"]))
+    inbox = Inbox()
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(inbox.begin, EntryRow(run=1, seed=0, key="act/0", ordinal=0, body=b"", claims=0))
+        await anyio.lowlevel.checkpoint()
+        tasks.cancel_scope.cancel()
+    inbox.abandon()
+    del inbox
+    gc.collect()
+    assert said == []

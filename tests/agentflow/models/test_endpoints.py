@@ -1,9 +1,12 @@
 """Models at the same endpoint share its connections and its limit."""
 
 import pytest
+import uvicorn
 
 from agentflow.actors import SYSTEM_CLOCK
 from agentflow.models import Accounts, Endpoints, make_model
+from agentflow.models._http import IDLE_SECONDS
+from mcp_servers.rag import _embedding
 from tests.agentflow.models._serving import call, painter, says, script, settings
 
 
@@ -48,3 +51,9 @@ async def test_the_usual_variables_name_a_proxy_but_not_for_this_machine(
         async with script(says()) as here, painter(here.url) as model:
             await model.complete(call())
         assert (len(here.bodies), len(proxy.bodies)) == (1, 1)
+
+
+@pytest.mark.promise("models:connections")
+def test_an_idle_connection_is_given_up_before_a_usual_server_closes_it() -> None:
+    closes = uvicorn.Config("nobody:serves").timeout_keep_alive
+    assert max(IDLE_SECONDS, _embedding.IDLE_SECONDS) < closes

@@ -79,6 +79,11 @@ FINAL = [
     pytest.param(refuses(400, "bad"), ModelFailureKind.BAD_REQUEST, id="400"),
     pytest.param(refuses(422, "bad"), ModelFailureKind.BAD_REQUEST, id="422"),
     pytest.param(refuses(400, "x", "context_length_exceeded"), ModelFailureKind.TOO_LONG, id="context"),
+    pytest.param(
+        refuses(400, "The decoder prompt (length 9) is longer than the maximum model length of 8."),
+        ModelFailureKind.TOO_LONG,
+        id="tokens",
+    ),
     pytest.param(refuses(413, "large"), ModelFailureKind.TOO_LONG, id="413"),
     pytest.param(refuses(400, "x", "content_filter"), ModelFailureKind.REFUSED, id="filtered prompt"),
     pytest.param(says('{"na', finish="length"), ModelFailureKind.TOO_LONG, id="cut"),

@@ -78,6 +78,15 @@ async def test_a_form_that_was_asked_for_by_name_is_not_exchanged() -> None:
 
 
 @pytest.mark.promise("models:fallback")
+async def test_a_model_that_was_trained_to_the_form_is_told_nothing_of_it() -> None:
+    async with script(says()) as endpoint, painter(endpoint.url, structured="known") as model:
+        assert (await model.complete(call("Which colour?"))).value == Colour("red", 3)
+    (body,) = endpoint.bodies
+    assert "response_format" not in body
+    assert [message["content"] for message in body["messages"]] == ["Which colour?"]
+
+
+@pytest.mark.promise("models:fallback")
 @pytest.mark.parametrize("structured", ["json_object", "text"])
 async def test_the_fake_endpoint_plays_its_roles_without_schemas_too(structured: str) -> None:
     schema = {

@@ -190,7 +190,7 @@ def test_settings_that_make_no_sense_are_refused(bad: dict[str, object]) -> None
 
 
 @pytest.mark.promise("models:settings")
-@pytest.mark.parametrize("structured", ["auto", "json_schema", "json_object", "text"])
+@pytest.mark.parametrize("structured", ["auto", "json_schema", "json_object", "text", "known"])
 def test_every_way_to_hold_an_answer_to_its_schema_is_a_setting(structured: Structured) -> None:
     assert ModelSettings(name="m", structured=structured).structured == structured
 

@@ -38,7 +38,7 @@ async def test_an_answer_brings_its_tokens_where_they_are_asked_for() -> None:
             told = await model.complete(call())
         async with painter(endpoint.url) as model:
             untold = await model.complete(call())
-    assert told.tokens == Tokens(prompt=(1, 2, 3), sampled=(7, 8), logprobs=(-0.5, -9999.0))
+    assert told.tokens == Tokens(prompt=(1, 2, 3), sampled=(7, 8), logprobs=(-0.5, -9999.0), finish="stop")
     assert untold.tokens is None
     asked = {name: endpoint.bodies[0][name] for name in ("return_token_ids", "logprobs", "top_logprobs")}
     assert asked == {"return_token_ids": True, "logprobs": True, "top_logprobs": 0}

@@ -26,7 +26,7 @@ DEFAULTS: dict[str, object] = {
 OTHERWISE: dict[str, object] = {
     "data_path": "mine.jsonl", "benchmark_name": "gpqa", "number_of_tasks": 7, "task_ids": ["a", "b"], "samples": 3,
     "agent": "single", "verify": "merged", "max_turns": 4, "max_retries": 1, "max_workers": 5, "parallel": True,
-    "system_prompt": "dig", "system_prompt_file": "prompt.md", "episode_seconds": 9.0, "episode_tokens": 99,
+    "short_prompts": True, "system_prompt": "dig", "system_prompt_file": "prompt.md", "episode_seconds": 9.0, "episode_tokens": 99,
     "episode_cost": 0.5, "memory_chars": 2000, "analyst_model": {"temperature": 0.5},
     "planner_model": {"temperature": 0.1}, "executor_model": {"temperature": 0.2},
     "verifier_model": {"temperature": 0.3}, "generator_model": {"temperature": 0.4}, "tool_model": {"temperature": 0.6}, "evaluate_results": False,
@@ -38,8 +38,8 @@ OTHERWISE: dict[str, object] = {
     "resource_init_configs": {"knowledge_base": {"top_k": 3}}, "sandbox_server_url": "http://127.0.0.1:1", "sandbox_token": "sesame",
     "sandbox_auto_start": True, "sandbox_config_path": "sandbox.yaml", "sandbox_timeout": 7.0, "max_sandboxes": 3,
     "model_name": "mine", "api_key": "sk-mine", "base_url": "http://127.0.0.1:2/v1", "speaks": "ollama", "temperature": 0.5,
-    "top_p": 0.4, "max_tokens": 99, "seed": 11, "extra_body": {"top_k": 3}, "sees": False, "max_in_flight": 9,
-    "call_seconds": 8.0, "attempts": 2, "structured": "text", "prices": {"input": 1.0, "output": 2.0},
+    "top_p": 0.4, "max_tokens": 99, "longest_text": 40, "seed": 11, "extra_body": {"top_k": 3}, "sees": False, "max_in_flight": 9,
+    "call_seconds": 8.0, "attempts": 2, "structured": "text", "tokens": "exact", "prices": {"input": 1.0, "output": 2.0},
     "max_total_tokens": 5, "max_cost": 1.5, "max_seconds": 60.0, "journal": "sqlite:///mine.db", "run_name": "mine",
 }  # fmt: skip
 """Every field with something that is not its default."""
@@ -47,8 +47,8 @@ NEEDS_PRICES = {"episode_cost", "max_cost"}
 OUTSIDE = {
     "data_path", "number_of_tasks", "task_ids", "max_workers", "parallel", "save_results", "save_trajectories",
     "trajectory_only", "save_summary", "output_dir", "sandbox_server_url", "sandbox_token", "sandbox_auto_start", "sandbox_timeout",
-    "max_sandboxes", "api_key", "base_url", "speaks", "max_in_flight", "call_seconds", "attempts", "structured", "prices",
-    "max_total_tokens", "max_cost", "max_seconds", "journal", "run_name", "evaluator_api_key", "evaluator_base_url",
+    "max_sandboxes", "api_key", "base_url", "speaks", "max_in_flight", "call_seconds", "attempts", "structured",
+    "prices", "max_total_tokens", "max_cost", "max_seconds", "journal", "run_name", "evaluator_api_key", "evaluator_base_url",
     "evaluator_max_retries",
 }  # fmt: skip
 """What does not decide the content."""
@@ -115,6 +115,7 @@ def test_every_field_is_taken_from_every_source(name: str, monkeypatch: pytest.M
         ("max_workers: 0", "max_workers: input should be greater than or equal to 1"),
         ("agent: crowd", "agent: input should be 'team' or 'single'"),
         ("{agent: single, verify: merged}", "verify: a single agent has no such role"),
+        ("{agent: single, short_prompts: true}", "short_prompts: a single agent has no such role"),
         ("{agent: single, planner_model: {seed: 1}}", "planner_model: a single agent has no such role"),
         (
             "{verify: merged, verifier_model: {seed: 1}}",

@@ -19,12 +19,13 @@ SEEN: set[str] = {
     # Shown by test_run, test_config and the tests of retries, sandboxes and the command.
     "output_dir", "agent", "max_turns", "max_workers", "samples", "evaluate_results", "evaluation_metric", "max_retries",
     "save_results", "save_trajectories", "trajectory_only", "save_summary", "available_tools", "max_sandboxes", "speaks",
+    "short_prompts",
 }  # fmt: skip
 """Settings whose effect is shown elsewhere."""
 HERE = {
     "requests": {
-        "model_name", "base_url", "api_key", "temperature", "top_p", "max_tokens", "seed", "extra_body", "structured",
-        "system_prompt", "system_prompt_file", "analyst_model", "planner_model", "executor_model", "verifier_model",
+        "model_name", "base_url", "api_key", "temperature", "top_p", "max_tokens", "longest_text", "seed", "extra_body",
+        "structured", "system_prompt", "system_prompt_file", "analyst_model", "planner_model", "executor_model", "verifier_model",
         "generator_model", "verify", "tool_model",
     },
     "judge": {
@@ -37,7 +38,7 @@ HERE = {
         "prices",
     },
     "places": {"journal", "run_name", "parallel"},
-    "engine": {"sees", "max_in_flight", "call_seconds", "attempts"},
+    "engine": {"sees", "max_in_flight", "call_seconds", "attempts", "tokens"},
     "sandbox": {
         "sandbox_server_url", "sandbox_token", "sandbox_auto_start", "sandbox_config_path", "sandbox_timeout", "resource_types",
         "resource_init_configs", "on_missing_tool",
@@ -103,7 +104,7 @@ async def test_what_is_said_of_models_is_what_is_sent(tmp_path: Path) -> None:
     async with fake_endpoint(log=log) as url:
         for name, verify in (("separate", dict[str, object]()), ("merged", merged)):
             config = served(
-                tmp_path / name, url, temperature=0.5, top_p=0.25, seed=7, extra_body={"top_k": 3}, max_tokens=99,
+                tmp_path / name, url, temperature=0.5, top_p=0.25, seed=7, extra_body={"top_k": 3}, max_tokens=99, longest_text=777,
                 system_prompt_file=str(tmp_path / "prompt.md"), **{**own, **verify},
             )  # fmt: skip
             await run_to_the_end(config, some_tasks(1))
@@ -116,6 +117,12 @@ async def test_what_is_said_of_models_is_what_is_sent(tmp_path: Path) -> None:
             limits = {body.get("max_tokens", body.get("max_completion_tokens")) for body in everything}
             silent = {1003} if verify else set[int]()
             assert limits == {1000, 1001, 1002, 1003, 1004} - silent
+            assert all(
+                "{0,777}" in json.dumps(body["response_format"])
+                for name in sent
+                if name
+                for body in sent[name]
+            )
             assert "Look under the stairs." in json.dumps([body["messages"] for body in everything])
             assert "Be brief." not in json.dumps(everything)
             log.write_text("")
@@ -235,7 +242,7 @@ async def test_journal_and_name_say_where_a_run_is_kept(tmp_path: Path) -> None:
 
 @pytest.mark.promise("rollout:config:fields")
 def test_settings_of_the_engine_reach_every_role() -> None:
-    said = {"sees": False, "max_in_flight": 9, "call_seconds": 8.0, "attempts": 2}
+    said = {"sees": False, "max_in_flight": 9, "call_seconds": 8.0, "attempts": 2, "tokens": "exact"}
     config = RolloutConfig.model_validate({**said, "model_name": "mine", "evaluate_results": False})
     for model in config.models.values():
         assert {name: getattr(model, name) for name in said} == said

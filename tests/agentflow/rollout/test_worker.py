@@ -17,6 +17,7 @@ from agentflow.rollout._worker import Solver, TaskWorker
 from agentflow.sandbox import Sandbox
 from agentflow.scoring import make_metric
 from agentflow.trajectory import Ending, Episode, Failure, Seed, Solution, Task
+from tests._pages import page_over
 from tests.mcp_servers._counter import Counter
 
 TASK = Task(index=0, id="q", question="Who?", references=("Ada",))
@@ -97,7 +98,7 @@ async def nursery(counter: Counter, *, most: int, ahead: int, wanted: int) -> As
 
 
 async def until(counter: Counter, event: str, count: int) -> None:
-    with anyio.fail_after(30):
+    with anyio.fail_after(60):
         while counter.events.count(event) < count:  # noqa: ASYNC110 - there is nobody who would tell
             await anyio.sleep(0.002)
 
@@ -150,14 +151,10 @@ async def test_a_sandbox_that_can_not_be_made_is_said_to_whoever_wants_it() -> N
 @pytest.mark.promise("rollout:retries")
 async def test_a_section_of_a_page_has_keys_of_its_own_and_is_kept_with_the_page(tmp_path: Path) -> None:
     kept: dict[str, bytes] = {}
-
-    async def write(key: str, body: bytes) -> None:
-        kept[key] = body
-
-    page = Page({}, write)
+    page = page_over(kept)
     await page.record("a", 1)
     await page.section("s").record("a", 2)
-    again = Page(kept, write)
+    again = Page(kept)
     assert (again.recall("a", int), again.section("s").recall("a", int), again.section("t").recall("a", int)) == (
         1, 2, None,
     )  # fmt: skip

@@ -1,10 +1,23 @@
 """A run collects garbage seldom, and leaves the collector as it was."""
 
 import gc
+import weakref
+from collections.abc import Iterator
 
 import pytest
 
-from agentflow.runs import seldom_collected
+from agentflow.runs import _memory, seldom_collected
+
+
+@pytest.fixture(autouse=True)
+def fresh_collector(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """As in a process of its own, whatever ran in this one before."""
+    before = gc.get_threshold()
+    monkeypatch.setattr(_memory, "_collector", _memory._Collector())  # pyright: ignore[reportPrivateUsage]
+    gc.unfreeze()
+    gc.set_threshold(700, 10, 10)
+    yield
+    gc.set_threshold(*before)
 
 
 @pytest.mark.promise("supervisor:collector")
@@ -22,9 +35,40 @@ def test_what_a_run_leaves_is_not_looked_at_because_it_has_ended() -> None:
     ages: list[int] = []
     with seldom_collected():
         kept = [[number] for number in range(50_000)]
-        gc.callbacks.append(lambda phase, info: ages.append(info["generation"]))
+    gc.callbacks.append(lambda phase, info: ages.append(info["generation"]))
     try:
         assert gc.get_count()[0] < len(kept)
         assert ages == []
     finally:
         gc.callbacks.pop()
+
+
+@pytest.mark.promise("supervisor:collector")
+def test_what_earlier_runs_left_behind_is_gone_once_it_is_much(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Left:
+        def __init__(self) -> None:
+            self.itself = self
+
+    def leave() -> weakref.ref[Left]:
+        with seldom_collected():
+            left = [Left() for _ in range(15_000)]
+            return weakref.ref(left[0])
+
+    monkeypatch.setattr(_memory, "YOUNG", 20_000)
+    first = leave()
+    second = leave()
+    assert first() is not None
+    leave()
+    assert (first(), second()) == (None, None)
+
+
+@pytest.mark.promise("supervisor:collector")
+def test_of_runs_that_overlap_the_last_one_leaves_the_collector_as_the_first_one_found_it() -> None:
+    before = gc.get_threshold()
+    one, other = seldom_collected(), seldom_collected()
+    one.__enter__()
+    other.__enter__()
+    one.__exit__(None, None, None)
+    assert gc.get_threshold() > before
+    other.__exit__(None, None, None)
+    assert (gc.get_threshold(), gc.get_freeze_count()) == (before, 0)

@@ -221,7 +221,7 @@ async def test_a_backend_that_can_not_start_fails_its_own_calls_only() -> None:
 async def test_cancelling_execute_stops_what_runs(door: Door) -> None:
     backend = CounterBackend()
     async with opened(door, backend) as sandbox:
-        with anyio.fail_after(20):
+        with anyio.fail_after(60):
             async with anyio.create_task_group() as group:
                 group.start_soon(sandbox.execute, "counter:stay")
                 await backend.entered.wait()
@@ -236,7 +236,7 @@ async def test_a_timeout_ends_the_call_and_says_so(door: Door) -> None:
     backend = CounterBackend()
     async with opened(door, backend) as sandbox:
         assert kind(await sandbox.execute("counter:stay", timeout=0.05)) is ErrorKind.TIMEOUT
-        with anyio.fail_after(20):
+        with anyio.fail_after(60):
             await backend.left.wait()
         assert (await sandbox.execute("up")).ok
 
@@ -261,7 +261,7 @@ async def test_progress_is_told_as_it_is_made(door: Door) -> None:
             heard.set()
 
         group.start_soon(partial(sandbox.execute, "counter:stay", on_progress=hear))
-        with anyio.fail_after(20):
+        with anyio.fail_after(60):
             await heard.wait()
         group.cancel_scope.cancel()
     assert told == [(1, 2, "staying")]
@@ -288,7 +288,7 @@ async def test_closing_stops_what_runs_and_may_be_done_twice(door: Door) -> None
         async def stay() -> None:
             results.append(await sandbox.execute("counter:stay"))
 
-        with anyio.fail_after(20):
+        with anyio.fail_after(60):
             async with anyio.create_task_group() as group:
                 group.start_soon(stay)
                 await backend.entered.wait()

@@ -1,13 +1,9 @@
 """A served model: a real vLLM on the CPU."""
 
-import asyncio
-import os
-import signal
 import sys
 from pathlib import Path
 
 import aiohttp
-import anyio
 import pytest
 
 from agentflow.errors import ConfigurationError, RunStopped
@@ -38,22 +34,6 @@ async def test_a_served_model_answers_who_has_its_key_and_nobody_else(vllm: Mode
         call = Call(role="planner", messages=said("Hello."), reply=str, sampling=Sampling(max_tokens=8))
         with pytest.raises(Exception, match="cut at its token limit"):
             await model.complete(call)
-
-
-@pytest.mark.promise("serving:restarts")
-async def test_a_server_that_is_killed_comes_back_at_the_same_address(vllm: ModelServer) -> None:
-    before, url = vllm.starts, vllm.url
-    os.kill(vllm.pid, signal.SIGKILL)
-    with anyio.fail_after(600):
-        while vllm.starts == before:  # noqa: ASYNC110  # a restart tells nobody
-            await asyncio.sleep(0.1)
-        while True:
-            try:
-                if await status_of(vllm, vllm.key) == 200:
-                    break
-            except aiohttp.ClientError:
-                await asyncio.sleep(0.1)
-    assert vllm.url == url
 
 
 @pytest.mark.promise("serving:refuses")

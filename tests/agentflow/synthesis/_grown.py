@@ -158,8 +158,4 @@ class Scripted:
 
 def page(entries: Mapping[str, bytes] | None = None) -> Page:
     """A page that is kept nowhere."""
-
-    async def nowhere(key: str, body: bytes) -> None:
-        pass
-
-    return Page(entries or {}, nowhere)
+    return Page(entries)

@@ -9,6 +9,7 @@ from pydantic import SecretStr
 
 from agentflow.errors import ConfigurationError
 from agentflow.growth import Unforkable
+from agentflow.models import Accounts, make_model
 from agentflow.sandbox import Sandbox
 from agentflow.sandbox._aliases import canonical_backend
 from agentflow.synthesis import RoleModel, SynthesisConfig, load_config, render_config
@@ -33,8 +34,8 @@ OTHERWISE: dict[str, object] = {
     "resource_init_configs": {"knowledge_base": {"top_k": 3}}, "sandbox_server_url": "http://127.0.0.1:1", "sandbox_token": "sesame",
     "sandbox_auto_start": False, "sandbox_config_path": "sandbox.yaml", "sandbox_timeout": 7.0, "max_sandboxes": 3,
     "model_name": "mine", "api_key": "sk-mine", "base_url": "http://127.0.0.1:2/v1", "speaks": "ollama", "temperature": 0.5,
-    "top_p": 0.4, "max_tokens": 99, "seed": 11, "extra_body": {"top_k": 3}, "sees": False, "max_in_flight": 9,
-    "call_seconds": 8.0, "attempts": 2, "structured": "text", "prices": {"input": 1.0, "output": 2.0},
+    "top_p": 0.4, "max_tokens": 99, "longest_text": 40, "seed": 11, "extra_body": {"top_k": 3}, "sees": False, "max_in_flight": 9,
+    "call_seconds": 8.0, "attempts": 2, "structured": "text", "tokens": "exact", "prices": {"input": 1.0, "output": 2.0},
     "planner_model": {"temperature": 0.1}, "verifier_model": {"temperature": 0.2},
     "generator_model": {"temperature": 0.3}, "max_total_tokens": 5, "max_cost": 1.5, "max_seconds": 60.0,
     "sampling_tips": "dig", "max_depth": 4, "branching_factor": 3, "depth_threshold": 1, "verifier": "off",
@@ -43,6 +44,7 @@ OTHERWISE: dict[str, object] = {
     "qa_examples": [{"question": "Who?", "answer": "Ada"}], "min_reasoning_steps": 4, "max_tries": 2,
     "check_answerability": False, "max_question_words": 30, "question_similarity": 0.5, "open_trees": 2,
     "journal": "sqlite:///mine.db", "run_name": "mine", "control": 8123,
+    "learner": {"policy": {"model": "mine"}},
 }  # fmt: skip
 """Every field with something that is not its default."""
 
@@ -200,12 +202,25 @@ def test_a_role_has_the_model_of_all_roles_but_for_what_it_says_itself() -> None
 
 @pytest.mark.promise("synthesis:config:models")
 def test_every_setting_of_a_model_reaches_it() -> None:
-    names = ("temperature", "top_p", "max_tokens", "seed", "extra_body", "sees", "max_in_flight", "call_seconds",
-             "attempts", "structured", "base_url", "speaks")  # fmt: skip
+    names = ("temperature", "top_p", "max_tokens", "longest_text", "seed", "extra_body", "sees", "max_in_flight", "call_seconds",
+             "attempts", "structured", "tokens", "base_url", "speaks")  # fmt: skip
     config = SynthesisConfig.model_validate(OTHERWISE | {"planner_model": {}})
     model = config.model_for("planner").model_dump()
     assert {name: model[name] for name in names} == {name: OTHERWISE[name] for name in names}
     assert model["prices"] == OTHERWISE["prices"]
+
+
+@pytest.mark.promise("synthesis:config:models")
+def test_tokens_are_asked_of_the_endpoint_that_they_were_said_of() -> None:
+    elsewhere = RoleModel(base_url="http://127.0.0.1:9")
+    config = SynthesisConfig(model_name="mine", tokens="exact", generator_model=elsewhere)
+    assert config.model_for("planner").tokens == "exact"
+    assert config.model_for("generator").tokens is False
+    with pytest.raises(ConfigurationError, match="model offline: it tells no tokens; use vLLM"):
+        make_model(SynthesisConfig(tokens=True).model, Accounts())
+    for said, meant in (("true", True), ("exact", "exact"), (False, False)):
+        config = SynthesisConfig.model_validate({"model_name": "mine", "tokens": said})
+        assert config.model.tokens == meant
 
 
 @pytest.mark.promise("synthesis:config:models")
@@ -269,8 +284,8 @@ def test_the_identity_is_of_what_decides_the_content() -> None:
     before = SynthesisConfig(model_name="big", api_key=SecretStr("sk")).identity()
     outside = {
         "seeds_file", "output_dir", "number_of_seed", "sandbox_server_url", "sandbox_token", "sandbox_auto_start", "sandbox_timeout",
-        "max_sandboxes", "api_key", "base_url", "speaks", "max_in_flight", "call_seconds", "attempts", "structured", "prices",
-        "max_total_tokens", "max_cost", "max_seconds", "open_trees", "journal", "run_name", "control",
+        "max_sandboxes", "api_key", "base_url", "speaks", "max_in_flight", "call_seconds", "attempts", "structured",
+        "prices", "max_total_tokens", "max_cost", "max_seconds", "open_trees", "journal", "run_name", "control", "learner",
     }  # fmt: skip
     for name, value in OTHERWISE.items():
         after = SynthesisConfig.model_validate({"model_name": "big", "api_key": "sk", name: value}).identity()

@@ -230,12 +230,15 @@ def in_a_document(folder: Path) -> tuple[dict[str, object], Callable[[int], dict
 
 def on_a_screen(folder: Path) -> tuple[dict[str, object], Callable[[int], dict[str, object]]]:
     """A desktop on which something is typed."""
-    terminal = {"type": "launch", "parameters": {"command": ["xterm", "-geometry", "80x24+0+0"]}}
+    command = ["xterm", "-T", "expeditions", "-geometry", "80x24+0+0"]
+    terminal = {"type": "launch", "parameters": {"command": command}}
+    there = {"type": "wait", "parameters": {"window": "expeditions", "still": True}}
     machine = {
         "screen_size": [640, 480],
         "screenshot": "after",
+        "settle_seconds": 30,
         "accessibility": "never",
-        "setup": [terminal],
+        "setup": [terminal, there],
     }
     return {"vm": machine}, lambda number: {
         "tool": "vm_type",
@@ -243,7 +246,14 @@ def on_a_screen(folder: Path) -> tuple[dict[str, object], Callable[[int], dict[s
     }
 
 
+@pytest.fixture
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A screen on which nothing moves is looked at for a second: who draws on it may wait for a processor."""
+    monkeypatch.setattr("mcp_servers.vm._still.ALIKE", 10)
+
+
 @pytest.mark.timeout(300)
+@pytest.mark.usefixtures("patience")
 @pytest.mark.promise("synthesis:pictures:whole")
 @pytest.mark.parametrize("where", [in_a_gallery, in_a_document, on_a_screen])
 async def test_pictures_of_tools_reach_a_model_that_sees_the_journal_the_files_and_the_evidence(

@@ -7,7 +7,7 @@ import pytest
 from msgspec.structs import replace
 
 from agentflow.errors import ModelFailureKind, RunStopped, StopCause
-from agentflow.journal import Page
+from agentflow.journal import Page, Writing
 from agentflow.synthesis import Check, Grounding, Harvest, SynthesisConfig, harvest
 from agentflow.trajectory import (
     Citation,
@@ -21,6 +21,7 @@ from agentflow.trajectory import (
     Usage,
     WriteRequest,
 )
+from tests._pages import written
 from tests.agentflow.synthesis._grown import FACTS, GOOD, SEED, Scripted, chain, page, tree
 
 LEAKS = replace(GOOD, question="Who is Jorun Pike?")
@@ -163,18 +164,19 @@ async def test_what_is_on_the_page_is_not_asked_again_wherever_it_ended() -> Non
     whole = page()
     undisturbed = await harvest(grown, CONFIG, Forest(), whole)
     assert len(undisturbed.pairs) == 3
-    written: dict[str, bytes] = {}
+    kept: dict[str, bytes] = {}
 
-    async def write(budget: list[int], key: str, body: bytes) -> None:
-        if budget[0] == 0:
+    async def write(room: list[int], key: str, body: bytes) -> Writing:
+        if not room:
             raise RunStopped(StopCause.JOURNAL, "the disk is full")
-        budget[0] -= 1
-        written[key] = body
+        room.pop()
+        kept[key] = body
+        return written()
 
     stops = 0
     for _ in range(10):
         try:
-            result = await harvest(grown, CONFIG, Forest(), Page(written, partial(write, [1])))
+            result = await harvest(grown, CONFIG, Forest(), Page(kept, partial(write, [1])))
         except RunStopped:
             stops += 1
             continue
@@ -183,7 +185,7 @@ async def test_what_is_on_the_page_is_not_asked_again_wherever_it_ended() -> Non
     else:
         pytest.fail("it never ended")
     assert stops == 5
-    assert written.keys() == set(whole.keys())
+    assert kept.keys() == set(whole.keys())
 
 
 @pytest.mark.promise("synthesis:questions:resume")

@@ -153,22 +153,26 @@ async def test_a_stopped_run_has_written_what_was_finished(tmp_path: Path, endpo
 
 
 @pytest.mark.promise("supervisor:pause")
-async def test_while_a_run_is_paused_nothing_new_begins(tmp_path: Path, endpoint: str) -> None:
-    config = served(tmp_path, endpoint)
-    run = SynthesisRun(config)
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(run.run, seeds_for(config))
-        await until(lambda: run.standing().nodes)
-        run.pause()
-        assert run.standing().phase is Phase.PAUSED
-        await until(lambda: run.standing().calls_in_flight == 0)
-        before = run.standing()
-        await anyio.wait_all_tasks_blocked()
-        after = run.standing()
-        assert (after.nodes, after.usage, after.done) == (before.nodes, before.usage, before.done)
-        run.resume()
-        assert run.standing().phase is Phase.GROWING
-    assert run.standing().done == 3
+async def test_while_a_run_is_paused_nothing_new_begins(tmp_path: Path) -> None:
+    asked = tmp_path / "asked.jsonl"
+    async with fake_endpoint(delay_ms=10, log=asked) as url:
+        config = served(tmp_path, url)
+        run = SynthesisRun(config)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(run.run, seeds_for(config))
+            await until(lambda: run.standing().nodes)
+            run.pause()
+            assert run.standing().phase is Phase.PAUSED
+            await run.still()
+            before = asked.read_bytes()
+            assert run.standing().calls_in_flight == 0
+            await anyio.wait_all_tasks_blocked()
+            await run.still()
+            assert asked.read_bytes() == before
+            assert run.standing().done < 3
+            run.resume()
+            assert run.standing().phase is Phase.GROWING
+        assert run.standing().done == 3
 
 
 @pytest.mark.promise("supervisor:add-seeds")

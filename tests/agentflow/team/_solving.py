@@ -8,7 +8,7 @@ from pydantic import Field
 
 from agentflow.actors import SYSTEM_CLOCK, Clock
 from agentflow.errors import ErrorKind, ToolFailure
-from agentflow.journal import Page
+from agentflow.journal import Page, Writing
 from agentflow.models import Call, Prices
 from agentflow.sandbox import Backend, Sandbox, Session, tool
 from agentflow.team import EpisodeSettings, Through, solve_task
@@ -31,6 +31,7 @@ from agentflow.trajectory import (
     Task,
     VerificationRequest,
 )
+from tests._pages import written
 from tests.agentflow.team._model import Blobs, FunctionModel, team
 
 TASK = Task(index=0, id="task_1", question="Which year is carved over the door?", references=("1871",))
@@ -149,9 +150,10 @@ class Book:
     def open(self) -> Page:
         return Page(self.entries, self._write)
 
-    async def _write(self, key: str, body: bytes) -> None:
+    async def _write(self, key: str, body: bytes) -> Writing:
         assert key not in self.entries, f"{key} was done twice"
         self.entries[key] = body
+        return written()
 
 
 @asynccontextmanager

@@ -86,7 +86,7 @@ async def test_a_role_that_is_killed_in_the_middle_is_replaced_and_the_episode_e
 ) -> None:
     model = Fatal(role, 1 if role in ("analyst", "generator") else 2)
     usual = await episode_with(FunctionModel(Script(turns=3)))
-    with anyio.fail_after(30):
+    with anyio.fail_after(60):
         assert told(await episode_with(model, pool)) == told(usual)
     assert model.called.is_set()
 

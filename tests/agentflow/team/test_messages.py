@@ -180,6 +180,7 @@ def test_prompts_have_versions_and_leave_out_what_has_nothing_to_say() -> None:
         "generator": "v1",
         "looker": "v1",
         "planner": "v1",
+        "scout": "v1",
         "solver": "v1",
         "strategist": "v1",
         "verifier": "v1",

@@ -10,9 +10,10 @@ import anyio
 import pytest
 
 from agentflow.actors import Supervisor
-from agentflow.models import Accounts, Model, make_model
+from agentflow.models import Accounts, Model, Telling, make_model
 from agentflow.serving import ModelServer
 from agentflow.team import EpisodeSettings, Team, solve_task
+from agentflow.tokens import TokenTree, calls_of
 from agentflow.trajectory import Episode, Task, Tokens
 from tests._vllm import settings_of
 from tests.agentflow.team._model import Blobs, FunctionModel
@@ -24,18 +25,20 @@ TURNS = 3
 BLOCK = 128
 """Tokens that the engine keeps together."""
 LONG = "Which year is carved over the door of the house by the harbour? " + " ".join(
-    f"Room {number} of the house has {number * 7 % 12} windows towards the sea." for number in range(60)
+    f"Room {number} of the house has {number * 7 % 12} windows towards the sea." for number in range(200)
 )
 
 
 @asynccontextmanager
-async def team_on(server: ModelServer, verifier: Model | None = None) -> AsyncGenerator[Team]:
+async def team_on(
+    server: ModelServer, verifier: Model | None = None, *, tokens: Telling = True
+) -> AsyncGenerator[Team]:
     """All roles on that model, or all but the verifier; it is asked for its exact tokens."""
     settings = settings_of(
         server,
         longest_text=24,
         max_tokens=600,
-        tokens=True,
+        tokens=tokens,
         temperature=1.0,
         call_seconds=600,
     )
@@ -118,6 +121,21 @@ async def test_each_prompt_of_the_planner_extends_the_one_before_token_by_token(
         assert shared == len(before.prompt)
         assert shared >= 0.9 * len(after.prompt)
     await check_cache(vllm, asked)
+
+
+@pytest.mark.promise("team:vllm", "team:solve:words")
+async def test_each_prompt_of_the_planner_goes_on_from_what_was_drawn_before(vllm: ModelServer) -> None:
+    async with team_on(vllm, FunctionModel(lambda _: GO_ON), tokens="exact") as members:
+        episode = await worked_on(members, 0, "What is carved over the door?")
+    calls = calls_of(episode)
+    assert len(calls) == TURNS
+    tree = TokenTree()
+    for call in calls:
+        tree.add(call)
+    assert [fork.reason for fork in tree.forks()] == ["opening", *["append"] * (TURNS - 1)]
+    [row] = tree.rows()
+    assert [one.call for one in row.delivered] == [call.id for call in calls]
+    assert row.ids == calls[-1].tokens.prompt + calls[-1].tokens.sampled
 
 
 def shared_by(one: tuple[int, ...], other: tuple[int, ...]) -> int:

@@ -16,6 +16,7 @@ from agentflow.trajectory import (
     NextStepRequest,
     SolutionRequest,
     Task,
+    Tokens,
     Usage,
 )
 from tests.agentflow.team._solving import ANALYSIS, SOLUTION, STOP, TASK, Book, Diary, Script, roles, solved
@@ -194,3 +195,16 @@ async def test_each_episode_has_a_memory_of_its_own() -> None:
         ["line 1 (blue)", "line 1 (blue); line 2 (blue)"]
     ] * 2
     assert seen[0].question == TASK.question
+
+
+@pytest.mark.promise("team:solve:tokens")
+async def test_tokens_of_answers_that_could_not_be_used_stay_with_the_exchange() -> None:
+    one, other = (Tokens(prompt=(1,), sampled=(id,), logprobs=(-1.0,), finish="length") for id in (2, 3))
+
+    def cut(request: object) -> object:
+        raise ModelFailure(ModelFailureKind.TOO_LONG, "cut", drawn=(one, other))
+
+    episode, _ = await solved(Script(next=cut))
+    [asked] = [exchange for exchange in episode.exchanges if exchange.role == "planner"]
+    assert (asked.tokens, asked.unusable) == (other, (one,))
+    assert asked.failure == Failure("too_long", "cut")

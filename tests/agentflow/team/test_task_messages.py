@@ -29,6 +29,7 @@ from agentflow.trajectory import (
     ToolCard,
     Turn,
     VerificationRequest,
+    Words,
 )
 from tests.agentflow.team._model import SEARCH, FunctionModel
 from tests.agentflow.team._solving import ANALYSIS, GO_ON, Script, solved
@@ -98,6 +99,27 @@ async def test_each_prompt_begins_with_the_whole_of_the_one_before(verify: str, 
         # Short results: nearly all of a prompt was there before.
         assert all(len(before) >= 0.9 * len(after) for before, after in pairwise(prompts[1:]))
         assert all(len(prompt) > 4 * 1_300 for prompt in prompts)
+
+
+@pytest.mark.promise("team:tasks:prefix")
+@pytest.mark.parametrize("merged", [False, True])
+def test_a_short_prompt_says_the_question_the_names_of_tools_and_results(merged: bool) -> None:
+    request = next_request(TURN, instructions="Find it.", turns_left=2)
+    short = text(step_messages(request, {}, merged=merged, short=True))
+    assert len(short) < len(text(step_messages(request, {}, merged=merged))) / 4
+    for said in (
+        "Find it.",
+        "Tools: rag_search\n",
+        "When?",
+        "Born in 1871.",
+        "Steps left: 3.",
+        "Steps left: 2.",
+    ):
+        assert said in short
+    assert SEARCH.description not in short
+    assert "</observation> Ignore" not in short
+    before = text(step_messages(next_request(instructions="Find it."), {}, merged=merged, short=True))
+    assert short.startswith(before)
 
 
 @pytest.mark.promise("team:tasks:prefix")
@@ -190,3 +212,19 @@ def test_schemas_name_the_tools_and_the_arguments_of_the_tool() -> None:
     assessment = answer_schema(Decision)["properties"]["assessment"]
     assert assessment["type"] == "string"
     assert "needs_verification" in assessment["enum"]
+
+
+@pytest.mark.promise("team:solve:words")
+def test_planner_and_verifier_are_shown_their_own_words_to_the_letter() -> None:
+    said, decided = Words('{ "as":  "it wrote" }', "m1"), Words("[its word]", "m2")
+    turn = replace(TURN, said=said, decided=decided)
+    for merged in (False, True):
+        answers = [
+            one for one in step_messages(next_request(turn), {}, merged=merged) if one.role == "assistant"
+        ]
+        assert answers == [Message("assistant", (Text(said.text),), "m1")]
+    request = VerificationRequest(
+        question="When?", tools=(CARD,), analysis=ANALYSIS, memory=Memory(turns=(turn,))
+    )
+    [answer] = [one for one in verification_messages(request, {}) if one.role == "assistant"]
+    assert answer == Message("assistant", (Text("[its word]"),), "m2")

@@ -99,7 +99,7 @@ async def test_a_running_command_is_fed_and_interrupted_from_other_calls(live: L
         begun.set() if "ready" in (message or "") else answered.set()
 
     answered = anyio.Event()
-    with anyio.fail_after(20):
+    with anyio.fail_after(60):
         async with anyio.create_task_group() as group:
             group.start_soon(run)
             await begun.wait()
@@ -190,7 +190,7 @@ async def test_much_input_waits_until_it_is_read(live: Live) -> None:
         result = await live.table.call("bash_run", arguments, progress=heard)
         assert result.data["stdout"] == "go\n500000\n"
 
-    with anyio.fail_after(20):
+    with anyio.fail_after(60):
         async with anyio.create_task_group() as group:
             group.start_soon(run)
             await begun.wait()

@@ -150,7 +150,7 @@ async def test_a_fork_works_after_plots_and_sql(live: Live) -> None:
     await live.call("code_run", code="import matplotlib.pyplot as plt\nplt.plot([1])")
     await live.data("code_sql", query="SELECT 1")
     await live.data("code_run", code="import asyncio\nawait asyncio.sleep(0)")
-    with anyio.fail_after(30):
+    with anyio.fail_after(60):
         fork = await live.fork()
         assert len(images(await fork.call("code_run", code="plt.plot([1]); plt.show()"))) == 1
         assert (await fork.data("code_sql", query="SELECT 2"))["rows"] == [[2]]
@@ -202,7 +202,7 @@ async def test_a_cancelled_call_leaves_a_session_that_works(live: Live) -> None:
     def heard(done: float, total: float | None, message: str | None) -> None:
         begun.set()
 
-    with anyio.fail_after(20):
+    with anyio.fail_after(60):
         async with anyio.create_task_group() as group:
             group.start_soon(run)
             await begun.wait()

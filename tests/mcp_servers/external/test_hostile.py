@@ -86,7 +86,7 @@ async def test_every_tool_has_a_name_that_clients_take_and_that_means_it_alone(t
 async def test_a_schema_made_to_cost_for_ever_costs_little(schema: dict[str, object], tmp_path: Path) -> None:
     tool = {"name": "t", "description": "A tool.", "inputSchema": {"type": "object", **schema}}
     async with mounting({"bad": one(bad(tmp_path, tool))}) as mounted:
-        with anyio.fail_after(20):
+        with anyio.fail_after(60):
             await mounted.text("bad.t", word="a" * 60 + "b", **{"a" * 60 + "b": 1})
 
 

@@ -152,7 +152,7 @@ async def test_a_statement_is_put_away_on_postgres_when_its_answer_is_out(places
         await given.rows("SELECT pg_advisory_lock(43)")
         open_ = "SELECT 1 FROM pg_stat_activity WHERE application_name = 'agentflow' AND state <> 'idle'"
         locks = "SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND objid = 43"
-        with anyio.fail_after(20):
+        with anyio.fail_after(60):
             while await other.fetch(f"{open_} UNION ALL {locks}"):  # noqa: ASYNC110 - the server tells nobody
                 await anyio.sleep(0.01)
 

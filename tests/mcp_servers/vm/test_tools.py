@@ -1,5 +1,7 @@
 """The tools act on a real desktop."""
 
+from itertools import pairwise
+
 import pytest
 
 from agentflow.errors import InstanceGone
@@ -53,6 +55,29 @@ async def test_the_pointer_tools_reach_the_window_under_them(live: Live, machine
     assert buttons == ["1", "2", "1", "1", "3", "5", "5", "1", "1"]
     released = [block for block in blocks if block.startswith("ButtonRelease")]
     assert "(110,56)" in released[7]
+
+
+@pytest.mark.promise("vm:pointer")
+async def test_clicks_of_two_calls_are_two_clicks_however_quickly_they_are_done_again(
+    live: Live, machine: Machine
+) -> None:
+    await launch(machine, "xev -name events -geometry 300x200+100+100 > events.txt")
+    there = await window(machine, "events")
+    x, y = there.x + 30, there.y + 40
+    for _ in range(2):
+        await live.data("vm_click", x=x, y=y)
+    await live.data("vm_drag", start_x=x, start_y=y, end_x=x + 8, end_y=y)
+    await live.data("vm_double_click", x=x, y=y)
+    await machine.exec(["pkill", "xev"])
+    events = await content(machine, "events.txt", "ButtonPress")
+    times = [
+        int(block.partition(", time ")[2].partition(",")[0])
+        for block in events.split("\n\n")
+        if block.startswith("ButtonPress")
+    ]
+    assert len(times) == 5
+    # By the clock of the screen, which is what programs tell a double-click by.
+    assert min(later - earlier for earlier, later in pairwise(times[:4])) >= 400
 
 
 @pytest.mark.promise("vm:keys")

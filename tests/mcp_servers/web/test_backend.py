@@ -140,7 +140,7 @@ async def test_things_of_one_call_are_done_at_once_and_no_more_than_allowed(site
         most = max(most, together)
         if together == 2:
             both.set()
-        with anyio.fail_after(10):
+        with anyio.fail_after(60):
             await both.wait()
         together -= 1
         return http.json_response({"organic": []})

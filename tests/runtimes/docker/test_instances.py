@@ -71,7 +71,7 @@ async def test_a_command_has_its_input_outputs_folder_and_status(instance: Insta
 @pytest.mark.promise("docker:commands")
 async def test_what_a_command_leaves_running_ends_with_it(instance: Instance) -> None:
     await instance.exec(["sh", "-c", "setsid sleep 987 > /dev/null 2>&1 & sleep 986 > /dev/null 2>&1 &"])
-    with anyio.fail_after(30):
+    with anyio.fail_after(60):
         while (await instance.usage()).processes:
             await anyio.lowlevel.checkpoint()
 

@@ -184,7 +184,11 @@ async def _neighbour(runtime: Runtime) -> str:
     )
     await one.run("python", "import socket; server = socket.create_server(('127.0.0.1', 4711))")
     await two.run("bash", "touch ~/own-file")
-    found = await two.run("bash", "find / -name neighbour-secret -o -name own-file 2>/dev/null")
+    # Not in what all sandboxes are shown of the host, which is large and which none can write to.
+    found = await two.run(
+        "bash",
+        "find / /home/agent /dev /dev/shm -xdev -name neighbour-secret -o -name own-file 2>/dev/null | sort -u",
+    )
     port = await two.run("bash", "echo > /dev/tcp/127.0.0.1/4711")
     processes = await two.run("bash", "cat /proc/[0-9]*/environ | tr '\\0' '\\n' | grep -c AGENTFLOW_ESCAPE")
     return f"{found.stdout.strip()} {port.exit_code} {processes.stdout.strip()}"

@@ -3,11 +3,13 @@
 from collections.abc import AsyncIterator
 
 import anyio
+import psutil
 import pytest
 
 from agentflow.errors import CannotFork, InstanceGone
 from runtimes import Instance, Language, RunResult
 from runtimes.process import ProcessRuntime
+from tests.runtimes.process.machine import ended, trusted_processes
 
 
 @pytest.fixture(scope="module")
@@ -308,6 +310,33 @@ async def test_what_a_fork_leaves_behind_is_said(
     assert said in await left_behind(instance, language, source)
 
 
+@pytest.mark.promise("fork:python")
+@pytest.mark.parametrize("before", ["import threading", THREAD], ids=["one-thread", "threads"])
+async def test_a_fork_is_nobodys_child_and_no_more_than_one_process_that_goes_when_it_ends(
+    runtime: ProcessRuntime, before: str
+) -> None:
+    instance = await runtime.start()
+    await python(instance, before)
+    alone = trusted_processes().sandboxed()
+    fork = (await instance.fork()).instance
+    theirs = set(trusted_processes().sandboxed()) - set(alone)
+    assert len(theirs) == 1
+    waited = "import os\ntry: os.waitpid(-1, os.WNOHANG)\nexcept ChildProcessError: none = True\nnone"
+    assert await python(instance, waited) == "True"
+    assert await python(fork, waited) == "True"
+    assert await python(fork, "import threading\nthreading.get_native_id() == os.getpid()") == "True"
+    await python(fork, "child = os.fork()\nif not child: os._exit(7)")
+    assert await python(fork, "os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])") == "7"
+    await fork.stop()
+    with anyio.fail_after(60):
+        for pid in theirs:
+            await ended(pid)
+        # The template interpreter has heard of it before it answers.
+        await runtime.warmup()
+    assert [pid for pid in theirs if psutil.pid_exists(pid)] == []
+    await instance.stop()
+
+
 @pytest.mark.promise("fork:left-behind")
 async def test_nothing_is_said_where_nothing_is_left(instance: Instance) -> None:
     await bash(instance, "x=1; (sleep 0) & wait")
@@ -328,7 +357,7 @@ lib.pthread_create(ctypes.byref(thread), None, address, lock)
 @pytest.mark.promise("fork:cannot")
 async def test_threads_of_a_native_library_are_an_obstacle_and_no_hang(instance: Instance) -> None:
     await python(instance, NATIVE_THREAD)
-    with anyio.fail_after(30), pytest.raises(CannotFork, match="thread"):
+    with anyio.fail_after(60), pytest.raises(CannotFork, match="thread"):
         await instance.fork()
     assert await python(instance, "1 + 1") == "2"
 

@@ -148,7 +148,7 @@ async def test_a_fork_that_breaks_the_rules_is_no_fork(instance: Instance, attac
         return
     again = await instance.run("python", "variable")
     assert again.value == "42"
-    with anyio.fail_after(30):
+    with anyio.fail_after(60):
         while (await instance.usage()).processes > 1:
             continue
     await disarm(instance)

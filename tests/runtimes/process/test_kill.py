@@ -13,9 +13,10 @@ import anyio
 import psutil
 import pytest
 
-from agentflow.errors import AgentFlowError, InstanceGone
+from agentflow.errors import AgentFlowError, InstanceGone, IsolationUnavailable
 from runtimes import Language, Outcome
 from runtimes.process import ProcessInstance, ProcessRuntime
+from runtimes.process.linux._processes import is_ending
 from tests.runtimes.process.machine import Trusted, descendants, ended, groups_of, read, trusted_processes
 
 SECOND = 1.0
@@ -72,7 +73,7 @@ async def kill_server() -> float:
         processes = hold(stack, everything)
         server.kill()
         seconds = seconds_until_gone(processes, 20)
-        with anyio.fail_after(30):
+        with anyio.fail_after(60):
             await ended(trusted.warden)
         # The first process of the sandboxes' namespace goes last: what was born meanwhile is gone as well.
         assert still_there(trusted, folder.name) == []
@@ -104,6 +105,18 @@ async def test_what_a_killed_server_left_on_disk_is_swept_at_the_next_start() ->
     async with ProcessRuntime():
         assert not folder.exists()
         assert groups_of(folder.name) == []
+
+
+@pytest.mark.promise("kill:sweep")
+async def test_a_sandbox_that_cant_be_built_because_its_groups_were_removed_is_isolation_that_cant_be_had() -> (
+    None
+):
+    async with ProcessRuntime(preload=()) as runtime:
+        await (await runtime.start()).stop()
+        for group in reversed(trusted_processes().groups()):
+            group.rmdir()
+        with pytest.raises(IsolationUnavailable, match=r"can't build a sandbox: .*No such file"):
+            await runtime.start()
 
 
 @pytest.fixture
@@ -171,6 +184,29 @@ async def test_a_session_that_was_killed_between_two_runs_is_known_to_be_lost_by
                 assert "had ended before" in result.detail
                 again = await member.run(language, source)
                 assert (again.outcome, again.state_lost, again.fresh) == (Outcome.OK, False, False)
+
+
+@pytest.mark.promise("kill:session")
+async def test_an_instance_whose_processes_are_dying_is_gone_and_not_one_that_cant_be_forked(
+    instance: ProcessInstance,
+) -> None:
+    trusted = trusted_processes()
+    [init] = trusted.inits
+    # It waits for its sessions to go, and they for the template interpreter to look after them.
+    os.kill(trusted.zygote, signal.SIGSTOP)
+    try:
+        os.kill(init, signal.SIGKILL)
+        while not is_ending(init):
+            await anyio.lowlevel.checkpoint()
+        with pytest.raises(InstanceGone, match="the instance has ended"):
+            await instance.fork()
+        with pytest.raises(InstanceGone, match="the instance has ended"):
+            await instance.exec(["true"])
+    finally:
+        os.kill(trusted.zygote, signal.SIGCONT)
+    await ended(init)
+    with pytest.raises(InstanceGone):
+        await instance.fork()
 
 
 @pytest.mark.promise("kill:trusted")

@@ -92,7 +92,7 @@ async def test_a_daemon_lives_until_its_sandbox_ends_and_no_longer(runtime: Proc
     assert (await instance.usage()).processes >= 2
     fork = (await instance.fork()).instance
     await instance.stop()
-    with anyio.fail_after(30):
+    with anyio.fail_after(60):
         while (await fork.usage()).processes > 1:
             continue
     left = await fork.run("bash", "cat /proc/[0-9]*/cmdline | tr '\\0' ' ' | grep -c '[r]ead -t 9'")

@@ -83,6 +83,26 @@ def test_what_the_corpus_does_not_say_is_not_made_up() -> None:
 
 
 @pytest.mark.promise("offline:solves")
+@pytest.mark.parametrize(
+    ("question", "result", "answer"),
+    [
+        ("How many lamps does the Amber Heron carry?", "1081", "1081"),
+        ("How many lamps does the Amber Heron carry?", "years between: 35", ""),
+        ("Who was the captain of the Amber Heron?", "1081", ""),
+    ],
+)
+def test_a_bare_number_that_the_last_call_gave_answers_how_many(
+    question: str, result: str, answer: str
+) -> None:
+    step = NextStep("", "", "", CODE.name)
+    turn = Turn(number=1, step=step, action=Action(CODE.name, {"code": "23 * 47"}), result=result)
+    memory = Memory(turns=(turn,))
+    asked = VerificationRequest(question=question, tools=TOOLS, analysis=NOTHING, memory=memory)
+    assert decide(asked).stop is bool(answer)
+    assert solve(SolutionRequest(question=question, analysis=NOTHING, memory=memory)).answer == answer
+
+
+@pytest.mark.promise("offline:solves")
 def test_the_same_call_is_never_proposed_twice() -> None:
     _, memory = solved("Who painted the moon?", turns=12)
     calls = [turn.action.canonical for turn in memory.turns if turn.action]
@@ -125,6 +145,20 @@ def test_an_executor_makes_arguments_of_words_where_the_planner_gave_none() -> N
     step = NextStep("", "", "Find out more about the Grey Petrel.", "rag_search")
     made = command(CommandRequest(question="?", step=step, tool=SEARCH))
     assert made.arguments == {"query": "Grey Petrel"}
+
+
+@pytest.mark.promise("offline:solves")
+@pytest.mark.parametrize("context", ['{"query": "Grey Petrel"}', "query: Grey Petrel"])
+def test_an_executor_takes_arguments_as_the_planner_wrote_them(context: str) -> None:
+    step = NextStep("", context, "", SEARCH.name)
+    made = command(CommandRequest(question="?", step=step, tool=SEARCH))
+    assert made.arguments == {"query": "Grey Petrel"}
+
+
+def test_a_line_with_a_colon_that_names_no_argument_is_words() -> None:
+    step = NextStep("", "Ship: Grey Petrel", "", SEARCH.name)
+    made = command(CommandRequest(question="?", step=step, tool=SEARCH))
+    assert "Grey Petrel" in made.arguments["query"] and set(made.arguments) == {"query"}
 
 
 @pytest.mark.promise("offline:solves")

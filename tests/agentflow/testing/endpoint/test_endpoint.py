@@ -208,7 +208,9 @@ async def test_it_counts_calls_and_bodies_that_come_again_after_a_good_answer() 
             for number in range(5):
                 group.start_soon(ask, http, url, body("answer", f"Question {number}"))
         await ask(http, url, body("answer", "Question 0"))
-        assert await statistics(http, url) == {
+        counted = await statistics(http, url)
+        assert counted.pop("median_turn_us") > 0
+        assert counted == {
             "calls": 6,
             "faults": 0,
             "in_flight": 0,
@@ -253,6 +255,23 @@ async def test_after_its_last_call_it_answers_no_more() -> None:
             await ask(http, url, body("answer"))
         with pytest.raises(aiohttp.ClientError):
             await ask(http, url, body("answer"))
+
+
+@pytest.mark.promise("endpoint:faults")
+async def test_calls_that_are_held_back_are_answered_once_they_are_released() -> None:
+    answered: list[object] = []
+    async with fake_endpoint(hold_after=1) as url, session() as http, anyio.create_task_group() as tasks:
+
+        async def one() -> None:
+            answered.append(await ask(http, url, body("answer")))
+
+        await one()
+        tasks.start_soon(one)
+        while (await statistics(http, url))["calls"] < 2:
+            await anyio.lowlevel.checkpoint()
+        assert len(answered) == 1
+        await http.get(f"{url.removesuffix('/v1')}/release")
+    assert answered[0] == answered[1]
 
 
 @pytest.mark.promise("endpoint:plays")

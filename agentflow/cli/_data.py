@@ -1,0 +1,41 @@
+"""`agentflow data`: training data."""
+
+import argparse
+import sys
+from functools import partial
+
+import msgspec
+
+from agentflow.cli._exits import Exit
+from agentflow.cli._program import write_out
+from agentflow.learner.data import Prepared, prepare
+
+__all__ = ["run_data"]
+
+
+def run_data(given: argparse.Namespace) -> int:
+    """Do what the arguments say; gives the exit status.
+
+    :raises ConfigurationError: one line, if something can't be read or written.
+    """
+    prepared = prepare(
+        given.output,
+        search=given.search,
+        math=given.math,
+        aime24=given.aime24,
+        validation=given.validation,
+        limit=given.limit,
+        seed=given.seed,
+    )
+    read = write_out(partial(_say, prepared, given.output, as_json=given.json))
+    return Exit.DONE if read else Exit.INTERRUPTED
+
+
+def _say(prepared: Prepared, output: str, *, as_json: bool) -> None:
+    if as_json:
+        sys.stdout.write(msgspec.json.encode(prepared).decode() + "\n")
+        return
+    for path, rows in prepared.files.items():
+        sys.stdout.write(f"{output}/{path}: {rows} questions\n")
+    if prepared.duplicates or prepared.tested:
+        sys.stdout.write(f"left out: {prepared.duplicates} asked before, {prepared.tested} of the test set\n")

@@ -1,0 +1,97 @@
+"""Where training data comes from: files in the formats that data sets are published in, and data sets of the hub."""
+
+from collections.abc import Callable, Iterator
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Final
+
+from msgspec import Struct
+
+from agentflow.errors import ConfigurationError
+from agentflow.rollout import Row, read_rows, references
+from agentflow.scoring import extract_answer
+
+__all__ = ["AIME", "MATH", "SEARCH", "Item", "Reader", "read_math", "read_search", "read_source"]
+
+SEARCH: Final = "nq"
+"""What questions to search for are filed under."""
+MATH: Final = "mathhard"
+"""What problems are filed under."""
+AIME: Final = "aime2024"
+"""What the test set is filed under."""
+
+_QUESTION: Final = ("question", "Question", "problem", "Problem", "prompt")
+_ANSWERS: Final = ("golden_answers", "answer", "answers", "Answer")
+_RESULT: Final = ("final_answer", "answer", "Answer")
+_SOLUTION: Final = ("solution", "Solution")
+_HUB: Final = "hub:"
+
+
+class Item(Struct, frozen=True, kw_only=True):
+    """A question with its answers."""
+
+    question: str
+    """What is asked."""
+    answers: tuple[str, ...]
+    """Right answers, each of them enough."""
+    source: str
+    """What it is filed under."""
+
+
+Reader = Callable[[Row], Item]
+"""How a row of a source is read."""
+
+
+def read_search(row: Row) -> Item:
+    """A question with short answers, as Natural Questions is published for search: `question, golden_answers`.
+
+    :raises ConfigurationError: with line and field, if something is missing or of another kind.
+    """
+    answers = references(row, *_ANSWERS)
+    if not answers:
+        row.refuse(_ANSWERS[0], "is missing; add it, or answer")
+    return Item(question=row.text(*_QUESTION), answers=answers, source=SEARCH)
+
+
+def read_math(row: Row) -> Item:
+    """A problem with its result, as DeepMath is published: `question, final_answer`; or with a boxed solution.
+
+    :raises ConfigurationError: with line and field, if something is missing or of another kind.
+    """
+    answers = references(row, *_RESULT)[:1]
+    if not answers:
+        _, solution = row.find(*_SOLUTION)
+        if isinstance(solution, str) and "\\boxed" in solution:
+            answers = (extract_answer(solution),)
+    if not answers:
+        row.refuse(_RESULT[0], "is missing; add it, or a solution with a box")
+    return Item(question=row.text(*_QUESTION), answers=answers, source=MATH)
+
+
+def read_source(source: str | Path, reader: Reader) -> Iterator[Item]:
+    """The questions of a source, in order.
+
+    :param source: a file, or a data set of the hub: `hub:OWNER/NAME`, with `:CONFIGURATION` and `:SPLIT` if it has any.
+    :raises ConfigurationError: one line with file, line and field, if it can't be read.
+    """
+    fields = (*_QUESTION, *_ANSWERS, *_RESULT, *_SOLUTION, "row", "row_idx")
+    named = str(source)
+    rows = _hub(named) if named.startswith(_HUB) else read_rows(Path(source), fields=fields)
+    for row in rows:
+        yield reader(row)
+
+
+def _hub(named: str) -> Iterator[Row]:
+    try:
+        datasets: Any = import_module("datasets")
+    except ImportError:
+        raise ConfigurationError(
+            f"{named}: datasets is missing; pip install datasets, or name a file"
+        ) from None
+    name, configuration, split = (*named.removeprefix(_HUB).split(":"), "", "")[:3]
+    try:
+        rows = datasets.load_dataset(name, configuration or None, split=split or "train")
+    except Exception as error:  # The library raises whatever its many parts raise: network, names, formats.
+        raise ConfigurationError(f"{named}: can't be loaded: {str(error).splitlines()[0]}") from None
+    for number, fields in enumerate(rows, 1):
+        yield Row(f"{named}: row {number}", fields)

@@ -1,0 +1,100 @@
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# transformers and safetensors are typed in part.
+"""The model as an engine loads it."""
+
+import shutil
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor, nn
+from transformers import AutoConfig
+
+from agentflow.learner._checkpoints import whole_folder
+from agentflow.learner._policy import PolicySettings
+from agentflow.learner.local._model import without_bars
+from agentflow.learner.local._tensors import saving, whole
+
+__all__ = ["adapter_weights", "merged_weights", "write_adapters", "write_model"]
+
+NOT_COPIED = (
+    "manifest.json",
+    ".safetensors",
+    ".bin",
+    ".pt",
+    ".pth",
+    ".gguf",
+    ".index.json",
+    ".onnx",
+    ".h5",
+    "/config.json",
+)
+"""The ends of names of what holds weights, or is written anew."""
+
+
+@torch.no_grad()
+def merged_weights(plain: nn.Module, dtype: torch.dtype) -> Iterator[tuple[str, Tensor]]:
+    """The weights of the model by name, whole, with what adapters add to them; all ranks do this together."""
+    modules = dict(plain.named_modules())
+    for name, weight in plain.named_parameters():
+        if ".lora_" in name:
+            continue
+        owner, _, kind = name.rpartition(".")
+        outer: Any = modules.get(owner.removesuffix(".base_layer"))
+        found = whole(weight)
+        if owner.endswith(".base_layer") and kind == "weight":
+            found = found.float() + _added(outer)
+        yield name.replace(".base_layer.", "."), found.to(dtype)
+
+
+def _added(layer: Any) -> Tensor:  # noqa: ANN401 - a layer of peft
+    total = torch.zeros(())
+    for adapter in layer.active_adapters:
+        product = whole(layer.lora_B[adapter].weight).float() @ whole(layer.lora_A[adapter].weight).float()
+        total = total + layer.scaling[adapter] * (product.T if layer.fan_in_fan_out else product)
+    return total
+
+
+def adapter_weights(model: nn.Module, dtype: torch.dtype) -> Iterator[tuple[str, Tensor]]:
+    """The weights of the adapters alone, as peft names them; all ranks do this together."""
+    for name, weight in model.named_parameters():
+        if ".lora_" in name:
+            yield name.replace(".default.", "."), whole(weight).to(dtype)
+
+
+def write_adapters(
+    folder: Path,
+    model: Any,  # noqa: ANN401 - peft's
+    weights: Iterable[tuple[str, Tensor]],
+) -> None:
+    """Write adapters as peft and engines load them.
+
+    :raises CheckpointError: if they can't be written.
+    """
+    with whole_folder(folder) as place, saving():
+        model.peft_config["default"].save_pretrained(place)
+        save_file(dict(weights), place / "adapter_model.safetensors")
+
+
+def write_model(
+    folder: Path,
+    origin: Path,
+    plain: Any,  # noqa: ANN401 - transformers' models have no common type that is whole
+    weights: Iterable[tuple[str, Tensor]],
+    settings: PolicySettings,
+) -> None:
+    """Write weights as the model's own, beside everything else that it came with.
+
+    :raises CheckpointError: if it can't be written.
+    """
+    with whole_folder(folder) as place, without_bars(), saving():
+        plain.save_pretrained(place, state_dict=dict(weights), max_shard_size="4GB")
+        # Its own: training changed some of it, such as how attention is computed.
+        config: Any = AutoConfig.from_pretrained(origin, trust_remote_code=settings.trust_code)
+        config.dtype = settings.dtype
+        config.save_pretrained(place)
+        for path in origin.iterdir():
+            if path.is_file() and not str(path).endswith(NOT_COPIED):
+                shutil.copyfile(path, place / path.name)

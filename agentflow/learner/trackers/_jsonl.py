@@ -1,0 +1,70 @@
+"""The figures of each step as a line of JSON."""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+
+__all__ = ["Jsonl", "read_figures"]
+
+
+class Jsonl:
+    """Appends a line for each step: whole, or not at all. What is no number in JSON (nan, inf) is `null`."""
+
+    def __init__(self, path: Path, after: int = -1) -> None:
+        """:param after: the last step that counts; what the file holds of later ones is set aside beside it."""
+        self._path = path
+        path.parent.mkdir(parents=True, exist_ok=True)
+        _cut(path, after)
+        self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+
+    def log(self, step: int, figures: Mapping[str, float]) -> None:
+        """Write the line."""
+        line = msgspec.json.encode({"step": step, **figures}) + b"\n"
+        size = os.fstat(self._file).st_size
+        try:
+            written = os.write(self._file, line)
+            if written < len(line):
+                raise OSError(f"{self._path}: only {written} of {len(line)} bytes could be written")
+        except OSError:
+            os.ftruncate(self._file, size)
+            raise
+        os.fsync(self._file)
+
+    def close(self) -> None:
+        """Close the file."""
+        os.close(self._file)
+
+
+def read_figures(path: Path) -> list[dict[str, float | None]]:
+    """The lines of such a file, each with its `step`. A line that a crash cut off is passed over."""
+    return [figures for _, figures in _lines(path)]
+
+
+def _lines(path: Path) -> list[tuple[bytes, dict[str, float | None]]]:
+    found: list[tuple[bytes, dict[str, float | None]]] = []
+    for line in path.read_bytes().splitlines():
+        try:
+            found.append((line, msgspec.json.decode(line, type=dict[str, float | None])))
+        except msgspec.DecodeError:
+            continue
+    return found
+
+
+def _cut(path: Path, after: int) -> None:
+    """What stands in the file of steps that are made again stands in another one from now on."""
+    if not path.exists():
+        return
+    lines = _lines(path)
+    kept = [line for line, figures in lines if (figures.get("step") or 0) <= after]
+    gone = [line for line, figures in lines if (figures.get("step") or 0) > after]
+    whole = b"".join(line + b"\n" for line in kept)
+    if whole == path.read_bytes():
+        return
+    if gone:
+        with path.with_suffix(".set-aside.jsonl").open("ab") as aside:
+            aside.write(b"".join(line + b"\n" for line in gone))
+    new = path.with_suffix(".new")
+    new.write_bytes(whole)
+    new.replace(path)

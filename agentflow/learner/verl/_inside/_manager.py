@@ -1,0 +1,141 @@
+# pyright: basic, reportMissingImports=false
+"""The agent loop manager that verl is told to use: it has no loops, for the episodes were lived elsewhere."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import transfer_queue as tq
+from verl.utils.tensordict_utils import list_of_dict_to_tensordict
+
+from agentflow.learner._rows import Row
+from agentflow.learner.verl._exchange import (
+    READY,
+    Answer,
+    Arrays,
+    Order,
+    read_message,
+    unpack_rows,
+    write_message,
+)
+from agentflow.learner.verl._inside._losses import OURS
+from agentflow.learner.verl._inside._theirs import Theirs
+
+__all__ = ["EpisodeManager"]
+
+SECONDS = 0.02
+
+
+class EpisodeManager:
+    """Takes orders, and puts the rows of a step where verl looks for what was generated."""
+
+    def __init__(self, config: Theirs) -> None:
+        self._folder = Path(config.trainer.agentflow.folder)
+        self._processes = int(config.trainer.n_gpus_per_node) * int(config.trainer.nnodes)
+        self._number = 0
+        self._rows: list[Row] = []
+
+    @classmethod
+    def create(cls, config: Theirs, **_given: Theirs) -> "EpisodeManager":
+        """As verl makes it; of its servers and reward workers nothing is needed."""
+        return cls(config)
+
+    def next_order(self) -> tuple[Order, list[Row]]:
+        """The next order, once it is there."""
+        place = self._folder / f"{self._number:08d}.order"
+        while not place.exists():
+            time.sleep(SECONDS)
+        order, arrays = read_message(place, Order)
+        self._rows = unpack_rows(arrays) if arrays else []
+        return order, self._rows
+
+    def ready(self) -> None:
+        """Tell that orders are taken."""
+        (self._folder / READY).touch()
+
+    def answer(self, answer: Answer, arrays: Arrays | None = None) -> None:
+        """Tell what came of the order that was taken last."""
+        write_message(self._folder / f"{self._number:08d}.answer", answer, arrays or {})
+        self._number += 1
+
+    def generate_sequences(self, prompts: Theirs) -> None:
+        """Put the rows of the order into the queue, as if the prompts had led to them."""
+        names = [str(name) for name in prompts["uid"]]
+        self.put(names[0], self._rows, int(prompts["global_steps"]))
+        for name in names:
+            tq.kv_put(key=name, partition_id="train", tag={"status": "finished"})
+
+    def put(self, uid: str, rows: Sequence[Row], step: int) -> tuple[list[str], list[dict[str, Any]]]:
+        """Put rows into the queue; their keys there and what stands beside them.
+
+        verl gives every process as many: rows without a trained token fill up.
+        """
+        rows = [*rows, *[_empty(rows[0])] * (-len(rows) % self._processes)]
+        keys = [f"{uid}_{place}_0" for place in range(len(rows))]
+        fields = [_fields(row, uid, place, step) for place, row in enumerate(rows)]
+        tags = [
+            {
+                "status": "success",
+                "is_padding": not row.trained.any(),
+                "prompt_len": len(one["prompts"]),
+                "response_len": len(one["responses"]),
+                "seq_len": len(one["input_ids"]),
+                "global_steps": step,
+                "min_global_steps": step - 1,
+                "max_global_steps": step - 1,
+            }
+            for row, one in zip(rows, fields, strict=True)
+        ]
+        tq.kv_batch_put(keys=keys, fields=list_of_dict_to_tensordict(fields), tags=tags, partition_id="train")
+        return keys, tags
+
+
+def _empty(like: Row) -> Row:
+    none = {name: getattr(like, name)[:0] for name in ("behaviour", "advantages", "weights", "units")}
+    some = {
+        name: None if (values := getattr(like, name)) is None else values[:0]
+        for name in ("reference", "proximal")
+    }
+    return replace(like, ids=like.ids[:2], trained=np.zeros(2, np.bool_), **none, **some)
+
+
+def _fields(row: Row, uid: str, place: int, step: int) -> dict[str, Any]:
+    """A row in verl's words. What is of a token has one entry for each of the response, 0 where it isn't trained."""
+    trained = np.flatnonzero(row.trained)
+    first = int(trained[0]) if len(trained) else len(row.ids) - 1
+    mask = row.trained[first:]
+
+    def spread(values: Theirs, kind: Theirs) -> torch.Tensor:
+        full = np.zeros(len(mask), kind)
+        full[mask] = values
+        return torch.from_numpy(full)
+
+    ids = torch.from_numpy(row.ids.astype(np.int64))
+    which = torch.from_numpy(mask.astype(np.int64))
+    fields = {
+        "prompts": ids[:first],
+        "responses": ids[first:],
+        "response_mask": which,
+        "loss_mask": which,
+        "input_ids": ids,
+        "position_ids": torch.arange(len(ids)),
+        "rollout_log_probs": spread(row.behaviour, np.float32),
+        # What an episode was worth is known by its advantages alone here.
+        "rm_scores": spread(row.advantages, np.float32),
+        "multi_modal_inputs": {},
+        "num_turns": 1,
+        "uid": uid,
+        "session_id": place,
+        "global_steps": step,
+        "extra_fields": {},
+        OURS + "weights": spread(row.weights, np.float64),
+        OURS + "units": spread(row.units, np.int64),
+    }
+    for name in ("reference", "proximal"):
+        if (values := getattr(row, name)) is not None:
+            fields[OURS + name] = spread(values, np.float32)
+    return fields

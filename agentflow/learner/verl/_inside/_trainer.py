@@ -1,0 +1,226 @@
+# pyright: basic, reportMissingImports=false
+"""verl's trainer, one that takes orders: `trainer.v1.trainer_mode=agentflow`."""
+
+import os
+import shutil
+import uuid
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import ray
+import torch
+import torch.distributed
+import transfer_queue as tq
+from omegaconf import open_dict
+from transfer_queue import KVBatchMeta
+from verl.experimental.separation.engine_workers import DetachActorWorker
+from verl.trainer.ppo.utils import Role
+from verl.trainer.ppo.v1.trainer_base import PPOTrainer, register_trainer
+from verl.utils.device import get_device_name
+from verl.workers.engine.base import EngineRegistry
+from verl.workers.engine.fsdp.transformer_impl import FSDPEngineWithLMHead
+from verl.workers.rollout.replica import RolloutReplica, RolloutReplicaRegistry
+
+from agentflow.learner._rows import Row
+from agentflow.learner.losses import merge_figures
+from agentflow.learner.verl._exchange import Answer, Order
+from agentflow.learner.verl._inside._losses import LARGEST, MEANS, OURS, RowLoss
+from agentflow.learner.verl._inside._theirs import Theirs
+
+__all__ = ["Actor", "OrderedTrainer", "Tasks"]
+
+EngineRegistry.register(model_type="language_model", backend=["fsdp", "fsdp2"], device="cpu")(
+    FSDPEngineWithLMHead
+)
+# Nothing is generated here, so no replica is ever made.
+RolloutReplicaRegistry.register("agentflow", lambda: RolloutReplica)
+
+
+REFERENCE = "reference"
+TODAY = "today"
+
+
+class Finished(Exception):
+    """Nobody has orders any more."""
+
+
+class Actor(DetachActorWorker):
+    """verl's worker. On the CPU it joins its group before verl would: that names a device twice (`cpu:gloo,cpu:gloo`)."""
+
+    def init_model(self) -> None:
+        if get_device_name() == "cpu" and not torch.distributed.is_initialized():
+            torch.distributed.init_process_group(
+                "gloo", rank=int(os.environ["RANK"]), world_size=int(os.environ["WORLD_SIZE"])
+            )
+        super().init_model()
+
+    @property
+    def copy_handler(self) -> Theirs:
+        """How verl puts weights aside: `.cpu()`, which copies nothing of what is on the CPU already."""
+        put_aside = super().copy_handler
+
+        def copied(module: torch.nn.Module) -> Theirs:
+            shards, spec = put_aside(module)
+            return {name: (shard.clone(), its) for name, (shard, its) in shards.items()}, spec
+
+        return copied
+
+    # How verl hands a call to its workers is written on the function.
+    init_model.__dict__.update(DetachActorWorker.init_model.__dict__)
+
+
+class Tasks(torch.utils.data.Dataset):
+    """The tasks that verl believes to ask for; what comes of them is decided elsewhere."""
+
+    def __init__(self, config: Theirs, **_given: Theirs) -> None:
+        self._number = int(config.train_batch_size)
+
+    def __len__(self) -> int:
+        return self._number
+
+    def __getitem__(self, place: int) -> dict[str, Any]:
+        return {"raw_prompt": [{"role": "user", "content": ""}], "index": place}
+
+
+@register_trainer("agentflow")
+class OrderedTrainer(PPOTrainer):
+    """Steps when it is told to, with the rows it is given."""
+
+    # Nothing is generated on the machines that train.
+    _enable_hybrid_replicas = False
+
+    def _init_resource_pool_mgr(self) -> None:
+        super()._init_resource_pool_mgr()
+        self.role_worker_mapping[Role.Actor] = ray.remote(Actor)
+
+    def on_init_end(self) -> None:
+        self.actor_rollout_wg.save_model_to_cpu(REFERENCE)
+
+    def fit(self, agent_loop_manager: Theirs) -> None:
+        agent_loop_manager.ready()
+        try:
+            super().fit(agent_loop_manager)
+        except Finished:
+            return
+
+    def prepare_step(self) -> dict[str, Any]:
+        """Do what is ordered, until it is a step."""
+        manager = self.agent_loop_manager
+        while True:
+            order, rows = manager.next_order()
+            if order.kind == "step":
+                self._at_temperature(rows)
+                self.actor_rollout_wg.set_loss_fn(RowLoss(order.loss))
+                return super().prepare_step()
+            if order.kind == "close":
+                manager.answer(Answer())
+                raise Finished
+            try:
+                arrays = self._do(order, rows)
+            # The boundary of an order: whatever verl raises is told to whoever gave it.
+            except Exception as error:
+                manager.answer(Answer(error=f"{type(error).__name__}: {error}".splitlines()[0][:300]))
+            else:
+                manager.answer(Answer(), arrays)
+
+    def _do(self, order: Order, rows: list[Row]) -> dict[str, Any]:
+        match order.kind:
+            case "log_probs":
+                self._at_temperature(rows)
+                return {"log_probs": self._log_probs(rows, order.reference)}
+            case "export":
+                ray.get(
+                    self.actor_rollout_wg.update_weights(global_steps=self.global_steps, mode="agentflow")
+                )
+            case "save":
+                with open_dict(self.config):
+                    self.config.trainer.default_local_dir = order.folder
+                self._save_checkpoint()
+                # The order of tasks, and what is in flight, are not verl's to know.
+                for part in ("data.pt", "transfer_queue"):
+                    for path in Path(order.folder).glob(f"global_step_*/{part}"):
+                        shutil.rmtree(path) if path.is_dir() else path.unlink()
+            case "load":
+                self._go_on_from(Path(order.folder))
+        return {}
+
+    def _at_temperature(self, rows: list[Row]) -> None:
+        with open_dict(self.config):
+            self.config.actor_rollout_ref.rollout.temperature = rows[0].temperature
+
+    def _log_probs(self, rows: list[Row], reference: bool) -> np.ndarray:
+        if not reference:
+            return self._scored(rows)
+        self.actor_rollout_wg.save_model_to_cpu(TODAY)
+        self.actor_rollout_wg.restore_model_from_cpu(REFERENCE)
+        try:
+            return self._scored(rows)
+        finally:
+            self.actor_rollout_wg.restore_model_from_cpu(TODAY)
+            self.actor_rollout_wg.clear_cpu_model(TODAY)
+
+    def _scored(self, rows: list[Row]) -> np.ndarray:
+        keys, tags = self.agent_loop_manager.put(uuid.uuid4().hex, rows, self.global_steps)
+        extra = {
+            "calculate_entropy": False,
+            "compute_loss": False,
+            "temperature": self.config.actor_rollout_ref.rollout.temperature,
+        }
+        batch = KVBatchMeta(partition_id="train", keys=keys, tags=tags, extra_info=extra)
+        self.actor_rollout_wg.compute_log_prob(batch)
+        names = ["log_probs", "response_mask"]
+        data = tq.kv_batch_get(keys=keys, partition_id="train", select_fields=names)
+        tq.kv_clear(keys=keys, partition_id="train")
+        lines = zip(data["log_probs"].unbind(), data["response_mask"].unbind(), strict=True)
+        # What stands at a token tells of the one after it; rows that only fill up come last and have no token.
+        return torch.cat([line[-len(mask) - 1 : -1][mask.bool()] for line, mask in lines]).numpy()
+
+    def _go_on_from(self, folder: Path) -> None:
+        (step,) = folder.glob("global_step_*")
+        with open_dict(self.config):
+            self.config.trainer.resume_mode = "resume_path"
+            self.config.trainer.resume_from_path = str(step)
+        self._load_checkpoint()
+        # The step that is being prepared is the one after.
+        self.global_steps += 1
+
+    def _update_actor(self, batch: KVBatchMeta, metrics: dict[str, Any]) -> KVBatchMeta:
+        """One step of the optimiser, however many rows there are."""
+        with open_dict(self.config):
+            self.config.actor_rollout_ref.actor.ppo_mini_batch_size = len(batch)
+        done = super()._update_actor(batch, metrics)
+        with open_dict(self.config):
+            self.config.actor_rollout_ref.actor.ppo_mini_batch_size = 1
+        return done
+
+    def _step_once(
+        self, metrics: dict[str, Any], timing_raw: dict[str, Any], sample_batch_size: int
+    ) -> KVBatchMeta:
+        batch = super()._step_once(metrics, timing_raw, sample_batch_size)
+        self.agent_loop_manager.answer(Answer(figures=_figures(metrics)))
+        return batch
+
+    def on_step_end(self) -> None: ...
+
+    def on_sample_end(self) -> None: ...
+
+
+def _figures(metrics: dict[str, Any]) -> dict[str, float]:
+    """What verl found, under our names."""
+
+    def of(name: str) -> float:
+        return float(metrics[f"actor/{name}"])
+
+    length, tokens = of("grad_norm"), of(f"{OURS}tokens")
+    if not np.isfinite(length):
+        return {"step/skipped": 1.0}
+    means = {name: of(OURS + name) / max(tokens, 1.0) for name in MEANS}
+    largest = {name: of(OURS + name) for name in LARGEST}
+    return {
+        **merge_figures([{"loss/tokens": tokens, **means, **largest}]),
+        "step/loss": of(f"{OURS}loss"),
+        "step/gradient_norm": length,
+        "step/rate": of("lr"),
+        "step/skipped": 0.0,
+    }

@@ -1,0 +1,147 @@
+"""verl as a process of ours: when we end, however we end, it ends, and Ray with it."""
+
+import os
+import shutil
+import tempfile
+import threading
+from collections.abc import AsyncGenerator, Generator
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from pathlib import Path
+
+import anyio
+from anyio.from_thread import start_blocking_portal
+
+import agentflow
+from agentflow.actors import ChildSpec, Context, Process, ProcessEnded, Restart, StartFailed, Supervisor
+from agentflow.errors import AgentFlowError
+from agentflow.learner._policy import OptimiserSettings, PolicySettings
+from agentflow.learner.verl._exchange import READY
+from agentflow.learner.verl._settings import VerlSettings, words_of
+
+__all__ = ["VerlFailure", "VerlProcess", "running_verl"]
+
+_STOP_SECONDS = 20.0
+_POLL_SECONDS = 0.1
+_SLOW = "timed out during startup"
+"""What Ray says when it gave its own helpers too little time, as on a busy machine: the next start finds them warm."""
+_TAIL_BYTES = 20_000
+
+
+class VerlFailure(AgentFlowError):
+    """verl can't do what it was told, or has died. One line: what, and its last words."""
+
+
+class VerlProcess(Process):
+    """verl's command; it is known when it has ended."""
+
+    ended: threading.Event
+    """Set once it has."""
+
+    async def run(self, context: Context) -> None:
+        """Live, as a supervisor's child."""
+        try:
+            await super().run(context)
+        except ProcessEnded:
+            # Who waits for an answer tells of it, with verl's own words.
+            return
+        finally:
+            self.ended.set()
+
+
+@contextmanager
+def running_verl(
+    policy: PolicySettings, optimiser: OptimiserSettings, settings: VerlSettings
+) -> Generator[tuple[Path, threading.Event, Path]]:
+    """verl, ready for orders: the folder that they go to, what is set when it has ended, and its log.
+
+    :raises VerlFailure: if it does not become ready; with its last words.
+    """
+    python = settings.interpreter()
+    # Ray's sockets have long names, and a socket's path is short.
+    base = Path(tempfile.mkdtemp(prefix="af-"))
+    try:
+        folder, code, log = base / "orders", base / "code", settings.log or base / "verl.log"
+        folder.mkdir()
+        code.mkdir()
+        # verl's environment has its own versions of all that is installed here: it sees nothing of ours but the package.
+        (code / "agentflow").symlink_to(Path(agentflow.__file__).parent)
+        words = words_of(policy, optimiser, settings, folder, base / "ray")
+        command = [str(python), "-m", "verl.trainer.main_ppo", *words]
+        with (
+            start_blocking_portal() as portal,
+            portal.wrap_async_context_manager(
+                _running(command, _environment(settings, code), folder, log, settings.start_seconds)
+            ) as ended,
+        ):
+            yield folder, ended, log
+    finally:
+        shutil.rmtree(base, ignore_errors=True)
+
+
+@asynccontextmanager
+async def _running(
+    command: list[str], environment: dict[str, str], folder: Path, log: Path, seconds: float
+) -> AsyncGenerator[threading.Event]:
+    ended = threading.Event()
+
+    async def ready() -> None:
+        while not (folder / READY).exists():  # noqa: ASYNC110 - another process makes it
+            await anyio.sleep(_POLL_SECONDS)
+
+    with log.open("ab") as words:
+
+        def start() -> VerlProcess:
+            ended.clear()
+            process = VerlProcess(
+                command, env=environment, cwd=folder, stdout=words, stderr=words, ready=ready
+            )
+            process.ended = ended
+            return process
+
+        spec = ChildSpec(
+            id="verl",
+            start=start,
+            restart=Restart.TEMPORARY,
+            shutdown=_STOP_SECONDS,
+            start_timeout=seconds,
+        )
+        async with AsyncExitStack() as stack:
+            for again in (True, False):
+                try:
+                    await stack.enter_async_context(Supervisor([spec], name="verl"))
+                    break
+                except StartFailed as failed:
+                    told = last_words(log)
+                    if not again or _SLOW not in told:
+                        raise VerlFailure(f"verl did not become ready: {told or failed}") from failed
+            yield ended
+
+
+def _environment(settings: VerlSettings, code: Path) -> dict[str, str]:
+    # Without compiled modules each of its processes takes a minute to start.
+    unwanted = {"PYTHONDONTWRITEBYTECODE", "PYTHONPATH", "RAY_ADDRESS"}
+    given = {name: value for name, value in os.environ.items() if name not in unwanted}
+    return given | {
+        "PYTHONPATH": str(code),
+        "AGENTFLOW_VERL_DEVICE": "gpu" if settings.gpus else "cpu",
+        # Else Ray writes one into the user's home.
+        "RAY_AUTH_TOKEN": os.urandom(16).hex(),
+        "RAY_USAGE_STATS_ENABLED": "0",
+        # Ray's word for one machine: then it listens on loopback, else at the machine's address.
+        "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
+        "HYDRA_FULL_ERROR": "1",
+    }
+
+
+def last_words(log: Path) -> str:
+    """The last error that a log tells of, or its last line."""
+    try:
+        with log.open("rb") as words:
+            words.seek(max(0, log.stat().st_size - _TAIL_BYTES))
+            lines = [
+                line.strip() for line in words.read().decode(errors="replace").splitlines() if line.strip()
+            ]
+    except OSError:
+        return ""
+    errors = [line for line in lines if line.partition(":")[0].endswith(("Error", "Exception"))]
+    return " ".join((errors or lines or [""])[-1].split())[:300]

@@ -1,0 +1,251 @@
+"""Tokens in, tokens out: what vLLM read or wrote once is never made tokens again.
+
+The first prompt of a conversation is made by vLLM itself, by its chat template. A later one is all that was read and
+written, token by token, and what follows the last answer. How that looks is told by a stand-in for the conversation: what
+the template puts after any answer, it puts after this one. So an answer stays as it was drawn, however its text would be
+cut into tokens, and so do prompts, also where a template would alter what was said before.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, Final, TypeAlias
+
+import msgspec
+from msgspec import Struct
+
+from agentflow.models._conversations import Conversations
+from agentflow.models._dialects import Answered, Ask, Outgoing
+from agentflow.models._dialects._parts import text_of, with_last
+from agentflow.models._forms import instruction
+from agentflow.models._http import HttpAnswer
+from agentflow.models._protocol import Message, Text
+from agentflow.models._setback import Setback
+from agentflow.telemetry import get_logger
+from agentflow.trajectory import Tokens, Usage
+
+__all__ = ["Exact", "takes_tokens"]
+
+logger = get_logger(__name__)
+
+Post: TypeAlias = Callable[[Outgoing], Awaitable[HttpAnswer]]
+"""Makes a request."""
+
+_STAND_IN: Final = (Message("user", (Text("-"),)), Message("assistant", (Text("-"),)))
+_OF_TEMPLATES: Final = ("chat_template", "chat_template_kwargs")
+_OF_REQUESTS: Final = ("cache_salt", "priority", "request_id")
+_CLOSED: Final = (403, 404, 405)
+
+
+class _Tokenized(Struct):
+    tokens: list[int]
+
+
+class _Chance(Struct):
+    logprob: float
+
+
+class _Chances(Struct):
+    content: list[_Chance] | None = None
+    token_logprobs: list[float] | None = None
+
+
+class _Span(Struct):
+    version: str
+    start: int
+    end: int
+
+
+class _Choice(Struct):
+    text: str = ""
+    finish_reason: str | None = None
+    token_ids: list[int] | None = None
+    logprobs: _Chances | None = None
+    prompt_token_ids: list[int] | None = None
+    weight_versions: list[_Span] | None = None
+
+
+class _Consumed(Struct):
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+
+
+class _Generated(Struct):
+    choices: list[_Choice]
+    model: str | None = None
+    usage: _Consumed | None = None
+    prompt_token_ids: list[int] | None = None
+
+
+_ENCODER = msgspec.json.Encoder()
+_TOKENIZED = msgspec.json.Decoder(_Tokenized)
+_GENERATED = msgspec.json.Decoder(_Generated)
+
+
+def takes_tokens(ask: Ask) -> bool:
+    """Whether it can be asked in tokens: words only, and nothing to be called."""
+    return not ask.tools and all(isinstance(part, Text) for said in ask.messages for part in said.parts)
+
+
+class Exact:
+    """One model at vLLM, spoken to in tokens."""
+
+    def __init__(self, url: str, known: Conversations) -> None:
+        """Describe it.
+
+        :param url: the endpoint's address; what makes tokens of text stands beside its `/v1`.
+        :param known: what the model read and wrote there by now.
+        """
+        self._server = url.removesuffix("/v1")
+        self._known = known
+        self._stands: dict[bytes, list[int]] = {}
+        self._generates = True
+        self._warned = False
+
+    async def answer(self, ask: Ask, post: Post) -> Answered:
+        """Answer a call.
+
+        :raises Setback: if a request brings no answer.
+        :raises msgspec.MsgspecError: if what it brings is none.
+        """
+        prompt = await self._prompt(ask, post)
+        answered = await self._drawn(ask, prompt, post)
+        if answered.tokens is not None:
+            said = Message("assistant", (Text(answered.text),))
+            self._known.keep((*ask.messages, said), answered.tokens)
+        return answered
+
+    async def _prompt(self, ask: Ask, post: Post) -> list[int]:
+        messages, asked = ask.messages, ask.asked
+        if asked is not None and asked.form != "json_schema":
+            messages = with_last(messages, instruction(asked.name, asked.schema))
+        count, known = self._known.longest(ask.messages)
+        if count:
+            tail = await self._tail(ask, messages[count:], post)
+            if tail is not None:
+                # An answer that ended by itself has its closing token; one that was cut has none.
+                return known + tail[known[-1:] == tail[:1] :]
+        return await self._tokens_of(ask, messages, post)
+
+    async def _tail(self, ask: Ask, messages: Sequence[Message], post: Post) -> list[int] | None:
+        """What the template puts after an answer where these messages follow it; `None`: that can't be told."""
+        options = _ENCODER.encode(_chosen(ask.sampling.extra, _OF_TEMPLATES))
+        stands = self._stands.get(options)
+        if stands is None:
+            stands = await self._tokens_of(ask, _STAND_IN, post, goes_on=True)
+            self._stands[options] = stands
+        whole = await self._tokens_of(ask, (*_STAND_IN, *messages), post)
+        if whole[: len(stands)] == stands:
+            return whole[len(stands) :]
+        if not self._warned:
+            self._warned = True
+            why = "its chat template alters what was said before; prompts are made tokens anew"
+            logger.warning("conversations do not go on token by token", model=ask.model, reason=why)
+        return None
+
+    async def _tokens_of(
+        self, ask: Ask, messages: Sequence[Message], post: Post, *, goes_on: bool = False
+    ) -> list[int]:
+        """Messages as the template makes tokens of them.
+
+        :param goes_on: the last of them is not closed.
+        """
+        body = {
+            "model": ask.model,
+            "messages": [{"role": said.role, "content": text_of(said.parts)} for said in messages],
+            "add_generation_prompt": not goes_on,
+            "continue_final_message": goes_on,
+            **_chosen(ask.sampling.extra, _OF_TEMPLATES),
+        }
+        answer = await post(Outgoing(f"{self._server}/tokenize", _ENCODER.encode(body)))
+        return _TOKENIZED.decode(answer.body).tokens
+
+    async def _drawn(self, ask: Ask, prompt: list[int], post: Post) -> Answered:
+        """What the model goes on with; by the door that tells the version of the weights, where it is open."""
+        if self._generates:
+            try:
+                return _read(await post(self._generate(ask, prompt)))
+            except Setback as setback:
+                if setback.status not in _CLOSED:
+                    raise
+                self._generates = False
+        return _read(await post(_complete(ask, prompt)))
+
+    def _generate(self, ask: Ask, prompt: list[int]) -> Outgoing:
+        extra = ask.sampling.extra
+        more = {name: extra[name] for name in extra if name not in (*_OF_TEMPLATES, *_OF_REQUESTS)}
+        body = {
+            "model": ask.model,
+            "token_ids": prompt,
+            "output_mode": "text",
+            "return_token_ids": True,
+            "sampling_params": {**_sampling(ask), **more},
+            **_chosen(extra, _OF_REQUESTS),
+        }
+        return Outgoing(f"{self._server}/inference/v1/generate", _ENCODER.encode(body))
+
+
+def _complete(ask: Ask, prompt: list[int]) -> Outgoing:
+    extra = ask.sampling.extra
+    body = {
+        "model": ask.model,
+        "prompt": prompt,
+        "return_token_ids": True,
+        **_sampling(ask),
+        **{name: extra[name] for name in extra if name not in _OF_TEMPLATES},
+    }
+    return Outgoing("/completions", _ENCODER.encode(body))
+
+
+def _sampling(ask: Ask) -> dict[str, Any]:
+    """How to draw: as both doors call it."""
+    sampling, asked = ask.sampling, ask.asked
+    # 0 others beside the token that was drawn; without a limit, this door would stop after 16 tokens.
+    said: dict[str, Any] = {"logprobs": 0, "max_tokens": sampling.max_tokens}
+    for name in ("temperature", "top_p", "seed"):
+        if (value := getattr(sampling, name)) is not None:
+            said[name] = value
+    if sampling.stop:
+        said["stop"] = sampling.stop
+    if asked is not None and asked.form == "json_schema":
+        said["structured_outputs"] = {"json": asked.schema}
+    elif asked is not None and asked.form == "json_object":
+        said["structured_outputs"] = {"json_object": True}
+    return said
+
+
+def _chosen(extra: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
+    return {name: extra[name] for name in names if name in extra}
+
+
+def _read(answer: HttpAnswer) -> Answered:
+    said = _GENERATED.decode(answer.body)
+    if not said.choices:
+        raise msgspec.ValidationError("it has no choices")
+    choice, used = said.choices[0], said.usage or _Consumed()
+    finish = choice.finish_reason or "stop"
+    return Answered(
+        text=choice.text,
+        finish=finish,
+        refusal="",
+        usage=Usage(1, used.prompt_tokens, used.completion_tokens),
+        model=said.model or "",
+        tokens=_tokens(said, choice, finish),
+    )
+
+
+def _tokens(said: _Generated, choice: _Choice, finish: str) -> Tokens:
+    prompt, sampled = said.prompt_token_ids or choice.prompt_token_ids, choice.token_ids
+    chances = choice.logprobs or _Chances()
+    told = chances.token_logprobs or [chance.logprob for chance in chances.content or ()]
+    if not prompt or sampled is None or len(sampled) != len(told):
+        known = f"{len(sampled or ())} tokens and {len(told)} log-probabilities"
+        raise msgspec.ValidationError(f"it has {known}{'' if prompt else ', and none of its prompt'}")
+    spans = tuple((span.version, span.start, span.end) for span in choice.weight_versions or ())
+    return Tokens(
+        prompt=tuple(prompt),
+        sampled=tuple(sampled),
+        logprobs=tuple(told),
+        # The oldest: what is too old is told by it.
+        version=spans[0][0] if spans else "",
+        versions=spans,
+        finish=finish,
+    )

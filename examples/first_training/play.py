@@ -1,0 +1,142 @@
+"""Plays the tasks: the team of four roles, of which the planner is whoever is given, and the others need no model."""
+
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager
+from hashlib import sha256
+from pathlib import Path
+from typing import TypeVar, cast
+
+import anyio
+from msgspec import Struct
+from msgspec.structs import replace
+
+from agentflow.actors import Supervisor
+from agentflow.journal import Page
+from agentflow.models import Accounts, Call, Completion, Model, ModelSettings, Sampling, make_model
+from agentflow.sandbox import Sandbox, SandboxSettings, Tool
+from agentflow.scoring import make_metric
+from agentflow.team import EpisodeSettings, Team, solve_task
+from agentflow.trajectory import Blob, Episode, NextStepRequest, Task, digest
+from examples.first_training.teacher import CODE, SEARCH
+
+__all__ = ["Outcome", "Seeded", "play"]
+
+T = TypeVar("T")
+
+
+class Seeded:
+    """A model each of whose calls has a seed that follows from what is asked: the same weights play the same again."""
+
+    def __init__(self, model: Model, seed: int) -> None:
+        """:param seed: another one is another draw."""
+        self._model = model
+        self._seed = seed
+
+    @property
+    def name(self) -> str:
+        """What it is called."""
+        return self._model.name
+
+    @property
+    def sees(self) -> bool:
+        """It takes pictures."""
+        return self._model.sees
+
+    async def complete(self, call: Call[T]) -> Completion[T]:
+        """Answer one call."""
+        request = cast("NextStepRequest", call.request)
+        seed = int(digest([self._seed, request.question, request.turns_left]), 16) % 2**31
+        return await self._model.complete(replace(call, sampling=Sampling(seed=seed)))
+
+
+class Outcome(Struct, frozen=True, kw_only=True):
+    """What became of a task."""
+
+    task: str
+    """Which one."""
+    kind: str
+    """Of which kind it is."""
+    right: bool
+    """The answer is exactly the one expected."""
+    answer: str
+    """What was answered."""
+    steps: int
+    """Steps that the planner was asked for."""
+    errors: int
+    """How many of them were no step, named no tool, or led to a call that failed."""
+
+
+async def play(
+    planner: Model, tasks: Sequence[Task], corpus: Path, *, max_turns: int = 3, at_once: int = 32
+) -> list[Outcome]:
+    """Work on every task once.
+
+    :param corpus: the documents that are searched.
+    """
+    outcomes: dict[int, Outcome] = {}
+    room = anyio.Semaphore(at_once)
+    metric = make_metric("exact_match")
+    settings = EpisodeSettings(max_turns=max_turns)
+    async with _team(planner) as team, _tools(corpus) as (sandbox, tools):
+
+        async def one(number: int, task: Task) -> None:
+            async with room, await sandbox.fork() as own:
+                episode = await solve_task(
+                    task, team=team, sandbox=own, tools=tools, page=Page(), settings=settings
+                )
+            scored = await metric.score(episode.answer, task)
+            outcomes[number] = _outcome(episode, scored.score >= 1)
+
+        async with anyio.create_task_group() as group:
+            for number, task in enumerate(tasks):
+                group.start_soon(one, number, task)
+    return [outcomes[number] for number in range(len(tasks))]
+
+
+def _outcome(episode: Episode, right: bool) -> Outcome:
+    asked = [exchange for exchange in episode.exchanges if exchange.role == "planner"]
+    unusable = sum(exchange.failure is not None for exchange in asked)
+    failed = sum(turn.failure is not None or bool(turn.trouble) for turn in episode.turns)
+    return Outcome(
+        task=episode.task.id,
+        kind=str(episode.task.metadata.get("kind", "")),
+        right=right,
+        answer=episode.answer,
+        steps=len(asked),
+        errors=unusable + failed,
+    )
+
+
+@asynccontextmanager
+async def _team(planner: Model) -> AsyncGenerator[Team]:
+    kept: dict[str, bytes] = {}
+
+    async def put(data: bytes, mime: str) -> Blob:
+        blob = Blob(sha256(data).hexdigest(), mime)
+        kept[blob.hash] = data
+        return blob
+
+    async def read(hash: str) -> bytes:
+        return kept[hash]
+
+    async with make_model(ModelSettings(name="offline"), Accounts()) as offline:
+        team = Team(
+            planner=planner,
+            analyst=offline,
+            executor=offline,
+            verifier=offline,
+            generator=offline,
+            put_blob=put,
+            blob=read,
+            short_prompts=True,
+        )
+        async with Supervisor(team.specs(), name="team"):
+            yield team
+
+
+@asynccontextmanager
+async def _tools(corpus: Path) -> AsyncGenerator[tuple[Sandbox, list[Tool]]]:
+    settings = SandboxSettings(backends={"rag": {"index_path": str(corpus), "top_k": 1}, "code": {}})
+    async with Sandbox(settings) as sandbox:
+        # In the order that a training names them in.
+        yield sandbox, await sandbox.tools([CODE, SEARCH])

@@ -1,0 +1,159 @@
+"""What came of it: figures as JSON, a table, and a picture of the curves."""
+
+from collections.abc import Mapping, Sequence
+from html import escape
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from agentflow.scoring import bootstrap
+from examples.first_training.training import Judged
+
+__all__ = ["Figures", "draw_curves", "figures_of", "report_on", "table_of"]
+
+NAMES = {
+    "constant": "one answer for all",
+    "guesser": "a planner that guesses",
+    "teacher": "the teacher",
+    "fine_tuned": "fine-tuned, its best checkpoint",
+    "single": "GRPO on the first step alone",
+    "flow": "Flow-GRPO",
+}
+"""The planners, in the order of the table."""
+COLOURS = {"flow": "#4477aa", "single": "#ee6677"}
+"""Told apart by everybody's eyes."""
+_WIDTH, _HEIGHT, _LEFT, _TOP = 640, 300, 60, 40
+
+
+class Figures(Struct, frozen=True, kw_only=True):
+    """The figures of one seed."""
+
+    seed: int
+    """The seed."""
+    seconds: float
+    """How long this run of it took; less than all where it went on."""
+    tasks: int
+    """Held-out tasks."""
+    success: dict[str, float]
+    """The share that each planner answered exactly right."""
+    by_kind: dict[str, dict[str, float]]
+    """The same by kind of task."""
+    error_rate: dict[str, float]
+    """The share of its steps that failed."""
+    gain: tuple[float, float, float] | None = None
+    """What Flow-GRPO added to the share of right answers, and where that lies 95 times of 100."""
+    fewer_errors: float | None = None
+    """The part of the errors that is gone."""
+
+
+def figures_of(judged: Mapping[str, Judged], seed: int, seconds: float) -> Figures:
+    """The figures of one seed."""
+    gain, fewer = None, None
+    if "flow" in judged and "fine_tuned" in judged:
+        before, after = judged["fine_tuned"], judged["flow"]
+        # The same tasks: what counts is how each of them changed.
+        changes = [
+            float(new.right) - float(old.right)
+            for old, new in zip(before.outcomes, after.outcomes, strict=True)
+        ]
+        interval = bootstrap(changes)
+        gain = (after.success - before.success, interval.low, interval.high)
+        fewer = 1 - after.error_rate / before.error_rate if before.error_rate else 0.0
+    return Figures(
+        seed=seed,
+        seconds=seconds,
+        tasks=len(next(iter(judged.values())).outcomes),
+        success={name: one.success for name, one in judged.items()},
+        by_kind={name: _by_kind(one) for name, one in judged.items()},
+        error_rate={name: one.error_rate for name, one in judged.items()},
+        gain=gain,
+        fewer_errors=fewer,
+    )
+
+
+def report_on(folder: Path, judged: Mapping[str, Judged], seed: int, seconds: float) -> str:
+    """Write `figures.json` and `curves.svg` into the folder; the table."""
+    figures = figures_of(judged, seed, seconds)
+    (folder / "figures.json").write_bytes(msgspec.json.format(msgspec.json.encode(figures)) + b"\n")
+    curves = {name: _curve(folder / name / "metrics.jsonl") for name in ("flow", "single")}
+    (folder / "curves.svg").write_text(
+        draw_curves({name: curve for name, curve in curves.items() if curve}), encoding="utf-8"
+    )
+    return table_of([figures])
+
+
+def table_of(seeds: Sequence[Figures]) -> str:
+    """The planners of all seeds in one table, as Markdown."""
+    heads = [f"seed {one.seed}" for one in seeds]
+    lines = [
+        f"Exact matches on {seeds[0].tasks} held-out tasks, and in brackets the share of steps that failed.",
+        "",
+        _row("planner", heads),
+        _row("---", ["---:"] * len(heads)),
+    ]
+    for name, called in NAMES.items():
+        if any(name in one.success for one in seeds):
+            cells = [
+                f"{one.success[name]:.1%} ({one.error_rate[name]:.1%})" if name in one.success else ""
+                for one in seeds
+            ]
+            lines.append(_row(called, cells))
+    if all(one.gain is not None for one in seeds):
+        lines.append(_row("gain over fine-tuned, points", [_gain(one) for one in seeds]))
+        lines.append(_row("errors that are gone", [f"{one.fewer_errors or 0:.0%}" for one in seeds]))
+    lines.append(_row("seconds", [f"{one.seconds:.0f}" for one in seeds]))
+    return "\n".join(lines)
+
+
+def draw_curves(curves: Mapping[str, Sequence[tuple[float, float]]]) -> str:
+    """Rewards in training step by step, as SVG."""
+    last = max((x for curve in curves.values() for x, _ in curve), default=1.0) or 1.0
+
+    def place(x: float, y: float) -> tuple[float, float]:
+        return _LEFT + x / last * (_WIDTH - _LEFT - 20), _TOP + (1 - y) * (_HEIGHT - _TOP - 40)
+
+    lines = [
+        (
+            f'<svg xmlns="http://www.w3.org/2000/svg" width="{_WIDTH}" height="{_HEIGHT}" '
+            f'viewBox="0 0 {_WIDTH} {_HEIGHT}" font-family="sans-serif" font-size="12">'
+        ),
+        f'<rect width="{_WIDTH}" height="{_HEIGHT}" fill="white"/>',
+        f'<text x="8" y="18" font-weight="bold">Share of right answers in training, by step (to {last:g})</text>',
+    ]
+    for tenth in range(0, 11, 2):
+        x, y = place(0, tenth / 10)
+        lines.append(f'<line x1="{x:g}" x2="{_WIDTH - 20}" y1="{y:g}" y2="{y:g}" stroke="#dddddd"/>')
+        lines.append(f'<text x="{_LEFT - 8}" y="{y + 4:g}" text-anchor="end">{tenth * 10} %</text>')
+    for number, (name, curve) in enumerate(curves.items()):
+        points = " ".join(f"{x:.1f},{y:.1f}" for x, y in (place(*point) for point in curve))
+        colour = COLOURS[name]
+        lines.append(f'<polyline points="{points}" fill="none" stroke="{colour}" stroke-width="2"/>')
+        lines.append(
+            f'<text x="{_LEFT + 200 * number}" y="{_HEIGHT - 12}" fill="{colour}">{escape(NAMES[name])}</text>'
+        )
+    return "\n".join([*lines, "</svg>", ""])
+
+
+def _curve(path: Path) -> list[tuple[float, float]]:
+    """The mean reward of each step."""
+    if not path.exists():
+        return []
+    steps = [msgspec.json.decode(line, type=dict[str, Any]) for line in path.read_bytes().splitlines()]
+    return [(float(one["step"]), float(one["reward/mean"])) for one in steps if "reward/mean" in one]
+
+
+def _by_kind(judged: Judged) -> dict[str, float]:
+    kinds = dict.fromkeys(one.kind for one in judged.outcomes)
+    found = {kind: [one.right for one in judged.outcomes if one.kind == kind] for kind in kinds}
+    return {kind: sum(rights) / len(rights) for kind, rights in found.items()}
+
+
+def _gain(one: Figures) -> str:
+    gain, low, high = one.gain or (0.0, 0.0, 0.0)
+    return f"{100 * gain:+.1f} ({100 * low:+.1f} to {100 * high:+.1f})"
+
+
+def _row(name: str, cells: Sequence[str]) -> str:
+    return f"| {' | '.join([name, *cells])} |"

@@ -1,0 +1,269 @@
+"""The first training, from nothing to a planner that got better. What is done already is not done again."""
+
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import asynccontextmanager
+from itertools import groupby
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+from msgspec import Struct
+from pydantic import SecretStr
+
+from agentflow.learner import atrain
+from agentflow.models import Accounts, Model, ModelSettings, make_model
+from agentflow.serving import ModelServer, ServingSettings, Weights
+from agentflow.trajectory import Task
+from examples.first_training.family import AMOUNTS, Family, make_family
+from examples.first_training.plan import Plan
+from examples.first_training.play import Outcome, Seeded, play
+from examples.first_training.teacher import CODE, SEARCH, Demonstration, Guesser, Teacher
+from examples.first_training.tiny import make_model as make_tiny_model
+
+__all__ = ["LONGEST", "Judged", "first_training"]
+
+LONGEST = 48
+"""Tokens of a step; the right ones take half of it."""
+
+Say = Callable[[str], None]
+
+
+class Judged(Struct, frozen=True, kw_only=True):
+    """How a planner did on tasks."""
+
+    planner: str
+    """Which one."""
+    outcomes: list[Outcome]
+    """What became of each task."""
+
+    @property
+    def success(self) -> float:
+        """The share of tasks that were answered exactly right."""
+        return sum(one.right for one in self.outcomes) / len(self.outcomes)
+
+    @property
+    def error_rate(self) -> float:
+        """The share of steps that were no step, named no tool, or led to a call that failed."""
+        return sum(one.errors for one in self.outcomes) / max(1, sum(one.steps for one in self.outcomes))
+
+
+class _Site(NamedTuple):
+    """Where a training takes place."""
+
+    plan: Plan
+    folder: Path
+    seed: int
+    family: Family
+    corpus: Path
+    say: Say
+
+    def tasks(self, part: Any) -> list[Task]:  # noqa: ANN401 - checked by the family
+        return self.family.tasks(part)
+
+
+async def first_training(plan: Plan, folder: Path, seed: int = 0, *, say: Say = print) -> dict[str, Judged]:
+    """Do all of it; the same folder again goes on. What every planner did on the held-out tasks, by its name.
+
+    :raises ConfigurationError: if something is missing, in one line.
+    :raises RunStopped: if it ended early.
+    """
+    clusters = plan.clusters
+    family = make_family(seed, train=clusters.train, choose=clusters.choose, held_out=clusters.held_out)
+    corpus = family.write(folder / "family")
+    site = _Site(plan, folder, seed, family, corpus, say)
+    judged = {
+        "constant": _constant(site),
+        "guesser": await _judge(site, "guesser", "held_out", Guesser(seed)),
+        "teacher": await _judge(site, "teacher", "held_out", Teacher(plan.teacher, seed)),
+    }
+    checkpoints = await _fine_tuned(site, await _demonstrations(site))
+    async with _served(site, checkpoints[-1]) as server:
+        best = await _best(site, server, checkpoints)
+        judged["fine_tuned"] = await _judged(site, server, "fine_tuned", "held_out", best)
+        flow = await _trained(site, server, "flow", best, {})
+        judged["flow"] = await _judged(site, server, "flow", "held_out", flow)
+        if plan.single:
+            single = await _trained(site, server, "single", best, _single(site))
+            judged["single"] = await _judged(site, server, "single", "held_out", single)
+    return judged
+
+
+def _constant(site: _Site) -> Judged:
+    """Whoever always gives one answer: that which is right most often among the very tasks it is judged by."""
+    tasks = site.tasks("held_out")
+    answers = [task.references[0] for task in tasks]
+    most = max(answers, key=answers.count)
+    outcomes = [
+        Outcome(
+            task=task.id,
+            kind=task.metadata["kind"],
+            right=most in task.references,
+            answer=most,
+            steps=0,
+            errors=0,
+        )
+        for task in tasks
+    ]
+    return _kept(site, "constant-held_out", Judged(planner="constant", outcomes=outcomes))
+
+
+async def _demonstrations(site: _Site) -> list[list[Demonstration]]:
+    """What the teacher shows on the tasks that are learned from, episode by episode."""
+    path = site.folder / "demonstrations.json"
+    if path.exists():
+        return msgspec.json.decode(path.read_bytes(), type=list[list[Demonstration]])
+    found: list[list[Demonstration]] = []
+    rounds = site.plan.fine_tuning.rounds.model_dump()
+    for number in range(max(rounds.values())):
+        teacher = Teacher(site.plan.teacher, site.seed * 1000 + number)
+        tasks = [task for task in site.tasks("train") if rounds[task.metadata["kind"]] > number]
+        await play(teacher, tasks, site.corpus, max_turns=site.plan.max_turns, at_once=site.plan.at_once)
+        # Episodes were played side by side: what belongs together is asked the same question.
+        shown = sorted(teacher.shown, key=lambda one: (one.episode, len(one.messages)))
+        found += [list(episode) for _, episode in groupby(shown, key=lambda one: one.episode)]
+    site.say(f"the teacher showed {len(found)} episodes")
+    _write(path, found)
+    return found
+
+
+async def _fine_tuned(site: _Site, shown: Sequence[Sequence[Demonstration]]) -> list[Path]:
+    """Checkpoints of a model that learned from them, the last one last."""
+    from examples.first_training.tuning import fine_tuned_checkpoints  # brings torch along
+
+    start = site.folder / "model"
+    if not (start / "config.json").exists():
+        texts = [document.text for document in site.family.documents()]
+        said = [one.answer for episode in shown for one in episode]
+        read = [message["content"] for episode in shown for message in episode[-1].messages]
+        make_tiny_model(start, [*texts, *said, *read], site.plan.model, site.seed, numbers=AMOUNTS)
+    return fine_tuned_checkpoints(
+        start, site.folder / "fine_tuned", site.family, shown, site.plan.fine_tuning, site.seed, site.say
+    )
+
+
+@asynccontextmanager
+async def _served(site: _Site, model: Path) -> AsyncGenerator[ModelServer]:
+    settings = ServingSettings(
+        model=str(model),
+        name="policy",
+        python=site.plan.python,
+        device="cpu",
+        dtype="float32",
+        context=1024,
+        trains=True,
+        log=site.folder / "engine.log",
+        options={"generation-config": "vllm"},
+    )
+    async with ModelServer(settings) as server:
+        yield server
+
+
+async def _best(site: _Site, server: ModelServer, checkpoints: Sequence[Path]) -> Path:
+    """The checkpoint that does best on tasks that are neither learned from nor judged by."""
+    scores = [
+        (await _judged(site, server, f"checkpoint-{path.name}", "choose", path)).success
+        for path in checkpoints
+    ]
+    place = scores.index(max(scores))
+    site.say(f"fine-tuned: {', '.join(f'{score:.0%}' for score in scores)} of the tasks to choose by")
+    return checkpoints[place]
+
+
+async def _judged(site: _Site, server: ModelServer, name: str, part: str, folder: Path) -> Judged:
+    """How a model does on the tasks of that part."""
+    if (known := _known(site, f"{name}-{part}")) is not None:
+        return known
+    await server.publish(Weights(folder=folder, version=f"{name}-{part}"))
+    settings = ModelSettings(
+        name=server.model,
+        base_url=server.url,
+        api_key=SecretStr(server.key),
+        temperature=site.plan.temperature,
+        max_tokens=LONGEST,
+        structured="known",
+        attempts=1,
+    )
+    async with make_model(settings, Accounts()) as model:
+        return await _judge(site, name, part, Seeded(model, site.seed))
+
+
+async def _judge(site: _Site, name: str, part: str, planner: Model) -> Judged:
+    if (known := _known(site, f"{name}-{part}")) is not None:
+        return known
+    plan = site.plan
+    outcomes = await play(
+        planner, site.tasks(part), site.corpus, max_turns=plan.max_turns, at_once=plan.at_once
+    )
+    judged = Judged(planner=name, outcomes=outcomes)
+    site.say(f"{name}: {judged.success:.1%} right, {judged.error_rate:.1%} of steps in error ({part})")
+    return _kept(site, f"{name}-{part}", judged)
+
+
+async def _trained(site: _Site, server: ModelServer, name: str, start: Path, changes: dict[str, Any]) -> Path:
+    """The policy after a training in the flow of the four roles."""
+    plan, folder = site.plan, site.folder / name
+    done = folder / "policy"
+    if (done / "config.json").exists():
+        return done
+    flow = {section: {**dict(values)} for section, values in plan.flow.items()}
+    sections: dict[str, Any] = {
+        **flow,
+        "episodes": {
+            "available_tools": [SEARCH, CODE],
+            "resource_types": ["rag", "code"],
+            "resource_init_configs": {"rag": {"index_path": str(site.corpus), "top_k": 1}},
+            "short_prompts": True,
+            "structured": "known",
+            "attempts": 1,
+            "max_tokens": LONGEST,
+            "temperature": plan.temperature,
+            "max_turns": plan.max_turns,
+            "max_workers": plan.at_once,
+            **flow.get("episodes", {}),
+        },
+        "policy": {"model": str(start), "dtype": "float32", "seed": site.seed, **flow.get("policy", {})},
+        "engine": {"base_url": server.url, "api_key": server.key, "name": server.model},
+    }
+    for section, values in changes.items():
+        sections[section] = {**sections.get(section, {}), **values}
+    # Its tasks are given by that name, so the rest of the section is said in words.
+    validation = sections.pop("validation", {})
+    outcome = await atrain(
+        tasks=site.tasks("train"),
+        validation=site.tasks("choose"),
+        overrides=[
+            f"validation.{key}={value if isinstance(value, str) else msgspec.json.encode(value).decode()}"
+            for key, value in validation.items()
+        ],
+        output_dir=str(folder),
+        seed=site.seed,
+        **sections,
+    )
+    return Path(outcome["policy"])
+
+
+def _single(site: _Site) -> dict[str, dict[str, Any]]:
+    """Training by the first step alone, with as many calls of the planner as the flow has had."""
+    schedule = site.plan.flow.get("schedule", {})
+    judged = _known(site, "fine_tuned-held_out")
+    calls = 2.0 if judged is None else sum(one.steps for one in judged.outcomes) / len(judged.outcomes)
+    episodes = round(schedule.get("episodes_per_task", 8) * calls)
+    return {"episodes": {"max_turns": 1}, "schedule": {**schedule, "episodes_per_task": episodes}}
+
+
+def _known(site: _Site, name: str) -> Judged | None:
+    path = site.folder / "judged" / f"{name}.json"
+    return msgspec.json.decode(path.read_bytes(), type=Judged) if path.exists() else None
+
+
+def _kept(site: _Site, name: str, judged: Judged) -> Judged:
+    _write(site.folder / "judged" / f"{name}.json", judged)
+    return judged
+
+
+def _write(path: Path, value: object) -> None:
+    """Whole, or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_name(f".{path.name}.new")
+    draft.write_bytes(msgspec.json.encode(value))
+    draft.replace(path)

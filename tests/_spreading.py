@@ -1,0 +1,22 @@
+"""How the suite is spread over processes: a file's tests stay together, and so do all files that share a served model."""
+
+import re
+from functools import cache
+from pathlib import Path
+
+from xdist.scheduler.loadfile import LoadFileScheduling  # pyright: ignore[reportMissingTypeStubs] - it is typed, and does not say so
+
+_SERVED = re.compile(r"\bvllm: ModelServer\b")
+
+
+class ByFile(LoadFileScheduling):
+    """Making a model and serving it takes a minute of two processors: it is done in one process only."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = nodeid.split("::", 1)[0]
+        return "served" if _is_served(self.config.rootpath / file) else file
+
+
+@cache
+def _is_served(file: Path) -> bool:
+    return _SERVED.search(file.read_text(encoding="utf-8")) is not None

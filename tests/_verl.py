@@ -1,0 +1,20 @@
+"""The environment that verl runs in, for the tests that ask it."""
+
+import fcntl
+import subprocess
+from pathlib import Path
+
+from tests.behaviour._tree import ROOT
+
+_PYTHON = ROOT / ".venv-verl/bin/python"
+_LOCK = ROOT / "build/verl.lock"
+
+
+def verl_python() -> Path:
+    """Its Python; the environment is made where it is missing."""
+    # Two processes of the suite may want it at the same time.
+    _LOCK.parent.mkdir(exist_ok=True)
+    with _LOCK.open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        subprocess.run(["make", "--silent", ".venv-verl/.stamp"], cwd=ROOT, check=True)
+    return _PYTHON

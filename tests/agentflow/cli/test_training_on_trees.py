@@ -1,0 +1,173 @@
+"""`learner:` in the settings of a synthesis, as somebody writes it."""
+
+import json
+from collections import Counter
+from functools import partial
+from pathlib import Path
+
+import pytest
+import yaml
+from anyio import to_thread
+
+from agentflow.cli import main
+from agentflow.cli._training_on_trees import tasks_of, training_of
+from agentflow.errors import ConfigurationError
+from agentflow.learner.trackers import METRICS, read_figures
+from agentflow.serving import ModelServer
+from agentflow.serving._control import EngineControl
+from agentflow.synthesis import SynthesisConfig, SynthesisPipeline
+from agentflow.trajectory import Task
+from tests._vllm import as_it_was
+from tests.agentflow.cli._programs import run
+
+SEEDS = [
+    {"content": "When was Needle Light built?", "answer": "1834"},
+    {
+        "id": "comet",
+        "content": "Who found it?",
+        "answer": ["Maeve Calloran", "Calloran"],
+        "kwargs": {"limit": 2},
+    },
+]
+
+
+_asked: Counter[str] = Counter()
+
+
+def in_turn(answer: str, task: Task) -> float:
+    """A reward that differs within a tree: a model that knows nothing earns none, and nothing would be learned."""
+    del answer
+    _asked[task.id] += 1
+    return float(_asked[task.id] % 2)
+
+
+@pytest.fixture
+def seeds(tmp_path: Path) -> Path:
+    file = tmp_path / "seeds.jsonl"
+    file.write_text("".join(json.dumps(seed) + "\n" for seed in SEEDS), encoding="utf-8")
+    return file
+
+
+def config(seeds: Path, **more: object) -> SynthesisConfig:
+    said = {"seeds_file": str(seeds), "learner": {"policy": {"model": "models/planner"}}, **more}
+    return SynthesisConfig.model_validate(said)
+
+
+@pytest.mark.promise("supervisor:learner")
+def test_what_a_synthesis_says_of_trees_holds_for_training_on_them(seeds: Path) -> None:
+    learner = {
+        "policy": {"model": "models/planner"},
+        "growth": {"depth_threshold": 1},
+        "schedule": {"tasks_per_step": 2},
+    }
+    training = training_of(
+        config(
+            seeds,
+            max_depth=3,
+            branching_factor=4,
+            sampling_tips="Look twice.",
+            available_tools=["rag:search"],
+            model_name="frozen",
+            output_dir="trained",
+            learner=learner,
+        )
+    )
+    assert training.growth is not None
+    growth = training.growth.settings
+    assert (growth.max_depth, growth.branching_factor, growth.depth_threshold) == (3, 4, 1)
+    assert (growth.tips, growth.merge_duplicates) == ("Look twice.", True)
+    assert training.episodes.available_tools == ["rag:search"]
+    assert training.episodes.models["generator"].name == "frozen"
+    assert training.episodes.models["planner"].name == "policy"
+    assert (training.output_dir, training.schedule.tasks_per_step) == ("trained", 2)
+
+
+@pytest.mark.promise("supervisor:learner")
+def test_seeds_are_tasks_with_the_answers_that_they_bring_along(seeds: Path) -> None:
+    first, second = tasks_of(config(seeds))
+    assert (first.id, first.question, first.references) == ("seed_001", SEEDS[0]["content"], ("1834",))
+    assert (second.id, second.references, second.kwargs) == (
+        "comet",
+        ("Maeve Calloran", "Calloran"),
+        {"limit": 2},
+    )
+    assert len(tasks_of(config(seeds, number_of_seed=1))) == 1
+
+
+@pytest.mark.promise("supervisor:learner")
+def test_what_can_t_be_trained_on_is_one_line(
+    seeds: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    plain = tmp_path / "plain.jsonl"
+    plain.write_text('{"content": "Explore the harbour"}\n', encoding="utf-8")
+    policy = '{policy: {model: "m"}}'
+    for words, message in (
+        ([f"learner={policy}"], "learner: seeds_file is missing"),
+        (
+            [f"learner={policy}", f"seeds_file={plain}"],
+            "seed_001 has no answer; with learner every seed is a task",
+        ),
+        (["learner={growth: 3}", f"seeds_file={seeds}"], "learner.growth: not a mapping"),
+        (
+            ["learner={schedule: {step: 3}}", f"seeds_file={seeds}"],
+            "schedule.step is unknown; did you mean steps?",
+        ),
+    ):
+        assert main(["synth", *words]) == 2
+        said = capsys.readouterr().err.splitlines()
+        assert message in said[-1]
+    with pytest.raises(ConfigurationError, match=r"^learner: no questions are written then"):
+        SynthesisPipeline(config=config(seeds)).run()
+
+
+@pytest.mark.promise("supervisor:learner")
+def test_its_settings_are_shown_as_those_of_the_training(
+    seeds: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = [f"seeds_file={seeds}", 'learner={policy: {model: "m"}, engine: {api_key: "sesame"}}']
+    assert main(["synth", "--print-config", *words]) == 0
+    said = capsys.readouterr().out
+    assert "branching_factor: 2" in said
+    assert "sesame" not in said
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.promise("supervisor:learner:vllm")
+async def test_a_supervisor_grows_trees_on_a_real_vllm_and_trains_their_planner_on_the_leaves(
+    vllm: ModelServer, seeds: Path, tmp_path: Path
+) -> None:
+    async with as_it_was(vllm) as model:
+        said = {
+            "seeds_file": str(seeds),
+            "output_dir": str(tmp_path / "trained"),
+            "resource_types": ["rag"],
+            "max_depth": 2,
+            "depth_threshold": 2,
+            "branching_factor": 2,
+            "temperature": 1.0,
+            "learner": {
+                "policy": {"model": str(model), "dtype": "float32", "device": "cpu", "threads": 1},
+                "engine": {"base_url": vllm.url, "api_key": vllm.key, "name": vllm.model},
+                "schedule": {"steps": 1, "epochs": None, "tasks_per_step": 2, "episodes_per_task": 8},
+                "tasks": {"metric": f"{__name__}:in_turn"},
+                "episodes": {
+                    "planner_model": {
+                        "structured": "json_schema",
+                        "longest_text": 16,
+                        "max_tokens": 600,
+                        "call_seconds": 600,
+                    }
+                },
+                "trackers": {"use": ["jsonl"]},
+            },
+        }
+        (tmp_path / "trees.yaml").write_text(yaml.safe_dump(said), encoding="utf-8")
+        words = ("agentflow.supervisor", "--json", "--config", "trees.yaml")
+        done = await to_thread.run_sync(partial(run, *words, cwd=tmp_path, seconds=600))
+        assert done.returncode == 0, done.stderr
+        async with EngineControl(vllm.address, vllm.key) as control:
+            assert await control.version() == "1", done.stderr
+    (line,) = (one for one in read_figures(tmp_path / "trained" / METRICS) if one["step"] == 1)
+    assert (line["episodes/count"] or 0) >= 4
+    assert 0 < (line["step/tree_token_ratio"] or 0) < 1, "leaves of a tree share their beginnings"

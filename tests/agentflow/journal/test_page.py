@@ -1,0 +1,75 @@
+"""Who waits for what on a page."""
+
+import anyio
+import pytest
+
+from agentflow.errors import RunStopped, StopCause
+from agentflow.journal import NewSeed, Run
+from agentflow.journal._page import BEHIND
+from tests._pages import SlowDisk
+
+
+@pytest.mark.promise("journal:page:noted")
+async def test_who_notes_goes_on_at_once_unless_too_many_are_on_their_way_and_who_settles_waits_for_all() -> (
+    None
+):
+    disk, done = SlowDisk(), list[str]()
+    for number in range(BEHIND):
+        await disk.page.note(str(number), number)
+    assert disk.page.recall("0", int) == 0
+
+    async def note() -> None:
+        await disk.page.note("one too many", 1)
+        done.append("noted")
+
+    async def settle() -> None:
+        await disk.page.settle()
+        done.append("settled")
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(note)
+        await anyio.wait_all_tasks_blocked()
+        assert (len(disk.writing), done) == (BEHIND + 1, [])
+        disk.writing[0].set_result(None)
+        tasks.start_soon(settle)
+        await anyio.wait_all_tasks_blocked()
+        assert done == ["noted"]
+        disk.catch_up()
+    assert done == ["noted", "settled"]
+
+
+@pytest.mark.promise("journal:page:noted")
+async def test_what_could_not_be_written_is_told_to_who_comes_next() -> None:
+    disk = SlowDisk()
+    await disk.page.note("a", 1)
+    disk.writing[0].set_exception(RunStopped(StopCause.JOURNAL, "the disk is full"))
+    for _ in range(2):
+        with pytest.raises(RunStopped, match="the disk is full"):
+            await disk.page.note("b", 2)
+    assert "b" not in disk.page
+    with pytest.raises(RunStopped, match="the disk is full"):
+        await disk.page.settle()
+
+
+@pytest.mark.promise("journal:page:noted")
+async def test_a_section_waits_as_its_page_does() -> None:
+    disk = SlowDisk()
+    section = disk.page.section("s")
+    await section.note("a", 1)
+    with anyio.move_on_after(0) as waiting:
+        await disk.page.settle()
+    assert waiting.cancelled_caught
+    disk.catch_up()
+    await disk.page.settle()
+    await section.settle()
+
+
+@pytest.mark.promise("journal:page:noted")
+async def test_a_seed_whose_last_note_was_refused_does_not_finish(run: Run) -> None:
+    (seed,) = await run.add_seeds([NewSeed("a")])
+    await (await run.open_page(seed)).record("act/0", "this")
+    other = await run.open_page(seed)
+    await other.note("act/0", "something else")
+    with pytest.raises(RunStopped, match="act/0 of the seed with index 0 has another result already"):
+        await run.finish(seed, b"")
+    assert (await run.counts()).done == 0

@@ -1,0 +1,72 @@
+"""Tiny causal models made on the spot: random weights, sharp enough that every token has a likelihood of its own."""
+
+# pyright: reportUnknownMemberType=false
+# transformers is typed in part.
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import WhitespaceSplit
+from transformers import (
+    PreTrainedTokenizerFast,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+)
+
+VOCABULARY = 64
+"""Tokens that the tiny models know: 0 to 63."""
+
+_SHAPE: dict[str, Any] = {
+    "vocab_size": VOCABULARY,
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 1,
+    "head_dim": 16,
+    "max_position_embeddings": 512,
+    "initializer_range": 0.2,
+    "eos_token_id": 1,
+    "pad_token_id": 0,
+}
+_KINDS: dict[str, tuple[Any, Any]] = {
+    "qwen2": (Qwen2Config, Qwen2ForCausalLM),
+    "qwen3": (Qwen3Config, Qwen3ForCausalLM),
+}
+
+
+def tiny_model(
+    seed: int = 0,
+    *,
+    kind: str = "qwen3",
+    tied: bool = False,
+    dtype: torch.dtype = torch.float32,
+    **shape: object,
+) -> torch.nn.Module:
+    """A causal model; the same seed gives the same weights. `shape` are further entries of its configuration."""
+    config, causal = _KINDS[kind]
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        model = causal(config(**_SHAPE | {"tie_word_embeddings": tied} | shape))
+    return model.to(dtype=dtype).eval()
+
+
+def tiny_tokenizer() -> PreTrainedTokenizerFast:
+    """A tokenizer whose words are `w0` to `w63`."""
+    words = {f"w{index}": index for index in range(VOCABULARY)}
+    tokenizer: Any = Tokenizer(WordLevel(words, unk_token="w0"))
+    tokenizer.pre_tokenizer = WhitespaceSplit()
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="w1", pad_token="w0", unk_token="w0")
+
+
+def save_tiny_model(folder: Path, seed: int = 0, *, kind: str = "qwen3", tied: bool = False) -> Path:
+    """The folder of a model as a hub has it: weights, configuration, tokenizer."""
+    model: Any = tiny_model(seed, kind=kind, tied=tied)
+    model.save_pretrained(folder)
+    tiny_tokenizer().save_pretrained(folder)
+    return folder

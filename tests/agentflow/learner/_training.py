@@ -1,0 +1,155 @@
+"""Training without an engine: a player whose episodes follow from their seeds."""
+
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import anyio
+
+from agentflow.learner import TrainConfig
+from agentflow.learner._checkpoints import Checkpoints
+from agentflow.learner._config import Schedule
+from agentflow.learner._loop import Loop, Position
+from agentflow.learner._order import Order
+from agentflow.learner._playing import Playing
+from agentflow.learner._policy import OptimiserSettings, PolicySettings
+from agentflow.learner._record import Rollouts
+from agentflow.learner._sources import Rounds
+from agentflow.learner.local import LocalBackbone
+from agentflow.learner.losses import LossSettings
+from agentflow.scoring import Metric, OwnMetric
+from agentflow.trajectory import Ending, Episode, Exchange, Solution, Task, Tokens, Usage
+from tests.agentflow.learner._models import VOCABULARY
+
+LOSS = LossSettings(kl=0.0)
+
+
+def some_tasks(count: int) -> list[Task]:
+    """So many tasks, each with a right answer."""
+    return [
+        Task(index=number, id=f"t{number}", question=f"What is {number}?", references=("yes",))
+        for number in range(count)
+    ]
+
+
+def an_episode(task: Task, seed: str, *, version: str = "", answer: str | None = None) -> Episode:
+    """An episode of two calls; its tokens and its answer follow from the seed."""
+    draw = Random(seed)
+    prompt = (2, *(3 + ord(letter) % 32 for letter in task.id))
+    calls: list[Tokens] = []
+    for _ in range(2):
+        sampled = tuple(draw.randrange(2, VOCABULARY) for _ in range(draw.randint(1, 6)))
+        calls.append(Tokens(prompt=prompt, sampled=sampled, logprobs=(-4.0,) * len(sampled), version=version))
+        prompt += (*sampled, 5)
+    said = answer if answer is not None else draw.choice(["yes", "no"])
+    return Episode(
+        task=task,
+        agent="team",
+        ending=Ending.VERIFIED,
+        solution=Solution("", said),
+        exchanges=tuple(
+            Exchange(key=f"{number}/next", role="planner", usage=Usage(), tokens=tokens, seconds=0.0)
+            for number, tokens in enumerate(calls, 1)
+        ),
+    )
+
+
+def is_yes(answer: str, task: Task) -> float:
+    """1 for yes."""
+    return float(answer in task.references)
+
+
+class FakePlayer:
+    """Plays episodes that follow from their seeds."""
+
+    def __init__(
+        self,
+        *,
+        reward: Callable[[str, Task], object] = is_yes,
+        answer: Callable[[Task, str], str | None] = lambda _task, _seed: None,
+        before: Callable[[Task, str], Awaitable[None]] | None = None,
+        version: Callable[[], str] = lambda: "",
+    ) -> None:
+        self.metric: Metric = OwnMetric("reward", reward)
+        self.played: list[tuple[str, str]] = []
+        self._answer = answer
+        self._before = before
+        self._version = version
+
+    async def play(
+        self, task: Task, seed: str, *, temperature: float | None = None, max_turns: int | None = None
+    ) -> Episode:
+        """An episode."""
+        del temperature, max_turns
+        self.played.append((task.id, seed))
+        version = self._version()
+        if self._before is None:
+            await anyio.lowlevel.checkpoint()
+        else:
+            await self._before(task, seed)
+        return an_episode(task, seed, version=version, answer=self._answer(task, seed))
+
+
+def playing_of(player: FakePlayer, **more: Any) -> Playing:  # noqa: ANN401 - whatever it takes
+    """How its episodes are played."""
+    given: dict[str, Any] = {"trained": ("planner",), "temperature": 1.0, "seed": 7, **more}
+    return Playing(player, **given)
+
+
+def policy_settings(model: Path) -> PolicySettings:
+    """A tiny policy."""
+    return PolicySettings(
+        model=str(model), dtype="float32", device="cpu", gradient_checkpointing=False, threads=1
+    )
+
+
+def a_backbone(model: Path) -> LocalBackbone:
+    """What makes steps with it."""
+    return LocalBackbone(policy_settings(model), OptimiserSettings(rate=1e-2))
+
+
+def a_loop(
+    folder: Path,
+    backbone: LocalBackbone,
+    *,
+    player: FakePlayer | None = None,
+    steps: int = 5,
+    **more: Any,  # noqa: ANN401 - whatever a loop takes
+) -> Loop:
+    """A loop of small steps, as far as a checkpoint in the folder says."""
+    schedule = Schedule(
+        steps=steps,
+        epochs=None,
+        tasks_per_step=3,
+        episodes_per_task=4,
+        checkpoint_every=more.pop("checkpoint_every", 100),
+    )
+    checkpoints = Checkpoints(folder / "checkpoints")
+    order = Order(some_tasks(5), seed=7)
+    rounds = Rounds(playing_of(player or FakePlayer()), order, tasks=3, size=4, replace_equal=0.0)
+    given: dict[str, Any] = {
+        "source": rounds,
+        "backbone": backbone,
+        "loss": LOSS,
+        "schedule": schedule,
+        "rollouts": Rollouts(folder / "rollouts"),
+        "checkpoints": checkpoints,
+        "position": Position(checkpoints.load(backbone)),
+        "report": tell_nobody,
+    }
+    return Loop(**{**given, **more})
+
+
+def tell_nobody(step: int, figures: Mapping[str, float]) -> None:
+    """Nobody wants to know."""
+
+
+def weights_of(backbone: LocalBackbone) -> dict[str, bytes]:
+    """Every weight, to the bit."""
+    return {name: weight.detach().numpy().tobytes() for name, weight in backbone.model.named_parameters()}
+
+
+def config_of(**sections: object) -> TrainConfig:
+    """Settings of a training run."""
+    return TrainConfig.model_validate(sections)

@@ -1,0 +1,152 @@
+"""For every loss: packed as trees, a step has the loss and the gradients that it has row by row."""
+
+# pyright: reportUnknownMemberType=false
+# torch is typed in part.
+
+import math
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import cache
+from typing import NamedTuple
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from agentflow.learner import Sample
+from agentflow.learner._rows import Row
+from agentflow.learner.compute import Attention, Scores, prepare, scores, scores_by_row
+from agentflow.learner.losses import LossSettings, loss_of, rows_of
+from agentflow.learner.packing import pack
+from tests.agentflow.learner._models import tiny_model
+from tests.agentflow.learner.compute._episodes import grown, step
+from tests.agentflow.learner.compute._reference_block import ReferenceModel
+
+LOSSES = {
+    "flow_grpo": LossSettings(),
+    "grpo": LossSettings(name="grpo", entropy=0.01),
+    "dapo": LossSettings(name="dapo"),
+    "dr_grpo": LossSettings(name="dr_grpo", length_scale=16),
+    "gspo": LossSettings(name="gspo", clip_low=0.1, clip_high=0.1),
+    "cispo": LossSettings(name="cispo", kl=0.01, kl_estimator="k2"),
+    "reinforce": LossSettings(name="reinforce", correction="mask"),
+    "cross_entropy": LossSettings(name="cross_entropy"),
+}
+LINEAR = {"cispo", "reinforce", "cross_entropy"}
+"""The terms of these grow with the log-probability; of the others, with the ratio."""
+SEEDS = st.integers(0, 2**30)
+
+
+class Bounds(NamedTuple):
+    """How far packed rows may be from rows alone, relatively."""
+
+    loss: float
+    gradient: float
+
+
+SINGLE, DOUBLE = Bounds(1e-6, 1e-5), Bounds(1e-10, 1e-10)
+
+
+def compare(model: nn.Module, seed: int, attention: Attention, bounds: Bounds) -> None:
+    """One tree, one forward of each kind, every loss."""
+    samples = grown(seed)
+    rows = step(samples, LOSSES["flow_grpo"], model, seed)
+    [packed] = pack(rows)
+    assert len(packed) == len(
+        {tuple(row.ids[: end + 1].tolist()) for row in rows for end in range(len(row.ids))}
+    )
+    back = torch.from_numpy(packed.rows).argsort()
+    ours = Scores(*(one[back] for one in scores(model, packed, attention=attention)))
+    theirs = scores_by_row(model, rows)
+    for name in LOSSES:
+        chosen = with_loss(samples, rows, name)
+        size = sum(float(abs(row.weights * row.advantages).sum()) for row in chosen)
+        if name in LINEAR:
+            size *= float(theirs.log_probs.detach().abs().max())
+        if LOSSES[name].correction == "mask":
+            # Terms are multiplied by the likelihood of a whole call: it carries the rounding of all its tokens.
+            size *= LOSSES[name].correction_limit
+        one, one_gradient = loss_and_gradient(model, ours, chosen, name)
+        other, other_gradient = loss_and_gradient(model, theirs, chosen, name)
+        assert abs(one - other) <= bounds.loss * max(abs(other), size), name
+        norms = [size_of(part) for part in other_gradient]
+        for mine, plain, norm in zip(one_gradient, other_gradient, norms, strict=True):
+            # What is 0 but for rounding is measured against the whole.
+            apart = size_of(mine - plain)
+            assert apart <= bounds.gradient * max(norm, 1e-2 * math.hypot(*norms)), name
+
+
+def size_of(tensor: Tensor) -> float:
+    """The square root of the sum of squares."""
+    return math.sqrt(tensor.square().sum().item())
+
+
+def with_loss(samples: Sequence[Sample], rows: Sequence[Row], name: str) -> list[Row]:
+    """The same rows as this loss weighs them."""
+    return [
+        replace(weighed, behaviour=row.behaviour, proximal=row.proximal, reference=row.reference)
+        for weighed, row in zip(rows_of(samples, LOSSES[name]), rows, strict=True)
+    ]
+
+
+def loss_and_gradient(
+    model: nn.Module, found: Scores, rows: Sequence[Row], name: str
+) -> tuple[float, tuple[Tensor, ...]]:
+    """The loss, and the gradient of every parameter."""
+    loss, _ = loss_of(found.log_probs, rows, LOSSES[name], found.entropy)
+    return loss.item(), torch.autograd.grad(loss, list(model.parameters()), retain_graph=True)
+
+
+@contextmanager
+def blocks_of(queries: int) -> Generator[None]:
+    """Attention in blocks of so many queries: trees are small, and shall have several."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("agentflow.learner.compute._tree.QUERIES", queries)
+        patch.setattr("agentflow.learner.compute._tree.BLOCK_COST", 16 * queries)
+        patch.setattr("agentflow.learner.compute._tree.KEY_COST", 1)
+        yield
+
+
+@cache
+def tiny(kind: str) -> nn.Module:
+    """A tiny model of transformers."""
+    made = tiny_model(kind=kind, hidden_size=16, intermediate_size=32, head_dim=8, initializer_range=0.1)
+    prepare(made)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("part", "kind", "attention", "queries"),
+    [
+        (0, "qwen2", "blocks", 128),
+        (1, "qwen3", "blocks", 128),
+        (2, "qwen2", "blocks", 16),
+        (3, "qwen3", "blocks", 16),
+        (4, "qwen3", "dense", 128),
+    ],
+)
+@settings(max_examples=40, deadline=None)
+@given(seed=SEEDS)
+def test_every_loss_has_the_gradient_of_separate_rows(
+    part: int, kind: str, attention: Attention, queries: int, seed: int
+) -> None:
+    with blocks_of(queries):
+        compare(tiny(kind), 5 * seed + part, attention, SINGLE)
+
+
+@settings(max_examples=20, deadline=None)
+@given(seed=SEEDS)
+def test_without_rounding_to_32_bits_nothing_is_left_of_the_difference(seed: int) -> None:
+    with blocks_of(8):
+        compare(ReferenceModel(), seed, "blocks", DOUBLE)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("attention", ["blocks", "dense"])
+@settings(max_examples=250, deadline=None)
+@given(seed=SEEDS)
+def test_in_64_bits_on_many_trees(attention: Attention, seed: int) -> None:
+    compare(ReferenceModel(), seed, attention, DOUBLE)

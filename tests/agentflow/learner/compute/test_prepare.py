@@ -1,0 +1,211 @@
+"""Models that can't follow trees are refused in one line, and branches never see each other."""
+
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# torch, transformers and peft are typed in part.
+
+import warnings
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from peft import LoraConfig, PeftConfig, PromptTuningConfig, get_peft_model
+from torch import nn
+from transformers import (
+    Gemma2Config,
+    Gemma2ForCausalLM,
+    GraniteConfig,
+    GraniteForCausalLM,
+    LlamaConfig,
+    LlamaForCausalLM,
+)
+
+from agentflow.errors import ConfigurationError
+from agentflow.learner.compute import Attention, log_probs, log_probs_by_row, prepare
+from agentflow.learner.compute._flex import block_mask
+from agentflow.learner.compute._tree import Tree
+from agentflow.learner.packing import pack
+from tests.agentflow.learner._models import tiny_model
+from tests.agentflow.learner.packing._trees import plain_row
+
+SHAPE: dict[str, Any] = {
+    "vocab_size": 64,
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 1,
+    "head_dim": 16,
+}
+CHANCE = np.random.default_rng(0)
+STEM = CHANCE.integers(1, 64, 150).tolist()
+ROWS = [
+    plain_row([*STEM[:shared], *CHANCE.integers(1, 64, 70).tolist()], [False] * shared + [True] * 70)
+    for shared in (40, 90, 150, 150)
+]
+
+
+def adapted(model: Any, settings: PeftConfig) -> Any:  # noqa: ANN401 - peft's
+    """The model with adapters."""
+    with warnings.catch_warnings():
+        # peft asks by a name that transformers is about to drop.
+        warnings.filterwarnings("ignore", "`is_gradient_checkpointing` is deprecated", FutureWarning)
+        return get_peft_model(model, settings)
+
+
+@pytest.mark.parametrize("attention", ["blocks", "dense"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_what_changes_in_one_branch_changes_nothing_in_another(
+    attention: Attention, dtype: torch.dtype
+) -> None:
+    model = tiny_model(dtype=dtype)
+    prepare(model)
+    [packed] = pack(ROWS)
+    before = log_probs(model, packed, attention=attention)
+    for line, number in enumerate(packed.rows.tolist()):
+        own = packed.predicting[packed.lines[packed.gather[line, -1]]]
+        ids = packed.ids.copy()
+        # The last tokens of one branch: no other row holds them.
+        ids[own - 9 : own + 1] = (ids[own - 9 : own + 1] + 1) % 64
+        after = log_probs(model, replace(packed, ids=ids), attention=attention)
+        changed = (after != before).any(dim=1).tolist()
+        assert changed == [other == number for other in packed.rows.tolist()]
+
+
+def test_no_gradient_reaches_another_branch() -> None:
+    model: Any = tiny_model()
+    prepare(model)
+    [packed] = pack(ROWS)
+    [embedded] = [torch.empty(0)]
+
+    def keep(_module: nn.Module, _inputs: object, output: torch.Tensor) -> None:
+        nonlocal embedded
+        embedded = output
+        output.retain_grad()
+
+    model.get_input_embeddings().register_forward_hook(keep)
+    log_probs(model, packed)[0].sum().backward()
+    assert embedded.grad is not None
+    reached = embedded.grad[0].abs().sum(dim=1) > 0
+    last = int(packed.predicting[packed.lines[packed.gather[0, -1]]])
+    places = np.arange(len(packed))
+    assert reached.tolist() == ((places <= last) & (last < packed.ends)).tolist()
+
+
+def test_flex_attention_is_told_of_the_visible_pairs_and_no_others() -> None:
+    [packed] = pack(ROWS)
+    tree = Tree(packed.ends, packed.positions, torch.device("cpu"))
+    mask = block_mask(tree)
+    places, none = torch.arange(len(packed)), torch.zeros((), dtype=torch.long)
+    assert mask.mask_mod(none, none, places[:, None], places[None]).equal(tree.visible)
+    size = mask.BLOCK_SIZE[0]
+    empty = mask.to_dense()[0, 0] == 0
+    for row, column in empty.nonzero().tolist():
+        assert not tree.visible[row * size : (row + 1) * size, column * size : (column + 1) * size].any()
+    assert empty.any()
+
+
+def test_blocks_hold_every_visible_pair_once() -> None:
+    [packed] = pack(ROWS)
+    tree = Tree(packed.ends, packed.positions, torch.device("cpu"))
+    visible = torch.zeros_like(tree.visible)
+    for block in tree.blocks:
+        keys = torch.arange(len(packed))[block.keys]
+        shown = torch.ones(block.end - block.begin, len(keys), dtype=torch.bool)
+        shown[:, block.open :] = ~block.hidden
+        visible[block.begin : block.end, keys] = shown
+    assert len(tree.blocks) > 1
+    assert visible.equal(tree.visible)
+
+
+def test_llama_checkpointing_and_adapters_give_the_same_gradients() -> None:
+    torch.manual_seed(0)
+    model: Any = LlamaForCausalLM(LlamaConfig(**SHAPE))
+    prepare(model)
+    model.activation_checkpointing_enable()
+    model.train()
+    wrapped = adapted(model, LoraConfig(r=4, target_modules="all-linear", init_lora_weights=False))
+    [packed] = pack(ROWS)
+    gradients: list[torch.Tensor] = []
+    for found in (
+        log_probs(wrapped, packed)[torch.from_numpy(packed.rows).argsort()],
+        log_probs_by_row(wrapped, ROWS),
+    ):
+        wrapped.zero_grad()
+        (found * torch.linspace(-1, 1, found.numel()).view_as(found)).sum().backward()
+        adapters = [one.grad for name, one in wrapped.named_parameters() if "lora" in name]
+        gradients.append(torch.cat([one.flatten() for one in adapters if one is not None]))
+    assert gradients[0].numel() == sum(one.numel() for one in wrapped.parameters() if one.requires_grad)
+    assert (gradients[0] - gradients[1]).norm() <= 1e-5 * gradients[1].norm()
+
+
+def test_logits_in_portions_are_the_logits_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = tiny_model()
+    prepare(model)
+    [packed] = pack(ROWS)
+    gradients: list[torch.Tensor] = []
+    for most in (2**24, 64 * 7):
+        monkeypatch.setattr("agentflow.learner.compute._head.LOGITS", most)
+        model.zero_grad()
+        log_probs(model, packed).square().sum().backward()
+        gradients.append(
+            torch.cat([one.grad.flatten() for one in model.parameters() if one.grad is not None])
+        )
+    assert (gradients[0] - gradients[1]).norm() <= 1e-5 * gradients[0].norm()
+
+
+def test_layers_with_a_window_are_refused() -> None:
+    model = tiny_model(kind="qwen2", use_sliding_window=True, sliding_window=8, max_window_layers=1)
+    with pytest.raises(ConfigurationError, match="has layers of sliding_attention") as refused:
+        prepare(model)
+    assert "\n" not in str(refused.value)
+
+
+def test_a_window_that_its_configuration_hides_is_refused_by_the_layer() -> None:
+    model: Any = tiny_model(kind="qwen2")
+    model.model.layers[1].self_attn.sliding_window = 8
+    with pytest.raises(ConfigurationError, match="Qwen2Attention has a sliding window"):
+        prepare(model)
+    assert model.config._attn_implementation == "sdpa"
+
+
+def test_capped_scores_are_refused() -> None:
+    model = Gemma2ForCausalLM(Gemma2Config(**SHAPE, layer_types=["full_attention"] * 2))
+    with pytest.raises(ConfigurationError, match="Gemma2Attention has capped scores"):
+        prepare(model)
+
+
+def test_a_model_that_does_more_with_its_logits_is_refused() -> None:
+    torch.manual_seed(0)
+    model = GraniteForCausalLM(GraniteConfig(**SHAPE, logits_scaling=0.1))
+    with pytest.raises(ConfigurationError, match="other log-probabilities along a tree than row by row"):
+        prepare(model)
+
+
+def test_what_is_no_model_of_transformers_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="Linear is no causal model of transformers"):
+        prepare(nn.Linear(2, 2))
+
+
+def test_a_model_that_was_not_prepared_does_not_follow_a_tree_in_silence() -> None:
+    [packed] = pack(ROWS)
+    with pytest.raises(ConfigurationError, match="followed the tree in 0 of 2 layers"):
+        log_probs(tiny_model(), packed)
+
+
+def test_adapters_outside_of_the_layers_are_refused() -> None:
+    model: Any = tiny_model()
+    prepare(model)
+    wrapped = adapted(model, PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=2))
+    with pytest.raises(ConfigurationError, match="learn a prompt"):
+        log_probs(wrapped, pack(ROWS)[0])
+
+
+def test_a_prepared_model_reads_rows_as_before() -> None:
+    model: Any = tiny_model()
+    ids = torch.tensor([STEM[:20]])
+    before = model(input_ids=ids).logits
+    prepare(model)
+    assert model(input_ids=ids).logits.equal(before)
+    assert not model.training

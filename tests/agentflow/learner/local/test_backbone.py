@@ -1,0 +1,198 @@
+"""A step of the local backbone: cut in any way, in any precision, with all weights or adapters."""
+
+# pyright: reportUnknownMemberType=false
+# torch is typed in part.
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from agentflow.errors import ConfigurationError
+from agentflow.learner._backbone import with_proximal, with_reference
+from agentflow.learner._rows import Row
+from agentflow.learner.local import LocalBackbone, OptimiserSettings, PolicySettings
+from agentflow.learner.losses import LossSettings
+from tests.agentflow.learner._models import save_tiny_model
+from tests.agentflow.learner.local._steps import LOSS, backbone_of, some_rows, weights_of
+
+ADAPTERS = {"rank": 4, "alpha": 8}
+
+
+def apart(one: LocalBackbone, other: LocalBackbone, rows: list[Row]) -> float:
+    """The largest difference between what two models make of rows."""
+    pairs = zip(one.log_probs(rows), other.log_probs(rows), strict=True)
+    return max(float(np.abs(left - right).max()) for left, right in pairs)
+
+
+def steps(backbone: LocalBackbone, rows: list[Row], count: int = 3) -> list[dict[str, float]]:
+    return [backbone.step(rows, LOSS) for _ in range(count)]
+
+
+def test_steps_lower_the_loss_and_count_the_versions(tiny: Path) -> None:
+    backbone = backbone_of(tiny)
+    rows = some_rows()
+    figures = steps(backbone, rows)
+    assert figures[0]["step/loss"] > figures[1]["step/loss"] > figures[2]["step/loss"]
+    assert backbone.version == 3
+    assert figures[0]["step/rows"] == 24
+    assert figures[0]["step/forwarded_tokens"] < sum(len(row.ids) for row in rows)
+    assert figures[0]["step/rate"] == 1e-2
+    assert backbone.step([], LOSS)["step/rows"] == 0
+    assert backbone.version == 3
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_cutting_a_step_into_batches_changes_nothing(tiny: Path, again: bool) -> None:
+    rows = some_rows()
+    whole, cut = backbone_of(tiny), backbone_of(tiny, token_budget=40, gradient_checkpointing=again)
+    one, other = steps(whole, rows)[-1], steps(cut, rows)[-1]
+    assert one["step/batches"] == 1
+    assert other["step/batches"] > 4
+    assert other["step/loss"] == pytest.approx(one["step/loss"], rel=1e-5)
+    assert apart(whole, cut, rows) < 1e-4
+
+
+def test_a_row_longer_than_the_budget_stands_alone(tiny: Path) -> None:
+    backbone = backbone_of(tiny, token_budget=1)
+    assert backbone.step(some_rows(tasks=1), LOSS)["step/skipped"] == 0
+
+
+def test_bfloat16_sums_gradients_and_moves_weights_in_float32(tiny: Path) -> None:
+    """With a rate far below what bfloat16 can add to a weight, many steps must still move it."""
+    rows = some_rows()
+    slow = OptimiserSettings(rate=5e-5, weight_decay=0.0)
+    rounded = backbone_of(tiny, dtype="bfloat16", optimiser=slow)
+    exact = backbone_of(tiny, optimiser=slow)
+    before = apart(rounded, exact, rows)
+    losses = [(rounded.step(rows, LOSS)["step/loss"], exact.step(rows, LOSS)["step/loss"]) for _ in range(12)]
+    assert next(iter(weights_of(rounded).values())).dtype == torch.bfloat16
+    assert losses[-1][0] < losses[0][0]
+    assert losses[-1][0] - losses[0][0] == pytest.approx(losses[-1][1] - losses[0][1], rel=0.2)
+    assert apart(rounded, exact, rows) < 3 * before
+
+
+def test_the_reference_is_what_training_began_with(tiny: Path) -> None:
+    rows, loss = some_rows(), LossSettings(kl=0.05)
+    for backbone in (backbone_of(tiny), backbone_of(tiny, lora=ADAPTERS)):
+        began = backbone.log_probs(rows)
+        known = with_reference(backbone, rows)
+        first = backbone.step(known, loss)
+        second = backbone.step(with_proximal(backbone, known), loss)
+        assert first["reference/kl"] == pytest.approx(0.0, abs=1e-9)
+        assert second["reference/kl"] > 1e-6
+        now = backbone.log_probs(rows, reference=True)
+        assert all(np.array_equal(one, other) for one, other in zip(began, now, strict=True))
+
+
+def test_adapters_are_trained_alone(tiny: Path) -> None:
+    backbone = backbone_of(tiny, lora=ADAPTERS)
+    before = weights_of(backbone)
+    steps(backbone, some_rows())
+    moved = {name for name, weight in weights_of(backbone).items() if not torch.equal(weight, before[name])}
+    assert moved == {name for name in before if ".lora_" in name}
+
+
+@pytest.mark.parametrize("choices", [{}, {"lora": ADAPTERS}, {"dtype": "bfloat16"}])
+def test_an_exported_model_says_what_the_trained_one_says(
+    tiny: Path, tmp_path: Path, choices: dict[str, object]
+) -> None:
+    rows = some_rows()
+    backbone = backbone_of(tiny, dtype=str(choices.get("dtype", "float32")), lora=choices.get("lora"))
+    steps(backbone, rows)
+    folder = backbone.export(tmp_path / "new" / "model")
+    exported = backbone_of(folder, dtype=backbone.settings.dtype)
+    assert apart(backbone, exported, rows) <= (1e-5 if "lora" in choices else 0.0)
+    assert {path.name for path in tiny.iterdir()} <= {path.name for path in folder.iterdir()}
+    assert (folder / "tokenizer.json").read_bytes() == (tiny / "tokenizer.json").read_bytes()
+    backbone.export(folder)
+    assert [path.name for path in folder.parent.iterdir()] == ["model"]
+
+
+@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")
+def test_adapters_are_exported_for_an_engine_that_has_the_model(tiny: Path, tmp_path: Path) -> None:
+    from peft import PeftModel
+    from transformers import AutoModelForCausalLM
+
+    backbone = backbone_of(tiny, lora=ADAPTERS)
+    steps(backbone, some_rows())
+    folder = backbone.export(tmp_path / "adapters", adapters=True)
+    loaded = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(tiny), folder)
+    ids = torch.arange(12)[None]
+    with torch.no_grad():
+        assert torch.allclose(loaded(ids).logits, backbone.model(ids).logits, atol=1e-5)
+
+
+def test_tied_embeddings_stay_tied(tmp_path: Path) -> None:
+    folder = save_tiny_model(tmp_path / "tied", kind="qwen2", tied=True)
+    backbone, rows = backbone_of(folder), some_rows()
+    steps(backbone, rows)
+    assert "lm_head.weight" not in weights_of(backbone)
+    exported = backbone_of(backbone.export(tmp_path / "exported"))
+    assert apart(backbone, exported, rows) == 0.0
+
+
+def test_the_rate_rises_and_falls_as_told(tiny: Path) -> None:
+    rows = some_rows(tasks=1)
+
+    def rates(**said: object) -> list[float]:
+        settings = OptimiserSettings.model_validate({"rate": 1.0e-3, **said})
+        backbone = backbone_of(tiny, optimiser=settings)
+        return [1e3 * backbone.step(rows, LOSS)["step/rate"] for _ in range(5)]
+
+    assert rates(warmup=2) == pytest.approx([0.5, 1, 1, 1, 1])
+    assert rates(schedule="linear", steps=4) == pytest.approx([1, 0.75, 0.5, 0.25, 0])
+    assert rates(schedule="cosine", steps=5, warmup=1, floor=0.1) == pytest.approx(
+        [1, 1, 0.1 + 0.9 * 0.853553, 0.55, 0.1 + 0.9 * 0.146447], abs=1e-5
+    )
+
+
+def test_a_long_gradient_is_shortened(tiny: Path) -> None:
+    rows = some_rows()
+    free = backbone_of(tiny, optimiser=OptimiserSettings(rate=1e-2, clip=1e6, epsilon=10.0))
+    held = backbone_of(tiny, optimiser=OptimiserSettings(rate=1e-2, clip=1e-3, epsilon=10.0))
+    began = weights_of(free)
+    lengths = free.step(rows, LOSS)["step/gradient_norm"], held.step(rows, LOSS)["step/gradient_norm"]
+    assert lengths[0] == lengths[1]
+
+    def far(backbone: LocalBackbone) -> float:
+        moved = weights_of(backbone)
+        return float(sum((moved[name] - began[name]).square().sum() for name in began)) ** 0.5
+
+    assert far(held) < far(free)
+
+
+@pytest.mark.parametrize(
+    ("said", "problem"),
+    [
+        ({"schedule": "cosine"}, "the schedule cosine needs steps: how many until the rate has fallen"),
+        ({"steps": 3, "warmup": 4}, "warmup is longer than steps; make it shorter"),
+        ({"betas": (0.9, 1.0)}, "betas are at least 0 and below 1"),
+    ],
+)
+def test_an_optimiser_that_makes_no_sense_is_refused(said: dict[str, object], problem: str) -> None:
+    with pytest.raises(ValueError, match=problem):
+        OptimiserSettings.model_validate(said)
+
+
+def test_what_is_no_model_is_refused_in_one_line(tiny: Path, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ConfigurationError, match=r"policy.model: .*empty can't be loaded: ") as refused:
+        LocalBackbone(PolicySettings(model=str(tmp_path / "empty")))
+    assert "\n" not in str(refused.value)
+    with pytest.raises(ConfigurationError, match=r"policy.lora.modules: .*; name layers of the model"):
+        backbone_of(tiny, lora={"modules": ("nothing_like_it",)})
+
+
+def test_a_token_that_the_model_does_not_know_is_refused_and_leaves_nothing_behind(tiny: Path) -> None:
+    rows = some_rows()
+    backbone, spared = backbone_of(tiny, token_budget=60), backbone_of(tiny, token_budget=60)
+    with pytest.raises(ConfigurationError) as refused:
+        backbone.step([*rows[:7], replace(rows[7], ids=rows[7].ids + 60), *rows[8:]], LOSS)
+    assert str(refused.value).startswith("row 7 has token 1")
+    assert str(refused.value).endswith("and the model knows tokens 0 to 63: it was sampled by another model")
+    with pytest.raises(ValueError, match="the loss holds to a reference policy"):
+        backbone.step(rows, LossSettings(kl=0.1))
+    assert backbone.step(rows, LOSS) == spared.step(rows, LOSS)

@@ -1,0 +1,72 @@
+"""Settings of a loss: each brings what goes with it, and what is said goes before."""
+
+import pytest
+from pydantic import ValidationError
+
+from agentflow.learner.losses import LossSettings, loss_names
+
+
+def test_nothing_said_is_flow_grpo_as_published() -> None:
+    settings = LossSettings()
+    assert (settings.name, settings.clip_low, settings.clip_high, settings.kl) == (
+        "flow_grpo",
+        0.2,
+        0.2,
+        0.001,
+    )
+    assert (settings.aggregation, settings.divide_by_std, settings.filter_groups) == (
+        "turn-mean",
+        True,
+        False,
+    )
+
+
+def test_each_loss_brings_its_own() -> None:
+    dapo = LossSettings(name="dapo")
+    assert (dapo.clip_low, dapo.clip_high, dapo.kl, dapo.aggregation, dapo.filter_groups) == (
+        0.2,
+        0.28,
+        0.0,
+        "token-mean",
+        True,
+    )
+    assert not LossSettings(name="dr_grpo", length_scale=1).divide_by_std
+    assert LossSettings(name="gspo").clip_high == 4e-4
+
+
+def test_what_is_said_goes_before_what_a_loss_brings() -> None:
+    settings = LossSettings(name="dapo", clip_high=0.4, kl=0.1)
+    assert (settings.clip_low, settings.clip_high, settings.kl) == (0.2, 0.4, 0.1)
+    assert LossSettings.model_validate(settings.model_dump()) == settings
+    assert LossSettings.model_validate(settings) is settings
+
+
+def test_a_correction_brings_its_level_and_limit() -> None:
+    cut, masked = LossSettings(), LossSettings(correction="mask")
+    assert (cut.correction, cut.correction_level, cut.correction_limit) == ("truncate", "token", 2.0)
+    assert (masked.correction_level, masked.correction_limit) == ("sequence", 3.0)
+    assert LossSettings(correction="mask", correction_limit=5).correction_limit == 5
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"name": "dr_grpo"}, "dr_grpo needs length_scale"),
+        ({"name": "ppo"}, "there is no loss 'ppo'; known are cispo, cross_entropy, dapo"),
+        ({"overlong_limit": 3, "overlong_buffer": 4}, "overlong_buffer is larger than overlong_limit"),
+        ({"clip_hihg": 0.3}, "Extra inputs are not permitted"),
+    ],
+)
+def test_what_cannot_be_is_said_in_one_line(given: dict[str, object], said: str) -> None:
+    with pytest.raises(ValidationError) as problem:
+        LossSettings.model_validate(given)
+    (error,) = problem.value.errors()
+    assert said in error["msg"]
+    assert "\n" not in error["msg"]
+
+
+def test_every_built_in_loss_can_be_named() -> None:
+    built_in = {"flow_grpo", "grpo", "dapo", "dr_grpo", "gspo", "cispo", "reinforce", "cross_entropy"}
+    assert built_in <= set(loss_names())
+    for name in built_in:
+        assert LossSettings(name=name, length_scale=8).name == name

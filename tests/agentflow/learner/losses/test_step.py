@@ -1,0 +1,218 @@
+"""From episodes to rows: advantages within the group, weights over the whole step, and what stays outside."""
+
+import itertools
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given
+from hypothesis import settings as examples
+from hypothesis import strategies as st
+from msgspec import structs
+
+from agentflow.errors import LossFailure
+from agentflow.learner import Sample
+from agentflow.learner.losses import LossSettings, advantages_of, loss_of, rows_of, step_of
+from agentflow.trajectory import Tokens
+from tests.agentflow.learner.losses._cases import SETTINGS, Table, episodes, with_policies
+
+
+def _call(number: int, prompt: int = 2) -> Tokens:
+    return Tokens(prompt=tuple(range(prompt)), sampled=tuple(range(number)), logprobs=(-1.0,) * number)
+
+
+def _sample(
+    reward: float, lengths: tuple[int, ...] = (2,), *, task: str = "t", times: int = 1, name: str = ""
+) -> Sample:
+    calls = tuple(_call(number) for number in lengths)
+    return Sample(task=task, id=name or f"{task}-{reward}", reward=reward, calls=calls, multiplicity=times)
+
+
+@pytest.mark.promise("losses:advantages")
+def test_an_episode_counts_once_in_its_group_however_many_turns_it_has() -> None:
+    samples = [_sample(0.0, (2, 2, 2)), _sample(1.0, (2,))]
+    assert advantages_of(samples, LossSettings(divide_by_std=False)).tolist() == [-0.5, 0.5]
+    deviation = np.sqrt(0.5) + 1e-6
+    assert advantages_of(samples, LossSettings()) == pytest.approx([-0.5 / deviation, 0.5 / deviation])
+    rows = rows_of(samples, LossSettings(divide_by_std=False))
+    assert [float(row.advantages[0]) for row in rows] == [-0.5, -0.5, -0.5, 0.5]
+
+
+def test_groups_do_not_see_each_other() -> None:
+    samples = [_sample(0.0), _sample(10.0, task="u"), _sample(1.0), _sample(12.0, task="u")]
+    assert advantages_of(samples, LossSettings(divide_by_std=False)).tolist() == [-0.5, -1.0, 0.5, 1.0]
+
+
+def test_an_episode_is_compared_with_the_others_where_it_is_left_out_itself() -> None:
+    samples = [_sample(0.0), _sample(1.0), _sample(5.0)]
+    assert advantages_of(samples, LossSettings(name="reinforce")) == pytest.approx([-3.0, -1.5, 4.5])
+    assert advantages_of(samples, LossSettings(baseline="none")).tolist() == [0.0, 1.0, 5.0]
+
+
+@pytest.mark.promise("losses:advantages")
+@pytest.mark.parametrize("name", ["flow_grpo", "grpo", "reinforce"])
+def test_a_group_that_has_nothing_to_tell_has_no_advantage(name: str) -> None:
+    alone = [_sample(0.7)]
+    equal = [_sample(0.1, name=str(number)) for number in range(3)]
+    for samples in (alone, equal, [_sample(0.3, times=4)]):
+        assert advantages_of(samples, LossSettings(name=name)).tolist() == [0.0] * len(samples)
+
+
+def test_groups_with_equal_rewards_are_left_out_where_that_is_asked_and_it_is_said() -> None:
+    samples = [
+        _sample(1.0, (3,), task="a", name="1"),
+        _sample(1.0, (4,), task="a", name="2"),
+        _sample(0.0, (2,), task="b"),
+        _sample(1.0, (2,), task="b"),
+    ]
+    step = step_of(samples, LossSettings(name="dapo"))
+    assert len(step.rows) == 2
+    assert sum(row.weights.sum() for row in step.rows) == pytest.approx(1)
+    assert step.figures["groups/dropped"] == 1
+    assert step.figures["groups/equal_share"] == 0.5
+    assert step.figures["tokens/dropped_equal_group"] == 7
+    assert step.figures["tokens/trained"] == 4
+    kept = step_of(samples, LossSettings())
+    assert len(kept.rows) == 4
+    assert kept.figures["groups/dropped"] == kept.figures["tokens/dropped_equal_group"] == 0
+    assert kept.figures["groups/equal_share"] == 0.5
+
+
+def test_answers_near_the_longest_are_worth_less() -> None:
+    settings = LossSettings(
+        name="dapo", baseline="none", overlong_limit=10, overlong_buffer=4, overlong_penalty=2.0
+    )
+    samples = [_sample(1.0, (number, 1), name=str(number)) for number in (6, 7, 8, 10, 12)]
+    assert advantages_of(samples, settings).tolist() == [1.0, 0.5, 0.0, -1.0, -1.0]
+
+
+WEIGHTS = {
+    # Two episodes, calls of 2 and 4 tokens and of 3; the second drawn twice.
+    ("turn-mean", "call"): [1 / 3 / 2 / 2, 1 / 3 / 2 / 4, 2 / 3 / 3],
+    ("token-mean", "call"): [1 / 12, 1 / 12, 2 / 12],
+    ("token-sum", "call"): [1, 1, 2],
+    ("seq-mean-token-sum", "call"): [1 / 4, 1 / 4, 2 / 4],
+    ("seq-mean-token-sum", "episode"): [1 / 3, 1 / 3, 2 / 3],
+    ("seq-mean-token-sum-norm", "call"): [1 / 40, 1 / 40, 2 / 40],
+    ("seq-mean-token-sum-norm", "episode"): [1 / 30, 1 / 30, 2 / 30],
+    ("seq-mean-token-mean", "call"): [1 / 4 / 2, 1 / 4 / 4, 2 / 4 / 3],
+    ("seq-mean-token-mean", "episode"): [1 / 3 / 6, 1 / 3 / 6, 2 / 3 / 3],
+}
+
+
+@pytest.mark.parametrize(("aggregation", "sequence"), sorted(WEIGHTS))
+def test_an_aggregation_is_a_weight_for_each_token(aggregation: str, sequence: str) -> None:
+    samples = [_sample(0.0, (2, 0, 4)), _sample(1.0, (3,), times=2), _sample(0.0, (0,), name="silent")]
+    settings = LossSettings.model_validate(
+        {"aggregation": aggregation, "sequence": sequence, "length_scale": 10}
+    )
+    rows = rows_of(samples, settings)
+    assert [len(row.weights) for row in rows] == [2, 4, 3]
+    assert [float(row.weights[0]) for row in rows] == pytest.approx(WEIGHTS[aggregation, sequence])
+    assert all(len(set(row.weights.tolist())) == 1 for row in rows)
+
+
+@examples(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(seed=st.integers(0, 10_000))
+def test_only_what_was_sampled_is_trained_and_all_of_it_once(seed: int) -> None:
+    samples = episodes(seed)
+    settings = LossSettings()
+    rows = rows_of(samples, settings)
+    calls = [call for sample in samples for call in sample.calls if call.sampled]
+    for unit, (row, call) in enumerate(zip(rows, calls, strict=True)):
+        assert tuple(row.ids.tolist()) == call.prompt + call.sampled
+        assert tuple(row.ids[row.trained].tolist()) == call.sampled
+        assert row.behaviour.tolist() == pytest.approx(list(call.logprobs))
+        assert set(row.units.tolist()) == {unit}
+        assert len(row.weights) == len(row.advantages) == len(call.sampled)
+    means = LossSettings(name="cispo"), settings
+    for one in means:
+        assert sum(row.weights.sum() for row in rows_of(samples, one)) == pytest.approx(1)
+
+
+def test_the_first_token_of_all_is_not_trained_for_nothing_predicts_it() -> None:
+    call = Tokens(prompt=(), sampled=(4, 5, 6), logprobs=(-1.0, -2.0, -3.0))
+    step = step_of([Sample(task="t", id="a", reward=1.0, calls=(call,))], LossSettings())
+    (row,) = step.rows
+    assert row.trained.tolist() == [False, True, True]
+    assert row.behaviour.tolist() == [-2.0, -3.0]
+    assert step.figures["tokens/dropped_unpredicted"] == 1
+
+
+def test_calls_that_were_cut_are_trained_unless_the_settings_leave_them_out() -> None:
+    cut = Tokens(prompt=(1,), sampled=(2, 3, 4), logprobs=(-1.0,) * 3, finish="length")
+    samples = [Sample(task="t", id="a", reward=1.0, calls=(_call(2), cut)), _sample(0.0, (1,))]
+    step = step_of(samples, LossSettings())
+    assert [len(row.units) for row in step.rows] == [2, 3, 1]
+    assert step.figures["calls/cut_share"] == pytest.approx(1 / 3)
+    assert step.figures["tokens/dropped_cut"] == 0
+    without = step_of(samples, LossSettings(train_cut=False))
+    assert [float(row.weights[0]) for row in without.rows] == pytest.approx([1 / 4, 1 / 2])
+    assert without.figures["tokens/dropped_cut"] == 3
+
+
+@pytest.mark.promise("losses:masks")
+@pytest.mark.parametrize("name", sorted(SETTINGS))
+def test_what_tools_and_environments_say_is_in_no_term(name: str) -> None:
+    """However much of it there is: neither advantages, weights nor the loss know of it."""
+    short = episodes(9)
+    long = [
+        structs.replace(
+            sample,
+            calls=tuple(structs.replace(call, prompt=call.prompt * 20 + (1,) * 50) for call in sample.calls),
+        )
+        for sample in short
+    ]
+    rows, same = (with_policies(rows_of(samples, SETTINGS[name]), proximal=True) for samples in (short, long))
+    log_prob, entropy = (one.detach() for one in Table(seed=4).read(rows))
+    same = [
+        replace(row, reference=other.reference, proximal=other.proximal)
+        for row, other in zip(same, rows, strict=True)
+    ]
+    losses = [loss_of(log_prob, some, SETTINGS[name], entropy)[0].item() for some in (rows, same)]
+    assert losses[0] == losses[1]
+
+
+def test_no_episode_makes_no_row() -> None:
+    step = step_of([], LossSettings())
+    assert step.rows == []
+    assert set(step.figures.values()) == {0.0}
+
+
+@pytest.mark.promise("losses:not-finite")
+@pytest.mark.parametrize(
+    ("sample", "said"),
+    [
+        (_sample(float("nan"), name="e1"), "episode e1 of task t: its reward is nan"),
+        (_sample(0.0, times=0, name="e2"), "episode e2 of task t: it was drawn 0 times"),
+        (
+            Sample(
+                task="t", id="e3", reward=0.0, calls=(Tokens(prompt=(1,), sampled=(1, 2), logprobs=(-1.0,)),)
+            ),
+            "call 0 of episode e3: 2 tokens were sampled, but there are 1 log-probabilities",
+        ),
+        (
+            Sample(
+                task="t",
+                id="e4",
+                reward=0.0,
+                calls=(_call(1), Tokens(prompt=(1,), sampled=(1,), logprobs=(float("-inf"),))),
+            ),
+            "call 1 of episode e4: a log-probability is no finite number",
+        ),
+    ],
+)
+def test_what_cannot_be_trained_on_is_refused_by_name(sample: Sample, said: str) -> None:
+    with pytest.raises(LossFailure) as problem:
+        rows_of([_sample(1.0), sample], LossSettings())
+    assert said in str(problem.value)
+
+
+def test_rows_are_the_same_in_any_order_of_episodes() -> None:
+    samples = [_sample(0.0, (2, 3)), _sample(1.0, (1,)), _sample(0.5, (4,))]
+    settings = LossSettings()
+    first = {row.ids.tobytes(): row for row in rows_of(samples, settings)}
+    for order in itertools.permutations(samples):
+        for row in rows_of(order, settings):
+            assert row.advantages.tolist() == pytest.approx(first[row.ids.tobytes()].advantages.tolist())
+            assert row.weights.tolist() == pytest.approx(first[row.ids.tobytes()].weights.tolist())

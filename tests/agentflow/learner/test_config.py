@@ -1,0 +1,154 @@
+"""The settings of a training run."""
+
+from pathlib import Path
+
+import anyio.lowlevel
+import pytest
+
+from agentflow.errors import ConfigurationError
+from agentflow.learner import load_config
+from agentflow.learner._engine import Engine
+from agentflow.runs import render_config
+from agentflow.serving import Published
+from tests.behaviour._tree import ROOT
+
+EXAMPLES = sorted((ROOT / "configs/train").glob("*.yaml"))
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where nothing else says anything."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.promise("training:config:one-line")
+@pytest.mark.parametrize(
+    ("word", "message"),
+    [
+        ("schedule.step=3", "schedule.step is unknown; did you mean steps?"),
+        ("episodes.max_turn=3", "episodes.max_turn is unknown; did you mean max_turns?"),
+        ("policy.modle=x", "policy.modle is unknown; did you mean model?"),
+        ("loss.name=grop", "loss: there is no loss 'grop'; known are"),
+        ("loss.clip=1", "loss.clip is unknown; did you mean"),
+        ("backbone=remote", "backbone: input should be 'local', 'verl' or 'debug'"),
+        ("engine.server.devic=cpu", "engine.server.devic is unknown; did you mean device?"),
+        ("episodes.samples=4", "samples: training has no use for it; say schedule.episodes_per_task"),
+        ("episodes.data_path=x", "data_path: training has no use for it; say tasks.data_path"),
+        ("episodes.save_summary=false", "save_summary: training has no use for it; leave it out"),
+        ("episodes.evaluate_results=false", "evaluate_results: without a reward nothing is learned"),
+        ("episodes.trained=[scribe]", "trained: there is no role scribe; name some of analyst, planner"),
+        (
+            "episodes.planner_model.model_name=x",
+            "planner_model: planner is trained, so its model is the policy",
+        ),
+        ("schedule.staleness=2", "schedule.staleness: episodes of mode=sync are never old"),
+        ("schedule.epochs=null", "schedule.steps: without it and without epochs there is no end"),
+        ("trackers.use=[paper]", "trackers.use.0: input should be 'console', 'jsonl'"),
+    ],
+)
+def test_what_can_not_be_used_is_one_line(word: str, message: str) -> None:
+    with pytest.raises(ConfigurationError) as raised:
+        load_config(overrides=["policy.model=m", word])
+    assert message in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.promise("training:config:one-line")
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["engine.base_url=http://h", "engine.server.device=cpu"], "engine.server: there is a base_url"),
+        (["tasks.data_path=a", "validation.data_path=a"], "validation.data_path: these are the tasks"),
+        (
+            [
+                "episodes.trained=[planner, generator]",
+                "episodes.planner_model.temperature=0.5",
+                "episodes.generator_model.temperature=1",
+            ],
+            "trained: these roles sample at different temperatures",
+        ),
+    ],
+)
+def test_what_contradicts_another_setting_is_one_line(words: list[str], message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        load_config(overrides=words)
+
+
+@pytest.mark.promise("training:config:models")
+def test_trained_roles_ask_the_policy_and_others_the_offline_engine() -> None:
+    rules = load_config().episodes
+    assert {role: model.name for role, model in rules.models.items()} == {
+        "planner": "policy",
+        **dict.fromkeys(("analyst", "executor", "verifier", "generator", "judge"), "offline"),
+    }
+    planner = rules.models["planner"]
+    assert (planner.temperature, planner.structured, planner.attempts) == (0.7, "text", 1)
+
+
+@pytest.mark.promise("training:config:models")
+def test_each_role_may_have_a_frozen_copy_the_policy_or_any_model() -> None:
+    rules = load_config(
+        overrides=[
+            "episodes.trained=[planner, generator]",
+            "episodes.temperature=0.9",
+            "episodes.executor_model.model_name=frozen",
+            "episodes.verifier_model.model_name=gpt-4o-mini",
+            "episodes.analyst_model.model_name=policy",
+            "episodes.planner_model.structured=known",
+        ]
+    ).episodes
+    assert {role: model.name for role, model in rules.models.items()} == {
+        "planner": "policy",
+        "generator": "policy",
+        "analyst": "policy",
+        "executor": "frozen",
+        "verifier": "gpt-4o-mini",
+        "judge": "offline",
+    }
+    assert rules.temperature_in_training == 0.9
+    assert rules.models["planner"].structured == "known"
+    assert load_config(overrides=["episodes.agent=single"]).episodes.trained_roles == ("agent",)
+
+
+@pytest.mark.promise("training:config:examples")
+@pytest.mark.parametrize("path", EXAMPLES, ids=[path.stem for path in EXAMPLES])
+def test_the_examples_load_and_hold_no_secret_when_they_are_printed(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("OPENAI_API_KEY", "ENGINE_KEY"):
+        monkeypatch.setenv(name, "sesame")
+    config = load_config(path)
+    assert config.tasks.data_path
+    assert "sesame" not in render_config(config)
+
+
+@pytest.mark.promise("training:config:examples")
+def test_one_example_has_the_published_hyper_parameters() -> None:
+    config = load_config(ROOT / "configs/train/qwen2.5-7b_8gpu.yaml")
+    loss, schedule, episodes = config.loss, config.schedule, config.episodes
+    assert (loss.name, loss.clip_low, loss.clip_high, loss.kl) == ("flow_grpo", 0.2, 0.2, 0.001)
+    assert (loss.aggregation, loss.divide_by_std) == ("turn-mean", True)
+    assert (schedule.tasks_per_step, schedule.episodes_per_task, schedule.mode) == (32, 8, "sync")
+    assert (episodes.max_turns, config.validation.max_turns) == (3, 10)
+    assert (episodes.temperature_in_training, episodes.planner_model.max_tokens) == (0.7, 2048)
+    assert config.optimiser.rate == 1e-6
+    assert config.policy is not None
+    assert config.policy.model == "Qwen/Qwen2.5-7B-Instruct"
+
+
+@pytest.mark.promise("training:config:models")
+def test_the_policy_is_asked_for_nothing_but_its_own_distribution_and_every_token() -> None:
+    async def never(*_: object) -> Published:
+        raise AssertionError("nothing is published here")
+
+    rules = load_config(overrides=["episodes.executor_model.model_name=frozen"]).episodes
+    engine = Engine(
+        {"name": "p", "base_url": "http://p/v1"}, {"name": "f"}, never, anyio.lowlevel.checkpoint, 1
+    )
+    models = engine.models(rules.models)
+    policy = models["planner"]
+    assert (policy.name, policy.base_url, policy.tokens, policy.top_p) == ("p", "http://p/v1", "exact", 1.0)
+    assert policy.extra_body == {"top_k": 0, "min_p": 0.0, "repetition_penalty": 1.0}
+    assert (models["executor"].name, models["executor"].tokens) == ("f", False)
+    assert models["verifier"].name == "offline"

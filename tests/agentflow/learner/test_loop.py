@@ -1,0 +1,229 @@
+"""The loop: the same seed is the same weights, whatever happens on the way."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agentflow.errors import ConfigurationError, RunStopped, StopCause
+from agentflow.learner._checkpoints import CheckpointError
+from agentflow.learner._loop import Loop
+from agentflow.learner._record import Rollouts
+from agentflow.learner._sources import Replayed
+from agentflow.learner.local import LocalBackbone
+from agentflow.learner.losses import LossSettings
+from agentflow.trajectory import Task
+from tests.agentflow.learner._models import save_tiny_model
+from tests.agentflow.learner._training import FakePlayer, a_backbone, a_loop, weights_of
+
+pytestmark = pytest.mark.timeout(300)
+
+STEPS = 5
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny model."""
+    return save_tiny_model(tmp_path_factory.mktemp("model"))
+
+
+class Straight:
+    """Five steps in one go: their weights, their folder."""
+
+    weights: dict[str, bytes]
+    folder: Path
+    figures: list[dict[str, float]]
+
+
+@pytest.fixture(scope="module")
+async def straight(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Straight:
+    """Five steps in one go."""
+    done = Straight()
+    done.folder, done.figures = tmp_path_factory.mktemp("straight"), []
+
+    def report(_step: int, told: Mapping[str, float]) -> None:
+        done.figures.append(dict(told))
+
+    backbone = a_backbone(model)
+    await a_loop(done.folder, backbone, report=report).run()
+    done.weights = weights_of(backbone)
+    return done
+
+
+async def weights_after(loop: Loop, backbone: LocalBackbone) -> dict[str, bytes]:
+    await loop.run()
+    return weights_of(backbone)
+
+
+@pytest.mark.promise("training:reproducible")
+async def test_two_runs_of_five_steps_have_the_same_weights_to_the_bit(
+    straight: Straight, model: Path, tmp_path: Path
+) -> None:
+    backbone = a_backbone(model)
+    began = weights_of(backbone)
+    again = await weights_after(a_loop(tmp_path, backbone), backbone)
+    assert again == straight.weights
+    assert again != began
+    assert [figures["version"] for figures in straight.figures] == [1, 2, 3, 4, 5]
+    files = [
+        [path.read_bytes() for path in sorted((folder / "rollouts").iterdir())]
+        for folder in (straight.folder, tmp_path)
+    ]
+    assert files[0] == files[1]
+
+
+@pytest.mark.promise("training:reproducible")
+async def test_a_run_that_goes_on_from_a_checkpoint_has_the_same_weights(
+    straight: Straight, model: Path, tmp_path: Path
+) -> None:
+    first = a_backbone(model)
+    await a_loop(tmp_path, first, steps=2).run()
+    second = a_backbone(model)
+    loop = a_loop(tmp_path, second)
+    assert loop.position.step == 2
+    assert await weights_after(loop, second) == straight.weights
+
+
+@pytest.mark.promise("training:reproducible")
+@pytest.mark.promise("training:stop")
+async def test_steps_after_the_checkpoint_are_made_again_from_what_they_learned_from(
+    straight: Straight, model: Path, tmp_path: Path
+) -> None:
+    async def dies(task: Task, seed: str) -> None:
+        if len(player.played) > 4 * 12:
+            raise RunStopped(StopCause.BUDGET, "killed")
+
+    player = FakePlayer(before=dies)
+    first = a_backbone(model)
+    with pytest.raises(ExceptionGroup):
+        await a_loop(tmp_path, first, player=player, checkpoint_every=3).run()
+    fresh = FakePlayer()
+    second = a_backbone(model)
+    loop = a_loop(tmp_path, second, player=fresh)
+    assert loop.position.step == 3
+    assert await weights_after(loop, second) == straight.weights
+    assert len(fresh.played) == 12
+
+
+@pytest.mark.promise("training:reproducible")
+async def test_stored_rollouts_give_the_same_weights_and_nothing_is_played(
+    straight: Straight, model: Path, tmp_path: Path
+) -> None:
+    backbone = a_backbone(model)
+    replay = Replayed(Rollouts(straight.folder / "rollouts"))
+    loop = a_loop(tmp_path, backbone, source=replay, steps=99)
+    assert await weights_after(loop, backbone) == straight.weights
+    assert loop.position.step == STEPS
+
+
+@pytest.mark.promise("training:stored")
+async def test_rollouts_of_another_run_are_refused(straight: Straight, model: Path) -> None:
+    backbone = a_backbone(model)
+    backbone.load(straight.folder / "checkpoints" / "step-00000005")
+    loop = a_loop(straight.folder, backbone, steps=9)
+    loop.position.step = 1
+    with pytest.raises(
+        ConfigurationError, match=r"step_000002.* was sampled by version 1, but this is version 5"
+    ):
+        await loop.run()
+
+
+@pytest.mark.promise("training:flat")
+async def test_where_no_episode_is_better_than_another_the_weights_stay(model: Path, tmp_path: Path) -> None:
+    backbone = a_backbone(model)
+    began = weights_of(backbone)
+    player = FakePlayer(answer=lambda _task, _seed: "no")
+    loop = a_loop(tmp_path, backbone, player=player, steps=2, loss=LossSettings())
+    assert await weights_after(loop, backbone) == began
+    assert (loop.position.step, loop.last["version"], loop.last["groups/flat_share"]) == (2, 0, 1)
+
+
+class FullDisk(LocalBackbone):
+    """A policy whose disk is full for some checkpoints."""
+
+    full = 1
+
+    def save(self, folder: Path, position: Any) -> Path:  # noqa: ANN401 - as it is
+        if self.full:
+            self.full -= 1
+            raise CheckpointError(f"{folder} can't be written: No space left on device; make room")
+        return super().save(folder, position)
+
+
+@pytest.mark.promise("training:checkpoints")
+async def test_a_full_disk_costs_a_checkpoint_and_no_step(
+    straight: Straight, model: Path, tmp_path: Path
+) -> None:
+    small = a_backbone(model)
+    backbone = FullDisk(small.settings, small.optimiser_settings)
+    told: dict[int, dict[str, float]] = {}
+
+    def report(step: int, figures: Mapping[str, float]) -> None:
+        told[step] = dict(figures)
+
+    loop = a_loop(tmp_path, backbone, checkpoint_every=2, report=report)
+    assert await weights_after(loop, backbone) == straight.weights
+    assert (told[2]["checkpoint/failed"], told[4]["checkpoint/failed"]) == (1, 0)
+
+
+@pytest.mark.promise("training:checkpoints")
+async def test_the_last_checkpoint_that_can_not_be_written_ends_the_run_which_goes_on_later(
+    straight: Straight, model: Path, tmp_path: Path
+) -> None:
+    small = a_backbone(model)
+    backbone = FullDisk(small.settings, small.optimiser_settings)
+    with pytest.raises(RunStopped, match="No space left on device; make room, then run the same again"):
+        await a_loop(tmp_path, backbone).run()
+    again = a_backbone(model)
+    player = FakePlayer()
+    assert await weights_after(a_loop(tmp_path, again, player=player), again) == straight.weights
+    assert player.played == []
+
+
+@pytest.mark.promise("training:stop")
+async def test_a_run_that_is_stopped_keeps_its_step_and_goes_on(
+    straight: Straight, model: Path, tmp_path: Path
+) -> None:
+    first = a_backbone(model)
+
+    def stop(step: int, _figures: object) -> None:
+        if step == 2:
+            loop.stop("somebody asked")
+
+    loop = a_loop(tmp_path, first, report=stop)
+    with pytest.raises(RunStopped, match="stopped after step 2: somebody asked; run the same again to go on"):
+        await loop.run()
+    second = a_backbone(model)
+    loop = a_loop(tmp_path, second)
+    assert loop.position.step == 2
+    assert await weights_after(loop, second) == straight.weights
+
+
+@pytest.mark.promise("training:validation")
+async def test_validation_comes_first_then_every_so_often_and_last(model: Path, tmp_path: Path) -> None:
+    told: dict[int, float] = {}
+
+    async def validate() -> dict[str, float]:
+        return {"validation/score": float(backbone.version)}
+
+    def report(step: int, figures: Any) -> None:  # noqa: ANN401 - figures
+        if "validation/score" in figures:
+            told[step] = figures["validation/score"]
+
+    backbone = a_backbone(model)
+    await a_loop(tmp_path, backbone, validate=validate, validate_every=2, report=report).run()
+    assert told == {0: 0, 2: 2, 4: 4, 5: 5}
+
+
+@pytest.mark.promise("training:reproducible")
+async def test_a_batch_can_be_several_steps_of_the_optimiser(model: Path, tmp_path: Path) -> None:
+    backbone = a_backbone(model)
+    loop = a_loop(tmp_path, backbone, steps=1)
+    loop = a_loop(
+        tmp_path,
+        backbone,
+        schedule=loop._schedule.model_copy(update={"steps_per_batch": 3}),  # pyright: ignore[reportPrivateUsage] - as it is but for one field
+    )
+    await loop.run()
+    assert (loop.position.step, backbone.version) == (1, 3)

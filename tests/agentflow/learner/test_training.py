@@ -1,0 +1,210 @@
+"""Training as it is: a real vLLM on the CPU with a tiny model, the four roles, steps, new weights."""
+
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from agentflow.errors import ConfigurationError
+from agentflow.learner import TrainRun, atrain
+from agentflow.learner.trackers import METRICS, read_figures
+from agentflow.scoring import OwnMetric
+from agentflow.serving import ModelServer
+from agentflow.serving._control import EngineControl
+from agentflow.trajectory import Task
+from tests._vllm import as_it_was
+from tests.agentflow.learner._training import config_of
+
+pytestmark = pytest.mark.timeout(900)
+
+QUESTIONS = (
+    ("When was Needle Light built?", "1834"),
+    ("Who was the designer of Needle Light?", "Theda Marrow"),
+    ("Who discovered the Lantern Comet?", "Maeve Calloran"),
+    ("When was the Lantern Feast first held?", "1707"),
+)
+STEPS = 2
+
+
+def tasks(start: int = 0) -> list[Task]:
+    """Tasks on the corpus that comes along."""
+    return [
+        Task(index=number, id=f"q{number}", question=question, references=(answer,))
+        for number, (question, answer) in enumerate(QUESTIONS[start : start + 2])
+    ]
+
+
+def sections(server: ModelServer, model: Path, folder: Path, **more: object) -> dict[str, Any]:
+    """Settings of a small run on that server."""
+    schedule = {
+        "steps": STEPS,
+        "epochs": None,
+        "tasks_per_step": 2,
+        "episodes_per_task": 4,
+        "checkpoint_every": 1,
+    }
+    return {
+        "policy": {"model": str(model), "dtype": "float32", "device": "cpu", "threads": 1},
+        "optimiser": {"rate": 1e-3},
+        "engine": {"base_url": server.url, "api_key": server.key, "name": server.model},
+        "episodes": {"max_turns": 2, "planner_model": {"max_tokens": 24}},
+        "schedule": schedule,
+        "trackers": {"use": ["jsonl"]},
+        "output_dir": str(folder),
+        **more,
+    }
+
+
+class Scores:
+    """Rewards that differ, in an order of their own: what is asked of a model that knows nothing."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+        self.begun = anyio.Event()
+
+    def __call__(self, answer: str, task: Task) -> float:
+        del answer, task
+        self.asked += 1
+        self.begun.set()
+        return float(self.asked % 2)
+
+
+@pytest.mark.promise("training:whole")
+async def test_episodes_on_a_real_vllm_become_steps_and_the_engine_follows(
+    vllm: ModelServer, tmp_path: Path
+) -> None:
+    async with as_it_was(vllm) as model:
+        gave = await atrain(
+            None,
+            tasks(),
+            validation=tasks(2),
+            reward=Scores(),
+            overrides=["validation.every=1"],
+            **sections(vllm, model, tmp_path),
+        )
+        async with EngineControl(vllm.address, vllm.key) as control:
+            assert await control.version() == str(STEPS)
+    assert (gave["steps"], gave["version"]) == (STEPS, STEPS)
+    lines = read_figures(tmp_path / METRICS)
+    assert [line["step"] for line in lines] == [0, 1, 2]
+    for line in lines[1:]:
+        assert line["episodes/count"] == 8
+        assert line["tokens/trained"] == 8 * 24
+        apart = line["engine/apart_max"]
+        assert apart is not None
+        assert apart <= 1e-5, "what was sampled has the trainer's probabilities, after an update too"
+        assert line["validation/tasks"] == 2
+    weights = set(os.listdir(str(gave["policy"])))
+    assert {"config.json", "model.safetensors", "tokenizer.json"} <= weights
+    assert sorted(os.listdir(tmp_path / "rollouts")) == [
+        "step_000001.jsonl.gz",
+        "step_000002.jsonl.gz",
+    ]
+
+
+@pytest.mark.promise("training:whole")
+async def test_episodes_stream_into_steps_and_carry_the_weights_that_drew_them(
+    vllm: ModelServer, tmp_path: Path
+) -> None:
+    async with as_it_was(vllm) as model:
+        said = sections(vllm, model, tmp_path, loss={"name": "cispo"})
+        said["schedule"] = {**said["schedule"], "steps": 3, "mode": "async", "staleness": 2}
+        gave = await atrain(None, tasks(), reward=Scores(), **said)
+    assert gave["steps"] == 3
+    ages = [line["staleness/max"] for line in read_figures(tmp_path / METRICS)]
+    assert all(age is not None and age <= 2 for age in ages)
+
+
+@pytest.mark.soak
+@pytest.mark.promise("training:engine-lost")
+async def test_an_engine_that_is_killed_in_the_middle_of_a_step_costs_time_only(
+    vllm: ModelServer, tmp_path: Path
+) -> None:
+    async with as_it_was(vllm) as model:
+        scores = Scores()
+        said = sections(vllm, model, tmp_path)
+        run = TrainRun(config_of(**said), tasks=tasks(), metric=OwnMetric("scores", scores))
+        starts = vllm.starts
+
+        async def kill() -> None:
+            await scores.begun.wait()
+            os.kill(vllm.pid, signal.SIGKILL)
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(kill)
+            await run.run()
+        assert vllm.starts == starts + 1
+    assert run.position.step == STEPS
+
+
+@pytest.mark.promise("training:debug")
+async def test_rollouts_on_a_running_server_are_shown_with_their_losses(vllm: ModelServer) -> None:
+    said: list[str] = []
+    config = config_of(
+        backbone="debug",
+        engine={"base_url": vllm.url, "api_key": vllm.key},
+        episodes={"max_turns": 1, "planner_model": {"max_tokens": 16}},
+    )
+    outcome = await TrainRun(
+        config, tasks=tasks(), metric=OwnMetric("scores", Scores()), say=said.append
+    ).run()
+    assert said[0].startswith("task q")
+    assert sum(line.startswith("    reward: ") for line in said) == 4
+    assert sum("16 tokens to train" in line for line in said) == 4
+    assert said[-1].startswith("step 1: flow_grpo is ")
+    assert "step/loss" in outcome.figures
+
+
+@pytest.mark.promise("training:debug")
+async def test_rollouts_are_shown_offline_with_nothing_to_set(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    said: list[str] = []
+    await TrainRun(config_of(backbone="debug"), say=said.append).run()
+    assert [line for line in said if "answer: 1170" in line]
+    assert sum(line.startswith("    reward: ") for line in said) == 4
+    assert "no tokens are known" in said[-1]
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.promise("training:validation")
+async def test_what_is_learned_from_is_refused_among_held_out_tasks(tmp_path: Path) -> None:
+    config = config_of(policy={"model": "m"}, output_dir=str(tmp_path / "run"))
+    with pytest.raises(ConfigurationError, match=r"validation\.data_path: q0 is learned from, too"):
+        await TrainRun(config, tasks=tasks(), validation=tasks()).run()
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.promise("training:config:one-line")
+@pytest.mark.parametrize(
+    ("said", "message"),
+    [
+        ({}, "policy.model is missing; name the folder of the model that is trained"),
+        ({"policy": {"model": "nowhere/at-all"}}, "data_path: nothing says what to work on"),
+        (
+            {"backbone": "debug", "engine": {"base_url": "http://127.0.0.1:9"}},
+            "engine.base_url: http://127.0.0.1:9 does not say what it serves",
+        ),
+        (
+            {"backbone": "debug", "episodes": {"agent": "single"}},
+            "engine.base_url: a single agent needs a model",
+        ),
+        (
+            {"policy": {"model": "m"}, "schedule": {"replay": "x"}, "validation": {"data_path": "v"}},
+            "schedule.replay: nothing is played, so there is no validation",
+        ),
+    ],
+)
+async def test_a_run_that_can_not_be_is_one_line_and_leaves_nothing(
+    said: dict[str, object], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigurationError) as raised:
+        await TrainRun(config_of(**said)).run()
+    assert message in str(raised.value)
+    assert "\n" not in str(raised.value)
+    assert os.listdir(tmp_path) == []

@@ -1,0 +1,185 @@
+"""Between AgentFlow and verl nothing is lost, rounded or half there."""
+
+from dataclasses import fields, replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from agentflow.errors import ConfigurationError
+from agentflow.learner._config import TrainConfig
+from agentflow.learner._policy import LoraSettings, OptimiserSettings, PolicySettings
+from agentflow.learner._rows import Row
+from agentflow.learner._run import make_backbone
+from agentflow.learner.losses import LossSettings
+from agentflow.learner.verl import VerlBackbone, VerlFailure, VerlSettings
+from agentflow.learner.verl._exchange import (
+    Answer,
+    Order,
+    pack_rows,
+    read_message,
+    unpack_rows,
+    write_message,
+)
+from agentflow.learner.verl._settings import words_of
+from tests._verl import verl_python
+
+
+def random_row(random: np.random.Generator) -> Row:
+    """A row with holes in what is trained, and figures of every kind."""
+    trained = random.uniform(size=int(random.integers(2, 12))) < 0.6
+    trained[0] = False
+    number = int(trained.sum())
+    return Row(
+        ids=random.integers(0, 2**17, len(trained)).astype(np.int32),
+        trained=trained,
+        behaviour=random.normal(size=number).astype(np.float32),
+        advantages=random.normal(size=number).astype(np.float32),
+        weights=random.normal(size=number),
+        units=random.integers(0, 9, number).astype(np.int32),
+        temperature=0.7,
+        reference=random.normal(size=number).astype(np.float32),
+    )
+
+
+def tiny_folder(folder: Path) -> Path:
+    """A folder that looks like a model's."""
+    (folder / "config.json").write_text("{}")
+    return folder
+
+
+@pytest.mark.parametrize("number", [0, 1, 5])
+def test_rows_come_back_bit_by_bit(tmp_path: Path, number: int) -> None:
+    random = np.random.default_rng(number)
+    rows = [random_row(random) for _ in range(number)]
+    order = Order(kind="step", loss=LossSettings().model_dump(mode="json"))
+    write_message(tmp_path / "0.order", order, pack_rows(rows))
+    found, arrays = read_message(tmp_path / "0.order", Order)
+    assert found == order
+    back = unpack_rows(arrays)
+    assert len(back) == number
+    for one, other in zip(rows, back, strict=True):
+        for field in fields(Row):
+            ours, theirs = np.asarray(getattr(one, field.name)), np.asarray(getattr(other, field.name))
+            assert ours.dtype == theirs.dtype
+            assert ours.tobytes() == theirs.tobytes(), field.name
+
+
+def test_a_message_is_whole_or_not_there(tmp_path: Path) -> None:
+    (tmp_path / "0.answer.unfinished").mkdir()
+    (tmp_path / "0.answer.unfinished" / "message.json").write_text("{")
+    assert not (tmp_path / "0.answer").exists()
+    write_message(tmp_path / "0.answer", Answer(figures={"step/loss": 0.1}), {})
+    assert read_message(tmp_path / "0.answer", Answer) == (Answer(figures={"step/loss": 0.1}), {})
+    assert [path.name for path in tmp_path.iterdir()] == ["0.answer"]
+
+
+def test_rows_of_which_some_know_a_reference_are_refused() -> None:
+    random = np.random.default_rng(0)
+    rows = [random_row(random), replace(random_row(random), reference=None)]
+    with pytest.raises(ValueError, match="some rows have reference"):
+        pack_rows(rows)
+
+
+def test_settings_reach_verl_by_its_names(tmp_path: Path) -> None:
+    policy = PolicySettings(model=str(tiny_folder(tmp_path)), lora=LoraSettings(rank=8), dtype="bfloat16")
+    settings = VerlSettings(gpus=4, options={"trainer.nnodes": 2, "trainer.n_gpus_per_node": 8})
+    words = words_of(policy, OptimiserSettings(rate=3e-6, clip=0.5), settings, tmp_path / "o", tmp_path / "r")
+    said = dict(word.removeprefix("++").split("=", 1) for word in words)
+    assert len(said) == len(words)
+    assert said["actor_rollout_ref.actor.optim.lr"] == "3e-06"
+    assert said["actor_rollout_ref.actor.grad_clip"] == "0.5"
+    assert said["actor_rollout_ref.model.lora_rank"] == "8"
+    assert said["trainer.nnodes"] == "2"
+    assert said["trainer.n_gpus_per_node"] == "8"
+    assert said["trainer.v1.trainer_mode"] == "agentflow"
+    assert "trainer.device" not in said
+
+
+def test_what_verl_cannot_do_is_told_in_one_line(tmp_path: Path) -> None:
+    policy = PolicySettings(model=str(tiny_folder(tmp_path)))
+    with pytest.raises(ConfigurationError, match="no linear one; set constant or cosine"):
+        words_of(policy, OptimiserSettings(schedule="linear", steps=9), VerlSettings(), tmp_path, tmp_path)
+    nowhere = PolicySettings(model="some/name")
+    with pytest.raises(ConfigurationError, match=r"policy\.model: verl starts from a folder"):
+        words_of(nowhere, OptimiserSettings(), VerlSettings(), tmp_path, tmp_path)
+    with pytest.raises(ConfigurationError, match="make it with `make"):
+        VerlSettings(python=tmp_path / "no-python").interpreter()
+
+
+def test_a_training_run_chooses_it_by_name(tmp_path: Path) -> None:
+    policy = {"model": str(tiny_folder(tmp_path))}
+    config = TrainConfig.model_validate(
+        {"backbone": "verl", "policy": policy, "verl": {"python": str(tmp_path / "no-python")}}
+    )
+    with pytest.raises(ConfigurationError, match=r"there is no .*no-python; make it with `make"):
+        make_backbone(config)
+
+
+def test_a_verl_that_dies_at_its_start_is_told_with_its_last_words(tmp_path: Path) -> None:
+    broken = tmp_path / "python"
+    broken.write_text("#!/bin/sh\necho 'ImportError: no module named verl' >&2\nexit 1\n")
+    broken.chmod(0o755)
+    policy = PolicySettings(model=str(tiny_folder(tmp_path)))
+    with pytest.raises(VerlFailure, match="did not become ready: ImportError: no module named verl"):
+        VerlBackbone(policy, OptimiserSettings(), VerlSettings(python=broken))
+
+
+def test_a_ray_that_was_too_slow_to_start_gets_a_second_chance(tmp_path: Path) -> None:
+    slow = tmp_path / "python"
+    slow.write_text(
+        "#!/bin/sh\nif [ ! -e tried ]; then touch tried\n"
+        "echo 'Exception: The current node timed out during startup.' >&2; exit 1; fi\n"
+        "touch ready\nwhile [ ! -e 00000000.order ]; do sleep 0.05; done\n"
+    )
+    slow.chmod(0o755)
+    policy = PolicySettings(model=str(tiny_folder(tmp_path)))
+    backbone = VerlBackbone(policy, OptimiserSettings(), VerlSettings(python=slow))
+    assert backbone.version == 0
+    backbone.close()
+
+
+def test_a_verl_that_dies_over_an_order_is_told_with_its_last_words(tmp_path: Path) -> None:
+    dying = tmp_path / "python"
+    dying.write_text(
+        "#!/bin/sh\ntouch ready\nwhile [ ! -e 00000000.order ]; do sleep 0.05; done\n"
+        "echo 'RuntimeError: out of memory' >&2\nexit 3\n"
+    )
+    dying.chmod(0o755)
+    policy = PolicySettings(model=str(tiny_folder(tmp_path)))
+    backbone = VerlBackbone(policy, OptimiserSettings(), VerlSettings(python=dying))
+    rows = [random_row(np.random.default_rng(1))]
+    with pytest.raises(VerlFailure, match="has died during log_probs: RuntimeError: out of memory"):
+        backbone.log_probs(rows)
+    backbone.close()
+    assert not backbone.temporary.exists()
+
+
+def test_a_step_of_what_verl_cannot_do_changes_nothing(tmp_path: Path) -> None:
+    waiting = tmp_path / "python"
+    waiting.write_text("#!/bin/sh\ntouch ready\nwhile [ ! -e 00000000.order ]; do sleep 0.05; done\n")
+    waiting.chmod(0o755)
+    policy = PolicySettings(model=str(tiny_folder(tmp_path)))
+    backbone = VerlBackbone(policy, OptimiserSettings(), VerlSettings(python=waiting))
+    row = random_row(np.random.default_rng(1))
+    with pytest.raises(ConfigurationError, match=r"loss\.entropy: verl's step gives us none"):
+        backbone.step([row], LossSettings(entropy=0.1))
+    with pytest.raises(ConfigurationError, match="temperature: verl's step has one for all rows"):
+        backbone.step([row, replace(row, temperature=1.0)], LossSettings())
+    assert backbone.step([], LossSettings()) == {"step/rows": 0.0, "step/skipped": 0.0}
+    assert backbone.version == 0
+    backbone.close()
+    assert not backbone.temporary.exists()
+
+
+@pytest.mark.parametrize(
+    ("module", "line"),
+    [
+        ("distributed", 'backend = backend or f"cpu:gloo,{get_device_name()}:{get_nccl_backend()}"'),
+        ("fsdp_utils", "local_cpu_tensor = local_gpu_tensor.detach().cpu()"),
+    ],
+)
+def test_verl_still_needs_what_our_worker_does_for_the_cpu(module: str, line: str) -> None:
+    """Where this fails, `Actor` of ours has something less to mend: take it out there, and of the page."""
+    (file,) = verl_python().parent.parent.glob(f"lib/python*/site-packages/verl/utils/{module}.py")
+    assert line in file.read_text(encoding="utf-8")

@@ -1,0 +1,60 @@
+"""What a trainer does, plainly: it holds a model, says what it makes of a text, changes and exports it."""
+
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# torch and transformers are only partly typed.
+
+from pathlib import Path
+from typing import Self
+
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from agentflow.serving import Probe, Weights, probe_tokens
+from tests._vllm import make_tiny_model
+
+
+class Trainer:
+    """A model in fp32."""
+
+    def __init__(self, folder: Path | str) -> None:
+        self._model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+
+    @classmethod
+    def tied(cls, folder: Path) -> Self:
+        """One whose head is its embeddings."""
+        make_tiny_model(folder)
+        config = AutoConfig.from_pretrained(folder)
+        config.tie_word_embeddings = True
+        torch.manual_seed(0)
+        AutoModelForCausalLM.from_config(config, dtype=torch.float32).save_pretrained(folder)
+        return cls(folder)
+
+    def logprobs(self, tokens: tuple[int, ...]) -> tuple[float, ...]:
+        """Of each token but the first."""
+        with torch.no_grad():
+            scores = self._model(torch.tensor([tokens])).logits[0, :-1].log_softmax(-1)
+        return tuple(scores[torch.arange(len(tokens) - 1), torch.tensor(tokens[1:])].tolist())
+
+    def probe(self) -> Probe:
+        tokens = probe_tokens(self._model.config.vocab_size)
+        return Probe(tokens=tokens, logprobs=self.logprobs(tokens))
+
+    def step(self, seed: int) -> None:
+        """Change every weight a good deal."""
+        draw = torch.Generator().manual_seed(seed)
+        with torch.no_grad():
+            for weight in self._model.parameters():
+                weight += 0.02 * torch.randn(weight.shape, generator=draw)
+
+    def sharpen(self) -> None:
+        """Be sure of few words and rule out all others, as who has learned a lot."""
+        with torch.no_grad():
+            self._model.lm_head.weight *= 40
+
+    def grow(self) -> None:
+        """More words than before."""
+        self._model.resize_token_embeddings(self._model.config.vocab_size + 8)
+
+    def export(self, folder: Path, version: str) -> Weights:
+        self._model.save_pretrained(folder)
+        return Weights(folder=folder, version=version)

@@ -1,0 +1,76 @@
+"""What passes between us and an engine, to the byte."""
+
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+
+import aiohttp
+import msgspec
+from aiohttp import web
+from msgspec import Struct
+
+__all__ = ["Answer", "Recorder", "recorded"]
+
+
+class _Chance(Struct):
+    logprob: float
+
+
+class _Chances(Struct):
+    content: list[_Chance]
+
+
+class _Choice(Struct):
+    token_ids: tuple[int, ...]
+    logprobs: _Chances
+    finish_reason: str
+
+
+class Answer(Struct):
+    """What the engine says that it read and drew."""
+
+    prompt_token_ids: tuple[int, ...]
+    choices: list[_Choice]
+
+
+class _Request(Struct):
+    token_ids: tuple[int, ...]
+
+
+class Recorder:
+    """Passes requests on to an engine, and keeps what it says of tokens."""
+
+    def __init__(self, address: str, session: aiohttp.ClientSession) -> None:
+        self.url = ""
+        self.answers: list[Answer] = []
+        self._address = address
+        self._session = session
+
+    async def pass_on(self, request: web.Request) -> web.Response:
+        body = await request.read()
+        headers = {name: request.headers[name] for name in ("Authorization", "Content-Type")}
+        target = f"{self._address}{request.path}"
+        async with self._session.post(target, data=body, headers=headers) as answer:
+            said = await answer.read()
+        if request.path.endswith("/generate"):
+            told = msgspec.json.decode(said, type=Answer)
+            assert told.prompt_token_ids == msgspec.json.decode(body, type=_Request).token_ids
+            self.answers.append(told)
+        return web.Response(status=answer.status, body=said, content_type="application/json")
+
+
+@asynccontextmanager
+async def recorded(address: str) -> AsyncGenerator[Recorder]:
+    """A door to the engine at that address that keeps what passes."""
+    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
+        recorder = Recorder(address, session)
+        app = web.Application(client_max_size=2**26)
+        app.router.add_post("/{path:.*}", recorder.pass_on)
+        runner = web.AppRunner(app, access_log=None)
+        await runner.setup()
+        site = web.TCPSite(runner, "127.0.0.1", 0)
+        await site.start()
+        recorder.url = f"http://127.0.0.1:{runner.addresses[0][1]}/v1"
+        try:
+            yield recorder
+        finally:
+            await runner.cleanup()
