@@ -57,7 +57,8 @@ class _Zygote:
             if wake_read in ready:
                 with contextlib.suppress(BlockingIOError):
                     os.read(wake_read, 4096)
-                self._reap()
+            # Always: a message that came while this process waited for a processor hides the signal that came before it.
+            self._reap()
             if self._mason.fileno() in ready:
                 message = _wire.receive(self._mason)
                 if message is None:
