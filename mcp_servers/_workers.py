@@ -83,7 +83,7 @@ class Hand:
         failure: ProcessEnded | None = None
         try:
             async with anyio.create_task_group() as group:
-                await group.start(self._line.run, ours)
+                await group.start(self._talk, ours)
                 group.start_soon(self._begin)
                 try:
                     await process.run(context)
@@ -100,6 +100,13 @@ class Hand:
         """Ask it."""
         self.served += 1
         return self._line.ask(question)
+
+    async def _talk(self, ours: socket.socket, *, task_status: TaskStatus[None]) -> None:
+        try:
+            await self._line.run(ours, task_status=task_status)
+        finally:
+            # The line ends a little before the process does; in between nobody shall be sent to it.
+            self._workers.lost(self)
 
     async def _begin(self) -> None:
         with suppress(LineBroken):

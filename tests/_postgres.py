@@ -3,13 +3,14 @@
 import os
 import pwd
 import shutil
-import socket
 import subprocess
 import tempfile
 from collections.abc import Generator
 from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
+
+from agentflow.serving._ports import kept_port
 
 __all__ = ["PostgresServer", "postgres_server"]
 
@@ -24,7 +25,7 @@ class PostgresServer:
         self._folder = folder
         self._numbers = count(1)
         self.port = port
-        """Its port on 127.0.0.1."""
+        """Its port on 127.0.0.1; nobody else gets it, also while the server is stopped."""
 
     def new_database(self) -> str:
         """The address of a new, empty database."""
@@ -90,13 +91,14 @@ def postgres_server() -> Generator[PostgresServer]:
     try:
         if os.geteuid() == 0:
             shutil.chown(folder, pwd.getpwnam(_SERVER_USER).pw_uid, pwd.getpwnam(_SERVER_USER).pw_gid)
-        server = PostgresServer(_programs(), folder, _free_port())
-        server.make()
-        server.start()
-        try:
-            yield server
-        finally:
-            server.stop("immediate")
+        with kept_port("127.0.0.1") as port:
+            server = PostgresServer(_programs(), folder, port)
+            server.make()
+            server.start()
+            try:
+                yield server
+            finally:
+                server.stop("immediate")
     finally:
         shutil.rmtree(folder)
 
@@ -107,9 +109,3 @@ def _programs() -> Path:
     on_path = shutil.which("pg_ctl")
     assert found or on_path, "the tests need a Postgres server: install the package postgresql"
     return found[-1].parent if found else Path(str(on_path)).resolve().parent
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

@@ -1,10 +1,10 @@
 """Keeps one command, and everything that it starts, from outliving whoever asked for it.
 
-Run as a program of its own: `python _keeper.py FD PROGRAM ARGUMENT...`, with only the standard library, in a session
-of its own. `FD` is a socket to the owner: each byte that comes is a signal for the command's process group; its end
-means that the owner is gone, or wants the end now: everything is killed. So it is when the kernel says that the owner
-has died, since a fork of the owner may still hold its end of the line. The keeper adopts orphans (Linux), so that a
-process which left the group is found too. It ends as the command ended.
+Run as a program of its own: `python _keeper.py FD OWNER PROGRAM ARGUMENT...`, with only the standard library, in a
+session of its own. `FD` is a socket to the owner, whose process id is `OWNER`: each byte that comes is a signal for the
+command's process group; its end means that the owner is gone, or wants the end now: everything is killed. So it is when
+the kernel says that the owner has died, since a fork of the owner may still hold its end of the line. The keeper adopts
+orphans (Linux), so that a process which left the group is found too. It ends as the command ended.
 """
 
 import contextlib
@@ -88,7 +88,7 @@ def do_nothing(number: int, frame: object) -> None:
     """Handle a signal by waking `select` up, which having a handler does."""
 
 
-def watch(leader: int, owner: socket.socket, parent: int) -> int:
+def watch(leader: int, line: socket.socket, owner: int) -> int:
     """Pass signals on until the command or the owner ends; gives the command's wait status."""
     wakeup, notify = socket.socketpair()
     wakeup.setblocking(False)
@@ -98,22 +98,33 @@ def watch(leader: int, owner: socket.socket, parent: int) -> int:
     signal.signal(OWNER_DIED, do_nothing)
     prctl(PR_SET_PDEATHSIG, OWNER_DIED)
     try:
-        while True:
+        # Of an owner that died before it was asked, the kernel says nothing.
+        while os.getppid() == owner:
             status = reap(leader)
             if status is not None:
                 return status
-            readable, _, _ = select.select([wakeup, owner], [], [])
-            if wakeup in readable and OWNER_DIED in wakeup.recv(4096) and os.getppid() != parent:
-                return signal.SIGKILL
-            if owner in readable:
-                signals = owner.recv(64)
+            readable, _, _ = select.select([wakeup, line], [], [])
+            if wakeup in readable:
+                wakeup.recv(4096)
+            if line in readable:
+                signals = signals_from(line)
                 if not signals:
                     return signal.SIGKILL
                 for number in signals:
                     with contextlib.suppress(OSError):
                         os.killpg(leader, number)
+        return signal.SIGKILL
     finally:
         signal.set_wakeup_fd(-1)
+
+
+def signals_from(line: socket.socket) -> bytes:
+    """What the owner sends; nothing once it is gone."""
+    try:
+        return line.recv(64)
+    except OSError:
+        # It went without having read our greeting.
+        return b""
 
 
 def reap(leader: int) -> int | None:
@@ -138,16 +149,15 @@ def end_like(status: int) -> None:
 
 def main() -> None:
     """Keep one command."""
-    parent = os.getppid()
-    owner = socket.socket(fileno=int(sys.argv[1]))
-    owner.set_inheritable(False)
+    line, owner = socket.socket(fileno=int(sys.argv[1])), int(sys.argv[2])
+    line.set_inheritable(False)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     prctl(PR_SET_CHILD_SUBREAPER, 1)
-    leader, failure = start(sys.argv[2:])
+    leader, failure = start(sys.argv[3:])
     with contextlib.suppress(OSError):
-        owner.send(f"failed {failure}".encode() if failure else f"started {leader}".encode())
-    status = watch(leader, owner, parent)
+        line.send(f"failed {failure}".encode() if failure else f"started {leader}".encode())
+    status = watch(leader, line, owner)
     kill_all(leader)
     end_like(status)
 

@@ -1,6 +1,7 @@
 """A real process as a supervised child: a server, an engine."""
 
 import asyncio
+import os
 import signal
 import socket
 import subprocess
@@ -87,7 +88,7 @@ class Process:
 
     async def _start_keeper(self, line: int) -> "Subprocess":
         return await anyio.open_process(
-            [sys.executable, "-I", "-S", str(KEEPER), str(line), *self._command],
+            [sys.executable, "-I", "-S", str(KEEPER), str(line), str(os.getpid()), *self._command],
             stdin=self._stdin,
             stdout=self._stdout,
             stderr=self._stderr,

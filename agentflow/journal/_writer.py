@@ -123,7 +123,11 @@ class Inbox:
 
     async def _send(self, job: _Job) -> None:
         try:
-            await self._sender.send(job)
+            # Where there is room nobody is cancelled on the way: what was done is written down.
+            try:
+                self._sender.send_nowait(job)
+            except WouldBlock:
+                await self._sender.send(job)
         except ChannelClosed:
             raise _closed() from None
 

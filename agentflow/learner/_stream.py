@@ -139,6 +139,9 @@ class Stream:
     async def _play(self, begun: _Begun) -> None:
         with begun.scope:
             group = await self._playing.group(begun.draw, self._size, begun.places)
+            if begun.group is not None:
+                # It was cut just when it ended.
+                return
             if self._replaces(group):
                 del self._begun[begun.draw.number]
                 self._dropped[EQUAL] += 1

@@ -1,10 +1,11 @@
 """The sandbox without `await`."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from concurrent.futures import CancelledError
 from contextlib import ExitStack
-from functools import partial
 from typing import ParamSpec, Self, TypeVar
 
+import anyio
 from anyio.from_thread import BlockingPortal, BlockingPortalProvider
 
 from agentflow.errors import ErrorKind, ToolFailure
@@ -142,11 +143,23 @@ class SyncSandbox:
     def _call(self, method: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs) -> T:
         if self._portal is None:
             raise ToolFailure(ErrorKind.SESSION_NOT_FOUND, "this sandbox is not open.")
-        future = self._portal.start_task_soon(partial(method, *args, **kwargs))
+        scopes: list[anyio.CancelScope] = []
+
+        async def run() -> T:
+            with anyio.CancelScope() as scope:
+                scopes.append(scope)
+                return await method(*args, **kwargs)
+            raise CancelledError
+
+        def stop() -> None:
+            for scope in scopes:
+                scope.cancel()
+
         try:
-            return future.result()
+            return self._portal.start_task_soon(run).result()
         except BaseException:
-            future.cancel()
+            # An interrupt may come while the call is handed over, before there is a future that could be cancelled.
+            self._portal.start_task_soon(stop)
             raise
 
     def _leave(self) -> None:

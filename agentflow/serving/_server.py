@@ -3,7 +3,6 @@
 import os
 import re
 import secrets
-import socket
 import subprocess
 import tempfile
 from contextlib import AsyncExitStack
@@ -17,6 +16,7 @@ from agentflow.actors import ChildSpec, Process, Restart, StartFailed, Superviso
 from agentflow.errors import ConfigurationError, RunStopped, StopCause
 from agentflow.serving._command import command_of, environment_of
 from agentflow.serving._control import EngineControl
+from agentflow.serving._ports import kept_port
 from agentflow.serving._publishing import Publisher
 from agentflow.serving._settings import ServingSettings
 from agentflow.serving._weights import Probe, Published, Weights
@@ -130,8 +130,9 @@ class ModelServer:
         if self._settings.trains and self._settings.host not in ("127.0.0.1", "::1", "localhost"):
             raise ConfigurationError("trains: anybody could change the weights; set host=127.0.0.1")
         self._cpu = await self._on_cpu()
-        self._port = self._port or _free_port(self._settings.host)
         async with AsyncExitStack() as stack:
+            # Kept: nobody else shall get requests with its key while its process is started anew.
+            self._port = self._settings.port or stack.enter_context(kept_port(self._settings.host))
             self._log = stack.enter_context(self._open_log())
             spec = ChildSpec(
                 id=_CHILD,
@@ -217,10 +218,3 @@ class ModelServer:
                 except aiohttp.ClientError:
                     pass
                 await anyio.sleep(POLL_SECONDS)
-
-
-def _free_port(host: str) -> int:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with socket.socket(family) as probe:
-        probe.bind((host, 0))
-        return probe.getsockname()[1]

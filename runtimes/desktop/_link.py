@@ -25,6 +25,8 @@ class _Waiting:
     answer: tuple[Message, bytes] | None = None
     poked: anyio.Event = field(default_factory=anyio.Event)
     """The answer is there, or it is this one's turn to read."""
+    sent: bool = False
+    """The question is: from now on it can be this one's turn."""
 
 
 class Link:
@@ -78,6 +80,7 @@ class Link:
 
     async def _answer(self, number: int, waiting: _Waiting) -> tuple[Message, bytes]:
         self._waiting[number] = waiting
+        waiting.sent = True
         try:
             while waiting.answer is None:
                 if self._ended:
@@ -100,7 +103,7 @@ class Link:
     def _poke(self) -> None:
         """Make somebody else read; all of them learn of the end."""
         for other in self._waiting.values():
-            if other.answer is None:
+            if other.sent and other.answer is None:
                 other.poked.set()
                 if not self._ended:
                     return

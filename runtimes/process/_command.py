@@ -16,6 +16,7 @@ from runtimes._protocol import ExecResult, Limits, Outcome, OutputSink
 from runtimes.process._channel import Channel
 from runtimes.process._lane import CPU_POLL, cpu_used
 from runtimes.process._output import OutputPipes
+from runtimes.process.linux import _processes
 from runtimes.process.trusted import _wire
 
 _GRACE = 2.0
@@ -48,7 +49,7 @@ class Command:
         out_read, out_write = os.pipe2(os.O_CLOEXEC)
         err_read, err_write = os.pipe2(os.O_CLOEXEC)
         self.pipes = OutputPipes(out_read, err_read, self._limits.output_bytes)
-        self._started = time.monotonic()
+        self._started = _processes.uptime()
         letter = _wire.letter({"argv": list(argv), "cwd": cwd, "env": dict(env), "user": user})
         fds = [stdin_read, out_write, err_write, letter]
         try:
@@ -112,8 +113,8 @@ class Command:
         deadline = time.monotonic() + _GRACE
         while not self.exited.done() and time.monotonic() < deadline:
             with contextlib.suppress(RuntimeFailure, OSError):
-                age = time.monotonic() - self._started
-                await self._client.ask("kill_run", member=self._member, pid=self._pid, age=age)
+                since, age = self._started, _processes.uptime() - self._started
+                await self._client.ask("kill_run", member=self._member, pid=self._pid, since=since, age=age)
             await asyncio.wait({self.exited}, timeout=0.02)
         if not self.exited.done():
             with contextlib.suppress(RuntimeFailure, OSError):

@@ -363,7 +363,7 @@ class ProcessInstance:
                 await self._client.ask("check_archive", [fd], member=self._id)
                 await self._python.end()
                 await self._shell.end()
-                await self._client.ask("kill_run", member=self._id, pid=0, age=1e9)
+                await self._client.ask("kill_run", member=self._id, pid=0, since=0.0, age=1e9)
                 await self._client.ask("unpack", [fd], member=self._id, mounts=dict(self._spec.mounts))
             except RuntimeFailure as error:
                 raise ValueError(str(error)) from None

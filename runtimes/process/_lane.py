@@ -18,6 +18,7 @@ from runtimes._protocol import Limits, Outcome, OutputSink, RunResult
 from runtimes.process._channel import Channel
 from runtimes.process._frames import Answer, Control
 from runtimes.process._output import OutputPipes
+from runtimes.process.linux import _processes
 
 GRACE = 2.0
 """Seconds that an interrupted run has to give up by itself before its session is killed."""
@@ -32,7 +33,7 @@ class Call(Generic[Answer]):
     """One run in progress: ends with an answer, or with a reason to end it."""
 
     started: float
-    """When, on the monotonic clock."""
+    """When, in seconds since the machine was booted."""
     answer: asyncio.Future[Answer | None]
     """The session's answer; `None` when the session's process ended first."""
     limit: asyncio.Future[Outcome] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
@@ -160,7 +161,7 @@ class Lane(ABC, Generic[Answer]):
         async with self.lock:
             await self._ensure()
             assert self._pipes is not None
-            call = Call[Answer](time.monotonic(), asyncio.get_running_loop().create_future())
+            call = Call[Answer](_processes.uptime(), asyncio.get_running_loop().create_future())
             self._started = call.started
             self._call = call
             self._pipes.on_output = on_output
@@ -168,7 +169,11 @@ class Lane(ABC, Generic[Answer]):
                 self._pipes.take()
             try:
                 self._early.clear()
-                self._ask(source, stdin_open=stdin_open)
+                if self.alive:
+                    self._ask(source, stdin_open=stdin_open)
+                else:
+                    # It ended as soon as it was there.
+                    self._lost()
                 outcome = await self._finish(call, timeout)
                 return self._say(await self._collect(call, outcome))
             except asyncio.CancelledError:
@@ -242,8 +247,8 @@ class Lane(ABC, Generic[Answer]):
 
     async def _kill_since(self, started: float) -> None:
         with contextlib.suppress(RuntimeFailure, OSError):
-            age = time.monotonic() - started
-            await self._client.ask("kill_run", member=self._member, pid=self._pid, age=age)
+            age = _processes.uptime() - started
+            await self._client.ask("kill_run", member=self._member, pid=self._pid, since=started, age=age)
 
     async def _signal(self, number: int) -> None:
         with contextlib.suppress(RuntimeFailure, OSError):
@@ -300,7 +305,7 @@ class Lane(ABC, Generic[Answer]):
 
         :raises CannotFork: if none comes in time, or the session ends.
         """
-        call = Call[Answer](time.monotonic(), asyncio.get_running_loop().create_future())
+        call = Call[Answer](_processes.uptime(), asyncio.get_running_loop().create_future())
         self._call = call
         try:
             send()

@@ -106,9 +106,10 @@ class PythonLane(Lane[PythonAnswer]):
         return child, [str(_text(line)) for line in hello.get("left_behind", [])]
 
     def _request_fork(self, uid: int) -> None:
-        assert isinstance(self._control, PythonControl)
         self._awaited = None
-        self._control.request({"op": "fork", "uid": uid})
+        # It may have ended since it was found alive.
+        if isinstance(self._control, PythonControl):
+            self._control.request({"op": "fork", "uid": uid})
 
     async def _arrive(self, moved: asyncio.Future[int]) -> PythonAnswer:
         try:

@@ -1,6 +1,7 @@
 """One machine of the qemu runtime."""
 
 import contextlib
+import re
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any
 
@@ -16,7 +17,11 @@ from runtimes.qemu._process import Qemu
 from runtimes.qemu._screen import Eyes, size_of, to_screen
 
 _PACE = 0.008
-"""Between strokes: the keyboard's queue holds a few, and a guest that is short of time must not lose one."""
+"""Between strokes: the queues of a guest's programs hold a few, and one that is short of time must not lose one."""
+_KEYBOARD = "i /xb 0x64"
+"""Reads the state of the keyboard's controller, which changes nothing."""
+_UNTAKEN = re.compile(r"= 0x[0-9a-f]*[13579bdf]\s*$")
+_TAKING_SECONDS = 30.0
 _ABSOLUTE = 1 << 15
 _DOOR_SECONDS = 60.0
 _NO_DOOR = "this guest has no door for whoever judges: build one with scripts/make-guest"
@@ -82,6 +87,22 @@ class QemuMachine:
         self._check()
         await self.qemu.qmp.execute("input-send-event", events=list(events))
 
+    async def _taken(self) -> None:
+        """Wait until the guest has taken every stroke: what the keyboard's queue can't hold is lost.
+
+        :raises RuntimeFailure: if it takes none.
+        """
+        try:
+            with anyio.fail_after(_TAKING_SECONDS):
+                while await self._untaken():  # noqa: ASYNC110  # a guest does not tell when it takes one
+                    await anyio.sleep(_PACE / 4)
+        except TimeoutError:
+            raise RuntimeFailure("the guest takes no keys; it hangs, or has not booted yet") from None
+
+    async def _untaken(self) -> bool:
+        state = await self.qemu.qmp.execute("human-monitor-command", command_line=_KEYBOARD)
+        return _UNTAKEN.search(str(state)) is not None
+
     async def move(self, x: int, y: int) -> None:
         """Put the pointer there.
 
@@ -126,6 +147,7 @@ class QemuMachine:
         async with self._hands:
             await self._send(key_event(key, down=down) for key in (keys if down else reversed(keys)))
             await anyio.sleep(_PACE / 2)
+            await self._taken()
 
     async def type(self, text: str, *, interval: float = 0.0) -> None:
         """Type a text, waiting `interval` seconds between keys.
@@ -141,6 +163,7 @@ class QemuMachine:
                     await self._send(key_event(key, down=True) for key in keys)
                     await self._send(key_event(key, down=False) for key in reversed(keys))
                 await anyio.sleep(max(interval, _PACE))
+                await self._taken()
 
     async def exec(self, argv: Sequence[str], *, timeout: float | None = None) -> ExecResult:
         """Run a command inside, as root.

@@ -27,12 +27,12 @@ def run_python(*arguments: str, cwd: Path) -> str:
         stdin=subprocess.DEVNULL,
         capture_output=True,
         encoding="utf-8",
-        timeout=100,
         check=False,
     )
     return run.stdout + run.stderr if run.returncode else ""
 
 
+@pytest.mark.timeout(600)  # Some load libraries that take a busy machine a minute.
 @pytest.mark.promise("docs:snippets")
 @pytest.mark.parametrize("page", RUNNABLE, ids=name)
 def test_every_python_snippet_of_a_page_runs(page: Path, tmp_path: Path) -> None:
@@ -79,6 +79,7 @@ def test_every_page_is_in_the_table_of_contents() -> None:
     assert sorted(map(name, pages - listed)) == []
 
 
+@pytest.mark.timeout(600)
 @pytest.mark.promise("docs:examples")
 @pytest.mark.parametrize(
     "example", [path for path in files(".py") if path.parent == ROOT / "examples"], ids=name

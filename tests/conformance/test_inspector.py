@@ -50,7 +50,7 @@ async def test_tools_are_listed_without_an_error_in_any_schema(
     transport: Transport, era: str, tmp_path: Path
 ) -> None:
     node()
-    with anyio.fail_after(60):
+    with anyio.fail_after(110):
         ran = await transport(tmp_path, era, "--method", "tools/list", "--strict")
     assert ran.status == 0, ran.output[-5000:]
     for name in ("bash_run", "vm_click", "vm_evaluate", "mcp_everything_echo"):
@@ -63,7 +63,7 @@ async def test_tools_are_listed_without_an_error_in_any_schema(
 @ERAS
 async def test_a_tool_is_called(transport: Transport, era: str, tmp_path: Path) -> None:
     node()
-    with anyio.fail_after(60):
+    with anyio.fail_after(110):
         ran = await transport(tmp_path, era, "--method", "tools/call", "--tool-name", "session_list")
     assert ran.status == 0, ran.output[-5000:]
     assert answer(ran)["structuredContent"] == {"sessions": []}
@@ -73,7 +73,7 @@ async def test_a_tool_is_called(transport: Transport, era: str, tmp_path: Path) 
 async def test_a_command_runs_in_the_connection_s_own_sandbox(era: str, tmp_path: Path) -> None:
     node()
     call = ("--method", "tools/call", "--tool-name", "bash_run", "--tool-arg", "command=echo $((6 * 7))")
-    with anyio.fail_after(60):
+    with anyio.fail_after(110):
         ran = await over_stdio(tmp_path, era, *call)
     assert ran.status == 0, ran.output[-5000:]
     assert answer(ran)["structuredContent"]["stdout"] == "42\n"

@@ -64,7 +64,8 @@ def images(result: ToolResult) -> list[Image]:
 
 @pytest.fixture(scope="module")
 async def runtime(anyio_backend: Literal["asyncio"]) -> AsyncGenerator[Runtime]:
-    async with ProcessRuntime() as running:
+    # What runs does not wait until nobody else works: some of it has little time.
+    async with ProcessRuntime(idle=False) as running:
         yield running
 
 

@@ -15,8 +15,10 @@ from tests.mcp_servers._program import ROOT
 
 @asynccontextmanager
 async def client_of(*backends: str) -> AsyncGenerator[Client]:
-    server = StdioServerParameters(command=sys.executable, args=["-m", "mcp_servers", *backends], cwd=ROOT)
-    with anyio.fail_after(60):
+    # What runs does not wait until nobody else works.
+    words = [*backends, "runtime={name: process, idle: false}"]
+    server = StdioServerParameters(command=sys.executable, args=["-m", "mcp_servers", *words], cwd=ROOT)
+    with anyio.fail_after(100):
         async with Client(stdio_client(server)) as client:
             yield client
 

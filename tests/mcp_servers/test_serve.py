@@ -16,7 +16,7 @@ from tests.mcp_servers.test_command import address
 
 async def gone(processes: list[psutil.Process]) -> list[psutil.Process]:
     """Those that are still alive after they had time to end."""
-    _, alive = await anyio.to_thread.run_sync(lambda: psutil.wait_procs(processes, timeout=5))
+    _, alive = await anyio.to_thread.run_sync(lambda: psutil.wait_procs(processes, timeout=60))
     return alive
 
 

@@ -1,12 +1,13 @@
 """Several worker processes behind one port, each with sessions of its own."""
 
 import os
+import socket
 import sys
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, ClassVar, Literal, cast
 
 import anyio
 import httpx2
@@ -15,8 +16,11 @@ import pytest
 from mcp import Client, MCPError
 from mcp_types import CallToolResult
 
+from agentflow.actors import Context
 from mcp_servers import ERROR_KEY
 from mcp_servers._http import Port
+from mcp_servers._line import Asked, Line
+from mcp_servers._messages import MESSAGE, Message, Waiting
 from mcp_servers._metrics import Metrics, together
 from mcp_servers._settings import ServerSettings
 from mcp_servers._shared_table import handles_of, worker_of
@@ -260,6 +264,53 @@ async def test_a_worker_that_dies_is_started_again_and_its_sessions_are_told_as_
             await end(client, [other])
 
 
+class Lingering:
+    """In a worker's place: it says that it can answer, and takes its time to end after it has left the line."""
+
+    made: ClassVar[list["Lingering"]] = []
+
+    def __init__(self, command: Sequence[str], *, stdin: int, ready: Callable[[], Awaitable[None]]) -> None:
+        self.leave = anyio.Event()
+        self._end = anyio.Event()
+        self._ready = ready
+        self._socket = socket.socket(fileno=os.dup(stdin))
+        self.made.append(self)
+
+    async def run(self, context: Context) -> None:
+        context.on_stop(self._end.set)
+        async with anyio.create_task_group() as group:
+            await group.start(Line[Message](MESSAGE, self._answer).run, self._socket)
+            await self._ready()
+            context.ready()
+            await self.leave.wait()
+            group.cancel_scope.cancel()
+        await self._end.wait()
+
+    async def _answer(self, question: Message, asked: Asked[Message]) -> None:
+        await asked.answer(Waiting([]))
+        await anyio.sleep_forever()
+
+
+@pytest.mark.promise("mcp:workers:death")
+async def test_a_worker_that_can_no_longer_be_asked_is_sent_nothing_while_it_ends(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Lingering, "made", [])
+    monkeypatch.setattr("mcp_servers._workers.Process", Lingering)
+    workers = Workers(ServerSettings.model_validate({"backends": {COUNTER: {}}, "workers": 2}), ["counter"])
+    with anyio.fail_after(60):
+        async with anyio.create_task_group() as group:
+            await group.start(workers.run)
+            await workers.warm(["counter"], lambda _: None)
+            one, other = Lingering.made
+            one.leave.set()
+            while workers.mate(1) is not None:
+                await anyio.lowlevel.checkpoint()
+            assert workers.least_busy(sessions=True) is workers.mate(2)
+            other.leave.set()
+            workers.close()
+
+
 async def _listed(client: Client) -> list[dict[str, Any]]:
     return cast("list[dict[str, Any]]", data(await client.call_tool("session_list", {}))["sessions"])
 
@@ -268,8 +319,10 @@ async def _listed(client: Client) -> list[dict[str, Any]]:
 async def test_what_is_counted_tells_of_every_worker(crew: Crew) -> None:
     with anyio.fail_after(60):
         async with httpx2.AsyncClient(timeout=30) as http, crew.client() as client:
-            for _ in range(4):
-                await client.call_tool("counter_echo", {"text": "x"})
+            handles = await in_both(client)
+            for handle in handles:
+                await client.call_tool("counter_add", {"session": handle})
+            await end(client, handles)
             at = crew.url.removesuffix("/mcp")
             assert (await http.get(f"{at}/ready")).json() == {"ready": True}
             assert (await http.get(f"{at}/metrics")).status_code == 401
@@ -277,7 +330,7 @@ async def test_what_is_counted_tells_of_every_worker(crew: Crew) -> None:
             text = (await http.get(f"{at}/metrics", headers=bearer)).text
     for worker in (1, 2):
         assert f'agentflow_sessions{{worker="{worker}"}} 0' in text
-        assert f'agentflow_calls_total{{worker="{worker}",tool="counter_echo",outcome="ok"}}' in text
+        assert f'agentflow_calls_total{{worker="{worker}",tool="counter_add",outcome="ok"}}' in text
     assert 'agentflow_refused_requests_total{worker="front",status="401"}' in text
     assert 'agentflow_workers{worker="front"} 2' in text
     assert text.count("# TYPE agentflow_calls_total counter") == 1
@@ -322,5 +375,5 @@ async def test_the_files_of_an_ended_session_are_there_for_one_in_another_worker
                     workers.add(worker_of(began))
             running.process.terminate()
             assert await running.process.wait() == 0
-            _, alive = await anyio.to_thread.run_sync(lambda: psutil.wait_procs(children, timeout=5))
+            _, alive = await anyio.to_thread.run_sync(lambda: psutil.wait_procs(children, timeout=60))
             assert alive == []

@@ -21,6 +21,7 @@ from agentflow.synthesis import PAIRS, REPORT, TRAJECTORIES, TREES
 from agentflow.testing import fake_endpoint
 from runtimes.process.trusted._leftovers import realm
 from tests.agentflow.cli._programs import environment
+from tests.system._supervised import Endpoint
 
 FILES = (PAIRS, TRAJECTORIES, TREES, REPORT)
 TREE: dict[str, object] = {"max_depth": 4, "branching_factor": 2, "depth_threshold": 2}
@@ -127,6 +128,11 @@ class Running:
         """Start it, and wait for a good end."""
         with self.start() as process:
             assert process.wait(timeout=300) == DONE, self.said()
+
+    @property
+    def endpoint(self) -> Endpoint:
+        """Whom it asks."""
+        return Endpoint(self.url)
 
     @property
     def environment(self) -> dict[str, str]:
@@ -241,9 +247,12 @@ def nothing_left(run: Running, others: set[int]) -> None:
 
     :param others: children of this process that are none of the run's.
     """
-    mine = [child for child in psutil.Process().children() if child.pid not in others]
-    _, alive = psutil.wait_procs({*mine, *run.seen.values()}, timeout=GONE_SECONDS)
-    assert not [f"{each.pid} {each.name()} {each.cmdline()}" for each in alive]
+    waiting = {*run.seen.values(), *_adopted(others)}
+    while waiting:
+        _, alive = psutil.wait_procs(waiting, timeout=GONE_SECONDS)
+        assert not [f"{each.pid} {each.name()} {each.cmdline()}" for each in alive]
+        # Who has ended now left its own children to this process.
+        waiting = _adopted(others)
     assert sorted(path.name for path in run.output.iterdir() if path.name.startswith(".")) == []
     # What a killed warden left is swept by the next start of any runtime.
     subprocess.run([sys.executable, "-c", _START_A_RUNTIME], env=run.environment, cwd=run.folder, check=True)
@@ -254,6 +263,11 @@ def nothing_left(run: Running, others: set[int]) -> None:
     mark = f"agentflow-{realm(str(runtimes / 'any'))}-"
     assert [place for place, _, _ in os.walk("/sys/fs/cgroup") if mark in place] == []
     assert str(run.folder) not in Path("/proc/self/mountinfo").read_text(encoding="utf-8")
+
+
+def _adopted(others: set[int]) -> set[psutil.Process]:
+    """Children of this process besides the others."""
+    return {child for child in psutil.Process().children() if child.pid not in others}
 
 
 def kill(victim: psutil.Process) -> None:

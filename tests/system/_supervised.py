@@ -57,6 +57,10 @@ class Endpoint(NamedTuple):
         """What it has counted."""
         return self._ask("stats")
 
+    def hold(self, calls: int = 0) -> int:
+        """Have it hold back the calls that come from now on, after some more; gives the number of the last one before."""
+        return self._ask(f"hold?calls={calls}")["calls"] + calls
+
     def release(self) -> None:
         """Have it answer the calls that it holds back."""
         self._ask("release")

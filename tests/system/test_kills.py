@@ -1,5 +1,6 @@
 """`kill -9` of the supervisor or of any of its processes, at any moment: nothing is lost, done twice, or left behind."""
 
+import math
 import random
 import subprocess
 from collections.abc import Mapping, Sequence
@@ -21,6 +22,7 @@ from tests.system._runs import (
     kill,
     new_run,
     nothing_left,
+    of_models,
 )
 
 # Sandboxes run when nobody else wants a core: on a busy machine all takes its time.
@@ -78,11 +80,17 @@ class Tormentor:
         """Who was killed."""
         self.snapshots: list[Snapshot] = []
         """What was known at each kill."""
+        self._last_call = math.inf
+        """The number of the last call that is answered by now."""
 
-    def torment(self, moments: Sequence[Moment]) -> None:
-        """Kill at each of these moments; start it again whenever it has ended."""
+    def torment(self, moments: Sequence[Moment], calls: int) -> None:
+        """Kill at each of these moments; start it again whenever it has ended.
+
+        :param calls: how many model calls it takes.
+        """
         ahead = list(moments)
         for _ in range(2 * len(moments) + 1):
+            self._pace(ahead, calls - len(of_models(self._run.entries())))
             with self._run.start() as process:
                 try:
                     self._live(process, ahead)
@@ -100,11 +108,27 @@ class Tormentor:
             try:
                 process.wait(timeout=LOOK_SECONDS)
             except subprocess.TimeoutExpired:
-                if has_come(ahead[0], self._run, first, before):
+                if has_come(ahead[0], self._run, first, before) or self._waits():
                     self._kill(process, first, ahead.pop(0))
+                    self._pace(ahead)
             else:
                 return
         process.wait(timeout=300)
+
+    def _pace(self, ahead: Sequence[Moment], calls: int = 0) -> None:
+        """Whoever is slow to look still finds it at work: before its last kill but one it does not get its last answer.
+
+        :param calls: how many answers it needs to get to its end, where it begins.
+        """
+        if len(ahead) <= 1:
+            self._last_call = math.inf
+            self._run.endpoint.release()
+        elif calls:
+            self._last_call = self._run.endpoint.hold(calls - 1)
+
+    def _waits(self) -> bool:
+        """Whether it gets no further."""
+        return self._run.endpoint.stats()["calls"] > self._last_call
 
     def _kill(self, process: "subprocess.Popen[str]", first: psutil.Process, moment: Moment) -> None:
         # What a command starts is the command's own affair: that it ends early is what the tool sees then.
@@ -132,7 +156,7 @@ def torment(folder: Path, settings: Mapping[str, object], calm: Calm, *, seed: i
     with adopting(), new_run(folder, settings) as run:
         others = {child.pid for child in psutil.Process().children()}
         tormentor = Tormentor(run, random.Random(seed))
-        tormentor.torment(moments(seed, kills, calm.entries))
+        tormentor.torment(moments(seed, kills, calm.entries), len(calm.requests()))
         assert run.files() == calm.files, tormentor.kills
         check_asked_once(run, tormentor.snapshots, calm)
         nothing_left(run, others)

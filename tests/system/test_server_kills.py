@@ -2,7 +2,6 @@
 
 import os
 import signal
-import socket
 import tempfile
 from collections.abc import AsyncGenerator, Generator, Iterator, Mapping
 from contextlib import asynccontextmanager
@@ -16,12 +15,15 @@ import yaml
 
 from agentflow.errors import ErrorKind
 from agentflow.sandbox import Sandbox, ToolResult
+from agentflow.serving._ports import kept_port
 from runtimes.process.trusted._leftovers import realm
 from tests._dockerd import Dockerd, dockerd
 from tests.mcp_servers._program import Program, program
 from tests.mcp_servers.test_command import address
 from tests.runtimes.qemu._guests import guest
 
+# Browsers and guests take their time on a busy machine.
+pytestmark = pytest.mark.timeout(400)
 TOKEN = "token-of-the-system"
 CLIENTS = 4
 """Who call without an end, each in a session of its own."""
@@ -77,12 +79,11 @@ async def served(place: Path, settings: Mapping[str, object]) -> AsyncGenerator[
         yield Server(running, await address(running))
 
 
-def free_port() -> int:
-    """A port that nobody uses now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+@pytest.fixture
+def port() -> Iterator[int]:
+    """Where both servers of a test are, one after the other."""
+    with kept_port("127.0.0.1") as port:
+        yield port
 
 
 async def started(sandbox: Sandbox, **arguments: object) -> str:
@@ -189,31 +190,33 @@ async def killed_and_started_again(
 
 
 @pytest.mark.promise("system:server:killed")
-async def test_a_killed_server_s_shells_and_browsers_are_gone_and_ended_files_are_kept(place: Path) -> None:
+async def test_a_killed_server_s_shells_and_browsers_are_gone_and_ended_files_are_kept(
+    place: Path, port: int
+) -> None:
     backends: dict[str, object] = {"bash": {}, "browser": {}}
     settings: dict[str, object] = {
-        "port": free_port(),
+        "port": port,
         "backends": backends,
         "warmup": [],
         "runtime": {"name": "process", "idle": False},
     }
-    with anyio.fail_after(100):
+    with anyio.fail_after(300):
         await killed_and_started_again(place, settings, backends)
 
 
 @pytest.mark.promise("system:server:killed")
 async def test_a_killed_server_s_containers_and_guests_are_gone_and_ended_files_are_kept(
-    place: Path, engine: Dockerd
+    place: Path, port: int, engine: Dockerd
 ) -> None:
     image = await anyio.to_thread.run_sync(guest, "tiny")
     qemu = {"image": str(image), "memory_mib": 96, "state_dir": str(place / "states")}
     backends: dict[str, object] = {"bash": {}, "vm": {"machine": "qemu", "qemu": qemu}}
     settings: dict[str, object] = {
-        "port": free_port(),
+        "port": port,
         "backends": backends,
         "warmup": [],
         "runtime": {"name": "docker", "socket": str(engine.socket)},
     }
-    with anyio.fail_after(100):
+    with anyio.fail_after(300):
         await killed_and_started_again(place, settings, backends)
     assert engine.docker("ps", "--all", "--quiet") == ""

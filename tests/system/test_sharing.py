@@ -19,8 +19,8 @@ from tests.agentflow.cli._programs import finish, running
 from tests.system._supervised import PROGRAM, contents, endpoint, settings, undisturbed, wait_for
 
 HOLDERS = "SELECT count(DISTINCT owner) FROM agentflow_seeds WHERE NOT done"
-SLOW_MS = 250
-"""How long an answer takes: a run by itself takes far longer than the other one needs to join it."""
+ALONE = 12
+"""Calls that are answered before both work: too few for one of them to do all by itself."""
 
 
 @contextmanager
@@ -78,10 +78,11 @@ def test_two_supervisors_on_one_postgres_journal_share_the_seeds_and_do_none_twi
     postgres: PostgresServer, tmp_path: Path
 ) -> None:
     url = postgres.new_database()
-    with endpoint(delay_ms=SLOW_MS) as at:
+    with endpoint(hold_after=ALONE) as at:
         words = (*settings(tmp_path), *at.words, f"journal={url}")
         with together(tmp_path, *words, outputs=("here", "there")) as programs:
             both_work(programs, url)
+            at.release()
             ended = [finish(program) for program in programs]
         counted = at.stats()
     assert [status for status, _, _ in ended] == [0, 0], ended
@@ -98,12 +99,13 @@ def test_the_seeds_of_a_supervisor_that_is_killed_go_to_the_other_one(
     url = postgres.new_database() if kind == "postgres" else ""
     outputs = ("here", "there") if url else ("here", "here")
     journal = [f"journal={url}"] if url else []
-    with endpoint(delay_ms=SLOW_MS) as at:
+    with endpoint(hold_after=ALONE) as at:
         words = (*settings(tmp_path), *at.words, *journal)
         with together(tmp_path, *words, outputs=outputs) as programs:
             both_work(programs, url or tmp_path / "here/journal.db")
             survivor, victim = programs
             victim.kill()
+            at.release()
             status, out, err = finish(survivor)
         counted = at.stats()
     assert status == 0, err

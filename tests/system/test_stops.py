@@ -10,7 +10,7 @@ from subprocess import Popen
 import pytest
 
 from agentflow.cli import main
-from tests.agentflow.cli._programs import finish, running
+from tests.agentflow.cli._programs import finish, running, until_it_says
 from tests.system._supervised import (
     PROGRAM,
     Endpoint,
@@ -41,11 +41,18 @@ TOOL_TO_MISS = {
 
 @contextmanager
 def working(folder: Path, at: Endpoint, *words: str) -> Generator[Popen[str]]:
-    """A program that has asked a model something already."""
-    before = at.stats()["calls"]
+    """A program that waits for the answer of a model."""
+    last = at.hold(1)
     with running(PROGRAM, *words, cwd=folder) as process:
-        at.wait_for(calls=before + 2)
+        at.wait_for(calls=last + 1)
         yield process
+    at.release()
+
+
+def stops(process: Popen[str], at: Endpoint) -> None:
+    """Wait until it is to stop, and let it have what it waits for."""
+    until_it_says(process, "stopping")
+    at.release()
 
 
 @pytest.mark.promise("system:stops")
@@ -65,12 +72,14 @@ def test_stopped_in_every_way_it_goes_on_by_the_same_command_to_the_files_of_an_
         assert at.stats()["calls"] == spent, "what is used up is used up"
         with working(tmp_path, at, *words) as process:
             process.send_signal(signal.SIGTERM)
+            stops(process, at)
             status, _, err = finish(process)
         said.append(err)
         assert (status, "stopped: SIGTERM came" in err) == (130, True)
         with working(tmp_path, at, *words) as process:
             assert process.stdout is not None
             process.stdout.close()
+            stops(process, at)
             assert process.stderr is not None
             said.append(process.stderr.read())
             assert process.wait(60) == 130
@@ -92,12 +101,13 @@ def test_seeds_that_are_added_while_it_runs_are_in_its_files_as_if_they_had_been
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     more = ["The lighthouse of the northern coast", "The ferries of the southern harbour"]
-    with endpoint(delay_ms=2000) as at:
+    with endpoint(hold_after=0) as at:
         words = (*settings(tmp_path, max_depth=3), *at.words, "number_of_seed=2")
         with running(PROGRAM, "--json", *words, "control=true", cwd=tmp_path) as process:
             follow(process, lambda line: line["event"] == "control server")
             assert main(["ctl", "add", "--dir", str(tmp_path / "out"), "--json", *more]) == 0
             added = json.loads(capsys.readouterr().out)
+            at.release()
             status, out, err = finish(process)
     assert status == 0, err
     assert (added["ids"], added["note"]) == (["seed_003", "seed_004"], "")

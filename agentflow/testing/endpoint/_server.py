@@ -1,6 +1,7 @@
 """The fake endpoint: OpenAI's protocol over real HTTP."""
 
 import asyncio
+import math
 from collections import Counter
 from hashlib import blake2b
 from statistics import median
@@ -38,7 +39,8 @@ class Manner(Struct, frozen=True, kw_only=True):
     tool_turns: int = 3
     """How many times it has a tool called before it answers, where it is offered tools."""
     hold_after: int | None = None
-    """After that many calls the next ones wait until somebody asks for `/release`; none: nobody waits."""
+    """After that many calls the next ones wait until somebody asks for `/release`; none: nobody waits. Who asks for
+    `/hold?calls=N` has all calls wait again that come after N more."""
 
 
 class _Said(Struct, omit_defaults=True):
@@ -78,6 +80,7 @@ class FakeEndpoint:
         self._log = log
         self._encoder = msgspec.json.Encoder()
         self._calls = self._in_flight = self._most = self._faults = self._repeated = 0
+        self._hold_after = math.inf if manner.hold_after is None else manner.hold_after
         self._released = asyncio.Event()
         self._answered: set[bytes] = set()
         self._seen: Counter[bytes] = Counter()
@@ -96,8 +99,13 @@ class FakeEndpoint:
                 return self._reply({"object": "list", "data": [{"id": "fake", "object": "model"}]})
             case "/stats":
                 return self._reply(self.statistics())
+            case "/hold":
+                self._hold_after = self._calls + int(request.query.get("calls", "0"))
+                return self._reply(self.statistics())
             case "/release":
+                self._hold_after = math.inf
                 self._released.set()
+                self._released = asyncio.Event()
                 return self._reply(self.statistics())
             case _:
                 return self._refuse(404, f"no such path: {request.path}", "not_found")
@@ -138,7 +146,7 @@ class FakeEndpoint:
         )
         if delay:
             await asyncio.sleep(delay / 1000)
-        if self._manner.hold_after is not None and call > self._manner.hold_after:
+        if call > self._hold_after:
             await self._released.wait()
         if fault is not None:
             self._faults += 1

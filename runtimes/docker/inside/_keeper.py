@@ -84,6 +84,10 @@ class _ContainerStaff(Staff):
         self._here.reply(message, pid=pid)
         yield from ()
 
+    def _begun(self, fields: _wire.Fields) -> float:
+        # gVisor's kernel counts from the start of its container.
+        return _processes.uptime() - fields["age"]
+
     def _processes_of(self, member: Member) -> dict[int, _processes.ProcessInfo]:
         own = {os.getpid(), *self._here.helpers}
         pids = [int(name) for name in os.listdir("/proc") if name.isdigit() and int(name) not in own]

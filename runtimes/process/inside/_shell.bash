@@ -13,8 +13,18 @@ __agentflow_turn() {
   [[ $__agentflow_word != run && $__agentflow_word != ask ]] || __agentflow_last=$1 __agentflow_trace=${-//[^vx]/}
   set +vx
   [[ -z $__agentflow_word ]] || builtin printf '%s\0%s\0' "$1" "$PWD" >&197
-  until IFS= builtin read -r -d '' -u 197 __agentflow_word; do (($? > 128)) || exit 0; done
-  until IFS= builtin read -r -d '' -u 197 __agentflow_command; do (($? > 128)) || exit 0; done
+  # A signal or `TMOUT` can end a `read` that has taken a part.
+  __agentflow_word= __agentflow_command= __agentflow_part=
+  until IFS= builtin read -r -d '' -u 197 __agentflow_part; do
+    (($? > 128)) || exit 0
+    __agentflow_word+=$__agentflow_part __agentflow_part=
+  done
+  __agentflow_word+=$__agentflow_part __agentflow_part=
+  until IFS= builtin read -r -d '' -u 197 __agentflow_part; do
+    (($? > 128)) || exit 0
+    __agentflow_command+=$__agentflow_part __agentflow_part=
+  done
+  __agentflow_command+=$__agentflow_part
   __agentflow_running=1
 }
 while { builtin declare -F __agentflow_turn; } >/dev/null 2>&1; do

@@ -1,6 +1,7 @@
 """Reading `/proc`: who runs, as whom, since when, born of whom."""
 
 import os
+import time
 from collections.abc import Container
 from typing import NamedTuple
 
@@ -91,11 +92,14 @@ def status_fields(pid: int) -> dict[str, str]:
         return {key: value.strip() for key, _, value in (line.partition(":") for line in file)}
 
 
-def ticks_now() -> int:
-    """Clock ticks since boot, as `started` counts."""
-    import time
+def uptime() -> float:
+    """Seconds since boot."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
 
-    return int(time.clock_gettime(time.CLOCK_BOOTTIME) * os.sysconf("SC_CLK_TCK"))
+
+def ticks(seconds: float) -> int:
+    """Seconds since boot in clock ticks, as `started` counts."""
+    return int(seconds * os.sysconf("SC_CLK_TCK"))
 
 
 def lineage(processes: dict[int, ProcessInfo], pid: int) -> list[int]:

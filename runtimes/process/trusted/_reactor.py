@@ -36,6 +36,8 @@ class Reactor:
         """Watches every socket that somebody waits for."""
         self.gate = _gate.Gate(self.selector)
         """Answers the gated calls of sandboxes."""
+        self.children: set[int] = set()
+        """Pids of its own children; those that are no session and no command do its own work."""
         self._own_pid_namespace = os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
         self.on_exit: Callable[[int], None] | None = None
         """Called with the pid of each child that ended."""
@@ -102,6 +104,7 @@ class Reactor:
                 return
             if pid == 0:
                 return
+            self.children.discard(pid)
             if self.on_exit is not None:
                 self.on_exit(pid)
             self.tell({"event": "exit", "pid": pid, "status": os.waitstatus_to_exitcode(status)})
@@ -111,6 +114,7 @@ class Reactor:
         pid = os.fork()
         if pid == 0:
             _spawn.run_child(body)
+        self.children.add(pid)
         return pid
 
     def fork_into(self, namespace: int | None, body: Callable[[], None]) -> int:
@@ -123,9 +127,7 @@ class Reactor:
         else:
             sc.setns(namespace, sc.CLONE_NEWPID)
         try:
-            pid = os.fork()
-            if pid == 0:
-                _spawn.run_child(body)
+            pid = self.fork(body)
         finally:
             sc.setns(self._own_pid_namespace, sc.CLONE_NEWPID)
         return pid

@@ -151,14 +151,15 @@ class Staff:
         pids = _cgroups.processes(member.group)
         if pids is None:
             pids = _processes.inside(member.family.namespace, range(member.uid, member.uid + _confine.IDS))
+        # What is done for a sandbox (its files are listed, packed, copied) its limits bind, but it is not of the sandbox.
         # A command's keeper hides from who has no power outside: without groups it is not found, but known.
-        infos = (_processes.read_process(pid) for pid in {*pids, *member.lanes} - {member.family.init})
+        own = {*pids} - self._reactor.children | member.lanes
+        infos = (_processes.read_process(pid) for pid in own - {member.family.init})
         return {info.pid: info for info in infos if info is not None}
 
     def kill_run(self, member: Member, message: _wire.Message) -> Waiting:
         """Kill what one run started: the lane's descendants born since, and orphans born since."""
-        lane, age = message.fields["pid"], message.fields["age"]
-        since = _processes.ticks_now() - int(age * os.sysconf("SC_CLK_TCK")) - 1
+        lane, since = message.fields["pid"], _processes.ticks(self._begun(message.fields)) - 1
         killed: set[int] = set()
         # Bounded: processes that replace themselves faster than they are found must not hold up everybody else.
         for _ in range(_KILL_ROUNDS):
@@ -173,6 +174,10 @@ class Staff:
             killed |= found
         self._reactor.reply(message)
         yield from ()
+
+    def _begun(self, fields: _wire.Fields) -> float:
+        """When a run began, in seconds since boot, however long its request was on the way."""
+        return fields["since"]
 
     def _is_victim(
         self, processes: dict[int, _processes.ProcessInfo], pid: int, lane: int, since: int, lanes: set[int]

@@ -21,7 +21,7 @@ class ZygoteLink:
         self._socket: socket.socket | None = None
         self.pid = 0
         """The zygote's process."""
-        self._waiting: dict[int, socket.socket] = {}
+        self._waiting: dict[int, tuple[socket.socket, socket.socket]] = {}
 
     def ask(
         self, fields: _wire.Fields, fds: list[int]
@@ -30,10 +30,14 @@ class ZygoteLink:
 
         :raises RequestError: if it fails, or the zygote dies.
         """
-        sock = self._socket or self._start()
+        try:
+            _wire.send(self._socket or self._start(), fields, fds)
+        except ConnectionError:
+            # It died, and its end has not been noticed yet.
+            self.died()
+            _wire.send(self._start(), fields, fds)
         ours, theirs = _wire.socket_pair()
-        self._waiting[fields["n"]] = theirs
-        _wire.send(sock, fields, fds)
+        self._waiting[fields["n"]] = ours, theirs
         answer = yield ours
         ours.close()
         finished(answer, "the template interpreter died")
@@ -47,12 +51,14 @@ class ZygoteLink:
         self.pid = self._reactor.fork(lambda: _zygote.main(theirs, self._world, plan))
         theirs.close()
         self._socket = ours
-        self._reactor.selector.register(ours, selectors.EVENT_READ, self._receive)
+        self._reactor.selector.register(ours, selectors.EVENT_READ, lambda: self._receive(ours))
         return ours
 
-    def _receive(self) -> None:
-        assert self._socket is not None
-        message = _wire.receive(self._socket)
+    def _receive(self, sock: socket.socket) -> None:
+        if sock is not self._socket:
+            # That one's end was noticed by another sign at the same instant.
+            return
+        message = _wire.receive(sock)
         if message is None:
             self.died()
             return
@@ -63,8 +69,11 @@ class ZygoteLink:
             self._on_exit(fields["exited"])
             self._reactor.tell({"event": "exit", "pid": fields["exited"], "status": fields["status"]})
         else:
-            with self._waiting.pop(fields["n"]) as sock:
-                _wire.send(sock, fields)
+            ours, theirs = self._waiting.pop(fields["n"])
+            with theirs:
+                _wire.send(theirs, fields)
+            # Now: that a session has ended, which may be the next message, must not be told before that it has begun.
+            self._reactor.selector.get_key(ours).data()
 
     def died(self) -> None:
         """The zygote is gone: whoever waits for it is told, and the next request starts another."""
@@ -73,6 +82,6 @@ class ZygoteLink:
         self._reactor.selector.unregister(self._socket)
         self._socket.close()
         self._socket = None
-        for sock in self._waiting.values():
-            sock.close()
+        for _, theirs in self._waiting.values():
+            theirs.close()
         self._waiting.clear()

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -10,8 +11,10 @@ from pathlib import Path
 import anyio
 import psutil
 import pytest
+from anyio.abc import Process as Subprocess
 
 from agentflow.actors import ChildSpec, Process, ProcessEnded, Restart, StartFailed, Supervisor
+from agentflow.actors._process import KEEPER
 from agentflow.testing import EventRecorder
 
 TREE = "setsid sh -c 'echo ready; sleep 600' & (sleep 600 & echo ready; sleep 600) & sleep 600"
@@ -23,7 +26,7 @@ def anyio_backend() -> str:
     return "asyncio"
 
 
-def spec(process: Process, restart: Restart = Restart.TEMPORARY, *, shutdown: float = 5.0) -> ChildSpec:
+def spec(process: Process, restart: Restart = Restart.TEMPORARY, *, shutdown: float = 60.0) -> ChildSpec:
     return ChildSpec(id="process", start=lambda: process, restart=restart, shutdown=shutdown)
 
 
@@ -52,9 +55,20 @@ class Word:
             said += await self.comes()
         return said.splitlines()
 
+    async def ends(self) -> None:
+        """Wait until nobody is left who could say something."""
+        self._close_writing()
+        while await self.comes():
+            pass
+
     def close(self) -> None:
         os.close(self._reading)
-        os.close(self.writing)
+        self._close_writing()
+
+    def _close_writing(self) -> None:
+        if self.writing >= 0:
+            os.close(self.writing)
+            self.writing = -1
 
 
 @pytest.fixture
@@ -65,7 +79,7 @@ def word() -> Iterator[Word]:
 
 
 def assert_gone(processes: list[psutil.Process]) -> None:
-    _, alive = psutil.wait_procs(processes, timeout=10)
+    _, alive = psutil.wait_procs(processes, timeout=60)
     assert not alive
 
 
@@ -242,6 +256,41 @@ async def test_everything_is_gone_when_the_owner_is_killed(word: Word, owner_is:
         assert len(forks) == (owner_is == "forked")
         for fork in forks:
             fork.kill()
+
+
+async def keep(word: Word, line: socket.socket, owner: int) -> Subprocess:
+    """A keeper by itself, of a command that only `kill -9` ends."""
+    script = "trap '' TERM INT HUP; " + TREE
+    return await anyio.open_process(
+        [sys.executable, str(KEEPER), str(line.fileno()), str(owner), "sh", "-c", script],
+        stdin=subprocess.DEVNULL,
+        stdout=word.writing,
+        stderr=None,
+        start_new_session=True,
+        pass_fds=[line.fileno()],
+    )
+
+
+@pytest.mark.promise("actors:process:owner-killed")
+async def test_everything_is_gone_when_the_owner_died_before_its_keeper_watched_it(word: Word) -> None:
+    """Also when a fork of the owner holds its end of the line."""
+    ours, theirs = socket.socketpair()
+    with ours, theirs, anyio.fail_after(60):
+        async with await keep(word, theirs, owner=os.getppid()) as keeper:
+            assert await keeper.wait() == -signal.SIGKILL
+        await word.ends()
+
+
+@pytest.mark.promise("actors:process:owner-killed")
+async def test_everything_is_gone_when_the_owner_went_without_having_heard_that_it_began(word: Word) -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs, anyio.fail_after(60):
+        async with await keep(word, theirs, owner=os.getpid()) as keeper:
+            await word.lines(2)
+            await anyio.wait_readable(ours)
+            ours.close()
+            assert await keeper.wait() == -signal.SIGKILL
+        await word.ends()
 
 
 @pytest.mark.promise("actors:process:keeper-killed")

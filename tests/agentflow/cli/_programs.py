@@ -52,6 +52,17 @@ def running(module: str, *arguments: str, cwd: Path) -> Generator["subprocess.Po
             process.kill()
 
 
+def until_it_says(process: "subprocess.Popen[str]", word: str) -> None:
+    """Read what it logs until a line has that word."""
+    assert process.stderr is not None
+    seen: list[str] = []
+    while line := process.stderr.readline():
+        seen.append(line)
+        if word in line:
+            return
+    raise AssertionError(f"it ended with {process.wait(60)}: {''.join(seen)}")
+
+
 def finish(process: "subprocess.Popen[str]") -> tuple[int, str, str]:
     """Its exit status, and what it said."""
     out, err = process.communicate(timeout=60)

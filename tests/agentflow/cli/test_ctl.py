@@ -3,30 +3,19 @@
 import json
 import os
 import stat
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from anyio.from_thread import start_blocking_portal
 
 from agentflow.cli import main
 from agentflow.sandbox import SyncSandbox
 from agentflow.synthesis import TREES
 from agentflow.synthesis.pipeline import CONTROL_FILE
-from agentflow.testing import fake_endpoint
-from tests.agentflow.cli._programs import finish, running
+from tests.agentflow.cli._programs import finish, running, until_it_says
+from tests.system._supervised import endpoint
 
 SMALL = ("max_depth=2", "depth_threshold=1", "number_of_seed=2")
-
-
-@pytest.fixture(scope="module")
-def slow() -> Iterator[str]:
-    with (
-        start_blocking_portal() as portal,
-        portal.wrap_async_context_manager(fake_endpoint(delay_ms=3000)) as url,
-    ):
-        yield url
 
 
 def ctl(capsys: pytest.CaptureFixture[str], folder: Path, *arguments: str) -> dict[str, Any]:
@@ -39,14 +28,14 @@ def ctl(capsys: pytest.CaptureFixture[str], folder: Path, *arguments: str) -> di
 @pytest.mark.promise("supervisor:control")
 @pytest.mark.promise("supervisor:control-private")
 def test_a_run_is_watched_paused_given_seeds_resumed_and_stopped_from_outside(
-    slow: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = tmp_path / "out"
-    words = ("model_name=fake", f"base_url={slow}", f"output_dir={folder}", *SMALL)
-    with running("agentflow.supervisor", *words, cwd=tmp_path) as process:
-        assert process.stderr is not None
-        while "control server" not in process.stderr.readline():
-            pass
+    with (
+        endpoint(hold_after=0) as at,
+        running("agentflow.supervisor", *at.words, f"output_dir={folder}", *SMALL, cwd=tmp_path) as process,
+    ):
+        until_it_says(process, "control server")
         file = folder / CONTROL_FILE
         assert stat.S_IMODE(file.stat().st_mode) == 0o600
         url = json.loads(file.read_text(encoding="utf-8"))["url"]
@@ -68,6 +57,7 @@ def test_a_run_is_watched_paused_given_seeds_resumed_and_stopped_from_outside(
         assert "control/more" in capsys.readouterr().err
         assert ctl(capsys, folder, "resume")["phase"] == "growing"
         assert ctl(capsys, folder, "stop")["phase"] in {"growing", "stopping"}
+        at.release()
         status, _, err = finish(process)
     assert status == 3
     assert "stopped: somebody asked it to, through its control server" in err

@@ -11,7 +11,8 @@ from anyio.from_thread import start_blocking_portal
 from agentflow.cli import main
 from agentflow.rollout import RESULTS, SUMMARY
 from agentflow.testing import fake_endpoint
-from tests.agentflow.cli._programs import finish, run, running
+from tests.agentflow.cli._programs import finish, run, running, until_it_says
+from tests.system._supervised import endpoint
 
 PROGRAM = "agentflow.cli"
 ROWS = [
@@ -72,16 +73,15 @@ def test_the_resolved_settings_are_shown(capsys: pytest.CaptureFixture[str]) -> 
 
 @pytest.mark.promise("rollout:command")
 def test_a_signal_stops_it_cleanly_and_the_same_command_goes_on(folder: Path) -> None:
-    with (
-        start_blocking_portal() as portal,
-        portal.wrap_async_context_manager(fake_endpoint(delay_ms=300)) as url,
-    ):
-        words = ("rollout", "--data=tasks.jsonl", "model_name=fake", f"base_url={url}", "max_turns=2")
+    with endpoint(hold_after=0) as at:
+        words = ("rollout", "--data=tasks.jsonl", *at.words, "max_turns=2")
         with running(PROGRAM, *words, cwd=folder) as process:
-            assert process.stderr is not None
-            assert "started" in process.stderr.readline()
-            assert "growing" in process.stderr.readline()
+            until_it_says(process, "started")
+            until_it_says(process, "growing")
+            at.wait_for(calls=1)
             process.send_signal(signal.SIGINT)
+            until_it_says(process, "stopping")
+            at.release()
             status, _, err = finish(process)
         assert status == 130
         assert "stopped: SIGINT came; run the same again to go on" in err

@@ -8,47 +8,50 @@ from pathlib import Path
 from subprocess import Popen
 
 import pytest
-from anyio.from_thread import start_blocking_portal
 
 from agentflow.cli import main
 from agentflow.synthesis import TREES
-from agentflow.testing import fake_endpoint
-from tests.agentflow.cli._programs import finish, run, running
+from tests.agentflow.cli._programs import finish, run, running, until_it_says
+from tests.system._supervised import Endpoint, endpoint
 
 PROGRAM = "agentflow.supervisor"
 SMALL = ("max_depth=3", "depth_threshold=2", "number_of_seed=3", "control=false")
 
 
-@pytest.fixture(scope="module")
-def slow() -> Iterator[str]:
-    """An endpoint that leaves time for signals."""
-    with (
-        start_blocking_portal() as portal,
-        portal.wrap_async_context_manager(fake_endpoint(delay_ms=300)) as url,
-    ):
-        yield url
+@pytest.fixture
+def at() -> Iterator[Endpoint]:
+    """An endpoint that answers nothing yet: there is time for signals."""
+    with endpoint(hold_after=0) as held:
+        yield held
 
 
 @contextmanager
-def growing(folder: Path, url: str) -> Generator[Popen[str]]:
+def growing(folder: Path, at: Endpoint) -> Generator[Popen[str]]:
     """A program whose trees have begun to grow."""
-    with running(PROGRAM, "model_name=fake", f"base_url={url}", *SMALL, cwd=folder) as process:
-        assert process.stderr is not None
-        assert "started" in process.stderr.readline()
-        assert "growing" in process.stderr.readline()
+    with running(PROGRAM, *at.words, *SMALL, cwd=folder) as process:
+        until_it_says(process, "started")
+        until_it_says(process, "growing")
+        at.wait_for(calls=1)
         yield process
 
 
+def stops(process: Popen[str], at: Endpoint) -> None:
+    """Wait until it is to stop, and let it have what it waits for."""
+    until_it_says(process, "stopping")
+    at.release()
+
+
 @pytest.mark.promise("supervisor:signals")
-def test_ctrl_c_stops_it_cleanly_and_the_same_command_goes_on(slow: str, tmp_path: Path) -> None:
-    with growing(tmp_path, slow) as process:
+def test_ctrl_c_stops_it_cleanly_and_the_same_command_goes_on(at: Endpoint, tmp_path: Path) -> None:
+    with growing(tmp_path, at) as process:
         process.send_signal(signal.SIGINT)
+        stops(process, at)
         status, _, err = finish(process)
     assert status == 130
     assert "stopped: SIGINT came; run the same again to go on" in err
     assert "Traceback" not in err
     assert (tmp_path / "synthesis_results" / TREES).exists()
-    after = run(PROGRAM, "model_name=fake", f"base_url={slow}", *SMALL, cwd=tmp_path)
+    after = run(PROGRAM, *at.words, *SMALL, cwd=tmp_path)
     assert after.returncode == 0, after.stderr
     assert len((tmp_path / "synthesis_results" / TREES).read_text(encoding="utf-8").splitlines()) == 3
 
@@ -56,26 +59,21 @@ def test_ctrl_c_stops_it_cleanly_and_the_same_command_goes_on(slow: str, tmp_pat
 @pytest.mark.promise("supervisor:signals")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_other_signals_that_end_programs_stop_it_cleanly_too(
-    number: signal.Signals, slow: str, tmp_path: Path
+    number: signal.Signals, at: Endpoint, tmp_path: Path
 ) -> None:
-    with growing(tmp_path, slow) as process:
+    with growing(tmp_path, at) as process:
         process.send_signal(number)
+        stops(process, at)
         status, _, err = finish(process)
     assert status == 130
     assert f"stopped: {number.name} came" in err
 
 
 @pytest.mark.promise("supervisor:signals")
-def test_a_second_signal_does_not_wait_for_what_is_in_flight(tmp_path: Path) -> None:
-    with (
-        start_blocking_portal() as portal,
-        portal.wrap_async_context_manager(fake_endpoint(delay_ms=60_000)) as url,
-        growing(tmp_path, url) as process,
-    ):
+def test_a_second_signal_does_not_wait_for_what_is_in_flight(at: Endpoint, tmp_path: Path) -> None:
+    with growing(tmp_path, at) as process:
         process.send_signal(signal.SIGINT)
-        assert process.stderr is not None
-        line = process.stderr.readline()
-        assert "stopping" in line, line
+        until_it_says(process, "stopping")
         process.send_signal(signal.SIGINT)
         status, _, err = finish(process)
     assert status == 130
@@ -83,10 +81,11 @@ def test_a_second_signal_does_not_wait_for_what_is_in_flight(tmp_path: Path) -> 
 
 
 @pytest.mark.promise("supervisor:closed-pipe")
-def test_it_stops_when_nobody_reads_its_output_any_more(slow: str, tmp_path: Path) -> None:
-    with growing(tmp_path, slow) as process:
+def test_it_stops_when_nobody_reads_its_output_any_more(at: Endpoint, tmp_path: Path) -> None:
+    with growing(tmp_path, at) as process:
         assert process.stdout is not None
         process.stdout.close()
+        stops(process, at)
         assert process.stderr is not None
         err = process.stderr.read()
         assert process.wait(60) == 130
@@ -135,16 +134,9 @@ def test_what_can_not_be_used_is_refused_in_one_line_with_status_2(
 
 
 @pytest.mark.promise("supervisor:early-end")
-def test_a_run_that_ends_early_says_why_and_has_its_own_status(slow: str, tmp_path: Path) -> None:
-    ended = run(
-        PROGRAM,
-        "model_name=fake",
-        f"base_url={slow}",
-        "max_total_tokens=3000",
-        *SMALL,
-        "--json",
-        cwd=tmp_path,
-    )
+def test_a_run_that_ends_early_says_why_and_has_its_own_status(at: Endpoint, tmp_path: Path) -> None:
+    at.release()
+    ended = run(PROGRAM, *at.words, "max_total_tokens=3000", *SMALL, "--json", cwd=tmp_path)
     assert ended.returncode == 3, ended.stderr
     said = json.loads(ended.stdout)
     assert said["stopped"]["cause"] == "budget"

@@ -13,6 +13,7 @@ from agentflow.doctor._models import examine_provider
 from agentflow.doctor._networks import examine_host
 from agentflow.errors import ConfigurationError
 from agentflow.models import PROVIDERS
+from agentflow.serving._ports import kept_port
 from mcp_servers import BACKENDS
 
 
@@ -110,7 +111,7 @@ async def test_each_provider_is_asked_where_it_is_and_as_it_wants() -> None:
 
 @pytest.mark.promise("doctor:networks")
 async def test_a_host_is_connected_to() -> None:
-    async with await anyio.create_tcp_listener(local_host="127.0.0.1") as listener:
-        port = listener.extra(anyio.abc.SocketAttribute.local_port)
-        assert (await examine_host("127.0.0.1", port)).state is State.WORKS
-    assert (await examine_host("127.0.0.1", port)).state is State.MISSING
+    with kept_port("127.0.0.1") as port:
+        async with await anyio.create_tcp_listener(local_host="127.0.0.1", local_port=port):
+            assert (await examine_host("127.0.0.1", port)).state is State.WORKS
+        assert (await examine_host("127.0.0.1", port)).state is State.MISSING

@@ -132,6 +132,18 @@ async def test_who_waits_no_longer_keeps_nobody_elses_entry_from_being_written(r
         await page.record(f"leaves/{number}", Note(str(number)))
 
 
+@pytest.mark.promise("journal:writer:cancelled")
+async def test_what_was_done_is_written_also_by_who_was_stopped_meanwhile(run: Run) -> None:
+    seed = (await run.add_seeds([NewSeed("a")]))[0]
+    page = await run.open_page(seed)
+    for number in range(300):
+        with anyio.CancelScope() as stopped:
+            stopped.cancel()
+            await page.note(f"act/{number}", Note(str(number)))
+    again = await run.open_page(seed)
+    assert len(list(again.keys())) == 300
+
+
 @pytest.mark.promise("journal:writer:closed")
 async def test_what_was_asked_for_is_written_before_the_journal_closes(url: str) -> None:
     seed = Seed(index=0, id="seed_001", content="a")

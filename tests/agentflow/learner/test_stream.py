@@ -13,7 +13,7 @@ from agentflow.learner._playing import Playing
 from agentflow.learner._sources import Rounds
 from agentflow.learner._stream import Stream
 from agentflow.testing import VirtualTimeLoop
-from agentflow.trajectory import Task
+from agentflow.trajectory import Task, digest
 from tests.agentflow.learner._training import FakePlayer, playing_of, some_tasks
 
 TASKS, SIZE, STEPS = 8, 4, 12
@@ -116,6 +116,39 @@ def test_what_would_be_too_old_is_waited_for(bound: int) -> None:
 def test_a_stream_replaces_groups_with_equal_rewards_too() -> None:
     batches, _ = virtually(streamed(2, "wait", replace_equal=0.5))
     assert 0 < sum(batch.dropped.get("equal", 0) for batch in batches) <= STEPS * TASKS
+
+
+@pytest.mark.promise("training:groups")
+@pytest.mark.parametrize("turns", range(12))
+async def test_a_group_that_ends_just_when_it_is_cut_is_used_or_replaced_and_not_both(turns: int) -> None:
+    places = {digest([7, number, place]): (number, place) for number in range(9) for place in range(2)}
+    younger_plays = anyio.Event()
+
+    async def before(task: Task, seed: str) -> None:
+        del task
+        number, _ = places[seed]
+        if number == 1:
+            await younger_plays.wait()
+            for _ in range(turns):
+                await anyio.lowlevel.checkpoint()
+        elif number == 2:
+            younger_plays.set()
+
+    def answer(task: Task, seed: str) -> str:
+        """The second group is all wrong, so it may be replaced."""
+        del task
+        number, place = places[seed]
+        return "yes" if number != 1 and place else "no"
+
+    player = FakePlayer(before=before, answer=answer)
+    order = Order(some_tasks(50), seed=1)
+    stream = Stream(playing_of(player), order, tasks=1, size=2, bound=1, replace_equal=1.0)
+    async with stream.running():
+        batches = [await stream.collect(step, step - 1) for step in (1, 2, 3)]
+    used = [group.number for batch in batches if batch for group in batch.groups]
+    left_out = sum(sum(batch.dropped.values()) for batch in batches if batch)
+    assert len(set(used)) == 3
+    assert (1 in used) != (left_out > 0)
 
 
 @pytest.mark.promise("training:stream:resume")

@@ -2,6 +2,7 @@
 
 import os
 import signal
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,11 @@ def tasks(start: int = 0) -> list[Task]:
     ]
 
 
+def planner_of(tokens: int) -> dict[str, Any]:
+    """A planner that draws exactly so many: one that knows nothing may end anywhere."""
+    return {"max_tokens": tokens, "extra_body": {"ignore_eos": True}}
+
+
 def sections(server: ModelServer, model: Path, folder: Path, **more: object) -> dict[str, Any]:
     """Settings of a small run on that server."""
     schedule = {
@@ -50,7 +56,7 @@ def sections(server: ModelServer, model: Path, folder: Path, **more: object) -> 
         "policy": {"model": str(model), "dtype": "float32", "device": "cpu", "threads": 1},
         "optimiser": {"rate": 1e-3},
         "engine": {"base_url": server.url, "api_key": server.key, "name": server.model},
-        "episodes": {"max_turns": 2, "planner_model": {"max_tokens": 24}},
+        "episodes": {"max_turns": 2, "planner_model": planner_of(24)},
         "schedule": schedule,
         "trackers": {"use": ["jsonl"]},
         "output_dir": str(folder),
@@ -59,17 +65,17 @@ def sections(server: ModelServer, model: Path, folder: Path, **more: object) -> 
 
 
 class Scores:
-    """Rewards that differ, in an order of their own: what is asked of a model that knows nothing."""
+    """Rewards that differ within each task, whoever ends first: what is asked of a model that knows nothing."""
 
     def __init__(self) -> None:
-        self.asked = 0
+        self.asked = Counter[str]()
         self.begun = anyio.Event()
 
     def __call__(self, answer: str, task: Task) -> float:
-        del answer, task
-        self.asked += 1
+        del answer
+        self.asked[task.id] += 1
         self.begun.set()
-        return float(self.asked % 2)
+        return float(self.asked[task.id] % 2)
 
 
 @pytest.mark.promise("training:whole")
@@ -146,7 +152,7 @@ async def test_rollouts_on_a_running_server_are_shown_with_their_losses(vllm: Mo
     config = config_of(
         backbone="debug",
         engine={"base_url": vllm.url, "api_key": vllm.key},
-        episodes={"max_turns": 1, "planner_model": {"max_tokens": 16}},
+        episodes={"max_turns": 1, "planner_model": planner_of(16)},
     )
     outcome = await TrainRun(
         config, tasks=tasks(), metric=OwnMetric("scores", Scores()), say=said.append

@@ -60,13 +60,13 @@ class Script:
 
 
 @asynccontextmanager
-async def script(*moves: Move) -> AsyncGenerator[Script]:
-    """Serve it."""
+async def script(*moves: Move, port: int = 0) -> AsyncGenerator[Script]:
+    """Serve it, at any free port where none is given."""
     told = Script(moves)
     server = web.Server(told.handle, access_log=None)
     runner = web.ServerRunner(server)
     await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
+    site = web.TCPSite(runner, "127.0.0.1", port)
     await site.start()
     address: tuple[str, int] = runner.addresses[0]
     told.url = f"http://127.0.0.1:{address[1]}/v1"

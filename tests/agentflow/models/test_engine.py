@@ -9,6 +9,7 @@ import pytest
 from agentflow.actors import SYSTEM_CLOCK
 from agentflow.errors import ModelFailure, ModelFailureKind, RunStopped, StopCause
 from agentflow.models import Accounts, Call, Image, Message, Prices, Sampling, Text
+from agentflow.serving._ports import kept_port
 from agentflow.testing import fake_endpoint
 from agentflow.trajectory import Plan, Usage
 from tests.agentflow.models._serving import Colour, HastyClock, Move, call, painter, refuses, says, script
@@ -178,20 +179,20 @@ async def test_an_empty_purse_is_not_asked_again() -> None:
 
 @pytest.mark.promise("models:gone")
 async def test_an_endpoint_that_was_never_there_ends_the_run_at_once() -> None:
-    async with script(None) as endpoint:
-        url = endpoint.url
-    async with painter(url, attempts=2) as model:
-        with pytest.raises(
-            RunStopped, match=r"was never there: no answer: Connection refused; .*base_url"
-        ) as stopped:
-            await model.complete(call())
+    with kept_port("127.0.0.1") as port:
+        async with painter(f"http://127.0.0.1:{port}/v1", attempts=2) as model:
+            with pytest.raises(
+                RunStopped, match=r"was never there: no answer: Connection refused; .*base_url"
+            ) as stopped:
+                await model.complete(call())
     assert stopped.value.cause is StopCause.MODEL
 
 
 @pytest.mark.promise("models:gone")
 async def test_sixteen_calls_in_a_row_that_find_nobody_end_the_run() -> None:
     async with AsyncExitStack() as leaving:
-        async with script(says()) as endpoint:
+        port = leaving.enter_context(kept_port("127.0.0.1"))
+        async with script(says(), port=port) as endpoint:
             model = await leaving.enter_async_context(painter(endpoint.url, attempts=1))
             await model.complete(call())
         for _ in range(15):

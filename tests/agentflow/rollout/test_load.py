@@ -1,12 +1,16 @@
 """Many episodes at once against an endpoint that fails, and a rollout that is killed again and again."""
 
 import json
+import shutil
+import sqlite3
 import subprocess
 import sys
 import time
 from collections import Counter
+from contextlib import closing
 from pathlib import Path
 
+import aiohttp
 import psutil
 import pytest
 
@@ -17,6 +21,9 @@ from tests.agentflow.rollout._rollouts import config_for, contents, lines, run_t
 
 EPISODES = 256
 WORKERS = 4
+TASKS = 12
+CALLS = 4
+"""Of each of these tasks."""
 
 
 def faulty(folder: Path, url: str, **settings: object) -> RolloutConfig:
@@ -32,7 +39,8 @@ async def test_hundreds_of_episodes_at_once_lose_nothing_where_a_tenth_of_the_ca
     tmp_path: Path,
 ) -> None:
     async with fake_endpoint(faults=0.1, delay_ms=5, tool_turns=1) as url:
-        _, summary = await run_to_the_end(faulty(tmp_path, url), some_tasks(EPISODES))
+        # Whose tries fail follows from who comes first; so many in a row never do.
+        _, summary = await run_to_the_end(faulty(tmp_path, url, attempts=10), some_tasks(EPISODES))
     results = lines(tmp_path, RESULTS)
     assert [result["task_id"] for result in results] == [task.id for task in some_tasks(EPISODES)]
     assert summary.results == EPISODES
@@ -67,7 +75,7 @@ class Rollouts:
         (folder / "tasks.jsonl").write_text(
             "\n".join(
                 json.dumps({"id": f"t{n}", "question": f"What is thing {n}?", "answer": "x"})
-                for n in range(12)
+                for n in range(TASKS)
             )
         )
         self._folder = folder
@@ -83,32 +91,59 @@ class Rollouts:
         )
 
 
-def asked(log: Path) -> list[str]:
+def asked(log: Path) -> list[bytes]:
     """What the endpoint was asked."""
-    return log.read_text(encoding="utf-8").splitlines() if log.exists() else []
+    return log.read_bytes().splitlines() if log.exists() else []
+
+
+def call_of(body: bytes) -> tuple[str, int]:
+    """Which task a request is about, and which of its calls it is."""
+    messages = json.loads(body)["messages"]
+    return messages[1]["content"], 1 + sum(message["role"] == "assistant" for message in messages)
+
+
+def answers_in(folder: Path, copy: Path) -> set[tuple[str, int]]:
+    """The calls whose answers a rollout that was killed has on disk; its own journal is left as it is."""
+    shutil.copytree(folder, copy)
+    with closing(sqlite3.connect(copy / "journal.db")) as journal:
+        rows = journal.execute("SELECT seed, key FROM agentflow_entries WHERE key LIKE '%/agent'").fetchall()
+    return {(f"What is thing {seed}?", int(key.split("/")[1])) for seed, key in rows}
 
 
 @pytest.mark.promise("rollout:kill")
 async def test_a_rollout_that_is_killed_goes_on_and_asks_for_no_answer_that_it_has(tmp_path: Path) -> None:
     log = tmp_path / "log.jsonl"
-    async with fake_endpoint(delay_ms=30, tool_turns=3, log=log) as url:
+    kills = (10, 30)
+    before: list[tuple[int, set[tuple[str, int]]]] = []
+    # Without an answer to the last ones it can't end before it is killed, however late that is.
+    async with (
+        fake_endpoint(delay_ms=30, tool_turns=CALLS - 1, log=log, hold_after=kills[-1]) as url,
+        aiohttp.ClientSession() as http,
+    ):
         rollouts = Rollouts(tmp_path, url)
-        for calls in (10, 30):
+        for calls in kills:
             with rollouts.start() as process:
                 while len(asked(log)) < calls:
                     assert process.poll() is None, "it ended before it could be killed"
                     time.sleep(0.01)  # noqa: ASYNC251 - nobody else is there
                 process.kill()
+            before.append((len(asked(log)), answers_in(tmp_path / "out", tmp_path / f"killed-{calls}")))
+        await http.get(f"{url.removesuffix('/v1')}/release")
         with rollouts.start() as process:
             out, _ = process.communicate(timeout=90)
         assert process.returncode == 0
         said = json.loads(out)
-        assert (said["summary"]["results"], said["summary"]["failed"]) == (12, 0)
-        before = contents(tmp_path / "out", RESULTS, TRAJECTORIES)
-        times = Counter(asked(log))
-        assert len(times) == 48, "12 tasks of 4 calls"
-        assert sum(times.values()) - len(times) <= 2 * WORKERS, "only what was in flight is asked for again"
+        assert (said["summary"]["results"], said["summary"]["failed"]) == (TASKS, 0)
+        files = contents(tmp_path / "out", RESULTS, TRAJECTORIES)
+        requests = asked(log)
+        for then, answered in before:
+            assert answered <= set(map(call_of, requests[:then]))
+            assert answered.isdisjoint(map(call_of, requests[then:]))
+        times = Counter(requests)
+        assert len(times) == TASKS * CALLS
+        again = len(requests) - len(times)
+        assert again <= len(kills) * WORKERS * CALLS, "of a task that was done nothing is asked for again"
         with rollouts.start() as process:
             process.communicate(timeout=90)
-        assert len(asked(log)) == sum(times.values()), "a finished rollout asks nothing"
-    assert contents(tmp_path / "out", RESULTS, TRAJECTORIES) == before
+        assert len(asked(log)) == len(requests), "a finished rollout asks nothing"
+    assert contents(tmp_path / "out", RESULTS, TRAJECTORIES) == files

@@ -1,7 +1,7 @@
 """The same sandbox behind each door."""
 
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Literal, TypeAlias
 
 import anyio
@@ -9,11 +9,18 @@ import anyio
 from agentflow.sandbox import Backend, Sandbox
 from mcp_servers import ToolTable
 from mcp_servers._http import HttpOptions, HttpServer
-from mcp_servers._runtime_host import RuntimeHost
+from mcp_servers._runtime_host import RuntimeHost, process_runtime
+from runtimes import Runtime
+from runtimes.process import ProcessRuntime
 
 Door: TypeAlias = Literal["here", "server"]
 DOORS: tuple[Door, ...] = ("here", "server")
 TOKEN = "sesame"
+
+
+def eager_runtime() -> Runtime:
+    """One in which a call's first second is enough for its first line, also where the rest of the suite runs beside it."""
+    return ProcessRuntime(preload=(), idle=False)
 
 
 class Serving:
@@ -38,9 +45,11 @@ async def cold(table: ToolTable) -> AsyncGenerator[ToolTable]:
 
 
 @asynccontextmanager
-async def serving(*backends: Backend, port: int = 0) -> AsyncGenerator[Serving]:
+async def serving(
+    *backends: Backend, port: int = 0, make: Callable[[], Runtime] = process_runtime
+) -> AsyncGenerator[Serving]:
     """Serve the backends over HTTP."""
-    runtime = RuntimeHost()
+    runtime = RuntimeHost(make)
     async with (
         anyio.create_task_group() as group,
         cold(ToolTable(backends, runtime=runtime.get)) as table,
@@ -66,14 +75,15 @@ async def serving(*backends: Backend, port: int = 0) -> AsyncGenerator[Serving]:
 
 
 @asynccontextmanager
-async def opened(door: Door, *backends: Backend, timeout: float | None = None) -> AsyncGenerator[Sandbox]:
-    """A sandbox over the backends, behind that door."""
-    if door == "here":
-        async with Sandbox(backends=backends, timeout=timeout) as sandbox:
-            yield sandbox
-    else:
-        async with (
-            serving(*backends) as server,
-            Sandbox(server.url, token=TOKEN, timeout=timeout) as sandbox,
-        ):
-            yield sandbox
+async def opened(
+    door: Door, *backends: Backend, timeout: float | None = None, make: Callable[[], Runtime] | None = None
+) -> AsyncGenerator[Sandbox]:
+    """A sandbox over the backends, behind that door; by default in a runtime like anybody's."""
+    async with AsyncExitStack() as stack:
+        if door == "here":
+            runtime = await stack.enter_async_context(make()) if make else None
+            sandbox = Sandbox(backends=backends, timeout=timeout, runtime=runtime)
+        else:
+            server = await stack.enter_async_context(serving(*backends, make=make or process_runtime))
+            sandbox = Sandbox(server.url, token=TOKEN, timeout=timeout)
+        yield await stack.enter_async_context(sandbox)

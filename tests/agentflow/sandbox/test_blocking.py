@@ -1,10 +1,12 @@
 import os
 import signal
 import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import anyio
 import pytest
+from anyio.from_thread import BlockingPortal
 
 from agentflow.errors import ErrorKind, ToolFailure
 from agentflow.sandbox import SyncSandbox
@@ -71,6 +73,27 @@ def test_interrupting_a_call_stops_what_it_runs() -> None:
         assert sandbox.execute("up").data == {"result": 1}
         sandbox.destroy_session()
     assert backend.left.is_set()
+
+
+@pytest.mark.promise("sandbox:blocking")
+def test_an_interrupt_that_comes_as_soon_as_a_call_is_on_its_way_stops_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    start = BlockingPortal.start_task_soon
+
+    def interrupted(portal: BlockingPortal, call: Callable[..., object]) -> None:
+        monkeypatch.undo()
+        start(portal, call)
+        raise KeyboardInterrupt
+
+    backend = CounterBackend()
+    with SyncSandbox(backends=[backend]) as sandbox:
+        assert sandbox.execute("up").data == {"result": 1}
+        monkeypatch.setattr(BlockingPortal, "start_task_soon", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            sandbox.execute("stay")
+        assert sandbox.execute("up").data == {"result": 2}
+        assert backend.left.is_set() == backend.entered.is_set(), "what has begun was stopped"
 
 
 @pytest.mark.promise("sandbox:blocking")

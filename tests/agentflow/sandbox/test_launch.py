@@ -11,38 +11,36 @@ from tests.agentflow.sandbox._doors import TOKEN, serving
 from tests.agentflow.sandbox.test_remote import free_port
 
 
-def servers(port: int) -> list[psutil.Process]:
-    """The tool servers on that port."""
-    found: list[psutil.Process] = []
-    for process in psutil.process_iter(["cmdline"]):
-        command: list[str] = process.info["cmdline"] or []
-        if "mcp_servers" in command and f"127.0.0.1:{port}" in command:
-            found.append(process)
-    return found
+def servers(port: int) -> list[list[str]]:
+    """The command lines of the tool servers on that port."""
+    commands: list[list[str]] = [
+        process.info["cmdline"] or [] for process in psutil.process_iter(["cmdline"])
+    ]
+    return [words for words in commands if "mcp_servers" in words and f"127.0.0.1:{port}" in words]
 
 
 @pytest.mark.promise("sandbox:auto-start")
 async def test_a_server_is_started_where_none_answers_and_stops_with_the_last_sandbox() -> None:
-    port = free_port()
-    settings = SandboxSettings.model_validate(
-        {
-            "server_url": f"http://127.0.0.1:{port}",
-            "token": "secret-word",
-            "auto_start": True,
-            "backends": ["bash"],
-        }
-    )
-    async with Sandbox(settings) as sandbox:
-        assert (await sandbox.execute("bash:run", {"command": "echo hi"})).data["stdout"] == "hi\n"
-        processes = servers(port)
-        assert processes
-        assert not any("secret-word" in word for process in processes for word in process.cmdline())
-        fork = await sandbox.fork()
-        with pytest.raises(ToolFailure, match="token"):
-            await Sandbox(f"http://127.0.0.1:{port}", token="guess", auto_start=True).start()
-    assert servers(port)
-    await fork.close()
-    assert not servers(port)
+    with free_port() as port:
+        settings = SandboxSettings.model_validate(
+            {
+                "server_url": f"http://127.0.0.1:{port}",
+                "token": "secret-word",
+                "auto_start": True,
+                "backends": ["bash"],
+            }
+        )
+        async with Sandbox(settings) as sandbox:
+            assert (await sandbox.execute("bash:run", {"command": "echo hi"})).data["stdout"] == "hi\n"
+            commands = servers(port)
+            assert commands
+            assert not any("secret-word" in word for words in commands for word in words)
+            fork = await sandbox.fork()
+            with pytest.raises(ToolFailure, match="token"):
+                await Sandbox(f"http://127.0.0.1:{port}", token="guess", auto_start=True).start()
+        assert servers(port)
+        await fork.close()
+        assert not servers(port)
 
 
 @pytest.mark.promise("sandbox:auto-start")
@@ -58,11 +56,10 @@ async def test_a_server_that_answers_is_used_and_left_running() -> None:
 
 @pytest.mark.promise("sandbox:auto-start:fails")
 async def test_a_server_that_can_not_be_started_says_why() -> None:
-    settings = SandboxSettings(
-        server_url=f"http://127.0.0.1:{free_port()}", auto_start=True, backends=["bsh"]
-    )
-    with anyio.fail_after(60), pytest.raises(ToolFailure, match="Did you mean 'bash'") as raised:
-        await Sandbox(settings).start()
+    with free_port() as port:
+        settings = SandboxSettings(server_url=f"http://127.0.0.1:{port}", auto_start=True, backends=["bsh"])
+        with anyio.fail_after(60), pytest.raises(ToolFailure, match="Did you mean 'bash'") as raised:
+            await Sandbox(settings).start()
     assert raised.value.kind is ErrorKind.UNAVAILABLE
 
 
@@ -77,7 +74,8 @@ async def test_the_token_that_the_users_own_server_made_is_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    url = f"http://127.0.0.1:{free_port()}"
-    starts_it = Sandbox(SandboxSettings(server_url=url, auto_start=True, backends=["files"]))
-    async with starts_it, Sandbox(url) as other:
-        assert {tool.backend for tool in await other.tools()} == {"files"}
+    with free_port() as port:
+        url = f"http://127.0.0.1:{port}"
+        starts_it = Sandbox(SandboxSettings(server_url=url, auto_start=True, backends=["files"]))
+        async with starts_it, Sandbox(url) as other:
+            assert {tool.backend for tool in await other.tools()} == {"files"}

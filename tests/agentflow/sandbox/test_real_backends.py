@@ -6,7 +6,7 @@ import pytest
 from agentflow.errors import ErrorKind
 from agentflow.sandbox import Image, Sandbox, SyncSandbox
 from mcp_servers import load_backend
-from tests.agentflow.sandbox._doors import DOORS, Door, opened
+from tests.agentflow.sandbox._doors import DOORS, Door, eager_runtime, opened
 from tests.agentflow.sandbox.test_sandbox import kind
 
 both_doors = pytest.mark.parametrize("door", DOORS)
@@ -60,8 +60,8 @@ async def test_a_program_that_ends_badly_is_no_failed_call(door: Door) -> None:
 @both_doors
 @pytest.mark.promise("sandbox:real:timeout")
 async def test_a_timeout_returns_what_there_was(door: Door) -> None:
-    async with opened(door, load_backend("bash")) as sandbox:
-        result = await sandbox.execute("bash:run", {"command": "echo begun; sleep 600"}, timeout=0.5)
+    async with opened(door, load_backend("bash"), make=eager_runtime) as sandbox:
+        result = await sandbox.execute("bash:run", {"command": "echo begun; sleep 600"}, timeout=2)
         assert kind(result) is ErrorKind.TIMEOUT
         assert result.data["stdout"] == "begun\n"
         assert (await sandbox.execute("bash:run", {"command": "pgrep sleep"})).data["stdout"] == ""
@@ -70,7 +70,7 @@ async def test_a_timeout_returns_what_there_was(door: Door) -> None:
 @both_doors
 @pytest.mark.promise("sandbox:real:cancel")
 async def test_cancelling_execute_kills_the_processes_of_the_call(door: Door) -> None:
-    async with opened(door, load_backend("bash")) as sandbox:
+    async with opened(door, load_backend("bash"), make=eager_runtime) as sandbox:
         begun = anyio.Event()
         with anyio.fail_after(60):
             async with anyio.create_task_group() as group:

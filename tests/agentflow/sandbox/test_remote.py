@@ -1,4 +1,6 @@
 import socket
+from collections.abc import Generator
+from contextlib import contextmanager
 
 import anyio
 import pytest
@@ -11,21 +13,24 @@ from tests.agentflow.sandbox._doors import TOKEN, serving
 from tests.agentflow.sandbox.test_sandbox import kind
 
 
-def free_port() -> int:
-    """A port that nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+@contextmanager
+def free_port() -> Generator[int]:
+    """A port that nobody listens on: whoever wants that one may, but it is not given to who wants any."""
+    with socket.socket() as held:
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        held.bind(("127.0.0.1", 0))
+        yield int(held.getsockname()[1])
 
 
 @pytest.mark.promise("sandbox:remote:dead-server")
 async def test_a_server_that_is_not_there_is_one_clear_error() -> None:
-    url = f"http://127.0.0.1:{free_port()}"
-    with pytest.raises(ToolFailure, match="no server answers") as raised:
-        await Sandbox(url).start()
-    assert raised.value.kind is ErrorKind.UNAVAILABLE
-    result = await Sandbox(url).execute("bash:run", {"command": "true"})
-    assert kind(result) is ErrorKind.UNAVAILABLE
+    with free_port() as port:
+        url = f"http://127.0.0.1:{port}"
+        with pytest.raises(ToolFailure, match="no server answers") as raised:
+            await Sandbox(url).start()
+        assert raised.value.kind is ErrorKind.UNAVAILABLE
+        result = await Sandbox(url).execute("bash:run", {"command": "true"})
+        assert kind(result) is ErrorKind.UNAVAILABLE
 
 
 @pytest.mark.promise("sandbox:remote:token")
@@ -77,18 +82,18 @@ async def test_a_server_that_stops_fails_the_calls_and_the_sandbox_still_closes(
 
 @pytest.mark.promise("sandbox:remote:stops")
 async def test_a_server_that_comes_back_answers_again_without_the_old_sessions() -> None:
-    port = free_port()
-    async with serving(CounterBackend(), EchoBackend(), port=port) as server:
-        sandbox = Sandbox(server.url, token=TOKEN)
-        assert (await sandbox.execute("up")).ok
-        server.stop()
-        await server.stopped.wait()
-    async with serving(CounterBackend(), EchoBackend(), port=port):
-        assert (await sandbox.execute("say", {"text": "hi"})).ok
-        assert kind(await sandbox.execute("up")) is ErrorKind.SESSION_NOT_FOUND
-        await sandbox.destroy_session()
-        assert (await sandbox.execute("up")).data == {"result": 1}
-        await sandbox.close()
+    with free_port() as port:
+        async with serving(CounterBackend(), EchoBackend(), port=port) as server:
+            sandbox = Sandbox(server.url, token=TOKEN)
+            assert (await sandbox.execute("up")).ok
+            server.stop()
+            await server.stopped.wait()
+        async with serving(CounterBackend(), EchoBackend(), port=port):
+            assert (await sandbox.execute("say", {"text": "hi"})).ok
+            assert kind(await sandbox.execute("up")) is ErrorKind.SESSION_NOT_FOUND
+            await sandbox.destroy_session()
+            assert (await sandbox.execute("up")).data == {"result": 1}
+            await sandbox.close()
 
 
 @pytest.mark.promise("sandbox:remote:once")

@@ -8,6 +8,7 @@ from agentflow.errors import ConfigurationError, ErrorKind
 from agentflow.sandbox import Sandbox, SandboxSettings
 from agentflow.sandbox._runtimes import SharedRuntime, shared_runtime
 from runtimes.process import ProcessRuntime
+from tests.agentflow.sandbox._doors import eager_runtime
 
 
 class Watched(ProcessRuntime):
@@ -106,9 +107,9 @@ async def test_an_unknown_runtime_is_one_clear_error() -> None:
 @pytest.mark.promise("sandbox:settings:limits")
 async def test_the_settings_limit_what_runs() -> None:
     settings = SandboxSettings.model_validate(
-        {"backends": ["bash"], "limits": {"wall_seconds": 0.3}, "env": {"COLOUR": "blue"}}
+        {"backends": ["bash"], "limits": {"wall_seconds": 2}, "env": {"COLOUR": "blue"}}
     )
-    async with Sandbox(settings) as sandbox:
+    async with eager_runtime() as runtime, Sandbox(settings, runtime=runtime) as sandbox:
         result = await sandbox.execute("bash:run", {"command": "echo $COLOUR; sleep 60"})
     assert result.error is not None
     assert result.error.kind is ErrorKind.TIMEOUT

@@ -235,7 +235,9 @@ async def test_cancelling_execute_stops_what_runs(door: Door) -> None:
 async def test_a_timeout_ends_the_call_and_says_so(door: Door) -> None:
     backend = CounterBackend()
     async with opened(door, backend) as sandbox:
-        assert kind(await sandbox.execute("counter:stay", timeout=0.05)) is ErrorKind.TIMEOUT
+        # Long enough for it to begin, with a session that is there.
+        assert (await sandbox.execute("up")).ok
+        assert kind(await sandbox.execute("counter:stay", timeout=1)) is ErrorKind.TIMEOUT
         with anyio.fail_after(60):
             await backend.left.wait()
         assert (await sandbox.execute("up")).ok

@@ -149,7 +149,7 @@ async def test_a_cache_of_old_weights_is_noticed_where_it_was_not_cleared(
         trainer.step(seed=3)
         await control.reload(str(trainer.export(tmp_path, "3").folder))
         with pytest.raises(
-            WeightsFailure, match=r"^tiny goes on from a cache of other weights, off by \d\S+ nats$"
+            WeightsFailure, match=r"^tiny goes on from a cache of other weights, off by \d\S* nats$"
         ):
             await vllm.check(trainer.probe())
         published = await vllm.publish(trainer.export(tmp_path, "3"), trainer.probe())

@@ -1,5 +1,8 @@
 """The executor with real tools: what an action came to."""
 
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+
 import pytest
 
 from agentflow.errors import ErrorKind, RunStopped, StopCause, ToolFailure
@@ -7,7 +10,18 @@ from agentflow.sandbox import Backend, Image, Sandbox, Text, tool
 from agentflow.testing import VirtualTimeLoop
 from agentflow.trajectory import Action, Blob, Failure, Outcome
 from mcp_servers import CallContext
+from runtimes.process import ProcessRuntime
 from tests.agentflow.team._model import Blobs, team
+
+
+@asynccontextmanager
+async def eager(*backends: str) -> AsyncGenerator[Sandbox]:
+    """A sandbox in which nothing waits until nobody else on the machine works: calls have a limited time."""
+    async with (
+        ProcessRuntime(preload=(), idle=False) as runtime,
+        Sandbox(backends=backends, runtime=runtime) as sandbox,
+    ):
+        yield sandbox
 
 
 async def acted(sandbox: Sandbox, tool: str, **arguments: object) -> Outcome:
@@ -23,7 +37,7 @@ async def keeping(blobs: Blobs, sandbox: Sandbox, tool: str, arguments: dict[str
 @pytest.mark.promise("team:executor:trouble")
 @pytest.mark.promise("team:executor:failure")
 async def test_shell_code_and_files_give_observations() -> None:
-    async with Sandbox(backends=["bash", "code", "files"]) as sandbox:
+    async with eager("bash", "code", "files") as sandbox:
         assert (
             await acted(sandbox, "bash_run", command="echo hi > n.txt; cat n.txt")
         ).observation.text == "hi"
@@ -47,7 +61,7 @@ async def test_shell_code_and_files_give_observations() -> None:
         missing = await acted(sandbox, "files_read", path="nowhere.txt")
         assert missing.failure is not None
         assert missing.failure.kind == "not_found"
-        slow = await acted(sandbox, "bash_run", command="echo begun; sleep 60", timeout=1)
+        slow = await acted(sandbox, "bash_run", command="echo begun; sleep 60", timeout=5)
         assert slow.failure is not None
         assert slow.failure.kind == "timeout"
         assert slow.observation.text.startswith("begun")
@@ -66,7 +80,7 @@ async def test_an_observation_is_the_same_in_another_sandbox() -> None:
     }
     seen: list[list[str]] = []
     for _ in range(2):
-        async with Sandbox(backends=["bash", "code"]) as sandbox:
+        async with eager("bash", "code") as sandbox:
             outcomes = [await acted(sandbox, name, **arguments) for name, arguments in actions.items()]
         seen.append([outcome.observation.text for outcome in outcomes])
     assert "object object at 0x…" in seen[0][1]
@@ -77,7 +91,7 @@ async def test_an_observation_is_the_same_in_another_sandbox() -> None:
 @pytest.mark.promise("team:executor:pictures")
 async def test_pictures_are_kept_as_blobs() -> None:
     blobs = Blobs()
-    async with Sandbox(backends=["code"]) as sandbox:
+    async with eager("code") as sandbox:
         # On a slow machine it would tell that it looks for fonts.
         quiet = "import logging\nlogging.getLogger('matplotlib').setLevel('ERROR')\n"
         code = f"{quiet}import matplotlib.pyplot as plt\nplt.plot([1, 2])\nplt.title('sales');"

@@ -241,7 +241,8 @@ async def test_a_closed_browser_has_forgotten_everything(browsing: Browsing) -> 
 
 
 @pytest.mark.promise("browser:failures")
-async def test_what_can_not_be_done_is_said_in_one_line(browsing: Browsing) -> None:
+async def test_what_can_not_be_done_is_said_in_one_line(browsers: ToolTable, site: Site) -> None:
+    browsing = await new_session(browsers, site, action_seconds=2)
     await browsing.open("/buttons")
     assert (await browsing.failure("click", target="e4711"))[0] == "not_found"
     kind, message = await browsing.failure("click", target="#nowhere")
@@ -258,3 +259,4 @@ async def test_what_can_not_be_done_is_said_in_one_line(browsing: Browsing) -> N
     assert (await browsing.failure("press_key", key="NoSuchKey"))[0] == "failed"
     assert (await browsing.failure("drop", target="p"))[0] == "bad_arguments"
     assert (await browsing.failure("run_code_unsafe", code="1"))[0] == "unavailable"
+    await browsing.end()

@@ -87,7 +87,20 @@ async def mounting(
     settings: Mapping[str, object] | None = None,
     runtime: Runtime | None = None,
 ) -> AsyncGenerator[Mounting]:
-    """A table with these servers mounted."""
+    """A table with these servers mounted, for a minute."""
+    with anyio.fail_after(60):
+        async with mounting_for_long(servers, *more, settings=settings, runtime=runtime) as mounted:
+            yield mounted
+
+
+@asynccontextmanager
+async def mounting_for_long(
+    servers: Mapping[str, object],
+    *more: Backend,
+    settings: Mapping[str, object] | None = None,
+    runtime: Runtime | None = None,
+) -> AsyncGenerator[Mounting]:
+    """The same for as long as the tests that share it take."""
 
     async def given() -> Runtime:
         assert runtime is not None
@@ -99,9 +112,8 @@ async def mounting(
         runtime=None if runtime is None else given,
         spec=InstanceSpec(mounts={"/opt/program": str(PROGRAM.parent)}),
     )
-    with anyio.fail_after(60):
-        async with table:
-            yield Mounting(table)
+    async with table:
+        yield Mounting(table)
 
 
 def one(command: Sequence[str], **settings: object) -> dict[str, object]:

@@ -4,8 +4,8 @@ import json
 import os
 import signal
 import socket
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Generator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
 import anyio
@@ -47,9 +47,18 @@ async def pid_of(url: str) -> int:
         return int(said.text)
 
 
+@contextmanager
+def kept_port() -> Generator[int]:
+    """A port that nobody else is given, though servers of ours may listen there one after the other."""
+    with socket.socket() as keeping:
+        keeping.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        keeping.bind(("127.0.0.1", 0))
+        yield keeping.getsockname()[1]
+
+
 @pytest.mark.promise("external:served")
 async def test_mounted_tools_are_served_to_any_client_and_to_a_remote_sandbox(tmp_path: Path) -> None:
-    with anyio.fail_after(60):
+    with anyio.fail_after(100):
         async with served(tmp_path) as (_, url):
             assert await pid_of(url) > 0
             async with Sandbox(url) as sandbox:
@@ -62,7 +71,7 @@ async def test_mounted_tools_are_served_to_any_client_and_to_a_remote_sandbox(tm
 @pytest.mark.promise("external:ends")
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 async def test_a_mounted_command_is_gone_when_our_server_dies(tmp_path: Path, number: int) -> None:
-    with anyio.fail_after(60):
+    with anyio.fail_after(100):
         async with served(tmp_path) as (running, url):
             mounted = psutil.Process(await pid_of(url))
             os.kill(running.process.pid, number)
@@ -73,13 +82,13 @@ async def test_a_mounted_command_is_gone_when_our_server_dies(tmp_path: Path, nu
 
 @pytest.mark.promise("external:restart")
 async def test_a_server_at_an_address_may_go_and_come_back() -> None:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = int(probe.getsockname()[1])
-    options = HttpOptions(port=port)
-    async with ToolTable([Counter()]) as table, serving(table, options) as server:
-        url = server.url
-        async with mounting({"far": {"url": url}}) as mounted:
+    with kept_port() as port:
+        options = HttpOptions(port=port)
+        async with (
+            ToolTable([Counter()]) as table,
+            serving(table, options) as server,
+            mounting({"far": {"url": server.url}}) as mounted,
+        ):
             assert (await mounted.call("far.counter_length", text="abc")).data == {"result": 3}
             server.stop()
             kind = ""

@@ -14,7 +14,7 @@ from agentflow.sandbox import Sandbox, SandboxSettings
 from mcp_servers import HttpOptions, Image, ResourceLink, ToolTable
 from tests.mcp_servers._counter import Counter
 from tests.mcp_servers._serving import serving
-from tests.mcp_servers.external._mounting import Mounting, from_npm, mounting, one
+from tests.mcp_servers.external._mounting import Mounting, from_npm, mounting_for_long, one
 
 FILES = {"letter.txt": "Dear all,\n", "folder/list.txt": "one\ntwo\n"}
 TIME = [sys.executable, "-m", "mcp_server_time", "--local-timezone", "Etc/UTC"]
@@ -37,7 +37,7 @@ async def mounted(anyio_backend: Literal["asyncio"], folder: Path) -> AsyncGener
         "files": one(from_npm("server-filesystem", "{workspace}"), workspace=str(folder)),
         "time": one(TIME),
     }
-    async with mounting(servers) as mounted:
+    async with mounting_for_long(servers) as mounted:
         yield mounted
 
 

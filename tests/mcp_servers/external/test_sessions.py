@@ -19,7 +19,7 @@ INSIDE = ["/usr/bin/python3", "-I", "-S", "/opt/program/_program.py", "{workspac
 
 @pytest.fixture(scope="module")
 async def runtime(anyio_backend: Literal["asyncio"]) -> AsyncGenerator[Runtime]:
-    async with ProcessRuntime() as running:
+    async with ProcessRuntime(idle=False) as running:
         yield running
 
 

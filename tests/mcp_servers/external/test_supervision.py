@@ -25,6 +25,7 @@ async def killed_during_a_call(mounted: Mounting, number: int) -> tuple[str, str
 
     async with anyio.create_task_group() as group:
         group.start_soon(hang)
+        await anyio.wait_all_tasks_blocked()
         # An answer to a later call shows that the earlier one is there.
         await mounted.text("bad.pid")
         os.kill(pid, number)
@@ -81,7 +82,7 @@ async def test_while_a_server_can_not_be_started_again_calls_say_why(tmp_path: P
 
 @pytest.mark.promise("external:timeout")
 async def test_a_call_whose_time_is_up_is_given_up_and_the_server_goes_on(tmp_path: Path) -> None:
-    async with mounting({"bad": one(bad(tmp_path), timeout=0.2)}) as mounted:
+    async with mounting({"bad": one(bad(tmp_path), timeout=5)}) as mounted:
         pid = await mounted.text("bad.pid")
         assert (await mounted.failure("bad.hang"))[0] == "timeout"
         assert await mounted.text("bad.pid") == pid

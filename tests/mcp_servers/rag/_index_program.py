@@ -1,20 +1,35 @@
 # ruff: noqa: T201
-"""Indexes a folder as the backend does: `python -m tests.mcp_servers.rag._index_program SOURCE INDEX`. Says when it begins."""
+"""Indexes a folder as the backend does: `python -m tests.mcp_servers.rag._index_program SOURCE INDEX BATCH [DOCUMENTS]`.
 
+Says when it begins. Where a number of documents is given, it stops (as by SIGSTOP) when it has read so many.
+"""
+
+import os
+import signal
 import sys
+from collections.abc import Iterator
+from pathlib import Path
 
 import anyio
 
 from mcp_servers.rag import _building
+from mcp_servers.rag._documents import Document, documents_of
 from tests.mcp_servers.rag._library import library
 
 
-async def main(source: str, index: str, batch: int) -> None:
+async def main(source: str, index: str, batch: int, stop: int = 0) -> None:
+    def some_documents(file: str, path: Path) -> Iterator[Document]:
+        for number, document in enumerate(documents_of(file, path), 1):
+            yield document
+            if number == stop:
+                os.kill(os.getpid(), signal.SIGSTOP)
+
     _building.__dict__["_BATCH_DOCUMENTS"] = batch
+    _building.__dict__["documents_of"] = some_documents
     print("begun", flush=True)
     async with library(index_path=source, index_dir=index) as one:
         print((await one.data("stats"))["documents"], flush=True)
 
 
 if __name__ == "__main__":
-    anyio.run(main, sys.argv[1], sys.argv[2], int(sys.argv[3]))
+    anyio.run(main, sys.argv[1], sys.argv[2], *map(int, sys.argv[3:]))

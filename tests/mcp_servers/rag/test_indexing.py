@@ -157,14 +157,14 @@ def test_documents_lie_in_the_order_of_their_ids_also_after_merging(tmp_path: Pa
 def test_an_indexing_that_is_killed_goes_on_from_what_was_committed(tmp_path: Path) -> None:
     lines = [{"id": f"d{n}", "text": f"number {n} " + "word " * 40} for n in range(20_000)]
     source, folder = write_lines(tmp_path / "many.jsonl", lines), tmp_path / "index"
-    command = [sys.executable, "-m", "tests.mcp_servers.rag._index_program", str(source), str(folder), "500"]
+    program = [sys.executable, "-m", "tests.mcp_servers.rag._index_program"]
+    command = [*program, str(source), str(folder), "500", "1700"]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE) as process:
-        while committed(folder) < 1000 and process.poll() is None:
-            pass
+        _, status = os.waitpid(process.pid, os.WUNTRACED)
+        assert os.WIFSTOPPED(status), status
         process.send_signal(signal.SIGKILL)
     assert process.returncode == -signal.SIGKILL
-    before = committed(folder)
-    assert 1000 <= before < 20_000
+    assert committed(folder) == 1500
     index = update(source, folder)
     assert len(index) == 20_000
     assert [one.document.id for one in index.search(terms_of("19999"), 1)] == ["d19999"]

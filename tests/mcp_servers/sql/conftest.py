@@ -25,7 +25,7 @@ async def places(
 @pytest.fixture(scope="module")
 async def reading(anyio_backend: Literal["asyncio"], places: dict[str, str]) -> AsyncGenerator[Asking]:
     """All three, for reading only; one sandbox for the tests of a module, since it keeps no state."""
-    async with asking(databases=places, memory_bytes=128 * 1024 * 1024, timeout=20) as given:
+    async with asking(databases=places, memory_bytes=128 * 1024 * 1024, timeout=100) as given:
         yield given
 
 

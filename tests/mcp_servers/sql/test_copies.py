@@ -24,6 +24,7 @@ from tests.mcp_servers.sql._asking import (
     make_duckdb,
     make_postgres,
     make_sqlite,
+    run_as_owner,
 )
 
 COUNTERS = "CREATE TABLE counters (name varchar(9) PRIMARY KEY, value integer)"
@@ -218,6 +219,16 @@ anyio.run(main)
 """
 
 
+async def until_free(url: str, copy: str) -> None:
+    """Wait until the database's server knows that who made a copy is gone: it learns of it from the connection."""
+    server, _, _ = url.rpartition("/")
+    owner = int(copy.split("_")[2], 16)
+    with anyio.fail_after(60):
+        await run_as_owner(
+            f"{server}/postgres", f"SELECT pg_advisory_lock({owner}); SELECT pg_advisory_unlock({owner})"
+        )
+
+
 @pytest.mark.promise("sql:killed")
 async def test_what_a_killed_server_left_is_removed_by_the_next_one(
     postgres: PostgresServer, counters: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -233,6 +244,7 @@ async def test_what_a_killed_server_left_is_removed_by_the_next_one(
         process.send_signal(signal.SIGKILL)
     (left,) = set(await databases_of(own["p"])) - set(before)
     assert len(left_behind(tmp_path)) == 1
+    await until_free(own["p"], left)
     async with asking(databases=own, writable=True) as next_one:
         assert await next_one.rows(STATE, database="f") == []
         assert await next_one.rows(STATE, database="p") == []

@@ -10,7 +10,7 @@ from mcp_servers.vm import VmBackend
 from runtimes import Machine
 from tests.mcp_servers.live import Live, images
 from tests.mcp_servers.vm._machines import machine_of
-from tests.runtimes.desktop._waiting import content, eventually, launch, terminal, window
+from tests.runtimes.desktop._waiting import content, eventually, heard, launch, terminal, window
 
 POINTER_TOOLS = {
     "vm_click": {"x": 800, "y": 10},
@@ -46,8 +46,8 @@ async def test_the_pointer_tools_reach_the_window_under_them(live: Live, machine
     await live.data("vm_move", x=x, y=y)
     await live.data("vm_mouse_down")
     await live.data("vm_mouse_up")
+    events = await heard(machine, "events.txt", ButtonRelease=9)
     await machine.exec(["pkill", "xev"])
-    events = await content(machine, "events.txt", "ButtonPress")
     blocks = events.split("\n\n")
     buttons = [
         block.partition("button ")[2].partition(",")[0] for block in blocks if block.startswith("ButtonPress")
@@ -68,8 +68,8 @@ async def test_clicks_of_two_calls_are_two_clicks_however_quickly_they_are_done_
         await live.data("vm_click", x=x, y=y)
     await live.data("vm_drag", start_x=x, start_y=y, end_x=x + 8, end_y=y)
     await live.data("vm_double_click", x=x, y=y)
+    events = await heard(machine, "events.txt", ButtonRelease=5)
     await machine.exec(["pkill", "xev"])
-    events = await content(machine, "events.txt", "ButtonPress")
     times = [
         int(block.partition(", time ")[2].partition(",")[0])
         for block in events.split("\n\n")

@@ -9,7 +9,7 @@ from runtimes import Machine, Window
 
 T = TypeVar("T")
 
-__all__ = ["content", "eventually", "launch", "terminal", "window"]
+__all__ = ["content", "eventually", "heard", "launch", "terminal", "window"]
 
 
 async def eventually(look: Callable[[], Awaitable[T | None]], seconds: float = 90) -> T:
@@ -48,12 +48,24 @@ async def window(machine: Machine, title: str) -> Window:
 
 async def content(machine: Machine, path: str, wanted: str) -> str:
     """The text of a file, once it holds what is wanted."""
+    return await _text(machine, path, lambda text: wanted in text)
 
+
+async def heard(machine: Machine, path: str, **counts: int) -> str:
+    """What `xev` wrote into a file, once it has told of so many events of each kind."""
+
+    def all_told(text: str) -> bool:
+        return all(text.count(f"{kind} event") >= count for kind, count in counts.items())
+
+    return await _text(machine, path, all_told)
+
+
+async def _text(machine: Machine, path: str, wanted: Callable[[str], bool]) -> str:
     async def look() -> str | None:
         try:
             text = (await machine.read(path)).decode()
         except FileNotFoundError:
             return None
-        return text if wanted in text else None
+        return text if wanted(text) else None
 
     return await eventually(look)

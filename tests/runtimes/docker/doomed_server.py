@@ -12,8 +12,8 @@ from runtimes.docker._options import Tier
 
 BUSY: list[tuple[Language, str]] = [
     ("python", "while True: pass"),
-    ("python", "import subprocess\nsubprocess.run(['sleep', '4711'], start_new_session=True)"),
-    ("bash", "trap '' TERM HUP INT; setsid sleep 4711 & disown; sleep 4711"),
+    ("python", "import subprocess\nsubprocess.run(['sleep', '47110'], start_new_session=True)"),
+    ("bash", "trap '' TERM HUP INT; setsid sleep 47110 & disown; sleep 47110"),
 ]
 
 

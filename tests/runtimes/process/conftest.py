@@ -28,8 +28,12 @@ _NO_NEWUIDMAP = {"PATH": "/nowhere"}
 
 @pytest.fixture
 async def runtime() -> AsyncIterator[ProcessRuntime]:
-    """A runtime of this test's own."""
-    async with ProcessRuntime(preload=()) as runtime:
+    """A runtime of this test's own.
+
+    Like those of the other tests it is not idle: what is in its sandboxes has deadlines to meet, the test's and the
+    runtime's own, also where the rest of the suite runs at the same time.
+    """
+    async with ProcessRuntime(preload=(), idle=False) as runtime:
         yield runtime
 
 

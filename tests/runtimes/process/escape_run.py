@@ -94,7 +94,9 @@ class Host:
             "folder": str(sorted(os.listdir(self._folder))),
             "process": str(self._process.poll()),
             "mounts": Path("/proc/self/mountinfo").read_text(encoding="utf-8"),
-            "swaps": Path("/proc/swaps").read_text(encoding="utf-8"),
+            "swaps": str(
+                [line.split()[0] for line in Path("/proc/swaps").read_text(encoding="utf-8").splitlines()]
+            ),
             "prefix": str(sorted(os.listdir(sys.prefix))),
             **{name: Path("/proc/sys", name).read_text(encoding="utf-8") for name in sysctls},
         }
@@ -275,7 +277,7 @@ async def run() -> Report:
         host = Host(stack)
         before = host.fingerprint()
         outside = {key(a): _outside(a, host.names) for a in ATTEMPTS if a.outside is not None}
-        async with ProcessRuntime(preload=("numpy",)) as runtime:
+        async with ProcessRuntime(preload=("numpy",), idle=False) as runtime:
             single = runtime.capabilities.fork == "none"
             limits = Limits(wall_seconds=60)
             seen = await try_all(await runtime.start(InstanceSpec(limits=limits)), host.names)

@@ -116,7 +116,7 @@ async def failures(runtime: Runtime) -> dict[str, str]:
 
 
 async def main() -> None:
-    async with ProcessRuntime(preload=()) as runtime:
+    async with ProcessRuntime(preload=(), idle=False) as runtime:
         report = {
             "root": runtime.capabilities.root,
             "checks": len(CHECKS),

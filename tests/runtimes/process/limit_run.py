@@ -17,6 +17,12 @@ from runtimes.process import ProcessRuntime
 
 MIB = 1024 * 1024
 Where = Literal["bash", "python", "exec"]
+_PATIENCE = 60.0
+"""Seconds for what is not to run into a limit."""
+_WALL = Limits(wall_seconds=3)
+"""Short, but long enough for a command to begin on a busy machine."""
+_CPU = Limits(cpu_seconds=1, wall_seconds=300)
+"""On a busy machine, a second of a processor's time takes far longer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,21 +84,21 @@ _SPIN = "while True:\n    pass"
 _SWALLOW = "while True:\n    try:\n        while True:\n            pass\n    except KeyboardInterrupt:\n        pass"
 
 EXCESSES: list[Excess] = [
-    *_all("wall", Limits(wall_seconds=1), "timeout", bash="sleep 987", python="import time\ntime.sleep(987)"),
-    *_all("wall in a loop", Limits(wall_seconds=1), "timeout", bash="while :; do :; done", python=_SPIN),
-    *_all("wall in a tree of processes", Limits(wall_seconds=1), "timeout", bash="(trap '' TERM INT; while :; do :; done) & setsid sleep 987 & (setsid sleep 987 &); wait", python=_PROCESS_TREE),
-    *_all("wall while ignoring every signal", Limits(wall_seconds=1), "timeout", bash="trap '' TERM INT HUP QUIT ALRM; while :; do sleep 9; done", python=f"import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n{_SPIN}"),
-    Excess(name="wall in a function", where="bash", code="echo before; f() { while true; do f2; done; }; f2() { sleep 0.01; }; f", limits=Limits(wall_seconds=1), outcome="timeout", keeps_state=None),
-    Excess(name="wall in a subshell with a trap", where="bash", code="echo before; (trap 'echo no' TERM INT EXIT; while :; do sleep 9; done)", limits=Limits(wall_seconds=1), outcome="timeout"),
-    Excess(name="wall in a pipeline", where="bash", code="echo before; yes | cat | sleep 987", limits=Limits(wall_seconds=1), outcome="timeout"),
-    Excess(name="wall with the shell replaced", where="bash", code="echo before; exec sleep 987", limits=Limits(wall_seconds=1), outcome="timeout", keeps_state=False),
-    Excess(name="wall swallowing the interrupt", where="python", code=f"print('before', flush=True)\n{_SWALLOW}", limits=Limits(wall_seconds=1), outcome="timeout", keeps_state=False),
-    Excess(name="wall ignoring the interrupt", where="python", code=f"import signal\nprint('before', flush=True)\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\n{_SPIN}", limits=Limits(wall_seconds=1), outcome="timeout", keeps_state=False),
-    Excess(name="wall asleep outside of Python", where="python", code="import ctypes\nprint('before', flush=True)\nlibc = ctypes.CDLL(None)\nwhile True:\n    libc.sleep(987)", limits=Limits(wall_seconds=1), outcome="timeout"),
-    Excess(name="wall waiting for a lock", where="python", code="import threading\nprint('before', flush=True)\nlock = threading.Lock()\nlock.acquire()\nlock.acquire()", limits=Limits(wall_seconds=1), outcome="timeout"),
-    Excess(name="wall in an async program", where="python", code="import asyncio\nprint('before', flush=True)\nawait asyncio.sleep(987)", limits=Limits(wall_seconds=1), outcome="timeout"),
-    *_all("CPU", Limits(cpu_seconds=1), "cpu_limit", bash="while :; do :; done", python=_SPIN),
-    *_all("CPU of children", Limits(cpu_seconds=1), "cpu_limit", bash="sh -c 'while :; do :; done'", python="import subprocess\nsubprocess.run(['sh', '-c', 'while :; do :; done'])"),
+    *_all("wall", _WALL, "timeout", bash="sleep 987", python="import time\ntime.sleep(987)"),
+    *_all("wall in a loop", _WALL, "timeout", bash="while :; do :; done", python=_SPIN),
+    *_all("wall in a tree of processes", _WALL, "timeout", bash="(trap '' TERM INT; while :; do :; done) & setsid sleep 987 & (setsid sleep 987 &); wait", python=_PROCESS_TREE),
+    *_all("wall while ignoring every signal", _WALL, "timeout", bash="trap '' TERM INT HUP QUIT ALRM; while :; do sleep 9; done", python=f"import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n{_SPIN}"),
+    Excess(name="wall in a function", where="bash", code="echo before; f() { while true; do f2; done; }; f2() { sleep 0.01; }; f", limits=_WALL, outcome="timeout", keeps_state=None),
+    Excess(name="wall in a subshell with a trap", where="bash", code="echo before; (trap 'echo no' TERM INT EXIT; while :; do sleep 9; done)", limits=_WALL, outcome="timeout"),
+    Excess(name="wall in a pipeline", where="bash", code="echo before; yes | cat | sleep 987", limits=_WALL, outcome="timeout"),
+    Excess(name="wall with the shell replaced", where="bash", code="echo before; exec sleep 987", limits=_WALL, outcome="timeout", keeps_state=False),
+    Excess(name="wall swallowing the interrupt", where="python", code=f"print('before', flush=True)\n{_SWALLOW}", limits=_WALL, outcome="timeout", keeps_state=False),
+    Excess(name="wall ignoring the interrupt", where="python", code=f"import signal\nprint('before', flush=True)\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\n{_SPIN}", limits=_WALL, outcome="timeout", keeps_state=False),
+    Excess(name="wall asleep outside of Python", where="python", code="import ctypes\nprint('before', flush=True)\nlibc = ctypes.CDLL(None)\nwhile True:\n    libc.sleep(987)", limits=_WALL, outcome="timeout"),
+    Excess(name="wall waiting for a lock", where="python", code="import threading\nprint('before', flush=True)\nlock = threading.Lock()\nlock.acquire()\nlock.acquire()", limits=_WALL, outcome="timeout"),
+    Excess(name="wall in an async program", where="python", code="import asyncio\nprint('before', flush=True)\nawait asyncio.sleep(987)", limits=_WALL, outcome="timeout"),
+    *_all("CPU", _CPU, "cpu_limit", bash="while :; do :; done", python=_SPIN),
+    *_all("CPU of children", _CPU, "cpu_limit", bash="sh -c 'while :; do :; done'", python="import subprocess\nsubprocess.run(['sh', '-c', 'while :; do :; done'])"),
     *_all("file size", Limits(file_bytes=MIB), "file_too_large", bash="head -c 2M /dev/zero > big", python=f"file = open('big', 'wb', buffering=0)\nwhile True:\n    file.write(bytes({MIB}))"),
     *_all("disk", Limits(disk_bytes=4 * MIB), "file_too_large", bash="head -c 8M /dev/zero > big", python=f"for n in range(8):\n    open(str(n), 'wb').write(bytes({MIB}))"),
     *_all("disk through shared memory", Limits(disk_bytes=4 * MIB), "file_too_large", bash="head -c 8M /dev/zero > /dev/shm/big", python=f"for n in range(8):\n    open(f'/dev/shm/{{n}}', 'wb').write(bytes({MIB}))"),
@@ -120,7 +126,7 @@ async def _started(runtime: Runtime, limits: Limits) -> AsyncGenerator[Instance]
 async def _left(instance: Instance, own: int) -> int:
     """How many processes are left; a little patience, because dying takes time on a busy machine."""
     left = 1
-    with anyio.move_on_after(60):
+    with anyio.move_on_after(_PATIENCE):
         while left > 0:
             left = (await instance.usage()).processes - own
     return left
@@ -129,23 +135,23 @@ async def _left(instance: Instance, own: int) -> int:
 async def _exceed(instance: Instance, excess: Excess) -> Observed:
     if excess.where == "exec":
         done: ExecResult = await instance.exec(["bash", "-c", excess.code])
-        again = await instance.exec(["echo", "again"])
+        again = await instance.exec(["echo", "again"], timeout=_PATIENCE)
         output = (done.stdout + done.stderr).decode("utf-8", "replace")
         left = await _left(instance, 0)
         return Observed(outcome=done.outcome, detail=done.detail, output=output[:200], printed=len(output), state_lost=False, state="kept", again=again.stdout.decode().strip(), processes=left)  # fmt: skip
     if excess.where == "bash":
-        await instance.run("bash", "state=kept")
+        await instance.run("bash", "state=kept", timeout=_PATIENCE)
         result = await instance.run("bash", excess.code)
         state, again = "echo $state", "echo again"
     else:
-        await instance.run("python", "state = 'kept'")
+        await instance.run("python", "state = 'kept'", timeout=_PATIENCE)
         result = await instance.run("python", excess.code)
         state, again = "print(globals().get('state', ''))", "print('again')"
     left = await _left(instance, 0 if result.state_lost else 1)
     if excess.name in ("disk", "number of files", "disk through shared memory"):
         await instance.exec(["sh", "-c", "rm -rf /home/agent/* /dev/shm/*"])
-    states: RunResult = await instance.run(excess.where, state)
-    answer = await instance.run(excess.where, again)
+    states: RunResult = await instance.run(excess.where, state, timeout=_PATIENCE)
+    answer = await instance.run(excess.where, again, timeout=_PATIENCE)
     output = result.stdout + result.stderr
     return Observed(outcome=result.outcome, detail=result.detail, output=output[:200], printed=len(output), state_lost=result.state_lost, state=states.stdout.strip(), again=answer.stdout.strip(), processes=left)  # fmt: skip
 

@@ -1,5 +1,6 @@
 """What a runtime holds of the machine: processes, descriptors, mounts, groups, namespaces, folders."""
 
+import gc
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,21 +26,22 @@ class Trusted:
     @property
     def zygote(self) -> int:
         """The template interpreter: beside the killer the one child of the mason in the mason's own pid namespace."""
-        return next(pid for pid in self._helpers if pid != self.killer)
+        return next(pid for pid in self._helpers if _name(pid) != "killer")
 
     @property
     def killer(self) -> int:
         """The process that ends what a sandbox's user runs."""
-        return next(pid for pid in self._helpers if psutil.Process(pid).name() == "killer")
+        return next(pid for pid in self._helpers if _name(pid) == "killer")
 
     @property
     def _helpers(self) -> list[int]:
-        return [pid for pid in children(self.mason) if _depth(pid) == _depth(self.mason)]
+        depth = len(_status(self.mason, "NSpid"))
+        return [pid for pid in children(self.mason) if len(_status(pid, "NSpid")) == depth]
 
     @property
     def inits(self) -> list[int]:
         """The first process of each family."""
-        return [pid for pid in children(self.mason) if _status(pid, "NSpid")[-1] == "1"]
+        return [pid for pid in children(self.mason) if _status(pid, "NSpid")[-1:] == ["1"]]
 
     @property
     def folder(self) -> Path:
@@ -70,12 +72,16 @@ def groups_of(name: str) -> list[Path]:
 
 
 def _status(pid: int, name: str) -> list[str]:
-    lines = read(f"/proc/{pid}/status").splitlines()
+    """What the kernel says of a process; nothing if it has gone meanwhile."""
+    try:
+        lines = read(f"/proc/{pid}/status").splitlines()
+    except (FileNotFoundError, ProcessLookupError):
+        return []
     return next(line for line in lines if line.startswith(f"{name}:")).split()[1:]
 
 
-def _depth(pid: int) -> int:
-    return len(_status(pid, "NSpid"))
+def _name(pid: int) -> str:
+    return "".join(_status(pid, "Name"))
 
 
 def children(pid: int) -> list[int]:
@@ -90,8 +96,9 @@ def trusted_processes(server: int | None = None) -> Trusted:
     """Those of the one runtime of a process, by default of this one."""
     for child in children(server or os.getpid()):
         if "_warden" in read(f"/proc/{child}/cmdline"):
-            porter = children(child)[0]
-            return Trusted(child, porter, next(pid for pid in children(porter)))
+            # The warden has another child beside the porter, which has none itself.
+            porter, mason = next((pid, inner) for pid in children(child) for inner in children(pid))
+            return Trusted(child, porter, mason)
     raise LookupError("no runtime is running")
 
 
@@ -109,6 +116,8 @@ class Holdings:
 
 def holdings(trusted: Trusted) -> Holdings:
     """What the runtime and this process hold now."""
+    # What is garbage nobody holds.
+    gc.collect()
     own = {"server": os.getpid(), "warden": trusted.warden, "porter": trusted.porter, "mason": trusted.mason}
     own |= {"zygote": trusted.zygote, "killer": trusted.killer}
     everybody = [*own.values(), *trusted.sandboxed()]

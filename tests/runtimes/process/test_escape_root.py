@@ -49,7 +49,7 @@ pytestmark = [pytest.mark.timeout(200), pytest.mark.promise("containment:root-in
 
 @pytest.fixture(scope="module")
 async def runtime(anyio_backend: Literal["asyncio"]) -> AsyncIterator[ProcessRuntime]:
-    async with ProcessRuntime(preload=()) as runtime:
+    async with ProcessRuntime(preload=(), idle=False) as runtime:
         yield runtime
 
 

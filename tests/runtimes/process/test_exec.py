@@ -14,7 +14,7 @@ from tests.runtimes.process.hearing import Ear
 
 @pytest.fixture(scope="module")
 async def runtime() -> AsyncIterator[ProcessRuntime]:
-    async with ProcessRuntime(preload=()) as runtime:
+    async with ProcessRuntime(preload=(), idle=False) as runtime:
         yield runtime
 
 
@@ -201,7 +201,7 @@ async def test_what_a_command_leaves_running_ends_with_it(instance: Instance, sc
 @pytest.mark.promise("instances:exec:timeout")
 async def test_a_command_that_takes_too_long_is_killed_and_keeps_what_it_said(instance: Instance) -> None:
     script = "echo part; sleep 4322 & sleep 4322"
-    result = await instance.exec(["bash", "-c", script], timeout=1)
+    result = await instance.exec(["bash", "-c", script], timeout=3)
     assert (result.outcome, result.stdout) == (Outcome.TIMEOUT, b"part\n")
     assert await running(instance, "4322") == 0
 

@@ -2,8 +2,10 @@
 
 import os
 from collections.abc import AsyncIterator
+from functools import partial
 
 import anyio
+import anyio.to_thread
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -12,13 +14,14 @@ from agentflow.errors import CannotFork
 from runtimes import FileInfo, Instance, InstanceSpec, Limits
 from runtimes.process import ProcessRuntime
 from tests._plain_user import PlainUser
+from tests.runtimes.process.hearing import Ear
 
 HOME = "/home/agent"
 
 
 @pytest.fixture(scope="module")
 async def runtime() -> AsyncIterator[ProcessRuntime]:
-    async with ProcessRuntime(preload=()) as runtime:
+    async with ProcessRuntime(preload=(), idle=False) as runtime:
         yield runtime
 
 
@@ -345,6 +348,35 @@ async def test_files_are_the_same_from_everywhere(instance: Instance) -> None:
 
 
 @pytest.mark.promise("instances:files:shared")
+async def test_work_on_files_is_no_process_of_the_instance_and_outlives_a_run_that_is_ended_beside_it(
+    runtime: ProcessRuntime,
+) -> None:
+    instance = await runtime.start()
+    await instance.write("large", bytes(1 << 20))
+    ear = Ear(b"on")
+    reader, writer = os.pipe()
+
+    async def pack() -> None:
+        # As for a snapshot, but to where it must wait until somebody reads.
+        try:
+            await instance._client.ask("pack", [writer], member=instance.id)  # pyright: ignore[reportPrivateUsage]
+        finally:
+            os.close(writer)
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(partial(instance.run, "bash", "echo on; sleep 1000", on_output=ear))
+        await ear.heard.wait()
+        tasks.start_soon(pack)
+        await anyio.wait_readable(reader)
+        assert (await instance.usage()).processes == 2
+        assert await instance.interrupt("bash")
+        await instance.run("bash", "true")
+        with os.fdopen(reader, "rb") as archive:
+            assert b"large" in await anyio.to_thread.run_sync(archive.read)
+    await instance.stop()
+
+
+@pytest.mark.promise("instances:files:shared")
 async def test_instances_share_no_files(runtime: ProcessRuntime, instance: Instance) -> None:
     other = await runtime.start()
     for path in ("mine", "/tmp/mine", "/dev/shm/mine", "/var/tmp/mine"):
@@ -376,7 +408,7 @@ import anyio
 from runtimes.process import ProcessRuntime
 
 async def main():
-    async with ProcessRuntime(preload=()) as runtime:
+    async with ProcessRuntime(preload=(), idle=False) as runtime:
         instance = await runtime.start()
         await instance.exec(["sh", "-c", "umask 077; mkdir private; echo x > private/file; ln -s file private/link"])
         print([info.path for info in await instance.list(recursive=True)])

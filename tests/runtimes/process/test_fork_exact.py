@@ -22,7 +22,7 @@ from tests.runtimes.process.fork_statements import (
 
 @pytest.fixture(scope="module")
 async def runtime() -> AsyncIterator[ProcessRuntime]:
-    async with ProcessRuntime() as runtime:
+    async with ProcessRuntime(idle=False) as runtime:
         yield runtime
 
 

@@ -14,7 +14,7 @@ from tests.runtimes.process.inspect_adapter import CHECKS, InstanceEnvironment
 
 @pytest.fixture(scope="module")
 async def runtime() -> AsyncIterator[ProcessRuntime]:
-    async with ProcessRuntime(preload=()) as runtime:
+    async with ProcessRuntime(preload=(), idle=False) as runtime:
         yield runtime
 
 

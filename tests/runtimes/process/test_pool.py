@@ -11,7 +11,7 @@ BOTH = InstanceSpec(warm=frozenset({"python", "bash"}), env={"POOLED": "yes"})
 
 @pytest.mark.promise("instances:pool")
 async def test_ready_instances_are_handed_out_and_made_anew() -> None:
-    async with ProcessRuntime(preload=(), pool=2, pool_spec=BOTH) as runtime:
+    async with ProcessRuntime(preload=(), pool=2, pool_spec=BOTH, idle=False) as runtime:
         await runtime.warmup()
         instances = [await runtime.start(BOTH) for _ in range(5)]
         assert len({instance.id for instance in instances}) == 5
@@ -24,7 +24,7 @@ async def test_ready_instances_are_handed_out_and_made_anew() -> None:
 
 @pytest.mark.promise("instances:pool")
 async def test_pooled_sessions_run_before_they_are_asked_for() -> None:
-    async with ProcessRuntime(preload=(), pool=1, pool_spec=BOTH) as runtime:
+    async with ProcessRuntime(preload=(), pool=1, pool_spec=BOTH, idle=False) as runtime:
         await runtime.warmup()
         instance = await runtime.start(BOTH)
         assert (await instance.usage()).processes == 2
@@ -32,7 +32,7 @@ async def test_pooled_sessions_run_before_they_are_asked_for() -> None:
 
 @pytest.mark.promise("instances:pool:other")
 async def test_an_instance_of_another_kind_is_made_for_whoever_asks() -> None:
-    async with ProcessRuntime(preload=(), pool=1, pool_spec=BOTH) as runtime:
+    async with ProcessRuntime(preload=(), pool=1, pool_spec=BOTH, idle=False) as runtime:
         await runtime.warmup()
         spec = InstanceSpec(limits=Limits(open_files=2048))
         instance = await runtime.start(spec)
@@ -42,14 +42,14 @@ async def test_an_instance_of_another_kind_is_made_for_whoever_asks() -> None:
 
 @pytest.mark.promise("instances:pool:other")
 async def test_a_runtime_can_be_left_while_its_stock_is_being_filled() -> None:
-    async with ProcessRuntime(preload=(), pool=8, pool_spec=BOTH):
+    async with ProcessRuntime(preload=(), pool=8, pool_spec=BOTH, idle=False):
         await anyio.lowlevel.checkpoint()
 
 
 @pytest.mark.promise("instances:pool")
 async def test_many_callers_at_once_get_an_instance_each() -> None:
     names: set[str] = set()
-    async with ProcessRuntime(preload=(), pool=2, pool_spec=BOTH) as runtime:
+    async with ProcessRuntime(preload=(), pool=2, pool_spec=BOTH, idle=False) as runtime:
 
         async def take() -> None:
             instance = await runtime.start(BOTH)

@@ -13,7 +13,7 @@ import anyio, json
 from agentflow.errors import AgentFlowError
 from runtimes.process import ProcessRuntime
 async def main():
-    async with ProcessRuntime(preload=()) as runtime:
+    async with ProcessRuntime(preload=(), idle=False) as runtime:
         instance = await runtime.start()
         await instance.run("python", "x = 1")
         try:

@@ -1,5 +1,6 @@
 """Shell sessions: what they keep, how a run ends, and that no command ends or fools the session by accident."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from functools import partial
 
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 from agentflow.errors import RuntimeFailure
 from runtimes import Instance, Outcome, RunResult
 from runtimes.process import ProcessRuntime
+from runtimes.process._frames import ShellControl
 from tests.runtimes.process.hearing import Ear
 
 
@@ -233,6 +235,21 @@ async def test_a_session_survives_what_commands_do_to_it(instance: Instance, sou
     result = await bash(instance, 'builtin echo "kept $kept"')
     assert (result.outcome, result.state_lost, result.exit_code) == (Outcome.OK, False, 0), result
     assert "kept 1\n" in result.stdout
+
+
+@pytest.mark.promise("instances:bash:rude")
+async def test_a_command_that_comes_in_pieces_is_whole_however_short_reading_is_made_to_wait(
+    instance: Instance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await said(instance, "TMOUT=0.1")
+    send = ShellControl.send
+
+    def hesitate(control: ShellControl, data: bytes) -> None:
+        send(control, data[:2])
+        asyncio.get_running_loop().call_later(0.5, send, control, data[2:])
+
+    monkeypatch.setattr(ShellControl, "send", hesitate)
+    assert await said(instance, "echo whole") == "whole\n"
 
 
 @pytest.mark.promise("instances:bash:rude")

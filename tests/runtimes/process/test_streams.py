@@ -11,7 +11,7 @@ from runtimes.process import ProcessRuntime
 
 @pytest.fixture(scope="module")
 async def runtime() -> AsyncIterator[ProcessRuntime]:
-    async with ProcessRuntime(preload=()) as runtime:
+    async with ProcessRuntime(preload=(), idle=False) as runtime:
         yield runtime
 
 

@@ -4,6 +4,7 @@ import os
 import stat
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import anyio
@@ -139,10 +140,11 @@ def kill_a_server(settings: QemuSettings) -> Path:
 
 @pytest.mark.promise("qemu:orphans")
 async def test_a_killed_server_leaves_no_machine_and_the_next_start_removes_its_files(
-    settings: QemuSettings,
+    settings: QemuSettings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # Where no other server is about to remove them, too.
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     place = await anyio.to_thread.run_sync(kill_a_server, settings)
-    # Another server's start may have removed them already, as this one's must.
     async with QemuRuntime(settings):
         assert place.name not in names(place.parent)
 
@@ -157,6 +159,8 @@ async def test_nothing_is_left_of_a_runtime_that_was_left(settings: QemuSettings
         processes = [process_of(one) for one in (machine, fork)]
         folder = runtime.folder
         assert stat.S_IMODE(os.lstat(folder).st_mode) == 0o700
-    assert [process for process in processes if process.is_running()] == []
     assert folder.name not in names(folder.parent)
-    assert set(os.listdir("/proc/self/fd")) == before
+    assert set(os.listdir("/proc/self/fd")) <= before
+    # QEMU lets go of all that it holds a moment before it is gone.
+    _, alive = await anyio.to_thread.run_sync(partial(psutil.wait_procs, processes, timeout=60))
+    assert alive == []

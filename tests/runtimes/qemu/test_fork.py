@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from agentflow.errors import RuntimeFailure
 from runtimes.qemu import QemuMachine, QemuRuntime, QemuSettings
-from tests.runtimes.qemu._guests import console, shows
+from tests.runtimes.qemu._guests import console, shows, until
 
 SLOW = [HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
 WORDS = st.text("abcxyzABC0189-_=+", min_size=1, max_size=8)
@@ -42,9 +42,13 @@ STEPS = st.lists(st.builds(Step, LINES) | st.builds(Divide, LINES, st.booleans()
 
 
 async def type_line(machine: QemuMachine, line: str, number: int) -> None:
-    """Type a line and wait for its end."""
+    """Type a line and wait for its end, which is that the shell asks for the next one."""
     await machine.type(f"{line}; echo done-{number}\n")
-    await shows(machine, f"done-{number}")
+
+    async def asks() -> bool:
+        return (await console(machine))[-2:] == [f"done-{number}", "#"]
+
+    await until(asks)
 
 
 async def state(machine: QemuMachine) -> object:

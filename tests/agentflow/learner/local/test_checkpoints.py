@@ -37,6 +37,7 @@ def files_of_at_most(size: int) -> Generator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
+@pytest.mark.timeout(240)  # The fresh process loads torch first, which takes a busy machine long.
 def test_two_runs_are_the_same_bits_also_from_stored_rows_and_in_a_fresh_process_that_resumes(
     tiny: Path, tmp_path: Path
 ) -> None:

@@ -4,7 +4,6 @@
 # safetensors is typed in part.
 
 import os
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -13,15 +12,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 from safetensors.numpy import load_file
+from torch.distributed import TCPStore  # pyright: ignore[reportPrivateImportUsage] - it is public, and does not say so
 
 from tests.agentflow.learner.local._steps import LOSS, backbone_of, some_rows
 from tests.behaviour._tree import ROOT
-
-
-def free_port() -> int:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        return taken.getsockname()[1]
 
 
 def distance(one: NDArray[np.float32], other: NDArray[np.float32]) -> float:
@@ -30,8 +24,14 @@ def distance(one: NDArray[np.float32], other: NDArray[np.float32]) -> float:
 
 
 def run_ranks(count: int, *arguments: str) -> None:
-    """What torchrun does."""
-    place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(count)}
+    """What torchrun does: where they meet is kept by who starts them."""
+    meeting = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    place = {
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(meeting.port),
+        "TORCHELASTIC_USE_AGENT_STORE": "True",
+        "WORLD_SIZE": str(count),
+    }
     ranks = [
         subprocess.Popen(
             [sys.executable, "-m", "tests.agentflow.learner.local._together", *arguments],

@@ -129,10 +129,11 @@ def test_verl_makes_the_step_that_torch_makes(
 
 def test_ray_stays_on_loopback_and_ends_with_us(verl: VerlBackbone) -> None:
     theirs = [process for process in psutil.process_iter() if _is_of(process, verl.temporary)]
+    servers = {name: process for process in theirs if (name := _name_of(process)) in {"gcs_server", "raylet"}}
+    assert servers.keys() == {"gcs_server", "raylet"}
     addresses = [
         connection.laddr.ip
-        for process in theirs
-        if process.name() in {"gcs_server", "raylet"}
+        for process in servers.values()
         for connection in process.net_connections("inet")
         if connection.status == psutil.CONN_LISTEN
     ]
@@ -154,6 +155,14 @@ def episodes_row() -> Row:
         weights=np.zeros(1),
         units=np.zeros(1, np.int32),
     )
+
+
+def _name_of(process: psutil.Process) -> str:
+    try:
+        return process.name()
+    except psutil.NoSuchProcess:
+        # Ray ends those of its workers that have nothing to do.
+        return ""
 
 
 def _is_of(process: psutil.Process, folder: Path) -> bool:

@@ -172,6 +172,7 @@ def test_a_step_of_what_verl_cannot_do_changes_nothing(tmp_path: Path) -> None:
     assert not backbone.temporary.exists()
 
 
+@pytest.mark.timeout(900)  # The environment may have to be made, or another process makes it.
 @pytest.mark.parametrize(
     ("module", "line"),
     [

@@ -88,9 +88,20 @@ async def ask(http: aiohttp.ClientSession, url: str, asked: dict[str, Any]) -> d
     return msgspec.json.decode(answer["choices"][0]["message"]["content"])
 
 
-async def statistics(http: aiohttp.ClientSession, url: str) -> dict[str, int]:
-    async with http.get(f"{url.removesuffix('/v1')}/stats") as response:
+async def control(http: aiohttp.ClientSession, url: str, what: str) -> dict[str, int]:
+    async with http.get(f"{url.removesuffix('/v1')}/{what}") as response:
         return msgspec.json.decode(await response.read())
+
+
+async def statistics(http: aiohttp.ClientSession, url: str) -> dict[str, int]:
+    return await control(http, url, "stats")
+
+
+async def until_asked(http: aiohttp.ClientSession, url: str, calls: int) -> None:
+    """Wait until it has got that many calls."""
+    with anyio.fail_after(60):
+        while (await statistics(http, url))["calls"] < calls:
+            await anyio.lowlevel.checkpoint()
 
 
 @pytest.mark.promise("endpoint:plays")
@@ -203,10 +214,12 @@ async def test_told_so_it_always_plans_the_same() -> None:
 
 @pytest.mark.promise("endpoint:counts")
 async def test_it_counts_calls_and_bodies_that_come_again_after_a_good_answer() -> None:
-    async with fake_endpoint(delay_ms=20) as url, session() as http:
+    async with fake_endpoint(delay_ms=20, hold_after=0) as url, session() as http:
         async with anyio.create_task_group() as group:
             for number in range(5):
                 group.start_soon(ask, http, url, body("answer", f"Question {number}"))
+            await until_asked(http, url, 5)
+            await control(http, url, "release")
         await ask(http, url, body("answer", "Question 0"))
         counted = await statistics(http, url)
         assert counted.pop("median_turn_us") > 0
@@ -267,11 +280,30 @@ async def test_calls_that_are_held_back_are_answered_once_they_are_released() ->
 
         await one()
         tasks.start_soon(one)
-        while (await statistics(http, url))["calls"] < 2:
-            await anyio.lowlevel.checkpoint()
+        await until_asked(http, url, 2)
         assert len(answered) == 1
-        await http.get(f"{url.removesuffix('/v1')}/release")
+        await control(http, url, "release")
     assert answered[0] == answered[1]
+
+
+@pytest.mark.promise("endpoint:faults")
+async def test_calls_can_be_held_back_again_from_now_on_or_after_some_more() -> None:
+    answered: list[object] = []
+    async with fake_endpoint() as url, session() as http, anyio.create_task_group() as tasks:
+
+        async def one() -> None:
+            answered.append(await ask(http, url, body("answer")))
+
+        for more in (0, 2):
+            answered.clear()
+            calls = (await control(http, url, f"hold?calls={more}"))["calls"]
+            for _ in range(more):
+                await one()
+            tasks.start_soon(one)
+            await until_asked(http, url, calls + more + 1)
+            assert len(answered) == more
+            await control(http, url, "release")
+            await one()
 
 
 @pytest.mark.promise("endpoint:plays")

@@ -1,0 +1,21 @@
+"""A port that a server has to itself also while it is away."""
+
+import socket
+
+import pytest
+
+from agentflow.serving._ports import kept_port
+
+HOST = "127.0.0.1"
+
+
+@pytest.mark.promise("serving:restarts")
+def test_a_port_that_is_kept_is_refused_to_others_while_its_server_is_away_and_not_to_its_server() -> None:
+    with kept_port(HOST) as port:
+        for _ in range(2):
+            with pytest.raises(ConnectionRefusedError):
+                socket.create_connection((HOST, port))
+            with socket.socket() as other, pytest.raises(OSError, match="already in use"):
+                other.bind((HOST, port))
+            with socket.create_server((HOST, port)), socket.create_connection((HOST, port)):
+                pass
