@@ -188,7 +188,7 @@ async def from_pool(count: int) -> list[float]:
 
 def pss_mib(instances: int) -> float:
     """Memory of all sandboxed processes together, by instance; what they share counts once."""
-    warden = next(p for p in psutil.Process().children() if "_warden" in " ".join(p.cmdline()))
+    warden = next(p for p in psutil.Process().children() if "_host_monitor" in " ".join(p.cmdline()))
     porter = warden.children()[0]
     mason = porter.children()[0]
     zygote = min(mason.children(), key=lambda p: -p.memory_info().rss)

@@ -7,27 +7,33 @@ in-process sandbox calls it directly, the MCP doors (`serve_stdio`, `HttpServer`
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from mcp_servers._access import is_loopback
-from mcp_servers._backend import Backend
-from mcp_servers._context import CallContext, ProgressSink
-from mcp_servers._limits import TableLimits
-from mcp_servers._meta import CARD_KEY, ERROR_KEY, TIMEOUT_KEY, UNUSABLE_KEY
-from mcp_servers._nearest import did_you_mean
-from mcp_servers._registry import BACKENDS, load_backend
-from mcp_servers._result import Image, Output, Part, ResourceLink, Text, ToolError, ToolResult
-from mcp_servers._runtime_choice import RUNTIMES, RuntimeChoice, RuntimeSettings, check_runtime, runtime_maker
-from mcp_servers._session import Session
-from mcp_servers._sessions import DefaultSession, Sessions
-from mcp_servers._shelf import Resource
-from mcp_servers._table import LOCAL, ToolTable
-from mcp_servers._token_file import token_path
-from mcp_servers._tool import Hints, Tool, tool
+from mcp_servers.core._backend import Backend
+from mcp_servers.core._context import CallContext, ProgressSink
+from mcp_servers.core._limits import TableLimits
+from mcp_servers.core._meta import CARD_KEY, ERROR_KEY, TIMEOUT_KEY, UNUSABLE_KEY
+from mcp_servers.core._nearest import did_you_mean
+from mcp_servers.core._registry import BACKENDS, load_backend
+from mcp_servers.core._resource_store import Resource
+from mcp_servers.core._result import Image, Output, Part, ResourceLink, Text, ToolError, ToolResult
+from mcp_servers.core._runtime_choice import (
+    RUNTIMES,
+    RuntimeChoice,
+    RuntimeSettings,
+    check_runtime,
+    runtime_maker,
+)
+from mcp_servers.core._session import Session
+from mcp_servers.core._sessions import DefaultSession, Sessions
+from mcp_servers.core._table import LOCAL, ToolTable
+from mcp_servers.core._tool import Hints, Tool, tool
+from mcp_servers.serving._access import is_loopback
+from mcp_servers.serving._token_file import token_path
 
 if TYPE_CHECKING:
-    from mcp_servers._http import HttpServer
-    from mcp_servers._http_options import HttpOptions
-    from mcp_servers._protocol import McpDoor
-    from mcp_servers._stdio import serve_stdio
+    from mcp_servers.serving._http import HttpServer
+    from mcp_servers.serving._http_options import HttpOptions
+    from mcp_servers.serving._protocol import McpDoor
+    from mcp_servers.serving._stdio import serve_stdio
 
 __all__ = [
     "BACKENDS",
@@ -71,10 +77,10 @@ __all__ = [
 ]
 
 _DOORS = {
-    "HttpOptions": "mcp_servers._http_options",
-    "HttpServer": "mcp_servers._http",
-    "McpDoor": "mcp_servers._protocol",
-    "serve_stdio": "mcp_servers._stdio",
+    "HttpOptions": "mcp_servers.serving._http_options",
+    "HttpServer": "mcp_servers.serving._http",
+    "McpDoor": "mcp_servers.serving._protocol",
+    "serve_stdio": "mcp_servers.serving._stdio",
 }
 """Where the doors are: they load the SDK, which who only calls the table need not."""
 

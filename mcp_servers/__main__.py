@@ -2,7 +2,7 @@
 
 import sys
 
-from mcp_servers._command import main
+from mcp_servers.serving._command import main
 
 if __name__ == "__main__":
     sys.exit(main())

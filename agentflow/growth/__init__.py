@@ -4,11 +4,11 @@ A tree grows level by level and any number of trees grow at once. Every effect i
 ended.
 """
 
+from agentflow.growth._branch_sandboxes import Greenhouse
 from agentflow.growth._grower import Grower, Observer
-from agentflow.growth._places import Greenhouse
+from agentflow.growth._node_path import plans_of
 from agentflow.growth._ports import Executor, Planner, Verifier
 from agentflow.growth._settings import GrowthSettings, Unforkable
-from agentflow.growth._spots import plans_of
 
 __all__ = [
     "Executor",

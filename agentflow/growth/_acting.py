@@ -9,7 +9,7 @@ from msgspec import Struct
 from agentflow.actors import together
 from agentflow.errors import ErrorKind, RunStopped, StopCause
 from agentflow.growth._asking import Choice
-from agentflow.growth._places import CannotBranch, Greenhouse, Past, Place, Plot
+from agentflow.growth._branch_sandboxes import CannotBranch, Greenhouse, Past, Place, Plot
 from agentflow.growth._ports import Executor
 from agentflow.growth._settings import Unforkable
 from agentflow.journal import Page

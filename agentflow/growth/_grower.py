@@ -11,10 +11,10 @@ from msgspec.structs import replace
 from agentflow.actors import together
 from agentflow.growth._acting import Acted, Arrival, Doer
 from agentflow.growth._asking import Asker, Choice, Chosen
-from agentflow.growth._places import Greenhouse, Place, Plot
+from agentflow.growth._branch_sandboxes import Greenhouse, Place, Plot
+from agentflow.growth._node_path import spot, spots_of
 from agentflow.growth._ports import Executor, Planner, Verifier
 from agentflow.growth._settings import GrowthSettings
-from agentflow.growth._spots import spot, spots_of
 from agentflow.journal import Page
 from agentflow.trajectory import (
     Failure,

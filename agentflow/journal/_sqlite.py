@@ -12,7 +12,7 @@ from sqlalchemy.engine.interfaces import DBAPIConnection
 from sqlalchemy.exc import SQLAlchemyError
 
 from agentflow.journal._backend import EntryRow, Trouble, root_of
-from agentflow.journal._lane import Lane
+from agentflow.journal._worker_thread import Lane
 
 __all__ = ["Sqlite"]
 

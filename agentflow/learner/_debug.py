@@ -15,11 +15,11 @@ from msgspec import Struct
 from agentflow.errors import ConfigurationError
 from agentflow.learner._config import FROZEN, POLICY, TrainConfig
 from agentflow.learner._engine import policy_at
+from agentflow.learner._episode_runner import open_stage
+from agentflow.learner._group_rollout import Playing
 from agentflow.learner._groups import Group, Played
 from agentflow.learner._order import Draw, Order
-from agentflow.learner._playing import Playing
 from agentflow.learner._samples import Sample
-from agentflow.learner._stage import open_stage
 from agentflow.learner.losses import LossSettings, advantages_of, loss_of, rows_of
 from agentflow.models import OFFLINE, ModelSettings
 from agentflow.rollout import Assignment

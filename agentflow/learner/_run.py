@@ -17,16 +17,16 @@ from agentflow.learner._checkpoints import CheckpointError, Checkpoints
 from agentflow.learner._config import TrainConfig
 from agentflow.learner._debug import debug_rollouts
 from agentflow.learner._engine import Engine, open_engine
-from agentflow.learner._grove import Grove, open_trees
+from agentflow.learner._episode_runner import open_stage
+from agentflow.learner._group_rollout import Playing
 from agentflow.learner._loop import Loop, Position, in_thread
 from agentflow.learner._order import Order
-from agentflow.learner._playing import Playing
 from agentflow.learner._progress import TrainProgress, TrainStanding
 from agentflow.learner._record import Rollouts
 from agentflow.learner._rows import Row
 from agentflow.learner._sources import Replayed, Rounds, Source
-from agentflow.learner._stage import open_stage
 from agentflow.learner._stream import Stream
+from agentflow.learner._tree_groups import Grove, open_trees
 from agentflow.learner._validation import Validation
 from agentflow.learner.trackers import Trackers, open_trackers
 from agentflow.rollout import Assignment, assign

@@ -7,9 +7,9 @@ from typing import Protocol
 import anyio
 
 from agentflow.errors import ConfigurationError, RunStopped, StopCause
+from agentflow.learner._group_rollout import Playing
 from agentflow.learner._groups import Batch, Group
 from agentflow.learner._order import Draw, Order
-from agentflow.learner._playing import Playing
 from agentflow.learner._record import Rollouts
 
 __all__ = ["EQUAL", "Replayed", "Rounds", "Source", "play_all", "refuse_empty"]

@@ -9,9 +9,9 @@ from typing import Literal
 import anyio
 from msgspec import structs
 
+from agentflow.learner._group_rollout import Playing
 from agentflow.learner._groups import Batch, FailureCause, Group, Played
 from agentflow.learner._order import Draw, Order
-from agentflow.learner._playing import Playing
 from agentflow.learner._sources import EQUAL, refuse_empty
 from agentflow.trajectory import Failure
 

@@ -7,8 +7,8 @@ from statistics import fmean
 import anyio
 
 from agentflow.learner._config import ValidationSettings
+from agentflow.learner._group_rollout import Playing
 from agentflow.learner._groups import Played
-from agentflow.learner._playing import Playing
 from agentflow.scoring import bootstrap, pass_at
 from agentflow.trajectory import Task
 

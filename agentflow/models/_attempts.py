@@ -7,7 +7,7 @@ from typing import TypeVar
 from agentflow.actors import SYSTEM_CLOCK, Clock
 from agentflow.errors import ModelFailureKind
 from agentflow.models._gate import Gate, Slot
-from agentflow.models._setback import Setback
+from agentflow.models._request_error import Setback
 
 __all__ = ["Attempts"]
 

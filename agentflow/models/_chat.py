@@ -16,7 +16,7 @@ from agentflow.models._dialects import OpenAiDialect, Outgoing
 from agentflow.models._endpoints import Endpoints
 from agentflow.models._http import HttpAnswer
 from agentflow.models._providers import find_address
-from agentflow.models._setback import Setback
+from agentflow.models._request_error import Setback
 from agentflow.models._settings import ModelSettings
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from agentflow.models._forms import Form, Forms, bounded, decode_answer, schema_
 from agentflow.models._protocol import Call, Completion, Image, Message, Model, Sampling, ToolReply
 from agentflow.models._providers import Address
 from agentflow.models._refusals import names_response_format
-from agentflow.models._setback import Setback
+from agentflow.models._request_error import Setback
 from agentflow.models._settings import ModelSettings
 from agentflow.trajectory import Tokens, Usage
 

@@ -18,7 +18,7 @@ from agentflow.models._dialects._parts import text_of, with_last
 from agentflow.models._forms import instruction
 from agentflow.models._http import HttpAnswer
 from agentflow.models._protocol import Message, Text
-from agentflow.models._setback import Setback
+from agentflow.models._request_error import Setback
 from agentflow.telemetry import get_logger
 from agentflow.trajectory import Tokens, Usage
 

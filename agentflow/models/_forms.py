@@ -7,7 +7,7 @@ from typing import Any, Literal, cast
 import msgspec
 
 from agentflow.errors import ModelFailureKind
-from agentflow.models._setback import Setback
+from agentflow.models._request_error import Setback
 from agentflow.models._settings import Structured
 
 __all__ = [

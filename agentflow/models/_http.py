@@ -13,7 +13,7 @@ from msgspec import Struct
 from agentflow.errors import ModelFailureKind
 from agentflow.models._providers import is_loopback
 from agentflow.models._refusals import setback_of
-from agentflow.models._setback import Setback
+from agentflow.models._request_error import Setback
 
 if TYPE_CHECKING:
     import aiohttp

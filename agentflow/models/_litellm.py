@@ -14,7 +14,7 @@ import msgspec
 from agentflow.errors import ConfigurationError, ModelFailureKind
 from agentflow.models._http import HttpAnswer
 from agentflow.models._refusals import setback_of
-from agentflow.models._setback import Setback
+from agentflow.models._request_error import Setback
 
 if TYPE_CHECKING:
     from openai import APIError

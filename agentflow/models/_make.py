@@ -43,7 +43,7 @@ def make_model(
     if settings.name == OFFLINE:
         if settings.tokens:
             raise ConfigurationError("model offline: it tells no tokens; use vLLM or tokens=false")
-        from agentflow.models._offline import OfflineModel
+        from agentflow.offline import OfflineModel
 
         return _Offline(OfflineModel(accounts))
     if accounts.max_cost is not None and settings.prices is None:

@@ -8,7 +8,7 @@ from typing import Any, cast
 import msgspec
 
 from agentflow.errors import ModelFailureKind
-from agentflow.models._setback import Setback
+from agentflow.models._request_error import Setback
 
 __all__ = ["names_response_format", "setback_of"]
 

@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING
 
 from agentflow.runs._config import Prose, RoleModel, RunConfig, render_config
 from agentflow.runs._files import NewFiles
-from agentflow.runs._gate import Gate
 from agentflow.runs._memory import seldom_collected
+from agentflow.runs._pause_gate import Gate
 from agentflow.runs._progress import FieldProgress, Phase, RunProgress
+from agentflow.runs._run_sync import wait_for
 from agentflow.runs._secrets import masked
-from agentflow.runs._waiting import wait_for
 
 if TYPE_CHECKING:
-    from agentflow.runs._field import GRACE_SECONDS, LEASE_SECONDS, Ending, Field
-    from agentflow.runs._house import Held, hold, innermost, start
     from agentflow.runs._models import open_accounts, open_models, prices_of
     from agentflow.runs._place import CONTROL_FILE, Place, Resume
+    from agentflow.runs._seed_scheduler import GRACE_SECONDS, LEASE_SECONDS, Ending, Field
+    from agentflow.runs._supervised_resources import Held, hold, innermost, start
     from agentflow.runs._tools import ChosenTools, choose_tools, explores_bundled_corpus, sandbox_settings
 
 __all__ = [
@@ -56,8 +56,8 @@ __all__ = [
 ]
 
 _HOMES = {
-    **dict.fromkeys(("GRACE_SECONDS", "LEASE_SECONDS", "Ending", "Field"), "agentflow.runs._field"),
-    **dict.fromkeys(("Held", "hold", "innermost", "start"), "agentflow.runs._house"),
+    **dict.fromkeys(("GRACE_SECONDS", "LEASE_SECONDS", "Ending", "Field"), "agentflow.runs._seed_scheduler"),
+    **dict.fromkeys(("Held", "hold", "innermost", "start"), "agentflow.runs._supervised_resources"),
     **dict.fromkeys(("open_accounts", "open_models", "prices_of"), "agentflow.runs._models"),
     **dict.fromkeys(("CONTROL_FILE", "Place", "Resume"), "agentflow.runs._place"),
     **dict.fromkeys(

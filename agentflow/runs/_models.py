@@ -7,7 +7,7 @@ from agentflow.actors import Supervisor
 from agentflow.journal import Run
 from agentflow.models import Accounts, Endpoints, ModelSettings, OpenModel, Prices, make_model
 from agentflow.runs._config import RunConfig
-from agentflow.runs._house import hold
+from agentflow.runs._supervised_resources import hold
 
 __all__ = ["open_accounts", "open_models", "prices_of"]
 

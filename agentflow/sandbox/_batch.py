@@ -8,7 +8,7 @@ from typing import TypeAlias, cast
 import anyio
 
 from agentflow.errors import ConfigurationError, ErrorKind, ToolFailure
-from agentflow.sandbox._door import failed
+from agentflow.sandbox._tool_host import failed
 from mcp_servers import ToolResult, did_you_mean
 
 __all__ = ["Call", "run_batch"]

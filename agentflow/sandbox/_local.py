@@ -5,10 +5,10 @@ from collections.abc import Iterable, Mapping, Sequence
 import anyio
 
 from agentflow.errors import ConfigurationError, ErrorKind, ToolFailure
-from agentflow.sandbox._door import Door
 from agentflow.sandbox._names import Names, backend_of
 from agentflow.sandbox._runtimes import SharedRuntime, shared_runtime
 from agentflow.sandbox._settings import SandboxSettings
+from agentflow.sandbox._tool_host import Door
 from mcp_servers import (
     LOCAL,
     Backend,

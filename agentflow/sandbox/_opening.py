@@ -10,9 +10,9 @@ from pydantic import SecretStr
 from agentflow.errors import ConfigurationError
 from agentflow.sandbox._aliases import canonical_backend
 from agentflow.sandbox._api_tools import api_backends
-from agentflow.sandbox._door import Door
 from agentflow.sandbox._local import LocalDoor
 from agentflow.sandbox._settings import SandboxSettings
+from agentflow.sandbox._tool_host import Door
 from agentflow.settings import load_settings
 from mcp_servers import BACKENDS, Backend, check_runtime, load_backend
 from runtimes import Runtime

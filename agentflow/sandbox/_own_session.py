@@ -7,7 +7,7 @@ from typing import cast
 import anyio
 
 from agentflow.errors import ErrorKind, ToolFailure
-from agentflow.sandbox._door import Door
+from agentflow.sandbox._tool_host import Door
 
 __all__ = ["OwnSession", "SessionInfo"]
 

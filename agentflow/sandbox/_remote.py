@@ -18,9 +18,9 @@ from pydantic import ValidationError
 
 from agentflow.actors import Hosted
 from agentflow.errors import ErrorKind, ToolFailure
-from agentflow.sandbox._door import Door, failed
 from agentflow.sandbox._launch import Launcher, local_token
 from agentflow.sandbox._names import Names
+from agentflow.sandbox._tool_host import Door, failed
 from agentflow.sandbox._transport import SteadyTransport
 from agentflow.sandbox._wire import failure_of, tool_of, tool_result
 from mcp_servers import TIMEOUT_KEY, ProgressSink, Tool, ToolResult, did_you_mean

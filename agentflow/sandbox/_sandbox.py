@@ -12,9 +12,9 @@ import anyio
 from agentflow.errors import ErrorKind, ToolFailure
 from agentflow.sandbox._aliases import canonical_backend
 from agentflow.sandbox._batch import Call, run_batch
-from agentflow.sandbox._door import Door, failed
 from agentflow.sandbox._opening import Target, door_to, settings_for
 from agentflow.sandbox._own_session import OwnSession, SessionInfo
+from agentflow.sandbox._tool_host import Door, failed
 from mcp_servers import BACKENDS, Backend, ProgressSink, Tool, ToolResult
 from runtimes import Runtime
 

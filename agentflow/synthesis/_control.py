@@ -176,7 +176,7 @@ class ControlServer:
         context.ready()
         # The SDK takes a second to load: a short run does without, and no run waits for it.
         await anyio.sleep(LOAD_AFTER_SECONDS)
-        await anyio.to_thread.run_sync(import_module, "mcp_servers._http", abandon_on_cancel=True)
+        await anyio.to_thread.run_sync(import_module, "mcp_servers.serving._http", abandon_on_cancel=True)
         try:
             async with ToolTable([RunBackend(self._run)]) as table:
                 await self._serve(context, table)

@@ -13,12 +13,12 @@ from agentflow.sandbox import Sandbox, Tool
 from agentflow.team._asking import ReadBlob, reply_of, seen_by
 from agentflow.team._cards import card_of, fixed_arguments
 from agentflow.team._executor import Deed, PutBlob, carry_out
-from agentflow.team._hands import Hands
 from agentflow.team._ledger import Ledger, Over, Stamped, Through
 from agentflow.team._prompts import prompt
 from agentflow.team._rendering import card_notes, cut, pictured, system
 from agentflow.team._settings import EpisodeSettings
 from agentflow.team._solving import turn_of
+from agentflow.team._tool_replay import Hands
 from agentflow.trajectory import (
     Action,
     Ending,

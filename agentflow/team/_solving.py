@@ -12,12 +12,12 @@ from agentflow.journal import Page
 from agentflow.models import Prices
 from agentflow.sandbox import Sandbox, Tool
 from agentflow.team._cards import card_of, fixed_arguments
-from agentflow.team._hands import Hands
 from agentflow.team._ledger import Ledger, Over, Through
 from agentflow.team._memory import Notebook
 from agentflow.team._rendering import cut
 from agentflow.team._settings import EpisodeSettings
 from agentflow.team._team import Team
+from agentflow.team._tool_replay import Hands
 from agentflow.trajectory import (
     Action,
     AnalysisRequest,

@@ -9,9 +9,11 @@ import anyio
 from pydantic import Field
 
 from agentflow.errors import ErrorKind, InstanceGone, RuntimeFailure, ToolFailure
-from mcp_servers._backend import Backend
-from mcp_servers._context import CallContext
-from mcp_servers._running import (
+from mcp_servers.bash._jobs import LIST_JOBS, parse_jobs
+from mcp_servers.bash._results import Fed, Interrupted, Jobs, Ran
+from mcp_servers.core._backend import Backend
+from mcp_servers.core._context import CallContext
+from mcp_servers.core._running import (
     RunSettings,
     check_outcome,
     check_settings,
@@ -21,10 +23,8 @@ from mcp_servers._running import (
     shown,
     time_limit,
 )
-from mcp_servers._session import Session
-from mcp_servers._tool import tool
-from mcp_servers.bash._jobs import LIST_JOBS, parse_jobs
-from mcp_servers.bash._results import Fed, Interrupted, Jobs, Ran
+from mcp_servers.core._session import Session
+from mcp_servers.core._tool import tool
 from runtimes import Outcome, RunResult
 
 __all__ = ["BashBackend", "BashSettings"]

@@ -9,21 +9,21 @@ from typing import TYPE_CHECKING, TypeVar
 import anyio
 
 from agentflow.errors import ErrorKind, ToolFailure
-from mcp_servers._addresses import http_target
 from mcp_servers.browser._looking import page_state
 from mcp_servers.browser._names import is_ref
 from mcp_servers.browser._saving import collect_downloads
 from mcp_servers.browser._state import BrowserState
+from mcp_servers.core._addresses import http_target
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from playwright.async_api import Error, Locator, Request
 
-    from mcp_servers._context import CallContext
-    from mcp_servers._session import Session
     from mcp_servers.browser._results import PageState
     from mcp_servers.browser._tab import Tab
+    from mcp_servers.core._context import CallContext
+    from mcp_servers.core._session import Session
 
 __all__ = ["act", "locate", "look", "navigation_failure", "unless_blocked"]
 

@@ -2,17 +2,17 @@
 
 from collections.abc import Mapping
 
-from mcp_servers._backend import Backend
-from mcp_servers._running import check_settings, read_settings
-from mcp_servers._session import Session
 from mcp_servers.browser._engine import Engine
 from mcp_servers.browser._forking import fork_state
-from mcp_servers.browser._going import GoingTools
 from mcp_servers.browser._handling import NO_CODE, HandlingTools
 from mcp_servers.browser._inspecting import InspectingTools, PdfTools
+from mcp_servers.browser._navigation import GoingTools
 from mcp_servers.browser._pointing import PointingTools
 from mcp_servers.browser._settings import SERVERS_OWN, BrowserSettings
 from mcp_servers.browser._state import BrowserState
+from mcp_servers.core._backend import Backend
+from mcp_servers.core._running import check_settings, read_settings
+from mcp_servers.core._session import Session
 
 __all__ = ["BrowserBackend"]
 

@@ -11,8 +11,8 @@ import anyio
 
 from agentflow.errors import ErrorKind, ToolFailure
 from mcp_servers.browser._devtools import attached, devtools
-from mcp_servers.browser._going import emulate
 from mcp_servers.browser._looking import snapshot_of
+from mcp_servers.browser._navigation import emulate
 from mcp_servers.browser._page_state import KEEP_SESSION_STORAGE, READ, READ_SESSION_STORAGE, SCROLL, WRITE
 
 if TYPE_CHECKING:

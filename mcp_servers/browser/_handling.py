@@ -7,9 +7,6 @@ import anyio
 from pydantic import Field
 
 from agentflow.errors import ErrorKind, ToolFailure
-from mcp_servers._context import CallContext
-from mcp_servers._session import Session
-from mcp_servers._tool import tool
 from mcp_servers.browser._acting import act, locate, unless_blocked
 from mcp_servers.browser._arguments import Button, Element, FilePath, FormField, Modifier, Target
 from mcp_servers.browser._results import Evaluated, PageState
@@ -17,6 +14,9 @@ from mcp_servers.browser._saving import payloads, save
 from mcp_servers.browser._scripts import call_of
 from mcp_servers.browser._state import BrowserState
 from mcp_servers.browser._stopping import stop_scripts
+from mcp_servers.core._context import CallContext
+from mcp_servers.core._session import Session
+from mcp_servers.core._tool import tool
 
 if TYPE_CHECKING:
     from playwright.async_api import Locator

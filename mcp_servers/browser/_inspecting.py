@@ -6,10 +6,6 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from pydantic import Field
 
 from agentflow.errors import ErrorKind, ToolFailure
-from mcp_servers._context import CallContext
-from mcp_servers._result import Image
-from mcp_servers._session import Session
-from mcp_servers._tool import tool
 from mcp_servers.browser._acting import locate, look
 from mcp_servers.browser._arguments import Element, FilePath, OnlyElement
 from mcp_servers.browser._looking import page_state, snapshot_of, with_title
@@ -27,6 +23,10 @@ from mcp_servers.browser._results import (
 from mcp_servers.browser._saving import save, save_if_named
 from mcp_servers.browser._state import BrowserState
 from mcp_servers.browser._tab import LEVELS
+from mcp_servers.core._context import CallContext
+from mcp_servers.core._result import Image
+from mcp_servers.core._session import Session
+from mcp_servers.core._tool import tool
 
 if TYPE_CHECKING:
     from mcp_servers.browser._tab import Tab

@@ -9,18 +9,18 @@ from typing import TYPE_CHECKING
 import anyio
 
 from agentflow.actors import together
-from mcp_servers._running import shown
 from mcp_servers.browser._results import Dialog, PageState, TabInfo
+from mcp_servers.core._running import shown
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from playwright.async_api import Dialog as OpenDialog
 
-    from mcp_servers._context import CallContext
-    from mcp_servers._session import Session
     from mcp_servers.browser._state import BrowserState
     from mcp_servers.browser._tab import Tab
+    from mcp_servers.core._context import CallContext
+    from mcp_servers.core._session import Session
 
 __all__ = ["page_state", "snapshot_of", "tab_infos", "title_of", "with_title"]
 

@@ -5,12 +5,12 @@ from typing import TYPE_CHECKING, Annotated
 import anyio
 from pydantic import Field
 
-from mcp_servers._context import CallContext
-from mcp_servers._session import Session
-from mcp_servers._tool import tool
 from mcp_servers.browser._acting import act, unless_blocked
 from mcp_servers.browser._arguments import Button
 from mcp_servers.browser._results import PageState
+from mcp_servers.core._context import CallContext
+from mcp_servers.core._session import Session
+from mcp_servers.core._tool import tool
 
 if TYPE_CHECKING:
     from mcp_servers.browser._tab import Tab

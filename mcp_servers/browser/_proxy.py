@@ -13,7 +13,7 @@ from collections import OrderedDict
 import anyio
 
 from agentflow.errors import ErrorKind, ToolFailure
-from mcp_servers._addresses import AddressPolicy, Resolve, resolve_public
+from mcp_servers.core._addresses import AddressPolicy, Resolve, resolve_public
 
 __all__ = ["Proxy"]
 

@@ -6,18 +6,18 @@ from typing import TYPE_CHECKING, Literal
 
 import anyio
 
-from mcp_servers._running import shown
 from mcp_servers.browser._results import RequestDetails
+from mcp_servers.core._running import shown
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from playwright.async_api import Request, Response
 
-    from mcp_servers._context import CallContext
-    from mcp_servers._session import Session
     from mcp_servers.browser._state import BrowserState
     from mcp_servers.browser._tab import RequestEntry
+    from mcp_servers.core._context import CallContext
+    from mcp_servers.core._session import Session
 
 __all__ = ["Part", "details_of", "line_of", "shown_requests"]
 

@@ -1,6 +1,6 @@
 """What the browser tools return."""
 
-from mcp_servers._result import Output
+from mcp_servers.core._result import Output
 
 __all__ = [
     "ConsoleLines",

@@ -15,8 +15,8 @@ from mcp_servers.browser._results import Downloaded, Saved
 if TYPE_CHECKING:
     from playwright.async_api import Download, FilePayload
 
-    from mcp_servers._session import Session
     from mcp_servers.browser._state import BrowserState
+    from mcp_servers.core._session import Session
 
 __all__ = ["collect_downloads", "payloads", "read_file", "save", "save_if_named"]
 

@@ -6,9 +6,13 @@ from typing import Annotated
 from pydantic import Field
 
 from agentflow.errors import ErrorKind, ToolFailure
-from mcp_servers._backend import Backend
-from mcp_servers._context import CallContext
-from mcp_servers._running import (
+from mcp_servers.code._install import Packages, install
+from mcp_servers.code._results import Failure, Installed, Problem, Queried, Ran, Variables
+from mcp_servers.code._settings import CodeSettings
+from mcp_servers.code._showing import Showing, first_table, first_variables
+from mcp_servers.core._backend import Backend
+from mcp_servers.core._context import CallContext
+from mcp_servers.core._running import (
     check_outcome,
     check_settings,
     progress_of,
@@ -17,12 +21,8 @@ from mcp_servers._running import (
     shown,
     time_limit,
 )
-from mcp_servers._session import Session
-from mcp_servers._tool import tool
-from mcp_servers.code._install import Packages, install
-from mcp_servers.code._results import Failure, Installed, Problem, Queried, Ran, Variables
-from mcp_servers.code._settings import CodeSettings
-from mcp_servers.code._showing import Showing, first_table, first_variables
+from mcp_servers.core._session import Session
+from mcp_servers.core._tool import tool
 from runtimes import Outcome, OutputSink, RunResult
 
 __all__ = ["CodeBackend"]

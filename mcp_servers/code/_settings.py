@@ -3,7 +3,7 @@
 from pydantic import Field, SecretStr
 
 from agentflow.settings import Section
-from mcp_servers._running import RunSettings
+from mcp_servers.core._running import RunSettings
 
 __all__ = ["CodeSettings", "InstallSettings"]
 

@@ -5,12 +5,12 @@ from typing import TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
-from mcp_servers._context import CallContext
-from mcp_servers._result import Image
-from mcp_servers._running import shown
-from mcp_servers._session import Session
 from mcp_servers.code._results import Picture, Shown, Table, Variable
 from mcp_servers.code._settings import CodeSettings
+from mcp_servers.core._context import CallContext
+from mcp_servers.core._result import Image
+from mcp_servers.core._running import shown
+from mcp_servers.core._session import Session
 from runtimes import Display
 
 __all__ = ["TABLE_MIME", "VARIABLES_MIME", "Showing", "first_table", "first_variables"]

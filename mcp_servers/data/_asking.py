@@ -6,9 +6,9 @@ from typing import TypeVar
 from pydantic import BaseModel, ValidationError
 
 from agentflow.errors import ErrorKind, ToolFailure
-from mcp_servers._nearest import did_you_mean
-from mcp_servers._result import Output
-from mcp_servers._running import check_outcome
+from mcp_servers.core._nearest import did_you_mean
+from mcp_servers.core._result import Output
+from mcp_servers.core._running import check_outcome
 from mcp_servers.data._program import COMMAND, input_of
 from mcp_servers.data._results import Column, FileProfile, Link
 from runtimes import Instance

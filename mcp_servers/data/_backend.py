@@ -9,13 +9,13 @@ from typing import Annotated
 from pydantic import AliasChoices, Field
 
 from agentflow.errors import ErrorKind, ToolFailure
-from mcp_servers._backend import Backend
-from mcp_servers._context import CallContext
-from mcp_servers._result import Text
-from mcp_servers._running import read_settings, time_limit
-from mcp_servers._session import Session
-from mcp_servers._tool import tool
 from mcp_servers.code import CodeBackend
+from mcp_servers.core._backend import Backend
+from mcp_servers.core._context import CallContext
+from mcp_servers.core._result import Text
+from mcp_servers.core._running import read_settings, time_limit
+from mcp_servers.core._session import Session
+from mcp_servers.core._tool import tool
 from mcp_servers.data._asking import FoundFiles, ReadRows, ask
 from mcp_servers.data._place import DATA, Place, check_folder, folder_for
 from mcp_servers.data._results import DataRan, FileProfile, Inspected, Slice

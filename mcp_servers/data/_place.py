@@ -5,7 +5,7 @@ from pathlib import Path, PurePosixPath
 from typing import Final
 
 from agentflow.errors import ConfigurationError, ErrorKind, ToolFailure
-from mcp_servers._running import check_settings, read_settings
+from mcp_servers.core._running import check_settings, read_settings
 from mcp_servers.data._settings import DataSettings
 from runtimes import WORKSPACE
 

@@ -4,8 +4,8 @@ from typing import Literal, TypeAlias
 
 from pydantic import Field
 
-from mcp_servers._result import Output
 from mcp_servers.code._results import Ran
+from mcp_servers.core._result import Output
 
 __all__ = [
     "Column",

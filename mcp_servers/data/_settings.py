@@ -4,7 +4,7 @@ from pathlib import Path
 
 from pydantic import AliasChoices, Field
 
-from mcp_servers._running import RunSettings
+from mcp_servers.core._running import RunSettings
 
 __all__ = ["DataSettings"]
 

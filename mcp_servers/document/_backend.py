@@ -7,12 +7,12 @@ import anyio.to_thread
 from pydantic import AliasChoices, Field
 
 from agentflow.errors import ErrorKind, ToolFailure
-from mcp_servers._backend import Backend
-from mcp_servers._context import CallContext
-from mcp_servers._result import Image, Text
-from mcp_servers._running import check_settings, read_settings
-from mcp_servers._session import Session
-from mcp_servers._tool import tool
+from mcp_servers.core._backend import Backend
+from mcp_servers.core._context import CallContext
+from mcp_servers.core._result import Image, Text
+from mcp_servers.core._running import check_settings, read_settings
+from mcp_servers.core._session import Session
+from mcp_servers.core._tool import tool
 from mcp_servers.document._choice import Choice, File, check_place, choice_of
 from mcp_servers.document._library import Library, Shown
 from mcp_servers.document._parsed import Document, Table

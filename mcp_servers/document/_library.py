@@ -15,8 +15,8 @@ import msgspec
 
 from agentflow.errors import ErrorKind, ToolFailure
 from mcp_servers.document._choice import File
-from mcp_servers.document._desks import Desks, Source
 from mcp_servers.document._parsed import Document, Draft, Table
+from mcp_servers.document._reader_pool import Desks, Source
 from mcp_servers.document._search import Finder
 from mcp_servers.document._settings import DocumentSettings
 from mcp_servers.document._store import Store

@@ -4,10 +4,10 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from agentflow.errors import ErrorKind, ToolFailure
-from mcp_servers._backend import Backend
-from mcp_servers._running import check_settings
-from mcp_servers._session import Session
-from mcp_servers._tool import Tool
+from mcp_servers.core._backend import Backend
+from mcp_servers.core._running import check_settings
+from mcp_servers.core._session import Session
+from mcp_servers.core._tool import Tool
 from mcp_servers.external._servers import servers_of
 from mcp_servers.external._settings import ExternalSettings, MountSettings
 

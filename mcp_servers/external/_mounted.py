@@ -12,7 +12,7 @@ import anyio
 import anyio.to_thread
 
 from agentflow.errors import ErrorKind, ToolFailure
-from mcp_servers._session import Session
+from mcp_servers.core._session import Session
 from mcp_servers.external._line import Lines, by_address, in_instance, on_this_machine
 from mcp_servers.external._mount import Mount
 from mcp_servers.external._settings import MountSettings
@@ -20,7 +20,7 @@ from mcp_servers.external._tools import tools_of_servers
 from runtimes import Instance
 
 if TYPE_CHECKING:
-    from mcp_servers._tool import Tool
+    from mcp_servers.core._tool import Tool
 
 __all__ = ["Mounted", "OwnServers"]
 

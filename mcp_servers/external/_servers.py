@@ -9,8 +9,8 @@ from pydantic import SecretStr
 
 from agentflow.errors import ConfigurationError
 from agentflow.settings import read_file
-from mcp_servers._nearest import did_you_mean
-from mcp_servers._running import check_settings
+from mcp_servers.core._nearest import did_you_mean
+from mcp_servers.core._running import check_settings
 from mcp_servers.external._settings import ExternalSettings, MountSettings
 
 __all__ = ["servers_of"]

@@ -9,10 +9,10 @@ from typing import TypeAlias, cast
 import mcp_types as types
 
 from agentflow.errors import ErrorKind, ToolFailure
-from mcp_servers._context import CallContext
-from mcp_servers._session import Session
-from mcp_servers._signature import SESSION_ARGUMENT
-from mcp_servers._tool import Hints, Tool
+from mcp_servers.core._context import CallContext
+from mcp_servers.core._session import Session
+from mcp_servers.core._signature import SESSION_ARGUMENT
+from mcp_servers.core._tool import Hints, Tool
 from mcp_servers.external._checking import checker_of
 from mcp_servers.external._mount import Mount
 from mcp_servers.external._names import Spelling, spell

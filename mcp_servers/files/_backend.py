@@ -9,11 +9,11 @@ from pydantic import Field
 
 from agentflow.errors import ErrorKind, ToolFailure
 from agentflow.settings import Section
-from mcp_servers._backend import Backend
-from mcp_servers._context import CallContext
-from mcp_servers._running import check_settings, read_settings, time_limit
-from mcp_servers._session import Session
-from mcp_servers._tool import tool
+from mcp_servers.core._backend import Backend
+from mcp_servers.core._context import CallContext
+from mcp_servers.core._running import check_settings, read_settings, time_limit
+from mcp_servers.core._session import Session
+from mcp_servers.core._tool import tool
 from mcp_servers.files._content import (
     bytes_of,
     existing,

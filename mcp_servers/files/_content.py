@@ -7,8 +7,8 @@ import os
 from typing import Literal
 
 from agentflow.errors import ErrorKind, ToolFailure
-from mcp_servers._context import CallContext
-from mcp_servers._result import Image
+from mcp_servers.core._context import CallContext
+from mcp_servers.core._result import Image
 from mcp_servers.files._paths import short
 from mcp_servers.files._reading import read_lines
 from mcp_servers.files._results import ReadFile

@@ -7,7 +7,7 @@ from functools import cache
 from pydantic import BaseModel, ValidationError
 
 from agentflow.errors import ErrorKind, ToolFailure
-from mcp_servers._running import check_outcome
+from mcp_servers.core._running import check_outcome
 from mcp_servers.files import _find
 from mcp_servers.files._paths import short
 from mcp_servers.files._results import Found

@@ -8,11 +8,11 @@ import anyio.to_thread
 from pydantic import Field
 
 from agentflow.errors import ErrorKind, ToolFailure
-from mcp_servers._backend import Backend
-from mcp_servers._context import CallContext
-from mcp_servers._result import Text
-from mcp_servers._running import check_settings
-from mcp_servers._tool import tool
+from mcp_servers.core._backend import Backend
+from mcp_servers.core._context import CallContext
+from mcp_servers.core._result import Text
+from mcp_servers.core._running import check_settings
+from mcp_servers.core._tool import tool
 from mcp_servers.rag._embedding import Embedder
 from mcp_servers.rag._library import Library, Ranked
 from mcp_servers.rag._opening import open_library, place_of

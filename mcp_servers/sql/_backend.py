@@ -7,12 +7,12 @@ from typing import Annotated
 from pydantic import AliasChoices, Field
 
 from agentflow.errors import ErrorKind, ToolFailure
-from mcp_servers._backend import Backend
-from mcp_servers._context import CallContext
-from mcp_servers._nearest import did_you_mean
-from mcp_servers._running import check_settings, sendable, time_limit
-from mcp_servers._session import Session
-from mcp_servers._tool import tool
+from mcp_servers.core._backend import Backend
+from mcp_servers.core._context import CallContext
+from mcp_servers.core._nearest import did_you_mean
+from mcp_servers.core._running import check_settings, sendable, time_limit
+from mcp_servers.core._session import Session
+from mcp_servers.core._tool import tool
 from mcp_servers.sql._access import Access, State
 from mcp_servers.sql._databases import databases_of
 from mcp_servers.sql._results import DatabaseInfo, Databases, Executed, Problem, Schema, SchemaTable

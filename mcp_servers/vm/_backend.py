@@ -7,11 +7,11 @@ import anyio
 from pydantic import Field
 
 from agentflow.errors import ErrorKind, ToolFailure
-from mcp_servers._backend import Backend
-from mcp_servers._context import CallContext
-from mcp_servers._running import check_settings, read_settings, sendable
-from mcp_servers._session import Session
-from mcp_servers._tool import tool
+from mcp_servers.core._backend import Backend
+from mcp_servers.core._context import CallContext
+from mcp_servers.core._running import check_settings, read_settings, sendable
+from mcp_servers.core._session import Session
+from mcp_servers.core._tool import tool
 from mcp_servers.vm import _results as out
 from mcp_servers.vm._acting import Acting
 from mcp_servers.vm._evaluator import Evaluator

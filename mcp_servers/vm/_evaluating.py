@@ -1,7 +1,7 @@
 """Scoring what was done on a machine."""
 
 from agentflow.errors import ErrorKind, ToolFailure
-from mcp_servers._session import Session
+from mcp_servers.core._session import Session
 from mcp_servers.vm._acting import Acting
 from mcp_servers.vm._comparing import compare
 from mcp_servers.vm._evaluator import Evaluator, Func, Getter

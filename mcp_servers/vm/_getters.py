@@ -4,7 +4,7 @@ import re
 import shlex
 
 from agentflow.errors import ErrorKind, NotOffered, ToolFailure
-from mcp_servers._session import Session
+from mcp_servers.core._session import Session
 from mcp_servers.vm import _evaluator as asked
 from mcp_servers.vm import _sandboxed
 from mcp_servers.vm._acting import Acting

@@ -2,7 +2,7 @@
 
 from pydantic import Field
 
-from mcp_servers._result import Output
+from mcp_servers.core._result import Output
 
 __all__ = [
     "Clicked",

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from agentflow.errors import ErrorKind, ToolFailure
-from mcp_servers._session import Session
+from mcp_servers.core._session import Session
 from runtimes import Outcome
 
 __all__ = ["compared", "cropped", "table"]

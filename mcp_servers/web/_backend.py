@@ -8,12 +8,12 @@ from pydantic import Field
 
 from agentflow.errors import ConfigurationError, ErrorKind, ToolFailure
 from agentflow.settings import surroundings
-from mcp_servers._addresses import http_target
-from mcp_servers._backend import Backend
-from mcp_servers._context import CallContext
-from mcp_servers._result import Image, Text
-from mcp_servers._running import check_settings, sendable
-from mcp_servers._tool import tool
+from mcp_servers.core._addresses import http_target
+from mcp_servers.core._backend import Backend
+from mcp_servers.core._context import CallContext
+from mcp_servers.core._result import Image, Text
+from mcp_servers.core._running import check_settings, sendable
+from mcp_servers.core._tool import tool
 from mcp_servers.web._at_once import each
 from mcp_servers.web._keys import unusable, with_environment
 from mcp_servers.web._outside import Outside

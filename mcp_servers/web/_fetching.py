@@ -9,7 +9,7 @@ from urllib.parse import quote, urljoin, urlsplit
 import anyio
 
 from agentflow.errors import ErrorKind, ToolFailure
-from mcp_servers._addresses import AddressPolicy, http_target, resolve_public
+from mcp_servers.core._addresses import AddressPolicy, http_target, resolve_public
 from mcp_servers.web._jobs import Job, Robots
 from mcp_servers.web._outside import Outside, checked_connector
 from mcp_servers.web._parsers import Parsers

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import anyio
 
-from mcp_servers._addresses import AddressPolicy, Resolve, resolve_public
+from mcp_servers.core._addresses import AddressPolicy, Resolve, resolve_public
 
 if TYPE_CHECKING:
     from aiohttp import TCPConnector

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from pydantic import ConfigDict, Field
 
-from mcp_servers._result import Output
+from mcp_servers.core._result import Output
 
 __all__ = [
     "Article",

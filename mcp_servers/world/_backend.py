@@ -5,12 +5,12 @@ from typing import Annotated
 
 from pydantic import Field
 
-from mcp_servers._backend import Backend
-from mcp_servers._context import CallContext
-from mcp_servers._result import Image
-from mcp_servers._running import check_settings, read_settings
-from mcp_servers._session import Session
-from mcp_servers._tool import tool
+from mcp_servers.core._backend import Backend
+from mcp_servers.core._context import CallContext
+from mcp_servers.core._result import Image
+from mcp_servers.core._running import check_settings, read_settings
+from mcp_servers.core._session import Session
+from mcp_servers.core._tool import tool
 from mcp_servers.world._episode import Episode
 from mcp_servers.world._results import Progress, Seen
 from mcp_servers.world._settings import WorldSettings

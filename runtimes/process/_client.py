@@ -15,9 +15,7 @@ from runtimes.process._channel import Channel
 from runtimes.process.trusted import _leftovers, _wire
 
 _HERE = Path(__file__).parent
-_START = (
-    "import sys; sys.path.insert(0, {root!r}); from runtimes.process.trusted._warden import main; main({fds})"
-)
+_START = "import sys; sys.path.insert(0, {root!r}); from runtimes.process.trusted._host_monitor import main; main({fds})"
 
 
 class Client(Channel):

@@ -14,7 +14,7 @@ import anyio
 from agentflow.errors import RuntimeFailure
 from runtimes._protocol import ExecResult, Limits, Outcome, OutputSink
 from runtimes.process._channel import Channel
-from runtimes.process._lane import CPU_POLL, cpu_used
+from runtimes.process._live_session import CPU_POLL, cpu_used
 from runtimes.process._output import OutputPipes
 from runtimes.process.linux import _processes
 from runtimes.process.trusted import _wire

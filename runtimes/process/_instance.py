@@ -28,8 +28,8 @@ from runtimes.process import _workspace
 from runtimes.process._channel import Channel
 from runtimes.process._command import Command, ProcessStream
 from runtimes.process._hits import Hits, LimitHits
-from runtimes.process._python_lane import PythonLane
-from runtimes.process._shell_lane import ShellLane
+from runtimes.process._python_session import PythonLane
+from runtimes.process._shell_session import ShellLane
 from runtimes.process.trusted._wire import Message
 
 Lines = list[str]

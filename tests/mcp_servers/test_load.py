@@ -14,7 +14,7 @@ from mcp_servers import Backend, HttpOptions, Output, ToolTable, tool
 from tests.mcp_servers._counter import Counter
 from tests.mcp_servers._program import program
 from tests.mcp_servers._serving import connected, post, request, serving
-from tests.mcp_servers.test_command import address
+from tests.mcp_servers.serving.test_command import address
 
 AT_ONCE = 8
 CLIENTS = 4

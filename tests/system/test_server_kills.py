@@ -19,7 +19,7 @@ from agentflow.serving._ports import kept_port
 from runtimes.process.trusted._leftovers import realm
 from tests._dockerd import Dockerd, dockerd
 from tests.mcp_servers._program import Program, program
-from tests.mcp_servers.test_command import address
+from tests.mcp_servers.serving.test_command import address
 from tests.runtimes.qemu._guests import guest
 
 # Browsers and guests take their time on a busy machine.

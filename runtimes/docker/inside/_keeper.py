@@ -20,8 +20,8 @@ from runtimes.process.linux import _syscalls as sc
 from runtimes.process.trusted import _confine, _copy, _spawn, _wire
 from runtimes.process.trusted._filing import Filing
 from runtimes.process.trusted._members import Family, Member
+from runtimes.process.trusted._process_requests import Staff
 from runtimes.process.trusted._reactor import Reactor, RequestError, Waiting
-from runtimes.process.trusted._staff import Staff
 
 _EXPENDABLE = "500"
 

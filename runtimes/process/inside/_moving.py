@@ -18,7 +18,7 @@ from typing import NamedTuple
 from runtimes.process.inside import _native_threads
 from runtimes.process.linux import _forking, _mappings
 from runtimes.process.linux import _syscalls as sc
-from runtimes.process.trusted import _confine, _gate
+from runtimes.process.trusted import _confine, _seccomp_broker
 
 _HANGS_AFTER_FORK = {"polars": "polars", "grpc": "grpc"}
 _NEW_FLAGS = os.O_CREAT | os.O_EXCL | os.O_TRUNC | os.O_NOFOLLOW
@@ -109,7 +109,7 @@ def move(uid: int, control: int) -> list[str]:
     except OSError:
         os.chdir("/home/agent")
         left_behind.append(f"the working directory {folder}, which is gone")
-    channels = _gate.channel_place(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+    channels = _seccomp_broker.channel_place(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
     sc.setns(-1, 0)
     for offset, fd in enumerate((control, 1, 2)):
         os.dup2(channels + offset, fd, inheritable=fd != control)
@@ -119,7 +119,7 @@ def move(uid: int, control: int) -> list[str]:
 
 def _go_through_the_gate(uid: int) -> None:
     capabilities = _confine.FORK_CAPABILITIES
-    place = _gate.namespace_place(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+    place = _seccomp_broker.namespace_place(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
     sc.capset(effective=capabilities, permitted=capabilities)
     for offset, kind in enumerate(_confine.NAMESPACE_KINDS):
         sc.setns(place + offset, kind)

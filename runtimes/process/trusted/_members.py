@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from runtimes.process.linux import _cgroups, _processes
-from runtimes.process.trusted import _confine, _rooms, _spawn, _wire
+from runtimes.process.trusted import _confine, _namespaces, _spawn, _wire
 from runtimes.process.trusted._killer import Killer
 from runtimes.process.trusted._reactor import Reactor, RequestError, Waiting, close_all, finished
 
@@ -129,7 +129,7 @@ class Members:
 
         def body() -> None:
             _cgroups.attach(group)
-            fill = _rooms.copy_of(member.files, member.uid, uid)
+            fill = _namespaces.copy_of(member.files, member.uid, uid)
             _spawn.build_and_tell(theirs, self._plan(uid, member.limits), fill, mounts)
 
         self._reactor.fork_into(member.family.namespace, body)
@@ -172,7 +172,7 @@ class Members:
 
         def body() -> None:
             _cgroups.attach(member.group)
-            fill = _rooms.contents_of(message.fds[0], member.uid)
+            fill = _namespaces.contents_of(message.fds[0], member.uid)
             _spawn.build_and_tell(theirs, self._plan(member.uid, member.limits), fill, mounts)
 
         self._reactor.fork_into(member.family.namespace, body)
@@ -215,9 +215,9 @@ class Members:
             raise RequestError("every user id of the runtime's range is in use")
         return self._used_uids.pop(0) if uid is None else uid
 
-    def _plan(self, uid: int, limits: dict[str, Any]) -> _rooms.RoomPlan:
+    def _plan(self, uid: int, limits: dict[str, Any]) -> _namespaces.RoomPlan:
         single = self._world.single_user
-        return _rooms.RoomPlan(
+        return _namespaces.RoomPlan(
             uid, 1000 if single else uid, limits["disk"], limits["files"], self._world.places, single
         )
 

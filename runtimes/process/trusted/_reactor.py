@@ -12,7 +12,7 @@ from collections.abc import Callable, Generator
 from types import FrameType
 
 from runtimes.process.linux import _syscalls as sc
-from runtimes.process.trusted import _gate, _spawn, _wire
+from runtimes.process.trusted import _seccomp_broker, _spawn, _wire
 
 Waiting = Generator[socket.socket, _wire.Message | None, None]
 """A request in progress: yields a socket, gets its next message."""
@@ -34,7 +34,7 @@ class Reactor:
         self._server = server
         self.selector = selectors.DefaultSelector()
         """Watches every socket that somebody waits for."""
-        self.gate = _gate.Gate(self.selector)
+        self.gate = _seccomp_broker.Gate(self.selector)
         """Answers the gated calls of sandboxes."""
         self.children: set[int] = set()
         """Pids of its own children; those that are no session and no command do its own work."""

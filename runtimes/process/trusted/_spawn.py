@@ -15,7 +15,7 @@ from typing import IO, Any, NoReturn, cast
 
 from runtimes.process.linux import _cgroups
 from runtimes.process.linux import _syscalls as sc
-from runtimes.process.trusted import _confine, _rooms, _sleeper, _wire
+from runtimes.process.trusted import _confine, _namespaces, _sleeper, _wire
 
 _INIT_UID = 1000
 CONTROL_FD = 197
@@ -82,11 +82,14 @@ def run_child(body: Callable[[], None]) -> NoReturn:
 
 
 def build_and_tell(
-    sock: socket.socket, plan: _rooms.RoomPlan, fill: _rooms.Fill | None, mounts: list[tuple[str, int]]
+    sock: socket.socket,
+    plan: _namespaces.RoomPlan,
+    fill: _namespaces.Fill | None,
+    mounts: list[tuple[str, int]],
 ) -> None:
     """Build a room and send its descriptors."""
     try:
-        fds = _rooms.build(plan, fill, mounts)
+        fds = _namespaces.build(plan, fill, mounts)
     except (OSError, ValueError, RecursionError) as error:
         _wire.send(sock, _wire.failure(error))
         os._exit(1)

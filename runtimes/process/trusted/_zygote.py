@@ -21,7 +21,7 @@ from runtimes.process.inside import _guest
 from runtimes.process.inside._evaluate import Evaluator
 from runtimes.process.linux import _cgroups
 from runtimes.process.linux import _syscalls as sc
-from runtimes.process.trusted import _confine, _rooms, _wire
+from runtimes.process.trusted import _confine, _namespaces, _wire
 from runtimes.process.trusted._spawn import World, run_child
 
 _SETTINGS = {
@@ -39,7 +39,7 @@ _OWN = ("runtimes", "agentflow", "mcp_servers")
 
 class _Zygote:
     def __init__(self, mason: socket.socket, world: World) -> None:
-        self._mason = mason
+        self._sandbox_init = mason
         self._world = world
         self._loaded: list[str] | None = None
         self._evaluator: Evaluator
@@ -51,7 +51,7 @@ class _Zygote:
         signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
         poll = select.poll()
         poll.register(wake_read, select.POLLIN)
-        poll.register(self._mason, select.POLLIN)
+        poll.register(self._sandbox_init, select.POLLIN)
         while True:
             ready = {fd for fd, _ in poll.poll()}
             if wake_read in ready:
@@ -59,8 +59,8 @@ class _Zygote:
                     os.read(wake_read, 4096)
             # Always: a message that came while this process waited for a processor hides the signal that came before it.
             self._reap()
-            if self._mason.fileno() in ready:
-                message = _wire.receive(self._mason)
+            if self._sandbox_init.fileno() in ready:
+                message = _wire.receive(self._sandbox_init)
                 if message is None:
                     os._exit(0)
                 self._handle(message)
@@ -73,20 +73,20 @@ class _Zygote:
                 return
             if pid == 0:
                 return
-            _wire.send(self._mason, {"exited": pid, "status": os.waitstatus_to_exitcode(status)})
+            _wire.send(self._sandbox_init, {"exited": pid, "status": os.waitstatus_to_exitcode(status)})
 
     def _handle(self, message: _wire.Message) -> None:
         request, fds = message
         try:
             self._warm()
             if request["op"] == "warm":
-                _wire.send(self._mason, {"n": request["n"], "preloaded": self._loaded})
+                _wire.send(self._sandbox_init, {"n": request["n"], "preloaded": self._loaded})
                 return
             pid = self._fork(request, fds)
         except OSError as error:
-            _wire.send(self._mason, {"n": request["n"], "error": f"no Python session: {error}"})
+            _wire.send(self._sandbox_init, {"n": request["n"], "error": f"no Python session: {error}"})
         else:
-            _wire.send(self._mason, {"n": request["n"], "pid": pid})
+            _wire.send(self._sandbox_init, {"n": request["n"], "pid": pid})
         finally:
             for fd in fds:
                 os.close(fd)
@@ -131,8 +131,8 @@ class _Zygote:
         os.dup2(control, _guest.CONTROL_FD)
         listener = _confine.lock(self._world.locks, gated=live)
         if listener is not None:
-            _wire.send(self._mason, {"listener": True}, [listener])
-        self._mason.close()
+            _wire.send(self._sandbox_init, {"listener": True}, [listener])
+        self._sandbox_init.close()
         _confine.close_from(3, keep=[_guest.CONTROL_FD])
         os.chdir("/home/agent")
         os.environ.clear()
@@ -168,9 +168,9 @@ def forget_own_modules() -> None:
         del sys.modules[name]
 
 
-def main(mason: socket.socket, world: World, plan: _rooms.RoomPlan) -> NoReturn:
+def main(mason: socket.socket, world: World, plan: _namespaces.RoomPlan) -> NoReturn:
     """Serve, as a child of the mason."""
-    for fd in _rooms.build(plan, None, []):
+    for fd in _namespaces.build(plan, None, []):
         os.close(fd)
     _confine.enter_root()
     _confine.close_from(3, keep=[fd for fd in (mason.fileno(), world.locks.ruleset) if fd is not None])

@@ -4,7 +4,7 @@ import selectors
 import socket
 from collections.abc import Callable, Generator
 
-from runtimes.process.trusted import _rooms, _spawn, _wire, _zygote
+from runtimes.process.trusted import _namespaces, _spawn, _wire, _zygote
 from runtimes.process.trusted._reactor import Reactor, finished
 
 _ROOM_BYTES = 64 << 20
@@ -47,7 +47,7 @@ class ZygoteLink:
     def _start(self) -> socket.socket:
         ours, theirs = _wire.socket_pair()
         places = self._world.places
-        plan = _rooms.RoomPlan(0, 0, _ROOM_BYTES, _ROOM_FILES, places, locked_etc=False)
+        plan = _namespaces.RoomPlan(0, 0, _ROOM_BYTES, _ROOM_FILES, places, locked_etc=False)
         self.pid = self._reactor.fork(lambda: _zygote.main(theirs, self._world, plan))
         theirs.close()
         self._socket = ours

@@ -10,9 +10,9 @@ import anyio
 from agentflow.learner import TrainConfig
 from agentflow.learner._checkpoints import Checkpoints
 from agentflow.learner._config import Schedule
+from agentflow.learner._group_rollout import Playing
 from agentflow.learner._loop import Loop, Position
 from agentflow.learner._order import Order
-from agentflow.learner._playing import Playing
 from agentflow.learner._policy import OptimiserSettings, PolicySettings
 from agentflow.learner._record import Rollouts
 from agentflow.learner._sources import Rounds

@@ -7,9 +7,9 @@ from typing import Any, Literal
 import anyio
 import pytest
 
+from agentflow.learner._group_rollout import Playing
 from agentflow.learner._groups import Batch
 from agentflow.learner._order import Order
-from agentflow.learner._playing import Playing
 from agentflow.learner._sources import Rounds
 from agentflow.learner._stream import Stream
 from agentflow.testing import VirtualTimeLoop

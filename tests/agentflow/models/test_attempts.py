@@ -7,7 +7,7 @@ import pytest
 from agentflow.errors import ModelFailureKind
 from agentflow.models._attempts import Attempts
 from agentflow.models._gate import Gate
-from agentflow.models._setback import Setback
+from agentflow.models._request_error import Setback
 from tests.agentflow.models._serving import HastyClock
 
 

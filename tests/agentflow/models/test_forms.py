@@ -11,7 +11,7 @@ from msgspec import Struct, structs
 from agentflow.errors import ModelFailure, ModelFailureKind
 from agentflow.models import PROVIDERS, Accounts, Call, Message, ModelSettings, Text, make_model
 from agentflow.models._forms import decode_answer, is_strict, schema_of
-from agentflow.models._setback import Setback
+from agentflow.models._request_error import Setback
 from agentflow.testing import fake_endpoint
 from agentflow.trajectory import Draft, Judgement, Plan
 from tests.agentflow.models._serving import Body, Colour, call, painter, refuses, says, script

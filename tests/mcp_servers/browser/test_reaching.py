@@ -8,8 +8,8 @@ import anyio
 import pytest
 
 from mcp_servers import ToolTable
-from mcp_servers._addresses import AddressPolicy
 from mcp_servers.browser._proxy import Proxy
+from mcp_servers.core._addresses import AddressPolicy
 from tests.mcp_servers.browser._browsing import Browsing
 from tests.mcp_servers.browser._site import Site
 

@@ -11,7 +11,7 @@ while "_moving" not in frame.f_globals:
     frame = frame.f_back
 guest = frame.f_globals
 moving = guest["_moving"]
-gate, confine, sc = moving._gate, moving._confine, moving.sc
+gate, confine, sc = moving._seccomp_broker, moving._confine, moving.sc
 libc = ctypes.CDLL(None, use_errno=True)
 log_fd = os.open("/home/agent/log", os.O_CREAT | os.O_RDWR | os.O_APPEND)
 POWER = confine.FORK_CAPABILITIES

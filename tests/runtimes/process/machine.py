@@ -95,7 +95,7 @@ def descendants(pid: int) -> list[int]:
 def trusted_processes(server: int | None = None) -> Trusted:
     """Those of the one runtime of a process, by default of this one."""
     for child in children(server or os.getpid()):
-        if "_warden" in read(f"/proc/{child}/cmdline"):
+        if "_host_monitor" in read(f"/proc/{child}/cmdline"):
             # The warden has another child beside the porter, which has none itself.
             porter, mason = next((pid, inner) for pid in children(child) for inner in children(pid))
             return Trusted(child, porter, mason)

@@ -1,0 +1,205 @@
+"""What to call a tool with, read off the JSON schema of its arguments."""
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple, cast
+
+from agentflow.offline._leads import Leads
+from agentflow.offline._programs import programs
+from agentflow.trajectory import ToolCard
+
+__all__ = ["Kind", "Use", "kind_of", "uses_of"]
+
+_QUERIES = (
+    "query",
+    "queries",
+    "q",
+    "question",
+    "questions",
+    "keywords",
+    "search",
+    "topic",
+    "term",
+    "terms",
+    "prompt",
+)
+_UNWANTED = frozenset(
+    {"close", "delete", "edit", "input", "install", "interrupt", "kill", "move", "remove", "stop", "upload"}
+)
+_Schema = Mapping[str, Any]
+_NONE: _Schema = {}
+
+
+class Kind(NamedTuple):
+    """What a tool is for, as far as its schema tells."""
+
+    name: str
+    """`search`, `read`, `visit`, `shell`, `python`, `sql`, `plain` or `other`."""
+    main: str
+    """The argument that carries the meaning; empty: it has none."""
+
+
+class Use(NamedTuple):
+    """A way to call a tool."""
+
+    intent: str
+    """Why."""
+    arguments: dict[str, Any]
+    """With what."""
+
+
+def kind_of(tool: ToolCard) -> Kind | None:
+    """What a tool is for; `None`: nothing that can be done without thinking."""
+    if not _UNWANTED.isdisjoint(tool.name.lower().split("_")):
+        return None
+    properties = _mapping(tool.schema, "properties")
+    required = [name for name in _list(tool.schema, "required") if name in properties]
+    for name in required or properties:
+        type_ = _resolved(properties[name], tool.schema).get("type")
+        if type_ in ("string", "array") and (kind := _kind(tool, name)):
+            return Kind(kind, name)
+    texts = [name for name in required if _resolved(properties[name], tool.schema).get("type") == "string"]
+    return Kind("other", texts[0]) if texts else Kind("plain", "")
+
+
+def _kind(tool: ToolCard, argument: str) -> str:
+    name = argument.lower()
+    if name == "sql" or (name in _QUERIES and "sql" in tool.name.lower().split("_")):
+        return "sql"
+    if name in _QUERIES or name.endswith(("_query", "_queries")):
+        return "search"
+    if name in ("id", "ids", "identifier") or name.endswith(("_id", "_ids")):
+        return "read"
+    if "url" in name or name in ("link", "uri"):
+        return "visit"
+    if name in ("command", "cmd", "script"):
+        return "shell"
+    return "python" if name in ("code", "source", "python") else ""
+
+
+def uses_of(tool: ToolCard, kind: Kind, leads: Leads) -> Iterator[Use]:
+    """Ways to call a tool, the best first; none that its schema would refuse."""
+    if kind.name == "plain":
+        rest = _rest(tool.schema, kind.main)
+        if rest is not None:
+            yield Use(f"See what {tool.name} tells.", rest)
+        return
+    argument = _resolved(_mapping(tool.schema, "properties")[kind.main], tool.schema)
+    rest = _rest(tool.schema, kind.main)
+    if rest is None:
+        return
+    texts = _texts(kind.name, leads)
+    if choices := [choice for choice in _list(argument, "enum") if isinstance(choice, str)]:
+        texts = ((f"See what {choice} gives.", choice) for choice in choices)
+    elif argument.get("type") == "array":
+        yield from _lists(kind.main, argument, tuple(texts), rest)
+        return
+    for intent, text in texts:
+        if (fitted := _fitted(text, argument)) is not None:
+            yield Use(intent, {kind.main: fitted, **rest})
+
+
+def _lists(
+    name: str, argument: _Schema, texts: tuple[tuple[str, str], ...], rest: dict[str, Any]
+) -> Iterator[Use]:
+    """Several texts at once, each list beginning with another one."""
+    items = _mapping(argument, "items")
+    if items.get("type", "string") != "string":
+        return
+    size = max(int(argument.get("minItems", 1)), min(2, int(argument.get("maxItems", 2))))
+    for start in range(0, len(texts) - size + 1):
+        chosen = [
+            fitted for _, text in texts[start : start + size] if (fitted := _fitted(text, items)) is not None
+        ]
+        if len(chosen) == size:
+            yield Use(f"Look into {' and '.join(chosen)} together.", {name: chosen, **rest})
+
+
+def _texts(kind: str, leads: Leads) -> Iterator[tuple[str, str]]:
+    match kind:
+        case "search" | "other":
+            return ((f"Find out more about {subject}.", subject) for subject in leads.subjects)
+        case "read":
+            return ((f"Read all of {id_}.", id_) for id_ in leads.ids)
+        case "visit":
+            return ((f"Open {url}.", url) for url in leads.urls)
+        case _:
+            return programs(kind, leads)
+
+
+def _rest(schema: _Schema, main: str) -> dict[str, Any] | None:
+    """The other arguments that have to be there; `None`: one of them can't be made up."""
+    rest: dict[str, Any] = {}
+    properties = _mapping(schema, "properties")
+    for name in _list(schema, "required"):
+        if name == main or name not in properties:
+            continue
+        value = _plain(_resolved(properties[name], schema), schema)
+        if value is None:
+            return None
+        rest[name] = value
+    return rest
+
+
+def _plain(argument: _Schema, schema: _Schema) -> object:
+    """A value that an argument takes; `None`: there is none without meaning."""
+    for key in ("default", "const"):
+        if argument.get(key) is not None:
+            return argument[key]
+    if choices := _list(argument, "enum"):
+        return choices[0]
+    match argument.get("type"):
+        case "integer" | "number":
+            return _number(argument)
+        case "boolean":
+            return False
+        case "object":
+            return _rest({**argument, "$defs": _mapping(schema, "$defs")}, "")
+        case "array" if not argument.get("minItems"):
+            return []
+        case _:
+            return None
+
+
+def _number(argument: _Schema) -> int | float:
+    if "minimum" in argument:
+        return argument["minimum"]
+    if "exclusiveMinimum" in argument:
+        return argument["exclusiveMinimum"] + 1
+    if "multipleOf" in argument:
+        return argument["multipleOf"]
+    return min(1, argument.get("maximum", 1))
+
+
+def _resolved(argument: _Schema, schema: _Schema) -> _Schema:
+    """An argument's schema without references and alternatives: the first that is not null."""
+    for _ in range(4):
+        options = _list(argument, "anyOf") or _list(argument, "oneOf")
+        if "$ref" in argument:
+            argument = _mapping(_mapping(schema, "$defs"), str(argument["$ref"]).rpartition("/")[2])
+        elif options:
+            argument = next((option for option in options if option.get("type") != "null"), _NONE)
+        elif types := _list(argument, "type"):
+            argument = {**argument, "type": next((type_ for type_ in types if type_ != "null"), "null")}
+        else:
+            break
+    return argument
+
+
+def _mapping(schema: _Schema, key: str) -> _Schema:
+    value = schema.get(key)
+    return cast("_Schema", value) if isinstance(value, dict) else {}
+
+
+def _list(schema: _Schema, key: str) -> list[Any]:
+    value = schema.get(key)
+    return cast("list[Any]", value) if isinstance(value, list) else []
+
+
+def _fitted(text: str, argument: _Schema) -> str | None:
+    """A text as long as the argument may be; `None`: it does not fit."""
+    fitted = text[: int(argument.get("maxLength", len(text)))].strip()
+    if len(fitted) < max(1, int(argument.get("minLength", 1))):
+        return None
+    pattern = argument.get("pattern")
+    return fitted if pattern is None or re.search(pattern, fitted) else None

@@ -1,0 +1,110 @@
+"""Reading plain text: passages, sentences, names, telling words. Knows English a little, other languages barely."""
+
+import re
+from functools import lru_cache
+from typing import NamedTuple
+
+from agentflow.offline._words import STOP
+
+__all__ = ["NAME", "NUMBER", "Passage", "bare", "bounded", "names", "passages", "terms"]
+
+_UPPER = "A-ZÀ-ÖØ-Þ"
+NAME = (
+    rf"[{_UPPER}][\w'’\-]*"
+    rf"(?:(?: of the| of| de| van| von)? (?:[{_UPPER}][\w'’\-]*)|(?<=\w) of [12]\d{{3}}\b)*"
+)
+"""A capitalised phrase: `Race of the Five Capes`, `Pilots' Guild`, `Great Flood of 1712`."""
+NUMBER = r"\d[\d,]*(?:\.\d+)?"
+"""A number as it is written: `1,093`, `3.5`."""
+
+_LONGEST_TEXT = 40_000
+_LONGEST_SENTENCE = 400
+_HEADING = re.compile(r"(?:\[\d+\] )?(?P<title>\S.{0,120}?) \((?P<id>[\w./:\-]{1,120})\)")
+_END = re.compile(r"(?<=[.!?])[\"'”’)]*\s+(?=[\"'“‘(]?[^\Wa-z_])|(?<=[。！？])")
+_ABBREVIATION = re.compile(
+    rf"(?:\b(?:Mr|Mrs|Ms|Dr|St|Prof|Capt|Gen|vs|etc|cf|No|Vol|Fig|e\.g|i\.e|approx|c)|\b[{_UPPER}])\.$"
+)
+_NAME = re.compile(NAME)
+_WORD = re.compile(r"[^\W\d_][\w'’\-]*|\d[\w,.]*\w|\d")
+_WIDE = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]{2,8}")
+
+
+class Passage(NamedTuple):
+    """A stretch of text about one thing."""
+
+    topic: str
+    """The title that stands over it; empty: none does."""
+    id: str
+    """The document's id; empty: none is given."""
+    sentences: tuple[str, ...]
+    """Its sentences, verbatim."""
+
+
+@lru_cache(maxsize=512)
+def passages(text: str) -> tuple[Passage, ...]:
+    """The passages of an observation. A line like `[1] Title (doc-id)` begins a new one."""
+    found: list[tuple[str, str, list[str]]] = [("", "", [])]
+    for line in text[:_LONGEST_TEXT].splitlines():
+        stripped = line.strip()
+        heading = _HEADING.fullmatch(stripped)
+        if heading is not None:
+            found.append((heading["title"], heading["id"], []))
+        elif stripped:
+            found[-1][2].extend(_sentences(stripped))
+    return tuple(Passage(topic, id_, tuple(own)) for topic, id_, own in found if own or topic)
+
+
+def _sentences(line: str) -> list[str]:
+    found: list[str] = []
+    start = 0
+    for end in _END.finditer(line):
+        piece = line[start : end.start()]
+        if _ABBREVIATION.search(piece) and end.group():
+            continue
+        # What closes a quotation belongs to the sentence.
+        closing = end.group().rstrip()
+        found.append((piece + closing).strip())
+        start = end.end()
+    found.append(line[start:].strip())
+    return [sentence for sentence in found if sentence and len(sentence) <= _LONGEST_SENTENCE]
+
+
+@lru_cache(maxsize=1024)
+def names(text: str) -> tuple[str, ...]:
+    """The capitalised phrases of a text, each once, in order; words that only begin a sentence are left out."""
+    found: dict[str, bool] = {}
+    cut = text[:_LONGEST_TEXT]
+    for match in _NAME.finditer(cut):
+        name = bare(match[0])
+        if len(name) > 2 and name.lower() not in STOP:
+            inside = " " in name or cut[max(0, match.start() - 2) : match.start()].rstrip()[-1:].isalnum()
+            found[name] = found.get(name, False) or inside
+    return tuple(name for name, inside in found.items() if inside)
+
+
+def bare(name: str) -> str:
+    """A name without the article or other small words before it, and without a genitive's end."""
+    words = name.strip().split(" ")
+    while len(words) > 1 and words[0].lower() in STOP:
+        words.pop(0)
+    joined = " ".join(words)
+    return re.sub(r"['’]s$", "", joined).rstrip("-’'") if not joined.endswith("s'") else joined.rstrip("'")
+
+
+@lru_cache(maxsize=512)
+def terms(text: str) -> tuple[str, ...]:
+    """The telling words of a text in lower case, each once, in order."""
+    found: dict[str, None] = {}
+    cut = text[:_LONGEST_TEXT]
+    for match in _WORD.finditer(cut):
+        word = match[0].lower().removesuffix("'s").removesuffix("’s").strip("'’-")
+        if len(word) > 2 and word not in STOP and not _WIDE.search(word):
+            found.setdefault(word)
+    for match in _WIDE.finditer(cut):
+        found.setdefault(match[0])
+    return tuple(found)
+
+
+def bounded(needle: str, text: str) -> bool:
+    """Whether the text holds these words as words of their own, in any case."""
+    return re.search(rf"(?<!\w){re.escape(needle)}(?!\w)", text, re.IGNORECASE) is not None

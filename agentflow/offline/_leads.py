@@ -1,0 +1,138 @@
+"""Leads: what a path could look into next, the most promising first."""
+
+from collections.abc import Iterable, Iterator
+from itertools import pairwise
+from typing import NamedTuple, cast
+
+from agentflow.offline._facts import SLOT, Fact, read
+from agentflow.offline._language import names, passages, terms
+from agentflow.trajectory import Action, PlanRequest, Verdict, digest
+
+__all__ = ["Leads", "Span", "ids_in", "leads_of", "spans_of", "urls_in"]
+
+_SPANS = 8
+"""Spans of years that are worth proposing from one place."""
+_REFUSED = 2
+"""So many refused proposals show that what is near at hand is taken."""
+_SIDES = ("history", "people", "places", "numbers", "origin", "works", "trade", "neighbours")
+"""What to ask for when nothing better is left."""
+
+
+class Span(NamedTuple):
+    """Two dated events."""
+
+    earlier: int
+    """The year of the one."""
+    later: int
+    """The year of the other."""
+    said: str
+    """Both, in words."""
+
+
+class Leads(NamedTuple):
+    """Everything that can be filled into arguments."""
+
+    subjects: tuple[str, ...]
+    """Names and words to look for."""
+    ids: tuple[str, ...]
+    """Documents that were named and not read yet."""
+    urls: tuple[str, ...]
+    """Addresses that were shown and not visited yet."""
+    observed: tuple[str, ...]
+    """What was seen, the newest first."""
+
+
+def leads_of(request: PlanRequest) -> Leads:
+    """What the seed and the path offer; newer observations go first, and what was followed is left out."""
+    observed = [step.observation for step in reversed(request.path) if step.verdict is Verdict.NEW]
+    followed = set(_said([*(step.action for step in request.path), *request.taken]))
+    enough = request.count + len(followed)
+    subjects = [name for name in _subjects(request, observed, enough) if name.lower() not in followed]
+    ids = dict.fromkeys(id_ for text in observed for id_ in ids_in(text) if id_.lower() not in followed)
+    urls = dict.fromkeys(url for text in observed for url in urls_in(text) if url.lower() not in followed)
+    return Leads(tuple(subjects), tuple(ids), tuple(urls), tuple(observed))
+
+
+def _subjects(request: PlanRequest, observed: list[str], enough: int) -> Iterator[str]:
+    """Names that were mentioned but have no passage of their own yet, then the other names, then words.
+
+    There are always as many as that are enough, if need be by number.
+    """
+    seed = request.seed
+    found: dict[str, None] = {}
+    if not observed:
+        found.update(dict.fromkeys(names(seed)))
+        named = set(terms(" ".join(found)))
+        others = [term for term in terms(seed) if term not in named]
+        found.setdefault(" ".join(others[:6]) or seed.strip()[:80])
+    mentioned = list(_mentioned(request, observed))
+    if len(request.taken) >= _REFUSED:
+        # Others had its first ideas before: two names at once are looked for by nobody else.
+        found.update(dict.fromkeys(f"{one} {other}" for one, other in pairwise(mentioned)))
+    found.update(dict.fromkeys(mentioned))
+    found.update(dict.fromkeys(names(seed)))
+    found.update(dict.fromkeys(terms(seed)))
+    main = next((name for name in found if name), "overview")
+    found.update(dict.fromkeys(f"{main} {side}" for side in _SIDES))
+    found.update(dict.fromkeys(f"{main} {number}" for number in range(2, enough + 2 - len(found))))
+    return (name for name in found if name)
+
+
+def _mentioned(request: PlanRequest, observed: list[str]) -> Iterator[str]:
+    """Names, those of newer observations first. Each path begins elsewhere, so that siblings find different things."""
+    turn = int(digest([[step.action for step in request.path], request.taken]), 16)
+    headings = {passage.topic for text in observed for passage in passages(text)}
+    for text in observed:
+        mentioned = names(text)
+        for group in (
+            [name for name in mentioned if name not in headings],
+            [name for name in mentioned if name in headings],
+        ):
+            start = turn % max(1, len(group))
+            yield from (*group[start:], *group[:start])
+
+
+def ids_in(text: str) -> list[str]:
+    """The ids of documents that a text shows, those of which it shows least first."""
+    shown = [(sum(map(len, passage.sentences)), passage.id) for passage in passages(text) if passage.id]
+    return [id_ for _, id_ in sorted(shown)]
+
+
+def _said(actions: Iterable[Action]) -> Iterator[str]:
+    """Every text that stands in the arguments, in lower case."""
+    for action in actions:
+        for value in action.arguments.values():
+            for entry in cast("list[object]", value) if isinstance(value, list) else [value]:
+                if isinstance(entry, str):
+                    yield entry.lower()
+
+
+def urls_in(text: str) -> Iterator[str]:
+    """The addresses that a text shows."""
+    for word in text.split() if "://" in text else ():
+        if word.startswith(("https://", "http://")):
+            yield word.strip("\"'<>()[].,;")
+
+
+def spans_of(leads: Leads) -> Iterator[Span]:
+    """Pairs of dated events of different things, those of newer observations first."""
+    dated: dict[str, Fact] = {}
+    for text in leads.observed:
+        for fact in read(text).facts:
+            if fact.event:
+                dated.setdefault(fact.value, fact)
+    facts = list(dated.values())
+    count = 0
+    for index, one in enumerate(facts):
+        for other in facts[index + 1 :]:
+            if one.subject != other.subject and one.value != other.value:
+                earlier, later = sorted((one, other), key=lambda fact: int(fact.value))
+                yield Span(int(earlier.value), int(later.value), f"{_told(earlier)} and {_told(later)}")
+                count += 1
+                break
+        if count >= _SPANS:
+            return
+
+
+def _told(fact: Fact) -> str:
+    return f"that {fact.event.replace(SLOT, fact.shown)} in {fact.value}"

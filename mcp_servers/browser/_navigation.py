@@ -1,0 +1,301 @@
+"""Tools that go somewhere: addresses, tabs, dialogs, and the window itself."""
+
+import re
+from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
+
+import anyio
+from pydantic import Field
+
+from agentflow.errors import ErrorKind, ToolFailure
+from mcp_servers.browser._acting import act, navigation_failure, unless_blocked
+from mcp_servers.browser._devtools import attached
+from mcp_servers.browser._looking import page_state
+from mcp_servers.browser._results import PageState
+from mcp_servers.browser._state import BrowserState
+from mcp_servers.core._addresses import http_target, resolve_public
+from mcp_servers.core._context import CallContext
+from mcp_servers.core._session import Session
+from mcp_servers.core._tool import tool
+
+if TYPE_CHECKING:
+    from mcp_servers.browser._tab import Tab
+
+__all__ = ["GoingTools", "emulate", "go_to"]
+
+LONGEST_WAIT = 30
+TRIES = 4
+ERROR_PAGE_SECONDS = 1
+_INTERRUPTED = 'interrupted by another navigation to "'
+_SCHEME = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]*:(?!\d)")
+_HARMLESS = ("about:blank", "data:")
+_LOCAL = re.compile(r"(localhost|127\.[\d.]+|\[::1\])(:\d+)?(/|$)")
+
+
+class GoingTools:
+    """Tools that go somewhere."""
+
+    @tool(title="Navigate to a URL", open_world=True)
+    async def navigate(
+        self,
+        session: Session,
+        context: CallContext,
+        url: Annotated[
+            str, Field(min_length=1, description="The address to open; `https://` may be left out.")
+        ],
+    ) -> PageState:
+        """Open an address in the current tab and return the page's snapshot.
+
+        Use it to begin, or to go to an address that you know. Following a link of the page is browser_click.
+        """
+        return await act(
+            "browser_navigate", session, context, lambda tab: go_to(session, tab, url), pause=False
+        )
+
+    @tool(title="Go back", open_world=True)
+    async def navigate_back(self, session: Session, context: CallContext) -> PageState:
+        """Go back to the page before, as the browser's own button does.
+
+        Use it after a link led nowhere.
+        """
+
+        async def back(tab: "Tab") -> None:
+            # There may be a page before that loads nothing, for which no response comes.
+            url = tab.page.url
+            if (
+                await unless_blocked(tab, lambda: attached(tab.page.go_back)) is None
+                and tab.page.url == url
+                and not tab.is_blocked
+            ):
+                raise ToolFailure(
+                    ErrorKind.NOT_FOUND, "browser_navigate_back: there is no page before this one."
+                )
+
+        return await act("browser_navigate_back", session, context, back, pause=False)
+
+    @tool(title="Manage tabs", open_world=True)
+    async def tabs(
+        self,
+        session: Session,
+        context: CallContext,
+        action: Annotated[Literal["list", "new", "close", "select"], Field(description="What to do.")],
+        index: Annotated[
+            int | None,
+            Field(ge=0, description="The tab to close or select; without it the current one is closed."),
+        ] = None,
+        url: Annotated[str | None, Field(min_length=1, description="The address for a new tab.")] = None,
+    ) -> PageState:
+        """List, open, close or select tabs; the other tools act on the selected one.
+
+        Use it when a click opened another tab, or to keep a page while you look at another.
+        """
+        state = session.get(BrowserState)
+
+        async def change(tab: "Tab") -> None:
+            if action == "new":
+                fresh = await state.open_tab()
+                if url is not None:
+                    await go_to(session, fresh, url)
+            elif action == "select":
+                if index is None:
+                    raise ToolFailure(
+                        ErrorKind.BAD_ARGUMENTS, "browser_tabs: name the tab to select by its index."
+                    )
+                state.current = _tab_at(state, index)
+                await state.current.page.bring_to_front()
+            elif action == "close":
+                await state.close_tab(tab if index is None else _tab_at(state, index))
+
+        return await act(
+            "browser_tabs", session, context, change, answers=action in ("list", "close"), pause=False
+        )
+
+    @tool(title="Close browser", open_world=True)
+    async def close(self, session: Session, context: CallContext) -> PageState:
+        """Close all pages and forget what they stored; the next call begins with an empty browser.
+
+        Use it to start over, as somebody who was never here.
+        """
+        state = session.get(BrowserState)
+        async with state.turn:
+            await state.close()
+            return await page_state(state, session, context)
+
+    @tool(title="Resize browser window", open_world=True)
+    async def resize(
+        self,
+        session: Session,
+        context: CallContext,
+        width: Annotated[int, Field(ge=1, le=8_192, description="Width in pixels.")],
+        height: Annotated[int, Field(ge=1, le=8_192, description="Height in pixels.")],
+    ) -> PageState:
+        """Give the page another size.
+
+        Use it to see how a page looks on a phone, or to have more of it in a screenshot.
+        """
+        state = session.get(BrowserState)
+
+        async def change(tab: "Tab") -> None:
+            state.viewport = (width, height)
+            for each in state.tabs:
+                await each.page.set_viewport_size({"width": width, "height": height})
+
+        return await act("browser_resize", session, context, change)
+
+    @tool(title="Handle a dialog", open_world=True)
+    async def handle_dialog(
+        self,
+        session: Session,
+        context: CallContext,
+        accept: Annotated[bool, Field(description="Accept it (OK), or dismiss it (Cancel).")],
+        promptText: Annotated[str | None, Field(description="What to answer to a prompt.")] = None,
+    ) -> PageState:
+        """Answer a dialog (alert, confirm, prompt, leave page) that holds up the page.
+
+        Use it when a result shows a `dialog`.
+        """
+
+        async def answer(tab: "Tab") -> None:
+            dialog = tab.dialog
+            if dialog is None:
+                raise ToolFailure(ErrorKind.NOT_FOUND, "browser_handle_dialog: no dialog is open.")
+            tab.unblocked()
+            if accept:
+                await unless_blocked(tab, lambda: dialog.accept(promptText or ""))
+            else:
+                await unless_blocked(tab, dialog.dismiss)
+
+        return await act("browser_handle_dialog", session, context, answer, answers=True)
+
+    @tool(title="Emulate media features", open_world=True)
+    async def emulate_media(
+        self,
+        session: Session,
+        context: CallContext,
+        colorScheme: Annotated[
+            Literal["light", "dark", "keep"] | None,
+            Field(description="prefers-color-scheme; null clears it."),
+        ] = "keep",
+        reducedMotion: Annotated[
+            Literal["reduce", "no-preference", "keep"] | None,
+            Field(description="prefers-reduced-motion; null clears it."),
+        ] = "keep",
+        forcedColors: Annotated[
+            Literal["active", "none", "keep"] | None, Field(description="forced-colors; null clears it.")
+        ] = "keep",
+        contrast: Annotated[
+            Literal["more", "no-preference", "keep"] | None,
+            Field(description="prefers-contrast; null clears it."),
+        ] = "keep",
+        media: Annotated[
+            Literal["screen", "print", "keep"] | None,
+            Field(description="The CSS media type; null clears it."),
+        ] = "keep",
+    ) -> PageState:
+        """Have the page believe in a dark screen, reduced motion, paper, …; what is left out stays.
+
+        Use it to see what a page shows to others.
+        """
+        asked = {
+            "color_scheme": colorScheme,
+            "reduced_motion": reducedMotion,
+            "forced_colors": forcedColors,
+            "contrast": contrast,
+            "media": media,
+        }
+
+        async def change(tab: "Tab") -> None:
+            tab.media.update({name: value or "null" for name, value in asked.items() if value != "keep"})
+            await emulate(tab)
+
+        return await act("browser_emulate_media", session, context, change)
+
+    @tool(title="Wait for", read_only=True, open_world=True)
+    async def wait_for(
+        self,
+        session: Session,
+        context: CallContext,
+        time: Annotated[float | None, Field(ge=0, le=LONGEST_WAIT, description="Seconds to wait.")] = None,
+        text: Annotated[str | None, Field(min_length=1, description="Wait until this text is there.")] = None,
+        textGone: Annotated[
+            str | None, Field(min_length=1, description="Wait until this text is gone.")
+        ] = None,
+    ) -> PageState:
+        """Wait for a text to appear or go, or for some seconds, and return the page's snapshot.
+
+        Use it when a page is still at work after an action.
+        """
+        if time is None and text is None and textGone is None:
+            raise ToolFailure(ErrorKind.BAD_ARGUMENTS, "browser_wait_for: give time, text or textGone.")
+
+        async def wait(tab: "Tab") -> None:
+            if time is not None:
+                with anyio.move_on_after(time):
+                    await tab.until_blocked()
+            milliseconds = LONGEST_WAIT * 1000
+            for wanted, there in ((textGone, "hidden"), (text, "visible")):
+                if wanted is not None:
+                    place = tab.page.get_by_text(wanted).first
+                    await place.wait_for(
+                        state="hidden" if there == "hidden" else "visible", timeout=milliseconds
+                    )
+
+        return await act(
+            "browser_wait_for", session, context, lambda tab: unless_blocked(tab, lambda: wait(tab))
+        )
+
+
+async def go_to(session: Session, tab: "Tab", url: str) -> None:
+    """Open an address in a tab.
+
+    :raises ToolFailure: if it is refused, or can't be opened.
+    """
+    from playwright.async_api import Error
+
+    state = session.get(BrowserState)
+    address = _address(url)
+    if not address.startswith(_HARMLESS):
+        # The proxy judges again; here the reason is known before anything is asked for.
+        target = http_target(address)
+        await resolve_public(target.host, target.port, state.engine.policy)
+    for left in reversed(range(TRIES)):
+        tab.failed_navigation, epoch = None, tab.epoch
+        try:
+            await unless_blocked(tab, lambda: tab.page.goto(address, wait_until="load"))
+            return
+        except Error as error:
+            if "Download is starting" in error.message:
+                # The address is a file; it is told of among the downloads.
+                with anyio.move_on_after(state.settings.action_seconds):
+                    await tab.until_download()
+                return
+            other = error.message.partition(_INTERRUPTED)[2]
+            if left and other.startswith(("chrome-error:", address)):
+                # The browser's own page about a failure before came late and in the way, or the try before this one.
+                continue
+            if state.is_lost:
+                raise
+            # The browser shows a page of its own now, which must not get in the way of the next address.
+            with anyio.move_on_after(ERROR_PAGE_SECONDS):
+                await tab.until_navigated(epoch)
+            raise navigation_failure(state, tab, address, error) from None
+
+
+async def emulate(tab: "Tab") -> None:
+    """Have the page believe in the media features that are asked for."""
+    await tab.page.emulate_media(**cast("Any", tab.media))
+
+
+def _address(url: str) -> str:
+    """The address as it is meant: with a scheme."""
+    text = url.strip()
+    if _SCHEME.match(text):
+        return text
+    return f"http://{text}" if _LOCAL.match(text) else f"https://{text}"
+
+
+def _tab_at(state: BrowserState, index: int) -> "Tab":
+    if index >= len(state.tabs):
+        raise ToolFailure(
+            ErrorKind.NOT_FOUND, f"browser_tabs: there is no tab {index}; there are {len(state.tabs)}."
+        )
+    return state.tabs[index]

@@ -1,0 +1,161 @@
+"""The tools that every server has: start, extend, fork, end and list sessions."""
+
+from typing import Annotated
+
+from pydantic import Field
+
+from mcp_servers.core._backend import Backend
+from mcp_servers.core._context import CallContext
+from mcp_servers.core._result import Output
+from mcp_servers.core._session import Session
+from mcp_servers.core._sessions import Sessions
+from mcp_servers.core._tool import tool
+from mcp_servers.serving._access import SESSIONS
+
+__all__ = ["SESSIONS", "SessionTools"]
+
+
+class Started(Output):
+    """A new session."""
+
+    session: str
+    """Its handle: pass it as `session` to the tools that shall work in it."""
+    backends: list[str]
+    """The backends that are live in it; others become live at first use."""
+
+
+class Forked(Output):
+    """A copy of a session."""
+
+    session: str
+    """The handle of the copy."""
+    parent: str
+    """The handle of the session that was copied; it goes on unchanged."""
+    left_behind: list[str]
+    """One line for each thing that could not be carried over."""
+
+
+class Ended(Output):
+    """A session that is no more."""
+
+    session: str
+    """Its handle, now unknown."""
+
+
+class Listed(Output):
+    """One live session."""
+
+    session: str
+    """Its handle."""
+    parent: str | None
+    """The handle of the session that it was forked from."""
+    backends: list[str]
+    """The backends that are live in it."""
+    running: int
+    """Calls that run in it now."""
+    age_seconds: float
+    """How long it has lived."""
+    idle_seconds: float
+    """How long nobody has used it."""
+
+
+class Listing(Output):
+    """All live sessions of the caller."""
+
+    sessions: list[Listed]
+    """Oldest first."""
+
+
+class SessionTools(Backend):
+    """Tools over the sessions of a table."""
+
+    name = SESSIONS
+    description = (
+        "Start, fork, end and list sessions: isolated places that keep their state from call to call."
+    )
+
+    def __init__(self, sessions: Sessions) -> None:
+        self._sessions = sessions
+
+    @tool(destructive=False, verb="start", title="Start a session")
+    async def start_session(
+        self,
+        context: CallContext,
+        backends: Annotated[
+            list[str] | None,
+            Field(description="Backends to make ready at once; others are made ready at first use."),
+        ] = None,
+        settings: Annotated[
+            dict[str, dict[str, object]] | None,
+            Field(description="Settings for this session, by the name of the backend that they are for."),
+        ] = None,
+        files_of: Annotated[
+            str | None,
+            Field(description="The handle of a session that has ended: the new one begins with its files."),
+        ] = None,
+    ) -> Started:
+        """Start a new, empty session with a workspace of its own and return its handle.
+
+        Use it to work on something separately. End it with session_end when it is no longer needed.
+        """
+        session = await self._sessions.start(
+            context.principal, backends=backends or (), settings=settings, files_of=files_of
+        )
+        return Started(session=session.handle, backends=list(session.live))
+
+    @tool(destructive=False, verb="add", title="Add backends to a session", interjects=True)
+    async def add_backends(
+        self,
+        session: Session,
+        settings: Annotated[
+            dict[str, dict[str, object]],
+            Field(description="Backends to make ready, each with its settings (may be empty)."),
+        ],
+    ) -> Started:
+        """Make backends ready in a running session; one that is ready and gets new settings begins anew.
+
+        Also keeps the session from ending for want of use. Without this, a backend is made ready at first use.
+        """
+        await self._sessions.add(session, settings)
+        return Started(session=session.handle, backends=list(session.live))
+
+    @tool(verb="remove", title="Remove backends from a session", interjects=True)
+    async def remove_backends(
+        self,
+        session: Session,
+        backends: Annotated[list[str], Field(description="Backends to end in the session.")],
+    ) -> Started:
+        """End backends in a running session: what they hold there is given back. The session's files stay."""
+        await self._sessions.remove(session, backends)
+        return Started(session=session.handle, backends=list(session.live))
+
+    @tool(destructive=False, verb="fork", title="Fork a session", interjects=True)
+    async def fork_session(self, session: Session) -> Forked:
+        """Copy a live session, with its files, variables and shell, and return the handle of the copy.
+
+        Use it to try something without risk, or to follow several ideas from the same state: neither copy sees
+        what happens later in the other. Waits for calls that run in the session.
+        """
+        forked, left_behind = await self._sessions.fork(session)
+        return Forked(session=forked.handle, parent=session.handle, left_behind=list(left_behind))
+
+    @tool(idempotent=True, verb="end", title="End a session", interjects=True)
+    async def end_session(self, session: Session) -> Ended:
+        """End a session: what runs in it is stopped and its files are deleted. Its forks go on."""
+        await self._sessions.end(session)
+        return Ended(session=session.handle)
+
+    @tool(read_only=True, verb="list", title="List sessions")
+    async def list_sessions(self, context: CallContext) -> Listing:
+        """List your live sessions, with what is live in them and how long they have been idle."""
+        return Listing(sessions=[self._listed(session) for session in self._sessions.list(context.principal)])
+
+    def _listed(self, session: Session) -> Listed:
+        return Listed(
+            session=session.handle,
+            parent=session.parent,
+            backends=[*session.live],
+            running=session.gate.running,
+            age_seconds=self._sessions.age_seconds(session),
+            idle_seconds=self._sessions.idle_seconds(session),
+        )

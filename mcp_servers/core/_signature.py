@@ -1,0 +1,151 @@
+"""Reads a typed signature: JSON schemas and a compiled validator of a tool's arguments, a dump of its result."""
+
+import inspect
+import typing
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TypeAlias, cast
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, create_model
+from pydantic.fields import FieldInfo
+
+from agentflow.errors import ErrorKind, ToolFailure
+from mcp_servers.core._context import CallContext
+from mcp_servers.core._nearest import did_you_mean
+from mcp_servers.core._schema import portable
+from mcp_servers.core._session import Session
+
+__all__ = ["Signature"]
+
+Arguments: TypeAlias = Mapping[str, object]
+Binder: TypeAlias = Callable[[Arguments], dict[str, object]]
+Dump: TypeAlias = Callable[[object], dict[str, object]]
+
+SESSION_ARGUMENT = "session"
+"""The tool argument that carries a session's handle."""
+
+_SESSION_SCHEMA: dict[str, object] = {
+    "type": "string",
+    "description": "Handle of the session to work in, from session_start or session_fork. "
+    "Leave it out to work in the connection's own session.",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """What there is to know about a tool's function, whichever backend it is bound to."""
+
+    description: str
+    """The docstring."""
+    input_schema: dict[str, object]
+    """JSON schema of the arguments."""
+    output_schema: dict[str, object]
+    """JSON schema of the dumped result; always of an object."""
+    model: type[BaseModel]
+    """Validates the arguments."""
+    dump: Dump
+    """Turns a result into JSON values."""
+    session_parameter: str | None
+    """The parameter that takes the `Session`."""
+    context_parameter: str | None
+    """The parameter that takes the `CallContext`."""
+
+    @classmethod
+    def of(cls, function: Callable[..., object]) -> "Signature":
+        """Read the signature of an async function or bound method.
+
+        :raises TypeError: if an argument has no type or no description, or the function no docstring.
+        """
+        where = getattr(function, "__qualname__", repr(function))
+        description = inspect.getdoc(function)
+        if not description:
+            raise TypeError(f"{where}: a tool needs a docstring that tells a model when to use it")
+        hints = typing.get_type_hints(function, include_extras=True)
+        parameters = inspect.signature(function).parameters
+        session_parameter = _parameter_of(Session, parameters, hints)
+        context_parameter = _parameter_of(CallContext, parameters, hints)
+        fields = {
+            name: _field(where, parameter, hints)
+            for name, parameter in parameters.items()
+            if name not in (session_parameter, context_parameter)
+        }
+        model = create_model(
+            "Arguments", __config__=ConfigDict(extra="forbid"), **cast("dict[str, typing.Any]", fields)
+        )
+        input_schema = portable(model.model_json_schema())
+        if session_parameter is not None:
+            properties = cast("dict[str, object]", input_schema.setdefault("properties", {}))
+            properties[SESSION_ARGUMENT] = _SESSION_SCHEMA
+        output_schema, dump = _result(where, hints.get("return", dict[str, object]))
+        return cls(
+            description, input_schema, output_schema, model, dump, session_parameter, context_parameter
+        )
+
+    def binder(self, tool: str) -> Binder:
+        """The validator of the arguments of a tool of that name."""
+        validate = self.model.__pydantic_validator__.validate_python
+        known = [*self.model.model_fields, *([SESSION_ARGUMENT] if self.session_parameter else [])]
+
+        def bind(arguments: Arguments) -> dict[str, object]:
+            try:
+                return validate(arguments).__dict__
+            except ValidationError as error:
+                raise ToolFailure(ErrorKind.BAD_ARGUMENTS, f"{tool}: {_explain(error, known)}") from None
+
+        return bind
+
+
+def _parameter_of(kind: type, parameters: Mapping[str, object], hints: Mapping[str, object]) -> str | None:
+    return next((name for name in parameters if hints.get(name) is kind), None)
+
+
+def _field(where: str, parameter: inspect.Parameter, hints: Mapping[str, object]) -> tuple[object, object]:
+    """One argument as pydantic's `create_model` takes it."""
+    hint = hints.get(parameter.name)
+    described = [
+        part for part in typing.get_args(hint)[1:] if isinstance(part, FieldInfo) and part.description
+    ]
+    if typing.get_origin(hint) is not typing.Annotated or not described:
+        raise TypeError(f"{where}: argument {parameter.name!r} needs Annotated[..., Field(description=...)]")
+    if parameter.default is inspect.Parameter.empty:
+        return hint, ...
+    return hint, Field(default=parameter.default)
+
+
+def _result(where: str, hint: object) -> tuple[dict[str, object], Dump]:
+    """Output schema and dump of a return annotation."""
+    adapter = TypeAdapter(cast("type[object]", hint))
+    schema = portable(adapter.json_schema(mode="serialization"), keep_null=True)
+    if schema.get("type") != "object":
+        wrapped: dict[str, object] = {
+            "type": "object",
+            "properties": {"result": schema},
+            "required": ["result"],
+        }
+        definitions = schema.pop("$defs", None)
+        if definitions is not None:
+            wrapped["$defs"] = definitions
+        return wrapped, lambda value: {"result": adapter.dump_python(value, mode="json")}
+    if hint == dict[str, object]:
+        return schema, cast("Dump", _as_it_is)
+    return schema, lambda value: cast("dict[str, object]", adapter.dump_python(value, mode="json"))
+
+
+def _as_it_is(value: object) -> object:
+    return value
+
+
+def _explain(error: ValidationError, known: list[str]) -> str:
+    """All that is wrong with the arguments, in one line."""
+    wrong: list[str] = []
+    for detail in error.errors(include_url=False, include_context=False, include_input=False):
+        place = ".".join(str(step) for step in detail["loc"])
+        if detail["type"] == "extra_forbidden" and len(detail["loc"]) == 1:
+            wrong.append(f"unknown argument {place!r}.{did_you_mean(place, known)}")
+        elif detail["type"] == "missing":
+            wrong.append(f"argument {place!r} is missing.")
+        elif place:
+            wrong.append(f"argument {place!r}: {detail['msg']}.")
+        else:
+            wrong.append("arguments must be an object.")
+    return " ".join(wrong)

@@ -1,0 +1,316 @@
+"""The tool table: every door (in-process, MCP) calls tools through it."""
+
+import time
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Self
+
+import anyio
+
+from agentflow.errors import ConfigurationError, ErrorKind, InstanceGone, ToolFailure
+from mcp_servers.core._archive import Archive
+from mcp_servers.core._backend import Backend
+from mcp_servers.core._context import CallContext, ProgressSink
+from mcp_servers.core._failures import failure_of
+from mcp_servers.core._limits import TableLimits
+from mcp_servers.core._nearest import did_you_mean
+from mcp_servers.core._resource_store import Resource
+from mcp_servers.core._result import ResourceLink, ToolError, ToolResult
+from mcp_servers.core._session import Session
+from mcp_servers.core._session_tools import SESSIONS, SessionTools
+from mcp_servers.core._sessions import DefaultSession, Sessions, new_handle
+from mcp_servers.core._signature import SESSION_ARGUMENT
+from mcp_servers.core._tool import Tool
+from runtimes import Instance, InstanceSpec, Runtime
+
+__all__ = ["LOCAL", "ToolTable"]
+
+LOCAL = "local"
+"""The principal of callers in the same process or on a pipe."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Where:
+    """Which session a call means."""
+
+    principal: str
+    """Who calls."""
+    handle: object
+    """What the arguments name, if they do."""
+    default: "str | Session | DefaultSession | None"
+    """What is meant if they don't."""
+
+
+class ToolTable:
+    """Backends and their sessions, and the one way to call a tool.
+
+    `start` warms the backends up; `close` ends every session and shuts them down. Also an async context manager.
+    The runtime belongs to whoever gives it.
+    """
+
+    def __init__(
+        self,
+        backends: Iterable[Backend],
+        *,
+        runtime: Callable[[], Awaitable[Runtime]] | None = None,
+        spec: InstanceSpec | None = None,
+        settings: Mapping[str, Mapping[str, object]] | None = None,
+        limits: TableLimits | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        handles: Callable[[], str] = new_handle,
+        archive: Archive | None = None,
+    ) -> None:
+        """Gather the backends' tools.
+
+        :param runtime: gives the (entered) runtime; called at the first need of an instance.
+        :param spec: what the sessions' instances are to be.
+        :param settings: settings of the backends by name; those of a session come over them.
+        :param clock: seconds that only grow; counts idle time.
+        :param handles: makes new handles of sessions.
+        :param archive: keeps the files of sessions that have ended.
+        :raises ConfigurationError: if two backends have the same name.
+        """
+        self.limits = limits or TableLimits()
+        """What it allows."""
+        self.backends: dict[str, Backend] = {}
+        """Its backends by name."""
+        self._runtime = runtime
+        self._spec = spec or InstanceSpec()
+        self._settings = settings or {}
+        self.sessions = Sessions(
+            self.backends,
+            start_instance=self._start_instance,
+            limits=self.limits,
+            settings=self._settings,
+            clock=clock,
+            handles=handles,
+            warm_up=self._warm_up,
+            archive=archive,
+        )
+        """Its sessions."""
+        self._routes: dict[str, tuple[Tool, Backend]] = {}
+        self._tools: list[Tool] = []
+        self._discovered: dict[Backend, tuple[Tool, ...]] = {}
+        self._edition = 0
+        self._cold: dict[str, anyio.Lock] = {}
+        for backend in (*backends, SessionTools(self.sessions)):
+            self.add(backend, cold=True)
+
+    def add(self, backend: Backend, *, cold: bool = False) -> None:
+        """Add a backend and its tools.
+
+        :param cold: it is warmed up at first use; without that it has been.
+        :raises ConfigurationError: if its name is empty or taken.
+        """
+        if not backend.name or backend.name in self.backends:
+            reason = "is there already" if backend.name else "has no name"
+            raise ConfigurationError(
+                f"backend {backend.name or type(backend).__name__!r} {reason}: name each one once"
+            )
+        self.backends[backend.name] = backend
+        if cold:
+            self._cold[backend.name] = anyio.Lock()
+        self._take(backend)
+        self._edition += 1
+
+    def _take(self, backend: Backend) -> None:
+        settings = self._settings.get(backend.name, {})
+        unusable, hidden = backend.unusable(settings), backend.hidden(settings)
+        if backend.discovers:
+            self._discovered[backend] = backend.tools
+        for tool in backend.tools:
+            if tool.verb in hidden:
+                continue
+            if reason := unusable.get(tool.verb):
+                tool = replace(tool, unusable=reason)
+            self._tools.append(tool)
+            self._routes[tool.name] = self._routes[tool.route] = (tool, backend)
+
+    @property
+    def edition(self) -> int:
+        """Another number whenever the tools are others, as they may be where a backend discovers them."""
+        self._renew()
+        return self._edition
+
+    def _renew(self) -> None:
+        if any(backend.tools is not taken for backend, taken in self._discovered.items()):
+            self._tools, self._routes = [], {}
+            for backend in self.backends.values():
+                self._take(backend)
+            self._edition += 1
+
+    @property
+    def tools(self) -> list[Tool]:
+        """Every tool, backend by backend in the order given; those of sessions last."""
+        self._renew()
+        return list(self._tools)
+
+    def tool(self, name: str) -> Tool:
+        """The tool of that name (`bash_run`) or route (`bash:run`).
+
+        :raises ToolFailure: `tool_not_found`; the message names the nearest right one.
+        """
+        return self._route(name)[0]
+
+    @staticmethod
+    def unknown(name: str, names: Iterable[str]) -> ToolFailure:
+        """The failure of a call to a tool that is not there."""
+        return ToolFailure(ErrorKind.TOOL_NOT_FOUND, f"no tool {name!r}.{did_you_mean(name, names)}")
+
+    async def start(self, backends: Iterable[str] | None = None) -> None:
+        """Warm backends up, one after the other; the rest is warmed up at first use.
+
+        :param backends: their names; all of them, if none are given.
+        """
+        for name in self.backends if backends is None else backends:
+            await self._warm_up(self.backends[name])
+
+    async def close(self) -> None:
+        """End every session, then shut down every backend, in reverse order."""
+        with anyio.CancelScope(shield=True):
+            await self.sessions.close()
+            for backend in reversed(self.backends.values()):
+                if backend.name not in self._cold:
+                    await backend.shutdown()
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.close()
+
+    async def kept(self, principal: str) -> list[ResourceLink]:
+        """What the principal's sessions keep, without its bytes."""
+        resources = self.sessions.resources(principal)
+        return [ResourceLink(one.uri, one.name, one.mime, len(one.data)) for one in resources]
+
+    async def read(self, uri: str, principal: str) -> Resource | None:
+        """Something kept by one of the principal's sessions."""
+        return self.sessions.resource(uri, principal)
+
+    async def call(
+        self,
+        name: str,
+        arguments: Mapping[str, object] | None = None,
+        *,
+        principal: str = LOCAL,
+        session: "str | Session | DefaultSession | None" = None,
+        timeout: float | None = None,
+        progress: ProgressSink | None = None,
+    ) -> ToolResult:
+        """Call a tool. Never raises for what the call did wrong: that is in the result, typed.
+
+        :param name: `bash_run` or `bash:run`.
+        :param session: where a stateful tool works when `arguments` name no `session`.
+        :param timeout: the longest that the whole call may take; what runs then is killed.
+        :param progress: is given the tool's progress.
+
+        Cancelling the caller cancels the call and kills what it runs.
+        """
+        context: CallContext | None = None
+        try:
+            tool, backend = self._route(name)
+            if tool.unusable:
+                raise ToolFailure(ErrorKind.UNAVAILABLE, f"{tool.name}: {tool.unusable}")
+            if backend.name in self._cold:
+                await self._warm_up(backend)
+            seconds = _least(timeout, self.limits.call_seconds)
+            deadline = None if seconds is None else anyio.current_time() + seconds
+            context = CallContext(principal, deadline, progress)
+            given = dict(arguments) if arguments else {}
+            handle = given.pop(SESSION_ARGUMENT, None) if tool.stateful else None
+            keywords = tool.bind(given)
+            if tool.context_parameter is not None:
+                keywords[tool.context_parameter] = context
+            where = _Where(principal, handle, session)
+            if deadline is None:
+                value = await self._run(tool, backend, keywords, where)
+            else:
+                value = await self._run_until(deadline, tool, backend, keywords, where)
+            return ToolResult(True, tool.dump(value), None, tuple(context.parts))
+        except Exception as error:  # boundary: whatever a backend raises is a typed failure of this call
+            failure = failure_of(error, name)
+            parts = tuple(context.parts) if context else ()
+            return ToolResult(False, failure.data, ToolError(failure.kind, failure.message), parts)
+
+    async def _run_until(
+        self, deadline: float, tool: Tool, backend: Backend, keywords: dict[str, object], where: "_Where"
+    ) -> object:
+        with anyio.CancelScope(deadline=deadline) as scope:
+            return await self._run(tool, backend, keywords, where)
+        assert scope.cancelled_caught
+        raise ToolFailure(ErrorKind.TIMEOUT, f"{tool.name}: the call's time was up; what ran was stopped.")
+
+    async def _run(
+        self, tool: Tool, backend: Backend, keywords: dict[str, object], where: "_Where"
+    ) -> object:
+        if tool.session_parameter is None:
+            return await tool.invoke(**keywords)
+        session = await self._session(tool, where)
+        keywords[tool.session_parameter] = session
+        if tool.interjects:
+            if backend.name not in session.live and backend.name != SESSIONS:
+                await self.sessions.make_live(session, backend)
+            return await tool.invoke(**keywords)
+        await session.gate.enter()
+        try:
+            with session.cancelled_at_end():
+                session.check_alive()
+                if backend.name not in session.live:
+                    await self.sessions.make_live(session, backend)
+                return await tool.invoke(**keywords)
+        except InstanceGone:
+            session.lost = True
+            raise
+        finally:
+            session.gate.leave()
+            self.sessions.touch(session)
+            if session.lost:
+                await self.sessions.end(session)
+
+    async def _session(self, tool: Tool, where: "_Where") -> Session:
+        handle, default = where.handle, where.default
+        if handle is None:
+            if isinstance(default, DefaultSession):
+                return await default.get()
+            handle = default.handle if isinstance(default, Session) else default
+        if handle is None:
+            message = "name a session: this connection has none of its own. session_start makes one."
+            raise ToolFailure(ErrorKind.BAD_ARGUMENTS, f"{tool.name}: {message}")
+        if not isinstance(handle, str):
+            raise ToolFailure(ErrorKind.BAD_ARGUMENTS, f"{tool.name}: argument 'session' must be a string.")
+        return self.sessions.find(handle, where.principal)
+
+    def _route(self, name: str) -> tuple[Tool, Backend]:
+        self._renew()
+        route = self._routes.get(name)
+        if route is None:
+            raise self.unknown(name, [tool.route if ":" in name else tool.name for tool in self.tools])
+        return route
+
+    async def _warm_up(self, backend: Backend) -> None:
+        turn = self._cold.get(backend.name)
+        if turn is None:
+            return
+        async with turn:
+            if backend.name in self._cold:
+                backend.start_instance = self._start_instance
+                backend.configure(self._settings.get(backend.name, {}))
+                await backend.warmup()
+                del self._cold[backend.name]
+
+    async def _start_instance(self, mounts: Mapping[str, str] | None = None) -> Instance:
+        if self._runtime is None:
+            message = "this server has no runtime, so nothing can run in a session."
+            raise ToolFailure(ErrorKind.UNAVAILABLE, message)
+        runtime = await self._runtime()
+        if not mounts:
+            return await runtime.start(self._spec)
+        return await runtime.start(replace(self._spec, mounts={**self._spec.mounts, **mounts}))
+
+
+def _least(one: float | None, other: float | None) -> float | None:
+    if one is None or other is None:
+        return other if one is None else one
+    return min(one, other)

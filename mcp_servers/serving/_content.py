@@ -1,0 +1,83 @@
+"""Results of the tool table as MCP puts them on the wire."""
+
+import base64
+import json
+import math
+from collections.abc import Mapping
+from typing import cast
+
+import mcp_types as types
+
+from mcp_servers.core._meta import ERROR_KEY
+from mcp_servers.core._resource_store import Resource
+from mcp_servers.core._result import Image, Part, Text, ToolResult
+
+__all__ = ["call_result", "resource_contents", "sound", "sound_text"]
+
+
+def call_result(result: ToolResult) -> types.CallToolResult:
+    """A tool's result: data as structured content and as text, parts as content; a failure with its kind."""
+    text, data = _written(result.data)
+    parts = [_part(part) for part in result.parts]
+    error = result.error
+    if error is None:
+        shown = [] if parts and not data else [types.TextContent(text=text)]
+        return types.CallToolResult(content=[*shown, *parts], structured_content=data)
+    message = sound_text(error.message)
+    content = [types.TextContent(text=f"{error.kind}: {message}")]
+    if data:
+        content.append(types.TextContent(text=text))
+    detail = {"kind": str(error.kind), "message": message, "data": data}
+    return types.CallToolResult(content=[*content, *parts], is_error=True, _meta={ERROR_KEY: detail})
+
+
+def resource_contents(resource: Resource) -> types.TextResourceContents | types.BlobResourceContents:
+    """A kept resource: as text if it is text, else as a blob."""
+    if resource.mime.startswith("text/") or resource.mime.endswith("json"):
+        text = resource.data.decode(errors="replace")
+        return types.TextResourceContents(uri=resource.uri, mime_type=resource.mime, text=text)
+    blob = base64.b64encode(resource.data).decode()
+    return types.BlobResourceContents(uri=resource.uri, mime_type=resource.mime, blob=blob)
+
+
+def _part(part: Part) -> types.ContentBlock:
+    if isinstance(part, Text):
+        return types.TextContent(text=sound_text(part.text))
+    if isinstance(part, Image):
+        return types.ImageContent(data=base64.b64encode(part.data).decode(), mime_type=part.mime)
+    return types.ResourceLink(uri=part.uri, name=part.name, mime_type=part.mime, size=part.size)
+
+
+def _written(data: dict[str, object]) -> tuple[str, dict[str, object]]:
+    """The data as JSON text and as it is; without what JSON on a wire can't carry."""
+    try:
+        text = json.dumps(data, ensure_ascii=False, allow_nan=False)
+        text.encode()
+    except ValueError:
+        data = sound(data)
+        text = json.dumps(data, ensure_ascii=False)
+    return text, data
+
+
+def sound(data: Mapping[str, object]) -> dict[str, object]:
+    """The data without what JSON on a wire can't carry."""
+    return cast("dict[str, object]", _sound_value(data))
+
+
+def _sound_value(value: object) -> object:
+    """Lone surrogates become `?`, numbers that are none become `null`."""
+    if isinstance(value, str):
+        return sound_text(value)
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        members = cast("Mapping[object, object]", value).items()
+        return {sound_text(str(key)): _sound_value(member) for key, member in members}
+    if isinstance(value, list | tuple):
+        return [_sound_value(member) for member in cast("list[object]", value)]
+    return value
+
+
+def sound_text(text: str) -> str:
+    """The text without what UTF-8 can't carry."""
+    return text.encode("utf-8", "replace").decode()

@@ -1,0 +1,122 @@
+"""What a server counts of itself, in the text form that Prometheus and its like read."""
+
+import os
+import time
+from bisect import bisect_left
+from collections import Counter, defaultdict
+from collections.abc import Callable, Generator, Iterable, Mapping
+from contextlib import contextmanager
+from typing import TypeAlias
+
+from mcp_servers.core._result import ToolResult
+
+__all__ = ["Metrics", "own_usage", "together"]
+
+BOUNDS = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 60.0, 300.0)
+"""Seconds that a call may take; each bound counts the calls that took no longer."""
+
+Gauges: TypeAlias = Mapping[str, tuple[str, float]]
+"""Name -> what it is, and its value now."""
+
+
+class Metrics:
+    """Counts calls and refusals. Names of tools and reasons only, never of clients or sessions."""
+
+    def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._begun = clock()
+        self._running = 0
+        self._calls: Counter[tuple[str, str]] = Counter()
+        self._times: dict[str, list[int]] = {}
+        self._seconds: defaultdict[str, float] = defaultdict(float)
+        self._refused: Counter[str] = Counter()
+
+    @contextmanager
+    def call(self, tool: str) -> Generator[Callable[[ToolResult], None]]:
+        """Count what is inside as a call of that tool; give it its result."""
+        begin, outcome = self._clock(), "cancelled"
+
+        def ended(result: ToolResult) -> None:
+            nonlocal outcome
+            outcome = "ok" if result.error is None else str(result.error.kind)
+
+        self._running += 1
+        try:
+            yield ended
+        finally:
+            self._running -= 1
+            seconds = self._clock() - begin
+            self._calls[tool, outcome] += 1
+            self._seconds[tool] += seconds
+            self._times.setdefault(tool, [0] * (len(BOUNDS) + 1))[bisect_left(BOUNDS, seconds)] += 1
+
+    def refused(self, status: int) -> None:
+        """Count a request that was not let in."""
+        self._refused[str(status)] += 1
+
+    def render(self, gauges: Gauges) -> str:
+        """All of it, and these values of now."""
+        lines = [
+            *_family("agentflow_calls_total", "counter", "Calls by tool and outcome.", self._call_lines()),
+            *_family(
+                "agentflow_call_seconds", "histogram", "How long calls took, by tool.", self._time_lines()
+            ),
+            *_family(
+                "agentflow_refused_requests_total",
+                "counter",
+                "Requests not let in, by HTTP status.",
+                (
+                    f'agentflow_refused_requests_total{{status="{status}"}} {count}'
+                    for status, count in sorted(self._refused.items())
+                ),
+            ),
+        ]
+        own: Gauges = {
+            "agentflow_calls_running": ("Calls that run or wait for their turn.", self._running),
+            "agentflow_uptime_seconds": ("Seconds since the start.", round(self._clock() - self._begun, 3)),
+        }
+        for name, (about, value) in {**own, **gauges}.items():
+            lines += _family(name, "gauge", about, [f"{name} {value}"])
+        return "\n".join(lines) + "\n"
+
+    def _call_lines(self) -> Iterable[str]:
+        for (tool, outcome), count in sorted(self._calls.items()):
+            yield f'agentflow_calls_total{{tool="{tool}",outcome="{outcome}"}} {count}'
+
+    def _time_lines(self) -> Iterable[str]:
+        for tool, counts in sorted(self._times.items()):
+            below = 0
+            for bound, count in zip((*map(str, BOUNDS), "+Inf"), counts, strict=True):
+                below += count
+                yield f'agentflow_call_seconds_bucket{{tool="{tool}",le="{bound}"}} {below}'
+            yield f'agentflow_call_seconds_sum{{tool="{tool}"}} {self._seconds[tool]}'
+            yield f'agentflow_call_seconds_count{{tool="{tool}"}} {below}'
+
+
+def _family(name: str, kind: str, about: str, lines: Iterable[str]) -> list[str]:
+    return [f"# HELP {name} {about}", f"# TYPE {name} {kind}", *lines]
+
+
+def together(texts: Mapping[str, str]) -> str:
+    """What several processes have counted, each sample with the label `worker`: the key of its text."""
+    families: dict[str, list[str]] = {}
+    for worker, text in texts.items():
+        family: list[str] = []
+        for line in text.splitlines():
+            if line.startswith("# HELP"):
+                family = families.setdefault(line, [])
+            elif line.startswith("#"):
+                family += [] if line in family else [line]
+            else:
+                name, brace, rest = line.partition("{")
+                label = f'worker="{worker}"'
+                name, _, value = (name, "", rest) if brace else line.partition(" ")
+                family.append(f"{name}{{{label},{value}" if brace else f"{name}{{{label}}} {value}")
+    return "\n".join(line for about, family in families.items() for line in (about, *family)) + "\n"
+
+
+def own_usage() -> tuple[int, int]:
+    """Resident bytes and open descriptors of this process."""
+    with open("/proc/self/statm", encoding="ascii") as file:
+        pages = int(file.read().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE"), len(os.listdir("/proc/self/fd"))

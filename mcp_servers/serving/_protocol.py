@@ -1,0 +1,321 @@
+"""The MCP door: the tool table behind the official SDK's server, for every transport and both protocol eras."""
+
+import logging
+from collections.abc import Callable, Mapping
+from importlib.metadata import version
+from typing import Any, TypeAlias
+
+import mcp_types as types
+from mcp.server import Server, ServerRequestContext
+from mcp.server.caching import CacheHint
+from mcp.shared.exceptions import MCPError
+from mcp_types.version import MODERN_PROTOCOL_VERSIONS
+
+from agentflow.errors import ErrorKind, ToolFailure
+from mcp_servers.core._context import ProgressSink
+from mcp_servers.core._fair_limiter import Turns
+from mcp_servers.core._meta import CARD_KEY, TIMEOUT_KEY, UNUSABLE_KEY
+from mcp_servers.core._result import ResourceLink, ToolError, ToolResult
+from mcp_servers.core._sessions import DefaultSession
+from mcp_servers.core._table import ToolTable
+from mcp_servers.core._tool import Tool
+from mcp_servers.serving._access import SESSIONS, Scopes
+from mcp_servers.serving._content import call_result, resource_contents
+from mcp_servers.serving._metrics import Metrics
+from mcp_servers.serving._progress import relayed
+
+__all__ = ["McpDoor", "RequestContext"]
+
+RequestContext: TypeAlias = ServerRequestContext[Any, Any]
+"""What the SDK tells a handler about the request."""
+
+logger = logging.getLogger(__name__)
+
+PAGE = 250
+"""Resources on one page of a listing."""
+
+RESOURCE_NOT_FOUND = -32002
+"""The code of the handshake era; the stateless era says INVALID_PARAMS instead."""
+
+GUIDE = "guide"
+"""The prompt that explains the tools."""
+
+
+class McpDoor:
+    """Serves a tool table, or one backend of it, over MCP."""
+
+    def __init__(
+        self,
+        table: ToolTable,
+        *,
+        principal: Callable[[RequestContext], str],
+        backend: str | None = None,
+        default: DefaultSession | None = None,
+        turns: Callable[[str], Turns] | None = None,
+        scopes: Scopes | None = None,
+        metrics: Metrics | None = None,
+    ) -> None:
+        """Make the door.
+
+        :param principal: tells who sent a request.
+        :param backend: serve this backend (and the session tools) only.
+        :param default: the session of clients that name none, where the transport is one client's alone.
+        :param turns: bounds the calls of a backend that run at once.
+        :param scopes: which backends each principal may use.
+        :param metrics: counts the calls.
+        """
+        self._table = table
+        self._principal = principal
+        self._default = default
+        self._turns = turns
+        self._scopes = scopes or Scopes()
+        self._metrics = metrics
+        self._backend = backend
+        self._edition = -1
+        self._known: dict[str, Tool] = {}
+        self._listing = types.ListToolsResult(tools=[])
+        discovers = any(one.discovers for one in table.backends.values() if backend in (None, one.name))
+        self._listing_seconds = 10 if discovers else 3_600
+        self._name = backend or "agentflow"
+        self._description = (
+            table.backends[backend].description if backend else "Tools in sandboxes that fork."
+        )
+
+    def server(self) -> "Server[Any]":
+        """The SDK's server, ready for any transport."""
+
+        def schema_of(name: str) -> dict[str, object] | None:
+            tool = self._tools.get(name)
+            return None if tool is None else tool.input_schema
+
+        return Server(
+            self._name,
+            version=version("agentflow"),
+            description=self._description,
+            instructions=self._instructions(),
+            cache_hints={
+                "server/discover": CacheHint(ttl_ms=3_600_000, scope="public"),
+                "tools/list": CacheHint(
+                    ttl_ms=self._listing_seconds * 1_000, scope="private" if self._scopes else "public"
+                ),
+                "prompts/list": CacheHint(ttl_ms=3_600_000, scope="public"),
+                "resources/list": CacheHint(),
+                "resources/templates/list": CacheHint(ttl_ms=3_600_000, scope="public"),
+                "resources/read": CacheHint(ttl_ms=3_600_000),
+            },
+            get_tool_input_schema=schema_of,
+            on_list_tools=self.list_tools,
+            on_call_tool=self.call_tool,
+            on_list_resources=self.list_resources,
+            on_list_resource_templates=self.list_resource_templates,
+            on_read_resource=self.read_resource,
+            on_list_prompts=self.list_prompts,
+            on_get_prompt=self.get_prompt,
+        )
+
+    async def list_tools(
+        self, context: RequestContext, params: types.PaginatedRequestParams | None
+    ) -> types.ListToolsResult:
+        """Every tool that the caller may use, always in the same order, on one page."""
+        self._renew()
+        if not self._scopes:
+            return self._listing
+        mine = self._mine(self._principal(context))
+        return types.ListToolsResult(tools=[one for one in self._listing.tools if one.name in mine])
+
+    def _mine(self, principal: str) -> dict[str, Tool]:
+        """The tools that this principal may use."""
+        return {name: one for name, one in self._tools.items() if self._scopes.allow(principal, one.backend)}
+
+    @property
+    def _tools(self) -> dict[str, Tool]:
+        """The tools by name, as they are now."""
+        self._renew()
+        return self._known
+
+    def _renew(self) -> None:
+        if self._edition != (edition := self._table.edition):
+            self._edition = edition
+            mine = (
+                one for one in self._table.tools if self._backend in (None, one.backend) or _is_general(one)
+            )
+            self._known = {tool.name: tool for tool in mine}
+            self._listing = types.ListToolsResult(tools=[_listed(tool) for tool in self._known.values()])
+
+    async def call_tool(
+        self, context: RequestContext, params: types.CallToolRequestParams
+    ) -> types.CallToolResult:
+        """Call a tool. A failure is a result with `isError` and its kind, so that a model sees it."""
+        if not self._may_report(context, params.name):
+            return call_result(await self._call(context, params, None))
+        async with relayed(context.session.report_progress) as sink:
+            return call_result(await self._call(context, params, sink))
+
+    async def list_resources(
+        self, context: RequestContext, params: types.PaginatedRequestParams | None
+    ) -> types.ListResourcesResult:
+        """What the caller's sessions keep."""
+        resources = await self._table.kept(self._principal(context))
+        start = _offset(params.cursor if params else None)
+        rest = start + PAGE
+        return types.ListResourcesResult(
+            resources=[_listed_resource(resource) for resource in resources[start:rest]],
+            next_cursor=str(rest) if rest < len(resources) else None,
+        )
+
+    async def list_resource_templates(
+        self, context: RequestContext, params: types.PaginatedRequestParams | None
+    ) -> types.ListResourceTemplatesResult:
+        """There are none: every kept resource has an address of its own."""
+        return types.ListResourceTemplatesResult(resource_templates=[])
+
+    async def read_resource(
+        self, context: RequestContext, params: types.ReadResourceRequestParams
+    ) -> types.ReadResourceResult:
+        """Something that one of the caller's sessions keeps."""
+        resource = await self._table.read(params.uri, self._principal(context))
+        if resource is None:
+            modern = context.protocol_version in MODERN_PROTOCOL_VERSIONS
+            code = types.INVALID_PARAMS if modern else RESOURCE_NOT_FOUND
+            raise MCPError(code=code, message="Resource not found", data={"uri": params.uri})
+        return types.ReadResourceResult(contents=[resource_contents(resource)])
+
+    async def list_prompts(
+        self, context: RequestContext, params: types.PaginatedRequestParams | None
+    ) -> types.ListPromptsResult:
+        """The one prompt: a guide to the tools."""
+        guide = types.Prompt(
+            name=GUIDE, title="Guide to the tools", description="The tools as text, for any model."
+        )
+        return types.ListPromptsResult(prompts=[guide])
+
+    async def get_prompt(
+        self, context: RequestContext, params: types.GetPromptRequestParams
+    ) -> types.GetPromptResult:
+        """The guide."""
+        if params.name != GUIDE:
+            raise MCPError(
+                code=types.INVALID_PARAMS, message=f"no prompt {params.name!r}; there is {GUIDE!r}"
+            )
+        tools = self._mine(self._principal(context))
+        text = "\n\n".join(tool.prompt() for tool in tools.values())
+        return types.GetPromptResult(
+            messages=[types.PromptMessage(role="user", content=types.TextContent(text=text))]
+        )
+
+    def _may_report(self, context: RequestContext, name: str) -> bool:
+        """Whether somebody may listen to the progress of this tool."""
+        tool = self._tools.get(name)
+        if tool is None or tool.context_parameter is None:
+            return False
+        # The SDK's own in-process client asks without a token; nothing tells whether it does.
+        return context.request is None or "progress_token" in (context.meta or {})
+
+    async def _call(
+        self, context: RequestContext, params: types.CallToolRequestParams, progress: ProgressSink | None
+    ) -> ToolResult:
+        if self._metrics is None:
+            return await self._answer(context, params, progress)
+        with self._metrics.call(params.name if params.name in self._tools else "unknown") as ended:
+            result = await self._answer(context, params, progress)
+            ended(result)
+            return result
+
+    def _check_scope(self, principal: str, tool: Tool, arguments: Mapping[str, object]) -> None:
+        named = {tool.backend}
+        if tool.backend == SESSIONS:
+            for argument in ("backends", "settings"):
+                given = arguments.get(argument)
+                named.update(map(str, given) if isinstance(given, list | dict) else ())  # pyright: ignore[reportUnknownArgumentType]
+        for backend in sorted(named):
+            if not self._scopes.allow(principal, backend):
+                raise ToolFailure(ErrorKind.DENIED, f"this token may not use the backend {backend!r}.")
+
+    async def _answer(
+        self, context: RequestContext, params: types.CallToolRequestParams, progress: ProgressSink | None
+    ) -> ToolResult:
+        tool = self._tools.get(params.name)
+        principal = self._principal(context)
+        try:
+            if tool is None:
+                raise self._table.unknown(params.name, self._mine(principal))
+            self._check_scope(principal, tool, params.arguments or {})
+            if self._turns is None or tool.interjects:
+                result = await self._run(tool, params, principal, progress)
+            else:
+                async with self._turns(tool.backend).turn(principal):
+                    result = await self._run(tool, params, principal, progress)
+        except ToolFailure as failure:
+            result = ToolResult(False, failure.data, ToolError(failure.kind, failure.message))
+        if logger.isEnabledFor(logging.DEBUG):
+            outcome = result.error.kind if result.error else "ok"
+            logger.debug("%s called %s: %s", principal, tool.name if tool else "an unknown tool", outcome)
+        return result
+
+    async def _run(
+        self, tool: Tool, params: types.CallToolRequestParams, principal: str, progress: ProgressSink | None
+    ) -> ToolResult:
+        return await self._table.call(
+            tool.name,
+            params.arguments,
+            principal=principal,
+            session=self._default,
+            timeout=_timeout(params.meta),
+            progress=progress,
+        )
+
+    def _instructions(self) -> str:
+        own = "Calls without `session` work in this connection's own session." if self._default else (
+            "Start a session with session_start and pass its handle as `session`."
+        )  # fmt: skip
+        return f"{self._description} State lives in sessions. {own} session_fork copies a session with all its state."
+
+
+def _timeout(meta: types.RequestParamsMeta | None) -> float | None:
+    """The seconds that the request gives the call; nothing that makes no sense."""
+    seconds: object = (meta or {}).get(TIMEOUT_KEY)
+    return float(seconds) if isinstance(seconds, int | float) and seconds > 0 else None
+
+
+def _is_general(tool: Tool) -> bool:
+    return tool.backend == SESSIONS
+
+
+def _listed(tool: Tool) -> types.Tool:
+    hints = tool.hints
+    return types.Tool(
+        name=tool.name,
+        title=tool.title,
+        description=tool.description,
+        input_schema=tool.input_schema,
+        output_schema=tool.output_schema,
+        annotations=types.ToolAnnotations(
+            title=tool.title,
+            read_only_hint=hints.read_only,
+            destructive_hint=hints.destructive,
+            idempotent_hint=hints.idempotent,
+            open_world_hint=hints.open_world,
+        ),
+        _meta=_notes(tool) or None,
+    )
+
+
+def _notes(tool: Tool) -> dict[str, object]:
+    """What the protocol has no place for."""
+    notes: dict[str, object] = {UNUSABLE_KEY: tool.unusable} if tool.unusable else {}
+    card = {"limits": tool.limits, "practices": tool.practices, "examples": tool.examples}
+    if any(card.values()):
+        notes[CARD_KEY] = {name: list(said) for name, said in card.items()}
+    return notes
+
+
+def _listed_resource(link: ResourceLink) -> types.Resource:
+    return types.Resource(uri=link.uri, name=link.name, mime_type=link.mime, size=link.size)
+
+
+def _offset(cursor: str | None) -> int:
+    if cursor is None:
+        return 0
+    if not cursor.isdecimal():
+        raise MCPError(code=types.INVALID_PARAMS, message="Invalid cursor")
+    return int(cursor)

@@ -1,0 +1,62 @@
+"""The tool table that a server's settings ask for."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from agentflow.errors import ConfigurationError
+from mcp_servers.core._nearest import did_you_mean
+from mcp_servers.core._registry import BACKENDS, load_backend
+from mcp_servers.core._runtime_host import RuntimeHost
+from mcp_servers.core._sessions import new_handle
+from mcp_servers.core._table import ToolTable
+from mcp_servers.serving._settings import ServerSettings
+
+__all__ = ["Made", "make_table"]
+
+T = TypeVar("T", bound=ToolTable)
+
+
+@dataclass(frozen=True, slots=True)
+class Made(Generic[T]):
+    """A table, and what to do with it."""
+
+    table: T
+    """The table."""
+    warmup: list[str]
+    """Names of the backends to warm up before anybody uses them."""
+
+
+def make_table(
+    settings: ServerSettings,
+    runtime: RuntimeHost,
+    kind: type[T],
+    handles: Callable[[], str] = new_handle,
+) -> Made[T]:
+    """The table.
+
+    :raises ConfigurationError: if the settings can't be used.
+    """
+    names = settings.backend_names()
+    if not names:
+        raise ConfigurationError(f"name at least one backend to serve.{did_you_mean('', BACKENDS)}")
+    for name in settings.warmup or ():
+        if name not in names:
+            raise ConfigurationError(f"warmup: {name!r} is not served.{did_you_mean(name, names)}")
+    backends = {name: load_backend(name) for name in names}
+    given = settings.backend_settings()
+    for name, backend in backends.items():
+        backend.check(given.get(name, {}))
+    table = kind(
+        backends.values(),
+        runtime=runtime.get,
+        spec=settings.sessions.spec(),
+        settings={backend.name: given[name] for name, backend in backends.items() if name in given},
+        limits=settings.table_limits(),
+        handles=handles,
+        archive=settings.sessions.files_kept(),
+    )
+    # The tools of one that discovers them are asked for before anybody can use them.
+    discovering = [name for name in names if backends[name].discovers]
+    warm = names if settings.warmup is None else dict.fromkeys([*settings.warmup, *discovering])
+    return Made(table, [backends[name].name for name in warm])

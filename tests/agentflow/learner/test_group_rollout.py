@@ -1,0 +1,184 @@
+"""What goes wrong with an episode is data: the group goes on."""
+
+import asyncio
+from functools import partial
+
+import anyio
+import pytest
+
+from agentflow.errors import RunStopped, StopCause
+from agentflow.learner._group_rollout import Playing
+from agentflow.learner._groups import FailureCause, Group
+from agentflow.learner._order import Draw, Order
+from agentflow.learner._sources import Rounds
+from agentflow.testing import VirtualTimeLoop
+from agentflow.trajectory import Task
+from tests.agentflow.learner._training import FakePlayer, playing_of, some_tasks
+
+SIZE = 4
+
+
+def in_virtual_time(playing: Playing) -> Group:
+    """A group, played where hours take no time."""
+    with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
+        return runner.run(playing.group(Draw(0, some_tasks(1)[0]), SIZE))
+
+
+class Troubles:
+    """The first episode of a group goes wrong, as often as told; the others don't."""
+
+    def __init__(self, error: Exception | None = None, times: int = 1) -> None:
+        self._error = error
+        self._times = times
+        self._first = ""
+
+    async def __call__(self, task: Task, seed: str) -> None:
+        del task
+        self._first = self._first or seed
+        if seed != self._first or not self._times:
+            return
+        self._times -= 1
+        if self._error is None:
+            await anyio.sleep_forever()
+        else:
+            raise self._error
+
+
+@pytest.mark.promise("training:failures")
+def test_an_episode_that_never_ends_is_given_up_and_counted() -> None:
+    group = in_virtual_time(playing_of(FakePlayer(before=Troubles()), seconds=60))
+    assert len(group.samples) == SIZE - 1
+    assert [failure.kind for failure in group.failures] == [FailureCause.TIME]
+    assert group.failures[0].message == "it did not end in 90 seconds"
+
+
+@pytest.mark.promise("training:failures")
+def test_an_episode_that_crashes_each_time_is_left_out_and_the_group_goes_on() -> None:
+    player = FakePlayer(before=Troubles(ValueError("two\nlines"), times=2))
+    group = in_virtual_time(playing_of(player, tries=2))
+    assert len(group.samples) == SIZE - 1
+    assert [(failure.kind, failure.message) for failure in group.failures] == [
+        (FailureCause.CRASHED, "ValueError: two lines")
+    ]
+    assert len(player.played) == SIZE + 1
+
+
+@pytest.mark.promise("training:failures")
+def test_a_reward_that_raises_or_says_no_number_is_left_out() -> None:
+    asked: list[str] = []
+
+    def reward(answer: str, task: Task) -> object:
+        del task
+        asked.append(answer)
+        if len(asked) == 1:
+            raise ZeroDivisionError("in the reward")
+        return "good" if len(asked) == 2 else 1.0
+
+    group = in_virtual_time(playing_of(FakePlayer(reward=reward)))
+    assert [failure.kind for failure in group.failures] == [FailureCause.REWARD] * 2
+    assert "ZeroDivisionError: in the reward" in group.failures[0].message
+    assert [sample.reward for sample in group.samples] == [1.0, 1.0]
+
+
+@pytest.mark.promise("training:engine-lost")
+def test_an_episode_that_lost_its_engine_begins_again_once_it_is_back() -> None:
+    lost = RunStopped(StopCause.MODEL, "16 calls in a row failed")
+    back: list[str] = []
+
+    async def ready() -> None:
+        await anyio.sleep(30)
+        back.append("ready")
+
+    player = FakePlayer(before=Troubles(lost, times=2))
+    undisturbed = in_virtual_time(playing_of(FakePlayer()))
+    group = in_virtual_time(playing_of(player, tries=3, engine_ready=ready))
+    assert back == ["ready", "ready"]
+    assert group == undisturbed
+
+
+@pytest.mark.promise("training:failures")
+def test_what_ends_the_run_ends_it() -> None:
+    full = RunStopped(StopCause.BUDGET, "the budget is used up")
+    with pytest.raises(ExceptionGroup) as raised:
+        in_virtual_time(playing_of(FakePlayer(before=Troubles(full))))
+    assert raised.group_contains(RunStopped, match="budget")
+
+
+@pytest.mark.promise("training:order")
+def test_the_order_follows_from_the_seed_and_can_be_gone_on_with() -> None:
+    tasks = some_tasks(7)
+    draws = Order(tasks, seed=1, epochs=3).take(100)
+    assert [draw.number for draw in draws] == list(range(21))
+    for epoch in range(3):
+        drawn = [draw.task.id for draw in draws[7 * epoch : 7 * epoch + 7]]
+        assert sorted(drawn) == sorted(task.id for task in tasks)
+    assert draws[:7] != [*map(Draw, range(7), tasks)]
+    again = Order(tasks, seed=1, epochs=3)
+    again.taken = 9
+    assert again.take(100) == draws[9:]
+    assert again.take(1) == []
+    assert Order(tasks, seed=2).take(21) != draws
+
+
+@pytest.mark.promise("training:order")
+async def test_the_same_seed_gives_the_same_batch_however_many_are_played_at_once() -> None:
+    batches = [
+        await Rounds(
+            playing_of(FakePlayer(), at_once=at_once),
+            Order(some_tasks(9), seed=3),
+            tasks=4,
+            size=3,
+            replace_equal=0.0,
+        ).collect(1, 0)
+        for at_once in (1, 2, 64)
+    ]
+    assert batches[0] is not None
+    assert len({sample.id for sample in batches[0].samples}) == 12
+    assert batches[0] == batches[1] == batches[2]
+
+
+def only_odd(task: Task, seed: str) -> str:
+    """Tasks of even numbers are always answered right."""
+    return "yes" if task.index % 2 == 0 or int(seed, 16) % 2 else "no"
+
+
+@pytest.mark.promise("training:groups")
+async def test_groups_with_equal_rewards_are_replaced_as_far_as_is_allowed() -> None:
+    order = partial(Order, some_tasks(40), seed=3)
+    player = FakePlayer(answer=only_odd)
+    batch = await Rounds(playing_of(player), order(), tasks=4, size=8, replace_equal=9.0).collect(1, 0)
+    assert batch is not None
+    assert len(batch.groups) == 4
+    assert not any(group.is_flat for group in batch.groups)
+    assert batch.taken == 4 + batch.dropped["equal"]
+    few = await Rounds(playing_of(player), order(), tasks=4, size=8, replace_equal=0.25).collect(1, 0)
+    assert few is not None
+    assert few.taken == 5
+    assert len(few.groups) + few.dropped["equal"] == 5
+
+
+@pytest.mark.promise("training:groups")
+async def test_a_step_whose_groups_are_all_equal_has_them_all_the_same() -> None:
+    player = FakePlayer(answer=lambda _task, _seed: "no")
+    rounds = Rounds(playing_of(player), Order(some_tasks(9), seed=3), tasks=2, size=2, replace_equal=1.0)
+    batch = await rounds.collect(1, 0)
+    assert batch is not None
+    assert (len(batch.groups), batch.dropped) == (4, {})
+
+
+@pytest.mark.promise("training:no-episodes")
+async def test_a_step_without_an_episode_ends_the_run_with_the_reason() -> None:
+    async def crash(task: Task, seed: str) -> None:
+        raise OSError("no sandbox")
+
+    rounds = Rounds(
+        playing_of(FakePlayer(before=crash), tries=1),
+        Order(some_tasks(2), seed=3),
+        tasks=2,
+        size=2,
+        replace_equal=0,
+    )
+    with pytest.raises(
+        RunStopped, match="step 1: not one of 4 episodes counts; 4 of them: crashed: OSError: no sandbox"
+    ):
+        await rounds.collect(1, 0)

@@ -1,0 +1,107 @@
+"""The offline engine as a model."""
+
+import subprocess
+import sys
+
+import msgspec
+import pytest
+
+from agentflow.errors import ModelFailure, RunStopped, StopCause
+from agentflow.models import Accounts, Call, Model
+from agentflow.offline import OfflineModel
+from agentflow.trajectory import (
+    Answer,
+    AnswerRequest,
+    Draft,
+    Judgement,
+    JudgementRequest,
+    Plan,
+    PlanRequest,
+    RoleRequest,
+    WriteRequest,
+)
+from tests.agentflow.offline._walks import BATCH, SEARCH, walks
+
+CONTENT = "Explore the Grey Petrel and her captain."
+PATH = next(walks(CONTENT, (SEARCH, BATCH)))
+REQUESTS: dict[type[msgspec.Struct], RoleRequest] = {
+    Plan: PlanRequest(seed=CONTENT, tools=(SEARCH, BATCH), path=PATH, count=2),
+    Judgement: JudgementRequest(seed=CONTENT, path=PATH[:-1], step=PATH[-1]),
+    Draft: WriteRequest(seed=CONTENT, evidence=PATH),
+    Answer: AnswerRequest(question="In which year was Alba founded?"),
+}
+
+
+def call(reply: type[msgspec.Struct], request: RoleRequest | None) -> Call[msgspec.Struct]:
+    return Call(role="planner", messages=(), reply=reply, request=request)
+
+
+@pytest.mark.promise("offline:pure")
+@pytest.mark.parametrize("reply", REQUESTS)
+async def test_the_same_request_has_the_same_answer_and_its_text_decodes_into_it(
+    reply: type[msgspec.Struct],
+) -> None:
+    model: Model = OfflineModel(Accounts())
+    first = await model.complete(call(reply, REQUESTS[reply]))
+    assert first == await OfflineModel(Accounts()).complete(call(reply, REQUESTS[reply]))
+    assert msgspec.json.decode(first.text, type=reply) == first.value
+    assert (first.model, model.name, model.sees) == ("offline", "offline", False)
+
+
+_PRINT = """
+from agentflow.offline._planner import plan
+from agentflow.offline._writer import write
+from tests.agentflow.offline.test_model import REQUESTS
+from agentflow.trajectory import Draft, Plan
+print(plan(REQUESTS[Plan]), write(REQUESTS[Draft]))
+"""
+
+
+@pytest.mark.promise("offline:pure")
+def test_processes_with_other_hash_seeds_answer_the_same() -> None:
+    said = {
+        subprocess.run(
+            [sys.executable, "-c", _PRINT],
+            env={"PYTHONHASHSEED": seed},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for seed in ("1", "2")
+    }
+    assert len(said) == 1
+    assert "Draft" in said.pop()
+
+
+@pytest.mark.promise("offline:knows-nothing")
+async def test_a_question_without_text_is_not_answered() -> None:
+    completion = await OfflineModel(Accounts()).complete(call(Answer, REQUESTS[Answer]))
+    assert completion.value == Answer("")
+
+
+@pytest.mark.promise("offline:accounts")
+async def test_what_it_reads_and_writes_is_accounted() -> None:
+    accounts = Accounts()
+    completion = await OfflineModel(accounts).complete(call(Draft, REQUESTS[Draft]))
+    assert accounts.by_role == {"planner": completion.usage}
+    assert completion.usage.calls == 1
+    assert completion.usage.prompt_tokens > 100
+    assert completion.usage.completion_tokens > 20
+
+
+@pytest.mark.promise("offline:accounts")
+async def test_a_budget_ends_it() -> None:
+    model = OfflineModel(Accounts(max_tokens=10))
+    await model.complete(call(Plan, REQUESTS[Plan]))
+    with pytest.raises(RunStopped) as stopped:
+        await model.complete(call(Plan, REQUESTS[Plan]))
+    assert stopped.value.cause is StopCause.BUDGET
+
+
+@pytest.mark.promise("offline:refuses")
+@pytest.mark.parametrize(("reply", "request_"), [(Plan, None), (Plan, REQUESTS[Answer])])
+async def test_a_call_that_it_can_not_understand_is_refused_in_one_line(
+    reply: type[msgspec.Struct], request_: RoleRequest | None
+) -> None:
+    with pytest.raises(ModelFailure, match=r"^the offline engine answers .*$"):
+        await OfflineModel(Accounts()).complete(call(reply, request_))

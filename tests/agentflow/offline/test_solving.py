@@ -1,0 +1,177 @@
+"""The four roles of a team that solves tasks, without a model."""
+
+import msgspec
+import pytest
+
+from agentflow.offline._answering import answer_from
+from agentflow.offline._solving import (
+    analyse,
+    command,
+    decide,
+    decided_step,
+    next_step,
+    solve,
+    summarise,
+)
+from agentflow.trajectory import (
+    Action,
+    AnalysisRequest,
+    Assessment,
+    CommandRequest,
+    DecisionRequest,
+    Memory,
+    NextStep,
+    NextStepRequest,
+    QueryAnalysis,
+    Solution,
+    SolutionRequest,
+    SummaryRequest,
+    Turn,
+    VerificationRequest,
+)
+from tests.agentflow.offline._walks import BASH, CODE, SEARCH, search
+
+NOTHING = QueryAnalysis("", "", "", "")
+TOOLS = (BASH, SEARCH, CODE)
+
+
+def wanted(question: str, memory: Memory) -> NextStepRequest:
+    return NextStepRequest(question=question, tools=TOOLS, analysis=NOTHING, memory=memory, turns_left=3)
+
+
+def solved(question: str, turns: int = 8) -> tuple[Solution, Memory]:
+    """Work on a question as a team would."""
+    memory = Memory()
+    for number in range(1, turns + 1):
+        step = next_step(wanted(question, memory))
+        arguments = command(CommandRequest(question=question, step=step, tool=SEARCH)).arguments
+        turn = Turn(
+            number=number,
+            step=step,
+            action=Action(SEARCH.name, arguments),
+            result=search(arguments["query"]),
+        )
+        memory = Memory(turns=(*memory.turns, turn))
+        asked = VerificationRequest(question=question, tools=TOOLS, analysis=NOTHING, memory=memory)
+        if decide(asked).stop:
+            break
+    return solve(SolutionRequest(question=question, analysis=NOTHING, memory=memory)), memory
+
+
+@pytest.mark.promise("offline:solves")
+@pytest.mark.parametrize(
+    ("question", "answer"),
+    [
+        ("Who was the captain of the Grey Petrel?", "Ilsa Venn"),
+        ("What is the main town of Quillan?", "Greywater"),
+        ("Answer shortly. What is the main town of Quillan?\n\nGive a few words.", "Greywater"),
+        ("Where was the captain of the Grey Petrel born?", "Tollen Quay"),
+    ],
+)
+def test_what_the_corpus_says_is_found_and_answered(question: str, answer: str) -> None:
+    solution, memory = solved(question)
+    assert len(memory.turns) <= 8
+    assert solution.answer == answer
+    assert solution.working
+
+
+@pytest.mark.promise("offline:solves")
+def test_what_the_corpus_does_not_say_is_not_made_up() -> None:
+    solution, memory = solved("What is the melting point of tungsten in kelvin?", turns=3)
+    assert solution == Solution("What was seen does not answer the question.", "")
+    assert len({turn.action.canonical for turn in memory.turns if turn.action}) == 3
+
+
+@pytest.mark.promise("offline:solves")
+@pytest.mark.parametrize(
+    ("question", "result", "answer"),
+    [
+        ("How many lamps does the Amber Heron carry?", "1081", "1081"),
+        ("How many lamps does the Amber Heron carry?", "years between: 35", ""),
+        ("Who was the captain of the Amber Heron?", "1081", ""),
+    ],
+)
+def test_a_bare_number_that_the_last_call_gave_answers_how_many(
+    question: str, result: str, answer: str
+) -> None:
+    step = NextStep("", "", "", CODE.name)
+    turn = Turn(number=1, step=step, action=Action(CODE.name, {"code": "23 * 47"}), result=result)
+    memory = Memory(turns=(turn,))
+    asked = VerificationRequest(question=question, tools=TOOLS, analysis=NOTHING, memory=memory)
+    assert decide(asked).stop is bool(answer)
+    assert solve(SolutionRequest(question=question, analysis=NOTHING, memory=memory)).answer == answer
+
+
+@pytest.mark.promise("offline:solves")
+def test_the_same_call_is_never_proposed_twice() -> None:
+    _, memory = solved("Who painted the moon?", turns=12)
+    calls = [turn.action.canonical for turn in memory.turns if turn.action]
+    assert len(set(calls)) == len(calls)
+
+
+@pytest.mark.promise("offline:solves")
+@pytest.mark.parametrize("numbers", ["1 3 4 6", "4, 9, 10, 13", "3 3 8 8", "5 5 5 1"])
+def test_four_numbers_are_put_together_to_24(numbers: str) -> None:
+    found = answer_from(f"Use {numbers} and + - * / to obtain 24. Answer as in (1 + 2 + 3) * 4.", ())
+    assert found is not None
+    assert found.sure
+    for number in numbers.replace(",", "").split():
+        assert number in found.answer
+
+
+@pytest.mark.promise("offline:solves")
+def test_numbers_that_make_no_24_have_no_answer() -> None:
+    assert answer_from("Use 1 1 1 1 to obtain 24.", ()) is None
+
+
+@pytest.mark.promise("offline:solves")
+def test_of_options_the_one_is_chosen_that_was_seen() -> None:
+    text = "Edda Quist was the keeper of the House of Charts."
+    question = "Who was the keeper of the House of Charts?\nA. Bram Oster\nB. Edda Quist\nC. Ilsa Venn"
+    found = answer_from(question, (text,))
+    assert found is not None
+    assert found.answer == "B"
+
+
+@pytest.mark.promise("offline:solves")
+def test_the_analysis_names_what_is_to_be_looked_up() -> None:
+    analysis = analyse(AnalysisRequest(question="Who built the Grey Petrel?", tools=TOOLS))
+    assert "Grey Petrel" in analysis.additional_considerations
+    assert analysis.relevant_tools.split(", ")[0] == "rag_search"
+
+
+@pytest.mark.promise("offline:solves")
+def test_an_executor_makes_arguments_of_words_where_the_planner_gave_none() -> None:
+    step = NextStep("", "", "Find out more about the Grey Petrel.", "rag_search")
+    made = command(CommandRequest(question="?", step=step, tool=SEARCH))
+    assert made.arguments == {"query": "Grey Petrel"}
+
+
+@pytest.mark.promise("offline:solves")
+@pytest.mark.parametrize("context", ['{"query": "Grey Petrel"}', "query: Grey Petrel"])
+def test_an_executor_takes_arguments_as_the_planner_wrote_them(context: str) -> None:
+    step = NextStep("", context, "", SEARCH.name)
+    made = command(CommandRequest(question="?", step=step, tool=SEARCH))
+    assert made.arguments == {"query": "Grey Petrel"}
+
+
+def test_a_line_with_a_colon_that_names_no_argument_is_words() -> None:
+    step = NextStep("", "Ship: Grey Petrel", "", SEARCH.name)
+    made = command(CommandRequest(question="?", step=step, tool=SEARCH))
+    assert "Grey Petrel" in made.arguments["query"] and set(made.arguments) == {"query"}
+
+
+@pytest.mark.promise("offline:solves")
+def test_both_in_one_answer_says_the_same_as_one_after_the_other() -> None:
+    request = wanted("Who was the captain of the Grey Petrel?", Memory())
+    both = decided_step(DecisionRequest(next=request))
+    assert both.decision.assessment is Assessment.INCOMPLETE
+    assert both.next == next_step(request)
+
+
+@pytest.mark.promise("offline:solves")
+def test_a_summary_keeps_what_was_said() -> None:
+    turn = Turn(number=1, step=NextStep("", "", "", ""), action=None, result="Ilsa Venn was the captain.")
+    summary = summarise(SummaryRequest(question="?", summary="Before.", turns=(turn,)))
+    assert summary.summary == "Before.\nIlsa Venn was the captain."
+    assert msgspec.json.decode(msgspec.json.encode(summary)) == {"summary": summary.summary}

@@ -1,0 +1,66 @@
+"""The verifier without a model."""
+
+import pytest
+
+from agentflow.offline._verifier import judge
+from agentflow.trajectory import Action, Blob, Failure, JudgementRequest, Step, Verdict
+
+SEARCH = Action("rag_search", {"query": "Alba"})
+KNOWN = Step("look", SEARCH, "Alba is a port with fourteen bells and a slate quay.")
+
+
+def verdict(
+    observation: str,
+    *,
+    failure: Failure | None = None,
+    trouble: str = "",
+    seen_elsewhere: bool = False,
+    computes: bool = False,
+) -> Verdict:
+    request = JudgementRequest(
+        seed="Explore Alba",
+        path=(KNOWN,),
+        step=Step("look", SEARCH, observation),
+        failure=failure,
+        trouble=trouble,
+        seen_elsewhere=seen_elsewhere,
+        computes=computes,
+    )
+    return judge(request).verdict
+
+
+@pytest.mark.promise("offline:verdicts")
+def test_what_tells_more_is_new() -> None:
+    assert verdict("Alba was founded by quarrymen from the southern valleys.") is Verdict.NEW
+
+
+@pytest.mark.promise("offline:verdicts")
+def test_what_failed_is_an_error_whatever_it_says() -> None:
+    assert verdict("Alba was founded by quarrymen.", failure=Failure("timeout", "too slow")) is Verdict.ERROR
+    assert verdict("Alba was founded by quarrymen.", trouble="exit code 2") is Verdict.ERROR
+
+
+@pytest.mark.promise("offline:verdicts")
+@pytest.mark.parametrize("observation", ["", "  \n", "…", "[]", "---"])
+def test_what_says_nothing_is_empty(observation: str) -> None:
+    assert verdict(observation) is Verdict.EMPTY
+
+
+@pytest.mark.promise("offline:verdicts")
+def test_a_picture_without_words_is_not_empty() -> None:
+    step = Step("look", SEARCH, "", images=(Blob("0", "image/png"),))
+    assert judge(JudgementRequest(seed="Explore Alba", path=(), step=step)).verdict is Verdict.NEW
+
+
+@pytest.mark.promise("offline:verdicts")
+def test_what_the_path_or_the_tree_knew_is_a_repetition() -> None:
+    assert verdict("A slate quay and fourteen bells: Alba is a port.") is Verdict.REPEATS
+    assert verdict("Alba was founded by quarrymen.", seen_elsewhere=True) is Verdict.REPEATS
+
+
+@pytest.mark.promise("offline:verdicts")
+def test_what_shares_no_telling_word_is_off_the_topic_unless_a_program_says_it() -> None:
+    strange = "Photosynthesis turns carbon dioxide into sugar within green leaves."
+    assert verdict(strange) is Verdict.OFF_TOPIC
+    assert verdict(strange, computes=True) is Verdict.NEW
+    assert verdict("Sugar 42") is Verdict.NEW

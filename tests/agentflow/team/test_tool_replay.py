@@ -1,0 +1,57 @@
+"""Actions that may change the world wait until what led to them is on disk."""
+
+from collections.abc import Iterator
+
+import anyio
+import pytest
+
+from agentflow.sandbox import Sandbox, register_api_tool
+from agentflow.sandbox._api_tools import registered_tools
+from agentflow.team._tool_replay import Hands
+from agentflow.trajectory import Action, Observation, Outcome
+from tests._pages import SlowDisk
+
+
+@pytest.fixture
+def mail() -> Iterator[None]:
+    """A tool that reaches the world and changes it, and one that only looks."""
+    before = dict(registered_tools)
+
+    @register_api_tool("mail:send")
+    def send(text: str) -> str:
+        """Send a letter.
+
+        :param text: what it says
+        """
+        return text
+
+    @register_api_tool("mail:read", read_only=True)
+    def read() -> str:
+        """Read the letters that came."""
+        return ""
+
+    assert callable(send) and callable(read)
+    yield
+    registered_tools.clear()
+    registered_tools.update(before)
+
+
+@pytest.mark.promise("journal:page:noted")
+@pytest.mark.usefixtures("mail")
+async def test_only_what_may_change_the_world_waits_for_the_page() -> None:
+    disk, done = SlowDisk(), list[str]()
+    await disk.page.note("1/agent", "send it")
+
+    async def act(sandbox: Sandbox, action: Action) -> Outcome:
+        done.append(action.tool)
+        return Outcome(Observation())
+
+    async with Sandbox(backends=[]) as sandbox, anyio.create_task_group() as tasks:
+        tools = {tool.name: tool for tool in await sandbox.tools("mail:*")}
+        hands = Hands(sandbox, tools, act, disk.page)
+        tasks.start_soon(hands.act, Action("mail_send", {"text": "Hello."}))
+        tasks.start_soon(hands.act, Action("mail_read", {}))
+        await anyio.wait_all_tasks_blocked()
+        assert done == ["mail_read"]
+        disk.catch_up()
+    assert done == ["mail_read", "mail_send"]

@@ -1,0 +1,95 @@
+"""Turns: bounded, and fair among callers."""
+
+import anyio
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agentflow.errors import ErrorKind, ToolFailure
+from mcp_servers.core._fair_limiter import Turns
+
+
+async def served(calls: list[str], at_once: int) -> list[str]:
+    """In which order the calls of these callers run, when they all come while nothing is free."""
+    turns = Turns(at_once, len(calls))
+    order: list[str] = []
+    running = most = 0
+
+    async def call(caller: str) -> None:
+        nonlocal running, most
+        async with turns.turn(caller):
+            running += 1
+            most = max(most, running)
+            order.append(caller)
+            await anyio.lowlevel.checkpoint()
+            running -= 1
+
+    async with anyio.create_task_group() as group, anyio.create_task_group() as holders:
+        release = anyio.Event()
+
+        async def hold() -> None:
+            async with turns.turn("holder"):
+                await release.wait()
+
+        for _ in range(at_once):
+            holders.start_soon(hold)
+        await anyio.wait_all_tasks_blocked()
+        for caller in calls:
+            group.start_soon(call, caller)
+        await anyio.wait_all_tasks_blocked()
+        release.set()
+    assert most <= at_once
+    return order
+
+
+@pytest.mark.promise("mcp:calls:fair")
+async def test_a_caller_with_one_call_waits_for_one_call_of_each_other() -> None:
+    with anyio.fail_after(60):
+        order = await served(["many"] * 50 + ["few"], 1)
+    assert order.index("few") == 1
+
+
+@given(st.lists(st.sampled_from("abc"), max_size=20), st.integers(1, 4))
+def test_everybody_is_served_once_and_never_more_at_once_than_allowed(calls: list[str], at_once: int) -> None:
+    assert sorted(anyio.run(served, calls, at_once)) == sorted(calls)
+
+
+async def test_one_call_too_many_is_refused_as_busy() -> None:
+    turns = Turns(1, 0)
+    async with turns.turn("a"):
+        with pytest.raises(ToolFailure) as caught:
+            async with turns.turn("b"):
+                raise AssertionError("there was no turn")
+    assert caught.value.kind is ErrorKind.BUSY
+
+
+async def test_who_gives_up_waiting_leaves_no_gap() -> None:
+    turns = Turns(1, 2)
+    with anyio.fail_after(60):
+        async with turns.turn("a"):
+            with anyio.move_on_after(0):
+                async with turns.turn("b"):
+                    raise AssertionError("there was no turn")
+        async with turns.turn("c"):
+            pass
+        async with turns.turn("c"):
+            pass
+
+
+async def test_a_turn_given_to_who_gives_up_at_that_moment_is_passed_on() -> None:
+    turns = Turns(1, 2)
+    giving_up = anyio.CancelScope()
+
+    async def wait() -> None:
+        with giving_up:
+            async with turns.turn("b"):
+                await anyio.sleep_forever()
+
+    with anyio.fail_after(60):
+        async with anyio.create_task_group() as group:
+            async with turns.turn("a"):
+                group.start_soon(wait)
+                await anyio.wait_all_tasks_blocked()
+            giving_up.cancel()
+        async with turns.turn("c"):
+            pass

@@ -1,0 +1,131 @@
+"""What the backends that run something have in common."""
+
+from itertools import pairwise
+
+import anyio
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agentflow.errors import ErrorKind, ToolFailure
+from mcp_servers import CallContext, Output, ResourceLink, Session
+from mcp_servers.core._resource_store import Shelf
+from mcp_servers.core._running import (
+    RunSettings,
+    check_outcome,
+    progress_of,
+    read_settings,
+    sendable,
+    shown,
+    time_limit,
+)
+from mcp_servers.serving._command import main
+from runtimes import Instance, Outcome
+
+
+class Printed(Output):
+    """Something printed."""
+
+    stdout: str
+    """What was printed."""
+
+
+def session() -> Session:
+    async def start() -> Instance:
+        raise NotImplementedError
+
+    return Session("handle", "me", start_instance=start, settings={}, shelf=Shelf(10_000_000), now=0.0)
+
+
+def test_settings_that_cannot_be_used_are_told_with_those_that_can() -> None:
+    with pytest.raises(ToolFailure, match=r"settings of bash: timeout: .*greater than 0.*Known: ") as failure:
+        read_settings(RunSettings, "bash", {"timeout": -1})
+    assert failure.value.kind is ErrorKind.BAD_ARGUMENTS
+
+
+def test_a_run_may_take_what_it_asks_for_but_less_than_its_call() -> None:
+    async def limits() -> None:
+        assert time_limit(CallContext("me"), None) is None
+        assert time_limit(CallContext("me"), 5.0) == 5.0
+        context = CallContext("me", anyio.current_time() + 100)
+        assert time_limit(context, 5.0) == 5.0
+        left = time_limit(context, None)
+        assert left is not None
+        assert 90 < left < 100
+        over = time_limit(CallContext("me", anyio.current_time() - 1), 5.0)
+        assert over == 0.0
+
+    anyio.run(limits)
+
+
+def test_without_a_listener_there_is_nothing_to_report_to() -> None:
+    assert progress_of(CallContext("me")) is None
+
+
+@given(st.text(max_size=40), st.lists(st.integers(0, 200), max_size=6))
+def test_output_in_any_pieces_is_reported_as_the_text_it_is(text: str, cuts: list[int]) -> None:
+    told: list[str] = []
+    report = progress_of(CallContext("me", None, lambda done, total, message: told.append(message or "")))
+    assert report is not None
+    data = text.encode()
+    places = sorted({0, *(min(cut, len(data)) for cut in cuts), len(data)})
+    for start, end in pairwise(places):
+        report("stdout", data[start:end])
+    assert "".join(told) == text
+
+
+@given(st.text(max_size=600), st.integers(100, 200))
+def test_long_text_keeps_its_ends_and_is_kept_whole(text: str, limit: int) -> None:
+    home, context = session(), CallContext("me")
+    made = shown(text, "stdout.txt", limit, home, context)
+    if len(text) <= limit:
+        assert (made, context.parts) == (text, [])
+        return
+    (link,) = context.parts
+    assert isinstance(link, ResourceLink)
+    kept = home.shelf.get(link.uri)
+    assert kept is not None
+    assert kept.data.decode() == text
+    assert made.startswith(text[: limit // 2])
+    assert made.endswith(text[-(limit // 2) :])
+    assert f"{len(text) - 2 * (limit // 2)} of {len(text)} characters left out" in made
+
+
+@pytest.mark.parametrize("outcome", [Outcome.OK, Outcome.ENDED, Outcome.INTERRUPTED])
+def test_what_ran_to_its_end_passes(outcome: Outcome) -> None:
+    check_outcome("bash_run", outcome, "", "", Printed(stdout=""))
+
+
+@pytest.mark.parametrize("outcome", sorted(set(Outcome) - {Outcome.OK, Outcome.ENDED, Outcome.INTERRUPTED}))
+def test_a_limit_that_was_hit_is_a_failure_of_that_kind_with_what_was_printed(outcome: Outcome) -> None:
+    with pytest.raises(ToolFailure) as failure:
+        check_outcome("bash_run", outcome, "the limit was hit.", "Files are kept.", Printed(stdout="so far"))
+    assert failure.value.kind == outcome.value
+    assert failure.value.message.endswith(" (the limit was hit). Files are kept.")
+    assert failure.value.data == {"stdout": "so far"}
+
+
+@pytest.mark.promise("backends:settings:checked")
+@pytest.mark.parametrize(
+    ("backend", "settings"),
+    [
+        ("bash", "{timeout: -1}"),
+        ("code", "{install: {packages: [rich]}}"),
+        ("files", "{charakters: 10}"),
+    ],
+)
+def test_a_server_whose_backend_has_wrong_settings_does_not_start(
+    backend: str, settings: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([f"backends.{backend}={settings}"]) == 2
+    told = capsys.readouterr().err
+    assert told.startswith(f"mcp_servers: settings of {backend}: ")
+    assert told.count("\n") == 1
+
+
+def test_text_that_no_program_can_be_given_is_refused() -> None:
+    assert sendable("bash_run", "ä\0") == "ä\0"
+    for text in ("a\0b", "a\ud800b"):
+        with pytest.raises(ToolFailure, match="can't be used here") as failure:
+            sendable("bash_run", text, without="\0")
+        assert failure.value.kind is ErrorKind.BAD_ARGUMENTS

@@ -1,0 +1,77 @@
+"""The runtime is chosen by one word, or by a word with options."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from agentflow.errors import ConfigurationError
+from agentflow.sandbox import Sandbox, SandboxSettings
+from agentflow.settings import load_settings
+from mcp_servers import RuntimeSettings, check_runtime, runtime_maker
+from mcp_servers.serving._settings import ServerSettings
+from runtimes import InstanceSpec
+from runtimes.docker import DockerRuntime
+from runtimes.process import ProcessRuntime
+
+
+@pytest.mark.promise("docker:word")
+@pytest.mark.parametrize("model", [ServerSettings, SandboxSettings])
+def test_a_word_or_a_mapping_chooses_in_code_files_and_the_environment(
+    model: type[ServerSettings | SandboxSettings], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert model().runtime == "process"
+    file = tmp_path / "settings.yaml"
+    file.write_text("runtime: {name: docker, image: 'python:3.12', pool: 4, socket: /run/engine.sock}")
+    chosen = load_settings(model, file).runtime
+    assert isinstance(chosen, RuntimeSettings)
+    assert (chosen.name, chosen.image, chosen.pool) == ("docker", "python:3.12", 4)
+    assert load_settings(model, file, ["runtime=runc"]).runtime == "runc"
+    prefix = str(model.model_config.get("env_prefix"))
+    monkeypatch.setenv(f"{prefix}RUNTIME", "gvisor")
+    assert load_settings(model, file).runtime == "gvisor"
+    monkeypatch.setenv(f"{prefix}RUNTIME", json.dumps({"name": "runc", "cpus": 0.5}))
+    chosen = load_settings(model).runtime
+    assert isinstance(chosen, RuntimeSettings)
+    assert (chosen.name, chosen.cpus) == ("runc", 0.5)
+
+
+@pytest.mark.promise("docker:word")
+def test_each_word_makes_its_runtime() -> None:
+    made = {word: runtime_maker(word, InstanceSpec())() for word in ("process", "docker", "runc", "gvisor")}
+    assert isinstance(made.pop("process"), ProcessRuntime)
+    assert all(isinstance(runtime, DockerRuntime) for runtime in made.values())
+
+
+@pytest.mark.promise("docker:word")
+@pytest.mark.parametrize(
+    ("choice", "line"),
+    [
+        ("dokcer", r"^no runtime 'dokcer'\. Did you mean 'docker'\?$"),
+        (RuntimeSettings(name="runc", image="x"), r"^runtime: runc has no option image; docker has$"),
+        (RuntimeSettings(name="process", cpus=1), r"^runtime: process has no option cpus; docker or runc or gvisor has$"),
+    ],
+)  # fmt: skip
+def test_a_wrong_word_or_option_is_refused_in_one_line(choice: str | RuntimeSettings, line: str) -> None:
+    with pytest.raises(ConfigurationError, match=line):
+        check_runtime(choice)
+
+
+@pytest.mark.promise("docker:word")
+def test_an_unknown_option_in_a_file_is_refused_with_the_nearest_right_one(tmp_path: Path) -> None:
+    file = tmp_path / "settings.yaml"
+    file.write_text("runtime: {name: docker, imge: x}")
+    with pytest.raises(ConfigurationError, match=r"runtime.*imge.*image") as caught:
+        load_settings(ServerSettings, file)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.promise("docker:word")
+@pytest.mark.parametrize("idle", [True, False])
+async def test_what_runs_gets_the_share_of_the_processor_that_the_choice_gives_it(idle: bool) -> None:
+    settings = SandboxSettings(runtime=RuntimeSettings(name="process", idle=idle), backends=["code"])
+    async with Sandbox(settings) as sandbox:
+        ran = await sandbox.execute(
+            "code:run", {"code": "import os\nos.sched_getscheduler(0) == os.SCHED_IDLE"}
+        )
+    assert ran.data["value"] == str(idle)

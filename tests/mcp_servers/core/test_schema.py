@@ -1,0 +1,59 @@
+"""Schemas as clients like them."""
+
+from typing import Literal
+
+from pydantic import BaseModel, Field
+
+from mcp_servers.core._schema import portable
+
+
+class Inner(BaseModel):
+    title: str = Field(description="A member that is named like a keyword.")
+
+
+class Outer(BaseModel):
+    inner: Inner | None = None
+    choice: Literal["a", "b"] | None = "a"
+    number: int | str | None = None
+    plain: int = 3
+    cells: list[object]
+
+
+SCHEMA = portable(Outer.model_json_schema())
+
+
+def test_generated_titles_go_and_members_named_title_stay() -> None:
+    assert "title" not in SCHEMA
+    definitions = SCHEMA["$defs"]
+    assert isinstance(definitions, dict)
+    assert definitions["Inner"]["properties"] == {
+        "title": {"type": "string", "description": "A member that is named like a keyword."}
+    }
+
+
+def test_an_optional_argument_is_optional_instead_of_null() -> None:
+    properties = SCHEMA["properties"]
+    assert isinstance(properties, dict)
+    assert properties["inner"] == {"$ref": "#/$defs/Inner"}
+    assert properties["number"] == {"anyOf": [{"type": "integer"}, {"type": "string"}]}
+
+
+def test_a_default_that_means_something_stays() -> None:
+    properties = SCHEMA["properties"]
+    assert isinstance(properties, dict)
+    assert properties["plain"] == {"type": "integer", "default": 3}
+    assert properties["choice"]["default"] == "a"
+
+
+def test_a_member_that_may_be_anything_says_so() -> None:
+    properties = SCHEMA["properties"]
+    assert isinstance(properties, dict)
+    anything = ["string", "number", "boolean", "object", "array", "null"]
+    assert properties["cells"] == {"type": "array", "items": {"anyOf": [{"type": kind} for kind in anything]}}
+
+
+def test_in_what_is_returned_null_is_said() -> None:
+    properties = portable(Outer.model_json_schema(), keep_null=True)["properties"]
+    assert isinstance(properties, dict)
+    assert properties["inner"]["anyOf"] == [{"$ref": "#/$defs/Inner"}, {"type": "null"}]
+    assert {"type": "null"} in properties["number"]["anyOf"]

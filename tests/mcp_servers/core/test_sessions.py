@@ -1,0 +1,219 @@
+"""Sessions: owned, forked, ended, expired."""
+
+import re
+
+import anyio
+import pytest
+
+from agentflow.errors import ErrorKind, ToolFailure
+from mcp_servers import Backend, Session, ToolTable
+from mcp_servers.core._sessions import new_handle
+from tests.mcp_servers._counter import Counter
+from tests.mcp_servers._now import Now
+from tests.mcp_servers.core.test_table import failure, started
+
+
+def test_handles_can_not_be_guessed() -> None:
+    handles = {new_handle() for _ in range(100)}
+    assert len(handles) == 100
+    assert all(re.fullmatch(r"session-[0-9a-f]{24}", handle) for handle in handles)
+
+
+@pytest.mark.promise("mcp:session:owner")
+async def test_another_principal_s_session_is_as_unknown_as_one_that_never_was(table: ToolTable) -> None:
+    handle = await started(table, "alice")
+    refused = failure(await table.call("counter_add", {"session": handle}, principal="bob"))
+    unknown = failure(await table.call("counter_add", {"session": "session-0"}, principal="bob"))
+    assert refused[0] is unknown[0] is ErrorKind.SESSION_NOT_FOUND
+    assert refused[1].replace(handle, "…") == unknown[1].replace("session-0", "…")
+    for name in ("session_end", "session_fork"):
+        assert failure(await table.call(name, {"session": handle}, principal="bob"))[0] is refused[0]
+    assert (await table.call("session_list", principal="bob")).data == {"sessions": []}
+    assert (await table.call("counter_add", {"session": handle}, principal="alice")).ok
+
+
+@pytest.mark.promise("mcp:session:fork")
+async def test_parent_and_fork_go_their_own_ways_and_either_may_end_first(table: ToolTable) -> None:
+    parent = await started(table)
+    await table.call("counter_add", {"session": parent, "amount": 10})
+    forked = (await table.call("session_fork", {"session": parent})).data
+    assert forked["parent"] == parent
+    assert forked["left_behind"] == []
+    fork = forked["session"]
+    assert (await table.call("counter_add", {"session": fork})).data == {"count": 11}
+    assert (await table.call("counter_add", {"session": parent})).data == {"count": 11}
+    await table.call("session_end", {"session": parent})
+    assert (await table.call("counter_add", {"session": fork})).data == {"count": 12}
+
+
+class Forgetful(Backend):
+    """Can't carry all of what it has."""
+
+    name = "forgetful"
+
+    async def fork(self, session: Session, forked: Session) -> tuple[str, ...]:
+        return ("the page at /form looks different",)
+
+
+@pytest.mark.promise("mcp:session:fork")
+async def test_what_a_backend_cannot_carry_is_said_of_the_fork() -> None:
+    async with ToolTable([Counter(), Forgetful()]) as table:
+        started = (await table.call("session_start", {"backends": ["counter", "forgetful"]})).data["session"]
+        forked = (await table.call("session_fork", {"session": started})).data
+    assert forked["left_behind"] == ["the page at /form looks different"]
+
+
+@pytest.mark.promise("mcp:session:fork_waits")
+async def test_a_fork_waits_for_the_call_that_runs_and_a_call_that_feeds_it_does_not(
+    table: ToolTable, counter: Counter
+) -> None:
+    handle = await started(table)
+    results: list[str] = []
+
+    async def call(name: str) -> None:
+        assert (await table.call(name, {"session": handle})).ok
+        results.append(name)
+
+    with anyio.fail_after(60):
+        async with anyio.create_task_group() as group:
+            group.start_soon(call, "counter_wait")
+            await counter.entered.wait()
+            group.start_soon(call, "session_fork")
+            await anyio.wait_all_tasks_blocked()
+            assert results == []
+            await call("counter_let_go")
+    assert results == ["counter_let_go", "counter_wait", "session_fork"]
+
+
+@pytest.mark.promise("mcp:session:end")
+async def test_ending_a_session_stops_what_runs_in_it(table: ToolTable, counter: Counter) -> None:
+    handle = await started(table)
+    kinds: list[ErrorKind] = []
+
+    async def call() -> None:
+        kinds.append(failure(await table.call("counter_wait", {"session": handle}))[0])
+
+    with anyio.fail_after(60):
+        async with anyio.create_task_group() as group:
+            group.start_soon(call)
+            await counter.entered.wait()
+            assert (await table.call("session_end", {"session": handle})).ok
+    assert kinds == [ErrorKind.SESSION_NOT_FOUND]
+    assert counter.events[-2:] == ["cancelled", "cleanup"]
+
+
+@pytest.mark.promise("mcp:session:limit")
+async def test_one_session_too_many_is_refused_as_busy(table: ToolTable) -> None:
+    handles = [await started(table) for _ in range(4)]
+    assert failure(await table.call("session_start"))[0] is ErrorKind.BUSY
+    assert failure(await table.call("session_fork", {"session": handles[0]}))[0] is ErrorKind.BUSY
+    await table.call("session_end", {"session": handles[0]})
+    assert (await table.call("session_start")).ok
+
+
+@pytest.mark.promise("mcp:session:expiry")
+async def test_a_session_that_nobody_uses_ends_and_one_that_is_used_does_not(
+    table: ToolTable, now: Now, counter: Counter
+) -> None:
+    idle, used = await started(table), await started(table)
+    now.seconds = 60.0
+    await table.call("counter_add", {"session": used})
+    now.seconds = 120.0
+    assert await table.sessions.expire() == 1
+    assert failure(await table.call("counter_add", {"session": idle}))[0] is ErrorKind.SESSION_NOT_FOUND
+    assert (await table.call("counter_add", {"session": used})).ok
+
+
+async def test_a_session_with_a_running_call_is_not_idle(
+    table: ToolTable, now: Now, counter: Counter
+) -> None:
+    handle = await started(table)
+    with anyio.fail_after(60):
+        async with anyio.create_task_group() as group:
+            group.start_soon(table.call, "counter_wait", {"session": handle})
+            await counter.entered.wait()
+            now.seconds = 1000.0
+            assert await table.sessions.expire() == 0
+            counter.release.set()
+    assert await table.sessions.expire() == 0, "its time counts from the end of the call"
+
+
+@pytest.mark.promise("mcp:session:settings")
+async def test_a_session_has_its_own_settings_over_those_of_the_server(counter: Counter) -> None:
+    async with ToolTable([counter], settings={"counter": {"start": 5}}) as table:
+        plain = await started(table)
+        own = (await table.call("session_start", {"settings": {"counter": {"start": 7}}})).data
+        assert own["backends"] == ["counter"]
+        assert (await table.call("counter_add", {"session": plain})).data == {"count": 6}
+        assert (await table.call("counter_add", {"session": own["session"]})).data == {"count": 8}
+
+
+async def test_a_session_with_an_unknown_backend_is_refused_and_none_is_left(table: ToolTable) -> None:
+    kind, message = failure(await table.call("session_start", {"backends": ["countr"]}))
+    assert kind is ErrorKind.BAD_ARGUMENTS
+    assert "Did you mean 'counter'?" in message
+    assert len(table.sessions) == 0
+
+
+async def test_a_backend_that_can_not_begin_leaves_no_session(table: ToolTable) -> None:
+    result = await table.call("session_start", {"settings": {"counter": {"start": "x"}}})
+    assert failure(result)[0] is ErrorKind.FAILED
+    assert len(table.sessions) == 0
+
+
+async def test_a_list_says_what_is_live_and_how_old(table: ToolTable, now: Now) -> None:
+    handle = await started(table)
+    now.seconds = 10.0
+    await table.call("counter_add", {"session": handle})
+    now.seconds = 15.0
+    assert (await table.call("session_list")).data["sessions"] == [
+        {
+            "session": handle,
+            "parent": None,
+            "backends": ["counter"],
+            "running": 0,
+            "age_seconds": 15.0,
+            "idle_seconds": 5.0,
+        }
+    ]
+
+
+async def test_what_a_session_keeps_its_fork_has_too_and_no_stranger(table: ToolTable) -> None:
+    handle = await started(table)
+    link = (await table.call("counter_story", {"session": handle})).parts[0]
+    uri = getattr(link, "uri", "")
+    await table.call("session_fork", {"session": handle})
+    await table.call("session_end", {"session": handle})
+    kept = table.sessions.resource(uri, "local")
+    assert kept is not None
+    assert kept.data == b"once upon a time"
+    assert table.sessions.resource(uri, "bob") is None
+
+
+async def test_backends_are_added_to_and_removed_from_a_running_session(
+    table: ToolTable, counter: Counter
+) -> None:
+    handle = await started(table)
+    added = await table.call("session_add", {"session": handle, "settings": {"counter": {"start": 3}}})
+    assert added.data["backends"] == ["counter"]
+    assert (await table.call("counter_add", {"session": handle})).data == {"count": 4}
+    assert (await table.call("session_remove", {"session": handle, "backends": ["counter"]})).data[
+        "backends"
+    ] == []
+    assert counter.events[-1] == "cleanup"
+    assert (await table.call("counter_add", {"session": handle})).data == {"count": 4}
+
+
+async def test_ending_twice_is_fine(table: ToolTable) -> None:
+    session = await table.sessions.start("local")
+    await table.sessions.end(session)
+    await table.sessions.end(session)
+    with pytest.raises(ToolFailure):
+        session.check_alive()
+
+
+async def test_a_table_that_closes_starts_no_more_sessions(table: ToolTable) -> None:
+    await started(table)
+    await table.sessions.close()
+    assert len(table.sessions) == 0
+    assert failure(await table.call("session_start"))[0] is ErrorKind.UNAVAILABLE

@@ -1,0 +1,74 @@
+"""Tokens, hosts, origins, rates."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mcp_servers.serving._access import Origins, RateLimit, Tokens, is_loopback
+from tests.mcp_servers._now import Now
+
+
+def test_a_token_is_its_principal_s_and_nothing_else_is_anybody_s() -> None:
+    tokens = Tokens({"alice": "one", "bob": "two"})
+    assert tokens.principal(b"Bearer one") == "alice"
+    assert tokens.principal(b"bearer two") == "bob"
+    for wrong in (None, b"", b"one", b"Bearer", b"Bearer ", b"Bearer on", b"Basic one", b"Bearer \xff\xfe"):
+        assert tokens.principal(wrong) is None
+
+
+@given(st.binary())
+def test_no_header_makes_the_check_fail(header: bytes) -> None:
+    assert Tokens({"alice": "one"}).principal(header) in (None, "alice")
+
+
+def test_a_loopback_server_answers_to_its_own_names_on_its_own_port() -> None:
+    origins = Origins("127.0.0.1", 8000)
+    assert origins.allow_host(b"127.0.0.1:8000")
+    assert origins.allow_host(b"LOCALHOST:8000")
+    assert origins.allow_host(b"[::1]:8000")
+    for wrong in (None, b"", b"evil.example", b"evil.example:8000", b"localhost", b"localhost:8001", b"\xff"):
+        assert not origins.allow_host(wrong)
+
+
+def test_pages_of_its_own_and_of_allowed_origins_may_ask_and_programs_always() -> None:
+    origins = Origins("localhost", 8000, ["https://app.example"])
+    for right in (None, b"http://localhost:8000", b"http://127.0.0.1:8000", b"https://app.example"):
+        assert origins.allow_origin(right)
+    for wrong in (b"null", b"http://localhost:8001", b"https://localhost:8000", b"https://app.example.evil"):
+        assert not origins.allow_origin(wrong)
+
+
+def test_a_server_on_all_addresses_takes_every_host_unless_some_are_named() -> None:
+    assert Origins("0.0.0.0", 8000).allow_host(b"box.example:8000")
+    named = Origins("0.0.0.0", 8000, hosts=["box.example:8000"])
+    assert named.allow_host(b"box.example:8000")
+    assert not named.allow_host(b"evil.example:8000")
+
+
+@pytest.mark.parametrize(
+    ("host", "is_one"), [("127.0.0.1", True), ("127.1.2.3", True), ("::1", True), ("10.0.0.1", False)]
+)
+def test_loopback_addresses_are_known(host: str, is_one: bool) -> None:
+    assert is_loopback(host) is is_one
+
+
+def test_a_minute_s_worth_may_be_asked_at_once_and_then_one_by_one() -> None:
+    now = Now()
+    rate = RateLimit(60, clock=now)
+    assert [rate.wait("a") for _ in range(60)] == [0.0] * 60
+    assert rate.wait("a") == pytest.approx(1.0)
+    assert rate.wait("b") == 0.0
+    now.seconds = 1.0
+    assert rate.wait("a") == 0.0
+    assert rate.wait("a") > 0
+
+
+@given(st.lists(st.floats(0, 30), max_size=60), st.integers(1, 20))
+def test_no_more_pass_than_the_rate_allows(pauses: list[float], per_minute: int) -> None:
+    now = Now()
+    rate = RateLimit(per_minute, clock=now)
+    passed = 0
+    for pause in pauses:
+        now.seconds += pause
+        passed += rate.wait("a") == 0.0
+    assert passed <= per_minute * (1 + now.seconds / 60) + 1e-6

@@ -1,0 +1,37 @@
+"""A token that a server makes for itself."""
+
+from pathlib import Path
+
+import pytest
+
+from agentflow.errors import ConfigurationError
+from mcp_servers import token_path
+from mcp_servers.serving._token_file import made_token
+
+
+def test_the_token_goes_with_the_server(tmp_path: Path) -> None:
+    path = tmp_path / "deep" / "token-1"
+    with made_token(path) as token:
+        assert path.read_text(encoding="utf-8") == token + "\n"
+    assert list(path.parent.iterdir()) == []
+
+
+def test_the_token_of_a_server_that_came_later_stays(tmp_path: Path) -> None:
+    path = tmp_path / "token-1"
+    with made_token(path):
+        path.write_text("another\n", encoding="utf-8")
+    assert path.read_text(encoding="utf-8") == "another\n"
+
+
+def test_a_token_that_can_not_be_written_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("", encoding="utf-8")
+    with (
+        pytest.raises(ConfigurationError, match="the token can't be written"),
+        made_token(tmp_path / "file" / "t"),
+    ):
+        raise AssertionError("there is no token")
+
+
+def test_each_port_has_its_own_place_among_the_user_s_state() -> None:
+    assert token_path(1, {"XDG_STATE_HOME": "/s"}) == Path("/s/agentflow/token-1")
+    assert token_path(2, {"HOME": "/h"}) == Path("/h/.local/state/agentflow/token-2")

@@ -1,0 +1,379 @@
+"""Several worker processes behind one port, each with sessions of its own."""
+
+import os
+import socket
+import sys
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Literal, cast
+
+import anyio
+import httpx2
+import psutil
+import pytest
+from mcp import Client, MCPError
+from mcp_types import CallToolResult
+
+from agentflow.actors import Context
+from mcp_servers import ERROR_KEY
+from mcp_servers.serving._http import Port
+from mcp_servers.serving._messages import MESSAGE, Message, Waiting
+from mcp_servers.serving._metrics import Metrics, together
+from mcp_servers.serving._settings import ServerSettings
+from mcp_servers.serving._shared_table import handles_of, worker_of
+from mcp_servers.serving._worker_rpc import Asked, Line
+from mcp_servers.serving._workers import Workers
+from tests._processes import commands
+from tests.mcp_servers._program import COUNTER, program
+from tests.mcp_servers._serving import connected, post, request
+from tests.mcp_servers.serving.test_command import address
+
+TOKENS = {"alice": "token-of-alice", "bob": "token-of-bob", "carol": "token-of-carol"}
+BLOCKER = "tests.mcp_servers._counter:Blocker"
+ERAS = pytest.mark.parametrize("mode", ["auto", "legacy"])
+
+
+@dataclass(frozen=True)
+class Crew:
+    """A server with two workers."""
+
+    url: str
+    """Where it is."""
+
+    def client(self, mode: str = "auto", name: str = "alice") -> AbstractAsyncContextManager[Client]:
+        """A connected client."""
+        return connected(self.url, TOKENS[name], mode)
+
+    def kill(self, number: int) -> None:
+        """Kill a worker."""
+        command = [sys.executable, "-m", "mcp_servers.serving._worker", str(number)]
+        (found,) = (process for process, words in commands() if words == command)
+        found.kill()
+
+
+@pytest.fixture(scope="module")
+async def crew(anyio_backend: Literal["asyncio"]) -> AsyncGenerator[Crew]:
+    """Two workers for the whole module: to start them takes seconds."""
+    settings = ServerSettings.model_validate(
+        {
+            "backends": {COUNTER: {}, BLOCKER: {}, "files": {}},
+            "workers": 2,
+            "port": 0,
+            "tokens": {"carol": {"token": TOKENS["carol"], "backends": ["files"]}},
+            "calls": {"body_bytes": 100_000},
+        }
+    )
+    names = ["counter", "blocker", "files"]
+    port = Port(Workers(settings, names), settings.http_options(TOKENS))
+    ready = anyio.Event()
+    async with anyio.create_task_group() as group:
+        group.start_soon(port.serve, ready.set, names)
+        with anyio.fail_after(60):
+            await ready.wait()
+        yield Crew(port.url)
+        port.stop()
+
+
+def data(result: CallToolResult) -> dict[str, Any]:
+    """The data of a call that must succeed."""
+    assert not result.is_error, result
+    assert result.structured_content is not None
+    return cast("dict[str, Any]", result.structured_content)
+
+
+def failure(result: CallToolResult) -> tuple[str, str]:
+    """Kind and message of a call that must fail."""
+    assert result.meta is not None, result
+    error = cast("dict[str, str]", result.meta[ERROR_KEY])
+    return error["kind"], error["message"]
+
+
+async def in_both(client: Client) -> list[str]:
+    """Handles of two sessions that live in different workers; others that this takes are ended."""
+    found: dict[int, str] = {}
+    while len(found) < 2:
+        handle = str(data(await client.call_tool("session_start", {}))["session"])
+        if found.setdefault(worker_of(handle), handle) != handle:
+            await client.call_tool("session_end", {"session": handle})
+    assert sorted(found) == [1, 2]
+    return [found[1], found[2]]
+
+
+async def end(client: Client, handles: list[str]) -> None:
+    """End sessions; fine if they are gone."""
+    for handle in handles:
+        await client.call_tool("session_end", {"session": handle})
+
+
+@pytest.mark.promise("mcp:workers:sessions")
+@ERAS
+async def test_a_session_lives_in_one_worker_and_is_reached_by_every_connection(
+    crew: Crew, mode: str
+) -> None:
+    with anyio.fail_after(60):
+        async with crew.client() as starter, crew.client(mode) as one, crew.client(mode) as other:
+            handles = await in_both(starter)
+            for handle in handles:
+                assert data(await one.call_tool("counter_add", {"session": handle})) == {"count": 1}
+                assert data(await other.call_tool("counter_add", {"session": handle})) == {"count": 2}
+                fork = data(await one.call_tool("session_fork", {"session": handle}))["session"]
+                assert worker_of(fork) == worker_of(handle)
+                assert data(await other.call_tool("counter_add", {"session": fork})) == {"count": 3}
+                assert data(await one.call_tool("counter_add", {"session": handle})) == {"count": 3}
+                handles = [*handles, fork]
+            await end(starter, handles)
+
+
+@pytest.mark.promise("mcp:workers:all")
+@ERAS
+async def test_what_is_about_all_sessions_is_about_those_of_all_workers(crew: Crew, mode: str) -> None:
+    with anyio.fail_after(60):
+        async with crew.client() as starter, crew.client(mode) as client, crew.client(mode, "bob") as bob:
+            handles = await in_both(starter)
+            listed = data(await client.call_tool("session_list", {}))["sessions"]
+            assert {one["session"] for one in listed} == {*handles}
+            assert data(await bob.call_tool("session_list", {})) == {"sessions": []}
+            for handle in handles:
+                await client.call_tool("counter_story", {"session": handle})
+                assert (
+                    failure(await bob.call_tool("counter_add", {"session": handle}))[0] == "session_not_found"
+                )
+            resources = (await client.list_resources()).resources
+            assert len(resources) == 4
+            for one in resources:
+                assert len((await client.read_resource(one.uri)).contents) == 1
+                with pytest.raises(MCPError, match="not found"):
+                    await bob.read_resource(one.uri)
+            assert (await bob.list_resources()).resources == []
+            await end(starter, handles)
+
+
+@pytest.mark.promise("mcp:workers:guard")
+async def test_tokens_scopes_and_sizes_hold_for_every_worker(crew: Crew) -> None:
+    echo = request("tools/call", {"name": "counter_echo", "arguments": {"text": "x" * 200_000}})
+    with anyio.fail_after(60):
+        async with crew.client("auto", "carol") as carol, httpx2.AsyncClient(timeout=30) as http:
+            names = {one.name for one in (await carol.list_tools()).tools}
+            assert "files_read" in names
+            assert not any(name.startswith("counter") for name in names)
+            for _ in range(2):
+                assert failure(await carol.call_tool("counter_echo", {"text": "x"}))[0] == "denied"
+            assert (await post(http, crew.url, echo, {})).status_code == 401
+            bearer = {"Authorization": f"Bearer {TOKENS['alice']}"}
+            for _ in range(2):
+                assert (await post(http, crew.url, echo, bearer)).status_code == 413
+            broken = await http.post(
+                crew.url, content=b"{", headers={**bearer, "Mcp-Protocol-Version": "2026-07-28"}
+            )
+            assert broken.status_code == 400
+            alone = crew.url.replace("/mcp", "/counter/mcp")
+            assert (await post(http, alone, request("tools/list"), bearer)).status_code == 200
+
+
+@pytest.mark.promise("mcp:workers:cancelled")
+@ERAS
+async def test_a_call_that_its_client_cancels_is_stopped_in_whatever_worker(crew: Crew, mode: str) -> None:
+    async def wait(client: Client, handle: str) -> None:
+        await client.call_tool("counter_wait", {"session": handle})
+
+    async def running(client: Client) -> list[int]:
+        listed = data(await client.call_tool("session_list", {}))["sessions"]
+        return [one["running"] for one in listed]
+
+    with anyio.fail_after(60):
+        async with crew.client() as starter, crew.client(mode) as client:
+            handles = await in_both(starter)
+            async with anyio.create_task_group() as group:
+                for handle in handles:
+                    group.start_soon(wait, client, handle)
+                while await running(starter) != [1, 1]:
+                    continue
+                group.cancel_scope.cancel()
+            while await running(starter) != [0, 0]:
+                continue
+            await end(starter, handles)
+
+
+@pytest.mark.promise("mcp:workers:blocked")
+@pytest.mark.parametrize("number", [1, 2])
+async def test_a_backend_that_blocks_its_whole_process_holds_up_that_worker_alone(
+    crew: Crew, number: int, tmp_path: Path
+) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    frozen: list[CallToolResult] = []
+
+    async def freeze(client: Client, handle: str) -> None:
+        arguments = {"session": handle, "path": str(pipe)}
+        frozen.append(await client.call_tool("blocker_freeze", arguments))
+
+    with anyio.fail_after(60):
+        async with crew.client() as client, crew.client() as other, httpx2.AsyncClient(timeout=30) as http:
+            handles = await in_both(client)
+            async with anyio.create_task_group() as group:
+                group.start_soon(freeze, client, handles[number - 1])
+                # It can be opened for writing as soon as it is open for reading: then the worker stands still.
+                write = await anyio.to_thread.run_sync(os.open, pipe, os.O_WRONLY)
+                for count in range(1, 20):
+                    added = await other.call_tool("counter_add", {"session": handles[2 - number]})
+                    assert data(added) == {"count": count}
+                    assert data(await other.call_tool("counter_echo", {"text": "x"})) == {"text": "x"}
+                assert (await http.get(crew.url.replace("/mcp", "/health"))).status_code == 200
+                assert frozen == []
+                os.close(write)
+            assert not frozen[0].is_error
+            assert data(await client.call_tool("counter_add", {"session": handles[number - 1]})) == {
+                "count": 1
+            }
+            await end(client, handles)
+
+
+@pytest.mark.promise("mcp:workers:death")
+@pytest.mark.parametrize("number", [1, 2])
+async def test_a_worker_that_dies_is_started_again_and_its_sessions_are_told_as_gone(
+    crew: Crew, number: int
+) -> None:
+    told: list[tuple[str, str]] = []
+
+    async def wait(client: Client, handle: str) -> None:
+        told.append(failure(await client.call_tool("counter_wait", {"session": handle})))
+
+    with anyio.fail_after(90):
+        async with crew.client() as client, crew.client("legacy") as legacy:
+            handles = await in_both(client)
+            mine, other = handles[number - 1], handles[2 - number]
+            async with anyio.create_task_group() as group:
+                group.start_soon(wait, client, mine)
+                while not any(one["running"] for one in await _listed(client)):
+                    continue
+                crew.kill(number)
+            kind, message = told[0]
+            assert kind == "session_not_found"
+            assert mine in message
+            assert "worker process that held it has ended" in message
+            assert "\n" not in message
+            assert data(await client.call_tool("counter_add", {"session": other})) == {"count": 1}
+            assert failure(await client.call_tool("counter_add", {"session": mine}))[0] == "session_not_found"
+            # The connection of the handshake era may have been in the worker that died: the client is to make a new one.
+            with suppress(MCPError):
+                assert data(await legacy.call_tool("counter_echo", {"text": "x"})) == {"text": "x"}
+            await end(client, await in_both(client))
+            assert failure(await client.call_tool("counter_add", {"session": mine}))[0] == "session_not_found"
+            await end(client, [other])
+
+
+class Lingering:
+    """In a worker's place: it says that it can answer, and takes its time to end after it has left the line."""
+
+    made: ClassVar[list["Lingering"]] = []
+
+    def __init__(self, command: Sequence[str], *, stdin: int, ready: Callable[[], Awaitable[None]]) -> None:
+        self.leave = anyio.Event()
+        self._end = anyio.Event()
+        self._ready = ready
+        self._socket = socket.socket(fileno=os.dup(stdin))
+        self.made.append(self)
+
+    async def run(self, context: Context) -> None:
+        context.on_stop(self._end.set)
+        async with anyio.create_task_group() as group:
+            await group.start(Line[Message](MESSAGE, self._answer).run, self._socket)
+            await self._ready()
+            context.ready()
+            await self.leave.wait()
+            group.cancel_scope.cancel()
+        await self._end.wait()
+
+    async def _answer(self, question: Message, asked: Asked[Message]) -> None:
+        await asked.answer(Waiting([]))
+        await anyio.sleep_forever()
+
+
+@pytest.mark.promise("mcp:workers:death")
+async def test_a_worker_that_can_no_longer_be_asked_is_sent_nothing_while_it_ends(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Lingering, "made", [])
+    monkeypatch.setattr("mcp_servers.serving._workers.Process", Lingering)
+    workers = Workers(ServerSettings.model_validate({"backends": {COUNTER: {}}, "workers": 2}), ["counter"])
+    with anyio.fail_after(60):
+        async with anyio.create_task_group() as group:
+            await group.start(workers.run)
+            await workers.warm(["counter"], lambda _: None)
+            one, other = Lingering.made
+            one.leave.set()
+            while workers.mate(1) is not None:
+                await anyio.lowlevel.checkpoint()
+            assert workers.least_busy(sessions=True) is workers.mate(2)
+            other.leave.set()
+            workers.close()
+
+
+async def _listed(client: Client) -> list[dict[str, Any]]:
+    return cast("list[dict[str, Any]]", data(await client.call_tool("session_list", {}))["sessions"])
+
+
+@pytest.mark.promise("mcp:workers:metrics")
+async def test_what_is_counted_tells_of_every_worker(crew: Crew) -> None:
+    with anyio.fail_after(60):
+        async with httpx2.AsyncClient(timeout=30) as http, crew.client() as client:
+            handles = await in_both(client)
+            for handle in handles:
+                await client.call_tool("counter_add", {"session": handle})
+            await end(client, handles)
+            at = crew.url.removesuffix("/mcp")
+            assert (await http.get(f"{at}/ready")).json() == {"ready": True}
+            assert (await http.get(f"{at}/metrics")).status_code == 401
+            bearer = {"Authorization": f"Bearer {TOKENS['alice']}"}
+            text = (await http.get(f"{at}/metrics", headers=bearer)).text
+    for worker in (1, 2):
+        assert f'agentflow_sessions{{worker="{worker}"}} 0' in text
+        assert f'agentflow_calls_total{{worker="{worker}",tool="counter_add",outcome="ok"}}' in text
+    assert 'agentflow_refused_requests_total{worker="front",status="401"}' in text
+    assert 'agentflow_workers{worker="front"} 2' in text
+    assert text.count("# TYPE agentflow_calls_total counter") == 1
+
+
+@pytest.mark.promise("mcp:workers:metrics")
+def test_samples_of_several_processes_stand_together_by_family() -> None:
+    one, two = Metrics(clock=lambda: 0.0), Metrics(clock=lambda: 0.0)
+    one.refused(401)
+    text = together({"1": one.render({"a": ("An a.", 1)}), "2": two.render({"a": ("An a.", 2)})})
+    lines = text.splitlines()
+    assert 'agentflow_refused_requests_total{worker="1",status="401"} 1' in lines
+    place = lines.index("# HELP a An a.")
+    assert lines[place:] == ["# HELP a An a.", "# TYPE a gauge", 'a{worker="1"} 1', 'a{worker="2"} 2']
+
+
+def test_a_handle_names_its_worker_and_nothing_else_does() -> None:
+    assert worker_of(handles_of(12)()) == 12
+    for other in ("session-abc", "session-abc-", "session-abc-x", "x-1", "", None, 7, ["session-abc-1"]):
+        assert worker_of(other) == 0
+
+
+@pytest.mark.promise("mcp:workers:archive")
+async def test_the_files_of_an_ended_session_are_there_for_one_in_another_worker(tmp_path: Path) -> None:
+    words = (f"sessions.archive.folder={tmp_path}", "runtime={name: process, idle: false}", "--workers", "2")
+    with anyio.fail_after(100):
+        async with program(
+            "bash", *words, "--http", "127.0.0.1:0", environment={"AGENTFLOW_SERVER_TOKEN": "t"}
+        ) as running:
+            url = await address(running)
+            children = psutil.Process(running.process.pid).children(recursive=True)
+            async with connected(url, "t") as client:
+                first, second = await in_both(client)
+                write = {"session": first, "command": "echo kept > note"}
+                await client.call_tool("bash_run", write)
+                await end(client, [first, second])
+                workers: set[int] = set()
+                while workers != {1, 2}:
+                    began = data(await client.call_tool("session_start", {"files_of": first}))["session"]
+                    seen = data(await client.call_tool("bash_run", {"session": began, "command": "cat note"}))
+                    assert seen["stdout"] == "kept\n"
+                    workers.add(worker_of(began))
+            running.process.terminate()
+            assert await running.process.wait() == 0
+            _, alive = await anyio.to_thread.run_sync(lambda: psutil.wait_procs(children, timeout=60))
+            assert alive == []
