@@ -16,12 +16,13 @@ unexport PYTHONDONTWRITEBYTECODE
 export PYRIGHT_PYTHON_GLOBAL_NODE := 0
 export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 
-.PHONY: first-training help run test soak check check-style check-types check-floors check-docs format bench lock clean
+.PHONY: first-training help run test soak shake check check-style check-types check-layers check-docs format bench lock clean
 
 help:
 	@echo 'make run     install, then run the main job: grow the bundled seeds into question-answer pairs'
 	@echo 'make test    the whole test suite in its short forms (TESTS=path ARGS="-k word" for a part)'
 	@echo 'make soak    the long forms: hours of load, thousands of sessions, a hundred kills'
+	@echo 'make shake   tests that start processes, ROUNDS=20 times under pressure, to find races'
 	@echo 'make check   lint, types, floors, links and snippets of the docs'
 	@echo 'make format  let ruff rewrite what it can'
 	@echo 'make bench   every benchmark, with its floors'
@@ -38,8 +39,16 @@ test: .venv/.dev tests/node/node_modules/.stamp .venv-user/.stamp
 soak: .venv/.dev tests/node/node_modules/.stamp .venv-user/.stamp
 	$(BIN)/python -m pytest -m soak --timeout=0 --hypothesis-profile=default $(ARGS) $(TESTS)
 
+# What starts processes, unless TESTS names something else; ROUNDS and SEED choose the pauses.
+ROUNDS ?= 20
+SEED ?= 0
+SHAKEN := tests/runtimes tests/mcp_servers tests/agentflow/actors tests/agentflow/journal tests/agentflow/sandbox \
+    tests/agentflow/serving tests/agentflow/team tests/agentflow/test_supervisor.py
+shake: .venv/.dev tests/node/node_modules/.stamp .venv-user/.stamp
+	$(BIN)/python scripts/shake --rounds $(ROUNDS) --seed $(SEED) $(SPREAD) $(ARGS) $(or $(TESTS),$(SHAKEN))
+
 # With `make -k check` a failed check doesn't keep the next from running.
-check: check-style check-types check-floors check-docs
+check: check-style check-types check-layers check-docs
 
 check-style: .venv/.dev
 	$(BIN)/ruff check
@@ -48,7 +57,7 @@ check-style: .venv/.dev
 check-types: .venv/.dev
 	$(BIN)/pyright
 
-check-floors: .venv/.dev
+check-layers: .venv/.dev
 	$(BIN)/lint-imports --no-cache
 
 check-docs: .venv/.dev

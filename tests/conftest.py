@@ -3,6 +3,7 @@
 import logging
 import signal
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -10,6 +11,7 @@ from hypothesis import HealthCheck, settings
 
 from agentflow.serving import ModelServer
 from tests import _plain_user
+from tests._failures import FailureLog
 from tests._plain_user import PlainUser
 from tests._postgres import PostgresServer, postgres_server
 from tests._spreading import ByFile
@@ -23,6 +25,19 @@ settings.register_profile(
     "suite", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile("suite")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--failures", metavar="FILE", help="write the ids and tracebacks of failed tests to FILE"
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Record failures in the process that controls the run, not in its workers."""
+    path = config.getoption("--failures")
+    if path is not None and not hasattr(config, "workerinput"):
+        config.pluginmanager.register(FailureLog(Path(path)))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
