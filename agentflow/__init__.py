@@ -3,6 +3,8 @@
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from runtimes._lazy import lazy_exports
+
 if TYPE_CHECKING:
     from agentflow.learner import train
     from agentflow.rollout import quick_rollout, rollout
@@ -25,22 +27,20 @@ __all__ = [
     "train",
 ]
 
-_HOMES = {
-    "construct_solver": "agentflow.team",
-    "train": "agentflow.learner",
-    "quick_rollout": "agentflow.rollout",
-    **dict.fromkeys(("Backend", "Sandbox", "SyncSandbox", "register_api_tool"), "agentflow.sandbox"),
-    **dict.fromkeys(("SynthesisPipeline", "load_config", "load_seeds", "synthesize"), "agentflow.synthesis"),
-}
+
+# `import agentflow` itself stays light.
+_load = lazy_exports(
+    __name__,
+    {
+        "agentflow.learner": ["train"],
+        "agentflow.rollout": ["quick_rollout"],
+        "agentflow.sandbox": ["Backend", "Sandbox", "SyncSandbox", "register_api_tool"],
+        "agentflow.synthesis": ["SynthesisPipeline", "load_config", "load_seeds", "synthesize"],
+        "agentflow.team": ["construct_solver"],
+    },
+)
 
 
 def __getattr__(name: str) -> object:
-    """Load a name's home when the name is first used: `import agentflow` itself stays light."""
-    if name == "rollout":
-        # The package itself, which can be called: it stays reachable by its name.
-        return import_module("agentflow.rollout")
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    found: object = getattr(import_module(_HOMES[name]), name)
-    globals()[name] = found
-    return found
+    # `rollout` is the package itself, which can be called: it stays reachable under its own name.
+    return import_module("agentflow.rollout") if name == "rollout" else _load(name)

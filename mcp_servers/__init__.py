@@ -4,7 +4,6 @@ A backend is a `Backend` subclass with `@tool` methods. A `ToolTable` holds back
 in-process sandbox calls it directly, the MCP doors (`serve_stdio`, `HttpServer`) call the same table.
 """
 
-from importlib import import_module
 from typing import TYPE_CHECKING
 
 from mcp_servers.core._backend import Backend
@@ -28,6 +27,7 @@ from mcp_servers.core._table import LOCAL, ToolTable
 from mcp_servers.core._tool import Hints, Tool, tool
 from mcp_servers.serving._access import is_loopback
 from mcp_servers.serving._token_file import token_path
+from runtimes._lazy import lazy_exports
 
 if TYPE_CHECKING:
     from mcp_servers.serving._http import HttpServer
@@ -76,19 +76,14 @@ __all__ = [
     "tool",
 ]
 
-_DOORS = {
-    "HttpOptions": "mcp_servers.serving._http_options",
-    "HttpServer": "mcp_servers.serving._http",
-    "McpDoor": "mcp_servers.serving._protocol",
-    "serve_stdio": "mcp_servers.serving._stdio",
-}
-"""Where the doors are: they load the SDK, which who only calls the table need not."""
 
-
-def __getattr__(name: str) -> object:
-    """Load a door when it is first used."""
-    if name not in _DOORS:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    found: object = getattr(import_module(_DOORS[name]), name)
-    globals()[name] = found
-    return found
+# The MCP entry points load the SDK; callers of a tool table do not need it.
+__getattr__ = lazy_exports(
+    __name__,
+    {
+        ".serving._http": ["HttpServer"],
+        ".serving._http_options": ["HttpOptions"],
+        ".serving._protocol": ["McpDoor"],
+        ".serving._stdio": ["serve_stdio"],
+    },
+)

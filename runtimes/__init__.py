@@ -2,6 +2,8 @@
 
 from typing import TYPE_CHECKING
 
+from runtimes._lazy import lazy_exports
+
 if TYPE_CHECKING:
     from runtimes._machine import Button, Machine, MachineRuntime, Screen, Window
     from runtimes._protocol import (
@@ -53,15 +55,9 @@ __all__ = [
     "Window",
 ]
 
-_MACHINE = ("Button", "Machine", "MachineRuntime", "Screen", "Window")
+_MACHINE = ["Button", "Machine", "MachineRuntime", "Screen", "Window"]
 
-
-def __getattr__(name: str) -> object:
-    # The programs that build sandboxes, and those inside, import this package too, and start in milliseconds.
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    import importlib
-
-    return getattr(
-        importlib.import_module("runtimes._machine" if name in _MACHINE else "runtimes._protocol"), name
-    )
+# Programs inside sandboxes import this package and start in milliseconds.
+__getattr__ = lazy_exports(
+    __name__, {"._machine": _MACHINE, "._protocol": [name for name in __all__ if name not in _MACHINE]}
+)

@@ -4,10 +4,10 @@
 a `Page` on which every result is written, in the order in which they came.
 """
 
-from importlib import import_module
 from typing import TYPE_CHECKING
 
 from agentflow.journal._page import Page, Writing
+from runtimes._lazy import lazy_exports
 
 if TYPE_CHECKING:
     from agentflow.journal._journal import Journal, open_journal
@@ -29,19 +29,16 @@ __all__ = [
     "this_process",
 ]
 
-# Who only writes on a page loads no database.
-_LATER = {
-    "Counts": "_leases",
-    "Journal": "_journal",
-    "NewSeed": "_seeds",
-    "Run": "_run",
-    "SeedTaken": "_writer",
-    "open_journal": "_journal",
-    "this_process": "_owners",
-}
 
-
-def __getattr__(name: str) -> object:
-    if name not in _LATER:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_LATER[name]}"), name)
+# Code that only writes to a page loads no database.
+__getattr__ = lazy_exports(
+    __name__,
+    {
+        "._journal": ["Journal", "open_journal"],
+        "._leases": ["Counts"],
+        "._owners": ["this_process"],
+        "._run": ["Run"],
+        "._seeds": ["NewSeed"],
+        "._writer": ["SeedTaken"],
+    },
+)

@@ -4,11 +4,11 @@
 backbones are packages of their own below this one; torch is loaded by those that compute.
 """
 
-from importlib import import_module
 from typing import TYPE_CHECKING
 
 from agentflow.learner._rows import Row
 from agentflow.learner._samples import Sample
+from runtimes._lazy import lazy_exports
 
 if TYPE_CHECKING:
     from agentflow.learner._api import Reward, atrain, train
@@ -37,21 +37,17 @@ __all__ = [
     "train",
 ]
 
-_HOMES = {
-    **dict.fromkeys(("Reward", "atrain", "train"), "agentflow.learner._api"),
-    "Backbone": "agentflow.learner._backbone",
-    "Checkpoints": "agentflow.learner._checkpoints",
-    **dict.fromkeys(("TrainConfig", "load_config"), "agentflow.learner._config"),
-    **dict.fromkeys(("Batch", "Group", "Played"), "agentflow.learner._groups"),
-    **dict.fromkeys(("Outcome", "TrainRun"), "agentflow.learner._run"),
-    "TrainStanding": "agentflow.learner._progress",
-}
 
-
-def __getattr__(name: str) -> object:
-    """Load what plays and trains when it is first used."""
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    found: object = getattr(import_module(_HOMES[name]), name)
-    globals()[name] = found
-    return found
+# Settings and rows load neither rollouts nor servers.
+__getattr__ = lazy_exports(
+    __name__,
+    {
+        "._api": ["Reward", "atrain", "train"],
+        "._backbone": ["Backbone"],
+        "._checkpoints": ["Checkpoints"],
+        "._config": ["TrainConfig", "load_config"],
+        "._groups": ["Batch", "Group", "Played"],
+        "._progress": ["TrainStanding"],
+        "._run": ["Outcome", "TrainRun"],
+    },
+)

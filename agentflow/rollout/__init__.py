@@ -5,12 +5,12 @@ applies a rule to an answer. The package itself can be called: `from agentflow i
 """
 
 import sys
-from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from agentflow.rollout._config import RolloutConfig, load_config
 from agentflow.runs import RoleModel, render_config
+from runtimes._lazy import lazy_exports
 
 if TYPE_CHECKING:
     from agentflow.rollout._analysis import AnalysedRun, AnalysisTable, find_runs, tables_of
@@ -71,35 +71,34 @@ __all__ = [
     "with_interval",
 ]
 
-_HOMES = {
-    **dict.fromkeys(
-        ("AnalysedRun", "AnalysisTable", "find_runs", "tables_of"), "agentflow.rollout._analysis"
-    ),
-    **dict.fromkeys(
-        ("Benchmark", "Row", "benchmark_names", "find_benchmark", "load_tasks", "read_rows", "references"),
-        "agentflow.rollout._benchmarks",
-    ),
-    "draw": "agentflow.rollout._picture",
-    **dict.fromkeys(("RESULTS", "SUMMARY", "TRAJECTORIES"), "agentflow.rollout._files"),
-    **dict.fromkeys(("Assignment", "assign"), "agentflow.rollout._tasks"),
-    **dict.fromkeys(("aquick_rollout", "arollout", "quick_rollout", "rollout"), "agentflow.rollout._api"),
-    **dict.fromkeys(("render", "with_interval"), "agentflow.rollout._render"),
-    "Result": "agentflow.rollout._result",
-    "RolloutRun": "agentflow.rollout._run",
-    "RolloutStanding": "agentflow.rollout._progress",
-    "Sandboxes": "agentflow.rollout._sandboxes",
-    "Summary": "agentflow.rollout._summary",
-    "score": "agentflow.scoring",
-}
 
-
-def __getattr__(name: str) -> object:
-    """Load what runs everything when it is first used: the settings alone need no servers."""
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    found: object = getattr(import_module(_HOMES[name]), name)
-    globals()[name] = found
-    return found
+# Settings load no servers.
+__getattr__ = lazy_exports(
+    __name__,
+    {
+        "._analysis": ["AnalysedRun", "AnalysisTable", "find_runs", "tables_of"],
+        "._api": ["aquick_rollout", "arollout", "quick_rollout", "rollout"],
+        "._benchmarks": [
+            "Benchmark",
+            "Row",
+            "benchmark_names",
+            "find_benchmark",
+            "load_tasks",
+            "read_rows",
+            "references",
+        ],
+        "._files": ["RESULTS", "SUMMARY", "TRAJECTORIES"],
+        "._picture": ["draw"],
+        "._progress": ["RolloutStanding"],
+        "._render": ["render", "with_interval"],
+        "._result": ["Result"],
+        "._run": ["RolloutRun"],
+        "._sandboxes": ["Sandboxes"],
+        "._summary": ["Summary"],
+        "._tasks": ["Assignment", "assign"],
+        "agentflow.scoring": ["score"],
+    },
+)
 
 
 class _Callable(ModuleType):

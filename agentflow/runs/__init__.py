@@ -4,7 +4,6 @@ A run has seeds in a journal; its field claims them and has each one worked on, 
 Whatever a run stands on is held open by a child of its supervisor.
 """
 
-from importlib import import_module
 from typing import TYPE_CHECKING
 
 from agentflow.runs._config import Prose, RoleModel, RunConfig, render_config
@@ -14,6 +13,7 @@ from agentflow.runs._pause_gate import Gate
 from agentflow.runs._progress import FieldProgress, Phase, RunProgress
 from agentflow.runs._run_sync import wait_for
 from agentflow.runs._secrets import masked
+from runtimes._lazy import lazy_exports
 
 if TYPE_CHECKING:
     from agentflow.runs._models import open_accounts, open_models, prices_of
@@ -55,22 +55,15 @@ __all__ = [
     "wait_for",
 ]
 
-_HOMES = {
-    **dict.fromkeys(("GRACE_SECONDS", "LEASE_SECONDS", "Ending", "Field"), "agentflow.runs._seed_scheduler"),
-    **dict.fromkeys(("Held", "hold", "innermost", "start"), "agentflow.runs._supervised_resources"),
-    **dict.fromkeys(("open_accounts", "open_models", "prices_of"), "agentflow.runs._models"),
-    **dict.fromkeys(("CONTROL_FILE", "Place", "Resume"), "agentflow.runs._place"),
-    **dict.fromkeys(
-        ("ChosenTools", "choose_tools", "explores_bundled_corpus", "sandbox_settings"),
-        "agentflow.runs._tools",
-    ),
-}
 
-
-def __getattr__(name: str) -> object:
-    """Load what needs servers and a journal when it is first used: settings need neither."""
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    found: object = getattr(import_module(_HOMES[name]), name)
-    globals()[name] = found
-    return found
+# Settings load neither servers nor a journal.
+__getattr__ = lazy_exports(
+    __name__,
+    {
+        "._models": ["open_accounts", "open_models", "prices_of"],
+        "._place": ["CONTROL_FILE", "Place", "Resume"],
+        "._seed_scheduler": ["GRACE_SECONDS", "LEASE_SECONDS", "Ending", "Field"],
+        "._supervised_resources": ["Held", "hold", "innermost", "start"],
+        "._tools": ["ChosenTools", "choose_tools", "explores_bundled_corpus", "sandbox_settings"],
+    },
+)

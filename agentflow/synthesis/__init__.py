@@ -4,7 +4,6 @@
 are here too: `harvest` selects the paths of a tree and asks about them, `write_files` makes the files of what came out.
 """
 
-from importlib import import_module
 from typing import TYPE_CHECKING
 
 from agentflow.runs import RoleModel, render_config
@@ -18,6 +17,7 @@ from agentflow.synthesis._render import render
 from agentflow.synthesis._report import FailedSeed, Report
 from agentflow.synthesis._seeds import load_seeds
 from agentflow.synthesis._selection import Path, Score, Selection, UserStrategy, select
+from runtimes._lazy import lazy_exports
 
 if TYPE_CHECKING:
     from agentflow.synthesis.api import synthesize
@@ -57,13 +57,12 @@ __all__ = [
     "write_files",
 ]
 
-_HOMES = {"SynthesisPipeline": "agentflow.synthesis.pipeline", "synthesize": "agentflow.synthesis.api"}
 
-
-def __getattr__(name: str) -> object:
-    """Load what runs everything when it is first used: the stages alone need no servers."""
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    found: object = getattr(import_module(_HOMES[name]), name)
-    globals()[name] = found
-    return found
+# The stages alone load no servers.
+__getattr__ = lazy_exports(
+    __name__,
+    {
+        ".api": ["synthesize"],
+        ".pipeline": ["SynthesisPipeline"],
+    },
+)

@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING
 
+from runtimes._lazy import lazy_exports
 from runtimes.desktop._options import BUS, DISPLAY, DesktopOptions
 
 if TYPE_CHECKING:
@@ -11,18 +12,13 @@ if TYPE_CHECKING:
 
 __all__ = ["BUS", "DISPLAY", "Desktop", "DesktopOptions", "DesktopRuntime", "missing", "open_desktop"]
 
-_HOMES = {
-    "Desktop": "_desktop",
-    "DesktopRuntime": "_runtime",
-    "missing": "_parts",
-    "open_desktop": "_desktop",
-}
 
-
-def __getattr__(name: str) -> object:
-    # What settings need is light; the rest is loaded by who opens a desktop.
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    import importlib
-
-    return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+# Settings need only the options; the rest loads when a desktop is opened.
+__getattr__ = lazy_exports(
+    __name__,
+    {
+        "._desktop": ["Desktop", "open_desktop"],
+        "._parts": ["missing"],
+        "._runtime": ["DesktopRuntime"],
+    },
+)

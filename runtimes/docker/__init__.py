@@ -2,6 +2,8 @@
 
 from typing import TYPE_CHECKING
 
+from runtimes._lazy import lazy_exports
+
 if TYPE_CHECKING:
     from runtimes.docker._instance import ContainerInstance
     from runtimes.docker._options import ContainerOptions
@@ -9,17 +11,13 @@ if TYPE_CHECKING:
 
 __all__ = ["ContainerInstance", "ContainerOptions", "DockerRuntime"]
 
-_HOMES = {
-    "ContainerInstance": "_instance",
-    "ContainerOptions": "_options",
-    "DockerRuntime": "_runtime",
-}
 
-
-def __getattr__(name: str) -> object:
-    # The keeper inside imports this package too, with nothing but the standard library.
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    import importlib
-
-    return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+# The keeper inside a container imports this package with only the standard library.
+__getattr__ = lazy_exports(
+    __name__,
+    {
+        "._instance": ["ContainerInstance"],
+        "._options": ["ContainerOptions"],
+        "._runtime": ["DockerRuntime"],
+    },
+)

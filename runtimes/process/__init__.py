@@ -2,6 +2,8 @@
 
 from typing import TYPE_CHECKING
 
+from runtimes._lazy import lazy_exports
+
 if TYPE_CHECKING:
     from runtimes.process._instance import ProcessInstance
     from runtimes.process._probe import missing
@@ -9,18 +11,13 @@ if TYPE_CHECKING:
 
 __all__ = ["PRELOAD", "ProcessInstance", "ProcessRuntime", "missing"]
 
-_HOMES = {
-    "PRELOAD": "_runtime",
-    "ProcessInstance": "_instance",
-    "ProcessRuntime": "_runtime",
-    "missing": "_probe",
-}
 
-
-def __getattr__(name: str) -> object:
-    # The trusted processes import this package too, and must stay small: nothing is loaded before it is asked for.
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    import importlib
-
-    return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+# The trusted processes import this package and must stay small.
+__getattr__ = lazy_exports(
+    __name__,
+    {
+        "._instance": ["ProcessInstance"],
+        "._probe": ["missing"],
+        "._runtime": ["PRELOAD", "ProcessRuntime"],
+    },
+)

@@ -1,7 +1,8 @@
 """verl as a backbone: our team produces, verl trains, in an environment and processes of its own."""
 
-from importlib import import_module
 from typing import TYPE_CHECKING
+
+from runtimes._lazy import lazy_exports
 
 if TYPE_CHECKING:
     from agentflow.learner.verl._backbone import VerlBackbone
@@ -10,13 +11,13 @@ if TYPE_CHECKING:
 
 __all__ = ["VerlBackbone", "VerlFailure", "VerlSettings"]
 
-_HOMES = {"VerlBackbone": "_backbone", "VerlFailure": "_process", "VerlSettings": "_settings"}
 
-
-def __getattr__(name: str) -> object:
-    """Load a name's home when the name is first used: what runs inside verl finds half of it missing there."""
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    found: object = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
-    globals()[name] = found
-    return found
+# Inside verl's environment half of these modules cannot be imported.
+__getattr__ = lazy_exports(
+    __name__,
+    {
+        "._backbone": ["VerlBackbone"],
+        "._process": ["VerlFailure"],
+        "._settings": ["VerlSettings"],
+    },
+)

@@ -12,6 +12,7 @@ import anyio
 from anyio.from_thread import start_blocking_portal
 
 import agentflow
+import runtimes
 from agentflow.actors import ChildSpec, Context, Process, ProcessEnded, Restart, StartFailed, Supervisor
 from agentflow.errors import AgentFlowError
 from agentflow.learner._policy import OptimiserSettings, PolicySettings
@@ -63,8 +64,9 @@ def running_verl(
         folder, code, log = base / "orders", base / "code", settings.log or base / "verl.log"
         folder.mkdir()
         code.mkdir()
-        # verl's environment has its own versions of all that is installed here: it sees nothing of ours but the package.
-        (code / "agentflow").symlink_to(Path(agentflow.__file__).parent)
+        # verl's environment has its own versions of our dependencies: it gets our packages and nothing else.
+        for package in (agentflow, runtimes):
+            (code / package.__name__).symlink_to(Path(str(package.__file__)).parent)
         words = words_of(policy, optimiser, settings, folder, base / "ray")
         command = [str(python), "-m", "verl.trainer.main_ppo", *words]
         with (

@@ -3,12 +3,12 @@
 `register()` makes it known to Gymnasium as `agentflow/household-v0`.
 """
 
-from importlib import import_module
 from typing import TYPE_CHECKING
 
 from mcp_servers.world.household._game import STEPS, Game, begin
 from mcp_servers.world.household._goals import TASKS, Goal
 from mcp_servers.world.household._house import Furniture, House, Thing
+from runtimes._lazy import lazy_exports
 
 if TYPE_CHECKING:
     from mcp_servers.world.household._env import HouseholdEnv, register
@@ -27,9 +27,10 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> object:
-    """Load what needs Gymnasium when it is first used."""
-    if name not in ("HouseholdEnv", "register"):
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    found: object = getattr(import_module("mcp_servers.world.household._env"), name)
-    return found
+# Only these need Gymnasium.
+__getattr__ = lazy_exports(
+    __name__,
+    {
+        "._env": ["HouseholdEnv", "register"],
+    },
+)
