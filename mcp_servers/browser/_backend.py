@@ -2,12 +2,12 @@
 
 from collections.abc import Mapping
 
-from mcp_servers.browser._engine import Engine
+from mcp_servers.browser._chromium import Engine
+from mcp_servers.browser._element_tools import NO_CODE, HandlingTools
 from mcp_servers.browser._forking import fork_state
-from mcp_servers.browser._handling import NO_CODE, HandlingTools
-from mcp_servers.browser._inspecting import InspectingTools, PdfTools
+from mcp_servers.browser._inspection_tools import InspectingTools, PdfTools
+from mcp_servers.browser._mouse_tools import PointingTools
 from mcp_servers.browser._navigation import GoingTools
-from mcp_servers.browser._pointing import PointingTools
 from mcp_servers.browser._settings import SERVERS_OWN, BrowserSettings
 from mcp_servers.browser._state import BrowserState
 from mcp_servers.core._backend import Backend

@@ -7,10 +7,9 @@ import anyio
 from pydantic import Field
 
 from agentflow.errors import ErrorKind, ToolFailure
-from mcp_servers.browser._acting import act, navigation_failure, unless_blocked
-from mcp_servers.browser._devtools import attached
-from mcp_servers.browser._looking import page_state
-from mcp_servers.browser._results import PageState
+from mcp_servers.browser._page_actions import act, attached, navigation_failure, unless_blocked
+from mcp_servers.browser._schemas import PageState
+from mcp_servers.browser._snapshots import page_state
 from mcp_servers.browser._state import BrowserState
 from mcp_servers.core._addresses import http_target, resolve_public
 from mcp_servers.core._context import CallContext
@@ -18,7 +17,7 @@ from mcp_servers.core._session import Session
 from mcp_servers.core._tool import tool
 
 if TYPE_CHECKING:
-    from mcp_servers.browser._tab import Tab
+    from mcp_servers.browser._state import Tab
 
 __all__ = ["GoingTools", "emulate", "go_to"]
 

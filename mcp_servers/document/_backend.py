@@ -13,14 +13,11 @@ from mcp_servers.core._result import Image, Text
 from mcp_servers.core._running import check_settings, read_settings
 from mcp_servers.core._session import Session
 from mcp_servers.core._tool import tool
-from mcp_servers.document._choice import Choice, File, check_place, choice_of
+from mcp_servers.document._document import Document, Table
+from mcp_servers.document._excerpts import Span, as_list, chosen, cut, part_of, spans_of
+from mcp_servers.document._files import Choice, File, check_place, choice_of
 from mcp_servers.document._library import Library, Shown
-from mcp_servers.document._parsed import Document, Table
-from mcp_servers.document._reading import Span, as_list, chosen, cut, part_of, spans_of
-from mcp_servers.document._results import Hit, Hits, Outline, PageImage, Read, Tables, Unread
-from mcp_servers.document._search import highlights
-from mcp_servers.document._settings import DocumentSettings
-from mcp_servers.document._showing import (
+from mcp_servers.document._rendering import (
     hits_text,
     listed,
     outline_text,
@@ -29,6 +26,9 @@ from mcp_servers.document._showing import (
     tabled,
     tables_text,
 )
+from mcp_servers.document._results import Hit, Hits, Outline, PageImage, Read, Tables, Unread
+from mcp_servers.document._search import highlights
+from mcp_servers.document._settings import DocumentSettings
 from mcp_servers.document._vision import Vision
 
 __all__ = ["DocumentBackend"]

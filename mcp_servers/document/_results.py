@@ -3,7 +3,7 @@
 from pydantic import Field
 
 from mcp_servers.core._result import Output
-from mcp_servers.document._parsed import Cell
+from mcp_servers.document._document import Cell
 
 __all__ = [
     "Hit",

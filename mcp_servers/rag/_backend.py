@@ -13,12 +13,11 @@ from mcp_servers.core._context import CallContext
 from mcp_servers.core._result import Text
 from mcp_servers.core._running import check_settings
 from mcp_servers.core._tool import tool
-from mcp_servers.rag._embedding import Embedder
-from mcp_servers.rag._library import Library, Ranked
-from mcp_servers.rag._opening import open_library, place_of
+from mcp_servers.rag._library import Library, Ranked, open_library, place_of
 from mcp_servers.rag._results import BatchHits, Fetched, Hit, Hits, QueryHits, Stats
 from mcp_servers.rag._settings import RagSettings
 from mcp_servers.rag._snippets import snippet_of
+from mcp_servers.rag._vectors import Embedder
 
 __all__ = ["RagBackend"]
 

@@ -9,7 +9,7 @@ from typing import Final
 import msgspec
 
 from agentflow.errors import ConfigurationError
-from mcp_servers.rag._words import tidy, tidy_line
+from mcp_servers.rag._terms import tidy, tidy_line
 
 __all__ = ["BUNDLED", "Document", "documents_of", "files_of"]
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from functools import lru_cache
 from typing import NamedTuple
 
-from mcp_servers.rag._words import cut
+from mcp_servers.rag._terms import cut
 
 __all__ = ["SNIPPET", "Snippet", "snippet_of"]
 

@@ -1,9 +1,10 @@
 """The tools of the web backend."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from typing import Annotated, TypeVar
 
+import anyio
 from pydantic import Field
 
 from agentflow.errors import ConfigurationError, ErrorKind, ToolFailure
@@ -14,9 +15,7 @@ from mcp_servers.core._context import CallContext
 from mcp_servers.core._result import Image, Text
 from mcp_servers.core._running import check_settings, sendable
 from mcp_servers.core._tool import tool
-from mcp_servers.web._at_once import each
-from mcp_servers.web._keys import unusable, with_environment
-from mcp_servers.web._outside import Outside
+from mcp_servers.web._http import Outside
 from mcp_servers.web._parsers import Parsers
 from mcp_servers.web._results import (
     Article,
@@ -29,20 +28,43 @@ from mcp_servers.web._results import (
     ReadPage,
     Visited,
     WikipediaFound,
+    article_text,
+    hits_text,
+    images_text,
+    page_text,
+    passages_text,
 )
 from mcp_servers.web._service import Service
-from mcp_servers.web._settings import WebSettings
-from mcp_servers.web._showing import article_text, hits_text, images_text, page_text, passages_text
+from mcp_servers.web._settings import WebSettings, unusable, with_environment
 from mcp_servers.web._wikipedia import WikiText
 
-__all__ = ["WebBackend"]
+__all__ = ["WebBackend", "each"]
 
+A = TypeVar("A")
+R = TypeVar("R")
 T = TypeVar("T")
-
 Query = Annotated[str, Field(min_length=1, max_length=2_000)]
 Url = Annotated[str, Field(min_length=1, max_length=4_000)]
 Count = Annotated[int, Field(ge=1, le=50, description="How many results to return.")]
 Start = Annotated[int, Field(ge=0, description="The character to begin with.")]
+
+
+async def each(given: Sequence[A], work: Callable[[A], Awaitable[R]], at_most: int) -> list[R | ToolFailure]:
+    """What the work makes of each, in their order; a failure stands for itself and touches no other."""
+    done: dict[int, R | ToolFailure] = {}
+    places = anyio.Semaphore(at_most)
+
+    async def one(place: int, thing: A) -> None:
+        async with places:
+            try:
+                done[place] = await work(thing)
+            except ToolFailure as failure:
+                done[place] = failure
+
+    async with anyio.create_task_group() as group:
+        for place, thing in enumerate(given):
+            group.start_soon(one, place, thing)
+    return [done[place] for place in range(len(given))]
 
 
 class WebBackend(Backend):

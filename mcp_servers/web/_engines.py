@@ -5,10 +5,9 @@ from typing import TypeVar
 from msgspec import Struct, field
 
 from agentflow.errors import ErrorKind, ToolFailure
-from mcp_servers.web._api import Api
-from mcp_servers.web._keys import engine_of, key_of
+from mcp_servers.web._http import Api
 from mcp_servers.web._results import ImageHit, QueryResult, WebHit
-from mcp_servers.web._settings import WebSettings
+from mcp_servers.web._settings import WebSettings, engine_of, key_of
 
 __all__ = ["Engines"]
 

@@ -10,10 +10,9 @@ import anyio
 
 from agentflow.errors import ErrorKind, ToolFailure
 from mcp_servers.core._addresses import AddressPolicy, http_target, resolve_public
+from mcp_servers.web._http import PASSING, Outside, Passing, checked_connector, kind_of, retried, wait_of
 from mcp_servers.web._jobs import Job, Robots
-from mcp_servers.web._outside import Outside, checked_connector
 from mcp_servers.web._parsers import Parsers
-from mcp_servers.web._retrying import PASSING, Passing, kind_of, retried, wait_of
 from mcp_servers.web._settings import WebSettings
 
 if TYPE_CHECKING:

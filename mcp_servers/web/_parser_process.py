@@ -16,9 +16,9 @@ from typing import BinaryIO
 import msgspec
 
 from mcp_servers.web._jobs import HEADER, Answer, Body, Job, Unreadable
-from mcp_servers.web._lockdown import lock_down
 from mcp_servers.web._parsing import allows, parse
 from mcp_servers.web._passages import best_passages
+from mcp_servers.web._seccomp import lock_down
 
 _LONGEST_ANSWER = 64 * 1024 * 1024
 

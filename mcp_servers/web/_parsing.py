@@ -1,23 +1,21 @@
-"""Turning what a site sent into text. Runs in a process with limits only: what it reads may be made to do harm."""
+"""Conversion of HTML, PDF and text to Markdown. Runs only in the limited parser process, because its input is untrusted."""
 
 import contextlib
 import importlib
 import re
 from collections.abc import Iterator
-from typing import Protocol, cast
+from typing import NamedTuple, Protocol, cast
 from urllib.parse import urljoin, urlsplit
 
 from mcp_servers.web._jobs import Body, Parsed, Unreadable
-from mcp_servers.web._pdf import read_pdf
 
-__all__ = ["allows", "parse"]
+__all__ = ["Pdf", "allows", "parse", "read_pdf"]
 
 MOST_LINKS = 100
 LONGEST_TEXT = 2_000_000
 LONGEST_TITLE = 300
 ENOUGH = 200
 """Characters of an article; where fewer are found, the page may be none, and all of its text is taken."""
-
 _CHARSET = re.compile(r"charset\s*=\s*[\"']?([\w.:-]+)", re.IGNORECASE)
 # A text with a declaration of its encoding is refused by lxml: it is decoded already.
 _DECLARATION = re.compile(r"^\s*<\?xml[^>]*\?>")
@@ -31,6 +29,59 @@ _PLAIN = (
     "application/yaml",
     "application/ld+json",
 )
+
+
+class _TextPage(Protocol):
+    def get_text_range(self) -> str: ...
+
+
+class _Page(Protocol):
+    def get_textpage(self) -> _TextPage: ...
+
+
+class _Document(Protocol):
+    def __len__(self) -> int: ...
+    def __getitem__(self, number: int) -> _Page: ...
+    def get_metadata_value(self, key: str) -> str: ...
+
+
+class _Pdfium(Protocol):
+    PdfiumError: type[Exception]
+
+    def PdfDocument(self, data: bytes) -> _Document: ...
+
+
+class Pdf(NamedTuple):
+    """What a PDF says."""
+
+    title: str
+    """Its title; empty: it names none."""
+    pages: list[str]
+    """The text of its first pages."""
+    page_count: int
+    """How many pages it has."""
+
+
+def read_pdf(data: bytes, most: int) -> Pdf:
+    """The text of a PDF's first pages, at most so many.
+
+    :raises Unreadable: if it is encrypted or damaged.
+    """
+    pdfium = cast("_Pdfium", importlib.import_module("pypdfium2"))
+    try:
+        document = pdfium.PdfDocument(data)
+    except pdfium.PdfiumError as error:
+        encrypted = "password" in str(error).lower()
+        reason = "the PDF is encrypted and asks for a password" if encrypted else "the PDF is damaged"
+        raise Unreadable(reason) from None
+    count = len(document)
+    pages: list[str] = []
+    for number in range(min(count, most)):
+        try:
+            pages.append(document[number].get_textpage().get_text_range())
+        except pdfium.PdfiumError:
+            pages.append("")
+    return Pdf(document.get_metadata_value("Title"), pages, count)
 
 
 class _LxmlEtree(Protocol):

@@ -6,18 +6,15 @@ from typing import Self
 
 from pydantic import SecretStr
 
-from mcp_servers.web._api import Api
 from mcp_servers.web._cache import Cache
 from mcp_servers.web._engines import Engines
 from mcp_servers.web._fetching import Fetcher
-from mcp_servers.web._goals import Goals
-from mcp_servers.web._outside import Outside
-from mcp_servers.web._pages import Pages
+from mcp_servers.web._http import Api, Outside
+from mcp_servers.web._pages import Goals, Pages
 from mcp_servers.web._parsers import Parsers
 from mcp_servers.web._results import ArticleHit, QueryResult
 from mcp_servers.web._settings import WebSettings
-from mcp_servers.web._wikipedia import Wikipedia, WikiText
-from mcp_servers.web._zim import Zim, open_zim
+from mcp_servers.web._wikipedia import Wikipedia, WikiText, Zim, open_zim
 
 __all__ = ["Service"]
 

@@ -7,8 +7,7 @@ from importlib import import_module
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from mcp_servers.document.inside._draft import Draft, Unreadable, as_cell, as_line, as_text
-from mcp_servers.document.inside._ocr import Ocr
-from mcp_servers.document.inside._png import png_of
+from mcp_servers.document.inside._images import Ocr, png_of
 
 __all__ = ["Pdf"]
 

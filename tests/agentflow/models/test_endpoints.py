@@ -6,7 +6,7 @@ import uvicorn
 from agentflow.actors import SYSTEM_CLOCK
 from agentflow.models import Accounts, Endpoints, make_model
 from agentflow.models._http import IDLE_SECONDS
-from mcp_servers.rag import _embedding
+from mcp_servers.rag import _vectors
 from tests.agentflow.models._serving import call, painter, says, script, settings
 
 
@@ -56,4 +56,4 @@ async def test_the_usual_variables_name_a_proxy_but_not_for_this_machine(
 @pytest.mark.promise("models:connections")
 def test_an_idle_connection_is_given_up_before_a_usual_server_closes_it() -> None:
     closes = uvicorn.Config("nobody:serves").timeout_keep_alive
-    assert max(IDLE_SECONDS, _embedding.IDLE_SECONDS) < closes
+    assert max(IDLE_SECONDS, _vectors.IDLE_SECONDS) < closes

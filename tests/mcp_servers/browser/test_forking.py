@@ -7,7 +7,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from mcp_servers import ToolTable
-from mcp_servers.browser._names import without_refs
+from mcp_servers.browser._snapshots import without_refs
 from tests.mcp_servers.browser._browsing import Browsing, new_session, ref
 from tests.mcp_servers.browser._site import Site
 

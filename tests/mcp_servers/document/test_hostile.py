@@ -326,7 +326,7 @@ def test_a_library_that_is_missing_is_named_with_what_to_install(tmp_path: Path)
     _made.word(tmp_path / "ships.docx")
     program = (
         "import sys; sys.path.insert(0, sys.argv[1])\n"
-        "from mcp_servers.document.inside._desk import answer\n"
+        "from mcp_servers.document.inside._reader import answer\n"
         """answer('{"do": "draft", "name": "ships.docx", "ocr_program": "x", "ocr_languages": "eng"}')"""
     )
     zipped = tmp_path / "reader.zip"

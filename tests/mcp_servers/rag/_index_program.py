@@ -12,7 +12,7 @@ from pathlib import Path
 
 import anyio
 
-from mcp_servers.rag import _building
+from mcp_servers.rag import _index_update
 from mcp_servers.rag._documents import Document, documents_of
 from tests.mcp_servers.rag._library import library
 
@@ -24,8 +24,8 @@ async def main(source: str, index: str, batch: int, stop: int = 0) -> None:
             if number == stop:
                 os.kill(os.getpid(), signal.SIGSTOP)
 
-    _building.__dict__["_BATCH_DOCUMENTS"] = batch
-    _building.__dict__["documents_of"] = some_documents
+    _index_update.__dict__["_BATCH_DOCUMENTS"] = batch
+    _index_update.__dict__["documents_of"] = some_documents
     print("begun", flush=True)
     async with library(index_path=source, index_dir=index) as one:
         print((await one.data("stats"))["documents"], flush=True)

@@ -12,7 +12,7 @@ from agentflow import Sandbox
 from agentflow.errors import ConfigurationError, ToolFailure
 from agentflow.sandbox import Text
 from mcp_servers.rag import RagBackend
-from mcp_servers.rag._words import terms_of
+from mcp_servers.rag._terms import terms_of
 from tests.mcp_servers.rag._library import library, write_lines
 
 BOATS = [

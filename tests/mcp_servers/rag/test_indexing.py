@@ -14,10 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agentflow.errors import ConfigurationError
-from mcp_servers.rag._building import bring_up_to_date, index_in_memory
 from mcp_servers.rag._documents import BUNDLED
 from mcp_servers.rag._index import WordIndex
-from mcp_servers.rag._words import terms_of
+from mcp_servers.rag._index_update import bring_up_to_date, index_in_memory
+from mcp_servers.rag._terms import terms_of
 from tests.mcp_servers._program import ROOT
 from tests.mcp_servers.rag._library import library, write_lines
 

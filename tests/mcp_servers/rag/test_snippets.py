@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mcp_servers.rag._snippets import SNIPPET, snippet_of
-from mcp_servers.rag._words import terms_of
+from mcp_servers.rag._terms import terms_of
 
 FILLER = "Nothing of any interest is said in this sentence here. "
 

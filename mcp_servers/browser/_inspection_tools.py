@@ -1,0 +1,457 @@
+"""Read-only tools: snapshots, screenshots, the console and the network."""
+
+import re
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Literal, cast
+
+import anyio
+from pydantic import Field
+
+from agentflow.errors import ErrorKind, ToolFailure
+from mcp_servers.browser._files import save, save_if_named
+from mcp_servers.browser._page_actions import locate, look, stop_scripts
+from mcp_servers.browser._schemas import (
+    ConsoleLines,
+    Element,
+    FilePath,
+    Found,
+    OnlyElement,
+    PageState,
+    RequestDetails,
+    RequestLines,
+    Saved,
+    Shot,
+)
+from mcp_servers.browser._snapshots import page_state, snapshot_of, with_title
+from mcp_servers.browser._state import LEVELS, BrowserState, Tab
+from mcp_servers.core._context import CallContext
+from mcp_servers.core._result import Image
+from mcp_servers.core._running import shown
+from mcp_servers.core._session import Session
+from mcp_servers.core._tool import tool
+
+if TYPE_CHECKING:
+    from playwright.async_api import Request, Response
+
+    from mcp_servers.browser._state import RequestEntry
+
+__all__ = [
+    "InspectingTools",
+    "Part",
+    "PdfTools",
+    "details_of",
+    "excerpt",
+    "line_of",
+    "matching_lines",
+    "shown_requests",
+]
+
+MOST_LINES = 200
+LONGEST_PICTURE = 16_384
+PICTURE_SECONDS = 15
+_FLAGGED = re.compile(r"/(.*)/([dgimsuvy]*)\Z", re.DOTALL)
+AROUND = 2
+SEARCH_SECONDS = 5
+Part = Literal["request-headers", "request-body", "response-headers", "response-body"]
+PATIENCE = 5
+_STATIC = frozenset({"image", "font", "media", "script", "stylesheet", "manifest", "texttrack"})
+
+# Expressions run in the page, where one that takes for ever is stopped like any other script.
+_MATCHING = """([lines, source, flags]) => {
+  const expression = new RegExp(source, flags);
+  const matching = [];
+  lines.forEach((line, index) => {
+    expression.lastIndex = 0;
+    if (expression.test(line))
+      matching.push(index);
+  });
+  return matching;
+}"""
+
+
+class InspectingTools:
+    """Tools that look at the page."""
+
+    @tool(title="Page snapshot", read_only=True, open_world=True)
+    async def snapshot(
+        self,
+        session: Session,
+        context: CallContext,
+        target: OnlyElement = None,
+        filename: FilePath = None,
+        depth: Annotated[int | None, Field(ge=0, le=1_000, description="How deep the list may go.")] = None,
+        boxes: Annotated[
+            bool, Field(description="Say where each element is: [box=x,y,width,height].")
+        ] = False,
+    ) -> PageState:
+        """Return what can be seen and used on the page, as an indented list with a ref for each element.
+
+        Use it to see the page before you act; most actions return it too. It is better than a screenshot for acting.
+        """
+
+        async def read(tab: Tab) -> str:
+            if target is None:
+                return await snapshot_of(tab, depth=depth, boxes=boxes or None)
+            place = await locate(tab, target)
+            part = await place.aria_snapshot(mode="ai", depth=depth, boxes=boxes or None)
+            return tab.names.shown(part)
+
+        text, title = await look("browser_snapshot", session, lambda tab: with_title(tab, read))
+        if filename is not None:
+            saved = await save("browser_snapshot", session, filename, text.encode())
+            text = f"saved to {saved.path}"
+        return await page_state(session.get(BrowserState), session, context, text=text, title=title)
+
+    @tool(title="Find in page snapshot", read_only=True, open_world=True)
+    async def find(
+        self,
+        session: Session,
+        text: Annotated[
+            str | None,
+            Field(min_length=1, description="The text to look for; capital letters make no difference."),
+        ] = None,
+        regex: Annotated[
+            str | None,
+            Field(
+                min_length=1,
+                max_length=1_000,
+                description="A JavaScript expression instead; `/…/i` for flags.",
+            ),
+        ] = None,
+        filename: FilePath = None,
+    ) -> Found:
+        """Find lines of the page's snapshot, with those around them.
+
+        Use it on long pages to find an element's ref without reading the whole snapshot.
+        """
+        if (text is None) == (regex is None):
+            raise ToolFailure(ErrorKind.BAD_ARGUMENTS, "browser_find: give either text or regex.")
+        state = session.get(BrowserState)
+
+        async def search(tab: Tab) -> tuple[list[str], list[int]]:
+            lines = (await snapshot_of(tab)).splitlines()
+            if text is not None:
+                return lines, [at for at, line in enumerate(lines) if text.casefold() in line.casefold()]
+            flagged = _FLAGGED.match(regex or "")
+            source, flags = (flagged[1], flagged[2]) if flagged else (regex or "", "")
+            return lines, await matching_lines("browser_find", state, tab, lines, source, flags)
+
+        lines, matches = await look("browser_find", session, search)
+        shown = excerpt(lines, matches)
+        path = await save_if_named("browser_find", session, filename, shown)
+        limit = state.settings.snapshot_characters
+        return Found(matches=len(matches), text="" if path else shown[:limit], path=path)
+
+    @tool(title="Take a screenshot", read_only=True, open_world=True)
+    async def take_screenshot(
+        self,
+        session: Session,
+        context: CallContext,
+        target: OnlyElement = None,
+        element: Element = None,
+        type: Annotated[
+            Literal["png", "jpeg", "webp"] | None, Field(description="The kind of picture.")
+        ] = None,
+        filename: Annotated[
+            str | None,
+            Field(min_length=1, description="Also save the picture to this file of the workspace."),
+        ] = None,
+        fullPage: Annotated[
+            bool, Field(description="The whole page, not only what is seen of it now.")
+        ] = False,
+        scale: Annotated[
+            Literal["css", "device"], Field(description="Pixels of the page, or of the screen.")
+        ] = "css",
+    ) -> Shot:
+        """Show a picture of the page, or of one element.
+
+        Use it to see what a page looks like; to act, browser_snapshot tells more.
+        """
+        if target is not None and fullPage:
+            message = "browser_take_screenshot: an element has no full page; leave fullPage out."
+            raise ToolFailure(ErrorKind.BAD_ARGUMENTS, message)
+        state = session.get(BrowserState)
+        kind = type or _kind_of(filename)
+
+        async def shoot(tab: Tab) -> bytes:
+            if target is not None:
+                return await (await locate(tab, target)).screenshot(type=kind, scale=scale)
+            if fullPage:
+                await _check_size(tab)
+            # No element is waited for, only the drawing, which takes its time where the page is long.
+            milliseconds = PICTURE_SECONDS * 1000
+            return await tab.page.screenshot(type=kind, scale=scale, full_page=fullPage, timeout=milliseconds)
+
+        picture = await look("browser_take_screenshot", session, shoot)
+        context.show(Image(picture, f"image/{kind}"))
+        path = None
+        if filename is not None:
+            path = (await save("browser_take_screenshot", session, filename, picture)).path
+        page = await page_state(state, session, context, snapshot=False)
+        return Shot(**dict(page), path=path)
+
+    @tool(title="Get console messages", read_only=True, open_world=True)
+    async def console_messages(
+        self,
+        session: Session,
+        level: Annotated[
+            Literal["error", "warning", "info", "debug"], Field(description="The least severe level to show.")
+        ] = "info",
+        all: Annotated[bool, Field(description="Also those of pages before this one.")] = False,
+        filename: FilePath = None,
+    ) -> ConsoleLines:
+        """Return what the page wrote to its console.
+
+        Use it to find out why a page does not work.
+        """
+
+        async def read(tab: Tab) -> tuple[list[str], int]:
+            entries = [one for one in tab.console if all or one.epoch == tab.epoch]
+            severe = LEVELS[: LEVELS.index(level) + 1]
+            return [one.text for one in entries if one.level in severe], len(entries)
+
+        lines, total = await look("browser_console_messages", session, read)
+        path = await save_if_named("browser_console_messages", session, filename, "\n".join(lines))
+        shown = [] if path else lines[-MOST_LINES:]
+        return ConsoleLines(messages=shown, left_out=total - len(shown), path=path)
+
+    @tool(title="List network requests", read_only=True, open_world=True)
+    async def network_requests(
+        self,
+        session: Session,
+        static: Annotated[
+            bool, Field(description="Also pictures, fonts, scripts, styles that were had.")
+        ] = False,
+        filter: Annotated[
+            str | None,
+            Field(
+                min_length=1,
+                max_length=1_000,
+                description="A JavaScript expression that the address must match.",
+            ),
+        ] = None,
+        filename: FilePath = None,
+    ) -> RequestLines:
+        """List the requests of the page since it was opened.
+
+        Use it to see where a page gets its data; browser_network_request shows one of them.
+        """
+        state = session.get(BrowserState)
+
+        async def read(tab: Tab) -> tuple[list[str], int]:
+            entries = list(tab.requests)
+            wanted = shown_requests(entries, static=static)
+            if filter is not None:
+                urls = [entry.request.url for entry in wanted]
+                found = await matching_lines("browser_network_requests", state, tab, urls, filter, "")
+                wanted = [wanted[at] for at in found]
+            return [await line_of(entry) for entry in wanted], len(entries)
+
+        lines, total = await look("browser_network_requests", session, read)
+        path = await save_if_named("browser_network_requests", session, filename, "\n".join(lines))
+        shown = [] if path else lines[-MOST_LINES:]
+        return RequestLines(requests=shown, left_out=total - len(shown), path=path)
+
+    @tool(title="Show network request details", read_only=True, open_world=True)
+    async def network_request(
+        self,
+        session: Session,
+        context: CallContext,
+        index: Annotated[int, Field(ge=1, description="The number in browser_network_requests.")],
+        part: Annotated[
+            Literal["request-headers", "request-body", "response-headers", "response-body"] | None,
+            Field(description="Only this part."),
+        ] = None,
+        filename: FilePath = None,
+    ) -> RequestDetails:
+        """Show headers and bodies of one request and its response.
+
+        Use it to read data that the page got but shows otherwise.
+        """
+        state = session.get(BrowserState)
+
+        async def read(tab: Tab) -> RequestDetails:
+            entry = next((one for one in tab.requests if one.number == index), None)
+            if entry is None:
+                message = (
+                    f"browser_network_request: there is no request {index}: see browser_network_requests."
+                )
+                raise ToolFailure(ErrorKind.NOT_FOUND, message)
+            return await details_of(entry, part, state, session, context)
+
+        details = await look("browser_network_request", session, read)
+        path = await save_if_named("browser_network_request", session, filename, details.text)
+        return details if path is None else details.model_copy(update={"text": "", "path": path})
+
+
+class PdfTools:
+    """The tool of the group `pdf`."""
+
+    @tool(title="Save as PDF", read_only=True, open_world=True)
+    async def pdf_save(
+        self,
+        session: Session,
+        filename: Annotated[
+            str | None,
+            Field(min_length=1, description="The file of the workspace; by default `page-1.pdf`, …"),
+        ] = None,
+    ) -> Saved:
+        """Save the page as a PDF file in the workspace.
+
+        Use it to keep a page, or to hand it to tools for documents.
+        """
+        state = session.get(BrowserState)
+
+        async def print_page(tab: Tab) -> bytes:
+            return await tab.page.pdf()
+
+        data = await look("browser_pdf_save", session, print_page)
+        if filename is None:
+            state.files += 1
+            filename = f"page-{state.files}.pdf"
+        return await save("browser_pdf_save", session, filename, data)
+
+
+def _kind_of(filename: str | None) -> Literal["png", "jpeg", "webp"]:
+    ending = (filename or "").lower().rpartition(".")[2]
+    if ending in ("jpg", "jpeg"):
+        return "jpeg"
+    return "webp" if ending == "webp" else "png"
+
+
+async def _check_size(tab: Tab) -> None:
+    size = "[document.documentElement.scrollWidth, document.documentElement.scrollHeight]"
+    width, height = await tab.page.evaluate(size)
+    if max(width, height) > LONGEST_PICTURE:
+        message = (
+            f"browser_take_screenshot: the page has {width} x {height} pixels, more than a picture may have "
+            f"({LONGEST_PICTURE}): leave fullPage out, and scroll."
+        )
+        raise ToolFailure(ErrorKind.OUTPUT_LIMIT, message)
+
+
+async def matching_lines(
+    tool: str, state: BrowserState, tab: "Tab", lines: list[str], source: str, flags: str
+) -> list[int]:
+    """Which lines an expression matches: it runs in the page, and is stopped where it takes for ever.
+
+    :raises ToolFailure: `bad_arguments`, if it is no expression; `timeout`, if it takes for ever.
+    """
+    from playwright.async_api import Error
+
+    with anyio.move_on_after(min(SEARCH_SECONDS, state.settings.script_seconds)):
+        try:
+            return cast("list[int]", await tab.page.evaluate(_MATCHING, [lines, source, flags]))
+        except Error as error:
+            if "SyntaxError" not in error.message:
+                raise
+            reason = error.message.partition("SyntaxError: ")[2].splitlines()[0]
+            raise ToolFailure(ErrorKind.BAD_ARGUMENTS, f"{tool}: {reason}.") from None
+    await stop_scripts(state, tab)
+    raise ToolFailure(ErrorKind.TIMEOUT, f"{tool}: the expression takes too long; use a simpler one.")
+
+
+def excerpt(lines: list[str], matches: list[int]) -> str:
+    """The matching lines with those around them, below their path from the root; gaps are shown as `…`."""
+    shown: set[int] = set()
+    for match in matches:
+        shown.update(range(max(match - AROUND, 0), min(match + AROUND + 1, len(lines))))
+        shown.update(_ancestors(lines, max(match - AROUND, 0)), _ancestors(lines, match))
+    text: list[str] = []
+    last = -1
+    for at in sorted(shown):
+        if at != last + 1:
+            text.append(f"{' ' * _indent(lines[at])}…")
+        text.append(lines[at])
+        last = at
+    return "\n".join(text)
+
+
+def _ancestors(lines: list[str], at: int) -> list[int]:
+    found: list[int] = []
+    indent = _indent(lines[at])
+    for above in range(at - 1, -1, -1):
+        if _indent(lines[above]) < indent:
+            indent = _indent(lines[above])
+            found.append(above)
+    return found
+
+
+def _indent(line: str) -> int:
+    return len(line) - len(line.lstrip(" "))
+
+
+def shown_requests(entries: "list[RequestEntry]", *, static: bool) -> "list[RequestEntry]":
+    """Those worth showing: not what only makes up the page's looks, unless it failed or all are asked for."""
+    return [
+        entry
+        for entry in entries
+        if static or entry.request.resource_type not in _STATIC or entry.request.failure is not None
+    ]
+
+
+async def line_of(entry: "RequestEntry") -> str:
+    """One request on a line."""
+    request = entry.request
+    head = f"{entry.number}. [{request.method}] {request.url}"
+    if request.failure is not None:
+        return f"{head} => failed: {request.failure}"
+    response = request.existing_response
+    return f"{head} => {response.status} {response.status_text}".rstrip() if response else f"{head} => …"
+
+
+async def details_of(
+    entry: "RequestEntry", part: Part | None, state: BrowserState, session: Session, context: CallContext
+) -> RequestDetails:
+    """A request and its response, or one part of them."""
+    request = entry.request
+    response = request.existing_response
+    pieces: list[str] = []
+    if part in (None, "request-headers"):
+        pieces.append(_headers("Request headers", await request.all_headers(), part))
+    if part in (None, "request-body") and (request.post_data_buffer or part):
+        pieces.append(_titled("Request body", _text(request.post_data_buffer or b""), part))
+    if response is not None:
+        if part in (None, "response-headers"):
+            pieces.append(_headers("Response headers", await response.all_headers(), part))
+        if part in (None, "response-body"):
+            body = await _body(request, response, state.settings.file_bytes)
+            pieces.append(_titled("Response body", body, part))
+    limit = state.settings.snapshot_characters
+    text = shown("\n\n".join(pieces), "request.txt", limit, session, context)
+    return RequestDetails(
+        method=request.method,
+        url=request.url,
+        status=response.status if response else None,
+        text=text,
+        path=None,
+    )
+
+
+async def _body(request: "Request", response: "Response", most: int) -> str:
+    from playwright.async_api import Error
+
+    with anyio.move_on_after(PATIENCE):
+        try:
+            sizes = await request.sizes()
+            if sizes["responseBodySize"] > most:
+                return f"(not shown: {sizes['responseBodySize']} bytes)"
+            return _text(await response.body())
+        except Error as error:
+            return f"(not available: {error.message.splitlines()[0]})"
+    return "(not there yet)"
+
+
+def _text(data: bytes) -> str:
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return f"(binary, {len(data)} bytes)"
+
+
+def _headers(title: str, headers: Mapping[str, str], part: Part | None) -> str:
+    return _titled(title, "\n".join(f"{name}: {value}" for name, value in headers.items()), part)
+
+
+def _titled(title: str, text: str, part: Part | None) -> str:
+    return text if part else f"{title}:\n{text}"

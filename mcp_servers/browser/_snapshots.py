@@ -1,0 +1,234 @@
+"""Snapshots of a page: its state as tools return it, and the element names in it."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Callable
+from difflib import SequenceMatcher
+from functools import partial
+from itertools import zip_longest
+from typing import TYPE_CHECKING
+
+import anyio
+
+from agentflow.actors import together
+from mcp_servers.browser._schemas import Dialog, PageState, TabInfo
+from mcp_servers.core._running import shown
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from playwright.async_api import Dialog as OpenDialog
+
+    from mcp_servers.browser._state import BrowserState, Tab
+    from mcp_servers.core._context import CallContext
+    from mcp_servers.core._session import Session
+
+__all__ = [
+    "RefNames",
+    "is_ref",
+    "page_state",
+    "snapshot_of",
+    "tab_infos",
+    "title_of",
+    "with_title",
+    "without_refs",
+]
+
+MOST_ERRORS = 20
+LONGEST_ERROR = 300
+LONGEST_TITLE = 500
+LONGEST_URL = 2_000
+SNAPSHOT_SECONDS = 15
+MOST_LINES = 2_000
+"""Longer snapshots that differ are only compared up to their first difference: it would take too long."""
+_REF = re.compile(r"(?:f\d+)?e\d+\Z")
+_MARKED = re.compile(r"\[ref=((?:f\d+)?e\d+)\]")
+_FRAME = re.compile(r"(f\d+)?e(\d+)")
+
+
+async def page_state(
+    state: BrowserState,
+    session: Session,
+    context: CallContext,
+    *,
+    snapshot: bool = True,
+    text: str | None = None,
+    title: str | None = None,
+) -> PageState:
+    """The current tab now; what had not been told of it is told with that.
+
+    :param text: the snapshot, if it was taken already.
+    :param title: the title, if it is known already.
+    """
+    tab = state.current
+    if tab is None:
+        return _nothing(state)
+    dialog = tab.dialog
+    if text is None and snapshot and not tab.is_blocked and not tab.crashed:
+        text, title = await with_title(tab, snapshot_of)
+    if text is not None:
+        text = shown(text, "snapshot.txt", state.settings.snapshot_characters, session, context)
+    errors, tab.errors = tab.errors, []
+    notes, state.notes = state.notes, []
+    downloads, state.downloaded = state.downloaded, []
+    return PageState(
+        url=tab.page.url[:LONGEST_URL],
+        title=await title_of(tab) if title is None else title,
+        snapshot=text,
+        tabs=await tab_infos(state) if len(state.tabs) > 1 else [],
+        dialog=_told(dialog) if dialog else None,
+        file_chooser=tab.chooser is not None,
+        downloads=downloads,
+        console=[error[:LONGEST_ERROR] for error in errors[:MOST_ERRORS]],
+        note=" ".join(notes),
+    )
+
+
+async def snapshot_of(tab: Tab, *, depth: int | None = None, boxes: bool | None = None) -> str:
+    """The page as a list, with the names that its users know."""
+    text = await tab.page.aria_snapshot(mode="ai", depth=depth, boxes=boxes, timeout=SNAPSHOT_SECONDS * 1000)
+    return tab.names.shown(text)
+
+
+async def with_title(tab: Tab, read: Callable[[Tab], Awaitable[str]]) -> tuple[str, str]:
+    """What is read from the page, and its title, both asked for at once: each takes a way to the page and back."""
+    text, title = await together((partial(read, tab), partial(title_of, tab)))
+    return text, title
+
+
+async def tab_infos(state: BrowserState) -> list[TabInfo]:
+    """All tabs."""
+    return [
+        TabInfo(
+            index=index,
+            title=await title_of(tab),
+            url=tab.page.url[:LONGEST_URL],
+            current=tab is state.current,
+        )
+        for index, tab in enumerate(state.tabs)
+    ]
+
+
+async def title_of(tab: Tab) -> str:
+    """The page's title; empty where the page can't be asked now."""
+    from playwright.async_api import Error
+
+    title = ""
+    if not tab.is_blocked and not tab.crashed:
+        # A page that is just going elsewhere has none.
+        with contextlib.suppress(Error), anyio.move_on_after(1):
+            title = (await tab.page.title())[:LONGEST_TITLE]
+    return title
+
+
+def _told(dialog: OpenDialog) -> Dialog:
+    return Dialog(
+        type=dialog.type,
+        message=dialog.message[:LONGEST_URL],
+        default=dialog.default_value[:LONGEST_URL],
+    )
+
+
+def _nothing(state: BrowserState) -> PageState:
+    notes, state.notes = state.notes, []
+    downloads, state.downloaded = state.downloaded, []
+    return PageState(
+        url="",
+        title="",
+        snapshot=None,
+        tabs=[],
+        dialog=None,
+        file_chooser=False,
+        downloads=downloads,
+        console=[],
+        note=" ".join(["No tab is open.", *notes]),
+    )
+
+
+def is_ref(target: str) -> bool:
+    """It names an element of a snapshot; anything else is a selector."""
+    return _REF.match(target) is not None
+
+
+def without_refs(snapshot: str) -> str:
+    """A snapshot without names."""
+    return _MARKED.sub("", snapshot)
+
+
+class RefNames:
+    """Two ways between the names that users know and those that the page has given. At first they are the same."""
+
+    def __init__(self) -> None:
+        self._shown: dict[str, str] = {}
+        self._real: dict[str, str] = {}
+        self._beyond = 0
+
+    def align(self, known: str, real: str) -> str:
+        """Call the elements of the snapshot `real` as they are called in `known`, line by line.
+
+        :return: the first line in which the two differ otherwise; empty, if they don't.
+        """
+        names: dict[str, str] = {}
+        difference = ""
+        old, new = known.splitlines(), real.splitlines()
+        plain_old, plain_new = [without_refs(line) for line in old], [without_refs(line) for line in new]
+        for one, other, size in _common(plain_old, plain_new):
+            for left, right in zip(old[one : one + size], new[other : other + size], strict=True):
+                names.update(zip(_MARKED.findall(right), _MARKED.findall(left), strict=True))
+        if plain_old != plain_new:
+            pairs = zip_longest(plain_old, plain_new, fillvalue="")
+            difference = next((left or right for left, right in pairs if left != right)).strip()
+        self._shown, self._real, self._beyond = {}, {}, 0
+        if difference or any(real != shown for real, shown in names.items()):
+            self._shown = names
+            self._real = {shown: real for real, shown in names.items()}
+            taken = [_number(name) for name in (*_MARKED.findall(known), *_MARKED.findall(real))]
+            self._beyond = 1 + max(taken, default=0)
+        return difference
+
+    def shown(self, snapshot: str) -> str:
+        """A snapshot of the page, as users know its elements."""
+        return _renamed(snapshot, self.shown_name) if self._beyond else snapshot
+
+    def shown_name(self, real: str) -> str:
+        """What users call an element."""
+        if not self._beyond or real in self._shown:
+            return self._shown.get(real, real)
+        # Elements that came later: beyond all names that are taken.
+        frame, number = _parts(real)
+        return f"{frame}e{number + self._beyond}"
+
+    def real_name(self, shown: str) -> str:
+        """What the page calls it."""
+        if not self._beyond or shown in self._real:
+            return self._real.get(shown, shown)
+        frame, number = _parts(shown)
+        # `e0` is nobody's name: an element of the parent that the fork does not have is not found.
+        return f"{frame}e{max(number - self._beyond, 0)}"
+
+
+def _common(old: list[str], new: list[str]) -> list[tuple[int, int, int]]:
+    """Runs of equal lines: where they begin in the one and in the other, and how long they are."""
+    if old == new:
+        return [(0, 0, len(old))]
+    if len(old) + len(new) > MOST_LINES:
+        same = next((at for at, (left, right) in enumerate(zip(old, new, strict=False)) if left != right), 0)
+        return [(0, 0, same)]
+    matcher = SequenceMatcher(None, old, new, autojunk=False)
+    return [(block.a, block.b, block.size) for block in matcher.get_matching_blocks()]
+
+
+def _renamed(snapshot: str, rename: Callable[[str], str]) -> str:
+    return _MARKED.sub(lambda match: f"[ref={rename(match[1])}]", snapshot)
+
+
+def _parts(name: str) -> tuple[str, int]:
+    match = _FRAME.fullmatch(name)
+    assert match is not None
+    return match[1] or "", int(match[2])
+
+
+def _number(name: str) -> int:
+    return _parts(name)[1]

@@ -1,0 +1,214 @@
+"""Incremental indexing: only documents that have changed are indexed."""
+
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+from tantivy import Index
+
+from agentflow.errors import ConfigurationError
+from mcp_servers.rag._documents import documents_of, files_of
+from mcp_servers.rag._index import WordIndex, entry_of, open_index
+
+if TYPE_CHECKING:
+    from tantivy import IndexWriter
+
+__all__ = ["CARD", "LOCK", "bring_up_to_date", "index_in_memory", "is_index", "open_ready"]
+
+CARD = "rag.json"
+"""The file in an index's folder that makes it ours."""
+LOCK = "rag.lock"
+"""The file there that is locked while somebody changes the index."""
+FORMAT = 2
+"""Grows when an index of before can't be read any more; then it is made anew."""
+_PART = re.compile(r"[0-9a-f]{32}\..*|meta\.json|\.managed\.json|\.tantivy-.*\.lock")
+"""The files of an index."""
+_BATCH_DOCUMENTS = 50_000
+_BATCH_CHARACTERS = 64 * 1024 * 1024
+_LOOK_UP = 256
+_SMALL_HEAP = 128_000_000
+"""Each time it is full a segment is written; a search takes its time in each segment."""
+_LARGE_HEAP = 256_000_000
+_FEW = 10_000
+"""Up to so many documents the whole is indexed anew where one was changed or removed."""
+_MANY = 32 * 1024 * 1024
+"""Bytes of documents from which on the writer gets more memory and threads."""
+
+
+class _Card(msgspec.Struct):
+    """What is known of the files whose documents are in the index."""
+
+    format: int
+    files: dict[str, tuple[int, int]] = {}
+    """Of each file that is wholly in the index its size and time of change."""
+
+
+def is_index(folder: Path) -> bool:
+    """There is an index of ours in this folder."""
+    return (folder / CARD).is_file()
+
+
+def index_in_memory(source: Path) -> WordIndex:
+    """The documents of a source, indexed in memory."""
+    index = open_index(None)
+    _Update(index, {}, {}, _SMALL_HEAP, 1, _go_on).run(files_of(source))
+    return WordIndex(index)
+
+
+def _go_on() -> None:
+    pass
+
+
+def open_ready(folder: Path) -> WordIndex:
+    """An index as it is.
+
+    :raises ConfigurationError: if it was made by another version.
+    """
+    if _read_card(folder) is None:
+        message = "was made by another version of this program: give the documents, and it is made anew"
+        raise ConfigurationError(f"rag: index_path: the index in {folder} {message}")
+    return WordIndex(open_index(folder))
+
+
+def bring_up_to_date(source: Path, folder: Path, *, checkpoint: Callable[[], None]) -> WordIndex:
+    """The index of the documents of a source, kept in this folder, which is locked meanwhile.
+
+    :param checkpoint: called now and then; raises to stop.
+    :raises ConfigurationError: for documents that can't be used; what was committed before stays.
+    """
+    files = files_of(source)
+    stamps = {name: _stamp(path) for name, path in files.items()}
+    card = _read_card(folder)
+    if card is None:
+        _clear(folder)
+        card = _Card(FORMAT)
+        _write_card(folder, card)
+    index = open_index(folder)
+    if card.files != stamps:
+        many = sum(size for size, _ in stamps.values()) > _MANY
+        same = {name: stamp for name, stamp in card.files.items() if stamps.get(name) == stamp}
+        # Until all is done the card promises only what is still true.
+        _write_card(folder, _Card(FORMAT, same))
+        heap, threads = (_LARGE_HEAP, 2) if many else (_SMALL_HEAP, 1)
+        update = _Update(index, _known(WordIndex(index)), same, heap, threads, checkpoint)
+        if update.run(files) and len(WordIndex(index)) <= _FEW:
+            # Documents that are gone still count in the weights of words until their segment is merged.
+            _clear(folder)
+            _write_card(folder, _Card(FORMAT))
+            index = open_index(folder)
+            _Update(index, {}, {}, heap, 1, checkpoint).run(files)
+        _write_card(folder, _Card(FORMAT, stamps))
+    return WordIndex(index)
+
+
+def _known(index: WordIndex) -> dict[str, dict[str, str]]:
+    known: dict[str, dict[str, str]] = {}
+    for name, file, digest in index.entries():
+        known.setdefault(file, {})[name] = digest
+    return known
+
+
+def _stamp(path: Path) -> tuple[int, int]:
+    found = path.stat()
+    return found.st_size, found.st_mtime_ns
+
+
+def _read_card(folder: Path) -> _Card | None:
+    try:
+        card = msgspec.json.decode((folder / CARD).read_bytes(), type=_Card)
+    except (OSError, msgspec.DecodeError):
+        return None
+    return card if card.format == FORMAT and Index.exists(str(folder)) else None
+
+
+def _write_card(folder: Path, card: _Card) -> None:
+    fresh = folder / f"{CARD}.new"
+    fresh.write_bytes(msgspec.json.encode(card))
+    fresh.replace(folder / CARD)
+
+
+def _clear(folder: Path) -> None:
+    """Remove an index that can't be used, or was never finished; a folder of anything else is not touched.
+
+    Vectors stay: they are found by the content that they are of.
+    """
+    if not is_index(folder):
+        strange = [path.name for path in folder.iterdir() if not path.name.startswith("rag.")]
+        if strange:
+            message = f"there is {min(strange)!r}, which is no part of an index: name an empty folder"
+            raise ConfigurationError(f"rag: the index can't be kept in {folder}: {message}")
+    for path in folder.iterdir():
+        if _PART.fullmatch(path.name):
+            path.unlink()
+
+
+class _Update:
+    """One indexing: what is new or changed goes in, what is gone goes out, in batches that each stand by themselves."""
+
+    def __init__(
+        self,
+        index: Index,
+        known: Mapping[str, Mapping[str, str]],
+        unchanged: Mapping[str, object],
+        heap: int,
+        threads: int,
+        checkpoint: Callable[[], None],
+    ) -> None:
+        self._writer: IndexWriter = index.writer(heap, threads)
+        self._known = {
+            name: (digest, file) for file, entries in known.items() for name, digest in entries.items()
+        }
+        self._kept = {name: file for file in unchanged for name in known.get(file, ())}
+        self._unchanged = unchanged
+        self._documents = self._characters = 0
+        self._removed = self._read = 0
+        self._checkpoint = checkpoint
+
+    def run(self, files: Mapping[str, Path]) -> int:
+        """Index what these files hold now; say how many documents were taken out or replaced."""
+        try:
+            for name, path in files.items():
+                if name not in self._unchanged:
+                    self._index(name, path)
+            for gone in self._known.keys() - self._kept.keys():
+                self._remove(gone)
+        finally:
+            # A wrong line must not cost what was read before it.
+            self._writer.commit()
+            self._writer.wait_merging_threads()
+        return self._removed
+
+    def _index(self, file: str, path: Path) -> None:
+        for document in documents_of(file, path):
+            self._read += 1
+            if self._read % _LOOK_UP == 0:
+                self._checkpoint()
+            digest = document.digest
+            before = self._known.get(document.id)
+            taken = self._kept.get(document.id)
+            if taken is not None:
+                if before is not None and before[0] == digest:
+                    continue
+                message = f"two different documents have the id {document.id!r} (in {taken} and {file})"
+                raise ConfigurationError(f"rag: {message}: give each one its own")
+            self._kept[document.id] = file
+            if before == (digest, file):
+                continue
+            if before is not None:
+                self._remove(document.id)
+            self._known[document.id] = digest, file
+            self._writer.add_document(entry_of(document, file, digest))
+            self._count(document.text)
+
+    def _remove(self, name: str) -> None:
+        self._writer.delete_documents_by_term("id", name)
+        self._removed += 1
+
+    def _count(self, text: str) -> None:
+        self._documents += 1
+        self._characters += len(text)
+        if self._documents >= _BATCH_DOCUMENTS or self._characters >= _BATCH_CHARACTERS:
+            self._writer.commit()
+            self._documents = self._characters = 0

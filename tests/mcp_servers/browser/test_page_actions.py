@@ -1,0 +1,31 @@
+"""Asking a page that is just changing its process."""
+
+import pytest
+from playwright.async_api import Error
+
+from mcp_servers.browser._page_actions import attached
+
+CHANGING = "Page.go_back: Protocol error (Page.getNavigationHistory): Not attached to an active page"
+
+
+async def test_what_chromium_refuses_while_a_page_changes_its_process_is_asked_again() -> None:
+    refusals = [Error(CHANGING), Error(CHANGING)]
+
+    async def work() -> str:
+        if refusals:
+            raise refusals.pop()
+        return "back"
+
+    assert await attached(work) == "back"
+
+
+async def test_any_other_failure_of_a_page_is_told_at_once() -> None:
+    asked: list[int] = []
+
+    async def work() -> None:
+        asked.append(1)
+        raise Error("Page.go_back: Target closed")
+
+    with pytest.raises(Error, match="Target closed"):
+        await attached(work)
+    assert asked == [1]
