@@ -10,7 +10,7 @@ import msgspec
 
 from agentflow.cli._exits import Exit
 from agentflow.doctor import AREAS, Finding, State, examine
-from agentflow.settings import surroundings
+from agentflow.settings import read_environment
 
 __all__ = ["run_doctor"]
 
@@ -25,7 +25,7 @@ def run_doctor(given: argparse.Namespace) -> int:
 
     :raises ConfigurationError: for a name that means nothing.
     """
-    findings = anyio.run(examine, given.names, surroundings())
+    findings = anyio.run(examine, given.names, read_environment())
     if given.json:
         sys.stdout.write(json.dumps([msgspec.to_builtins(finding) for finding in findings]) + "\n")
     else:

@@ -14,7 +14,7 @@ from agentflow.models._litellm import need_litellm
 from agentflow.models._protocol import Call, Completion, Model
 from agentflow.models._providers import LITELLM, find_address
 from agentflow.models._settings import ModelSettings
-from agentflow.settings import surroundings
+from agentflow.settings import read_environment
 
 __all__ = ["OFFLINE", "make_model"]
 
@@ -52,7 +52,7 @@ def make_model(
         )
     if settings.name.startswith(f"{LITELLM}/") and not settings.base_url:
         need_litellm()
-    address = find_address(settings, surroundings() if environment is None else environment)
+    address = find_address(settings, read_environment() if environment is None else environment)
     endpoint = (endpoints or Endpoints(clock)).at(address, settings.max_in_flight)
     return HttpModel(settings, accounts, address, endpoint, clock=clock, random=random)
 

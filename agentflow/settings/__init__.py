@@ -1,11 +1,19 @@
-"""Settings: one typed object from a file, `.env`, the environment and `key=value` words, in that order.
+"""Settings: one typed object from a file, `.env`, environment variables and `key=value` overrides, in that order.
 
-A program describes its settings as a subclass of `Settings` and gets them with `load_settings`. Everything that
-can't be used is one `ConfigurationError` of one line: where it stands, what is wrong, how to mend it.
+A program declares its settings as a subclass of `Settings` and loads them with `load_settings`. Any problem is a
+`ConfigurationError` of one line: source, key, problem and remedy. See docs/settings.md.
 """
 
 from agentflow.settings._file import read_file
-from agentflow.settings._load import load_settings, surroundings
+from agentflow.settings._load import load_settings, read_environment
 from agentflow.settings._model import Section, Settings
+from agentflow.settings._renamed import RenamedSettingWarning
 
-__all__ = ["Section", "Settings", "load_settings", "read_file", "surroundings"]
+__all__ = [
+    "RenamedSettingWarning",
+    "Section",
+    "Settings",
+    "load_settings",
+    "read_environment",
+    "read_file",
+]

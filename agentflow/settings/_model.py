@@ -1,17 +1,22 @@
-from pydantic import BaseModel, ConfigDict
+from pydantic import ConfigDict
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
+from agentflow.settings._renamed import RenamedKeys
 
-class Section(BaseModel):
-    """A part of some settings that has a name of its own: frozen, and strict about its keys."""
+
+class Section(RenamedKeys):
+    """Named part of some settings: frozen, and strict about its keys. See docs/settings.md."""
 
     model_config = ConfigDict(
         extra="forbid", frozen=True, use_attribute_docstrings=True, validate_default=True
     )
 
 
-class Settings(BaseSettings):
-    """The settings of one program. Made directly, it takes nothing from its surroundings; `load_settings` does."""
+class Settings(RenamedKeys, BaseSettings):
+    """Settings of one program: frozen, and strict about its keys. See docs/settings.md.
+
+    Constructed directly, it reads neither files nor the environment; `load_settings` does.
+    """
 
     model_config = SettingsConfigDict(
         extra="forbid",
@@ -31,5 +36,5 @@ class Settings(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Only what is passed: which other sources count, and in which order, is the loader's to say."""
+        """Take the passed values alone: `load_settings` chooses the other sources and their order."""
         return (init_settings,)

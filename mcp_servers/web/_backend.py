@@ -8,7 +8,7 @@ import anyio
 from pydantic import Field
 
 from agentflow.errors import ConfigurationError, ErrorKind, ToolFailure
-from agentflow.settings import surroundings
+from agentflow.settings import read_environment
 from mcp_servers.core._addresses import http_target
 from mcp_servers.core._backend import Backend
 from mcp_servers.core._context import CallContext
@@ -78,7 +78,7 @@ class WebBackend(Backend):
         self,
         *,
         outside: Outside | None = None,
-        environment: Callable[[], Mapping[str, str]] = surroundings,
+        environment: Callable[[], Mapping[str, str]] = read_environment,
         parsers: Parsers | None = None,
     ) -> None:
         """Make it.
