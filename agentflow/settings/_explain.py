@@ -47,9 +47,7 @@ def _suggest(path: tuple[str, ...], model: type[BaseModel]) -> str:
     known = fields(section)
     old = renames(section)
     near = difflib.get_close_matches(path[-1], [*known, *old], n=1)
-    return (
-        f"did you mean {old.get(near[0], near[0])}?" if near else f"known here: {', '.join(sorted(known))}"
-    )
+    return f"did you mean {old.get(near[0], near[0])}?" if near else f"known here: {', '.join(sorted(known))}"
 
 
 def _section(path: tuple[str, ...], model: type[object]) -> type[object]:
