@@ -181,7 +181,7 @@ class Desks:
             await instance.write("reader.zip", self._program)
             await instance.write(name, source.data)
             begin = (
-                f"import sys; sys.path.insert(0, 'reader.zip')\nfrom {INSIDE}._desk import answer as _answer"
+                f"import sys; sys.path.insert(0, 'reader.zip')\nfrom {INSIDE}._reader import answer as _answer"
             )
             begun = await instance.run("python", begin, timeout=60)
             if begun.error is not None or begun.outcome is not Outcome.OK:
