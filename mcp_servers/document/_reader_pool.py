@@ -180,9 +180,7 @@ class Desks:
             name = f"document{suffix if suffix[1:].isalnum() and suffix.isascii() else ''}"
             await instance.write("reader.zip", self._program)
             await instance.write(name, source.data)
-            begin = (
-                f"import sys; sys.path.insert(0, 'reader.zip')\nfrom {INSIDE}._reader import answer as _answer"
-            )
+            begin = f"import sys; sys.path.insert(0, 'reader.zip')\nfrom {INSIDE}._reader import answer as _answer"
             begun = await instance.run("python", begin, timeout=60)
             if begun.error is not None or begun.outcome is not Outcome.OK:
                 raise _broken(source, begun.error.message if begun.error else begun.detail)
