@@ -6,7 +6,8 @@ from string import ascii_uppercase
 from typing import Final
 
 from agentflow.scoring._answers import extract_answer
-from agentflow.scoring._words import contains_answer, normal
+from agentflow.scoring._words import contains_answer
+from agentflow.text import normalise_squad
 
 __all__ = ["multiple_choice"]
 
@@ -39,22 +40,24 @@ def multiple_choice(
 
 def _chosen(text: str, offered: Mapping[str, str]) -> str | None:
     """The letter that a text chooses, or without known options what it says; `None`: it is not clear."""
-    alike = [letter for letter, option in offered.items() if normal(option) == normal(text)]
+    alike = [letter for letter, option in offered.items() if normalise_squad(option) == normalise_squad(text)]
     if len(alike) == 1:
         return alike[0]
     label = _LABEL.fullmatch(text.strip())
     if label and (not offered or label[1].upper() in offered):
         letter, rest = label[1].upper(), label[2] or ""
         others = [
-            option for each, option in offered.items() if each != letter and normal(option) == normal(rest)
+            option
+            for each, option in offered.items()
+            if each != letter and normalise_squad(option) == normalise_squad(rest)
         ]
         # A letter with the text or the letter of another option is no choice.
-        return None if (others and normal(rest)) or _named(rest) - {letter} else letter
+        return None if (others and normalise_squad(rest)) or _named(rest) - {letter} else letter
     named = _named(text)
     if len(named) == 1 and (not offered or named <= offered.keys()):
         return named.pop()
     if not offered:
-        return normal(text) or None
+        return normalise_squad(text) or None
     return _only_named(text, offered)
 
 

@@ -8,7 +8,7 @@ from typing import Final
 from msgspec import Struct
 
 from agentflow.scoring._scored import Scored
-from agentflow.scoring._words import normal
+from agentflow.text import normalise_squad
 from agentflow.trajectory import Usage
 
 __all__ = ["Interval", "Summary", "best_of", "bootstrap", "majority", "pass_at", "summarise"]
@@ -110,7 +110,7 @@ def best_of(marks: Sequence[float | None]) -> int | None:
 
 
 def _equal(one: str, other: str) -> bool:
-    return normal(one) == normal(other)
+    return normalise_squad(one) == normalise_squad(other)
 
 
 def _mean(values: Sequence[tuple[float, float]]) -> float:

@@ -12,7 +12,7 @@ from agentflow.synthesis._config import SynthesisConfig
 from agentflow.synthesis._harvest import Citing, Harvest, Pair, ReasoningStep, Rejected, Trajectory
 from agentflow.synthesis._ports import Generator
 from agentflow.synthesis._selection import Path, Score, select
-from agentflow.synthesis._words import agrees
+from agentflow.text import texts_agree
 from agentflow.trajectory import (
     Answer,
     AnswerRequest,
@@ -38,7 +38,7 @@ _ROLE = "generator"
 async def harvest(tree: Tree, config: SynthesisConfig, generator: Generator, page: Page) -> Harvest:
     """Select paths of a tree and ask about each; what stands on the page is not asked again.
 
-    :raises RunStopped: if the run can't go on; the page holds what was done.
+    :raises RunStopped: if the run can't go on; the page contains_phrase what was done.
     :raises ConfigurationError: if the user's own strategy can't be used.
     """
     selection = select(tree, config)
@@ -169,7 +169,7 @@ class _Asking:
             f"answer/{self._path.id}/{number}", Reply[Answer], partial(self._generator.answer, request)
         )
         self._usage += reply.usage
-        return None if reply.value is None else agrees(draft.answer, reply.value.answer)
+        return None if reply.value is None else texts_agree(draft.answer, reply.value.answer)
 
     def _reject(self, draft: Draft, number: int, findings: tuple[Finding, ...]) -> None:
         self._rejections.append(Rejection(draft, tuple(finding.reason for finding in findings)))

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from importlib import import_module
 from typing import Protocol, cast
 
-from agentflow.synthesis._words import agrees, tokens
+from agentflow.text import texts_agree, tokens
 
 __all__ = ["Asked"]
 
@@ -61,7 +61,7 @@ class Asked:
             return verbatim
         for key in sorted(self._index.query(self._sketch(words, answer))):
             known, known_answer, own = self._known[key]
-            if fuzz.ratio(known, words) >= self._least and agrees(answer, known_answer):
+            if fuzz.ratio(known, words) >= self._least and texts_agree(answer, known_answer):
                 return own
         return None
 

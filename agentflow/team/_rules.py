@@ -2,7 +2,15 @@
 
 import re
 
-from agentflow.team._words import SHINGLE, how_many, is_telling, shingles, with_plurals, word_set, words
+from agentflow.text import (
+    SHINGLE_LENGTH,
+    add_plurals,
+    count_words,
+    is_content_word,
+    shingles,
+    word_set,
+    words,
+)
 from agentflow.trajectory import Judgement, JudgementRequest, Step, Verdict
 
 __all__ = ["judge_by_rule", "judge_plainly"]
@@ -74,7 +82,7 @@ def _repeats(found: tuple[str, ...], request: JudgementRequest) -> bool:
     unknown = len(word_set(text).difference(*map(word_set, path)))
     # An unknown word makes the run that begins with it unknown, but for the last few, which begin none. So most new
     # texts are told without looking at the path's runs.
-    if unknown - SHINGLE + 1 > (1 - REPEATED) * len(found):
+    if unknown - SHINGLE_LENGTH + 1 > (1 - REPEATED) * len(found):
         return False
     own = shingles(text)
     return len(own.difference(*map(shingles, path))) <= (1 - REPEATED) * len(own)
@@ -89,12 +97,12 @@ def _is_foreign(request: JudgementRequest) -> bool:
     for step in request.path:
         texts += [step.observation, step.intent]
     own, known = word_set(request.step.observation), [word_set(text) for text in texts]
-    if any(is_telling(word) for each in known for word in own & each):
+    if any(is_content_word(word) for each in known for word in own & each):
         return False
-    telling = frozenset(filter(is_telling, own))
-    if how_many(telling) < FOREIGN:
+    telling = frozenset(filter(is_content_word, own))
+    if count_words(telling) < FOREIGN:
         return False
-    forms = with_plurals(telling)
+    forms = add_plurals(telling)
     return all(forms.isdisjoint(each) for each in known) and _could_share(telling, known)
 
 

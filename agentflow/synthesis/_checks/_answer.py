@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from agentflow.synthesis._words import length_in_words, plain
+from agentflow.text import normalise, word_count
 
 __all__ = ["LONGEST_ANSWER", "is_an_answer"]
 
@@ -17,12 +17,12 @@ _NO_ANSWERS: Final = frozenset(
 
 def is_an_answer(answer: str) -> str:
     """Why this is no answer; empty: it is one."""
-    said = plain(answer).strip(" .!?\"'。")
+    said = normalise(answer).strip(" .!?\"'。")
     if not any(character.isalnum() for character in said):
         return "the answer is empty"
     if said in _NO_ANSWERS:
         return f"the answer says nothing: {answer.strip()}"
-    length = length_in_words(answer)
+    length = word_count(answer)
     if length > LONGEST_ANSWER:
         return f"the answer has {length:.0f} words: at most {LONGEST_ANSWER}"
     return ""

@@ -8,7 +8,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from agentflow.synthesis._words import find_quote, holds, quantities, quantity, same_quantity
+from agentflow.text import contains_phrase, find_quote, quantities, quantity, same_quantity
 from agentflow.trajectory import Citation, DraftStep, Region, Step
 
 __all__ = ["Grounding", "Quoted", "covers_hops", "find_citations", "ground", "words_of"]
@@ -108,10 +108,12 @@ def ground(answer: str, quotes: Sequence[Quoted], evidence: Sequence[Step]) -> t
     own = [quote for quote in quotes if not _echoes(evidence[quote.observation], answer)]
     spans = [words_of(quote, evidence) for quote in own]
     parts = [part for part in _LIST.split(answer) if part.strip()]
-    if any(holds(span, answer) for span in spans):
-        only_seen = all(quote.region for quote, span in zip(own, spans, strict=True) if holds(span, answer))
+    if any(contains_phrase(span, answer) for span in spans):
+        only_seen = all(
+            quote.region for quote, span in zip(own, spans, strict=True) if contains_phrase(span, answer)
+        )
         return Grounding.SEEN if only_seen else Grounding.QUOTED, ""
-    if len(parts) > 1 and all(any(holds(span, part) for span in spans) for part in parts):
+    if len(parts) > 1 and all(any(contains_phrase(span, part) for span in spans) for part in parts):
         return Grounding.QUOTED, ""
     if any(_has_number(span, answer) for span in spans):
         return Grounding.NUMBER, ""
@@ -131,12 +133,14 @@ def _computes(number: int, answer: str, quotes: Sequence[Quoted], evidence: Sequ
     if (
         not _runs(run)
         or _echoes(run, answer)
-        or not (holds(run.observation, answer) or _has_number(run.observation, answer))
+        or not (contains_phrase(run.observation, answer) or _has_number(run.observation, answer))
     ):
         return False
     elsewhere = [words_of(quote, evidence) for quote in quotes if quote.observation != number]
     cited = [found for span in elsewhere for found in quantities(span)]
-    known = {found.value for found in cited} | {found.value / 100 for found in cited if found.unit == "%"}
+    known = {found.value for found in cited} | {
+        found.value / 100 for found in cited if found.kind == "percent"
+    }
     inputs = {abs(found.value) for found in quantities(_written(run))} - _SMALL
     return bool(inputs) and inputs <= known
 
@@ -147,7 +151,7 @@ def _runs(step: Step) -> bool:
 
 def _echoes(step: Step, answer: str) -> bool:
     """What it ran was told the answer: a program that prints a constant shows nothing."""
-    return _runs(step) and holds(_written(step), answer)
+    return _runs(step) and contains_phrase(_written(step), answer)
 
 
 def _written(step: Step) -> str:

@@ -3,7 +3,7 @@
 import re
 from typing import Final
 
-from agentflow.synthesis._words import holds, length_in_words
+from agentflow.text import contains_phrase, word_count
 
 __all__ = ["asks", "hides_answer", "is_brief", "stands_alone"]
 
@@ -53,7 +53,7 @@ _DANGLING: Final = (
 
 def asks(question: str) -> str:
     """Why this is no question; empty: it is one."""
-    if length_in_words(question) < 3:
+    if word_count(question) < 3:
         return "the question has fewer than three words"
     if question.rstrip(" \"'”’)").endswith(("?", "？", "؟")) or _IMPERATIVES.match(question):
         return ""
@@ -62,12 +62,12 @@ def asks(question: str) -> str:
 
 def hides_answer(question: str, answer: str) -> str:
     """Why the question gives its answer away; empty: it does not."""
-    return f"the question contains its answer, {answer}" if holds(question, answer) else ""
+    return f"the question contains its answer, {answer}" if contains_phrase(question, answer) else ""
 
 
 def is_brief(question: str, most: int) -> str:
     """Why the question is too long; empty: it is not."""
-    length = length_in_words(question)
+    length = word_count(question)
     return f"the question has {length:.0f} words: at most {most}" if length > most else ""
 
 

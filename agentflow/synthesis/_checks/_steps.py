@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from agentflow.synthesis._words import length_in_words, tokens
+from agentflow.text import tokens, word_count
 from agentflow.trajectory import DraftStep
 
 __all__ = ["are_enough", "say_something"]
@@ -30,7 +30,7 @@ def say_something(steps: Sequence[DraftStep], question: str) -> str:
     asked = tokens(question)
     for number, step in enumerate(steps, 1):
         words = tokens(step.step)
-        if length_in_words(step.step) < 3:
+        if word_count(step.step) < 3:
             return f"step {number} says too little: {step.step.strip()}"
         if asked and fuzz.ratio(words, asked) >= 95:
             return f"step {number} only repeats the question"

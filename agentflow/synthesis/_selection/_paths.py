@@ -4,7 +4,7 @@ from functools import cached_property
 
 from msgspec import Struct
 
-from agentflow.synthesis._words import word_pairs
+from agentflow.text import content_word_pairs
 from agentflow.trajectory import Node, Tree, Verdict, trajectory_id
 
 __all__ = ["Content", "Path", "find_paths", "similarity"]
@@ -80,7 +80,7 @@ def similarity(one: Content, other: Content) -> float:
 
 
 def _content(node: Node) -> Content:
-    said = word_pairs(node.observation.text)
+    said = content_word_pairs(node.observation.text)
     # A picture says what it says as a whole.
     pictures = node.observation.blobs
     return said.union((blob.hash, "") for blob in pictures) if pictures else said

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from agentflow.errors import ConfigurationError
 from agentflow.synthesis import Path, Selection, SynthesisConfig, select
 from agentflow.synthesis._selection._paths import find_paths, similarity
-from agentflow.synthesis._words import word_pairs
+from agentflow.text import content_word_pairs
 from agentflow.trajectory import Node, Tree, Verdict, tree_id
 from tests.agentflow.synthesis._grown import SEED, chain, node, tree
 
@@ -285,6 +285,6 @@ def test_what_a_function_of_the_users_own_raises_is_one_line(
 
 
 def test_texts_that_say_the_same_are_similar_and_others_are_not() -> None:
-    assert similarity(word_pairs(words("a")), word_pairs(words("a"))) == 1
-    assert similarity(word_pairs(words("a")), word_pairs(words("b"))) == 0
-    assert similarity(word_pairs("東京は日本の首都"), word_pairs("東京は日本の都市")) > 0.4
+    assert similarity(content_word_pairs(words("a")), content_word_pairs(words("a"))) == 1
+    assert similarity(content_word_pairs(words("a")), content_word_pairs(words("b"))) == 0
+    assert similarity(content_word_pairs("東京は日本の首都"), content_word_pairs("東京は日本の都市")) > 0.4

@@ -4,15 +4,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentflow.synthesis._words import (
-    agrees,
+from agentflow.text import (
+    contains_phrase,
+    content_word_pairs,
     find_quote,
-    holds,
-    length_in_words,
     quantities,
     quantity,
     same_quantity,
-    word_pairs,
+    texts_agree,
+    word_count,
 )
 
 
@@ -37,7 +37,7 @@ from agentflow.synthesis._words import (
     ],
 )
 def test_words_are_found_where_they_stand_as_whole_words(text: str, words: str) -> None:
-    assert holds(text, words)
+    assert contains_phrase(text, words)
 
 
 @pytest.mark.promise("synthesis:words:whole")
@@ -62,7 +62,7 @@ def test_words_are_found_where_they_stand_as_whole_words(text: str, words: str) 
     ],
 )
 def test_a_part_of_a_word_or_number_is_not_found(text: str, words: str) -> None:
-    assert not holds(text, words)
+    assert not contains_phrase(text, words)
 
 
 @pytest.mark.promise("synthesis:words:quotes")
@@ -114,7 +114,7 @@ def test_a_span_that_is_found_is_inside_the_text(text: str, start: int, length: 
 @given(st.text(alphabet="ab 1.é東", max_size=30), st.text(alphabet="ab 1.é東", max_size=5))
 def test_what_stands_between_spaces_is_found(before: str, words: str) -> None:
     if any(character.isalnum() for character in words):
-        assert holds(f"{before} # {words} # {before}", words)
+        assert contains_phrase(f"{before} # {words} # {before}", words)
 
 
 @pytest.mark.promise("synthesis:words:numbers")
@@ -139,7 +139,7 @@ def test_numbers_are_the_same_however_they_are_written(one: str, other: str) -> 
     assert left is not None
     assert right is not None
     assert same_quantity(left, right)
-    assert agrees(one, other)
+    assert texts_agree(one, other)
 
 
 @pytest.mark.promise("synthesis:words:numbers")
@@ -163,10 +163,10 @@ def test_other_numbers_and_other_units_are_not_the_same(one: str, other: str) ->
 
 def test_numbers_are_read_from_prose() -> None:
     text = "It cost $3.5 million and 12 percent of it, v2.1.3 and A5 aside, in 1,500 metres of rope."
-    assert [(number.value, number.unit) for number in quantities(text)] == [
+    assert [(number.value * number.factor, number.kind) for number in quantities(text)] == [
         (3.5e6, "usd"),
-        (12, "%"),
-        (1500, "m"),
+        (pytest.approx(0.12), "percent"),
+        (1500, "length"),
     ]
 
 
@@ -182,14 +182,39 @@ def test_numbers_are_read_from_prose() -> None:
     ],
 )
 def test_answers_agree_in_words(answer: str, other: str, same: bool) -> None:
-    assert agrees(answer, other) is same
+    assert texts_agree(answer, other) is same
 
 
 def test_two_characters_of_a_script_without_spaces_count_as_a_word() -> None:
-    assert length_in_words("Who built it?") == 3
-    assert length_in_words("谁建造了灯塔") == 3
+    assert word_count("Who built it?") == 3
+    assert word_count("谁建造了灯塔") == 3
 
 
 @given(st.text())
 def test_what_a_text_says_is_the_same_for_all_writings_of_its_spaces(text: str) -> None:
-    assert word_pairs(text) == word_pairs(f"  {text}\n")
+    assert content_word_pairs(text) == content_word_pairs(f"  {text}\n")
+
+
+@pytest.mark.promise("synthesis:words:numbers")
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        ("5 km", "5,000 metres", True),
+        ("1 500 km", "1500 km", True),
+        ("90 minutes", "1.5 h", True),
+        ("forty-two", "42", True),
+        ("the 3rd", "3", False),
+        ("12 %", "12", False),
+        ("5 km", "5 h", False),
+    ],
+)
+def test_quantities_are_compared_by_what_they_measure(one: str, other: str, same: bool) -> None:
+    left, right = quantities(one)[0], quantities(other)[0]
+    assert same_quantity(left, right) is same
+
+
+@given(st.integers(0, 10**9), st.sampled_from(["", " km", " %", " bridges"]))
+def test_a_number_is_the_same_with_and_without_separators(value: int, unit: str) -> None:
+    left, right = quantity(f"{value:,}{unit}"), quantity(f"{value}{unit}")
+    assert left is not None
+    assert left == right

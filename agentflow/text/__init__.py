@@ -1,0 +1,49 @@
+"""Text utilities that scoring, synthesis and verification share: normalisation, words, quantities, quotes.
+
+Numbers are compared by one implementation, so that scoring and grounding can't disagree about one::
+
+    from agentflow.text import quantity, same_quantity
+
+    distance, same_distance = quantity("5 km"), quantity("5,000 metres")
+    assert distance and same_distance and same_quantity(distance, same_distance)
+"""
+
+from agentflow.text._matching import contains_phrase, find_quote, texts_agree
+from agentflow.text._normalise import normalise, normalise_squad
+from agentflow.text._quantities import Quantity, quantities, quantity, same_quantity
+from agentflow.text._words import (
+    SHINGLE_LENGTH,
+    add_plurals,
+    content_word_pairs,
+    count_words,
+    is_content_word,
+    shingles,
+    tokens,
+    whole_tokens,
+    word_count,
+    word_set,
+    words,
+)
+
+__all__ = [
+    "SHINGLE_LENGTH",
+    "Quantity",
+    "add_plurals",
+    "contains_phrase",
+    "content_word_pairs",
+    "count_words",
+    "find_quote",
+    "is_content_word",
+    "normalise",
+    "normalise_squad",
+    "quantities",
+    "quantity",
+    "same_quantity",
+    "shingles",
+    "texts_agree",
+    "tokens",
+    "whole_tokens",
+    "word_count",
+    "word_set",
+    "words",
+]
