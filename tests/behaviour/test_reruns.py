@@ -58,7 +58,8 @@ def run(*command: str | Path, cwd: Path) -> subprocess.CompletedProcess[str]:
 def rerun(suite: Path, tests: str) -> subprocess.CompletedProcess[str]:
     """Run tests, then those that failed once more."""
     (suite / "test_it.py").write_text(tests)
-    run("-m", "pytest", "-p", "no:cacheprovider", "--failures", "log", cwd=suite)
+    (suite / "log").touch()
+    run("-m", "pytest", "-p", "no:cacheprovider", "--failures=log", cwd=suite)
     return run(ROOT / "scripts/rerun-failed", "log", cwd=suite)
 
 
