@@ -1,10 +1,21 @@
-"""Where untrusted code runs. See `runtimes._protocol` for what a runtime promises, `runtimes._machine` for a machine."""
+"""Isolation for untrusted code. `runtimes._protocol` is the contract of a runtime, `runtimes._machine` of a machine."""
 
 from typing import TYPE_CHECKING
 
 from runtimes._lazy import lazy_exports
 
 if TYPE_CHECKING:
+    from runtimes._framing import (
+        MAX_FRAME_BYTES,
+        FrameDecoder,
+        FrameError,
+        FrameReader,
+        LineDecoder,
+        decode_object,
+        pack_frame,
+        read_frame,
+        write_frame,
+    )
     from runtimes._machine import Button, Machine, MachineRuntime, Screen, Window
     from runtimes._protocol import (
         MIB,
@@ -29,6 +40,7 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
+    "MAX_FRAME_BYTES",
     "MIB",
     "WORKSPACE",
     "Button",
@@ -37,10 +49,14 @@ __all__ = [
     "ExecResult",
     "FileInfo",
     "Fork",
+    "FrameDecoder",
+    "FrameError",
+    "FrameReader",
     "Instance",
     "InstanceSpec",
     "Language",
     "Limits",
+    "LineDecoder",
     "Machine",
     "MachineRuntime",
     "Outcome",
@@ -53,11 +69,31 @@ __all__ = [
     "Stream",
     "Usage",
     "Window",
+    "decode_object",
+    "pack_frame",
+    "read_frame",
+    "write_frame",
 ]
 
+_FRAMING = [
+    "MAX_FRAME_BYTES",
+    "FrameDecoder",
+    "FrameError",
+    "FrameReader",
+    "LineDecoder",
+    "decode_object",
+    "pack_frame",
+    "read_frame",
+    "write_frame",
+]
 _MACHINE = ["Button", "Machine", "MachineRuntime", "Screen", "Window"]
 
 # Programs inside sandboxes import this package and start in milliseconds.
 __getattr__ = lazy_exports(
-    __name__, {"._machine": _MACHINE, "._protocol": [name for name in __all__ if name not in _MACHINE]}
+    __name__,
+    {
+        "._framing": _FRAMING,
+        "._machine": _MACHINE,
+        "._protocol": [name for name in __all__ if name not in (*_FRAMING, *_MACHINE)],
+    },
 )

@@ -1,12 +1,14 @@
 """A line between two processes of one server: either end asks, the other one answers piece by piece."""
 
 import asyncio
+import contextlib
 import logging
 import math
 import socket
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from enum import IntEnum
+from functools import partial
 from typing import Generic, TypeVar
 
 import anyio
@@ -14,11 +16,15 @@ import msgspec
 from anyio import TASK_STATUS_IGNORED
 from anyio.abc import TaskStatus
 
+from runtimes import FrameError, FrameReader, pack_frame
+
 __all__ = ["Asked", "Line", "LineBroken"]
 
 logger = logging.getLogger(__name__)
 
 M = TypeVar("M")
+
+_CHUNK_BYTES = 1 << 18
 
 WINDOW = 16
 """Pieces of one answer that may be on their way: who is slow to take them holds back nobody but who sends them."""
@@ -112,15 +118,14 @@ class Line(Generic[M]):
     async def run(self, sock: socket.socket, *, task_status: TaskStatus[None] = TASK_STATUS_IGNORED) -> None:
         """Talk over the socket until the other end is gone; what it has asked is given up then."""
         reader, self._writer = await asyncio.open_unix_connection(sock=sock)
+        frames = FrameReader(partial(reader.read, _CHUNK_BYTES))
         task_status.started()
         try:
             async with anyio.create_task_group() as group:
-                try:
-                    while True:
-                        size = int.from_bytes(await reader.readexactly(4))
-                        self._take(self._decoder.decode(await reader.readexactly(size)), group.start_soon)
-                except (asyncio.IncompleteReadError, ConnectionError):
-                    group.cancel_scope.cancel()
+                with contextlib.suppress(FrameError, ConnectionError):
+                    while (payload := await frames.read()) is not None:
+                        self._take(self._decoder.decode(payload), group.start_soon)
+                group.cancel_scope.cancel()
         finally:
             self._writer.close()
             self._writer = None
@@ -193,5 +198,4 @@ class Line(Generic[M]):
 
     def _write(self, frame: _Frame[M]) -> None:
         if self._writer is not None and not self._writer.is_closing():
-            data = self._encoder.encode(frame)
-            self._writer.write(len(data).to_bytes(4) + data)
+            self._writer.write(pack_frame(self._encoder.encode(frame)))

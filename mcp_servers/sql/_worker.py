@@ -11,7 +11,8 @@ from typing import Any, Final, TypeAlias
 
 import anyio
 from anyio.abc import ByteReceiveStream, Process
-from anyio.streams.buffered import BufferedByteReceiveStream
+
+from runtimes import FrameError, FrameReader, decode_object, pack_frame
 
 __all__ = ["Place", "Reply", "Worker", "WorkerFailure"]
 
@@ -23,9 +24,10 @@ GRACE_SECONDS: Final = 2.0
 """A worker ends a query whose time is up; so much later it is ended itself."""
 END_SECONDS: Final = 1.0
 LARGEST_REPLY: Final = 256 * 1024 * 1024
-_LENGTH: Final = 4
+# The last entry is for `runtimes._framing`; it follows the standard library's, which nothing may hide.
 _PROGRAM: Final = (
-    f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r}); from inside import main; main()"
+    f"import sys; sys.path[:0] = [{str(Path(__file__).parent)!r}]; sys.path += [{str(Path(__file__).parents[2])!r}]; "
+    "from inside import main; main()"
 )
 
 
@@ -67,7 +69,7 @@ class Worker:
 
     def __init__(self, process: Process, output: ByteReceiveStream) -> None:
         self._process = process
-        self._output = BufferedByteReceiveStream(output)
+        self._output = FrameReader(output.receive, LARGEST_REPLY, end_of_stream=anyio.EndOfStream)
         self.usable = True
         """It can take another request."""
 
@@ -96,22 +98,19 @@ class Worker:
         """
         self.usable = False
         assert self._process.stdin is not None
-        line = json.dumps({**request, "seconds": seconds}).encode() + b"\n"
+        frame = pack_frame(json.dumps({**request, "seconds": seconds}).encode())
         try:
             with anyio.fail_after(seconds + GRACE_SECONDS):
-                await self._process.stdin.send(line)
-                size = int.from_bytes(await self._output.receive_exactly(_LENGTH), "big")
-                if size > LARGEST_REPLY:
-                    raise WorkerFailure("failed", "the answer is too large")
-                reply: Reply = json.loads(await self._output.receive_exactly(size))
+                await self._process.stdin.send(frame)
+                payload = await self._output.read()
+                if payload is None:
+                    raise WorkerFailure("failed", "the engine's process ended")
+                reply = decode_object(payload)
         except TimeoutError:
             raise WorkerFailure("timeout", "") from None
-        except (
-            anyio.EndOfStream,
-            anyio.IncompleteRead,
-            anyio.BrokenResourceError,
-            anyio.ClosedResourceError,
-        ):
+        except FrameError as error:
+            raise WorkerFailure("failed", f"the engine's process sent a bad answer: {error}") from None
+        except (anyio.BrokenResourceError, anyio.ClosedResourceError):
             raise WorkerFailure("failed", "the engine's process ended") from None
         self.usable = True
         if "kind" in reply:

@@ -11,15 +11,8 @@ MOST_ROWS, MOST_COLUMNS = 10_000, 1_000
 
 def read_input() -> tuple[dict[str, Any], list[bytes]]:
     """What to do, and the files to do it with."""
-    data = sys.stdin.buffer.read()
-    size = int.from_bytes(data[:4], "big")
-    asked = json.loads(data[4 : 4 + size])
-    files: list[bytes] = []
-    start = 4 + size
-    for length in asked["sizes"]:
-        files.append(data[start : start + length])
-        start += length
-    return asked, files
+    asked = json.loads(sys.argv[1])
+    return asked, [sys.stdin.buffer.read(size) for size in asked["sizes"]]
 
 
 def crop(asked: dict[str, Any], files: list[bytes]) -> bytes:

@@ -35,12 +35,9 @@ async def table(session: Session, data: bytes, sheet: str | int | None) -> list[
 
 
 async def _run(session: Session, asked: Mapping[str, object], data: bytes) -> bytes:
-    head = json.dumps(asked).encode()
     instance = await session.instance()
     done = await instance.exec(
-        [_PYTHON, "-E", "-s", "-c", _PROGRAM],
-        input=len(head).to_bytes(4, "big") + head + data,
-        timeout=_SECONDS,
+        [_PYTHON, "-E", "-s", "-c", _PROGRAM, json.dumps(asked)], input=data, timeout=_SECONDS
     )
     if done.outcome is not Outcome.OK or done.exit_code != 0:
         said = done.stderr.decode("utf-8", "replace").strip().splitlines()

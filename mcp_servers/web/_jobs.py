@@ -1,19 +1,15 @@
 """What goes to the process that parses, and what comes back."""
 
-import struct
 from typing import Final
 
 from msgspec import Struct
 
 from mcp_servers.web._results import Passage
 
-__all__ = ["HEADER", "VERSION", "Answer", "Body", "Job", "Parsed", "Question", "Robots", "Unreadable"]
+__all__ = ["VERSION", "Answer", "Body", "Job", "Parsed", "Question", "Robots", "Unreadable"]
 
 VERSION: Final = 1
 """Of what comes out; what was kept of another one is not used."""
-
-HEADER: Final = struct.Struct("<I")
-"""The length of what follows."""
 
 
 class Body(Struct, frozen=True):

@@ -11,14 +11,14 @@ import os
 import resource
 import signal
 import sys
-from typing import BinaryIO
 
 import msgspec
 
-from mcp_servers.web._jobs import HEADER, Answer, Body, Job, Unreadable
+from mcp_servers.web._jobs import Answer, Body, Job, Unreadable
 from mcp_servers.web._parsing import allows, parse
 from mcp_servers.web._passages import best_passages
 from mcp_servers.web._seccomp import lock_down
+from runtimes import read_frame, write_frame
 
 _LONGEST_ANSWER = 64 * 1024 * 1024
 
@@ -29,15 +29,12 @@ _PDF = (
 _WARM_UP = b"<html><title>t</title><body><article><h1>One</h1>" + b"<p>A word or two.</p>" * 20
 
 
-def serve(jobs: BinaryIO, answers: BinaryIO) -> None:
-    """Do jobs until there are no more."""
+def serve() -> None:
+    """Do jobs from standard input until it ends."""
     _load()
     base = _virtual_bytes()
-    while header := jobs.read(HEADER.size):
-        (size,) = HEADER.unpack(header)
-        answer = _answer(jobs.read(size), base)
-        answers.write(HEADER.pack(len(answer)) + answer)
-        answers.flush()
+    while (job := read_frame(sys.stdin.buffer.read)) is not None:
+        write_frame(1, _answer(job, base))
 
 
 def _load() -> None:
@@ -134,4 +131,4 @@ def _meaning(status: int, too_much: bool) -> str:
 
 
 if __name__ == "__main__":
-    serve(sys.stdin.buffer, sys.stdout.buffer)
+    serve()

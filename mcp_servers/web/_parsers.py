@@ -12,10 +12,10 @@ from typing import Final
 import anyio
 import msgspec
 from anyio.abc import Process
-from anyio.streams.buffered import BufferedByteReceiveStream
 
 from agentflow.errors import ErrorKind, ToolFailure
-from mcp_servers.web._jobs import HEADER, Answer, Job
+from mcp_servers.web._jobs import Answer, Job
+from runtimes import FrameError, FrameReader, pack_frame
 
 __all__ = ["Parsers", "not_installed"]
 
@@ -34,15 +34,15 @@ class _Parser:
         assert process.stdout is not None
         self._process = process
         self._to = process.stdin
-        self._from = BufferedByteReceiveStream(process.stdout)
+        self._from = FrameReader(process.stdout.receive, _LONGEST, end_of_stream=anyio.EndOfStream)
 
     async def do(self, job: bytes) -> bytes:
         """The answer to a job."""
-        await self._to.send(HEADER.pack(len(job)) + job)
-        (size,) = HEADER.unpack(await self._from.receive_exactly(HEADER.size))
-        if size > _LONGEST:
-            raise anyio.EndOfStream
-        return await self._from.receive_exactly(size)
+        await self._to.send(pack_frame(job))
+        answer = await self._from.read()
+        if answer is None:
+            raise FrameError("the process ended without an answer")
+        return answer
 
     async def end(self) -> None:
         """End it and what it started."""
@@ -73,7 +73,7 @@ class Parsers:
                 kept = True
             except TimeoutError:
                 return Answer(failed="parsing it took too long")
-            except (anyio.EndOfStream, anyio.IncompleteRead, anyio.BrokenResourceError, OSError):
+            except (FrameError, anyio.BrokenResourceError, OSError):
                 raise ToolFailure(ErrorKind.UNAVAILABLE, "web: the process that parses broke.") from None
             finally:
                 if kept:

@@ -9,8 +9,9 @@ from itertools import count
 import anyio
 
 from agentflow.errors import InstanceGone, RuntimeFailure
+from runtimes._framing import FrameDecoder, pack_frame
 from runtimes._protocol import Stream
-from runtimes.desktop.inside._wire import HEAD, Message, pack, sizes, unpack
+from runtimes.desktop.inside._wire import LARGEST, Message, pack, unpack
 
 __all__ = ["Link"]
 
@@ -35,7 +36,7 @@ class Link:
     def __init__(self, stream: Stream) -> None:
         self._stream = stream
         self._numbers = count(1)
-        self._data = bytearray()
+        self._frames = FrameDecoder(LARGEST)
         self._waiting: dict[int, _Waiting] = {}
         self._reading = False
         self._said = b""
@@ -60,7 +61,7 @@ class Link:
         number, waiting = next(self._numbers), _Waiting()
         self._waiting[number] = waiting
         try:
-            await self._stream.send(pack({"id": number, "op": op, **details}))
+            await self._stream.send(pack_frame(pack({"id": number, "op": op, **details})))
         except BrokenPipeError:
             self._ended = True
         except BaseException:
@@ -121,30 +122,22 @@ class Link:
         if name == "stderr":
             self._said = (self._said + data)[-_KEPT:]
             return
-        self._data += data
+        self._frames.feed(data)
         try:
-            while self._take_frame():
-                pass
+            for payload in self._frames:
+                self._take(payload)
         except ValueError:
             # Whatever runs inside may have taken the driver's place: it is not listened to any longer.
             self._ended = True
             await self._stream.kill()
 
-    def _take_frame(self) -> bool:
-        if len(self._data) < HEAD:
-            return False
-        text, data = sizes(bytes(self._data[:HEAD]))
-        end = HEAD + text + data
-        if len(self._data) < end:
-            return False
-        message = unpack(bytes(self._data[HEAD : HEAD + text]))
+    def _take(self, payload: bytes) -> None:
+        message, data = unpack(payload)
         number = message.get("id")
         waiting = self._waiting.get(number) if isinstance(number, int) else None
         if waiting is not None:
-            waiting.answer = message, bytes(self._data[HEAD + text : end])
+            waiting.answer = message, data
             waiting.poked.set()
-        del self._data[:end]
-        return True
 
     def _gone(self) -> InstanceGone:
         lines = self._said.decode("utf-8", "replace").splitlines()

@@ -9,6 +9,8 @@ from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
+from runtimes import _framing
+
 __all__ = ["BEGIN", "PYTHON", "missing", "payload"]
 
 PROGRAMS = {"/usr/bin/Xvfb": "xvfb", "/usr/bin/openbox": "openbox", "/usr/bin/xkbcomp": "x11-xkb-utils"}
@@ -42,12 +44,13 @@ def missing() -> list[str]:
 def payload() -> bytes:
     """The driver, compiled once for all desktops, and where its libraries lie."""
     modules = {"runtimes": b"", "runtimes.desktop": b"", _PREFIX: b""}
+    sources = {"runtimes._framing": Path(_framing.__file__)}
     for path in sorted(_INSIDE.glob("*.py")):
         if path.stem not in ("__init__", "_begin"):
-            name = f"{_PREFIX}.{path.stem}"
-            modules[name] = marshal.dumps(compile(path.read_text(encoding="utf-8"), f"<{name}>", "exec"))
-    code = marshal.dumps((_library_folders(), modules, f"{_PREFIX}._driver"))
-    return len(code).to_bytes(4, "big") + code
+            sources[f"{_PREFIX}.{path.stem}"] = path
+    for name, path in sources.items():
+        modules[name] = marshal.dumps(compile(path.read_text(encoding="utf-8"), f"<{name}>", "exec"))
+    return marshal.dumps((_library_folders(), modules, f"{_PREFIX}._driver"))
 
 
 def _library_folders() -> list[str]:

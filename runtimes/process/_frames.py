@@ -4,7 +4,9 @@ import asyncio
 import json
 import socket
 from collections.abc import Callable
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, Generic, TypeVar
+
+from runtimes._framing import FrameDecoder, LineDecoder, decode_object, pack_frame
 
 _MAX_ANSWER = 96 * 1024 * 1024
 _CHUNK = 1 << 18
@@ -19,10 +21,10 @@ ShellAnswer = list[bytes]
 class Control(Generic[Answer]):
     """Sends requests and takes in answers; a subclass knows where an answer ends."""
 
-    def __init__(self, sock: socket.socket) -> None:
+    def __init__(self, sock: socket.socket, decoder: FrameDecoder | LineDecoder) -> None:
+        self._decoder = decoder
         self._loop = asyncio.get_running_loop()
         self._socket = sock
-        self._buffer = bytearray()
         self._outgoing = bytearray()
         self.on_answer: Callable[[Answer], None] | None = None
         """Called with each whole answer."""
@@ -32,9 +34,9 @@ class Control(Generic[Answer]):
         self._loop.add_reader(sock.fileno(), self._readable)
 
     def _cut(self) -> Answer | None:
-        """Take one whole answer off the buffer; `None` if there is none yet.
+        """Return the next complete answer, or `None` until more bytes arrive.
 
-        :raises ValueError: if what came is no answer.
+        :raises ValueError: if the stream is malformed.
         """
         raise NotImplementedError
 
@@ -48,7 +50,7 @@ class Control(Generic[Answer]):
         if not data:
             self.close()
             return
-        self._buffer += data
+        self._decoder.feed(data)
         self._deliver()
 
     def listen(self, on_answer: Callable[[Answer], None], on_close: Callable[[], None]) -> None:
@@ -62,7 +64,7 @@ class Control(Generic[Answer]):
         try:
             while self._open and self.on_answer is not None and (answer := self._cut()) is not None:
                 self.on_answer(answer)
-            if len(self._buffer) > _MAX_ANSWER:
+            if self._decoder.buffered > _MAX_ANSWER:
                 raise ValueError("an answer is too long")
         except (ValueError, RecursionError):
             self.close()
@@ -101,40 +103,35 @@ class Control(Generic[Answer]):
 
 
 class PythonControl(Control[PythonAnswer]):
-    """Frames of four bytes of length and JSON."""
+    """Control socket of a Python session: frames of JSON objects."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        super().__init__(sock, FrameDecoder(_MAX_ANSWER))
 
     def _cut(self) -> PythonAnswer | None:
-        if len(self._buffer) < 4:
-            return None
-        length = int.from_bytes(self._buffer[:4], "big")
-        if length > _MAX_ANSWER:
-            raise ValueError("an answer is too long")
-        if len(self._buffer) < 4 + length:
-            return None
-        body = bytes(self._buffer[4 : 4 + length])
-        del self._buffer[: 4 + length]
-        answer = json.loads(body)
-        if not isinstance(answer, dict):
-            raise ValueError("an answer is an object")
-        return cast("PythonAnswer", answer)
+        payload = self._decoder.next()
+        return None if payload is None else decode_object(payload)
 
     def request(self, fields: dict[str, object]) -> None:
         """Send one request."""
-        body = json.dumps(fields).encode()
-        self.send(len(body).to_bytes(4, "big") + body)
+        self.send(pack_frame(json.dumps(fields).encode()))
 
 
 class ShellControl(Control[ShellAnswer]):
-    """Answers of parts that each end in a NUL; `parts` says how many the next one has."""
+    """Control socket of a shell session: answers of parts that each end in a NUL; `parts` is the expected number."""
 
     parts = 2
 
+    def __init__(self, sock: socket.socket) -> None:
+        super().__init__(sock, LineDecoder(_MAX_ANSWER, b"\0"))
+        self._received: ShellAnswer = []
+
     def _cut(self) -> ShellAnswer | None:
-        if self._buffer.count(0) < self.parts:
+        self._received += self._decoder
+        if len(self._received) < self.parts:
             return None
-        *parts, rest = bytes(self._buffer).split(b"\0", self.parts)
-        self._buffer[:] = rest
-        return parts
+        answer, self._received = self._received[: self.parts], self._received[self.parts :]
+        return answer
 
     def request(self, word: str, text: str) -> None:
         """Send one request.

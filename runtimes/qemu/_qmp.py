@@ -9,6 +9,7 @@ from typing import Any
 import anyio
 
 from agentflow.errors import InstanceGone, RuntimeFailure
+from runtimes._framing import LineDecoder, decode_object
 
 _LONGEST = 1 << 20
 _PATIENCE = 60.0
@@ -23,7 +24,7 @@ class Qmp(asyncio.Protocol):
 
     def __init__(self, sock: socket.socket) -> None:
         self._sock = sock
-        self._buffer = b""
+        self._lines = LineDecoder(_LONGEST)
         self._next = 0
         self._greeted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._replies: dict[int, asyncio.Future[Any]] = {}
@@ -95,12 +96,10 @@ class Qmp(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """See `asyncio.Protocol`."""
-        *lines, self._buffer = (self._buffer + data).split(b"\n")
+        self._lines.feed(data)
         try:
-            if len(self._buffer) > _LONGEST:
-                raise ValueError("too long")
-            for line in filter(None, lines):
-                self._hear(json.loads(line))
+            for line in filter(bytes.strip, self._lines):
+                self._hear(decode_object(line))
         except (ValueError, AttributeError, RecursionError):
             # Not what QEMU says: whatever talks there is not to be talked to.
             self.close()

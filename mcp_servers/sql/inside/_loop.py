@@ -12,6 +12,8 @@ from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any, TypeAlias
 
+from runtimes._framing import read_frame, write_frame
+
 from ._engine import Answer, Engine, Place, Rejected, Table, Trouble, Unavailable
 from ._values import cell
 
@@ -29,9 +31,8 @@ LAST_SECONDS = 1.0
 
 def main() -> None:
     """Serve until standard input ends."""
-    lines = _Lines(0)
-    first = lines.read()
-    if not first:
+    first = _next_request()
+    if first is None:
         return
     place: Place = json.loads(first)
     _limit(place)
@@ -41,8 +42,8 @@ def main() -> None:
     worker = threading.Thread(target=_work, args=(place, requests, woken, engine_of), daemon=True)
     worker.start()
     os.read(wake, 1)
-    while line := lines.read():
-        request: Request = json.loads(line)
+    while (payload := _next_request()) is not None:
+        request: Request = json.loads(payload)
         requests.put(request)
         if not _wait(wake, request.get("seconds"), engine_of):
             break
@@ -52,6 +53,11 @@ def main() -> None:
     worker.join(LAST_SECONDS)
     sys.stdout.flush()
     os._exit(0)
+
+
+def _next_request() -> bytes | None:
+    """Read one frame without a buffer, which would hide from `select` that more has arrived."""
+    return read_frame(lambda size: os.read(0, size))
 
 
 def _wait(wake: int, seconds: float | None, engine_of: list[Engine]) -> bool:
@@ -69,24 +75,6 @@ def _wait(wake: int, seconds: float | None, engine_of: list[Engine]) -> bool:
         for engine in engine_of:
             engine.interrupt()
         left = 0.05
-
-
-class _Lines:
-    """Lines of a descriptor, without a buffer that hides what `select` would show."""
-
-    def __init__(self, descriptor: int) -> None:
-        self._descriptor = descriptor
-        self._rest = b""
-
-    def read(self) -> bytes:
-        """The next line; nothing at the end."""
-        while b"\n" not in self._rest:
-            data = os.read(self._descriptor, 65536)
-            if not data:
-                return b""
-            self._rest += data
-        line, _, self._rest = self._rest.partition(b"\n")
-        return line
 
 
 def _limit(place: Place) -> None:
@@ -250,6 +238,4 @@ def _described(engine: Engine, table: Table, request: Request, ends: float) -> d
 
 
 def _reply(text: str) -> None:
-    data = text.encode("utf-8", "replace")
-    sys.stdout.buffer.write(len(data).to_bytes(4, "big") + data)
-    sys.stdout.buffer.flush()
+    write_frame(1, text.encode("utf-8", "replace"))

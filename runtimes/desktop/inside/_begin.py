@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from types import CodeType, ModuleType
 
 X_FOLDER = "/tmp/.X11-unix"
-_PIECE = 1 << 20
 
 
 def start_x(options: Sequence[str]) -> tuple[int, int]:
@@ -57,22 +56,10 @@ class Loader(importlib.abc.MetaPathFinder, importlib.abc.Loader):
             exec(loaded, module.__dict__)  # the server's own code
 
 
-def read_exactly(size: int) -> bytes:
-    """That many bytes of standard input."""
-    data = bytearray()
-    while len(data) < size:
-        piece = os.read(0, min(size - len(data), _PIECE))
-        if not piece:
-            raise SystemExit("nobody is there")
-        data += piece
-    return bytes(data)
-
-
 def main() -> None:
     """Start the X server and hand over to the driver."""
     pid, ready = start_x(sys.argv[1:])
-    size = int.from_bytes(read_exactly(4), "big")
-    path, modules, driver = marshal.loads(read_exactly(size))
+    path, modules, driver = marshal.load(sys.stdin.buffer)
     sys.path += path
     sys.meta_path.insert(0, Loader(modules))
     importlib.import_module(driver).main(pid, ready)

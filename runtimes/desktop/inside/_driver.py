@@ -1,6 +1,5 @@
 """Answers requests from outside: looks, points, types, runs."""
 
-import os
 import sys
 import threading
 from collections.abc import Callable
@@ -8,12 +7,13 @@ from typing import Any
 
 from Xlib.error import ConnectionClosedError
 
+from runtimes._framing import FrameError, read_frame, write_frame
 from runtimes.desktop.inside import _programs, _windows
 from runtimes.desktop.inside._keyboard import Keyboard
 from runtimes.desktop.inside._picture import Picture
 from runtimes.desktop.inside._pointer import Pointer
 from runtimes.desktop.inside._server import XServer
-from runtimes.desktop.inside._wire import HEAD, Message, pack, sizes, unpack
+from runtimes.desktop.inside._wire import LARGEST, Message, pack, unpack
 
 __all__ = ["main"]
 
@@ -59,11 +59,11 @@ class Driver:
 
     @staticmethod
     def _next() -> Message | None:
-        head = sys.stdin.buffer.read(HEAD)
-        if len(head) < HEAD:
+        try:
+            payload = read_frame(sys.stdin.buffer.read, LARGEST)
+        except FrameError:
             return None
-        text, _ = sizes(head)
-        return unpack(sys.stdin.buffer.read(text))
+        return None if payload is None else unpack(payload)[0]
 
     def _answer(self, asked: Message, known: dict[str, Callable[[Message], Answer]]) -> None:
         try:
@@ -76,10 +76,8 @@ class Driver:
         self._send({**message, "id": asked["id"]}, data)
 
     def _send(self, message: Message, data: bytes) -> None:
-        frame = memoryview(pack(message, data))
         with self._turn:
-            while frame:
-                frame = frame[os.write(1, frame) :]
+            write_frame(1, pack(message, data))
 
     def _screenshot(self, asked: Message) -> Answer:
         try:

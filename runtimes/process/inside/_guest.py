@@ -1,7 +1,7 @@
 """The loop of a Python session, inside its sandbox: take a request, run it, answer.
 
-Requests and answers are frames on the control socket: four bytes of length, then JSON. The other end trusts
-nothing of what comes out of here.
+Requests and answers are frames of JSON objects on the control socket. The other end trusts nothing of what comes
+out of here.
 """
 
 import json
@@ -12,6 +12,7 @@ import sys
 from types import FrameType
 from typing import Any, NoReturn
 
+from runtimes._framing import read_frame, write_frame
 from runtimes.process.inside import _moving
 from runtimes.process.inside._evaluate import Evaluator, new_stream
 
@@ -22,6 +23,7 @@ _encode = json.JSONEncoder(ensure_ascii=True, separators=(",", ":")).encode
 _decode = json.JSONDecoder().decode
 _read, _write, _exit, _signal = os.read, os.write, os._exit, signal.signal
 _SIGINT = signal.SIGINT
+_CHUNK_BYTES = 1 << 20
 
 
 class Guest:
@@ -95,27 +97,16 @@ class Guest:
         self._send({"ready": True, "left_behind": left_behind})
 
     def _receive(self) -> dict[str, Any]:
-        length = int.from_bytes(self._exactly(4), "big")
-        return _decode(self._exactly(length).decode())
-
-    def _exactly(self, count: int) -> bytes:
-        pieces: list[bytes] = []
-        while count:
-            try:
-                piece = _read(self._control, min(count, 1 << 20))
-            except OSError:
-                _exit(0)
-            if not piece:
-                _exit(0)
-            pieces.append(piece)
-            count -= len(piece)
-        return b"".join(pieces)
+        try:
+            payload = read_frame(lambda size: _read(self._control, min(size, _CHUNK_BYTES)))
+        except (OSError, ValueError):
+            _exit(0)
+        if payload is None:
+            _exit(0)
+        return _decode(payload.decode())
 
     def _send(self, answer: dict[str, Any]) -> None:
-        body = _encode(answer).encode()
-        data = memoryview(len(body).to_bytes(4, "big") + body)
-        while data:
-            try:
-                data = data[_write(self._control, data) :]
-            except OSError:
-                _exit(0)
+        try:
+            write_frame(self._control, _encode(answer).encode())
+        except OSError:
+            _exit(0)

@@ -7,7 +7,7 @@ import anyio
 import pytest
 
 from agentflow.errors import InstanceGone, IsolationUnavailable, RuntimeFailure
-from runtimes import InstanceSpec, Limits, Runtime
+from runtimes import InstanceSpec, Limits, Runtime, pack_frame
 from runtimes.desktop import DISPLAY, Desktop, DesktopOptions, DesktopRuntime, _parts, open_desktop
 from runtimes.desktop._link import Link
 from runtimes.desktop.inside._wire import pack
@@ -153,10 +153,10 @@ class Liar:
 @pytest.mark.promise("desktop:distrust")
 @pytest.mark.parametrize(
     "piece",
-    [b"\xff" * 16, (2).to_bytes(4, "big") + bytes(4) + b"[]", (3).to_bytes(4, "big") + bytes(4) + b"{x}"],
+    [b"\xff" * 16, pack_frame(b"[]"), pack_frame(b"{x}"), pack_frame(b"1")],
 )
 async def test_whoever_answers_with_nonsense_is_not_listened_to_any_longer(piece: bytes) -> None:
-    stream = Liar(piece, pack({"id": 1}))
+    stream = Liar(piece, pack_frame(pack({"id": 1})))
     with pytest.raises(InstanceGone):
         await Link(stream).ask("screenshot")
     assert stream.killed
@@ -201,18 +201,18 @@ async def test_a_question_that_is_still_being_sent_keeps_no_answer_from_the_othe
                 group.start_soon(ask, op)
                 await anyio.wait_all_tasks_blocked()
             for number in (1, 3):
-                await stream.said.send(pack({"id": number}))
+                await stream.said.send(pack_frame(pack({"id": number})))
                 await anyio.wait_all_tasks_blocked()
             assert answered == ["first", "third"]
             stream.takes.set()
-            await stream.said.send(pack({"id": 2}))
+            await stream.said.send(pack_frame(pack({"id": 2})))
     assert answered == ["first", "third", "second"]
     stream.close()
 
 
 @pytest.mark.promise("desktop:distrust")
 async def test_answers_that_nobody_asked_for_are_not_kept_and_pieces_are_put_together() -> None:
-    answer = pack({"id": 1, "width": 3}, b"abc")
-    unasked = b"".join(pack({"id": number}, bytes(1000)) for number in range(2, 50))
+    answer = pack_frame(pack({"id": 1, "width": 3}, b"abc"))
+    unasked = b"".join(pack_frame(pack({"id": number}, bytes(1000))) for number in range(2, 50))
     stream = Liar(unasked + answer[:5], answer[5:9], answer[9:])
     assert await Link(stream).ask("screenshot") == ({"id": 1, "width": 3}, b"abc")

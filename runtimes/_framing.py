@@ -1,0 +1,274 @@
+"""Message framing between a process and its workers, over pipes and stream sockets.
+
+A frame is a four-byte big-endian length followed by that many bytes. Text protocols end each message with a
+separator instead. This module needs only the standard library: it also runs inside sandboxes. A blocking end uses
+`read_frame` and `write_frame`; an asyncio or anyio end uses `FrameReader` and `pack_frame`; an end that is called
+back with data feeds a `FrameDecoder` or a `LineDecoder`.
+
+Messages that carry file descriptors use sequenced-packet sockets, which keep message boundaries themselves.
+"""
+
+import json
+import os
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any, TypeGuard
+
+__all__ = [
+    "MAX_FRAME_BYTES",
+    "FrameDecoder",
+    "FrameError",
+    "FrameReader",
+    "LineDecoder",
+    "decode_object",
+    "pack_frame",
+    "read_frame",
+    "write_frame",
+]
+
+MAX_FRAME_BYTES = 0xFFFFFFFF
+"""Largest payload that the length field can express."""
+
+_HEADER_BYTES = 4
+
+# Looked up once: code that shares the interpreter inside a sandbox may replace them in `os`.
+_os_write = os.write
+
+
+class FrameError(ValueError):
+    """Stream that breaks the framing: an oversized, truncated or malformed message."""
+
+
+class FrameDecoder:
+    """Decoder of frames for a stream that arrives in arbitrary pieces. It does no I/O.
+
+    Example::
+
+        decoder = FrameDecoder(limit=1024)
+        decoder.feed(pack_frame(b"one") + pack_frame(b"two")[:3])
+        assert list(decoder) == [b"one"]
+    """
+
+    def __init__(self, limit: int = MAX_FRAME_BYTES) -> None:
+        self._limit = limit
+        self._buffer = bytearray()
+
+    @property
+    def buffered(self) -> int:
+        """Number of bytes that have arrived and were not returned yet, headers included."""
+        return len(self._buffer)
+
+    def feed(self, data: bytes) -> None:
+        """Add received bytes."""
+        self._buffer += data
+
+    def next(self) -> bytes | None:
+        """Return the next complete payload, or `None` until more bytes arrive.
+
+        :raises FrameError: if the frame is over the limit.
+        """
+        if len(self._buffer) < _HEADER_BYTES:
+            return None
+        end = _HEADER_BYTES + _checked_size(self._buffer[:_HEADER_BYTES], self._limit)
+        if len(self._buffer) < end:
+            return None
+        payload = bytes(memoryview(self._buffer)[_HEADER_BYTES:end])
+        del self._buffer[:end]
+        return payload
+
+    def __iter__(self) -> Iterator[bytes]:
+        """Iterate over the payloads that are complete by now."""
+        while (payload := self.next()) is not None:
+            yield payload
+
+    def end(self) -> None:
+        """Check that the stream ended between two frames.
+
+        :raises FrameError: if it ended inside one.
+        """
+        if self._buffer:
+            raise FrameError(f"the stream ended inside a frame, after {len(self._buffer)} bytes of it")
+
+
+class LineDecoder:
+    """Decoder of messages that each end with a one-byte separator. It does no I/O.
+
+    Example::
+
+        decoder = LineDecoder(limit=1024)
+        decoder.feed(b"one\\ntw")
+        assert list(decoder) == [b"one"]
+    """
+
+    def __init__(self, limit: int, separator: bytes = b"\n") -> None:
+        self._limit = limit
+        self._separator = separator
+        self._buffer = bytearray()
+        self._searched = 0
+
+    @property
+    def buffered(self) -> int:
+        """Number of bytes that have arrived and were not returned yet."""
+        return len(self._buffer)
+
+    def feed(self, data: bytes) -> None:
+        """Add received bytes."""
+        self._buffer += data
+
+    def next(self) -> bytes | None:
+        """Return the next complete message without its separator, or `None` until more bytes arrive.
+
+        :raises FrameError: if the message is over the limit.
+        """
+        end = self._buffer.find(self._separator, self._searched)
+        if (len(self._buffer) if end < 0 else end) > self._limit:
+            raise FrameError(f"a message is longer than the limit of {self._limit} bytes")
+        if end < 0:
+            self._searched = len(self._buffer)
+            return None
+        line = bytes(memoryview(self._buffer)[:end])
+        del self._buffer[: end + 1]
+        self._searched = 0
+        return line
+
+    def __iter__(self) -> Iterator[bytes]:
+        """Iterate over the messages that are complete by now."""
+        while (line := self.next()) is not None:
+            yield line
+
+
+class FrameReader:
+    """Asynchronous reader of frames. A cancelled `read` loses nothing.
+
+    Example::
+
+        reader = FrameReader(process.stdout.receive, limit=1 << 20, end_of_stream=anyio.EndOfStream)
+        while (payload := await reader.read()) is not None:
+            ...
+    """
+
+    def __init__(
+        self,
+        receive: Callable[[], Awaitable[bytes]],
+        limit: int = MAX_FRAME_BYTES,
+        *,
+        end_of_stream: type[Exception] | tuple[type[Exception], ...] = (),
+    ) -> None:
+        """Read from a stream.
+
+        :param receive: returns the next bytes; nothing at the end of the stream.
+        :param limit: largest payload to accept, in bytes.
+        :param end_of_stream: exceptions of `receive` that mean the end of the stream too.
+        """
+        self._receive = receive
+        self._end_of_stream = end_of_stream
+        self._decoder = FrameDecoder(limit)
+
+    async def read(self) -> bytes | None:
+        """Return the next payload, or `None` at the end of the stream.
+
+        :raises FrameError: if the frame is over the limit, or the stream ends inside it.
+        """
+        while (payload := self._decoder.next()) is None:
+            try:
+                data = await self._receive()
+            except self._end_of_stream:
+                data = b""
+            if not data:
+                self._decoder.end()
+                return None
+            self._decoder.feed(data)
+        return payload
+
+
+def pack_frame(payload: bytes) -> bytes:
+    """Return the frame of a payload.
+
+    :raises FrameError: if the length field cannot express its size.
+
+    Example::
+
+        assert pack_frame(b"hi") == b"\\0\\0\\0\\2hi"
+    """
+    if len(payload) > MAX_FRAME_BYTES:
+        raise FrameError(f"a frame of {len(payload)} bytes is over the limit of {MAX_FRAME_BYTES}")
+    return len(payload).to_bytes(_HEADER_BYTES, "big") + payload
+
+
+def read_frame(read: Callable[[int], bytes], limit: int = MAX_FRAME_BYTES) -> bytes | None:
+    """Read one frame, blocking, and no byte beyond it; return its payload, or `None` at the end of the stream.
+
+    :param read: returns at most the given number of bytes, and nothing at the end of the stream.
+    :param limit: largest payload to accept, in bytes.
+    :raises FrameError: if the frame is over the limit, or the stream ends inside it.
+
+    Example::
+
+        while (payload := read_frame(sys.stdin.buffer.read)) is not None:
+            write_frame(1, answer(payload))
+    """
+    header = _read_up_to(read, _HEADER_BYTES)
+    if not header:
+        return None
+    if len(header) < _HEADER_BYTES:
+        raise FrameError(f"the stream ended inside a frame, after {len(header)} bytes of it")
+    size = _checked_size(header, limit)
+    payload = _read_up_to(read, size)
+    if len(payload) < size:
+        received = _HEADER_BYTES + len(payload)
+        raise FrameError(f"the stream ended inside a frame, after {received} bytes of it")
+    return payload
+
+
+def write_frame(descriptor: int, payload: bytes) -> None:
+    """Write one frame to a blocking descriptor.
+
+    :raises OSError: if the other end is closed.
+
+    Example::
+
+        write_frame(sys.stdout.fileno(), b'{"ready": true}')
+    """
+    frame = memoryview(pack_frame(payload))
+    while frame:
+        frame = frame[_os_write(descriptor, frame) :]
+
+
+def decode_object(payload: bytes) -> dict[str, Any]:
+    """Return the JSON object that a payload holds.
+
+    :raises FrameError: if it holds anything else.
+
+    Example::
+
+        assert decode_object(b'{"op": "run"}') == {"op": "run"}
+    """
+    try:
+        value: object = json.loads(payload)
+    except (ValueError, RecursionError) as error:
+        raise FrameError(f"a message is not JSON: {error}") from None
+    if not _is_object(value):
+        raise FrameError(f"a message is a JSON {type(value).__name__}, not an object")
+    return value
+
+
+def _is_object(value: object) -> TypeGuard[dict[str, Any]]:
+    return isinstance(value, dict)
+
+
+def _checked_size(header: bytes | bytearray, limit: int) -> int:
+    size = int.from_bytes(header, "big")
+    if size > limit:
+        raise FrameError(f"a frame of {size} bytes is over the limit of {limit}")
+    return size
+
+
+def _read_up_to(read: Callable[[int], bytes], size: int) -> bytes:
+    """Read until the size or the end of the stream is reached."""
+    pieces: list[bytes] = []
+    while size:
+        piece = read(size)
+        if not piece:
+            break
+        pieces.append(piece)
+        size -= len(piece)
+    return b"".join(pieces)
