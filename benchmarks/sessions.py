@@ -188,13 +188,13 @@ async def from_pool(count: int) -> list[float]:
 
 def pss_mib(instances: int) -> float:
     """Memory of all sandboxed processes together, by instance; what they share counts once."""
-    warden = next(p for p in psutil.Process().children() if "_host_monitor" in " ".join(p.cmdline()))
-    porter = warden.children()[0]
-    mason = porter.children()[0]
-    zygote = min(mason.children(), key=lambda p: -p.memory_info().rss)
-    trusted = {warden.pid, porter.pid, mason.pid, zygote.pid}
+    host_monitor = next(p for p in psutil.Process().children() if "_host_monitor" in " ".join(p.cmdline()))
+    mount_helper = host_monitor.children()[0]
+    sandbox_init = mount_helper.children()[0]
+    zygote = min(sandbox_init.children(), key=lambda p: -p.memory_info().rss)
+    trusted = {host_monitor.pid, mount_helper.pid, sandbox_init.pid, zygote.pid}
     total = 0
-    for process in mason.children(recursive=True):
+    for process in sandbox_init.children(recursive=True):
         if process.pid not in trusted:
             lines = Path(f"/proc/{process.pid}/smaps_rollup").read_text(encoding="utf-8").splitlines()
             total += next(int(line.split()[1]) for line in lines if line.startswith("Pss:"))

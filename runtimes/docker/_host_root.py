@@ -61,13 +61,13 @@ class Shows:
 
 def host_root() -> HostRoot:
     """What to show of this machine."""
-    shown = _base.shown()
+    shown = _base.host_view()
     return HostRoot(tuple(Mount(path, path) for path in shown.trees), tuple(shown.hidden), sys.executable)
 
 
 def lay_out(folder: str) -> None:
     """Make the container's own part in an empty folder."""
-    shown = _base.shown()
+    shown = _base.host_view()
     entry = Path(_base.__file__).parents[1] / "inside" / "_shell_entry.bash"
     _base.fill_skeleton(folder, _base.read_etc(shown), entry.read_text(encoding="utf-8"))
     for path, target in shown.links:

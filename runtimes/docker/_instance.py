@@ -10,7 +10,7 @@ from agentflow.errors import CannotFork, RuntimeFailure
 from runtimes._protocol import Fork, InstanceSpec
 from runtimes.docker._plan import Container
 from runtimes.process import ProcessInstance
-from runtimes.process._channel import Channel
+from runtimes.process._channel import RequestChannel
 
 
 class Make(Protocol):
@@ -26,7 +26,7 @@ class ContainerInstance(ProcessInstance):
 
     def __init__(
         self,
-        channel: Channel,
+        channel: RequestChannel,
         name: str,
         spec: InstanceSpec,
         known: dict[str, ProcessInstance],
@@ -91,9 +91,9 @@ class ContainerInstance(ProcessInstance):
         try:
             await self._copy_files_to(child)
             left = await self._copy_shell_to(child)
-            child._python.follow(self._python)
+            child._python.inherit_loss(self._python)
         except BaseException as error:
-            await self._give_up(child, error)
+            await self._abandon(child, error)
             raise
         return Fork(child, tuple(left))
 

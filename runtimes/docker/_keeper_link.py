@@ -11,13 +11,13 @@ import anyio
 
 from agentflow.errors import InstanceGone, IsolationUnavailable, RuntimeFailure
 from runtimes.docker._plan import Container
-from runtimes.process._channel import Channel
+from runtimes.process._channel import RequestChannel
 from runtimes.process.trusted import _wire
 
 _INSIDE = Path(__file__).parents[1] / "process" / "inside"
 
 
-class KeeperChannel(Channel):
+class KeeperChannel(RequestChannel):
     """The requests in flight to one keeper."""
 
     lost = "the container has ended"
@@ -53,7 +53,7 @@ class KeeperLink:
         return channel
 
     async def _called(
-        self, channel: Channel, container: Container, settings: dict[str, Any], seconds: float
+        self, channel: RequestChannel, container: Container, settings: dict[str, Any], seconds: float
     ) -> str:
         """Until the keeper has spoken, the container has ended or the time is over; why it was not the first."""
         reason = f"the container did not answer within {seconds:g} seconds"
@@ -72,7 +72,7 @@ class KeeperLink:
                     tasks.cancel_scope.cancel()
         return reason
 
-    async def _meet(self, channel: Channel, settings: dict[str, Any]) -> None:
+    async def _meet(self, channel: RequestChannel, settings: dict[str, Any]) -> None:
         loop = asyncio.get_running_loop()
         sock, _ = await loop.sock_accept(self._listener)
         self.close()

@@ -19,10 +19,10 @@ from runtimes.docker._options import ContainerOptions, Tier
 from runtimes.docker._plan import Mount, Plan
 from runtimes.docker.inside import _places
 from runtimes.process._instance import environment
-from runtimes.process._pool import Pool
+from runtimes.process._pool import InstancePool
 from runtimes.process._runtime import wire_limits
 from runtimes.process._workspace import new_name
-from runtimes.process.trusted import _leftovers
+from runtimes.process.trusted import _server_folder
 
 if TYPE_CHECKING:
     from runtimes.process import ProcessInstance
@@ -55,20 +55,20 @@ class DockerRuntime:
         self._tier = tier
         self._launcher = make_launcher(tier, self._options)
         self._instances: dict[str, ProcessInstance] = {}
-        self._pool = Pool(
+        self._pool = InstancePool(
             self._make, self._options.pool, pool_spec or InstanceSpec(warm=frozenset({"python"}))
         )
         self._stack = contextlib.AsyncExitStack()
         self._folder = ""
 
     async def __aenter__(self) -> Self:
-        parent = await anyio.to_thread.run_sync(_leftovers.parent_folder)
+        parent = await anyio.to_thread.run_sync(_server_folder.parent_folder)
         self._folder = os.path.join(parent, secrets.token_hex(6))
-        await anyio.to_thread.run_sync(_leftovers.claim, self._folder)
-        realm = _leftovers.realm(self._folder)
+        await anyio.to_thread.run_sync(_server_folder.claim, self._folder)
+        realm = _server_folder.realm(self._folder)
 
         def lives(server: str) -> bool:
-            return _leftovers.lives(os.path.join(parent, server))
+            return _server_folder.is_held(os.path.join(parent, server))
 
         try:
             await anyio.to_thread.run_sync(sweep_groups, f"{PREFIX}{realm}-", lives)
@@ -91,7 +91,7 @@ class DockerRuntime:
                     for instance in list(self._instances.values()):
                         tasks.start_soon(instance.stop)
                 await self._launcher.close()
-                await anyio.to_thread.run_sync(_leftovers.remove, self._folder)
+                await anyio.to_thread.run_sync(_server_folder.remove, self._folder)
 
     @property
     def capabilities(self) -> Capabilities:

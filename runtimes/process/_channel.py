@@ -11,14 +11,14 @@ from agentflow.errors import InstanceGone, RuntimeFailure
 from runtimes.process.trusted import _wire
 
 
-class Channel:
+class RequestChannel:
     """The requests in flight to one builder of sandboxes, and what it tells by itself."""
 
     lost: ClassVar[str] = "the runtime is closed"
     """What is said to have happened when the builder is gone."""
 
     def __init__(self) -> None:
-        self._requests: dict[int, asyncio.Future[_wire.Message]] = {}
+        self._requests: dict[int, asyncio.Future[_wire.WireMessage]] = {}
         self._exits: dict[int, Callable[[int], None]] = {}
         self._awaited_exits: dict[int, Callable[[int], None]] = {}
         self._moves: dict[str, asyncio.Future[int]] = {}
@@ -42,7 +42,7 @@ class Channel:
         self._socket = sock
         sock.setblocking(False)
         self._loop = asyncio.get_running_loop()
-        started: asyncio.Future[_wire.Message] = self._loop.create_future()
+        started: asyncio.Future[_wire.WireMessage] = self._loop.create_future()
         self._requests[0] = started
         self._closed = None
         self._loop.add_reader(sock.fileno(), self._readable)
@@ -61,7 +61,7 @@ class Channel:
                 self.lose(str(error))
                 return
 
-    def _dispatch(self, message: _wire.Message) -> None:
+    def _dispatch(self, message: _wire.WireMessage) -> None:
         fields = message.fields
         if "re" in fields or "started" in fields:
             number = fields.get("re", 0)
@@ -128,7 +128,7 @@ class Channel:
         *,
         on_exit: Callable[[int], None] | None = None,
         **fields: object,
-    ) -> _wire.Message:
+    ) -> _wire.WireMessage:
         """Send a request and wait for its answer. The descriptors stay the caller's.
 
         Where the request starts a process, `on_exit` is called with its exit code (negative: by that signal).
@@ -141,7 +141,7 @@ class Channel:
             raise InstanceGone(f"{self.lost}: {self._closed}")
         self._number += 1
         number = self._number
-        future: asyncio.Future[_wire.Message] = self._loop.create_future()
+        future: asyncio.Future[_wire.WireMessage] = self._loop.create_future()
         self._requests[number] = future
         if on_exit is not None:
             self._awaited_exits[number] = on_exit
@@ -178,14 +178,14 @@ class Channel:
                 os.close(fd)
         self._loop.remove_writer(self._socket.fileno())
 
-    def expect_move(self, member: str) -> asyncio.Future[int]:
-        """A future of the pid of the interpreter that moves to a member."""
+    def expect_move(self, sandbox: str) -> asyncio.Future[int]:
+        """A future of the pid of the interpreter that moves to a sandbox."""
         future: asyncio.Future[int] = self._loop.create_future()
-        self._moves[member] = future
+        self._moves[sandbox] = future
         return future
 
 
-def _discard(future: asyncio.Future[_wire.Message]) -> None:
+def _discard(future: asyncio.Future[_wire.WireMessage]) -> None:
     if not future.cancelled() and future.exception() is None:
         for fd in future.result().fds:
             os.close(fd)

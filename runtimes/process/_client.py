@@ -11,14 +11,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from agentflow.errors import IsolationUnavailable, RuntimeFailure
-from runtimes.process._channel import Channel
-from runtimes.process.trusted import _leftovers, _wire
+from runtimes.process._channel import RequestChannel
+from runtimes.process.trusted import _server_folder, _wire
 
 _HERE = Path(__file__).parent
 _START = "import sys; sys.path.insert(0, {root!r}); from runtimes.process.trusted._host_monitor import main; main({fds})"
 
 
-class Client(Channel):
+class HostMonitorClient(RequestChannel):
     """One warden with its mason, and the requests in flight."""
 
     async def start(self, preload: Sequence[str], *, idle: bool) -> None:
@@ -31,7 +31,7 @@ class Client(Channel):
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
         ours, theirs = _wire.socket_pair()
         alive_read, self._alive = os.pipe2(os.O_CLOEXEC)
-        folder = os.path.join(_leftovers.parent_folder(), secrets.token_hex(6))
+        folder = os.path.join(_server_folder.parent_folder(), secrets.token_hex(6))
         program = _START.format(root=str(_HERE.parent.parent), fds=f"{theirs.fileno()}, {alive_read}")
         self._process = _start_program(program, (theirs.fileno(), alive_read))
         theirs.close()

@@ -13,7 +13,7 @@ import anyio
 
 from agentflow.errors import RuntimeFailure
 from runtimes._protocol import ExecResult, Limits, Outcome, OutputSink
-from runtimes.process._channel import Channel
+from runtimes.process._channel import RequestChannel
 from runtimes.process._live_session import CPU_POLL, cpu_used
 from runtimes.process._output import OutputPipes
 from runtimes.process.linux import _processes
@@ -22,12 +22,12 @@ from runtimes.process.trusted import _wire
 _GRACE = 2.0
 
 
-class Command:
+class RunningCommand:
     """One command's process, its keeper, and its pipes."""
 
-    def __init__(self, client: Channel, member: str, limits: Limits) -> None:
+    def __init__(self, client: RequestChannel, sandbox: str, limits: Limits) -> None:
         self._client = client
-        self._member = member
+        self._sandbox_id = sandbox
         self._limits = limits
         self._pid = 0
         self._stdin = -1
@@ -50,13 +50,13 @@ class Command:
         err_read, err_write = os.pipe2(os.O_CLOEXEC)
         self.pipes = OutputPipes(out_read, err_read, self._limits.output_bytes)
         self._started = _processes.uptime()
-        letter = _wire.letter({"argv": list(argv), "cwd": cwd, "env": dict(env), "user": user})
-        fds = [stdin_read, out_write, err_write, letter]
+        payload = _wire.payload({"argv": list(argv), "cwd": cwd, "env": dict(env), "user": user})
+        fds = [stdin_read, out_write, err_write, payload]
         try:
             # Once asked for, it starts: whoever gives up in between must still be able to end it.
             with anyio.CancelScope(shield=True):
                 reply = self._client.ask(
-                    "exec", fds, on_exit=self._has_exited, member=self._member, user=user
+                    "exec", fds, on_exit=self._has_exited, sandbox=self._sandbox_id, user=user
                 )
                 self._pid = (await reply).fields["pid"]
         except BaseException:
@@ -114,11 +114,15 @@ class Command:
         while not self.exited.done() and time.monotonic() < deadline:
             with contextlib.suppress(RuntimeFailure, OSError):
                 since, age = self._started, _processes.uptime() - self._started
-                await self._client.ask("kill_run", member=self._member, pid=self._pid, since=since, age=age)
+                await self._client.ask(
+                    "kill_run", sandbox=self._sandbox_id, pid=self._pid, since=since, age=age
+                )
             await asyncio.wait({self.exited}, timeout=0.02)
         if not self.exited.done():
             with contextlib.suppress(RuntimeFailure, OSError):
-                await self._client.ask("signal", member=self._member, pid=self._pid, signal=signal.SIGKILL)
+                await self._client.ask(
+                    "signal", sandbox=self._sandbox_id, pid=self._pid, signal=signal.SIGKILL
+                )
             await asyncio.wait({self.exited}, timeout=_GRACE)
 
     async def run(self, data: bytes, timeout: float | None, on_output: OutputSink | None) -> ExecResult:
@@ -159,9 +163,9 @@ class Command:
         if allowed is None:
             await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
             return
-        before = await cpu_used(self._client, self._member)
+        before = await cpu_used(self._client, self._sandbox_id)
         while not (await asyncio.wait(ends, timeout=CPU_POLL, return_when=asyncio.FIRST_COMPLETED))[0]:
-            if await cpu_used(self._client, self._member) - before > allowed and not limit.done():
+            if await cpu_used(self._client, self._sandbox_id) - before > allowed and not limit.done():
                 limit.set_result(Outcome.CPU_LIMIT)
 
     def close(self) -> None:
@@ -176,10 +180,10 @@ class Command:
             self.pipes.close()
 
 
-class ProcessStream:
+class CommandStream:
     """A running command with live pipes; see `runtimes.Stream`."""
 
-    def __init__(self, command: Command) -> None:
+    def __init__(self, command: RunningCommand) -> None:
         self._command = command
         self._pieces: asyncio.Queue[tuple[Literal["stdout", "stderr"], bytes] | None] = asyncio.Queue()
         pipes = command.pipes

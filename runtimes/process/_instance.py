@@ -7,6 +7,7 @@ import re
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 import anyio
 
@@ -25,12 +26,47 @@ from runtimes._protocol import (
     Usage,
 )
 from runtimes.process import _workspace
-from runtimes.process._channel import Channel
-from runtimes.process._command import Command, ProcessStream
-from runtimes.process._hits import Hits, LimitHits
-from runtimes.process._python_session import PythonLane
-from runtimes.process._shell_session import ShellLane
-from runtimes.process.trusted._wire import Message
+from runtimes.process._channel import RequestChannel
+from runtimes.process._command import CommandStream, RunningCommand
+from runtimes.process._python_session import PythonSession
+from runtimes.process._shell_session import ShellSession
+from runtimes.process.linux import _cgroups
+from runtimes.process.trusted._wire import WireMessage
+
+
+class LimitCounts(NamedTuple):
+    """Counts since the instance was made; 0 where there is no cgroup to count."""
+
+    memory: int
+    """Processes killed for lack of memory."""
+    processes: int
+    """Processes that were not started because there were too many."""
+
+
+class LimitCounters:
+    """The open files of one instance's counters."""
+
+    def __init__(self, files: Mapping[str, int]) -> None:
+        self._files = dict(files)
+
+    def read(self) -> LimitCounts:
+        """The counts now."""
+        files = self._files
+        try:
+            return LimitCounts(
+                _cgroups.counter(files.get("oom", -1), "oom_kill"),
+                _cgroups.counter(files.get("pids", -1), "max"),
+            )
+        except OSError:
+            # The cgroup is gone, and the instance with it: whatever comes next says so.
+            return LimitCounts(0, 0)
+
+    def close(self) -> None:
+        """Let go of the files."""
+        for fd in self._files.values():
+            os.close(fd)
+        self._files.clear()
+
 
 Lines = list[str]
 _STOP_DEADLINE = 30.0
@@ -92,7 +128,7 @@ class ProcessInstance:
 
     def __init__(
         self,
-        client: Channel,
+        client: RequestChannel,
         name: str,
         spec: InstanceSpec,
         known: dict[str, "ProcessInstance"],
@@ -103,9 +139,9 @@ class ProcessInstance:
         self._spec = spec
         self._known = known
         self._env = environment(spec.env) if env is None else dict(env)
-        self._python = PythonLane(client, name, spec.limits, self._env)
-        self._shell = ShellLane(client, name, spec.limits, self._env)
-        self._hits = LimitHits({})
+        self._python = PythonSession(client, name, spec.limits, self._env)
+        self._shell = ShellSession(client, name, spec.limits, self._env)
+        self._hits = LimitCounters({})
         self._gone = False
         self._stopped = asyncio.Event()
 
@@ -119,21 +155,21 @@ class ProcessInstance:
         """What it was started as."""
         return self._spec
 
-    def _lane(self, language: Language) -> PythonLane | ShellLane:
+    def _session(self, language: Language) -> PythonSession | ShellSession:
         return self._python if language == "python" else self._shell
 
     def _check(self) -> None:
         if self._gone:
             raise InstanceGone("the instance has ended")
 
-    def settle(self, reply: Message) -> None:
+    def settle(self, reply: WireMessage) -> None:
         """Take over what came when the sandbox was made."""
-        self._hits = LimitHits(dict(zip(reply.fields["counters"], reply.fds, strict=True)))
+        self._hits = LimitCounters(dict(zip(reply.fields["counters"], reply.fds, strict=True)))
 
     async def warm(self, languages: frozenset[Language]) -> None:
         """Have sessions ready."""
         for language in sorted(languages):
-            await self._lane(language).start()
+            await self._session(language).start()
 
     async def run(
         self,
@@ -148,18 +184,20 @@ class ProcessInstance:
         self._check()
         wall = self._spec.limits.wall_seconds if timeout is None else timeout
         before = self._hits.read()
-        result = await self._lane(language).run(source, wall, on_output, stdin_open)
+        result = await self._session(language).run(source, wall, on_output, stdin_open)
         if result.outcome in (Outcome.OK, Outcome.ENDED) and (
             result.exit_code or result.error is not None or result.outcome is Outcome.ENDED
         ):
             text = f"{result.error.type}: {result.error.message}" if result.error else result.stderr
             outcome, detail = self._why(before, text, result.exit_code, result.outcome)
             if outcome is not result.outcome:
-                await self._lane(language).end_leftovers()
+                await self._session(language).end_leftovers()
             result = replace(result, outcome=outcome, detail=detail or result.detail)
         return replace(result, detail=_detail(result))
 
-    def _why(self, before: Hits, text: str, exit_code: int | None, outcome: Outcome) -> tuple[Outcome, str]:
+    def _why(
+        self, before: LimitCounts, text: str, exit_code: int | None, outcome: Outcome
+    ) -> tuple[Outcome, str]:
         """Whether a run that went badly had hit a limit."""
         now = self._hits.read()
         refused = now.processes > before.processes
@@ -192,7 +230,7 @@ class ProcessInstance:
     async def interrupt(self, language: Language) -> bool:
         """See `runtimes.Instance.interrupt`."""
         self._check()
-        return await self._lane(language).interrupt()
+        return await self._session(language).interrupt()
 
     async def exec(
         self,
@@ -218,19 +256,19 @@ class ProcessInstance:
 
     async def _command(
         self, argv: Sequence[str], cwd: str | None, env: Mapping[str, str] | None, user: str | None
-    ) -> Command:
+    ) -> RunningCommand:
         self._check()
         _check_command(argv, cwd, env or {})
-        command = Command(self._client, self._id, self._spec.limits)
+        command = RunningCommand(self._client, self._id, self._spec.limits)
         folder = None if cwd is None and user is not None else os.path.join(WORKSPACE, cwd or "")
         await command.start(argv, folder, {**self._env, **(env or {})}, user)
         return command
 
     async def open_stream(
         self, argv: Sequence[str], *, cwd: str | None = None, env: Mapping[str, str] | None = None
-    ) -> ProcessStream:
+    ) -> CommandStream:
         """See `runtimes.Instance.open_stream`."""
-        return ProcessStream(await self._command(argv, cwd, env, None))
+        return CommandStream(await self._command(argv, cwd, env, None))
 
     # -- files ------------------------------------------------------------------------------------------
 
@@ -242,10 +280,10 @@ class ProcessInstance:
         *,
         op: str = "file",
         fds: Sequence[int] = (),
-    ) -> Message:
+    ) -> WireMessage:
         self._check()
         request = {**(details or {}), "action": action, "path": path}
-        return await self._client.ask(op, fds, member=self._id, request=request)
+        return await self._client.ask(op, fds, sandbox=self._id, request=request)
 
     async def read(self, path: str, *, offset: int = 0, length: int | None = None) -> bytes:
         """See `runtimes.Instance.read`."""
@@ -292,7 +330,7 @@ class ProcessInstance:
         child = ProcessInstance(self._client, _workspace.new_name(), self._spec, self._known)
         try:
             reply = await self._client.ask(
-                "copy", member=self._id, id=child.id, mounts=dict(self._spec.mounts)
+                "copy", sandbox=self._id, id=child.id, mounts=dict(self._spec.mounts)
             )
         except (OSError, RuntimeFailure) as error:
             if isinstance(error, InstanceGone):
@@ -305,15 +343,15 @@ class ProcessInstance:
                 child._python, lines = await self._python.fork_into(child.id, reply.fields["uid"])
                 left += lines
             else:
-                child._python.follow(self._python)
+                child._python.inherit_loss(self._python)
             left += await self._copy_shell_to(child)
         except BaseException as error:
-            await self._give_up(child, error)
+            await self._abandon(child, error)
             raise
         self._known[child.id] = child
         return Fork(child, tuple(left))
 
-    async def _give_up(self, child: "ProcessInstance", error: BaseException) -> None:
+    async def _abandon(self, child: "ProcessInstance", error: BaseException) -> None:
         """End a fork that came to nothing.
 
         :raises CannotFork: if that is what the error means.
@@ -332,8 +370,8 @@ class ProcessInstance:
                 await child._shell.restore(state)
             left += [f"the shell's {line}" for line in lines]
         else:
-            child._shell.follow(self._shell)
-        names = (await self._client.ask("events", member=self._id)).fields["others"]
+            child._shell.inherit_loss(self._shell)
+        names = (await self._client.ask("events", sandbox=self._id)).fields["others"]
         return left + [f"the background process {name}" for name in names]
 
     async def snapshot(self) -> Snapshot:
@@ -341,7 +379,7 @@ class ProcessInstance:
         self._check()
         fd = os.memfd_create("snapshot")
         try:
-            await self._client.ask("pack", [fd], member=self._id)
+            await self._client.ask("pack", [fd], sandbox=self._id)
             with os.fdopen(os.dup(fd), "rb") as file:
                 file.seek(0)
                 return Snapshot(file.read())
@@ -360,11 +398,11 @@ class ProcessInstance:
                 with os.fdopen(os.dup(fd), "wb") as file:
                     file.write(snapshot.archive)
                 os.lseek(fd, 0, os.SEEK_SET)
-                await self._client.ask("check_archive", [fd], member=self._id)
+                await self._client.ask("check_archive", [fd], sandbox=self._id)
                 await self._python.end()
                 await self._shell.end()
-                await self._client.ask("kill_run", member=self._id, pid=0, since=0.0, age=1e9)
-                await self._client.ask("unpack", [fd], member=self._id, mounts=dict(self._spec.mounts))
+                await self._client.ask("kill_run", sandbox=self._id, pid=0, since=0.0, age=1e9)
+                await self._client.ask("unpack", [fd], sandbox=self._id, mounts=dict(self._spec.mounts))
             except RuntimeFailure as error:
                 raise ValueError(str(error)) from None
             finally:
@@ -373,7 +411,7 @@ class ProcessInstance:
     async def usage(self) -> Usage:
         """See `runtimes.Instance.usage`."""
         self._check()
-        events = (await self._client.ask("events", member=self._id)).fields
+        events = (await self._client.ask("events", sandbox=self._id)).fields
         return Usage(events["memory"], events["processes"], events["cpu"])
 
     async def stop(self) -> None:
@@ -393,4 +431,4 @@ class ProcessInstance:
     async def _end(self) -> None:
         """End its processes and files."""
         with contextlib.suppress(RuntimeFailure):
-            await self._client.ask("stop", member=self._id)
+            await self._client.ask("stop", sandbox=self._id)

@@ -15,26 +15,26 @@ import anyio
 
 from agentflow.errors import CannotFork, InstanceGone, RuntimeFailure
 from runtimes._protocol import Limits, Outcome, OutputSink, RunResult
-from runtimes.process._channel import Channel
-from runtimes.process._frames import Answer, Control
+from runtimes.process._channel import RequestChannel
+from runtimes.process._control_socket import ControlSocket, ReplyT
 from runtimes.process._output import OutputPipes
 from runtimes.process.linux import _processes
 
 GRACE = 2.0
 """Seconds that an interrupted run has to give up by itself before its session is killed."""
-_NUDGE = 0.02
+_INTERRUPT_INTERVAL = 0.02
 CPU_POLL = 0.2
 """Seconds between two looks at the CPU time of a run that has a limit."""
 _START_DEADLINE = 60.0
 
 
 @dataclass(slots=True)
-class Call(Generic[Answer]):
+class PendingRun(Generic[ReplyT]):
     """One run in progress: ends with an answer, or with a reason to end it."""
 
     started: float
     """When, in seconds since the machine was booted."""
-    answer: asyncio.Future[Answer | None]
+    answer: asyncio.Future[ReplyT | None]
     """The session's answer; `None` when the session's process ended first."""
     limit: asyncio.Future[Outcome] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
     """Why the run must be ended."""
@@ -45,23 +45,23 @@ class Call(Generic[Answer]):
             self.limit.set_result(outcome)
 
 
-class Lane(ABC, Generic[Answer]):
+class LiveSession(ABC, Generic[ReplyT]):
     """What Python and shell sessions have in common."""
 
     language: ClassVar[str]
 
-    def __init__(self, client: Channel, member: str, limits: Limits) -> None:
+    def __init__(self, client: RequestChannel, sandbox: str, limits: Limits) -> None:
         self._client = client
-        self._member = member
+        self._sandbox_id = sandbox
         self._limits = limits
-        self._control: Control[Answer] | None = None
+        self._control: ControlSocket[ReplyT] | None = None
         self._pipes: OutputPipes | None = None
         self._pid = 0
         self._started = 0.0
-        self._call: Call[Answer] | None = None
+        self._call: PendingRun[ReplyT] | None = None
         self._exit_code: asyncio.Future[int] | None = None
-        self._early: deque[Answer] = deque(maxlen=1)
-        self._unsaid = False
+        self._early_answers: deque[ReplyT] = deque(maxlen=1)
+        self._loss_unreported = False
         self.lock = asyncio.Lock()
         """Held during a run, and during a fork."""
 
@@ -78,11 +78,11 @@ class Lane(ABC, Generic[Answer]):
     @property
     def vanished(self) -> bool:
         """The session ended between two runs, and no result has said so yet."""
-        return self._unsaid or (self._pid != 0 and not self.alive)
+        return self._loss_unreported or (self._pid != 0 and not self.alive)
 
-    def follow(self, parent: "Lane[Answer]") -> None:
+    def inherit_loss(self, parent: "LiveSession[ReplyT]") -> None:
         """Be the copy of one that can't be copied because it has vanished: what was lost there is lost here."""
-        self._unsaid = parent.vanished
+        self._loss_unreported = parent.vanished
 
     @abstractmethod
     async def _launch(self) -> None:
@@ -93,26 +93,26 @@ class Lane(ABC, Generic[Answer]):
         """Send the run request."""
 
     @abstractmethod
-    async def _nudge(self) -> None:
+    async def _interrupt_run(self) -> None:
         """Make the run give up, leaving the session alive; may be called again."""
 
     @abstractmethod
-    def _result(self, answer: Answer, outcome: Outcome, stdout: str, stderr: str) -> RunResult:
+    def _result(self, answer: ReplyT, outcome: Outcome, stdout: str, stderr: str) -> RunResult:
         """Turn an answer into a result."""
 
-    def _adopt(self, pid: int, control: Control[Answer], pipes: OutputPipes) -> None:
+    def _adopt(self, pid: int, control: ControlSocket[ReplyT], pipes: OutputPipes) -> None:
         self._pid = pid
         self._control = control
         self._pipes = pipes
-        self._early.clear()
+        self._early_answers.clear()
         control.listen(self._answered, self._lost)
         pipes.on_overflow = lambda: self._call.end(Outcome.OUTPUT_LIMIT) if self._call else None
 
-    def _answered(self, answer: Answer) -> None:
+    def _answered(self, answer: ReplyT) -> None:
         if self._call is not None and not self._call.answer.done():
             self._call.answer.set_result(answer)
         else:
-            self._early.append(answer)
+            self._early_answers.append(answer)
 
     def _exit_reporter(self) -> Callable[[int], None]:
         """To be called when the process that is being started has ended."""
@@ -150,7 +150,7 @@ class Lane(ABC, Generic[Answer]):
     async def _ensure(self) -> None:
         if self.alive:
             return
-        self._unsaid = self.vanished
+        self._loss_unreported = self.vanished
         await self.end()
         await self._launch()
 
@@ -161,41 +161,41 @@ class Lane(ABC, Generic[Answer]):
         async with self.lock:
             await self._ensure()
             assert self._pipes is not None
-            call = Call[Answer](_processes.uptime(), asyncio.get_running_loop().create_future())
+            call = PendingRun[ReplyT](_processes.uptime(), asyncio.get_running_loop().create_future())
             self._started = call.started
             self._call = call
             self._pipes.on_output = on_output
             if self._pipes.overflowed:
                 self._pipes.take()
             try:
-                self._early.clear()
+                self._early_answers.clear()
                 if self.alive:
                     self._ask(source, stdin_open=stdin_open)
                 else:
                     # It ended as soon as it was there.
                     self._lost()
                 outcome = await self._finish(call, timeout)
-                return self._say(await self._collect(call, outcome))
+                return self._report_loss(await self._collect(call, outcome))
             except asyncio.CancelledError:
-                await self._give_up(call)
+                await self._abandon(call)
                 raise
             finally:
                 self._call = None
-                self._quiet()
+                self._stop_forwarding()
 
-    def _say(self, result: RunResult) -> RunResult:
+    def _report_loss(self, result: RunResult) -> RunResult:
         """Tell whoever relies on the session's state that it was gone before this run."""
-        unsaid, self._unsaid = self._unsaid, False
+        unsaid, self._loss_unreported = self._loss_unreported, False
         if not unsaid or result.state_lost:
             return result
         detail = "the session's process had ended before; this run began a fresh one"
         return replace(result, state_lost=True, fresh=True, detail=result.detail or detail)
 
-    def _quiet(self) -> None:
+    def _stop_forwarding(self) -> None:
         if self._pipes is not None:
             self._pipes.on_output = None
 
-    async def _finish(self, call: Call[Answer], timeout: float | None) -> Outcome:
+    async def _finish(self, call: PendingRun[ReplyT], timeout: float | None) -> Outcome:
         """Wait for the answer or a limit; after it, either the run or its session is over."""
         watch = None
         if timeout is not None:
@@ -212,25 +212,25 @@ class Lane(ABC, Generic[Answer]):
             return call.limit.result()
         return Outcome.OK if call.answer.result() is not None else Outcome.ENDED
 
-    async def _wait_for_end(self, call: Call[Answer]) -> None:
+    async def _wait_for_end(self, call: PendingRun[ReplyT]) -> None:
         ends = {call.answer, call.limit}
         limit = self._limits.cpu_seconds
         if limit is None:
             await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
             return
-        before = await cpu_used(self._client, self._member)
+        before = await cpu_used(self._client, self._sandbox_id)
         while not (await asyncio.wait(ends, timeout=CPU_POLL, return_when=asyncio.FIRST_COMPLETED))[0]:
-            if await cpu_used(self._client, self._member) - before > limit:
+            if await cpu_used(self._client, self._sandbox_id) - before > limit:
                 call.end(Outcome.CPU_LIMIT)
 
-    async def _stop_run(self, call: Call[Answer]) -> None:
+    async def _stop_run(self, call: PendingRun[ReplyT]) -> None:
         """End the run's processes, then the run; if it won't give up, the session."""
         deadline = time.monotonic() + GRACE
         while not call.answer.done() and time.monotonic() < deadline:
             # In this order: a shell whose command is killed must not go on with the next one.
-            await self._nudge()
+            await self._interrupt_run()
             await self._kill_processes(call)
-            await asyncio.wait({call.answer}, timeout=_NUDGE)
+            await asyncio.wait({call.answer}, timeout=_INTERRUPT_INTERVAL)
         await self._kill_processes(call)
         if not call.answer.done():
             await self._kill_session()
@@ -238,7 +238,7 @@ class Lane(ABC, Generic[Answer]):
         if self._pipes is not None:
             self._pipes.drain()
 
-    async def _kill_processes(self, call: Call[Answer]) -> None:
+    async def _kill_processes(self, call: PendingRun[ReplyT]) -> None:
         await self._kill_since(call.started)
 
     async def end_leftovers(self) -> None:
@@ -248,23 +248,25 @@ class Lane(ABC, Generic[Answer]):
     async def _kill_since(self, started: float) -> None:
         with contextlib.suppress(RuntimeFailure, OSError):
             age = _processes.uptime() - started
-            await self._client.ask("kill_run", member=self._member, pid=self._pid, since=started, age=age)
+            await self._client.ask(
+                "kill_run", sandbox=self._sandbox_id, pid=self._pid, since=started, age=age
+            )
 
     async def _signal(self, number: int) -> None:
         with contextlib.suppress(RuntimeFailure, OSError):
-            await self._client.ask("signal", member=self._member, pid=self._pid, signal=number)
+            await self._client.ask("signal", sandbox=self._sandbox_id, pid=self._pid, signal=number)
 
     async def _kill_session(self) -> None:
         await self._signal(signal.SIGKILL)
 
-    async def _give_up(self, call: Call[Answer]) -> None:
+    async def _abandon(self, call: PendingRun[ReplyT]) -> None:
         """The caller is gone: end the run all the same."""
         with anyio.CancelScope(shield=True):
             await self._stop_run(call)
         if self._pipes is not None:
             self._pipes.take()
 
-    async def _collect(self, call: Call[Answer], outcome: Outcome) -> RunResult:
+    async def _collect(self, call: PendingRun[ReplyT], outcome: Outcome) -> RunResult:
         if self._pipes is None:
             raise InstanceGone("the instance has ended")
         stdout, stderr = (part.decode("utf-8", "replace") for part in self._pipes.take())
@@ -300,17 +302,17 @@ class Lane(ABC, Generic[Answer]):
         self._call.end(Outcome.INTERRUPTED)
         return True
 
-    async def answer_to(self, send: Callable[[], None], deadline: float) -> Answer:
+    async def answer_to(self, send: Callable[[], None], deadline: float) -> ReplyT:
         """Send a request other than a run and wait for its answer. The caller holds the lock.
 
         :raises CannotFork: if none comes in time, or the session ends.
         """
-        call = Call[Answer](_processes.uptime(), asyncio.get_running_loop().create_future())
+        call = PendingRun[ReplyT](_processes.uptime(), asyncio.get_running_loop().create_future())
         self._call = call
         try:
             send()
-            if self._early:
-                call.answer.set_result(self._early.popleft())
+            if self._early_answers:
+                call.answer.set_result(self._early_answers.popleft())
             elif not self.alive:
                 call.answer.set_result(None)
             await asyncio.wait({call.answer}, timeout=deadline)
@@ -321,7 +323,7 @@ class Lane(ABC, Generic[Answer]):
             raise CannotFork(f"the {self.language} session does not answer")
         return answer
 
-    async def wait_ready(self) -> Answer:
+    async def wait_ready(self) -> ReplyT:
         """Wait for a new session's first answer.
 
         :raises RuntimeFailure: if the session ends instead.
@@ -356,10 +358,10 @@ class Lane(ABC, Generic[Answer]):
         self._forget_process()
 
 
-async def cpu_used(client: Channel, member: str) -> float:
-    """CPU seconds of a member's processes so far."""
+async def cpu_used(client: RequestChannel, sandbox: str) -> float:
+    """CPU seconds of a sandbox's processes so far."""
     try:
-        return float((await client.ask("events", member=member)).fields["cpu"])
+        return float((await client.ask("events", sandbox=sandbox)).fields["cpu"])
     except (RuntimeFailure, OSError):
         return 0.0
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 AnInstance = TypeVar("AnInstance")
 
 
-class Pool(Generic[AnInstance]):
+class InstancePool(Generic[AnInstance]):
     """Keeps up to `size` instances of one spec ready. An async context manager."""
 
     def __init__(

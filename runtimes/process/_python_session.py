@@ -8,21 +8,21 @@ from collections.abc import Mapping
 
 from agentflow.errors import CannotFork, InstanceGone, RuntimeFailure
 from runtimes._protocol import Display, Limits, Outcome, PythonError, RunResult
-from runtimes.process._channel import Channel, socket_pair
-from runtimes.process._frames import PythonAnswer, PythonControl
-from runtimes.process._live_session import Lane, make_pipes
+from runtimes.process._channel import RequestChannel, socket_pair
+from runtimes.process._control_socket import PythonControlSocket, PythonReply
+from runtimes.process._live_session import LiveSession, make_pipes
 from runtimes.process.trusted import _wire
 
 _MOVE_DEADLINE = 20.0
 
 
-class PythonLane(Lane[PythonAnswer]):
+class PythonSession(LiveSession[PythonReply]):
     """A live interpreter."""
 
     language = "python"
 
-    def __init__(self, client: Channel, member: str, limits: Limits, env: Mapping[str, str]) -> None:
-        super().__init__(client, member, limits)
+    def __init__(self, client: RequestChannel, sandbox: str, limits: Limits, env: Mapping[str, str]) -> None:
+        super().__init__(client, sandbox, limits)
         self._env = env
         self._number = 0
         self._awaited: int | None = None
@@ -30,11 +30,11 @@ class PythonLane(Lane[PythonAnswer]):
     async def _launch(self) -> None:
         ours, theirs = socket_pair()
         pipes, ends = make_pipes(self._limits.output_bytes)
-        control = PythonControl(ours)
-        ends.append(_wire.letter({"env": dict(self._env)}))
+        control = PythonControlSocket(ours)
+        ends.append(_wire.payload({"env": dict(self._env)}))
         try:
             reply = await self._client.ask(
-                "python", [theirs.fileno(), *ends], on_exit=self._exit_reporter(), member=self._member
+                "python", [theirs.fileno(), *ends], on_exit=self._exit_reporter(), sandbox=self._sandbox_id
             )
         except BaseException:
             control.close()
@@ -49,20 +49,20 @@ class PythonLane(Lane[PythonAnswer]):
         await self.wait_ready()
 
     def _ask(self, source: str, *, stdin_open: bool) -> None:
-        assert isinstance(self._control, PythonControl)
+        assert isinstance(self._control, PythonControlSocket)
         self._number += 1
         self._awaited = self._number
         self._control.request({"op": "run", "source": source, "run": self._awaited})
 
-    def _answered(self, answer: PythonAnswer) -> None:
+    def _answered(self, answer: PythonReply) -> None:
         # Code can write answers too, at most to its own run: they carry a number.
         if answer.get("run") == self._awaited:
             super()._answered(answer)
 
-    async def _nudge(self) -> None:
+    async def _interrupt_run(self) -> None:
         await self._signal(signal.SIGINT)
 
-    def _result(self, answer: PythonAnswer, outcome: Outcome, stdout: str, stderr: str) -> RunResult:
+    def _result(self, answer: PythonReply, outcome: Outcome, stdout: str, stderr: str) -> RunResult:
         error = answer["error"]
         return RunResult(
             outcome=outcome,
@@ -78,19 +78,21 @@ class PythonLane(Lane[PythonAnswer]):
             cwd=_text(answer["cwd"]) or "",
         )
 
-    async def fork_into(self, member: str, uid: int) -> tuple["PythonLane", list[str]]:
-        """Copy the live interpreter into another member's room. The caller holds the lock.
+    async def fork_into(self, sandbox: str, uid: int) -> tuple["PythonSession", list[str]]:
+        """Copy the live interpreter into another sandbox's room. The caller holds the lock.
 
         :raises CannotFork: if it can't be copied; this session goes on.
         """
         ours, theirs = socket_pair()
         pipes, ends = make_pipes(self._limits.output_bytes)
-        control = PythonControl(ours)
-        child = PythonLane(self._client, member, self._limits, self._env)
+        control = PythonControlSocket(ours)
+        child = PythonSession(self._client, sandbox, self._limits, self._env)
         child._adopt(0, control, pipes)
         try:
-            moved = self._client.expect_move(member)
-            await self._client.ask("move_python", [theirs.fileno(), *ends], member=self._member, to=member)
+            moved = self._client.expect_move(sandbox)
+            await self._client.ask(
+                "move_python", [theirs.fileno(), *ends], sandbox=self._sandbox_id, to=sandbox
+            )
             answer = await self.answer_to(lambda: self._request_fork(uid), _MOVE_DEADLINE)
             if "error" in answer:
                 raise CannotFork(str(answer["error"]))
@@ -108,15 +110,15 @@ class PythonLane(Lane[PythonAnswer]):
     def _request_fork(self, uid: int) -> None:
         self._awaited = None
         # It may have ended since it was found alive.
-        if isinstance(self._control, PythonControl):
+        if isinstance(self._control, PythonControlSocket):
             self._control.request({"op": "fork", "uid": uid})
 
-    async def _arrive(self, moved: asyncio.Future[int]) -> PythonAnswer:
+    async def _arrive(self, moved: asyncio.Future[int]) -> PythonReply:
         try:
             async with asyncio.timeout(_MOVE_DEADLINE):
                 self._pid = await moved
         except TimeoutError:
-            raise CannotFork("the interpreter's copy hung on its way") from None
+            raise CannotFork("the interpreter's copy hung during its move") from None
         except InstanceGone:
             raise
         except RuntimeFailure as error:

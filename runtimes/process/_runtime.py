@@ -9,9 +9,9 @@ import anyio
 from agentflow.errors import InstanceGone, IsolationUnavailable, RuntimeFailure
 from runtimes._protocol import Capabilities, InstanceSpec, Limits
 from runtimes.process import _probe
-from runtimes.process._client import Client
+from runtimes.process._client import HostMonitorClient
 from runtimes.process._instance import ProcessInstance
-from runtimes.process._pool import Pool
+from runtimes.process._pool import InstancePool
 from runtimes.process._workspace import new_name
 
 PRELOAD = ("numpy", "pandas")
@@ -40,9 +40,9 @@ class ProcessRuntime:
     ) -> None:
         self._preload = tuple(preload)
         self._idle = idle
-        self._client = Client()
+        self._client = HostMonitorClient()
         self._instances: dict[str, ProcessInstance] = {}
-        self._pool = Pool(self._make, pool, pool_spec or InstanceSpec(warm=frozenset({"python"})))
+        self._pool = InstancePool(self._make, pool, pool_spec or InstanceSpec(warm=frozenset({"python"})))
         self._stack = contextlib.AsyncExitStack()
         self._capabilities: Capabilities | None = None
 

@@ -8,22 +8,22 @@ import termios
 from collections.abc import Mapping
 
 from runtimes._protocol import Limits, Outcome, RunResult
-from runtimes.process._channel import Channel, socket_pair
-from runtimes.process._frames import ShellAnswer, ShellControl
-from runtimes.process._live_session import Lane, make_pipes
+from runtimes.process._channel import RequestChannel, socket_pair
+from runtimes.process._control_socket import ShellControlSocket, ShellReply
+from runtimes.process._live_session import LiveSession, make_pipes
 from runtimes.process.trusted import _wire
 
 _DUMP_DEADLINE = 20.0
 _LEFT = "# left: "
 
 
-class ShellLane(Lane[ShellAnswer]):
+class ShellSession(LiveSession[ShellReply]):
     """A live bash."""
 
     language = "bash"
 
-    def __init__(self, client: Channel, member: str, limits: Limits, env: Mapping[str, str]) -> None:
-        super().__init__(client, member, limits)
+    def __init__(self, client: RequestChannel, sandbox: str, limits: Limits, env: Mapping[str, str]) -> None:
+        super().__init__(client, sandbox, limits)
         self._env = env
         self._stdin = -1
         self._stdin_reader = -1
@@ -38,14 +38,14 @@ class ShellLane(Lane[ShellAnswer]):
         ours, theirs = socket_pair()
         pipes, ends = make_pipes(self._limits.output_bytes)
         stdin_read, stdin_write = os.pipe2(os.O_CLOEXEC)
-        control = ShellControl(ours)
-        ends.append(_wire.letter({"env": dict(self._env)}))
+        control = ShellControlSocket(ours)
+        ends.append(_wire.payload({"env": dict(self._env)}))
         try:
             reply = await self._client.ask(
                 "shell",
                 [theirs.fileno(), stdin_read, *ends],
                 on_exit=self._exit_reporter(),
-                member=self._member,
+                sandbox=self._sandbox_id,
             )
         except BaseException:
             control.close()
@@ -62,7 +62,7 @@ class ShellLane(Lane[ShellAnswer]):
         self._adopt(reply.fields["pid"], control, pipes)
 
     def _ask(self, source: str, *, stdin_open: bool) -> None:
-        assert isinstance(self._control, ShellControl)
+        assert isinstance(self._control, ShellControlSocket)
         self._control.parts = 2
         self._forget_input()
         self._stdin_open = stdin_open
@@ -75,10 +75,10 @@ class ShellLane(Lane[ShellAnswer]):
         if waiting[0]:
             os.read(self._stdin_reader, waiting[0])
 
-    async def _nudge(self) -> None:
+    async def _interrupt_run(self) -> None:
         await self._signal(signal.SIGRTMAX)
 
-    def _result(self, answer: ShellAnswer, outcome: Outcome, stdout: str, stderr: str) -> RunResult:
+    def _result(self, answer: ShellReply, outcome: Outcome, stdout: str, stderr: str) -> RunResult:
         status, cwd = answer
         return RunResult(
             outcome=outcome,
@@ -104,7 +104,7 @@ class ShellLane(Lane[ShellAnswer]):
         :raises CannotFork: if the session does not answer.
         """
         control = self._control
-        assert isinstance(control, ShellControl)
+        assert isinstance(control, ShellControlSocket)
         control.parts = 3
         try:
             answer = await self.answer_to(lambda: control.request("dump", ""), _DUMP_DEADLINE)
@@ -121,7 +121,7 @@ class ShellLane(Lane[ShellAnswer]):
         """
         await self._ensure()
         control = self._control
-        assert isinstance(control, ShellControl)
+        assert isinstance(control, ShellControlSocket)
         control.parts = 2
         await self.answer_to(lambda: control.request("restore", state), _DUMP_DEADLINE)
         if self._pipes is not None:

@@ -12,7 +12,7 @@ import anyio.to_thread
 
 from agentflow.errors import RuntimeFailure
 from runtimes._protocol import FileInfo
-from runtimes.process.trusted._wire import Message
+from runtimes.process.trusted._wire import WireMessage
 
 T = TypeVar("T")
 
@@ -31,7 +31,7 @@ class Ask(Protocol):
         *,
         op: str = "file",
         fds: Sequence[int] = (),
-    ) -> Awaitable[Message]:
+    ) -> Awaitable[WireMessage]:
         """The mason's answer."""
         ...
 

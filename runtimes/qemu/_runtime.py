@@ -12,7 +12,7 @@ import anyio.to_thread
 
 from agentflow.errors import AgentFlowError, RuntimeFailure
 from runtimes._protocol import Capabilities
-from runtimes.process.trusted import _leftovers
+from runtimes.process.trusted import _server_folder
 from runtimes.qemu import _accelerate, _confine, _memory, _states
 from runtimes.qemu._confine import Cell, user_for
 from runtimes.qemu._hardware import DISK, SAVED_DISK, Wiring, command_line
@@ -48,8 +48,8 @@ class QemuRuntime:
 
     async def __aenter__(self) -> Self:
         _confine.require()
-        self.folder = Path(_leftovers.parent_folder(), secrets.token_hex(6))
-        await anyio.to_thread.run_sync(_leftovers.claim, str(self.folder))
+        self.folder = Path(_server_folder.parent_folder(), secrets.token_hex(6))
+        await anyio.to_thread.run_sync(_server_folder.claim, str(self.folder))
         self._inside = True
         if self._settings.pool:
             self._tasks = anyio.create_task_group()
@@ -71,7 +71,7 @@ class QemuRuntime:
                 if self._memory >= 0:
                     os.close(self._memory)
                     self._memory = -1
-                await anyio.to_thread.run_sync(_leftovers.remove, str(self.folder))
+                await anyio.to_thread.run_sync(_server_folder.remove, str(self.folder))
 
     @property
     def capabilities(self) -> Capabilities:

@@ -19,7 +19,7 @@ from anyio.from_thread import start_blocking_portal
 
 from agentflow.synthesis import PAIRS, REPORT, TRAJECTORIES, TREES
 from agentflow.testing import fake_endpoint
-from runtimes.process.trusted._leftovers import realm
+from runtimes.process.trusted._server_folder import realm
 from tests.agentflow.cli._programs import environment
 from tests.system._supervised import Endpoint
 
@@ -254,7 +254,7 @@ def nothing_left(run: Running, others: set[int]) -> None:
         # Who has ended now left its own children to this process.
         waiting = _adopted(others)
     assert sorted(path.name for path in run.output.iterdir() if path.name.startswith(".")) == []
-    # What a killed warden left is swept by the next start of any runtime.
+    # Files of a killed host monitor are swept by the next start of any runtime.
     subprocess.run([sys.executable, "-c", _START_A_RUNTIME], env=run.environment, cwd=run.folder, check=True)
     runtimes = run.temporary / f"agentflow-{os.geteuid()}"
     left = [path for path in run.temporary.rglob("*") if path != runtimes]

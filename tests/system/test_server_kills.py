@@ -16,7 +16,7 @@ import yaml
 from agentflow.errors import ErrorKind
 from agentflow.sandbox import Sandbox, ToolResult
 from agentflow.serving._ports import kept_port
-from runtimes.process.trusted._leftovers import realm
+from runtimes.process.trusted._server_folder import realm
 from tests._dockerd import Dockerd, dockerd
 from tests.mcp_servers._program import Program, program
 from tests.mcp_servers.serving.test_command import address

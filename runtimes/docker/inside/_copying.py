@@ -6,30 +6,30 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-from runtimes.process.trusted import _files, _spawn, _trees, _wire
-from runtimes.process.trusted._filing import Filing
-from runtimes.process.trusted._members import Member
-from runtimes.process.trusted._reactor import Reactor, Waiting, finished
+from runtimes.process.trusted import _files, _spawn, _wire
+from runtimes.process.trusted._reactor import PendingRequest, Reactor, check_report
+from runtimes.process.trusted._requests import FileRequests
+from runtimes.process.trusted._sandboxes import SandboxRecord
 
 _PIECE = 1 << 20
 
 
-class CopyFiling(Filing):
-    """Looks after files like `Filing`; whole contents go through a file that the server sends along."""
+class CopyingFileRequests(FileRequests):
+    """Looks after files like `FileRequests`; whole contents go through a file that the server sends along."""
 
     def __init__(self, reactor: Reactor, saved: tuple[str, ...]) -> None:
         super().__init__(reactor, saved)
         self._children = reactor
 
-    def file(self, member: Member, message: _wire.Message) -> Waiting:
+    def file(self, sandbox: SandboxRecord, message: _wire.WireMessage) -> PendingRequest:
         """Carry out one operation by name."""
         request = message.fields["request"]
         ours, theirs = _wire.socket_pair()
 
         def child() -> None:
             try:
-                _become(member.uid)
-                answer = _perform(member, request, message.fds)
+                _become(sandbox.uid)
+                answer = _perform(sandbox, request, message.fds)
             except (OSError, ValueError, RecursionError) as error:
                 answer = _wire.failure(error)
             _wire.send(theirs, answer)
@@ -38,25 +38,25 @@ class CopyFiling(Filing):
         theirs.close()
         with ours:
             answer = yield ours
-        finished(answer, "its process died: the instance's memory limit may be too small")
+        check_report(answer, "its process died: the instance's memory limit may be too small")
         assert answer is not None
         self._children.reply(message, **answer.fields)
 
-    def list(self, member: Member, message: _wire.Message) -> Waiting:
+    def list(self, sandbox: SandboxRecord, message: _wire.WireMessage) -> PendingRequest:
         """Write the entries of a folder to the descriptor that came along."""
         fd = message.fds[0]
-        entries = functools.partial(_trees.list_entries, member.root, member.uid, message.fields["request"])
+        entries = functools.partial(_files.list_entries, sandbox.root, sandbox.uid, message.fields["request"])
         return self.in_child(
-            member, message, lambda: _as_agent(member, lambda: _spawn.with_file(fd, "wb", entries))
+            sandbox, message, lambda: _as_agent(sandbox, lambda: _spawn.with_file(fd, "wb", entries))
         )
 
-    def remove(self, member: Member, message: _wire.Message) -> Waiting:
+    def remove(self, sandbox: SandboxRecord, message: _wire.WireMessage) -> PendingRequest:
         """Remove a tree."""
         request = message.fields["request"]
         return self.in_child(
-            member,
+            sandbox,
             message,
-            lambda: _as_agent(member, lambda: _trees.remove(member.root, member.uid, request)),
+            lambda: _as_agent(sandbox, lambda: _files.remove_tree(sandbox.root, sandbox.uid, request)),
         )
 
 
@@ -66,13 +66,13 @@ def _become(uid: int) -> None:
     os.setresuid(uid, uid, uid)
 
 
-def _as_agent(member: Member, body: Callable[[], None]) -> None:
-    _become(member.uid)
+def _as_agent(sandbox: SandboxRecord, body: Callable[[], None]) -> None:
+    _become(sandbox.uid)
     body()
 
 
-def _perform(member: Member, request: dict[str, Any], fds: list[int]) -> _wire.Fields:
-    opened, answer = _files.perform(member.root, member.uid, request)
+def _perform(sandbox: SandboxRecord, request: dict[str, Any], fds: list[int]) -> _wire.Fields:
+    opened, answer = _files.perform(sandbox.root, sandbox.uid, request)
     if request["action"] == "open":
         there = max(0, os.fstat(opened[0]).st_size - request["offset"])
         wanted = there if request["length"] is None else min(there, request["length"])
@@ -80,12 +80,14 @@ def _perform(member: Member, request: dict[str, Any], fds: list[int]) -> _wire.F
         _copy(opened[0], fds[0], wanted)
         return {}
     if request["action"] == "create":
-        _fill(member, request, opened[0], fds[0], answer)
+        _fill(sandbox, request, opened[0], fds[0], answer)
         return {}
     return answer
 
 
-def _fill(member: Member, request: dict[str, Any], target: int, source: int, created: dict[str, Any]) -> None:
+def _fill(
+    sandbox: SandboxRecord, request: dict[str, Any], target: int, source: int, created: dict[str, Any]
+) -> None:
     """Write what the server sent; all or nothing unless appending."""
     commit = {**request, **created, "action": "commit", "path": created.get("target", request["path"])}
     size = os.fstat(source).st_size
@@ -96,10 +98,10 @@ def _fill(member: Member, request: dict[str, Any], target: int, source: int, cre
         _copy(source, target, size)
     except OSError:
         if not request["append"]:
-            _files.perform(member.root, member.uid, {**commit, "abandon": True})
+            _files.perform(sandbox.root, sandbox.uid, {**commit, "abandon": True})
         raise
     if not request["append"]:
-        _files.perform(member.root, member.uid, commit)
+        _files.perform(sandbox.root, sandbox.uid, commit)
 
 
 def _copy(source: int, target: int, count: int) -> None:

@@ -1,6 +1,6 @@
 """The keeper: a container's first process. Starts what the server asks for, looks after files, reaps.
 
-It is to a container what the mason is to the process runtime's sandboxes, and answers the same requests on the
+It is to a container what the sandbox init process is to the process runtime's sandboxes, and answers the same requests on the
 same kind of socket. It is root inside with a few capabilities; what it starts for the agent has none, and is bound by the
 same system-call filter as in a process sandbox, beneath the engine's own. When the server goes away, however that
 happens, the keeper ends, and the container with it.
@@ -18,10 +18,9 @@ from runtimes.docker.inside._places import HOME, SAVED_FOLDERS, SOCKET
 from runtimes.process.linux import _cgroups, _processes, _seccomp
 from runtimes.process.linux import _syscalls as sc
 from runtimes.process.trusted import _confine, _copy, _spawn, _wire
-from runtimes.process.trusted._filing import Filing
-from runtimes.process.trusted._members import Family, Member
-from runtimes.process.trusted._process_requests import Staff
-from runtimes.process.trusted._reactor import Reactor, RequestError, Waiting
+from runtimes.process.trusted._reactor import PendingRequest, Reactor, RequestError
+from runtimes.process.trusted._requests import FileRequests, ProcessRequests
+from runtimes.process.trusted._sandboxes import ForkGroup, SandboxRecord
 
 _EXPENDABLE = "500"
 
@@ -51,44 +50,44 @@ class _Here(Reactor):
         return super().fork(expendable)
 
 
-class _ContainerStaff(Staff):
+class _ContainerProcessRequests(ProcessRequests):
     """The processes of a container: all but the keeper and its helpers."""
 
-    def __init__(self, reactor: _Here, world: _spawn.World) -> None:
-        super().__init__(reactor, world, None)
+    def __init__(self, reactor: _Here, config: _spawn.RuntimeConfig) -> None:
+        super().__init__(reactor, config, None)
         self._here = reactor
 
-    def _placement(self, member: Member) -> _spawn.Placement:
-        limits = _spawn.rlimits(member.limits, grouped=member.group.memory >= 0)
+    def _placement(self, sandbox: SandboxRecord) -> _spawn.ProcessPlacement:
+        limits = _spawn.rlimits(sandbox.limits, grouped=sandbox.group.memory >= 0)
         # The kernel counts a user's processes over all containers; the engine counts the container's.
         limits["NPROC"] = None
-        return _spawn.Placement([], _confine.Identity(member.uid, False), member.group, limits)
+        return _spawn.ProcessPlacement([], _confine.Identity(sandbox.uid, False), sandbox.group, limits)
 
     def _command_as_user(
-        self, member: Member, message: _wire.Message, placement: _spawn.Placement
-    ) -> Waiting:
+        self, sandbox: SandboxRecord, message: _wire.WireMessage, placement: _spawn.ProcessPlacement
+    ) -> PendingRequest:
         pid = self._here.fork_into(
-            None, lambda: _spawn.become_user_command_here(self._world, placement, message.fds)
+            None, lambda: _spawn.become_user_command_here(self._config, placement, message.fds)
         )
-        member.lanes.add(pid)
+        sandbox.session_pids.add(pid)
         self._here.reply(message, pid=pid)
         yield from ()
 
-    def python(self, member: Member, message: _wire.Message) -> Waiting:
+    def python(self, sandbox: SandboxRecord, message: _wire.WireMessage) -> PendingRequest:
         """Start a Python session."""
         from runtimes.docker.inside import _python  # who only runs commands need not wait for it
 
-        placement = self._placement(member)
-        pid = self._here.fork_into(None, lambda: _python.become_python(self._world, placement, message.fds))
-        member.lanes.add(pid)
+        placement = self._placement(sandbox)
+        pid = self._here.fork_into(None, lambda: _python.become_python(self._config, placement, message.fds))
+        sandbox.session_pids.add(pid)
         self._here.reply(message, pid=pid)
         yield from ()
 
-    def _begun(self, fields: _wire.Fields) -> float:
+    def _run_start(self, fields: _wire.Fields) -> float:
         # gVisor's kernel counts from the start of its container.
         return _processes.uptime() - fields["age"]
 
-    def _processes_of(self, member: Member) -> dict[int, _processes.ProcessInfo]:
+    def _processes_of(self, sandbox: SandboxRecord) -> dict[int, _processes.ProcessInfo]:
         own = {os.getpid(), *self._here.helpers}
         pids = [int(name) for name in os.listdir("/proc") if name.isdigit() and int(name) not in own]
         infos = (_processes.read_process(pid) for pid in pids)
@@ -100,38 +99,38 @@ class _Keeper:
 
     def __init__(self, server: socket.socket, settings: _wire.Fields) -> None:
         self._reactor = _Here(server)
-        locks = _confine.Locks(_seccomp.build_filter(gated=False), b"", None)
-        world = _spawn.World(False, (), (), locks, [], settings["shell_driver"], "")
-        staff = _ContainerStaff(self._reactor, world)
+        restrictions = _confine.Restrictions(_seccomp.build_filter(gated=False), b"", None)
+        config = _spawn.RuntimeConfig(False, (), (), restrictions, [], settings["shell_driver"], "")
+        process_requests = _ContainerProcessRequests(self._reactor, config)
         self.copies = bool(settings["copies"])
         """Files go through copies."""
         if self.copies:
-            from runtimes.docker.inside._copying import CopyFiling
+            from runtimes.docker.inside._copying import CopyingFileRequests
 
-            self._filing: Filing = CopyFiling(self._reactor, SAVED_FOLDERS)
+            self._file_requests: FileRequests = CopyingFileRequests(self._reactor, SAVED_FOLDERS)
         else:
-            self._filing = Filing(self._reactor, SAVED_FOLDERS)
+            self._file_requests = FileRequests(self._reactor, SAVED_FOLDERS)
         root = os.open("/", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         self.group = _own_group()
         """The container's limits, as far as they can be seen from inside."""
-        self._member = Member(
-            "", settings["uid"], Family(os.getpid(), -1), [], root, root, self.group, settings["limits"]
+        self._sandbox = SandboxRecord(
+            "", settings["uid"], ForkGroup(os.getpid(), -1), [], root, root, self.group, settings["limits"]
         )
         self._reactor.on_exit = self._child_ended
-        self._requests: dict[str, Callable[[Member, _wire.Message], Waiting]] = {
-            "check_archive": self._filing.check_archive,
+        self._requests: dict[str, Callable[[SandboxRecord, _wire.WireMessage], PendingRequest]] = {
+            "check_archive": self._file_requests.check_archive,
             "counters": self._counters,
-            "events": staff.events,
-            "exec": staff.command,
-            "file": self._filing.file,
-            "kill_run": staff.kill_run,
-            "list": self._filing.list,
-            "pack": self._filing.pack,
+            "events": process_requests.events,
+            "exec": process_requests.command,
+            "file": self._file_requests.file,
+            "kill_run": process_requests.kill_run,
+            "list": self._file_requests.list,
+            "pack": self._file_requests.pack,
             "ping": self._pong,
-            "python": staff.python,
-            "remove": self._filing.remove,
-            "shell": staff.shell,
-            "signal": staff.signal,
+            "python": process_requests.python,
+            "remove": self._file_requests.remove,
+            "shell": process_requests.shell,
+            "signal": process_requests.signal,
             "unpack": self._unpack,
         }
 
@@ -139,21 +138,21 @@ class _Keeper:
         """Serve until the server is gone."""
         self._reactor.serve(self._start)
 
-    def _start(self, message: _wire.Message) -> Waiting:
+    def _start(self, message: _wire.WireMessage) -> PendingRequest:
         op = message.fields["op"]
         if op not in self._requests:
             raise RequestError(f"a container can't {op}")
-        return self._requests[op](self._member, message)
+        return self._requests[op](self._sandbox, message)
 
     def _child_ended(self, pid: int) -> None:
         self._reactor.helpers.discard(pid)
-        self._member.lanes.discard(pid)
+        self._sandbox.session_pids.discard(pid)
 
-    def _pong(self, member: Member, message: _wire.Message) -> Waiting:
+    def _pong(self, sandbox: SandboxRecord, message: _wire.WireMessage) -> PendingRequest:
         self._reactor.reply(message)
         yield from ()
 
-    def _counters(self, member: Member, message: _wire.Message) -> Waiting:
+    def _counters(self, sandbox: SandboxRecord, message: _wire.WireMessage) -> PendingRequest:
         """Hand out the files that count how often limits were hit."""
         present = {
             kind: fd
@@ -163,7 +162,7 @@ class _Keeper:
         self._reactor.reply(message, list(present.values()), counters=list(present))
         yield from ()
 
-    def _unpack(self, member: Member, message: _wire.Message) -> Waiting:
+    def _unpack(self, sandbox: SandboxRecord, message: _wire.WireMessage) -> PendingRequest:
         """Put all files back to those of an archive."""
         fd = message.fds[0]
 
@@ -171,9 +170,9 @@ class _Keeper:
             source.seek(0)
             for folder in SAVED_FOLDERS:
                 _empty(f"/{folder}")
-            _copy.unpack(member.files, SAVED_FOLDERS, member.uid, source)
+            _copy.unpack(sandbox.files, SAVED_FOLDERS, sandbox.uid, source)
 
-        return self._filing.in_child(member, message, lambda: _spawn.with_file(fd, "rb", fill))
+        return self._file_requests.in_child(sandbox, message, lambda: _spawn.with_file(fd, "rb", fill))
 
 
 def _empty(folder: str) -> bool:

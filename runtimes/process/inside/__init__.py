@@ -1,4 +1,4 @@
-"""What runs inside a sandbox: the loop of a Python session, its evaluator, the shell's program.
+"""Code that runs inside a sandbox: the loop of a Python session, its evaluator, the shell's program.
 
 Standard library only: it is imported once, into the zygote, and forked with it.
 """

@@ -1,7 +1,7 @@
-"""The evaluator: runs source text in one lasting namespace, as a notebook does. Runs inside a session.
+"""PythonEvaluator: runs source text in one persistent namespace, like a notebook. Runs inside a session.
 
-It is imported into a warm interpreter that then forks, so it and its neighbours (`_displays`, `_tables`,
-`_variables`, `_errors`, `_sql`) need the standard library only.
+It is imported into a warm interpreter that is then forked, so it and its neighbours (`_displays`, `_tables`,
+`_variables`, `_errors`) need only the standard library.
 """
 
 import ast
@@ -17,11 +17,10 @@ from typing import NoReturn
 
 from runtimes.process.inside._displays import Displays
 from runtimes.process.inside._errors import describe_error, printable
-from runtimes.process.inside._sql import run_sql
-from runtimes.process.inside._tables import TABLE_MIME, Foreign
+from runtimes.process.inside._tables import TABLE_MIME, Foreign, run_sql
 from runtimes.process.inside._variables import describe_variables
 
-__all__ = ["SESSION_MODULE", "VARIABLES_MIME", "Evaluator", "new_stream"]
+__all__ = ["SESSION_MODULE", "VARIABLES_MIME", "PythonEvaluator", "new_stream"]
 
 SESSION_MODULE = "_agentflow_session"
 """The module through which tools reach the evaluator from inside: `import _agentflow_session`."""
@@ -39,7 +38,7 @@ _SHARED = builtins.__dict__
 _process_id, _end_process = os.getpid, os._exit
 
 
-class Evaluator:
+class PythonEvaluator:
     """One Python session: a `__main__` module whose names last from run to run."""
 
     def __init__(self) -> None:

@@ -5,13 +5,14 @@ the limit), `total_rows` (`None` where counting would mean running a query again
 """
 
 import math
+import re
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from decimal import Decimal
 from itertools import islice
 from typing import Any, TypeAlias, cast
 
-__all__ = ["TABLE_MIME", "Foreign", "build_table", "is_tabular", "table_of"]
+__all__ = ["TABLE_MIME", "Foreign", "build_table", "run_sql", "table_of"]
 
 Foreign: TypeAlias = Any
 """An object of a library that is not imported here, or of the user's: what it can do shows when it is tried."""
@@ -139,3 +140,42 @@ def _nested_cell(value: Foreign, depth: int) -> object:
 def _cut(text: str) -> str:
     clean = str(text) if len(text) <= TEXT else f"{text[:TEXT]}… ({len(text)} characters)"
     return clean.encode("utf-8", "backslashreplace").decode()
+
+
+BATCH = 1024
+_CONFIG: dict[str, str | bool | int | float | list[str]] = {
+    "threads": 1,
+    "autoinstall_known_extensions": False,
+}
+
+
+def run_sql(query: str, rows: int, namespace: Mapping[str, object]) -> dict[str, object]:
+    """The result of a query as a table of at most `rows` rows.
+
+    Files are named by their path (`FROM 'sales.csv'`), data frames and Arrow tables by their variable. Each
+    call has a database of its own in memory, which a query can leave only through files of the session.
+    """
+    import duckdb
+
+    # One thread, and no connection kept: a session with live threads could not be forked.
+    with duckdb.connect(":memory:", config=dict(_CONFIG)) as connection:
+        _register(connection, query, namespace)
+        connection.execute(query)
+        columns = [(str(column[0]), str(column[1])) for column in connection.description or ()]
+        return build_table(columns, _fetched(connection), rows, None)
+
+
+def _register(connection: Foreign, query: str, namespace: Mapping[str, object]) -> None:
+    for name in set(re.findall(r"\w+", query)):
+        value: Foreign = namespace.get(name)
+        if is_tabular(value):
+            if type(value).__name__ == "Series":
+                value = value.to_frame(value.name or "value")
+            elif type(value).__name__ == "DuckDBPyRelation":
+                value = value.to_arrow_table()
+            connection.register(name, value)
+
+
+def _fetched(connection: Foreign) -> Iterator[tuple[object, ...]]:
+    while batch := connection.fetchmany(BATCH):
+        yield from batch

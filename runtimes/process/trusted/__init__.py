@@ -1,4 +1,4 @@
-"""The trusted processes beside the server: warden, porter, mason and zygote.
+"""Trusted processes beside the server: host monitor, mount helper, sandbox init process and zygote.
 
 Standard library only: they start fast, stay small, and are forked into sandboxes.
 """

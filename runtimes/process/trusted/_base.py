@@ -1,23 +1,127 @@
-"""The read-only part that all sandboxes share: system programs, the interpreter, a small `/etc`, devices.
+"""Resources of the host that all sandboxes share: the id range, and the read-only base of their roots.
 
-Prepared once, in two steps. `collect` runs where the host's files are still in view and takes detached copies
-of the mounts to show. `assemble` builds, on a fresh tmpfs, the tree that becomes the builder's only world:
+The base (system programs, the interpreter, a small `/etc`, devices) is prepared once, in two steps. `collect` runs
+where the host's files are still visible and takes detached copies of the mounts. `assemble` builds, on a new tmpfs,
+the tree that becomes the root of the sandbox init process:
 
-    /skeleton   the lowest layer of every sandbox's root: /etc, /tmp, mount points
+    /skeleton   lowest layer of every sandbox's root: /etc, /tmp, mount points
     /trees/N    system programs and interpreters, read-only
-    /sleeper    the program of a family's first process
-    /dev        a handful of harmless devices
-    /proc       the runtime's own processes; never shown to a sandbox
-    /stage /r   empty, for building one sandbox
+    /pause      program of the pause processes
+    /dev        six harmless devices
+    /proc       the runtime's own processes; never visible in a sandbox
+    /stage /r   empty, used to build a sandbox
 """
 
+import fcntl
 import os
+import pwd
+import shutil
 import stat
+import subprocess
 import sys
 from dataclasses import dataclass, field
 
 from runtimes.process.linux import _syscalls as sc
-from runtimes.process.trusted import _sleeper
+from runtimes.process.trusted import _spawn
+
+_ID_RANGE_SIZE = 65536
+_ROOT_FIRST = 0x70000000
+_ROOT_SLOTS = 2048
+
+
+@dataclass(frozen=True, slots=True)
+class IdMap:
+    """Host ids that the runtime's user namespace maps: a range if the user has one, else only the user's own."""
+
+    first: int
+    """First host id of the range; -1 without a range."""
+    helpers: bool
+    """The maps are written by `newuidmap` and `newgidmap`, as an ordinary user needs."""
+    note: str
+    """Reason for having no range and the remedy; empty otherwise."""
+
+    @property
+    def single_user(self) -> bool:
+        """Only one id is mapped."""
+        return self.first < 0
+
+
+def _claim_slot(folder: str) -> int:
+    """Return the first id of a range that no other server of root uses; a file lock reserves it until this process ends."""
+    os.makedirs(folder, 0o700, exist_ok=True)
+    for slot in range(_ROOT_SLOTS):
+        fd = os.open(f"{folder}/ids-{slot}", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(fd)
+            continue
+        os.set_inheritable(fd, False)
+        return _ROOT_FIRST + slot * _ID_RANGE_SIZE
+    raise OSError("every range of user ids is used by another server: stop one of them")
+
+
+def _subordinate_range(path: str, user: str, uid: int) -> int:
+    try:
+        with open(path, encoding="utf-8") as file:
+            for line in file:
+                name, first, size = line.strip().split(":")
+                if name in (user, str(uid)) and int(size) >= _ID_RANGE_SIZE - 1:
+                    return int(first)
+    except (OSError, ValueError):
+        pass
+    return -1
+
+
+def plan_ids(lock_folder: str) -> IdMap:
+    """Return the largest id map that this user may have."""
+    uid = os.geteuid()
+    if uid == 0:
+        return IdMap(_claim_slot(lock_folder), False, "")
+    how = "install the package uidmap and give the user a line in /etc/subuid and /etc/subgid"
+    if not (shutil.which("newuidmap") and shutil.which("newgidmap")):
+        return IdMap(
+            -1, False, f"one user id only, so no forks of live sessions: newuidmap is missing; {how}"
+        )
+    user = pwd.getpwuid(uid).pw_name
+    first = _subordinate_range("/etc/subuid", user, uid)
+    if first < 0 or _subordinate_range("/etc/subgid", user, uid) < 0:
+        return IdMap(-1, False, f"one user id only, so no forks of live sessions: no range for {user}; {how}")
+    return IdMap(first, True, "")
+
+
+def write_id_map(idmap: IdMap, pid: int) -> None:
+    """Write the id maps of a process that has just created a user namespace.
+
+    :raises OSError: if the kernel or `newuidmap` refuses.
+    """
+    uid, gid = os.geteuid(), os.getegid()
+    if idmap.single_user:
+        _write_proc(pid, "setgroups", "deny")
+        _write_proc(pid, "uid_map", f"0 {uid} 1")
+        _write_proc(pid, "gid_map", f"0 {gid} 1")
+    elif idmap.helpers:
+        user = pwd.getpwuid(uid).pw_name
+        for tool, own, first in (
+            ("newuidmap", uid, idmap.first),
+            ("newgidmap", gid, _subordinate_range("/etc/subgid", user, uid)),
+        ):
+            _run([tool, str(pid), "0", str(own), "1", "1", str(first), str(_ID_RANGE_SIZE - 1)])
+    else:
+        _write_proc(pid, "uid_map", f"0 {idmap.first} {_ID_RANGE_SIZE}")
+        _write_proc(pid, "gid_map", f"0 {idmap.first} {_ID_RANGE_SIZE}")
+
+
+def _run(command: list[str]) -> None:
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise OSError(f"{command[0]}: {done.stderr.strip()}")
+
+
+def _write_proc(pid: int, name: str, text: str) -> None:
+    with open(f"/proc/{pid}/{name}", "w", encoding="utf-8") as file:
+        file.write(text)
+
 
 _READ_ONLY = sc.MOUNT_ATTR_RDONLY | sc.MOUNT_ATTR_NOSUID | sc.MOUNT_ATTR_NODEV
 _SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
@@ -51,7 +155,7 @@ _ETC = (
     "timezone",
 )
 _ETC_TEXTS = {
-    # New users must get ids that a sandbox's block has.
+    # New users must get ids from the sandbox's block.
     "adduser.conf": "DSHELL=/bin/bash\nDHOME=/home\nSKEL=/etc/skel\nFIRST_UID=1000\nLAST_UID=1013\n"
     "FIRST_GID=1000\nLAST_GID=1013\nUSERGROUPS=yes\nDIR_MODE=0755\n",
     "login.defs": "UID_MIN 1000\nUID_MAX 1013\nGID_MIN 1000\nGID_MAX 1013\nUSERGROUPS_ENAB yes\nENCRYPT_METHOD SHA512\n",
@@ -68,39 +172,39 @@ _ETC_TEXTS = {
 }
 _OWN_PACKAGES = ("agentflow", "mcp_servers", "runtimes")
 SHELL_ENTRY = "/etc/bash"
-"""Sourced by the shell session for every command, so that a signal can make it return."""
+"""Sourced by the shell session for every command, so that a signal handler can `return` from it."""
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
-    """What of the host every sandbox sees, by name."""
+class HostView:
+    """Paths of the host that every sandbox sees."""
 
     trees: list[str]
-    """Folders, read-only; later ones may lie in earlier ones."""
+    """Folders mounted read-only; later ones may lie inside earlier ones."""
     hidden: list[str]
-    """Folders in those that appear empty: this project's own source."""
+    """Folders inside them that appear empty: this project's own source."""
     links: list[tuple[str, str]]
-    """Symbolic links of the root: path, target."""
+    """Symbolic links in the root: path and target."""
     etc: list[tuple[str, str]]
-    """Files of /etc to copy: name, path on the host."""
+    """Files of /etc to copy: name and path on the host."""
 
 
 @dataclass(slots=True)
-class Collected:
-    """What `collect` found."""
+class HostMounts:
+    """Detached mounts and names returned by `collect`."""
 
     trees: list[tuple[str, int]] = field(default_factory=list[tuple[str, int]])
-    """Where each tree goes, and its detached mount."""
+    """Mount point and detached mount of each tree."""
     links: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])
-    """Symbolic links of the root: path, target."""
+    """Symbolic links in the root: path and target."""
     devices: list[tuple[str, int]] = field(default_factory=list[tuple[str, int]])
-    """Device name, and its detached mount."""
+    """Name and detached mount of each device."""
     etc: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])
-    """Files of /etc to copy: name, path on the host."""
+    """Files of /etc to copy: name and path on the host."""
 
 
 def interpreter_prefixes() -> list[str]:
-    """The folders that the running interpreter lives in, outermost only."""
+    """Return the outermost folders that contain the running interpreter."""
     wanted = {os.path.realpath(p) for p in (sys.base_prefix, sys.prefix)} | {sys.prefix, sys.base_prefix}
     kept: list[str] = []
     for path in sorted(wanted):
@@ -110,7 +214,7 @@ def interpreter_prefixes() -> list[str]:
 
 
 def _hidden(prefix: str) -> list[str]:
-    """Folders under a prefix that hold this project's own source."""
+    """Return the folders below a prefix that contain this project's own source."""
     found: list[str] = []
     for entry in sys.path:
         if entry.startswith(prefix + "/"):
@@ -118,10 +222,10 @@ def _hidden(prefix: str) -> list[str]:
     return found
 
 
-def shown() -> Shown:
-    """What to show of this host."""
+def host_view() -> HostView:
+    """Return the paths of this host that sandboxes see."""
     prefixes = interpreter_prefixes()
-    return Shown(
+    return HostView(
         [*(path for path in _SYSTEM if os.path.isdir(path) and not os.path.islink(path)), *prefixes],
         [folder for prefix in (*prefixes, "/usr") for folder in _hidden(prefix)],
         [(path, os.readlink(path)) for path in _SYSTEM if os.path.islink(path)],
@@ -129,10 +233,10 @@ def shown() -> Shown:
     )
 
 
-def collect() -> Collected:
-    """Take detached, read-only copies of the mounts to show. Needs power over the current mount namespace."""
-    names = shown()
-    result = Collected(links=names.links, etc=names.etc)
+def collect() -> HostMounts:
+    """Take detached, read-only copies of the mounts. Needs CAP_SYS_ADMIN over the current mount namespace."""
+    names = host_view()
+    result = HostMounts(links=names.links, etc=names.etc)
     result.trees += [(path, read_only_view(path)) for path in names.trees]
     result.trees += [(folder, _empty_folder()) for folder in names.hidden]
     for name in _DEVICES:
@@ -141,7 +245,7 @@ def collect() -> Collected:
 
 
 def read_only_view(path: str) -> int:
-    """A detached, read-only copy of the mount tree at a path."""
+    """Return a detached, read-only copy of the mount tree at a path."""
     mount = sc.clone_mount(path)
     sc.set_mount_attributes(mount, _READ_ONLY)
     return mount
@@ -151,8 +255,8 @@ def _empty_folder() -> int:
     return sc.new_mount("tmpfs", _READ_ONLY, size="4k", mode="0555")
 
 
-def read_etc(collected: Collected | Shown) -> list[tuple[str, str | bytes]]:
-    """The contents of the files of /etc: name, and bytes or (for a link) its target."""
+def read_etc(collected: HostMounts | HostView) -> list[tuple[str, str | bytes]]:
+    """Return the files of /etc: name, and content as bytes or (for a link) its target as text."""
     found: list[tuple[str, str | bytes]] = []
     for name, path in collected.etc:
         paths = [path]
@@ -169,36 +273,36 @@ def read_etc(collected: Collected | Shown) -> list[tuple[str, str | bytes]]:
 
 
 def assemble(
-    at: str, collected: Collected, etc: list[tuple[str, str | bytes]], shell_entry: str
+    at: str, collected: HostMounts, etc: list[tuple[str, str | bytes]], shell_entry: str
 ) -> list[str]:
-    """Build the tree at a mount point. Returns the places of the trees: tree N goes to entry N.
+    """Build the tree at a mount point; return the mount points of the trees by number.
 
     The caller then makes it the root of its mount namespace.
     """
     sc.attach_mount(sc.new_mount("tmpfs", sc.MOUNT_ATTR_NOSUID | sc.MOUNT_ATTR_NODEV, mode="0755"), at)
     for name in ("skeleton", "trees", "dev", "proc", "stage", "r", "old"):
         os.mkdir(f"{at}/{name}", 0o755)
-    with open(at + _sleeper.PLACE, "wb") as file:
-        file.write(_sleeper.program())
-    os.chmod(at + _sleeper.PLACE, 0o555)
+    with open(at + _spawn.PAUSE_PATH, "wb") as file:
+        file.write(_spawn.pause_program())
+    os.chmod(at + _spawn.PAUSE_PATH, 0o555)
     skeleton = f"{at}/skeleton"
     fill_skeleton(skeleton, etc, shell_entry)
     for path, target in collected.links:
         os.symlink(target, skeleton + path)
-    places: list[str] = []
+    tree_paths: list[str] = []
     for number, (path, mount) in enumerate(collected.trees):
         os.makedirs(skeleton + path, 0o755, exist_ok=True)
         if path.startswith("/root/"):
             os.chmod(f"{skeleton}/root", 0o711)
         os.mkdir(f"{at}/trees/{number}")
         sc.attach_mount(mount, f"{at}/trees/{number}")
-        places.append(path)
+        tree_paths.append(path)
     _make_dev(f"{at}/dev", collected.devices)
-    return places
+    return tree_paths
 
 
 def fill_skeleton(skeleton: str, etc: list[tuple[str, str | bytes]], shell_entry: str) -> None:
-    """Put into an empty folder what a sandbox's root has beside the shared trees."""
+    """Fill an empty folder with everything in a sandbox's root except the shared trees."""
     for name in (
         "etc",
         "home",

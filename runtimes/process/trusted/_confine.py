@@ -1,7 +1,7 @@
-"""The one-way door: a trusted process becomes an untrusted one inside a sandbox.
+"""Turn a trusted process irrevocably into an untrusted one inside a sandbox.
 
-The order matters. Namespaces and limits first, while there is power to set them; then identity; then the locks
-that bind whoever runs afterwards. Nothing untrusted runs before the last step.
+The order matters: namespaces and limits first, while the process has the capabilities to set them; then identity;
+then Landlock and seccomp, which also bind everything executed afterwards. Nothing untrusted runs before the last step.
 """
 
 import contextlib
@@ -16,16 +16,16 @@ from runtimes.process.linux import _landlock, _seccomp
 from runtimes.process.linux import _syscalls as sc
 
 FORK_CAPABILITIES = 1 << sc.CAP_SETUID | 1 << sc.CAP_SETGID | 1 << sc.CAP_SYS_CHROOT | 1 << sc.CAP_SYS_ADMIN
-"""What a live interpreter keeps, permitted but never effective, so that its fork can move to a sandbox of its own.
+"""Capabilities that a live interpreter keeps, permitted but never effective, so that its fork can move to a new sandbox.
 
-They count only in the runtime's user namespace; raising them is a gated call.
+They count only in the runtime's user namespace, and raising them needs the seccomp broker's permission.
 """
 
 NAMESPACE_KINDS = (sc.CLONE_NEWNS, sc.CLONE_NEWNET, sc.CLONE_NEWIPC, sc.CLONE_NEWUTS)
-"""The kinds of a sandbox's namespace descriptors, in their order."""
+"""Kinds of a sandbox's namespace descriptors, in order."""
 
-ROOM = "/r"
-"""Where the room's root is mounted in its namespace."""
+ROOT_MOUNT = "/r"
+"""Mount point of the sandbox's root in its mount namespace."""
 
 _IGNORED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)
 _INHERITED_SIGNALS = (
@@ -39,37 +39,37 @@ _INHERITED_SIGNALS = (
 
 
 IDS = 16
-"""Ids in a sandbox's block: its inhabitant's, those of users made inside, and last the one that root inside has."""
+"""Size of a sandbox's block of ids: the sandbox user, users created inside, and as the last one root inside."""
 
 _FIRST_MADE = 1000
 _ROOT_INSIDE = (0, 1, 3, 4, 5, 6, 7, 31)
-"""Capabilities of root inside, over its own block only: chown, dac_override, fowner, fsetid, kill, setgid, setuid, setfcap."""
+"""Capabilities of root inside, over its own block of ids only: chown, dac_override, fowner, fsetid, kill, setgid, setuid, setfcap."""
 
 
-# Asked once: even an exception that is caught costs every session memory of its own.
+# Checked once: even a caught exception would cost every session private memory.
 _GROUPED_BY_SESSION = os.path.exists("/proc/self/autogroup")
 
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Who a sandboxed process is."""
+    """User of a sandboxed process."""
 
     uid: int
-    """Its user and group id in the runtime's user namespace."""
+    """User and group id in the runtime's user namespace."""
     own_user_namespace: bool
-    """It gets a user namespace of its own: where the runtime has no range of ids to give it one."""
+    """Create a separate user namespace for it, because the runtime has no range of ids."""
 
 
 @dataclass(frozen=True, slots=True)
-class Locks:
-    """What binds every sandboxed process; made once, before the first."""
+class Restrictions:
+    """Seccomp filters and Landlock ruleset of every sandboxed process; built once."""
 
     filter: bytes
-    """The system-call filter of processes that can't be forked live."""
+    """Seccomp filter of processes that can't be forked live."""
     gated_filter: bytes
-    """The filter of those that can."""
+    """Seccomp filter of processes that can: it notifies the broker of calls that change identity."""
     ruleset: int | None
-    """The Landlock ruleset's descriptor."""
+    """Descriptor of the Landlock ruleset; `None` if the kernel has no Landlock."""
 
 
 def join(namespaces: Sequence[int]) -> None:
@@ -79,10 +79,10 @@ def join(namespaces: Sequence[int]) -> None:
 
 
 def begin_session(*, idle: bool) -> None:
-    """Begin a session of its own, which (if it is idle) gets the processor only when nobody else wants it.
+    """Start a new POSIX session; with `idle`, lower the priority of its autogroup.
 
-    Where the kernel groups processes by session (autogroup), idle priority counts inside the group only and each
-    group gets an equal share, so the group's own priority must be lowered; inside a room that can't be done.
+    Where the kernel groups processes by session (autogroup), idle priority counts only inside the group and each
+    group gets an equal share, so the group's nice value must be raised; that is impossible inside a sandbox.
     """
     os.setsid()
     if idle and _GROUPED_BY_SESSION:
@@ -93,27 +93,27 @@ def begin_session(*, idle: bool) -> None:
 
 
 def enter(namespaces: Sequence[int], identity: Identity) -> None:
-    """Join a room's namespaces and make its root the root."""
+    """Join a sandbox's namespaces and change to its root."""
     join(namespaces)
     if identity.own_user_namespace:
-        # Before the root changes: the kernel makes none for a process in a changed root.
+        # Before the chroot: the kernel refuses to create a user namespace in a changed root.
         _enter_own_user_namespace()
     enter_root()
 
 
 def enter_root() -> None:
-    """Make the room's root the root. It lies below the namespace's, where a Landlock rule can be anchored."""
-    os.chroot(ROOM)
+    """Change to the sandbox's root. It lies below the namespace's root, where a Landlock rule can be anchored."""
+    os.chroot(ROOT_MOUNT)
     os.chdir("/")
 
 
 def id_map(uid: int) -> str:
-    """How a block of ids looks from inside when a command runs there as another user than the inhabitant."""
+    """Return the id map of a command that runs as another user than the sandbox user."""
     return f"0 {uid + IDS - 1} 1\n{_FIRST_MADE} {uid + 1} {IDS - 2}\n{uid} {uid} 1\n"
 
 
 def become_user(uid: int, gid: int) -> None:
-    """Become a user of a user namespace that maps one block only; root keeps power over that block."""
+    """Become a user of a user namespace that maps one block of ids; root keeps its capabilities over that block."""
     os.setgroups([])
     os.setresgid(gid, gid, gid)
     kept = 0 if uid else sum(1 << capability for capability in _ROOT_INSIDE)
@@ -135,8 +135,8 @@ def set_limits(limits: Mapping[str, int | None]) -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
 
-def become(identity: Identity, *, keep_for_fork: bool = False) -> None:
-    """Give up the runtime's identity and all its power (but the permitted four, with `keep_for_fork`)."""
+def drop_privileges(identity: Identity, *, keep_for_fork: bool = False) -> None:
+    """Drop the runtime's identity and all capabilities (except the permitted four, with `keep_for_fork`)."""
     sc.drop_bounding_set()
     if identity.own_user_namespace:
         sc.capset(effective=0, permitted=0)
@@ -145,7 +145,7 @@ def become(identity: Identity, *, keep_for_fork: bool = False) -> None:
     try:
         sc.prctl(sc.PR_CAP_AMBIENT, sc.PR_CAP_AMBIENT_CLEAR_ALL)
     except OSError as error:
-        # A kernel such as gVisor's, which knows no ambient capabilities, has none to clear.
+        # gVisor's kernel has no ambient capabilities to clear.
         if error.errno != errno.EINVAL:
             raise
     if keep_for_fork:
@@ -170,39 +170,39 @@ def _enter_own_user_namespace() -> None:
         ("uid_map", f"{uid} {outer_uid} 1"),
         ("gid_map", f"{uid} {outer_gid} 1"),
     ):
-        with open(f"{ROOM}/proc/self/{name}", "w", encoding="utf-8") as file:
+        with open(f"{ROOT_MOUNT}/proc/self/{name}", "w", encoding="utf-8") as file:
             file.write(text)
 
 
-def lock(locks: Locks, *, gated: bool = False) -> int | None:
-    """Bind this process and all that it starts; returns the supervisor's descriptor if `gated`."""
+def restrict(restrictions: Restrictions, *, gated: bool = False) -> int | None:
+    """Apply Landlock and seccomp to this process and its descendants; return the notify descriptor if `gated`."""
     sc.prctl(sc.PR_SET_NO_NEW_PRIVS, 1)
-    if locks.ruleset is not None:
-        _landlock.apply(locks.ruleset)
+    if restrictions.ruleset is not None:
+        _landlock.apply(restrictions.ruleset)
     if gated:
-        return _seccomp.install(locks.gated_filter, listener=True)
-    _seccomp.install(locks.filter)
+        return _seccomp.install(restrictions.gated_filter, listener=True)
+    _seccomp.install(restrictions.filter)
     return None
 
 
-def settle(*, idle: bool, python: bool = False) -> None:
-    """Make an ordinary process of it: default signals, its priority, a clean file mask.
+def reset_process_state(*, idle: bool, python: bool = False) -> None:
+    """Reset signals, priority and file mask to those of an ordinary process.
 
-    An interpreter goes on ignoring what interpreters ignore, to get errors instead.
+    An interpreter keeps ignoring SIGPIPE and SIGXFSZ, so that it gets errors instead.
     """
     for number in _INHERITED_SIGNALS:
         if not (python and number in _IGNORED_BY_PYTHON):
             signal.signal(number, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
     if idle:
-        # gVisor's kernel has no priorities.
+        # gVisor's kernel has no scheduling policies.
         with contextlib.suppress(OSError):
             os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
     os.umask(0o022)
 
 
-def take_standard_streams(stdin: int | None, stdout: int, stderr: int) -> None:
-    """Put descriptors in the places of the standard streams; no stdin means an empty one."""
+def set_standard_streams(stdin: int | None, stdout: int, stderr: int) -> None:
+    """Replace the standard streams; without `stdin`, by `/dev/null`."""
     if stdin is None:
         stdin = os.open("/dev/null", os.O_RDONLY)
     high = [os.dup(fd) if fd < 3 else fd for fd in (stdin, stdout, stderr)]
@@ -211,7 +211,7 @@ def take_standard_streams(stdin: int | None, stdout: int, stderr: int) -> None:
 
 
 def close_from(first: int, keep: Sequence[int] = ()) -> None:
-    """Close every descriptor from `first` up, but those to keep."""
+    """Close every descriptor from `first` up except those in `keep`."""
     start = first
     for fd in sorted(set(keep)):
         if fd >= start:

@@ -1,8 +1,7 @@
-"""Copying, packing and unpacking the files of a sandbox, relative to directory descriptors.
+"""Copy, archive and unpack the files of a sandbox, relative to directory descriptors.
 
-The writable layer of a sandbox is an ordinary tree on a tmpfs (with overlay whiteouts, links and extended
-attributes in it). Paths are never resolved through symlinks here, so what a sandbox put there can't lead
-out of it.
+The writable layer of a sandbox is a tree on a tmpfs, with overlay whiteouts, links and extended attributes. Paths
+are never resolved through symlinks here, so nothing that a sandbox put there can lead out of it.
 """
 
 import contextlib
@@ -22,7 +21,7 @@ _OPAQUE = "user.overlay.opaque"
 
 @contextlib.contextmanager
 def _changes_allowed() -> Generator[None]:
-    """What runs in the sandbox goes on meanwhile: an entry that is gone or another thing by now was never there."""
+    """Skip an entry that the sandbox's processes removed or replaced meanwhile."""
     try:
         yield
     except OSError as error:
@@ -125,7 +124,7 @@ class _Copier:
 
 
 def _copy_data(source: int, target: int, size: int) -> None:
-    """Copy a file's data, keeping its holes."""
+    """Copy a file's data and keep its holes."""
     end = 0
     while end < size:
         try:
@@ -146,7 +145,7 @@ def _copy_data(source: int, target: int, size: int) -> None:
 
 
 def copy_tree(source: int, target: int, uids: dict[int, int]) -> None:
-    """Copy all below one directory into another, owners changed by a table.
+    """Copy everything below one directory into another; `uids` maps old owners to new ones.
 
     :raises OSError: with ENOSPC if it does not fit.
     """
@@ -158,7 +157,7 @@ def copy_tree(source: int, target: int, uids: dict[int, int]) -> None:
 
 
 def _confine_to(root: int) -> None:
-    """Make a directory the process's world: what a sandbox swaps for a link meanwhile leads nowhere else."""
+    """Change root to a directory, so that links which a sandbox swaps in meanwhile can't lead out of it."""
     os.fchdir(root)
     os.chroot(".")
 
@@ -178,7 +177,7 @@ def _pack_below(archive: tarfile.TarFile, top: str) -> None:
         with _changes_allowed():
             found = os.lstat(name)
             if found.st_dev != device:
-                # Something of the machine that is shown there; it is no file of the sandbox.
+                # A mount of the host; not a file of the sandbox.
                 continue
             archive.add(name, recursive=False, filter=_with_attributes)
             if stat.S_ISDIR(found.st_mode):
@@ -197,7 +196,7 @@ def _with_attributes(entry: tarfile.TarInfo) -> tarfile.TarInfo | None:
 
 
 def _is_kept(name: str) -> bool:
-    """Whether an attribute is the inhabitant's own, or says that a folder hides the system's."""
+    """Return whether an attribute is the sandbox user's, or marks a folder that hides the system's."""
     return name == _OPAQUE or (name.startswith("user.") and not name.startswith("user.overlay."))
 
 
@@ -206,9 +205,9 @@ def _is_whiteout(entry: tarfile.TarInfo) -> bool:
 
 
 def check(folders: tuple[str, ...], source: IO[bytes]) -> None:
-    """Read an archive through without unpacking it.
+    """Validate an archive without unpacking it.
 
-    :raises ValueError: if an entry is not one that `pack` writes.
+    :raises ValueError: if it has an entry that `pack` does not write.
     """
     count = 0
     try:
@@ -218,7 +217,7 @@ def check(folders: tuple[str, ...], source: IO[bytes]) -> None:
                 _check_entry(folders, entry)
                 for name in (entry.name, entry.linkname) if entry.islnk() else (entry.name,):
                     if _leading_folders(name) & links:
-                        raise ValueError(f"a snapshot can't hold {name!r}: it lies behind a link")
+                        raise ValueError(f"a snapshot can't hold {name!r}: its path leads through a link")
                 if entry.issym():
                     links.add(entry.name)
                 count += 1
@@ -249,9 +248,9 @@ def _check_entry(folders: tuple[str, ...], entry: tarfile.TarInfo) -> None:
 
 
 def unpack(root: int, folders: tuple[str, ...], uid: int, source: IO[bytes]) -> None:
-    """Read a checked archive back, below a directory whose named folders are there and empty, and nobody else's.
+    """Unpack a checked archive below a directory whose named folders exist, are empty, and are used by no one else.
 
-    :raises ValueError: if an entry is not one that `pack` writes.
+    :raises ValueError: if it has an entry that `pack` does not write.
     """
     os.fchdir(root)
     entered: list[tarfile.TarInfo] = []
@@ -278,7 +277,7 @@ def unpack(root: int, folders: tuple[str, ...], uid: int, source: IO[bytes]) -> 
 
 
 def _write_with_holes(content: IO[bytes], entry: tarfile.TarInfo) -> None:
-    """An archive holds a file's holes as zeros; on disk they are holes again."""
+    """Write a file and turn blocks of zeros back into holes."""
     with open(entry.name, "xb", buffering=0) as file:
         while piece := content.read(_PIECE):
             if piece.count(0) == len(piece):

@@ -1,27 +1,32 @@
-"""File operations inside a sandbox, done for the server by name, with the inhabitant's rights.
+"""File operations inside a sandbox, performed for the server with the rights of the sandbox user.
 
-Every path is resolved by the kernel below the sandbox's root. Whole-file contents never pass through here:
-the server gets an open descriptor.
+The kernel resolves every path below the sandbox's root (`openat2`). File contents never pass through here: the
+server gets an open descriptor. Directory trees can be arbitrarily large and deep, so they are listed and removed
+in a forked child that drops to the sandbox user for good.
 """
 
 import errno
 import functools
+import json
 import os
+import shutil
 import stat
-from typing import Any
+from typing import IO, Any
 
 from runtimes.process.linux import _processes
 from runtimes.process.linux import _syscalls as sc
 
 _HOME = "/home/agent"
 _PATH_MAX = 4096
+_MAX_ENTRIES = 500_000
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
 _PARENT_FLAGS = os.O_PATH | os.O_DIRECTORY
 
 
 def perform(root: int, uid: int, request: dict[str, Any]) -> tuple[list[int], dict[str, Any]]:
-    """Carry out one operation; returns descriptors and fields for the answer.
+    """Perform one operation; return descriptors and fields for the reply.
 
-    :raises OSError: as the kernel says.
+    :raises OSError: if the kernel refuses it.
     """
     action = _ACTIONS[request["action"]]
     path = absolute(request["path"])
@@ -33,18 +38,18 @@ def perform(root: int, uid: int, request: dict[str, Any]) -> tuple[list[int], di
     try:
         return action(root, path, request)
     except OSError as error:
-        raise told(error, path) from None
+        raise with_path(error, path) from None
     finally:
         sc.capset(effective=permitted, permitted=permitted)
         sc.set_filesystem_ids(0, 0)
-        # A change of ids hides a process, and its children, from its own namespace's root.
+        # Changing ids clears the dumpable flag, which hides the process and its children from root of its namespace.
         sc.prctl(sc.PR_SET_DUMPABLE, visible)
 
 
 def absolute(path: str) -> str:
-    """A path as the inhabitant means it: relative ones start in the workspace.
+    """Return the absolute form of a path; relative paths start in the workspace.
 
-    :raises OSError: if it can't be one.
+    :raises OSError: if it is not a valid path.
     """
     whole = os.path.join(_HOME, path)
     try:
@@ -52,12 +57,12 @@ def absolute(path: str) -> str:
     except UnicodeEncodeError:
         usable = False
     if not usable:
-        raise OSError(errno.EINVAL, "not a path", whole[:80])
+        raise OSError(errno.EINVAL, "not a valid path", whole[:80])
     return whole
 
 
-def told(error: OSError, path: str) -> OSError:
-    """The same error about a path that the caller knows."""
+def with_path(error: OSError, path: str) -> OSError:
+    """Return the error with the path that the caller gave."""
     known = isinstance(error.filename, str) and error.filename.startswith("/")
     return OSError(error.errno, error.strerror, error.filename if known else path)
 
@@ -68,7 +73,7 @@ def _permitted_capabilities() -> int:
 
 
 def split(root: int, path: str) -> tuple[int, str]:
-    """The parent's descriptor and the last name of a path."""
+    """Return the parent's descriptor and the last component of a path."""
     trimmed = path.rstrip("/")
     folder, _, name = trimmed.rpartition("/")
     if name in ("", ".", ".."):
@@ -77,7 +82,7 @@ def split(root: int, path: str) -> tuple[int, str]:
 
 
 def open_checked(root: int, path: str, flags: int, mode: int = 0) -> int:
-    """Open a path, but nothing of `/proc`: whoever opens there has more power over processes than the inhabitant."""
+    """Open a path outside `/proc`, where this process has more rights than the sandbox user."""
     fd = sc.open_beneath(root, path, flags, mode)
     if os.fstat(fd).st_dev == os.stat("proc", dir_fd=root).st_dev:
         os.close(fd)
@@ -96,7 +101,7 @@ def _open(root: int, path: str, request: dict[str, Any]) -> tuple[list[int], dic
 
 
 def _create(root: int, path: str, request: dict[str, Any]) -> tuple[list[int], dict[str, Any]]:
-    """Open for writing: in place to append, else a new file beside it, to be put in place by `commit`."""
+    """Open a file to append to it, or a temporary file next to it that `commit` renames into place."""
     _make_parents(root, path)
     mode = 0o755 if request.get("executable") else 0o644
     if request.get("append"):
@@ -127,7 +132,7 @@ def _create(root: int, path: str, request: dict[str, Any]) -> tuple[list[int], d
 
 
 def _target(root: int, path: str) -> str:
-    """Where a path that may end in a symlink leads, as a path inside."""
+    """Resolve a path that may end in a symlink, without leaving the sandbox."""
     for _ in range(40):
         parent, name = split(root, path)
         try:
@@ -189,7 +194,7 @@ def _stat(root: int, path: str, request: dict[str, Any]) -> tuple[list[int], dic
 
 
 def describe(path: str, info: os.stat_result, target: str | None) -> list[Any]:
-    """The fields of a `FileInfo`."""
+    """Return the fields of a `FileInfo`."""
     kinds = {stat.S_IFREG: "file", stat.S_IFDIR: "directory", stat.S_IFLNK: "symlink"}
     kind = kinds.get(stat.S_IFMT(info.st_mode), "other")
     return [path, kind, info.st_size, stat.S_IMODE(info.st_mode), info.st_mtime, target]
@@ -229,6 +234,77 @@ def _move(root: int, path: str, request: dict[str, Any]) -> tuple[list[int], dic
     finally:
         os.close(source_parent)
     return [], {}
+
+
+def _become_sandbox_user(uid: int) -> None:
+    sc.set_filesystem_ids(uid, uid)
+    sc.capset(effective=0, permitted=0)
+
+
+def list_entries(root: int, uid: int, request: dict[str, Any], out: IO[bytes]) -> None:
+    """Write the fields of each entry of a directory as one line of JSON; with `recursive`, of the whole tree.
+
+    Entries below it that can't be read are left out.
+
+    :raises OSError: if the directory itself can't be read, or the tree has more than 500,000 entries.
+    """
+    path = absolute(request["path"])
+    proc = os.stat("proc", dir_fd=root).st_dev
+    _become_sandbox_user(uid)
+    try:
+        top = open_checked(root, path, os.O_RDONLY | os.O_DIRECTORY)
+    except OSError as error:
+        raise with_path(error, path) from None
+    base, pending, count = os.path.normpath(path), ["."], 0
+    while pending:
+        folder = pending.pop()
+        try:
+            fd = sc.open_beneath(top, folder, _FOLDER)
+        except OSError:
+            continue
+        try:
+            entries = _entries(fd, folder) if os.fstat(fd).st_dev != proc else []
+        finally:
+            os.close(fd)
+        for name, info, target in entries:
+            out.write(json.dumps(describe(os.path.join(base, name), info, target)).encode() + b"\n")
+            if request["recursive"] and stat.S_ISDIR(info.st_mode):
+                pending.append(name)
+        count += len(entries)
+        if count > _MAX_ENTRIES:
+            raise OSError(errno.EFBIG, f"more than {_MAX_ENTRIES} entries", path)
+
+
+def _entries(fd: int, folder: str) -> list[tuple[str, os.stat_result, str | None]]:
+    found: list[tuple[str, os.stat_result, str | None]] = []
+    for name in os.listdir(fd):
+        try:
+            info = os.stat(name, dir_fd=fd, follow_symlinks=False)
+            target = os.readlink(name, dir_fd=fd) if stat.S_ISLNK(info.st_mode) else None
+        except OSError:
+            # Removed in the meantime, or in a directory that can be read but not searched.
+            continue
+        found.append((os.path.normpath(os.path.join(folder, name)), info, target))
+    return found
+
+
+def remove_tree(root: int, uid: int, request: dict[str, Any]) -> None:
+    """Remove a file, or a directory and everything in it.
+
+    :raises OSError: if the kernel refuses it.
+    """
+    path = absolute(request["path"])
+    _become_sandbox_user(uid)
+    try:
+        parent, name = split(root, path)
+        if stat.S_ISDIR(os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode):
+            shutil.rmtree(name, dir_fd=parent)
+        else:
+            os.unlink(name, dir_fd=parent)
+    except OSError as error:
+        raise with_path(error, path) from None
+    except RecursionError:
+        raise OSError(errno.ENAMETOOLONG, "directories are nested too deeply", path) from None
 
 
 _ACTIONS = {

@@ -1,8 +1,8 @@
-"""The warden: the one process that the server starts, and the last one standing.
+"""Host monitor: the one process that the server starts; it outlives the server to clean up.
 
-It makes the runtime's user and pid namespaces and starts the mason in them. It stays outside, does what needs
-the server's own rights (cgroups, showing folders of the host), and waits for the server to go away, however
-that happens: then it kills the mason, which ends every sandbox, and removes what is left on disk.
+It creates the runtime's user and pid namespaces and starts the sandbox init process in them. It stays outside and does
+what needs the server's own rights: it makes cgroups and hands out mounts of host folders. When the server goes away,
+however that happens, it kills the sandbox init process, which ends every sandbox, and removes the files on disk.
 """
 
 import contextlib
@@ -11,6 +11,7 @@ import select
 import signal
 import socket
 import sys
+import time
 from collections.abc import Callable
 from typing import Any, NoReturn
 
@@ -18,14 +19,71 @@ from runtimes.process.linux import _cgroups, _landlock, _seccomp
 from runtimes.process.linux import _syscalls as sc
 from runtimes.process.trusted import (
     _base,
-    _cgroup_warmer,
     _confine,
-    _idmap,
-    _leftovers,
     _sandbox_init,
+    _server_folder,
     _spawn,
     _wire,
 )
+
+_WARM_SECONDS = 2.0
+_INTERVAL_MS = 4
+
+
+class CgroupWarmer:
+    """A process that keeps moves between cgroups fast while sandboxes are being created.
+
+    Moving a process takes a kernel-wide lock that is cheap for forks and slow for moves: the first move after a
+    pause waits some ten milliseconds for a grace period, later ones do not. So for two seconds after each new
+    sandbox, this process moves itself into its own cgroup every four milliseconds, which changes nothing but keeps
+    the lock ready. Without cgroups it is not started.
+    """
+
+    def __init__(self, hierarchies: _cgroups.Hierarchies) -> None:
+        self._writer = self._pid = -1
+        procs = _cgroups.open_own(hierarchies)
+        if procs < 0:
+            return
+        reader, self._writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._pid = os.fork()
+        if self._pid == 0:
+            _keep_warm(reader, procs)
+        os.close(reader)
+        os.close(procs)
+
+    def wake(self) -> None:
+        """Keep the lock ready for the next two seconds."""
+        if self._writer >= 0:
+            with contextlib.suppress(BlockingIOError, BrokenPipeError):
+                os.write(self._writer, b"x")
+
+    def end(self) -> None:
+        """Stop the process."""
+        if self._pid > 0:
+            os.close(self._writer)
+            os.waitpid(self._pid, 0)
+            self._writer = self._pid = -1
+
+
+def _keep_warm(reader: int, procs: int) -> NoReturn:
+    try:
+        sc.prctl(sc.PR_SET_PDEATHSIG, signal.SIGKILL)
+        _confine.close_from(3, keep=[reader, procs])
+        poll = select.poll()
+        poll.register(reader, select.POLLIN)
+        until = 0.0
+        while True:
+            now = time.monotonic()
+            if poll.poll(_INTERVAL_MS if now < until else None):
+                if not os.read(reader, 4096):
+                    break
+                until = time.monotonic() + _WARM_SECONDS
+            os.write(procs, b"0")
+    except OSError:
+        # Without this process sandboxes are created all the same, only slower.
+        os._exit(1)
+    finally:
+        os._exit(0)
 
 
 def _fail(server: socket.socket, error: BaseException, what: str) -> NoReturn:
@@ -34,34 +92,36 @@ def _fail(server: socket.socket, error: BaseException, what: str) -> NoReturn:
     sys.exit(1)
 
 
-class _Porter:
-    """A process in the user namespace that still sees the host's files: it hands out views of folders."""
+class _MountHelper:
+    """A process in the user namespace that still sees the host's files: it hands out read-only mounts of folders."""
 
-    def __init__(self, idmap: _idmap.IdMap) -> None:
+    def __init__(self, idmap: _base.IdMap) -> None:
         self._idmap = idmap
 
-    def run(self, warden: socket.socket, start_mason: Callable[[_base.Collected, list[Any]], None]) -> None:
+    def run(
+        self, host_monitor: socket.socket, start_sandbox_init: Callable[[_base.HostMounts, list[Any]], None]
+    ) -> None:
         sc.unshare(sc.CLONE_NEWUSER | sc.CLONE_NEWNS)
-        _wire.send(warden, {"unshared": True})
-        if _wire.receive(warden) is None:
+        _wire.send(host_monitor, {"unshared": True})
+        if _wire.receive(host_monitor) is None:
             os._exit(1)
         sc.mount_private()
         collected = _base.collect()
         etc = _base.read_etc(collected)
-        start_mason(collected, etc)
-        self._serve(warden)
+        start_sandbox_init(collected, etc)
+        self._serve(host_monitor)
 
-    def _serve(self, warden: socket.socket) -> NoReturn:
+    def _serve(self, host_monitor: socket.socket) -> NoReturn:
         while True:
-            message = _wire.receive(warden)
+            message = _wire.receive(host_monitor)
             if message is None:
                 os._exit(0)
             fds: list[int] = []
             try:
                 fds = [_base.read_only_view(path) for path in message.fields["paths"]]
-                _wire.send(warden, {}, fds)
+                _wire.send(host_monitor, {}, fds)
             except OSError as error:
-                _wire.send(warden, {"error": str(error)})
+                _wire.send(host_monitor, {"error": str(error)})
             for fd in fds:
                 os.close(fd)
 
@@ -69,58 +129,57 @@ class _Porter:
 def _start(
     server: socket.socket, alive: int, settings: dict[str, Any]
 ) -> tuple[int, socket.socket, socket.socket]:
-    """Start porter and mason. Returns the mason's pid and the sockets to the porter and the mason."""
-    idmap = _idmap.plan(os.path.dirname(settings["folder"]))
-    to_porter, porter_end = _wire.socket_pair()
-    to_mason, mason_end = _wire.socket_pair()
+    """Start the mount helper and the sandbox init process; return the pid of the latter and the sockets to both."""
+    idmap = _base.plan_ids(os.path.dirname(settings["folder"]))
+    to_helper, helper_end = _wire.socket_pair()
+    to_init, init_end = _wire.socket_pair()
     pid_reader, pid_writer = _wire.socket_pair()
 
-    def start_mason(collected: _base.Collected, etc: list[Any]) -> None:
+    def start_sandbox_init(collected: _base.HostMounts, etc: list[Any]) -> None:
         sc.unshare(sc.CLONE_NEWPID)
         pid = os.fork()
         if pid == 0:
-            for sock in (porter_end, to_porter, to_mason, pid_reader, pid_writer):
+            for sock in (helper_end, to_helper, to_init, pid_reader, pid_writer):
                 sock.close()
-            _spawn.run_child(lambda: _become_mason(server, mason_end, idmap, collected, etc, settings))
+            _spawn.run_child(lambda: _become_sandbox_init(server, init_end, idmap, collected, etc, settings))
         _send_pid(pid_writer, pid)
         server.close()
-        mason_end.close()
+        init_end.close()
         for _, fd in [*collected.trees, *collected.devices]:
             os.close(fd)
 
-    porter = os.fork()
-    if porter == 0:
-        for sock in (to_porter, to_mason, pid_reader):
+    helper_pid = os.fork()
+    if helper_pid == 0:
+        for sock in (to_helper, to_init, pid_reader):
             sock.close()
         os.close(alive)
         sc.prctl(sc.PR_SET_PDEATHSIG, signal.SIGKILL)
         try:
-            _Porter(idmap).run(porter_end, start_mason)
+            _MountHelper(idmap).run(helper_end, start_sandbox_init)
         except OSError as error:
-            _fail(server, error, "can't build the sandboxes' base")
+            _fail(server, error, "can't prepare the base of the sandboxes")
         os._exit(0)
-    porter_end.close()
-    mason_end.close()
+    helper_end.close()
+    init_end.close()
     pid_writer.close()
-    _map_ids(server, idmap, porter, to_porter)
-    return _receive_pid(pid_reader), to_porter, to_mason
+    _map_ids(server, idmap, helper_pid, to_helper)
+    return _receive_pid(pid_reader), to_helper, to_init
 
 
-def _map_ids(server: socket.socket, idmap: _idmap.IdMap, porter: int, to_porter: socket.socket) -> None:
-    if _wire.receive(to_porter) is None:
+def _map_ids(server: socket.socket, idmap: _base.IdMap, pid: int, to_helper: socket.socket) -> None:
+    if _wire.receive(to_helper) is None:
         os._exit(1)
     try:
-        _idmap.write(idmap, porter)
+        _base.write_id_map(idmap, pid)
     except OSError as error:
         _fail(server, error, "can't map user ids")
-    _wire.send(to_porter, {"mapped": True})
+    _wire.send(to_helper, {"mapped": True})
 
 
 def _send_pid(sock: socket.socket, pid: int) -> None:
-    """Send a pid so that the receiver gets it as its own pid namespace counts."""
+    """Send a pid to a process in the same pid namespace."""
     import struct
 
-    # The child's number: here and in the warden's namespace they are the same, both being outside the new one.
     sock.send(struct.pack("=i", pid))
 
 
@@ -132,11 +191,11 @@ def _receive_pid(sock: socket.socket) -> int:
     return int.from_bytes(data, sys.byteorder)
 
 
-def _become_mason(
+def _become_sandbox_init(
     server: socket.socket,
-    warden: socket.socket,
-    idmap: _idmap.IdMap,
-    collected: _base.Collected,
+    host_monitor: socket.socket,
+    idmap: _base.IdMap,
+    collected: _base.HostMounts,
     etc: list[Any],
     settings: dict[str, Any],
 ) -> None:
@@ -147,10 +206,10 @@ def _become_mason(
             os.setresgid(0, 0, 0)
             os.setresuid(0, 0, 0)
             sc.prctl(sc.PR_SET_PDEATHSIG, signal.SIGKILL)
-            # A change of user hides a process from its own namespace's root; its children must not be hidden.
+            # Changing the user clears the dumpable flag, which would hide the children from root of the namespace.
             sc.prctl(sc.PR_SET_DUMPABLE, 1)
         sc.unshare(sc.CLONE_NEWNS | sc.CLONE_NEWNET | sc.CLONE_NEWIPC | sc.CLONE_NEWUTS)
-        places = _base.assemble("/tmp", collected, etc, settings["shell_entry"])
+        tree_paths = _base.assemble("/tmp", collected, etc, settings["shell_entry"])
         proc = sc.new_mount("proc", sc.MOUNT_ATTR_NOSUID | sc.MOUNT_ATTR_NODEV | sc.MOUNT_ATTR_NOEXEC)
         sc.attach_mount(proc, "/tmp/proc")
         os.chdir("/tmp")
@@ -159,7 +218,7 @@ def _become_mason(
         os.chdir("/")
         sc.unmount("/old")
         anchor = os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-        locks = _confine.Locks(
+        restrictions = _confine.Restrictions(
             _seccomp.build_filter(gated=False),
             _seccomp.build_filter(gated=True),
             _landlock.make_ruleset(anchor),
@@ -171,11 +230,11 @@ def _become_mason(
         ]
     except OSError as error:
         _fail(server, error, "can't isolate")
-    world = _spawn.World(
+    config = _spawn.RuntimeConfig(
         idmap.single_user,
-        tuple(places),
+        tuple(tree_paths),
         tuple(settings["preload"]),
-        locks,
+        restrictions,
         own,
         settings["shell_driver"],
         idmap.note,
@@ -186,36 +245,36 @@ def _become_mason(
         {
             "started": True,
             "single_user": idmap.single_user,
-            "landlock": locks.ruleset is not None,
+            "landlock": restrictions.ruleset is not None,
             "note": idmap.note,
             "grouped": settings["grouped"],
         },
     )
-    _sandbox_init.main(server, warden, world)
+    _sandbox_init.main(server, host_monitor, config)
 
 
-class Warden:
-    """Serves the mason's requests until the server or the mason is gone."""
+class HostMonitor:
+    """Serve the sandbox init process until it or the server is gone."""
 
     def __init__(
         self,
-        mason: int,
-        porter: socket.socket,
+        init_pid: int,
+        mount_helper: socket.socket,
         sock: socket.socket,
         alive: int,
         hierarchies: _cgroups.Hierarchies,
     ) -> None:
-        # Not its number: should it end by itself, that may be another's before it is used.
-        self._sandbox_init = os.pidfd_open(mason)
+        # Not the pid, which may be reused if the process ends by itself.
+        self._init_pidfd = os.pidfd_open(init_pid)
         self._alive = alive
-        self._porter = porter
+        self._mount_helper = mount_helper
         self._sock = sock
         self._hierarchies = hierarchies
         self._stale: set[str] = set()
-        self._cgroup_warmer = _cgroup_warmer.Pacer(hierarchies)
+        self._cgroup_warmer = CgroupWarmer(hierarchies)
 
     def serve(self) -> None:
-        """Returns when it is time to clean up."""
+        """Serve requests until the server or the sandbox init process is gone."""
         poll = select.poll()
         poll.register(self._sock, select.POLLIN)
         poll.register(self._alive, select.POLLIN)
@@ -238,7 +297,7 @@ class Warden:
                 self._remove_stale()
                 _wire.send(self._sock, {})
             else:
-                self._show(request)
+                self._send_mounts(request)
         except OSError as error:
             _wire.send(self._sock, {"error": str(error)})
 
@@ -255,23 +314,23 @@ class Warden:
         for fd in fds:
             os.close(fd)
 
-    def _show(self, request: dict[str, Any]) -> None:
-        _wire.send(self._porter, {"paths": request["paths"]})
-        answer = _wire.receive(self._porter)
+    def _send_mounts(self, request: dict[str, Any]) -> None:
+        _wire.send(self._mount_helper, {"paths": request["paths"]})
+        answer = _wire.receive(self._mount_helper)
         if answer is None:
-            raise OSError("the process that shows folders of the host is gone")
+            raise OSError("the mount helper process is gone")
         _wire.send(self._sock, answer.fields, answer.fds)
         for fd in answer.fds:
             os.close(fd)
 
     def end_all(self) -> None:
-        """End every sandbox, at once, and wait until the last of their processes is gone."""
+        """Kill every sandbox and wait until the last of their processes is gone."""
         with contextlib.suppress(ProcessLookupError):
-            signal.pidfd_send_signal(self._sandbox_init, signal.SIGKILL)
+            signal.pidfd_send_signal(self._init_pidfd, signal.SIGKILL)
         poll = select.poll()
-        poll.register(self._sandbox_init, select.POLLIN)
+        poll.register(self._init_pidfd, select.POLLIN)
         poll.poll()
-        self._porter.close()
+        self._mount_helper.close()
         self._cgroup_warmer.end()
         with contextlib.suppress(ChildProcessError):
             os.waitpid(-1, 0)
@@ -287,25 +346,25 @@ def main(server_fd: int, alive_fd: int) -> None:
         return
     settings = hello.fields
     folder = settings["folder"]
-    # Not in the environment it was started with, which a session can read of itself.
+    # Not in the initial environment, which a session could read from its own /proc entry.
     os.environ["PATH"] = settings["path"]
     try:
-        _leftovers.claim(folder)
-        realm = _leftovers.realm(folder)
+        _server_folder.claim(folder)
+        realm = _server_folder.realm(folder)
         parent = os.path.dirname(folder)
-        _cgroups.sweep(realm, lambda server: _leftovers.lives(f"{parent}/{server}"))
+        _cgroups.sweep(realm, lambda server: _server_folder.is_held(f"{parent}/{server}"))
         hierarchies = _cgroups.prepare(realm, os.path.basename(folder), idle=bool(settings["idle"]))
     except OSError as error:
         _fail(server, error, "can't start")
     try:
         settings["grouped"] = bool(hierarchies.folders)
-        mason, porter, sock = _start(server, alive_fd, settings)
+        init_pid, mount_helper, sock = _start(server, alive_fd, settings)
         server.close()
-        warden = Warden(mason, porter, sock, alive_fd, hierarchies)
-        warden.serve()
-        warden.end_all()
+        host_monitor = HostMonitor(init_pid, mount_helper, sock, alive_fd, hierarchies)
+        host_monitor.serve()
+        host_monitor.end_all()
     except OSError as error:
         _fail(server, error, "can't start")
     finally:
         _cgroups.remove_all(hierarchies)
-        _leftovers.remove(folder)
+        _server_folder.remove(folder)

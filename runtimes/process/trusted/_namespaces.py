@@ -1,7 +1,7 @@
-"""Building one sandbox's room: its namespaces, its root, its files.
+"""Build the namespaces, root and files of one sandbox.
 
-Runs in a short-lived process that has power in the runtime's user namespace only, and whose world is the tree
-that `_base.assemble` made.
+Runs in a short-lived process that has capabilities only in the runtime's user namespace, and whose root is the tree
+made by `_base.assemble`.
 """
 
 import os
@@ -12,36 +12,36 @@ from runtimes.process.linux import _syscalls as sc
 from runtimes.process.trusted import _confine, _copy
 
 SAVED_FOLDERS = ("upper", "shm")
-"""The writable layers that a fork copies and a snapshot packs."""
+"""Writable layers that a fork copies and a snapshot archives."""
 _HOME = "upper/home/agent"
 
 Fill = Callable[[int], None]
-"""Puts files into the empty writable layers below a descriptor."""
+"""Function that puts files into the empty writable layers below a descriptor."""
 
 
 @dataclass(frozen=True, slots=True)
-class RoomPlan:
-    """What to build."""
+class NamespacePlan:
+    """Parameters of a sandbox's namespaces."""
 
     uid: int
-    """Who will live there."""
+    """Id of the sandbox user in the runtime's user namespace."""
     shown_uid: int
-    """The same as seen from inside."""
+    """Its id as seen from inside."""
     disk_bytes: int
-    """Size of all files together."""
+    """Total size of all files."""
     files: int
-    """Number of files."""
+    """Maximum number of files."""
     trees: tuple[str, ...]
-    """Where the shared trees go."""
+    """Mount points of the shared trees."""
     locked_etc: bool
-    """The inhabitant owns what the builder makes, so /etc must be locked by a mount."""
+    """Mount /etc read-only, because the sandbox user owns the files that the builder makes."""
 
 
-def build(plan: RoomPlan, fill: Fill | None, mounts: list[tuple[str, int]]) -> list[int]:
-    """Make the room around the calling process.
+def build(plan: NamespacePlan, fill: Fill | None, mounts: list[tuple[str, int]]) -> list[int]:
+    """Create the namespaces around the calling process.
 
-    `fill` brings its first files. `mounts` are further read-only trees, detached. Returns the descriptors of the
-    mount, net, ipc and uts namespaces, of the root, and of the writable files.
+    `fill` adds the first files. `mounts` are further read-only trees, detached. Return descriptors of the mount, net,
+    ipc and uts namespaces, of the root, and of the folder with the writable layers.
     """
     proc = _fresh_proc()
     sc.unshare(sc.CLONE_NEWNS | sc.CLONE_NEWNET | sc.CLONE_NEWIPC | sc.CLONE_NEWUTS)
@@ -58,10 +58,10 @@ def build(plan: RoomPlan, fill: Fill | None, mounts: list[tuple[str, int]]) -> l
         volatile=True,
     )
     sc.attach_mount(overlay, "/r")
-    for number, place in enumerate(plan.trees):
-        sc.attach_mount(sc.clone_mount(f"/trees/{number}"), "/r" + place)
+    for number, path in enumerate(plan.trees):
+        sc.attach_mount(sc.clone_mount(f"/trees/{number}"), "/r" + path)
     dev = sc.clone_mount("/dev")
-    # All sandboxes share it, and in a single-user runtime its files belong to them.
+    # All sandboxes share /dev, and in a single-user runtime they own its files.
     sc.set_mount_attributes(dev, sc.MOUNT_ATTR_RDONLY, recursive=False)
     sc.attach_mount(dev, "/r/dev")
     pts = sc.new_mount(
@@ -74,10 +74,10 @@ def build(plan: RoomPlan, fill: Fill | None, mounts: list[tuple[str, int]]) -> l
         etc = sc.clone_mount("/r/etc", recursive=False)
         sc.set_mount_attributes(etc, sc.MOUNT_ATTR_RDONLY)
         sc.attach_mount(etc, "/r/etc")
-    for place, mount in mounts:
-        os.makedirs("/r" + place, 0o755, exist_ok=True)
-        sc.attach_mount(mount, "/r" + place)
-    return [*_move_in(), files]
+    for path, mount in mounts:
+        os.makedirs("/r" + path, 0o755, exist_ok=True)
+        sc.attach_mount(mount, "/r" + path)
+    return [*_open_namespaces(), files]
 
 
 def _fresh_proc() -> int:
@@ -89,7 +89,7 @@ def _fresh_proc() -> int:
     )
 
 
-def _make_files(plan: RoomPlan, fill: Fill | None) -> int:
+def _make_files(plan: NamespacePlan, fill: Fill | None) -> int:
     tmpfs = sc.new_mount(
         "tmpfs",
         sc.MOUNT_ATTR_NOSUID | sc.MOUNT_ATTR_NODEV,
@@ -115,7 +115,7 @@ def _make_files(plan: RoomPlan, fill: Fill | None) -> int:
 
 
 def copy_of(source: int, uid: int, new_uid: int) -> Fill:
-    """The files of another room, whose inhabitant's ids become the new one's."""
+    """Copy the files of another sandbox and map its ids to the new one's."""
     uids = {uid + number: new_uid + number for number in range(_confine.IDS)}
 
     def fill(files: int) -> None:
@@ -126,7 +126,7 @@ def copy_of(source: int, uid: int, new_uid: int) -> Fill:
 
 
 def contents_of(archive: int, uid: int) -> Fill:
-    """The files that `pack` put into an archive."""
+    """Unpack an archive written by `pack`."""
 
     def fill(files: int) -> None:
         with os.fdopen(os.dup(archive), "rb") as source:
@@ -147,8 +147,8 @@ def _copy_folder(source: int, folder: str, target: int, uids: dict[int, int]) ->
 
 
 def _write_accounts(uid: int, copied: bool) -> None:
-    """Name the inhabitant in the room's own account files; users made in the room that was copied stay."""
-    # Root inside may have put links in the place of all this; they must not lead to what every sandbox shares.
+    """Add the sandbox user to the account files; keep users created in the copied sandbox."""
+    # Root inside may have replaced these files by links, which must not lead to files that all sandboxes share.
     if os.path.islink("/stage/upper/etc"):
         return
     os.makedirs("/stage/upper/etc", 0o755, exist_ok=True)
@@ -166,7 +166,7 @@ def _write_accounts(uid: int, copied: bool) -> None:
             file.writelines([*others, line])
 
 
-def _move_in() -> list[int]:
+def _open_namespaces() -> list[int]:
     namespaces = [
         os.open(f"/proc/self/ns/{kind}", os.O_RDONLY | os.O_CLOEXEC) for kind in ("mnt", "net", "ipc", "uts")
     ]

@@ -1,6 +1,6 @@
-"""The mason's loop: requests in, answers out, children reaped.
+"""Event loop of the sandbox init process: receive requests, send replies, reap children.
 
-Each request is a generator that yields the sockets it waits for, so that a slow one holds up nobody.
+Each request is a generator that yields the sockets it waits for, so a slow request blocks no other.
 """
 
 import contextlib
@@ -14,46 +14,46 @@ from types import FrameType
 from runtimes.process.linux import _syscalls as sc
 from runtimes.process.trusted import _seccomp_broker, _spawn, _wire
 
-Waiting = Generator[socket.socket, _wire.Message | None, None]
-"""A request in progress: yields a socket, gets its next message."""
+PendingRequest = Generator[socket.socket, _wire.WireMessage | None, None]
+"""A request in progress: it yields a socket and is resumed with the next message from it."""
 
 
 class RequestError(Exception):
-    """A request that can't be carried out; `name` is an errno's name or `failed`."""
+    """Failure of a request; `name` is the name of an errno, `gone` or `failed`."""
 
     def __init__(self, message: str, name: str = "failed", details: _wire.Fields | None = None) -> None:
         super().__init__(message)
         self.fields: _wire.Fields = {**(details or {}), "error": message, "name": name}
-        """How it is told."""
+        """Fields of the reply."""
 
 
 class Reactor:
-    """Carries requests out; knows nothing of what they do."""
+    """Run requests; their meaning is up to the handlers."""
 
     def __init__(self, server: socket.socket) -> None:
         self._server = server
         self.selector = selectors.DefaultSelector()
-        """Watches every socket that somebody waits for."""
-        self.gate = _seccomp_broker.Gate(self.selector)
-        """Answers the gated calls of sandboxes."""
+        """Watches every socket that a request waits for."""
+        self.broker = _seccomp_broker.SeccompBroker(self.selector)
+        """Answers the seccomp notifications of sandboxes."""
         self.children: set[int] = set()
-        """Pids of its own children; those that are no session and no command do its own work."""
+        """Pids of its child processes: sessions, commands and helpers."""
         self._own_pid_namespace = os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
         self.on_exit: Callable[[int], None] | None = None
-        """Called with the pid of each child that ended."""
+        """Called with the pid of each child that has ended."""
         self._wake, wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.signal(signal.SIGCHLD, _ignore)
         signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
 
-    def serve(self, start: Callable[[_wire.Message], Waiting]) -> None:
+    def serve(self, start: Callable[[_wire.WireMessage], PendingRequest]) -> None:
         """Serve until the server's end of the socket closes."""
         self.selector.register(self._wake, selectors.EVENT_READ, self._reap)
         self.selector.register(self._server, selectors.EVENT_READ, lambda: self._accept(start))
         while True:
-            for key, _ in self.selector.select(self.gate.pause()):
+            for key, _ in self.selector.select(self.broker.resume_paused()):
                 key.data()
 
-    def _accept(self, start: Callable[[_wire.Message], Waiting]) -> None:
+    def _accept(self, start: Callable[[_wire.WireMessage], PendingRequest]) -> None:
         message = _wire.receive(self._server)
         if message is None:
             os._exit(0)
@@ -64,7 +64,9 @@ class Reactor:
             return
         self._advance(waiting, message, None)
 
-    def _advance(self, waiting: Waiting, message: _wire.Message, answer: _wire.Message | None) -> None:
+    def _advance(
+        self, waiting: PendingRequest, message: _wire.WireMessage, answer: _wire.WireMessage | None
+    ) -> None:
         try:
             sock = waiting.send(answer)
         except StopIteration:
@@ -80,16 +82,16 @@ class Reactor:
 
         self.selector.register(sock, selectors.EVENT_READ, resume)
 
-    def _refuse(self, message: _wire.Message, error: Exception) -> None:
+    def _refuse(self, message: _wire.WireMessage, error: Exception) -> None:
         self.reply(message, **(error.fields if isinstance(error, RequestError) else _wire.failure(error)))
         close_all(message.fds)
 
-    def reply(self, message: _wire.Message, fds: list[int] | None = None, **fields: object) -> None:
-        """Answer a request."""
-        self.tell({"re": message.fields["n"], **fields}, fds or [])
+    def reply(self, message: _wire.WireMessage, fds: list[int] | None = None, **fields: object) -> None:
+        """Reply to a request."""
+        self.notify({"re": message.fields["n"], **fields}, fds or [])
 
-    def tell(self, fields: _wire.Fields, fds: list[int] | None = None) -> None:
-        """Send the server something."""
+    def notify(self, fields: _wire.Fields, fds: list[int] | None = None) -> None:
+        """Send an event to the server."""
         with contextlib.suppress(ConnectionError):
             _wire.send(self._server, fields, fds or [])
 
@@ -107,10 +109,10 @@ class Reactor:
             self.children.discard(pid)
             if self.on_exit is not None:
                 self.on_exit(pid)
-            self.tell({"event": "exit", "pid": pid, "status": os.waitstatus_to_exitcode(status)})
+            self.notify({"event": "exit", "pid": pid, "status": os.waitstatus_to_exitcode(status)})
 
     def fork(self, body: Callable[[], None]) -> int:
-        """Fork a child that runs `body` and ends."""
+        """Fork a child that runs `body` and exits."""
         pid = os.fork()
         if pid == 0:
             _spawn.run_child(body)
@@ -118,9 +120,9 @@ class Reactor:
         return pid
 
     def fork_into(self, namespace: int | None, body: Callable[[], None]) -> int:
-        """The same, into another pid namespace; `None` is a new one, of which the child is the first process.
+        """Fork a child into another pid namespace; `None` creates one, with the child as its first process.
 
-        :raises OSError: if that namespace has ended.
+        :raises OSError: if the namespace has ended.
         """
         if namespace is None:
             sc.unshare(sc.CLONE_NEWPID)
@@ -133,23 +135,23 @@ class Reactor:
         return pid
 
 
-def finished(message: _wire.Message | None, otherwise: str) -> None:
-    """Check a child's report.
+def check_report(message: _wire.WireMessage | None, if_died: str) -> None:
+    """Check the report of a child process.
 
-    :raises RequestError: if it says that something failed, or there is none because the child died.
+    :raises RequestError: if it reports a failure, or is `None` because the child died.
     """
     if message is None:
-        raise RequestError(otherwise)
+        raise RequestError(if_died)
     if "error" in message.fields:
         raise RequestError(message.fields["error"], message.fields.get("name", "failed"), message.fields)
 
 
 def close_all(fds: list[int]) -> None:
-    """Close descriptors; negative ones are none."""
+    """Close descriptors; ignore negative ones."""
     for fd in fds:
         if fd >= 0:
             os.close(fd)
 
 
 def _ignore(number: int, frame: FrameType | None) -> None:
-    """Nothing: the wake-up descriptor tells."""
+    """Do nothing: the wake-up descriptor reports the signal."""

@@ -1,7 +1,7 @@
-"""The mason: builds rooms, puts processes into them, moves forks, ends them.
+"""Sandbox init process: builds sandboxes, starts processes in them, moves forks between them, ends them.
 
-The first process of the runtime's own pid namespace: when it dies, everything it ever made dies with it. It has
-power in the runtime's user namespace only, is single-threaded, and runs nothing untrusted.
+It is the first process of the runtime's pid namespace, so the kernel kills every sandbox when it dies. It has
+capabilities only in the runtime's user namespace, is single-threaded, and runs nothing untrusted.
 """
 
 import gc
@@ -12,89 +12,90 @@ import sys
 from typing import TYPE_CHECKING
 
 from runtimes.process.trusted import _namespaces, _spawn, _wire
-from runtimes.process.trusted._filing import Filing
-from runtimes.process.trusted._members import GONE, Member, Members
-from runtimes.process.trusted._process_requests import Staff
-from runtimes.process.trusted._reactor import Reactor, RequestError, Waiting
-from runtimes.process.trusted._zygote_link import ZygoteLink
+from runtimes.process.trusted._reactor import PendingRequest, Reactor, RequestError
+from runtimes.process.trusted._requests import FileRequests, ProcessRequests
+from runtimes.process.trusted._sandboxes import GONE, SandboxRecord, SandboxTable
+from runtimes.process.trusted._zygote import ZygoteClient
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-class Mason:
-    """Knows which request goes where."""
+class SandboxInit:
+    """Dispatch requests to their handlers."""
 
-    def __init__(self, server: socket.socket, warden: socket.socket, world: _spawn.World) -> None:
+    def __init__(
+        self, server: socket.socket, host_monitor: socket.socket, config: _spawn.RuntimeConfig
+    ) -> None:
         self._reactor = Reactor(server)
-        self._members = Members(self._reactor, warden, world)
-        self._zygote = ZygoteLink(self._reactor, world, self._members.forget_process)
-        self._staff = Staff(self._reactor, world, self._zygote)
-        filing = Filing(self._reactor, _namespaces.SAVED_FOLDERS)
+        self._sandboxes = SandboxTable(self._reactor, host_monitor, config)
+        self._zygote = ZygoteClient(self._reactor, config, self._sandboxes.forget_process)
+        self._processes = ProcessRequests(self._reactor, config, self._zygote)
+        files = FileRequests(self._reactor, _namespaces.SAVED_FOLDERS)
         self._reactor.on_exit = self._child_ended
-        self._requests: dict[str, Callable[[Member, _wire.Message], Waiting]] = {
-            "check_archive": filing.check_archive,
-            "copy": self._members.copy,
-            "events": self._staff.events,
-            "exec": self._staff.command,
-            "file": filing.file,
-            "kill_run": self._staff.kill_run,
-            "list": filing.list,
+        self._requests: dict[str, Callable[[SandboxRecord, _wire.WireMessage], PendingRequest]] = {
+            "check_archive": files.check_archive,
+            "copy": self._sandboxes.copy,
+            "events": self._processes.events,
+            "exec": self._processes.command,
+            "file": files.file,
+            "kill_run": self._processes.kill_run,
+            "list": files.list,
             "move_python": self._move_python,
-            "pack": filing.pack,
-            "python": self._staff.python,
-            "remove": filing.remove,
-            "shell": self._staff.shell,
-            "signal": self._staff.signal,
-            "stop": self._members.stop,
-            "unpack": self._members.refurnish,
+            "pack": files.pack,
+            "python": self._processes.python,
+            "remove": files.remove,
+            "shell": self._processes.shell,
+            "signal": self._processes.signal,
+            "stop": self._sandboxes.stop,
+            "unpack": self._sandboxes.rebuild,
         }
 
     def serve(self) -> None:
-        """Serve until the server is gone."""
+        """Serve until the server closes its socket."""
         self._reactor.serve(self._start)
 
-    def _start(self, message: _wire.Message) -> Waiting:
+    def _start(self, message: _wire.WireMessage) -> PendingRequest:
         op = message.fields["op"]
         if op == "open":
-            return self._members.open(message)
+            return self._sandboxes.open(message)
         if op == "warm":
-            return self._staff.warm(message)
-        member = self._members.find(message.fields["member"])
-        return _unless_ended(member, self._requests[op](member, message))
+            return self._processes.warm(message)
+        sandbox = self._sandboxes.find(message.fields["sandbox"])
+        return _unless_ended(sandbox, self._requests[op](sandbox, message))
 
     def _child_ended(self, pid: int) -> None:
         if pid == self._zygote.pid:
             self._zygote.died()
-        self._members.forget_process(pid)
+        self._sandboxes.forget_process(pid)
 
-    def _move_python(self, member: Member, message: _wire.Message) -> Waiting:
-        return self._staff.move_python(member, self._members.find(message.fields["to"]), message)
+    def _move_python(self, sandbox: SandboxRecord, message: _wire.WireMessage) -> PendingRequest:
+        return self._processes.move_python(sandbox, self._sandboxes.find(message.fields["to"]), message)
 
 
-def _unless_ended(member: Member, waiting: Waiting) -> Waiting:
-    """What goes wrong once a sandbox's family ends, goes wrong because of that: it is gone, whatever the kernel says."""
+def _unless_ended(sandbox: SandboxRecord, waiting: PendingRequest) -> PendingRequest:
+    """Report any failure of a request as `gone` if the sandbox's fork group has ended."""
     try:
         yield from waiting
     except (RequestError, OSError, ValueError):
-        if not member.family.ending:
+        if not sandbox.fork_group.ending:
             raise
         raise RequestError(GONE, "gone") from None
 
 
-def main(server: socket.socket, warden: socket.socket, world: _spawn.World) -> None:
-    """Serve, as the first process of the runtime's pid namespace."""
+def main(server: socket.socket, host_monitor: socket.socket, config: _spawn.RuntimeConfig) -> None:
+    """Run as the first process of the runtime's pid namespace."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    # Taken for good, so that nothing a shell session needs on its way ever has the number of its control socket.
+    # Reserved for good, so that no descriptor of a starting shell session gets the number of its control socket.
     os.dup2(sys.stderr.fileno(), _spawn.CONTROL_FD, inheritable=False)
     try:
-        mason = Mason(server, warden, world)
-        # Its children share its memory for as long as neither side writes there, as collecting garbage would.
+        init = SandboxInit(server, host_monitor, config)
+        # Children share this memory until either side writes to it, as garbage collection would.
         gc.collect()
         gc.freeze()
-        mason.serve()
+        init.serve()
     except Exception as error:
-        # The boundary of the process: nobody above could hear of it otherwise.
-        sys.stderr.write(f"agentflow: the sandboxes' builder failed: {error!r}\n")
+        # Boundary of the process: otherwise the error would be lost.
+        sys.stderr.write(f"agentflow: the sandbox init process failed: {error!r}\n")
         raise

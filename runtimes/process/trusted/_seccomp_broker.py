@@ -1,22 +1,22 @@
-"""The gate: the calls that change identity, watched one by one while a fork moves into its room.
+"""Seccomp broker: decides on each system call that changes identity while a fork moves into its sandbox.
 
-A live interpreter can copy itself, but its copy must go to other namespaces and another user, and only the copy
-itself can carry those calls out. So sandboxed interpreters keep four capabilities that count only in the
-runtime's user namespace, never effective; raising them, and every call that uses them, stops at this gate. It
-opens for one process, for one fixed sequence of calls with fixed arguments, in a move that the server asked for:
+A live interpreter can copy itself, but the copy must move to other namespaces and another user, and only the copy
+itself can make those system calls. So sandboxed interpreters keep four capabilities, never effective, which count only
+in the runtime's user namespace. Raising them, and every call that uses them, is a seccomp notification to this broker.
+It allows one process one fixed sequence of calls with fixed arguments, in a move that the server requested:
 
-1. `capset`: raise the four. Before, the gate sees to it that the caller has one thread, shares nothing with another
-   process, and can start none while it moves: nobody else ever has the four raised.
-2. `setns` to each of the room's namespaces, in order, and `chroot`. The gate places each descriptor into the stopped
-   caller's table just then, so that it leads nowhere else.
-3. `setgroups(0)`, `setresgid(uid x3)`, `setresuid(uid x3)` to the room's user.
-4. `capset`: lower the four again.
-5. `setns(-1)`, which means "check me". While the caller is stopped in it the gate reads from `/proc` who and where it is,
-   that it is alone, that it shares no memory, no descriptor table and no open file with the old room; then it
-   places the descriptors of the new session's channels and lets it go.
+1. `capset`: raise the four capabilities. Before that, the broker checks that the caller has one thread and shares
+   nothing with another process, and sets its process limit to 0: no other process ever has the four raised.
+2. `setns` to each of the sandbox's namespaces, in order, and `chroot`. The broker places each descriptor into the
+   stopped caller's table just before, so that it can't lead elsewhere.
+3. `setgroups(0)`, `setresgid(uid x3)`, `setresuid(uid x3)` to the new sandbox's user.
+4. `capset`: lower the four capabilities.
+5. `setns(-1)`, which means "check me". While the caller is stopped in it, the broker reads from `/proc` its identity
+   and namespaces, and that it is alone and shares no memory, descriptor table or open file with the old sandbox. Then
+   it places the descriptors of the new session's channels and lets the call return.
 
-Whatever else a caller tries fails with EPERM and, in a move, ends the process. The code of the fork is the
-sandbox's own, so it is treated as hostile throughout.
+Any other call fails with EPERM and, during a move, kills the caller. The code of the fork belongs to the sandbox, so it
+is treated as hostile throughout.
 """
 
 import contextlib
@@ -41,94 +41,94 @@ _BURST = 64
 _PAUSE = 0.02
 
 
-def namespace_place(limit: int) -> int:
-    """Where the room's four namespace descriptors appear in the table of a process that may open so many files."""
+def first_namespace_fd(limit: int) -> int:
+    """Return the first of the four namespace descriptors in the table of a process with this limit of open files."""
     return min(limit, 1024) - 24
 
 
-def channel_place(limit: int) -> int:
-    """Where the new session's control, stdout and stderr appear."""
+def first_channel_fd(limit: int) -> int:
+    """Return the first of the new session's descriptors: control, stdout and stderr."""
     return min(limit, 1024) - 16
 
 
 @dataclass(slots=True, eq=False)
-class Move:
-    """One fork on its way from room to room."""
+class ForkMove:
+    """Move of one fork from its parent's sandbox into its own."""
 
     from_uid: int
-    """The user it leaves."""
+    """User of the old sandbox."""
     to_uid: int
-    """The user it becomes."""
+    """User of the new sandbox."""
     from_group: _cgroups.Group
-    """The cgroup that it leaves."""
-    family: int
-    """The family's pid namespace."""
+    """Cgroup of the old sandbox."""
+    pid_namespace: int
+    """Pid namespace of the fork group."""
     namespaces: list[int]
-    """The room that it goes to."""
+    """Namespaces of the new sandbox."""
     root: int
-    """The room's root."""
+    """Root of the new sandbox."""
     group: _cgroups.Group
-    """The cgroup that it goes to."""
+    """Cgroup of the new sandbox."""
     channels: list[int]
-    """The new session's control, stdout and stderr."""
+    """Control socket, stdout and stderr of the new session."""
     done: socket.socket
-    """Told how it ended."""
+    """Socket that receives the outcome."""
     pid: int = 0
-    """Who moves; the first who asks."""
+    """Pid of the moving process: the first that asks; 0 before."""
     step: int = 0
-    """How far it is."""
+    """Number of calls made so far."""
     files: int = 0
-    """How many files it may open."""
-    watch: int = -1
-    """Tells when the mover dies."""
+    """Its limit of open files."""
+    pidfd: int = -1
+    """Pidfd of the moving process."""
     processes: tuple[int, int] = (0, 0)
-    """Its own process limit, given back at the end: while it moves it may start none."""
+    """Its process limit, restored at the end: during the move it is 0."""
 
 
-class Gate:
-    """Answers the gated calls of all sandboxes."""
+class SeccompBroker:
+    """Answer the seccomp notifications of all sandboxes."""
 
     def __init__(self, selector: selectors.BaseSelector) -> None:
         self._selector = selector
-        self._moves: list[Move] = []
+        self._moves: list[ForkMove] = []
         self._answered: dict[int, deque[float]] = {}
         self._paused: dict[int, float] = {}
 
     def add(self, listener: int) -> None:
-        """Watch another listener; it is closed when the last process behind it is gone."""
+        """Watch another notify descriptor; it is closed when the last process behind it is gone."""
         self._selector.register(listener, selectors.EVENT_READ, lambda: self._answer(listener))
 
-    def allow(self, move: Move) -> None:
-        """Open the gate for one move."""
+    def allow(self, move: ForkMove) -> None:
+        """Allow one move."""
         self._moves.append(move)
 
-    def forget(self, move: Move) -> None:
-        """Close it again."""
+    def forget(self, move: ForkMove) -> None:
+        """Withdraw the permission for a move that has not ended."""
         if move in self._moves:
             self._end(move)
 
-    def _end(self, move: Move, **outcome: object) -> None:
-        """A move is over; say how, if it ended by itself."""
+    def _end(self, move: ForkMove, **outcome: object) -> None:
+        """Remove a move and send its outcome, if it has one."""
         self._moves.remove(move)
-        if move.watch >= 0:
-            self._selector.unregister(move.watch)
-            os.close(move.watch)
+        if move.pidfd >= 0:
+            self._selector.unregister(move.pidfd)
+            os.close(move.pidfd)
         if outcome:
             _wire.send(move.done, outcome)
         move.done.close()
 
     def cancel(self, to_uid: int) -> None:
-        """Break off a move to a room that is being given up."""
+        """Cancel the move into a sandbox that is being stopped."""
         for move in [one for one in self._moves if one.to_uid == to_uid]:
             if move.pid:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(move.pid, signal.SIGKILL)
             self._end(move)
 
-    def pause(self) -> float | None:
-        """How long the loop may sleep before this must be called again.
+    def resume_paused(self) -> float | None:
+        """Watch paused notify descriptors again; return the seconds until this must be called again.
 
-        A sandbox that floods the gate waits for its answers, so that the others need not.
+        A sandbox that makes more than 64 calls per second is paused for 20 ms at a time, so that it can't delay others.
         """
         now = time.monotonic()
         for listener in [one for one, until in self._paused.items() if until <= now]:
@@ -152,7 +152,7 @@ class Gate:
         try:
             self._step(listener, call, move)
         except (OSError, KeyError, ValueError) as error:
-            self._fail(listener, call, move, f"the fork broke off: {error}")
+            self._fail(listener, call, move, f"the fork's move failed: {error}")
 
     def _drop(self, listener: int) -> None:
         self._selector.unregister(listener)
@@ -166,7 +166,7 @@ class Gate:
             if events & (select.POLLHUP | select.POLLERR):
                 self._drop(listener)
 
-    def _move_of(self, call: _seccomp.GatedCall) -> Move | None:
+    def _move_of(self, call: _seccomp.GatedCall) -> ForkMove | None:
         for move in self._moves:
             if move.pid == call.pid:
                 return move
@@ -178,26 +178,26 @@ class Gate:
             return None
         for move in self._moves:
             if move.pid == 0 and move.from_uid == uid:
-                return move if self._begin(move, call.pid) else None
+                return move if self._start_move(move, call.pid) else None
         return None
 
-    def _begin(self, move: Move, pid: int) -> bool:
+    def _start_move(self, move: ForkMove, pid: int) -> bool:
         try:
             move.files = resource.prlimit(pid, resource.RLIMIT_NOFILE)[0]
-            move.watch = os.pidfd_open(pid)
+            move.pidfd = os.pidfd_open(pid)
         except OSError:
             return False
         move.pid = pid
-        self._selector.register(move.watch, selectors.EVENT_READ, lambda: self._mover_died(move))
+        self._selector.register(move.pidfd, selectors.EVENT_READ, lambda: self._on_process_exit(move))
         return True
 
-    def _mover_died(self, move: Move) -> None:
-        # It may have been over already when this was noticed.
+    def _on_process_exit(self, move: ForkMove) -> None:
+        # The move may have ended before this was noticed.
         if move in self._moves:
-            self._end(move, error="the fork died on its way")
+            self._end(move, error="the fork died during its move")
 
     def _answer_outsider(self, listener: int, call: _seccomp.GatedCall) -> None:
-        """Nobody may change identity; setting the ids that one has anyway is harmless and common."""
+        """Refuse changes of identity outside a move, except setting the current ids, which is harmless and common."""
         own: set[int] = set(_KEEP_IDS)
         with contextlib.suppress(OSError, KeyError):
             own.add(int(_processes.status_fields(call.pid)["Uid"].split()[0]))
@@ -219,11 +219,11 @@ class Gate:
             self._paused[listener] = now + _PAUSE
         times.append(now)
 
-    def _step(self, listener: int, call: _seccomp.GatedCall, move: Move) -> None:
-        uid, place = move.to_uid, namespace_place(move.files)
+    def _step(self, listener: int, call: _seccomp.GatedCall, move: ForkMove) -> None:
+        uid, first_fd = move.to_uid, first_namespace_fd(move.files)
         expected: list[tuple[str, tuple[int | None, ...]]] = [
             ("capset", ()),
-            *(("setns", (place + i, kind)) for i, kind in enumerate(_confine.NAMESPACE_KINDS)),
+            *(("setns", (first_fd + i, kind)) for i, kind in enumerate(_confine.NAMESPACE_KINDS)),
             ("chroot", ()),
             ("setgroups", (0,)),
             ("setresgid", (uid, uid, uid)),
@@ -245,7 +245,7 @@ class Gate:
             resource.prlimit(call.pid, resource.RLIMIT_NPROC, (0, move.processes[1]))
         elif name == "setns" and args[0] != _CHECK_ME:
             offset = move.step - 1
-            _seccomp.give_descriptor(listener, call, move.namespaces[offset], place + offset)
+            _seccomp.give_descriptor(listener, call, move.namespaces[offset], first_fd + offset)
         move.step += 1
         if move.step < len(expected):
             _seccomp.let_through(listener, call)
@@ -257,11 +257,11 @@ class Gate:
         resource.prlimit(call.pid, resource.RLIMIT_NPROC, move.processes)
         _cgroups.attach(move.group, call.pid)
         for offset, fd in enumerate(move.channels):
-            _seccomp.give_descriptor(listener, call, fd, channel_place(move.files) + offset)
+            _seccomp.give_descriptor(listener, call, fd, first_channel_fd(move.files) + offset)
         _seccomp.succeed(listener, call)
         self._end(move, pid=call.pid)
 
-    def _fail(self, listener: int, call: _seccomp.GatedCall, move: Move, reason: str) -> None:
+    def _fail(self, listener: int, call: _seccomp.GatedCall, move: ForkMove, reason: str) -> None:
         with contextlib.suppress(ProcessLookupError):
             os.kill(call.pid, signal.SIGKILL)
         _seccomp.refuse(listener, call)
@@ -269,8 +269,8 @@ class Gate:
             self._end(move, error=reason)
 
 
-def _inspect(pid: int, move: Move) -> str:
-    """Why a process that asks to be let go must not be; empty if it may."""
+def _inspect(pid: int, move: ForkMove) -> str:
+    """Return the reason to refuse a process that asks to be checked; empty if there is none."""
     fields = _processes.status_fields(pid)
     uid = str(move.to_uid)
     zero = "0" * 16
@@ -293,20 +293,20 @@ def _inspect(pid: int, move: Move) -> str:
     for fd, kind in zip(move.namespaces, ("mnt", "net", "ipc", "uts"), strict=True):
         if os.stat(f"/proc/{pid}/ns/{kind}").st_ino != os.fstat(fd).st_ino:
             return f"the fork is in another {kind} namespace"
-    if os.stat(f"/proc/{pid}/ns/pid").st_ino != os.fstat(move.family).st_ino:
+    if os.stat(f"/proc/{pid}/ns/pid").st_ino != os.fstat(move.pid_namespace).st_ino:
         return "the fork is in another pid namespace"
     if not os.path.samestat(os.stat(f"/proc/{pid}/root"), os.fstat(move.root)):
         return "the fork has another root"
-    return _ways_back(pid)
+    return _find_leak(pid)
 
 
-def _not_alone(pid: int, move: Move) -> str:
-    """What a mover shares with others; empty if nothing. While it moves nothing can be added."""
+def _not_alone(pid: int, move: ForkMove) -> str:
+    """Return the thing that the moving process shares with another; empty if none. Nothing can be added during the move."""
     if _processes.status_fields(pid)["Threads"] != "1":
         return "the fork has several threads"
     others = _cgroups.processes(move.from_group)
     if others is None:
-        others = _processes.inside(move.family, (move.from_uid,))
+        others = _processes.inside(move.pid_namespace, (move.from_uid,))
     for other in others:
         if other == pid:
             continue
@@ -323,11 +323,8 @@ def _not_alone(pid: int, move: Move) -> str:
     return ""
 
 
-def _ways_back(pid: int) -> str:
-    """Every open descriptor, the working directory and all shared memory must be of the new room.
-
-    Anything else would lead back to the old one.
-    """
+def _find_leak(pid: int) -> str:
+    """Return the first descriptor, directory or shared memory that leads out of the new sandbox; empty if none."""
     with open(f"/proc/{pid}/mountinfo", encoding="utf-8", errors="replace") as file:
         fields = [line.split(" ", 3) for line in file]
     mounts = {number for number, *_ in fields}
@@ -335,7 +332,7 @@ def _ways_back(pid: int) -> str:
     folder = os.open(f"/proc/{pid}/cwd", os.O_PATH | os.O_CLOEXEC)
     try:
         if _mount_of("self", folder) not in mounts:
-            return "the fork's working directory is in another room"
+            return "the fork's working directory is in another sandbox"
     finally:
         os.close(folder)
     return _foreign_descriptors(pid, mounts) or _foreign_memory(pid, devices)
@@ -348,7 +345,7 @@ def _foreign_descriptors(pid: int, mounts: set[str]) -> str:
         if kind not in (stat.S_IFREG, stat.S_IFDIR, stat.S_IFCHR):
             return f"the fork kept descriptor {name}"
         if _mount_of(pid, number) not in mounts:
-            return f"the fork kept descriptor {name} of another room"
+            return f"the fork kept descriptor {name} of another sandbox"
     return ""
 
 
@@ -360,5 +357,5 @@ def _mount_of(pid: int | str, fd: int) -> str:
 def _foreign_memory(pid: int, devices: set[str]) -> str:
     for mapping in _mappings.shared_mappings(pid):
         if "{}:{}".format(*mapping.device) not in devices:
-            return "the fork kept memory that it shares with another room"
+            return "the fork kept memory that it shares with another sandbox"
     return ""

@@ -1,57 +1,86 @@
-"""Children of the mason: builders, the family's first process, shells, commands.
+"""Bodies of the sandbox init process's children: builders, pause processes, shells, commands.
 
-Each function here runs in a fresh fork and ends in `exec` or `_exit`; none returns to the mason's loop.
+Each function runs in a fresh fork and ends in `exec` or `_exit`; none returns to the reactor's loop.
 """
 
 import contextlib
 import errno
 import os
+import platform
 import signal
 import socket
+import struct
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import IO, Any, NoReturn, cast
+from typing import IO, Any, Literal, NoReturn
 
 from runtimes.process.linux import _cgroups
 from runtimes.process.linux import _syscalls as sc
-from runtimes.process.trusted import _confine, _namespaces, _sleeper, _wire
+from runtimes.process.trusted import _confine, _namespaces, _wire
+
+_ADDRESS = 0x400000
+_HEADERS = 64 + 56
+_CODE = {
+    # again: mov eax, 34 (pause); syscall; jmp again
+    "x86_64": (62, bytes.fromhex("b822000000 0f05 ebf7")),
+    # again: x0 to x3 = 0; x8 = 73 (ppoll); svc 0; b again
+    "aarch64": (183, bytes.fromhex("000080d2 010080d2 020080d2 030080d2 280980d2 010000d4 faffff17")),
+}
+
+PAUSE_PATH = "/pause"
+"""Path of the pause program in the init process's root."""
+
+
+def pause_program() -> bytes:
+    """Return an ELF executable that only waits: the first process of each fork group's pid namespace.
+
+    It lives as long as the fork group and occupies two pages, where an interpreter would take megabytes. It ignores
+    SIGCHLD, so the kernel reaps the orphans.
+    """
+    machine, code = _CODE[platform.machine()]
+    size = _HEADERS + len(code)
+    identity = b"\x7fELF" + bytes([2, 1, 1]) + bytes(9)
+    header = struct.pack("<HHIQQQIHHHHHH", 2, machine, 1, _ADDRESS + _HEADERS, 64, 0, 0, 64, 56, 1, 0, 0, 0)
+    segment = struct.pack("<IIQQQQQQ", 1, 5, 0, _ADDRESS, _ADDRESS, size, size, 0x10000)
+    return identity + header + segment + code
+
 
 _INIT_UID = 1000
 CONTROL_FD = 197
-"""Where a shell session finds its control socket."""
+"""Descriptor of a shell session's control socket."""
 
 
 @dataclass(frozen=True, slots=True)
-class World:
-    """What is the same for every sandbox of one runtime."""
+class RuntimeConfig:
+    """Settings that all sandboxes of one runtime share."""
 
     single_user: bool
-    """There is no range of user ids: one user, no live forks."""
-    places: tuple[str, ...]
-    """Where the shared trees go."""
+    """The host gives only one user id: no live forks, no other users inside."""
+    tree_paths: tuple[str, ...]
+    """Mount points of the shared trees."""
     preload: tuple[str, ...]
-    """Modules that the template interpreter imports."""
-    locks: _confine.Locks
-    """What binds every sandboxed process."""
+    """Modules that the zygote imports."""
+    restrictions: _confine.Restrictions
+    """Seccomp filters and Landlock ruleset of every sandboxed process."""
     own_namespaces: list[int]
-    """The mason's own mount, net, ipc and uts namespaces."""
+    """Mount, net, ipc and uts namespaces of the sandbox init process."""
     shell_driver: str
-    """The shell session's program."""
+    """Bash program of a shell session."""
     note: str
-    """What is missing for a range of ids, and how to get it."""
+    """Reason for `single_user` and the remedy; empty otherwise."""
     idle: bool = True
-    """Sandboxes get the processor only when nobody else wants it."""
+    """Run sandboxes at idle priority."""
 
 
 @dataclass(frozen=True, slots=True)
-class Placement:
-    """Where a process goes, and as whom."""
+class ProcessPlacement:
+    """Namespaces, identity and limits that a process gets."""
 
     namespaces: list[int]
-    """The room's namespaces; none where the caller is in it already."""
+    """The sandbox's namespaces; empty if the caller is already in them."""
     identity: _confine.Identity
-    """Who it becomes."""
+    """User it becomes."""
     group: _cgroups.Group
     """Its cgroup."""
     rlimits: dict[str, int | None]
@@ -59,7 +88,7 @@ class Placement:
 
 
 def rlimits(limits: dict[str, Any], *, grouped: bool) -> dict[str, int | None]:
-    """Resource limits from an instance's limits; memory by process only where no cgroup counts it."""
+    """Return resource limits; memory is limited per process only where no cgroup limits it."""
     return {
         "NPROC": limits["processes"],
         "FSIZE": limits["file"],
@@ -69,25 +98,25 @@ def rlimits(limits: dict[str, Any], *, grouped: bool) -> dict[str, int | None]:
 
 
 def run_child(body: Callable[[], None]) -> NoReturn:
-    """Run a child's body and end the process, whatever happens."""
+    """Run a child's body, then exit: with status 70 if it raises."""
     try:
         signal.set_wakeup_fd(-1)
         body()
         os._exit(0)
     except BaseException:
-        # The boundary of a forked child: it must never unwind into its parent's loop.
+        # Boundary of a forked child: it must never unwind into its parent's loop.
         traceback.print_exc()
     finally:
         os._exit(70)
 
 
-def build_and_tell(
+def build_and_send(
     sock: socket.socket,
-    plan: _namespaces.RoomPlan,
+    plan: _namespaces.NamespacePlan,
     fill: _namespaces.Fill | None,
     mounts: list[tuple[str, int]],
 ) -> None:
-    """Build a room and send its descriptors."""
+    """Build a sandbox's namespaces and send their descriptors."""
     try:
         fds = _namespaces.build(plan, fill, mounts)
     except (OSError, ValueError, RecursionError) as error:
@@ -98,65 +127,65 @@ def build_and_tell(
         os.close(fd)
 
 
-def sleep_as_init(world: World) -> NoReturn:
-    """Be a family's first process: hold the pid namespace, reap, do nothing else."""
-    _confine.join(world.own_namespaces)
+def become_pause_process(config: RuntimeConfig) -> NoReturn:
+    """Become the pause process of a fork group."""
+    _confine.join(config.own_namespaces)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
-    if not world.single_user:
-        _confine.become(_confine.Identity(_INIT_UID, False))
+    if not config.single_user:
+        _confine.drop_privileges(_confine.Identity(_INIT_UID, False))
     else:
         sc.drop_bounding_set()
         sc.capset(effective=0, permitted=0)
-    _confine.lock(world.locks)
+    _confine.restrict(config.restrictions)
     _confine.close_from(3)
     null = os.open("/dev/null", os.O_RDWR)
     for fd in range(3):
         os.dup2(null, fd)
     os.close(null)
-    os.execve(_sleeper.PLACE, ["sandbox"], {})
+    os.execve(PAUSE_PATH, ["sandbox"], {})
 
 
-def place(world: World, placement: Placement, *, python: bool = False) -> None:
-    """Move the calling process into its sandbox for good."""
+def enter_sandbox(config: RuntimeConfig, placement: ProcessPlacement, *, python: bool = False) -> None:
+    """ForkMove the calling process into its sandbox for good."""
     _cgroups.attach(placement.group)
-    _confine.begin_session(idle=world.idle)
+    _confine.begin_session(idle=config.idle)
     if placement.namespaces:
         _confine.enter(placement.namespaces, placement.identity)
     _confine.set_limits(placement.rlimits)
-    _confine.become(placement.identity)
-    _confine.settle(idle=world.idle, python=python)
-    _confine.lock(world.locks)
+    _confine.drop_privileges(placement.identity)
+    _confine.reset_process_state(idle=config.idle, python=python)
+    _confine.restrict(config.restrictions)
 
 
-def become_shell(world: World, placement: Placement, fds: list[int]) -> NoReturn:
-    """Become a shell session. `fds`: control, stdin, stdout, stderr, and a letter with the environment."""
-    control, stdin, stdout, stderr, letter = fds
-    env = _wire.open_letter(letter)["env"]
+def become_shell(config: RuntimeConfig, placement: ProcessPlacement, fds: list[int]) -> NoReturn:
+    """Become a shell session. `fds`: control, stdin, stdout, stderr, and a payload with the environment."""
+    control, stdin, stdout, stderr, payload = fds
+    env = _wire.read_payload(payload)["env"]
     os.dup2(control, CONTROL_FD)
-    _confine.take_standard_streams(stdin, stdout, stderr)
-    place(world, placement)
+    _confine.set_standard_streams(stdin, stdout, stderr)
+    enter_sandbox(config, placement)
     os.chdir("/home/agent")
     _confine.close_from(3, keep=[CONTROL_FD])
-    os.execve("/bin/bash", ["bash", "--noprofile", "--norc", "-c", world.shell_driver, "bash"], env)
+    os.execve("/bin/bash", ["bash", "--noprofile", "--norc", "-c", config.shell_driver, "bash"], env)
 
 
-def become_command(world: World, placement: Placement, fds: list[int]) -> NoReturn:
-    """Become the keeper of one command: run it, then end all that it left.
+def become_command(config: RuntimeConfig, placement: ProcessPlacement, fds: list[int]) -> NoReturn:
+    """Become the supervisor of one command: run it, then kill the processes that it left.
 
-    `fds`: stdin, stdout, stderr, and a letter with the command.
+    `fds`: stdin, stdout, stderr, and a payload with the command.
     """
-    request = _wire.open_letter(fds[3])
-    _confine.take_standard_streams(*fds[:3])
-    place(world, placement)
-    _keep_command(request)
+    request = _wire.read_payload(fds[3])
+    _confine.set_standard_streams(*fds[:3])
+    enter_sandbox(config, placement)
+    _supervise_command(request)
 
 
 def become_user_command(
-    world: World, placement: Placement, fds: list[int], mapper: socket.socket
+    config: RuntimeConfig, placement: ProcessPlacement, fds: list[int], mapper: socket.socket
 ) -> NoReturn:
-    """The same, as another user inside: in a user namespace that maps the sandbox's own block of ids only."""
-    request = _wire.open_letter(fds[3])
-    _confine.take_standard_streams(*fds[:3])
+    """Supervise a command of another user, in a user namespace that maps only the sandbox's block of ids."""
+    request = _wire.read_payload(fds[3])
+    _confine.set_standard_streams(*fds[:3])
     _cgroups.attach(placement.group)
     _confine.join(placement.namespaces)
     sc.unshare(sc.CLONE_NEWUSER)
@@ -170,24 +199,24 @@ def become_user_command(
         _become_user(request)
     except (OSError, KeyError, ValueError):
         _refuse_user(request)
-    _confine.settle(idle=world.idle)
-    _confine.lock(world.locks)
-    _keep_command(request)
+    _confine.reset_process_state(idle=config.idle)
+    _confine.restrict(config.restrictions)
+    _supervise_command(request)
 
 
-def become_user_command_here(world: World, placement: Placement, fds: list[int]) -> NoReturn:
-    """The same, where the caller is in the sandbox already and has no more power than root inside may have."""
-    request = _wire.open_letter(fds[3])
-    _confine.take_standard_streams(*fds[:3])
-    _confine.begin_session(idle=world.idle)
+def become_user_command_here(config: RuntimeConfig, placement: ProcessPlacement, fds: list[int]) -> NoReturn:
+    """Supervise a command of another user, if the caller is already in the sandbox with no more power than its root."""
+    request = _wire.read_payload(fds[3])
+    _confine.set_standard_streams(*fds[:3])
+    _confine.begin_session(idle=config.idle)
     _confine.set_limits(placement.rlimits)
     try:
         _become_user(request)
     except (OSError, KeyError, ValueError):
         _refuse_user(request)
-    _confine.settle(idle=world.idle)
-    _confine.lock(world.locks)
-    _keep_command(request)
+    _confine.reset_process_state(idle=config.idle)
+    _confine.restrict(config.restrictions)
+    _supervise_command(request)
 
 
 def _become_user(request: dict[str, Any]) -> None:
@@ -198,7 +227,7 @@ def _become_user(request: dict[str, Any]) -> None:
 
 
 def _refuse_user(request: dict[str, Any]) -> NoReturn:
-    os.write(2, f"no user {request['user']!r} inside\n".encode("utf-8", "replace"))
+    os.write(2, f"no user {request['user']!r} in the sandbox\n".encode("utf-8", "replace"))
     os._exit(126)
 
 
@@ -211,8 +240,8 @@ def _look_up(name: str) -> tuple[int, int, str, str]:
     raise KeyError(name)
 
 
-def give_root_its_files(uid: int, namespaces: list[int], group: _cgroups.Group) -> None:
-    """Make root inside the owner of what a root owns: once, before its first command."""
+def chown_system_files(uid: int, namespaces: list[int], group: _cgroups.Group) -> None:
+    """Make root inside the owner of the system files; done once, before its first command."""
     _cgroups.attach(group)
     _confine.join(namespaces)
     _confine.enter_root()
@@ -221,18 +250,18 @@ def give_root_its_files(uid: int, namespaces: list[int], group: _cgroups.Group) 
         path = f"/{top}"
         for folder, _, files in os.walk(path) if top else [(path, [], [])]:
             for one in (folder, *(os.path.join(folder, name) for name in files)):
-                # The sandbox's own processes go on meanwhile, and remove what was there.
+                # The sandbox's processes keep running and may remove files meanwhile.
                 with contextlib.suppress(FileNotFoundError, NotADirectoryError):
                     if os.lstat(one).st_uid == 0:
                         os.lchown(one, root, root)
 
 
-def _keep_command(request: dict[str, Any]) -> NoReturn:
+def _supervise_command(request: dict[str, Any]) -> NoReturn:
     _confine.close_from(3)
-    # gVisor's kernel has no such thing: what the command leaves behind is its container's first process's.
+    # gVisor has no subreapers: there, orphans go to the container's first process.
     with contextlib.suppress(OSError):
         sc.prctl(sc.PR_SET_CHILD_SUBREAPER, 1)
-    # The keeper's memory is a copy of a trusted process's: the command, which has the same user, must not read it.
+    # This memory is a copy of a trusted process's: the command, which has the same user, must not read it.
     sc.prctl(sc.PR_SET_DUMPABLE, 0)
     child = os.fork()
     if child == 0:
@@ -245,15 +274,15 @@ def _keep_command(request: dict[str, Any]) -> NoReturn:
 
 def _run_command(request: dict[str, Any]) -> NoReturn:
     os.setsid()
-    argv, folder = cast("list[str]", request["argv"]), request["cwd"] or request["env"]["HOME"]
-    at = folder
+    argv, folder = request["argv"], request["cwd"] or request["env"]["HOME"]
+    failed = folder
     try:
         os.chdir(folder)
-        at = argv[0]
+        failed = argv[0]
         os.execvpe(argv[0], argv, request["env"])
     except OSError as error:
-        os.write(2, f"{at}: {error.strerror}\n".encode("utf-8", "replace"))
-        os._exit(127 if error.errno == errno.ENOENT and at == argv[0] else 126)
+        os.write(2, f"{failed}: {error.strerror}\n".encode("utf-8", "replace"))
+        os._exit(127 if error.errno == errno.ENOENT and failed == argv[0] else 126)
 
 
 def _wait_for(child: int) -> int:
@@ -280,8 +309,8 @@ def _end_descendants() -> None:
             os.waitpid(-1, 0)
 
 
-def tell_outcome(sock: socket.socket, body: Callable[[], None]) -> None:
-    """Do something and send how it went."""
+def report_outcome(sock: socket.socket, body: Callable[[], None]) -> None:
+    """Run a function and send its outcome."""
     try:
         body()
     except (OSError, ValueError, RecursionError) as error:
@@ -290,7 +319,7 @@ def tell_outcome(sock: socket.socket, body: Callable[[], None]) -> None:
         _wire.send(sock, {"done": True})
 
 
-def with_file(fd: int, mode: str, body: Callable[[IO[bytes]], None]) -> None:
-    """Do something with a descriptor as a file object."""
-    with cast("IO[bytes]", os.fdopen(os.dup(fd), mode)) as file:
+def with_file(fd: int, mode: Literal["rb", "wb"], body: Callable[[IO[bytes]], None]) -> None:
+    """Call a function with a descriptor as a file object."""
+    with os.fdopen(os.dup(fd), mode) as file:
         body(file)

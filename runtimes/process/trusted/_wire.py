@@ -1,4 +1,4 @@
-"""Messages between the trusted processes: JSON with descriptors, over sequenced-packet sockets."""
+"""Messages between the trusted processes: JSON and file descriptors over sequenced-packet sockets."""
 
 import array
 import errno
@@ -9,41 +9,41 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 Fields = dict[str, Any]
-"""A message: always with `op` or `re` (the number of the request that it answers)."""
+"""Fields of a message: `op` for a request, `re` (number of the request) for a reply, `event` otherwise."""
 
 _MAX_BYTES = 160 * 1024
 _MAX_FDS = 64
 
 
-class Message(NamedTuple):
-    """One message with the descriptors that came with it."""
+class WireMessage(NamedTuple):
+    """A received message and its descriptors."""
 
     fields: Fields
     fds: list[int]
 
 
-def letter(fields: Fields) -> int:
-    """A descriptor from which one process reads what is meant for it alone.
+def payload(fields: Fields) -> int:
+    """Return a descriptor of a memory file with fields that only the receiving process may read.
 
-    What passes through a trusted process stays behind in its memory, and later sandboxes start as forks of it.
+    Data that passed through a trusted process would stay in its memory, and later sandboxes are forks of it.
     """
-    fd = os.memfd_create("letter")
+    fd = os.memfd_create("payload")
     with os.fdopen(os.dup(fd), "wb") as file:
         file.write(json.dumps(fields).encode())
     return fd
 
 
-def open_letter(fd: int) -> Fields:
-    """What a letter says; closes it."""
+def read_payload(fd: int) -> Fields:
+    """Read the fields of a payload and close it."""
     with os.fdopen(fd, "rb") as file:
         file.seek(0)
         return json.loads(file.read())
 
 
 def failure(error: Exception) -> Fields:
-    """How an error is told: its text, its kind, and for one about a path that and the reason."""
+    """Return the fields that describe an error: text and errno name, and for a path error the path and the reason."""
     if isinstance(error, RecursionError):
-        # Trees are walked recursively, and a sandbox's can be as deep as it likes.
+        # Trees are walked recursively, and a sandbox can make them arbitrarily deep.
         return {"error": "directories are nested too deeply", "name": "ENAMETOOLONG"}
     if not isinstance(error, OSError):
         return {"error": str(error), "name": "failed"}
@@ -54,14 +54,14 @@ def failure(error: Exception) -> Fields:
 
 
 def socket_pair() -> tuple[socket.socket, socket.socket]:
-    """Two connected ends."""
+    """Return two connected sockets."""
     return socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 
 
 def send(sock: socket.socket, fields: Fields, fds: Sequence[int] = ()) -> None:
     """Send one message.
 
-    :raises ValueError: if it is too long for one packet.
+    :raises ValueError: if it has more than 160 KiB.
     """
     data = json.dumps(fields, separators=(",", ":")).encode()
     if len(data) > _MAX_BYTES:
@@ -70,8 +70,8 @@ def send(sock: socket.socket, fields: Fields, fds: Sequence[int] = ()) -> None:
     sock.sendmsg([data], ancillary)
 
 
-def receive(sock: socket.socket) -> Message | None:
-    """The next message, or `None` when the other end is closed."""
+def receive(sock: socket.socket) -> WireMessage | None:
+    """Receive the next message, or `None` if the other end is closed."""
     try:
         data, ancillary, flags, _ = sock.recvmsg(
             _MAX_BYTES + 1, socket.CMSG_SPACE(_MAX_FDS * 4), socket.MSG_CMSG_CLOEXEC
@@ -87,5 +87,5 @@ def receive(sock: socket.socket) -> Message | None:
     if flags & (socket.MSG_TRUNC | socket.MSG_CTRUNC):
         for fd in fds:
             os.close(fd)
-        raise ValueError("a control message was cut off")
-    return Message(json.loads(data), list(fds))
+        raise ValueError("a control message was truncated")
+    return WireMessage(json.loads(data), list(fds))

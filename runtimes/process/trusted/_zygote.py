@@ -1,7 +1,7 @@
-"""The zygote: a warm interpreter that becomes Python sessions by forking.
+"""Zygote: a warm interpreter that becomes Python sessions by forking, and the client that talks to it.
 
-It has imported what sessions commonly need and has run nothing untrusted. Each session is a fork of it that
-goes through the one-way door before its first line runs.
+It has imported the modules that sessions commonly need and has run nothing untrusted. Each session is a fork of it
+that drops all its rights before its first line runs.
 """
 
 import contextlib
@@ -11,18 +11,21 @@ import linecache
 import os
 import random
 import select
+import selectors
 import signal
 import socket
 import sys
+from collections.abc import Callable, Generator
 from types import FrameType
 from typing import Any, NoReturn
 
-from runtimes.process.inside import _guest
-from runtimes.process.inside._evaluate import Evaluator
+from runtimes.process.inside import _session_loop
+from runtimes.process.inside._evaluate import PythonEvaluator
 from runtimes.process.linux import _cgroups
 from runtimes.process.linux import _syscalls as sc
 from runtimes.process.trusted import _confine, _namespaces, _wire
-from runtimes.process.trusted._spawn import World, run_child
+from runtimes.process.trusted._reactor import Reactor, check_report
+from runtimes.process.trusted._spawn import RuntimeConfig, run_child
 
 _SETTINGS = {
     "ARROW_DEFAULT_MEMORY_POOL": "system",
@@ -38,11 +41,11 @@ _OWN = ("runtimes", "agentflow", "mcp_servers")
 
 
 class _Zygote:
-    def __init__(self, mason: socket.socket, world: World) -> None:
-        self._sandbox_init = mason
-        self._world = world
+    def __init__(self, init: socket.socket, config: RuntimeConfig) -> None:
+        self._init_socket = init
+        self._config = config
         self._loaded: list[str] | None = None
-        self._evaluator: Evaluator
+        self._evaluator: PythonEvaluator
         self._own_pid_namespace = os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
 
     def serve(self) -> NoReturn:
@@ -51,16 +54,16 @@ class _Zygote:
         signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
         poll = select.poll()
         poll.register(wake_read, select.POLLIN)
-        poll.register(self._sandbox_init, select.POLLIN)
+        poll.register(self._init_socket, select.POLLIN)
         while True:
             ready = {fd for fd, _ in poll.poll()}
             if wake_read in ready:
                 with contextlib.suppress(BlockingIOError):
                     os.read(wake_read, 4096)
-            # Always: a message that came while this process waited for a processor hides the signal that came before it.
+            # Always: a message that arrives while this process waits for a CPU can hide an earlier signal.
             self._reap()
-            if self._sandbox_init.fileno() in ready:
-                message = _wire.receive(self._sandbox_init)
+            if self._init_socket.fileno() in ready:
+                message = _wire.receive(self._init_socket)
                 if message is None:
                     os._exit(0)
                 self._handle(message)
@@ -73,37 +76,37 @@ class _Zygote:
                 return
             if pid == 0:
                 return
-            _wire.send(self._sandbox_init, {"exited": pid, "status": os.waitstatus_to_exitcode(status)})
+            _wire.send(self._init_socket, {"exited": pid, "status": os.waitstatus_to_exitcode(status)})
 
-    def _handle(self, message: _wire.Message) -> None:
+    def _handle(self, message: _wire.WireMessage) -> None:
         request, fds = message
         try:
             self._warm()
             if request["op"] == "warm":
-                _wire.send(self._sandbox_init, {"n": request["n"], "preloaded": self._loaded})
+                _wire.send(self._init_socket, {"n": request["n"], "preloaded": self._loaded})
                 return
             pid = self._fork(request, fds)
         except OSError as error:
-            _wire.send(self._sandbox_init, {"n": request["n"], "error": f"no Python session: {error}"})
+            _wire.send(self._init_socket, {"n": request["n"], "error": f"no Python session: {error}"})
         else:
-            _wire.send(self._sandbox_init, {"n": request["n"], "pid": pid})
+            _wire.send(self._init_socket, {"n": request["n"], "pid": pid})
         finally:
             for fd in fds:
                 os.close(fd)
 
     def _warm(self) -> None:
-        """Import what sessions share, once, before the first of them."""
+        """Import the modules that sessions share, once, before the first session."""
         if self._loaded is not None:
             return
         self._loaded = []
-        for name in self._world.preload:
+        for name in self._config.preload:
             with contextlib.suppress(ImportError):
                 importlib.import_module(name)
                 self._loaded.append(name)
         _rehearse(self._loaded)
         if len(os.listdir("/proc/self/task")) > 1:
             raise OSError("a preloaded module started threads: " + ", ".join(self._loaded))
-        self._evaluator = Evaluator()
+        self._evaluator = PythonEvaluator()
         forget_own_modules()
         gc.collect()
         gc.freeze()
@@ -117,37 +120,37 @@ class _Zygote:
         return pid
 
     def _become_session(self, request: dict[str, Any], fds: list[int]) -> None:
-        namespaces, (control, stdout, stderr, letter), members = fds[1:5], fds[5:9], fds[9:]
-        env = _wire.open_letter(letter)["env"]
+        namespaces, (control, stdout, stderr, payload), members = fds[1:5], fds[5:9], fds[9:]
+        env = _wire.read_payload(payload)["env"]
         _cgroups.attach(_cgroups.Group(members, -1, -1, -1, -1))
         live = bool(request["live"])
         identity = _confine.Identity(request["uid"], not live)
-        _confine.begin_session(idle=self._world.idle)
+        _confine.begin_session(idle=self._config.idle)
         _confine.enter(namespaces, identity)
         _confine.set_limits(request["rlimits"])
-        _confine.become(identity, keep_for_fork=live)
-        _confine.settle(idle=self._world.idle, python=True)
-        _confine.take_standard_streams(None, stdout, stderr)
-        os.dup2(control, _guest.CONTROL_FD)
-        listener = _confine.lock(self._world.locks, gated=live)
+        _confine.drop_privileges(identity, keep_for_fork=live)
+        _confine.reset_process_state(idle=self._config.idle, python=True)
+        _confine.set_standard_streams(None, stdout, stderr)
+        os.dup2(control, _session_loop.CONTROL_FD)
+        listener = _confine.restrict(self._config.restrictions, gated=live)
         if listener is not None:
-            _wire.send(self._sandbox_init, {"listener": True}, [listener])
-        self._sandbox_init.close()
-        _confine.close_from(3, keep=[_guest.CONTROL_FD])
+            _wire.send(self._init_socket, {"listener": True}, [listener])
+        self._init_socket.close()
+        _confine.close_from(3, keep=[_session_loop.CONTROL_FD])
         os.chdir("/home/agent")
         os.environ.clear()
         os.environ.update(env)
         reseed()
-        _guest.Guest(_guest.CONTROL_FD, self._evaluator).serve()
+        _session_loop.SessionLoop(_session_loop.CONTROL_FD, self._evaluator).serve()
 
 
 def _ignore(number: int, frame: FrameType | None) -> None:
-    """Nothing: the wake-up descriptor tells."""
+    """Do nothing: the wake-up descriptor reports the signal."""
 
 
 def _rehearse(loaded: list[str]) -> None:
-    """Do once what sessions do first: what becomes warm by it, they share instead of each making its own."""
-    evaluator = Evaluator()
+    """Run typical first statements once, so that sessions share the memory that these initialize."""
+    evaluator = PythonEvaluator()
     sources = ["1 + 1", "raise ValueError", *(_FIRST_USE[name] for name in loaded if name in _FIRST_USE)]
     for number, source in enumerate(sources):
         evaluator.run(source, f"<rehearsal {number}>")
@@ -155,7 +158,7 @@ def _rehearse(loaded: list[str]) -> None:
 
 
 def reseed() -> None:
-    """Draw other random numbers than the template would."""
+    """Reseed the random generators, so that sessions draw different numbers."""
     random.seed()
     numpy_random = sys.modules.get("numpy.random")
     if numpy_random is not None:
@@ -163,20 +166,100 @@ def reseed() -> None:
 
 
 def forget_own_modules() -> None:
-    """Leave no trace of the project among the importable modules; what runs keeps its own references."""
+    """Remove the project's modules from `sys.modules`; running code keeps its references."""
     for name in [name for name in sys.modules if name.partition(".")[0] in _OWN]:
         del sys.modules[name]
 
 
-def main(mason: socket.socket, world: World, plan: _namespaces.RoomPlan) -> NoReturn:
-    """Serve, as a child of the mason."""
+def main(init: socket.socket, config: RuntimeConfig, plan: _namespaces.NamespacePlan) -> NoReturn:
+    """Run as a child of the sandbox init process."""
     for fd in _namespaces.build(plan, None, []):
         os.close(fd)
     _confine.enter_root()
-    _confine.close_from(3, keep=[fd for fd in (mason.fileno(), world.locks.ruleset) if fd is not None])
+    _confine.close_from(3, keep=[fd for fd in (init.fileno(), config.restrictions.ruleset) if fd is not None])
     os.environ.update(_SETTINGS, HOME="/home/agent", LANG="C.UTF-8", PATH="/usr/bin:/bin")
     os.chdir("/home/agent")
     with contextlib.suppress(ConnectionError):
-        _Zygote(mason, world).serve()
-    # The mason is gone.
+        _Zygote(init, config).serve()
+    # The sandbox init process is gone.
     os._exit(0)
+
+
+_ROOT_BYTES = 64 << 20
+_ROOT_FILES = 10_000
+
+
+class ZygoteClient:
+    """Connection of the sandbox init process to the zygote, which is started on first use and again if it dies."""
+
+    def __init__(self, reactor: Reactor, config: RuntimeConfig, on_exit: Callable[[int], None]) -> None:
+        self._reactor = reactor
+        self._config = config
+        self._on_exit = on_exit
+        self._socket: socket.socket | None = None
+        self.pid = 0
+        """Pid of the zygote; 0 before its first start."""
+        self._waiting: dict[int, tuple[socket.socket, socket.socket]] = {}
+
+    def ask(
+        self, fields: _wire.Fields, fds: list[int]
+    ) -> Generator[socket.socket, _wire.WireMessage | None, _wire.Fields]:
+        """Send a request and wait for the reply.
+
+        :raises RequestError: if it fails, or the zygote dies.
+        """
+        try:
+            _wire.send(self._socket or self._start(), fields, fds)
+        except ConnectionError:
+            # It died, and that has not been noticed yet.
+            self.died()
+            _wire.send(self._start(), fields, fds)
+        ours, theirs = _wire.socket_pair()
+        self._waiting[fields["n"]] = ours, theirs
+        answer = yield ours
+        ours.close()
+        check_report(answer, "the template interpreter died")
+        assert answer is not None
+        return answer.fields
+
+    def _start(self) -> socket.socket:
+        ours, theirs = _wire.socket_pair()
+        paths = self._config.tree_paths
+        plan = _namespaces.NamespacePlan(0, 0, _ROOT_BYTES, _ROOT_FILES, paths, locked_etc=False)
+        self.pid = self._reactor.fork(lambda: main(theirs, self._config, plan))
+        theirs.close()
+        self._socket = ours
+        self._reactor.selector.register(ours, selectors.EVENT_READ, lambda: self._receive(ours))
+        return ours
+
+    def _receive(self, sock: socket.socket) -> None:
+        if sock is not self._socket:
+            # The end of this zygote has just been noticed by the other signal.
+            return
+        message = _wire.receive(sock)
+        if message is None:
+            self.died()
+            return
+        fields = message.fields
+        if "listener" in fields:
+            self._reactor.broker.add(message.fds[0])
+        elif "exited" in fields:
+            self._on_exit(fields["exited"])
+            self._reactor.notify({"event": "exit", "pid": fields["exited"], "status": fields["status"]})
+        else:
+            ours, theirs = self._waiting.pop(fields["n"])
+            with theirs:
+                _wire.send(theirs, fields)
+            # At once: the next message may report the end of this session, which must not overtake its start.
+            self._reactor.selector.get_key(ours).data()
+
+    def died(self) -> None:
+        """Handle the zygote's death: fail pending requests; the next request starts another one."""
+        if self._socket is None:
+            return
+        self._reactor.selector.unregister(self._socket)
+        self._socket.close()
+        self._socket = None
+        for _, theirs in self._waiting.values():
+            theirs.close()
+        self._waiting.clear()

@@ -93,7 +93,7 @@ async def test_a_command_can_run_as_root_inside(instance: Instance) -> None:
     # chown, dac_override, fowner, fsetid, kill, setgid, setuid and setfcap; nothing over the machine.
     assert int(power, 16) == sum(1 << n for n in (0, 1, 3, 4, 5, 6, 7, 31))
     refused = await instance.exec(["true"], user="nobody-there")
-    assert (refused.exit_code, refused.stderr) == (126, b"no user 'nobody-there' inside\n")
+    assert (refused.exit_code, refused.stderr) == (126, b"no user 'nobody-there' in the sandbox\n")
 
 
 @pytest.mark.promise("docker:files")

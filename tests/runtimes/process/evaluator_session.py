@@ -1,4 +1,4 @@
-"""A Python session without isolation: an interpreter of its own that runs an `Evaluator`."""
+"""A Python session without isolation: an interpreter of its own that runs an `PythonEvaluator`."""
 
 import marshal
 import os
@@ -14,11 +14,11 @@ ROOT = Path(__file__).resolve().parents[3]
 # marshal needs no builtins, which the code under test may break.
 _PROGRAM = """
 import marshal, os, sys
-from runtimes.process.inside._evaluate import Evaluator
+from runtimes.process.inside._evaluate import PythonEvaluator
 requests, answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
 os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
 os.dup2(os.open(sys.argv[1], os.O_RDWR | os.O_CREAT | os.O_APPEND), 1)
-evaluator = Evaluator()
+evaluator = PythonEvaluator()
 number = 0
 while True:
     number += 1
@@ -28,7 +28,7 @@ while True:
 
 
 @dataclass(frozen=True)
-class Shown:
+class ShownOutput:
     """One display."""
 
     mime: str
@@ -41,7 +41,7 @@ class Ran:
 
     value: str | None
     error: dict[str, str] | None
-    displays: list[Shown]
+    displays: list[ShownOutput]
     stdout: str
 
     @property
@@ -97,6 +97,6 @@ class EvaluatorSession:
         return Ran(
             value=cast("str | None", answer["value"]),
             error=cast("dict[str, str] | None", answer["error"]),
-            displays=[Shown(**display) for display in shown],
+            displays=[ShownOutput(**display) for display in shown],
             stdout=printed.decode(),
         )

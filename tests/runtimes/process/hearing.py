@@ -1,4 +1,4 @@
-"""Waiting for what a running program says: tests act when it has come so far, and never guess by the clock."""
+"""Wait for the output of a running program, so that tests synchronize on it and not on the clock."""
 
 from typing import Literal
 

@@ -7,17 +7,17 @@ place of the runtime's. What it sees on its way it writes to a file of the paren
 PRELUDE = """
 import ctypes, errno, os, resource, signal, socket, sys, threading, time
 frame = sys._getframe()
-while "_moving" not in frame.f_globals:
+while "_fork_move" not in frame.f_globals:
     frame = frame.f_back
 guest = frame.f_globals
-moving = guest["_moving"]
+moving = guest["_fork_move"]
 gate, confine, sc = moving._seccomp_broker, moving._confine, moving.sc
 libc = ctypes.CDLL(None, use_errno=True)
 log_fd = os.open("/home/agent/log", os.O_CREAT | os.O_RDWR | os.O_APPEND)
 POWER = confine.FORK_CAPABILITIES
-ROOM = confine.ROOM
-PLACE = gate.namespace_place(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
-CHANNELS = gate.channel_place(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+ROOT_MOUNT = confine.ROOT_MOUNT
+PLACE = gate.first_namespace_fd(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+CHANNELS = gate.first_channel_fd(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
 
 def log(what):
     os.write(log_fd, f"{what}\\n".encode())

@@ -1,4 +1,4 @@
-"""What a runtime holds of the machine: processes, descriptors, mounts, groups, namespaces, folders."""
+"""Resources that a runtime holds: processes, descriptors, mounts, cgroups, namespaces, folders."""
 
 import gc
 import os
@@ -17,40 +17,40 @@ def read(path: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Trusted:
-    """The runtime's own processes."""
+    """The runtime's trusted processes."""
 
-    warden: int
-    porter: int
-    mason: int
+    host_monitor: int
+    mount_helper: int
+    sandbox_init: int
 
     @property
     def zygote(self) -> int:
-        """The template interpreter: beside the killer the one child of the mason in the mason's own pid namespace."""
-        return next(pid for pid in self._helpers if _name(pid) != "killer")
+        """The zygote: with the kill helper the only child of the sandbox init process in the same pid namespace."""
+        return next(pid for pid in self._helpers if _name(pid) != "kill-helper")
 
     @property
-    def killer(self) -> int:
-        """The process that ends what a sandbox's user runs."""
-        return next(pid for pid in self._helpers if _name(pid) == "killer")
+    def kill_helper(self) -> int:
+        """The process that kills all processes of a sandbox's user."""
+        return next(pid for pid in self._helpers if _name(pid) == "kill-helper")
 
     @property
     def _helpers(self) -> list[int]:
-        depth = len(_status(self.mason, "NSpid"))
-        return [pid for pid in children(self.mason) if len(_status(pid, "NSpid")) == depth]
+        depth = len(_status(self.sandbox_init, "NSpid"))
+        return [pid for pid in children(self.sandbox_init) if len(_status(pid, "NSpid")) == depth]
 
     @property
     def inits(self) -> list[int]:
-        """The first process of each family."""
-        return [pid for pid in children(self.mason) if _status(pid, "NSpid")[-1:] == ["1"]]
+        """The pause process of each fork group."""
+        return [pid for pid in children(self.sandbox_init) if _status(pid, "NSpid")[-1:] == ["1"]]
 
     @property
     def folder(self) -> Path:
-        """What it keeps on disk."""
-        for link in Path(f"/proc/{self.warden}/fd").iterdir():
+        """Its folder on disk."""
+        for link in Path(f"/proc/{self.host_monitor}/fd").iterdir():
             target = Path(os.readlink(link))
             if target.name == "lock":
                 return target.parent
-        raise LookupError("the warden holds no folder")
+        raise LookupError("the host monitor holds no folder")
 
     def groups(self) -> list[Path]:
         """Its cgroup in each hierarchy."""
@@ -58,12 +58,12 @@ class Trusted:
 
     def sandboxed(self) -> list[int]:
         """Every other process of the runtime."""
-        trusted = {self.warden, *children(self.warden), self.mason}
-        return [pid for pid in descendants(self.warden) if pid not in trusted]
+        trusted = {self.host_monitor, *children(self.host_monitor), self.sandbox_init}
+        return [pid for pid in descendants(self.host_monitor) if pid not in trusted]
 
 
 def groups_of(name: str) -> list[Path]:
-    """The cgroups of the server of that name."""
+    """Return the cgroups of a server by name."""
     return [
         Path(folder)
         for folder, _, _ in os.walk("/sys/fs/cgroup")
@@ -72,7 +72,7 @@ def groups_of(name: str) -> list[Path]:
 
 
 def _status(pid: int, name: str) -> list[str]:
-    """What the kernel says of a process; nothing if it has gone meanwhile."""
+    """Return a field of a process's status; empty if the process has ended."""
     try:
         lines = read(f"/proc/{pid}/status").splitlines()
     except (FileNotFoundError, ProcessLookupError):
@@ -93,18 +93,18 @@ def descendants(pid: int) -> list[int]:
 
 
 def trusted_processes(server: int | None = None) -> Trusted:
-    """Those of the one runtime of a process, by default of this one."""
+    """Return the trusted processes of the one runtime of a server, by default of this process."""
     for child in children(server or os.getpid()):
         if "_host_monitor" in read(f"/proc/{child}/cmdline"):
-            # The warden has another child beside the porter, which has none itself.
-            porter, mason = next((pid, inner) for pid in children(child) for inner in children(pid))
-            return Trusted(child, porter, mason)
+            # The host monitor's other child, the cgroup warmer, has no children.
+            mount_helper, init = next((pid, inner) for pid in children(child) for inner in children(pid))
+            return Trusted(child, mount_helper, init)
     raise LookupError("no runtime is running")
 
 
 @dataclass(frozen=True, slots=True)
 class Holdings:
-    """All that is held at one moment, in a form that can be compared."""
+    """Everything held at one moment, in a form that can be compared."""
 
     processes: list[int]
     descriptors: dict[str, int]
@@ -115,13 +115,18 @@ class Holdings:
 
 
 def holdings(trusted: Trusted) -> Holdings:
-    """What the runtime and this process hold now."""
-    # What is garbage nobody holds.
+    """Return everything that the runtime and this process hold now."""
+    # Garbage does not count.
     gc.collect()
-    own = {"server": os.getpid(), "warden": trusted.warden, "porter": trusted.porter, "mason": trusted.mason}
-    own |= {"zygote": trusted.zygote, "killer": trusted.killer}
-    everybody = [*own.values(), *trusted.sandboxed()]
-    namespaces = {os.readlink(f"/proc/{pid}/ns/{kind}") for pid in everybody for kind in _KINDS}
+    own = {
+        "server": os.getpid(),
+        "host_monitor": trusted.host_monitor,
+        "mount_helper": trusted.mount_helper,
+        "sandbox_init": trusted.sandbox_init,
+    }
+    own |= {"zygote": trusted.zygote, "kill_helper": trusted.kill_helper}
+    everything = [*own.values(), *trusted.sandboxed()]
+    namespaces = {os.readlink(f"/proc/{pid}/ns/{kind}") for pid in everything for kind in _KINDS}
     namespaces |= {link for pid in own.values() for link in _links(pid) if link.split(":")[0] in _KINDS}
     return Holdings(
         sorted(trusted.sandboxed()),

@@ -9,7 +9,7 @@ from typing import cast
 
 import pytest
 
-from tests.runtimes.process.evaluator_session import EvaluatorSession, Ran, Shown
+from tests.runtimes.process.evaluator_session import EvaluatorSession, Ran, ShownOutput
 
 TABLE = "application/vnd.agentflow.table+json"
 VARIABLES = "application/vnd.agentflow.variables+json"
@@ -27,7 +27,7 @@ def table(ran: Ran) -> dict[str, object]:
     return cast("dict[str, object]", json.loads(base64.b64decode(shown.data)))
 
 
-def assert_png(shown: Shown) -> None:
+def assert_png(shown: ShownOutput) -> None:
     data = base64.b64decode(shown.data)
     assert (shown.mime, data[:4]) == ("image/png", b"\x89PNG")
     width, height = struct.unpack(">II", data[16:24])

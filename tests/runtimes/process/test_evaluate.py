@@ -198,7 +198,7 @@ def test_a_session_survives_code_that_breaks_what_it_stands_on(session: Evaluato
 
 def test_one_interpreter_imports_the_evaluator_without_heavy_libraries() -> None:
     program = (
-        "import sys; from runtimes.process.inside._evaluate import Evaluator; Evaluator().run('1', 'cell');"
+        "import sys; from runtimes.process.inside._evaluate import PythonEvaluator; PythonEvaluator().run('1', 'cell');"
         "print(sorted({n.partition('.')[0] for n in sys.modules} - set(sys.stdlib_module_names)))"
     )
     done = subprocess.run(

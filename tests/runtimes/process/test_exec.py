@@ -278,7 +278,7 @@ async def test_an_unknown_user_is_named(runtime: ProcessRuntime, instance: Insta
     needs_other_users(runtime)
     result = await instance.exec(["id"], user=user)
     assert result.exit_code == 126
-    assert result.stderr.decode() == f"no user {user!r} inside\n"
+    assert result.stderr.decode() == f"no user {user!r} in the sandbox\n"
 
 
 @pytest.mark.promise("instances:gone")

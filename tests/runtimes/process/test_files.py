@@ -359,7 +359,7 @@ async def test_work_on_files_is_no_process_of_the_instance_and_outlives_a_run_th
     async def pack() -> None:
         # As for a snapshot, but to where it must wait until somebody reads.
         try:
-            await instance._client.ask("pack", [writer], member=instance.id)  # pyright: ignore[reportPrivateUsage]
+            await instance._client.ask("pack", [writer], sandbox=instance.id)  # pyright: ignore[reportPrivateUsage]
         finally:
             os.close(writer)
 

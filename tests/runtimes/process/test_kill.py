@@ -16,7 +16,7 @@ import pytest
 from agentflow.errors import AgentFlowError, InstanceGone, IsolationUnavailable, RuntimeFailure
 from runtimes import InstanceSpec, Language, Limits, Outcome
 from runtimes.process import ProcessInstance, ProcessRuntime
-from runtimes.process._python_session import PythonLane
+from runtimes.process._python_session import PythonSession
 from runtimes.process.linux._processes import is_ending, read_process
 from tests.runtimes.process.hearing import Ear
 from tests.runtimes.process.machine import (
@@ -67,7 +67,7 @@ def seconds_until_gone(processes: list[int], limit: float) -> float:
 
 
 def still_there(trusted: Trusted, name: str) -> list[object]:
-    found = [read_process(pid) for pid in (trusted.porter, trusted.mason)]
+    found = [read_process(pid) for pid in (trusted.mount_helper, trusted.sandbox_init)]
     return [*[process for process in found if process and process.state != "Z"], *groups_of(name)]
 
 
@@ -76,13 +76,13 @@ async def kill_server() -> float:
     with doomed_server(1) as server, ExitStack() as stack:
         trusted = trusted_processes(server.pid)
         folder = trusted.folder
-        everything = [pid for pid in descendants(server.pid) if pid != trusted.warden]
+        everything = [pid for pid in descendants(server.pid) if pid != trusted.host_monitor]
         assert len(everything) > 40
         processes = hold(stack, everything)
         server.kill()
         seconds = seconds_until_gone(processes, 20)
         with anyio.fail_after(60):
-            await ended(trusted.warden)
+            await ended(trusted.host_monitor)
         # The first process of the sandboxes' namespace goes last: what was born meanwhile is gone as well.
         assert still_there(trusted, folder.name) == []
         assert not folder.exists()
@@ -105,9 +105,9 @@ async def test_what_a_killed_server_left_on_disk_is_swept_at_the_next_start() ->
         trusted = trusted_processes(server.pid)
         folder = trusted.folder
         processes = hold(stack, descendants(server.pid))
-        os.kill(trusted.warden, signal.SIGSTOP)
+        os.kill(trusted.host_monitor, signal.SIGSTOP)
         server.kill()
-        os.kill(trusted.warden, signal.SIGKILL)
+        os.kill(trusted.host_monitor, signal.SIGKILL)
         assert seconds_until_gone(processes, 60) < 60
     # The warden had no chance to tidy up. Another server's start may have swept by now, as this one's must.
     async with ProcessRuntime():
@@ -145,7 +145,7 @@ async def kill(pid: int) -> None:
 
 
 @pytest.mark.promise("kill:trusted")
-@pytest.mark.parametrize("who", ["warden", "porter", "mason"])
+@pytest.mark.parametrize("who", ["host_monitor", "mount_helper", "sandbox_init"])
 async def test_a_killed_builder_ends_running_calls_and_later_ones_with_a_clear_error(
     instance: ProcessInstance, who: str
 ) -> None:
@@ -160,7 +160,7 @@ async def test_a_killed_builder_ends_running_calls_and_later_ones_with_a_clear_e
         tasks.start_soon(run)
         await anyio.wait_all_tasks_blocked()
         await kill(getattr(trusted, who))
-    for pid in [*everything, trusted.warden, trusted.porter, trusted.mason]:
+    for pid in [*everything, trusted.host_monitor, trusted.mount_helper, trusted.sandbox_init]:
         await ended(pid)
     with pytest.raises(InstanceGone, match="runtime is closed"):
         await instance.run("bash", "echo")
@@ -219,7 +219,7 @@ async def test_an_instance_whose_processes_are_dying_is_gone_and_not_one_that_ca
 async def test_who_waits_for_a_builder_that_is_killed_is_told_that_the_instance_is_gone(
     instance: ProcessInstance,
 ) -> None:
-    mason = trusted_processes().mason
+    mason = trusted_processes().sandbox_init
     os.kill(mason, signal.SIGSTOP)
     async with anyio.create_task_group() as tasks:
 
@@ -242,7 +242,7 @@ async def test_a_killer_that_was_killed_is_replaced_and_sandboxes_end_as_before(
         source = "import subprocess\nsubprocess.Popen(['sleep', '1000'], start_new_session=True)"
         await fork.run("python", source)
         (sleeping,) = set(trusted_processes().sandboxed()) - before
-        await kill(trusted_processes().killer)
+        await kill(trusted_processes().kill_helper)
         await fork.stop()
         await ended(sleeping)
     assert (await instance.run("python", "x")).value == "1"
@@ -295,7 +295,7 @@ async def test_a_zygote_whose_death_nobody_has_noticed_yet_is_replaced_by_who_as
     await instance.run("python", "import os\nos._exit(0)")
     trusted = trusted_processes()
     zygote = trusted.zygote
-    await stop(trusted.mason)
+    await stop(trusted.sandbox_init)
     async with anyio.create_task_group() as tasks:
 
         async def run() -> None:
@@ -305,7 +305,7 @@ async def test_a_zygote_whose_death_nobody_has_noticed_yet_is_replaced_by_who_as
         # The mason finds the request, and behind it the news.
         await anyio.wait_all_tasks_blocked()
         await kill(zygote)
-        os.kill(trusted.mason, signal.SIGCONT)
+        os.kill(trusted.sandbox_init, signal.SIGCONT)
 
 
 def faults_of_the_dead(pid: int) -> int:
@@ -334,18 +334,18 @@ async def test_a_session_whose_end_is_told_with_its_beginning_is_not_waited_for(
                 await anyio.wait_all_tasks_blocked()
                 # Answered once the request above has been passed on.
                 await instance.stat(".")
-                await stop(trusted.mason)
+                await stop(trusted.sandbox_init)
                 os.kill(zygote, signal.SIGCONT)
                 while faults_of_the_dead(zygote) == before:
                     await anyio.lowlevel.checkpoint()
-                os.kill(trusted.mason, signal.SIGCONT)
+                os.kill(trusted.sandbox_init, signal.SIGCONT)
 
 
 @pytest.mark.promise("kill:session")
 async def test_a_session_that_ends_as_soon_as_it_is_ready_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    wait_ready = PythonLane.wait_ready
+    wait_ready = PythonSession.wait_ready
 
-    async def wait_and_kill(lane: PythonLane) -> dict[str, Any]:
+    async def wait_and_kill(lane: PythonSession) -> dict[str, Any]:
         answer = await wait_ready(lane)
         for pid in children(trusted_processes().zygote):
             await kill(pid)
@@ -356,7 +356,7 @@ async def test_a_session_that_ends_as_soon_as_it_is_ready_is_told(monkeypatch: p
     async with ProcessRuntime(preload=(), idle=False) as runtime:
         instance = await runtime.start()
         with monkeypatch.context() as patch:
-            patch.setattr(PythonLane, "wait_ready", wait_and_kill)
+            patch.setattr(PythonSession, "wait_ready", wait_and_kill)
             result = await instance.run("python", "1")
         assert (result.outcome, result.exit_code, result.state_lost) == (Outcome.ENDED, 137, True)
         assert (await instance.run("python", "1 + 1")).value == "2"
@@ -382,11 +382,11 @@ async def test_what_a_run_left_is_ended_however_late_the_builder_hears_of_it(
 
         tasks.start_soon(run)
         await ear.heard.wait()
-        await stop(trusted.mason)
+        await stop(trusted.sandbox_init)
         os.kill(session, signal.SIGUSR1)
         # As long again as the run had lasted when it started what it leaves.
         await anyio.sleep(anyio.current_time() - begun + 1)
-        os.kill(trusted.mason, signal.SIGCONT)
+        os.kill(trusted.sandbox_init, signal.SIGCONT)
     with anyio.fail_after(60):
         while (await instance.usage()).processes > 2:
             continue

@@ -15,8 +15,8 @@ BROKEN_OFF = {
         "raise_power(); os.setresuid(0, 0, 0)",
         r"called setresuid\(0, 0\), not setns",
     ),
-    "becomes another member": (
-        "raise_power(); enter_all(); os.chroot(ROOM); os.setgroups([]); os.setresgid(uid + 16, uid + 16, uid + 16)",
+    "becomes another sandbox": (
+        "raise_power(); enter_all(); os.chroot(ROOT_MOUNT); os.setgroups([]); os.setresgid(uid + 16, uid + 16, uid + 16)",
         r"called setresgid\(\d+, \d+, \d+\), not setresgid",
     ),
     "changes the order": ("raise_power(); enter(1)", r"called setns\(1001, \d+\), not setns\(1000"),
@@ -31,17 +31,17 @@ BROKEN_OFF = {
     ),
     "stays outside of its root": (
         (
-            "raise_power(); enter_all(); os.chroot(ROOM); forget_namespaces(); become(uid)\n"
+            "raise_power(); enter_all(); os.chroot(ROOT_MOUNT); forget_namespaces(); become(uid)\n"
             "lower_power(); close_all(control); be_checked(control)"
         ),
-        "working directory is in another room",
+        "working directory is in another sandbox",
     ),
     "takes a second step at once": (
         "raise_power(); raise_power()",
         r"called capset\(.*\), not setns",
     ),
     "keeps its power": ("honest(uid, control, effective=POWER)", "CapEff"),
-    "keeps power for its programs": ("honest(uid, control, inheritable=POWER)", "died on its way"),
+    "keeps power for its programs": ("honest(uid, control, inheritable=POWER)", "died during its move"),
     "gives up what its own forks need": ("honest(uid, control, permitted=0)", "CapPrm"),
     "has a thread with it": (
         "threading.Thread(target=time.sleep, args=(60,), daemon=True).start(); honest(uid, control)",
@@ -62,33 +62,33 @@ BROKEN_OFF = {
     ),
     "keeps a folder of its parent": (
         "fd = os.open('/home/agent', 0); honest(uid, control, keep=(fd,))",
-        "kept descriptor .* of another room",
+        "kept descriptor .* of another sandbox",
     ),
     "keeps a file of its parent": (
         "honest(uid, control, keep=(log_fd,))",
-        "kept descriptor .* of another room",
+        "kept descriptor .* of another sandbox",
     ),
     "keeps memory in a file": (
         "fd = os.memfd_create('kept'); honest(uid, control, keep=(fd,))",
-        "kept descriptor .* of another room",
+        "kept descriptor .* of another sandbox",
     ),
     "keeps a namespace of its parent": (
         "fd = os.open('/proc/self/ns/net', 0); honest(uid, control, keep=(fd,))",
-        "kept descriptor .* of another room",
+        "kept descriptor .* of another sandbox",
     ),
     "keeps a namespace of its own": (
         (
             "raise_power(); enter_all(); confine.enter_root(); become(uid); lower_power()\n"
             "close_all(control, keep=(PLACE + 2,)); be_checked(control)"
         ),
-        "kept descriptor 1002 of another room",
+        "kept descriptor 1002 of another sandbox",
     ),
     "keeps its parent's working directory": (
         (
-            "raise_power(); here = os.open('.', 0); enter_all(); os.chroot(ROOM); os.fchdir(here); forget_namespaces()\n"
+            "raise_power(); here = os.open('.', 0); enter_all(); os.chroot(ROOT_MOUNT); os.fchdir(here); forget_namespaces()\n"
             "become(uid); lower_power(); close_all(control); be_checked(control)"
         ),
-        "working directory is in another room",
+        "working directory is in another sandbox",
     ),
     "keeps shared memory": (
         "import mmap\nkept = mmap.mmap(-1, 4096); honest(uid, control)",
@@ -98,16 +98,16 @@ BROKEN_OFF = {
         "import mmap\nos.ftruncate(log_fd, 4096); kept = mmap.mmap(log_fd, 4096); honest(uid, control)",
         "kept memory that it shares",
     ),
-    "kills itself on its way": ("raise_power(); enter_all(); os.kill(os.getpid(), 9)", "died on its way"),
-    "asks for no power": ("enter_all()", "hung on its way"),
-    "ends before it asks": ("os._exit(0)", "hung on its way"),
-    "hangs on its way": ("raise_power(); enter_all()\nwhile True: time.sleep(1)", "hung on its way"),
-    "spins on its way": ("raise_power(); enter(0)\nwhile True: pass", "hung on its way"),
-    "stops itself on its way": ("raise_power(); os.kill(os.getpid(), signal.SIGSTOP)", "hung on its way"),
+    "kills itself on its way": ("raise_power(); enter_all(); os.kill(os.getpid(), 9)", "died during its move"),
+    "asks for no power": ("enter_all()", "hung during its move"),
+    "ends before it asks": ("os._exit(0)", "hung during its move"),
+    "hangs on its way": ("raise_power(); enter_all()\nwhile True: time.sleep(1)", "hung during its move"),
+    "spins on its way": ("raise_power(); enter(0)\nwhile True: pass", "hung during its move"),
+    "stops itself on its way": ("raise_power(); os.kill(os.getpid(), signal.SIGSTOP)", "hung during its move"),
     "is never made": ("pass", "does not answer"),
 }
 """Hostile moves that must end in `CannotFork`, and why."""
-HANGS = ("hung on its way", "does not answer")
+HANGS = ("hung during its move", "does not answer")
 
 
 async def arm(instance: Instance, body: str) -> None:
@@ -138,7 +138,7 @@ async def test_a_fork_that_breaks_the_rules_is_no_fork(
     await remember(instance)
     await arm(instance, body)
     if attack == "is never made":
-        await instance.run("python", "moving.fork_away = lambda: time.sleep(3600)")
+        await instance.run("python", "moving.fork_copy = lambda: time.sleep(3600)")
     with monkeypatch.context() as patch:
         if reason in HANGS:
             # Long enough to be asked for on a busy machine, short enough for several that hang.

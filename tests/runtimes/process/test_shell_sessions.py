@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from agentflow.errors import RuntimeFailure
 from runtimes import Instance, Outcome, RunResult
 from runtimes.process import ProcessRuntime
-from runtimes.process._frames import ShellControl
+from runtimes.process._control_socket import ShellControlSocket
 from tests.runtimes.process.hearing import Ear
 
 
@@ -242,13 +242,13 @@ async def test_a_command_that_comes_in_pieces_is_whole_however_short_reading_is_
     instance: Instance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await said(instance, "TMOUT=0.1")
-    send = ShellControl.send
+    send = ShellControlSocket.send
 
-    def hesitate(control: ShellControl, data: bytes) -> None:
+    def hesitate(control: ShellControlSocket, data: bytes) -> None:
         send(control, data[:2])
         asyncio.get_running_loop().call_later(0.5, send, control, data[2:])
 
-    monkeypatch.setattr(ShellControl, "send", hesitate)
+    monkeypatch.setattr(ShellControlSocket, "send", hesitate)
     assert await said(instance, "echo whole") == "whole\n"
 
 

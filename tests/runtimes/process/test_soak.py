@@ -64,12 +64,12 @@ async def come_and_go(count: int) -> Trusted:
         await live_many(runtime, 2 * ALL_WAYS)
         trusted = trusted_processes()
         await settled(runtime, trusted)
-        before, memory = holdings(trusted), psutil.Process(trusted.mason).memory_info().rss
+        before, memory = holdings(trusted), psutil.Process(trusted.sandbox_init).memory_info().rss
         folder, groups = trusted.folder, trusted.groups()
         await live_many(runtime, count)
         await settled(runtime, trusted)
         assert holdings(trusted) == before
-        assert psutil.Process(trusted.mason).memory_info().rss < memory + (8 << 20)
+        assert psutil.Process(trusted.sandbox_init).memory_info().rss < memory + (8 << 20)
     assert not folder.exists()
     assert [group for group in groups if group.exists()] == groups_of(folder.name) == []
     return trusted
@@ -80,7 +80,7 @@ async def come_and_go(count: int) -> Trusted:
 async def test_two_hundred_sessions_leave_nothing() -> None:
     with anyio.fail_after(380):
         trusted = await come_and_go(200)
-        for pid in (trusted.warden, trusted.porter, trusted.mason):
+        for pid in (trusted.host_monitor, trusted.mount_helper, trusted.sandbox_init):
             await ended(pid)
 
 

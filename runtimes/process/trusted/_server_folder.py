@@ -1,7 +1,7 @@
-"""What a server keeps on disk, and how what a killed one left is found and removed.
+"""Private folder of a server on disk, and removal of the folders of killed servers.
 
-Each server has a folder of its own with a locked file in it. The lock goes with the process that holds it, so
-a folder whose file can be locked belongs to nobody any more.
+Each server has a folder with a locked file in it. The kernel drops the lock with the process that holds it, so a
+folder whose file can be locked belongs to a dead server.
 """
 
 import fcntl
@@ -18,9 +18,9 @@ _held: dict[str, int] = {}
 
 
 def parent_folder() -> str:
-    """The folder that all servers of this user share; made if it isn't there.
+    """Return the folder that all servers of this user share; create it if it does not exist.
 
-    :raises OSError: if somebody else made it.
+    :raises OSError: if another user created it.
     """
     root = os.environ.get("XDG_RUNTIME_DIR") or tempfile.gettempdir()
     path = os.path.join(root, f"agentflow-{os.geteuid()}")
@@ -32,37 +32,37 @@ def parent_folder() -> str:
 
 
 def claim(folder: str) -> None:
-    """Make a server's folder and hold it; remove those of dead servers."""
+    """Create and lock a server's folder; remove those of dead servers."""
     os.mkdir(folder, 0o700)
     fd = os.open(f"{folder}/{_LOCK}.new", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     fcntl.flock(fd, fcntl.LOCK_EX)
-    # Held before it has the name by which others ask for it.
+    # Locked before it gets the name that other servers check.
     os.rename(f"{folder}/{_LOCK}.new", f"{folder}/{_LOCK}")
     _held[folder] = fd
     with os.scandir(os.path.dirname(folder)) as entries:
         for entry in entries:
-            if entry.is_dir(follow_symlinks=False) and not lives(entry.path):
+            if entry.is_dir(follow_symlinks=False) and not is_held(entry.path):
                 shutil.rmtree(entry.path, ignore_errors=True)
 
 
 def realm(folder: str) -> str:
-    """A short name of the folder that a server shares with others: they know of each other, and of nobody else."""
+    """Return a short id of the parent folder: servers sweep the cgroups of servers with the same id only."""
     parent = os.path.realpath(os.path.dirname(folder))
     return hashlib.sha256(parent.encode("utf-8", "surrogateescape")).hexdigest()[:8]
 
 
-def lives(folder: str) -> bool:
-    """Whether a server's folder is held.
+def is_held(folder: str) -> bool:
+    """Return whether a server's folder is locked by a live process.
 
-    What it has elsewhere under its name it makes while it holds its folder, and removes before: ask this after such
-    a thing was found, and what belongs to a server that began meanwhile is not taken for a dead one's.
+    A server creates cgroups under its name only while it holds its folder. So find a cgroup first and call this
+    afterwards: the cgroup of a server that started meanwhile is then not taken for a dead one's.
     """
     try:
         fd = os.open(f"{folder}/{_LOCK}", os.O_RDWR | os.O_CLOEXEC)
     except FileNotFoundError:
         return _is_new(folder)
     try:
-        # Shared: two that ask at once don't take each other for the holder.
+        # Shared: two processes that check at once don't take each other for the holder.
         fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except OSError:
         return True
@@ -72,7 +72,7 @@ def lives(folder: str) -> bool:
 
 
 def _is_new(folder: str) -> bool:
-    """It is being made at this instant, unless whoever made or removed it was killed just then, a while ago."""
+    """Return whether a folder without a lock file is under 60 seconds old, so that it may still be in creation."""
     try:
         return time.time() - os.stat(folder).st_mtime < _NEW_SECONDS
     except FileNotFoundError:
@@ -80,7 +80,7 @@ def _is_new(folder: str) -> bool:
 
 
 def remove(folder: str) -> None:
-    """Remove a folder and let it go."""
+    """Remove a folder and release its lock."""
     shutil.rmtree(folder, ignore_errors=True)
     fd = _held.pop(folder, -1)
     if fd >= 0:

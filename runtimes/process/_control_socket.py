@@ -11,14 +11,14 @@ from runtimes._framing import FrameDecoder, LineDecoder, decode_object, pack_fra
 _MAX_ANSWER = 96 * 1024 * 1024
 _CHUNK = 1 << 18
 
-Answer = TypeVar("Answer")
-PythonAnswer = dict[str, Any]
+ReplyT = TypeVar("ReplyT")
+PythonReply = dict[str, Any]
 """What a Python session answers."""
-ShellAnswer = list[bytes]
+ShellReply = list[bytes]
 """What a shell session answers."""
 
 
-class Control(Generic[Answer]):
+class ControlSocket(Generic[ReplyT]):
     """Sends requests and takes in answers; a subclass knows where an answer ends."""
 
     def __init__(self, sock: socket.socket, decoder: FrameDecoder | LineDecoder) -> None:
@@ -26,14 +26,14 @@ class Control(Generic[Answer]):
         self._loop = asyncio.get_running_loop()
         self._socket = sock
         self._outgoing = bytearray()
-        self.on_answer: Callable[[Answer], None] | None = None
+        self.on_answer: Callable[[ReplyT], None] | None = None
         """Called with each whole answer."""
         self.on_close: Callable[[], None] | None = None
         """Called once, when the other end closes or sends what is no answer."""
         self._open = True
         self._loop.add_reader(sock.fileno(), self._readable)
 
-    def _cut(self) -> Answer | None:
+    def _cut(self) -> ReplyT | None:
         """Return the next complete answer, or `None` until more bytes arrive.
 
         :raises ValueError: if the stream is malformed.
@@ -53,7 +53,7 @@ class Control(Generic[Answer]):
         self._decoder.feed(data)
         self._deliver()
 
-    def listen(self, on_answer: Callable[[Answer], None], on_close: Callable[[], None]) -> None:
+    def listen(self, on_answer: Callable[[ReplyT], None], on_close: Callable[[], None]) -> None:
         """Have answers delivered, those included that have come by now."""
         self.on_answer, self.on_close = on_answer, on_close
         self._deliver()
@@ -102,13 +102,13 @@ class Control(Generic[Answer]):
             self.on_close()
 
 
-class PythonControl(Control[PythonAnswer]):
+class PythonControlSocket(ControlSocket[PythonReply]):
     """Control socket of a Python session: frames of JSON objects."""
 
     def __init__(self, sock: socket.socket) -> None:
         super().__init__(sock, FrameDecoder(_MAX_ANSWER))
 
-    def _cut(self) -> PythonAnswer | None:
+    def _cut(self) -> PythonReply | None:
         payload = self._decoder.next()
         return None if payload is None else decode_object(payload)
 
@@ -117,16 +117,16 @@ class PythonControl(Control[PythonAnswer]):
         self.send(pack_frame(json.dumps(fields).encode()))
 
 
-class ShellControl(Control[ShellAnswer]):
+class ShellControlSocket(ControlSocket[ShellReply]):
     """Control socket of a shell session: answers of parts that each end in a NUL; `parts` is the expected number."""
 
     parts = 2
 
     def __init__(self, sock: socket.socket) -> None:
         super().__init__(sock, LineDecoder(_MAX_ANSWER, b"\0"))
-        self._received: ShellAnswer = []
+        self._received: ShellReply = []
 
-    def _cut(self) -> ShellAnswer | None:
+    def _cut(self) -> ShellReply | None:
         self._received += self._decoder
         if len(self._received) < self.parts:
             return None

@@ -1,21 +1,20 @@
-"""How a live interpreter's fork moves from its parent's sandbox into its own. Runs inside, in the copy.
+"""Move of a live interpreter's fork from its parent's sandbox into its own. Runs inside, in the fork.
 
-Memory comes along by itself. Everything that would still lead back to the parent is replaced: open files are
-opened again by path at their offsets, deleted and shared memory is copied, pipes and sockets are closed and
-reported.
+Memory is copied by the fork. Everything else that would lead back to the parent is replaced: open files are reopened
+by path at their offsets, deleted files and shared memory are copied, pipes and sockets are closed and reported.
 """
 
 import ctypes
 import fcntl
 import mmap
 import os
+import re
 import resource
 import stat
 import sys
 import threading
 from typing import NamedTuple
 
-from runtimes.process.inside import _native_threads
 from runtimes.process.linux import _forking, _mappings
 from runtimes.process.linux import _syscalls as sc
 from runtimes.process.trusted import _confine, _seccomp_broker
@@ -45,24 +44,24 @@ class _OpenFile(NamedTuple):
     source: int
 
 
-def obstacle() -> str:
-    """Why this interpreter can't be forked now; empty if it can."""
+def fork_obstacle() -> str:
+    """Return the reason why this interpreter can't be forked now; empty if it can."""
     for module, name in _HANGS_AFTER_FORK.items():
         if module in sys.modules:
             return f"{name} is imported, and its threads would hang in a fork"
-    unknown = _native_threads.unknown_threads()
+    unknown = unknown_threads()
     if unknown:
         return f"threads of a native library are running ({unknown}), and a fork could hang without them"
     return ""
 
 
 def unmovable_threads() -> list[str]:
-    """One line for each Python thread, which a fork does not carry."""
+    """Return one line for each Python thread except the main one; a fork does not copy them."""
     return [f"thread {t.name!r}" for t in threading.enumerate() if t is not threading.main_thread()]
 
 
-def fork_away() -> bool:
-    """Fork so that the copy is nobody's child here. `True` in the copy."""
+def fork_copy() -> bool:
+    """Fork a copy that is not a child of this process; return `True` in the copy."""
     copy = _forking.fork_sibling() if _forking.can_fork_sibling() else _fork_twice()
     if copy:
         os.setsid()
@@ -85,20 +84,20 @@ def _fork_twice() -> bool:
 
 
 def move(uid: int, control: int) -> list[str]:
-    """Go to the room that waits for this copy; returns one line for each thing left behind."""
+    """Move into the sandbox prepared for this copy; return one line for each thing left behind."""
     folder = os.readlink("/proc/self/cwd")
     files = [file for fd in _descriptors() if fd > 2 and fd != control and (file := _describe(fd))]
     files = [_made_readable(file) for file in files]
-    twins = _twins(files)
+    duplicates = _shared_descriptions(files)
     shared = _mappings.shared_mappings("self")
-    _go_through_the_gate(uid)
+    _enter_new_sandbox(uid)
     null = os.open("/dev/null", os.O_RDWR)
     left_behind: list[str] = [line for mapping in shared if (line := _remap(mapping))]
     for fd in (0, 1, 2, control):
         os.dup2(null, fd)
     for file in files:
-        if file.fd in twins:
-            os.dup2(twins[file.fd], file.fd, inheritable=os.get_inheritable(file.fd))
+        if file.fd in duplicates:
+            os.dup2(duplicates[file.fd], file.fd, inheritable=os.get_inheritable(file.fd))
         elif line := _reopen(file, null):
             left_behind.append(line)
         if file.source != file.fd:
@@ -109,7 +108,7 @@ def move(uid: int, control: int) -> list[str]:
     except OSError:
         os.chdir("/home/agent")
         left_behind.append(f"the working directory {folder}, which is gone")
-    channels = _seccomp_broker.channel_place(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+    channels = _seccomp_broker.first_channel_fd(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
     sc.setns(-1, 0)
     for offset, fd in enumerate((control, 1, 2)):
         os.dup2(channels + offset, fd, inheritable=fd != control)
@@ -117,14 +116,14 @@ def move(uid: int, control: int) -> list[str]:
     return left_behind
 
 
-def _go_through_the_gate(uid: int) -> None:
+def _enter_new_sandbox(uid: int) -> None:
     capabilities = _confine.FORK_CAPABILITIES
-    place = _seccomp_broker.namespace_place(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+    first_fd = _seccomp_broker.first_namespace_fd(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
     sc.capset(effective=capabilities, permitted=capabilities)
     for offset, kind in enumerate(_confine.NAMESPACE_KINDS):
-        sc.setns(place + offset, kind)
+        sc.setns(first_fd + offset, kind)
     _confine.enter_root()
-    os.closerange(place, place + len(_confine.NAMESPACE_KINDS))
+    os.closerange(first_fd, first_fd + len(_confine.NAMESPACE_KINDS))
     os.setgroups([])
     os.setresgid(uid, uid, uid)
     os.setresuid(uid, uid, uid)
@@ -149,14 +148,14 @@ def _describe(fd: int) -> _OpenFile | None:
 
 
 def _made_readable(file: _OpenFile) -> _OpenFile:
-    """Open what has no name for reading, if it is not: the file belongs to the user who is left behind."""
+    """Open a nameless, write-only file for reading while this process is still the user who owns it."""
     if file.named or not stat.S_ISREG(file.mode) or file.flags & os.O_ACCMODE != os.O_WRONLY:
         return file
     return file._replace(source=os.open(f"/proc/self/fd/{file.fd}", os.O_RDONLY | os.O_CLOEXEC))
 
 
-def _twins(files: list[_OpenFile]) -> dict[int, int]:
-    """Descriptors that share place and flags with a lower one, as `dup` makes them, and which that is."""
+def _shared_descriptions(files: list[_OpenFile]) -> dict[int, int]:
+    """Map each descriptor that shares its open file description with a lower one (by `dup`) to the latter."""
     found: dict[int, int] = {}
     for number, file in enumerate(files):
         for other in files[:number]:
@@ -174,12 +173,12 @@ def _same_description(one: int, other: int) -> bool:
     try:
         return fcntl.fcntl(one, _F_DUPFD_QUERY, other) == 1
     except OSError:
-        # A kernel older than 6.10 can't tell.
+        # Kernels before 6.10 have no F_DUPFD_QUERY.
         return False
 
 
 def _reopen(file: _OpenFile, null: int) -> str:
-    """Replace one descriptor; returns what could not be carried."""
+    """Replace one descriptor; return a line that describes it if its file could not be copied."""
     inheritable = os.get_inheritable(file.fd)
     new = -1
     if stat.S_ISREG(file.mode):
@@ -217,7 +216,7 @@ def _open_again(file: _OpenFile) -> int:
 
 
 def _copy_unnamed(file: _OpenFile) -> int:
-    """A file without a name (deleted, or never named): copy what it holds."""
+    """Copy the content of a file without a name (deleted, or opened with O_TMPFILE)."""
     try:
         fd = os.open("/tmp", os.O_TMPFILE | os.O_RDWR, 0o600)
         position = 0
@@ -240,7 +239,7 @@ def _kind(file: _OpenFile) -> str:
 
 
 def _remap(mapping: _mappings.Mapping) -> str:
-    """Map the new room's file, or a copy of the content, where the parent's was."""
+    """Replace a shared mapping by the new sandbox's file, or by a copy of its content."""
     address, length, protection, offset, _, path = mapping
     fd = -1
     flags = mmap.MAP_SHARED | 0x10
@@ -257,10 +256,59 @@ def _remap(mapping: _mappings.Mapping) -> str:
         _libc.munmap(ctypes.c_void_p(address), ctypes.c_size_t(length))
         return f"shared memory at {address:#x}"
     content = ctypes.string_at(address, length)
-    # A file of the new room: that memory is shared with nobody outside of it can be seen from there.
+    # A file of the new sandbox, so the broker can verify that the memory is not shared with another one.
     fd = os.open("/dev/shm", os.O_TMPFILE | os.O_RDWR, 0o600)
     os.truncate(fd, length)
     _libc.mmap(address, length, mmap.PROT_READ | mmap.PROT_WRITE, flags, fd, 0)
     os.close(fd)
     ctypes.memmove(address, content, length)
     return ""
+
+
+_FORK_SAFE_LIBRARY = re.compile(r"/[^/]*(arrow|parquet|duckdb|jemalloc)[^/]*\.so[^/]*$")
+_STACK_BYTES = 1 << 14
+
+
+def unknown_threads() -> int:
+    """Return the number of threads that neither Python nor a fork-safe library started.
+
+    A fork copies only the calling thread. Some libraries restart their threads when needed; with any other, a lock
+    held by a thread would stay locked forever. A thread belongs to a library if its stack holds an address of that
+    library's code.
+    """
+    # The main thread is added by pid: in a forked interpreter Python still reports its parent's id.
+    known = {os.getpid(), *(thread.native_id for thread in threading.enumerate())}
+    others = [number for number in map(int, os.listdir("/proc/self/task")) if number not in known]
+    if not others:
+        return 0
+    code = _fork_safe_code()
+    memory = os.open("/proc/self/mem", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return sum(not _runs(number, code, memory) for number in others)
+    finally:
+        os.close(memory)
+
+
+def _fork_safe_code() -> list[range]:
+    found: list[range] = []
+    with open("/proc/self/maps", encoding="utf-8", errors="surrogateescape") as file:
+        for line in file:
+            addresses, rights, *_, path = line.rstrip("\n").split(" ")
+            if "x" in rights and _FORK_SAFE_LIBRARY.search(path):
+                start, end = addresses.split("-")
+                found.append(range(int(start, 16), int(end, 16)))
+    return found
+
+
+def _runs(number: int, code: list[range], memory: int) -> bool:
+    """Return whether the stack of a waiting thread holds an address in `code`."""
+    try:
+        with open(f"/proc/self/task/{number}/syscall", encoding="ascii") as file:
+            stack = int(file.read().split()[-2], 16)
+        words = memoryview(os.pread(memory, _STACK_BYTES, stack)).cast("Q")
+    except FileNotFoundError:
+        # It has ended meanwhile.
+        return True
+    except (OSError, IndexError, ValueError):
+        return False
+    return any(word in part for word in words for part in code)

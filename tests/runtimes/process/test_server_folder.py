@@ -9,16 +9,16 @@ from pathlib import Path
 import pytest
 
 from runtimes.process.linux import _cgroups
-from runtimes.process.trusted import _leftovers
+from runtimes.process.trusted import _server_folder
 
 STARTS = 40
 
 
 def begin(folder: str) -> bool:
     """What a server does at its start and at its end; whether its folder and its groups stood meanwhile."""
-    realm, parent = _leftovers.realm(folder), os.path.dirname(folder)
-    _leftovers.claim(folder)
-    _cgroups.sweep(realm, lambda server: _leftovers.lives(f"{parent}/{server}"))
+    realm, parent = _server_folder.realm(folder), os.path.dirname(folder)
+    _server_folder.claim(folder)
+    _cgroups.sweep(realm, lambda server: _server_folder.is_held(f"{parent}/{server}"))
     hierarchies = _cgroups.prepare(realm, os.path.basename(folder), idle=False)
     try:
         for number in range(20):
@@ -27,7 +27,7 @@ def begin(folder: str) -> bool:
         return os.path.exists(f"{folder}/lock")
     finally:
         _cgroups.remove_all(hierarchies)
-        _leftovers.remove(folder)
+        _server_folder.remove(folder)
 
 
 @pytest.mark.promise("kill:sweep")
@@ -48,15 +48,15 @@ def test_a_folder_has_its_lock_by_name_only_once_it_is_held(
     def watched(fd: int, operation: int) -> None:
         if operation == fcntl.LOCK_EX:
             seen.append((tmp_path / "mine" / "lock").exists())
-            seen.append(_leftovers.lives(str(tmp_path / "mine")))
+            seen.append(_server_folder.is_held(str(tmp_path / "mine")))
         take(fd, operation)
 
     monkeypatch.setattr(fcntl, "flock", watched)
-    _leftovers.claim(str(tmp_path / "mine"))
+    _server_folder.claim(str(tmp_path / "mine"))
     assert seen == [False, True]
-    assert _leftovers.lives(str(tmp_path / "mine"))
-    _leftovers.remove(str(tmp_path / "mine"))
-    assert not _leftovers.lives(str(tmp_path / "mine"))
+    assert _server_folder.is_held(str(tmp_path / "mine"))
+    _server_folder.remove(str(tmp_path / "mine"))
+    assert not _server_folder.is_held(str(tmp_path / "mine"))
 
 
 @pytest.mark.promise("kill:sweep")
@@ -65,17 +65,17 @@ def test_two_that_ask_at_once_whether_a_server_lives_both_learn_that_it_does_not
     folder.mkdir()
     with (folder / "lock").open("w") as asked_by_another:
         fcntl.flock(asked_by_another, fcntl.LOCK_SH)
-        assert not _leftovers.lives(str(folder))
+        assert not _server_folder.is_held(str(folder))
 
 
 @pytest.mark.promise("kill:sweep")
 def test_a_folder_whose_maker_was_killed_before_it_was_locked_goes_after_a_while(tmp_path: Path) -> None:
     folder = tmp_path / "half_made"
     folder.mkdir()
-    _leftovers.claim(str(tmp_path / "first"))
+    _server_folder.claim(str(tmp_path / "first"))
     assert folder.exists()
     os.utime(folder, (0, 0))
-    _leftovers.claim(str(tmp_path / "second"))
+    _server_folder.claim(str(tmp_path / "second"))
     assert not folder.exists()
     for name in ("first", "second"):
-        _leftovers.remove(str(tmp_path / name))
+        _server_folder.remove(str(tmp_path / name))

@@ -1,7 +1,7 @@
-"""The loop of a Python session, inside its sandbox: take a request, run it, answer.
+"""Loop of a Python session inside its sandbox: take a request, run it, reply.
 
-Requests and answers are frames of JSON objects on the control socket. The other end trusts nothing of what comes
-out of here.
+Requests and replies are frames of JSON objects on the control socket. The server trusts nothing that
+this process sends.
 """
 
 import json
@@ -13,11 +13,11 @@ from types import FrameType
 from typing import Any, NoReturn
 
 from runtimes._framing import read_frame, write_frame
-from runtimes.process.inside import _moving
-from runtimes.process.inside._evaluate import Evaluator, new_stream
+from runtimes.process.inside import _fork_move
+from runtimes.process.inside._evaluate import PythonEvaluator, new_stream
 
 CONTROL_FD = 3
-"""The session's end of its control socket."""
+"""Descriptor of the session's control socket."""
 
 _encode = json.JSONEncoder(ensure_ascii=True, separators=(",", ":")).encode
 _decode = json.JSONDecoder().decode
@@ -26,17 +26,17 @@ _SIGINT = signal.SIGINT
 _CHUNK_BYTES = 1 << 20
 
 
-class Guest:
-    """One session's state: its evaluator, its control socket, and whether code is running."""
+class SessionLoop:
+    """One Python session: its evaluator, its control socket, and its running state."""
 
-    def __init__(self, control: int, evaluator: Evaluator) -> None:
+    def __init__(self, control: int, evaluator: PythonEvaluator) -> None:
         self._control = control
         self._evaluator = evaluator
         self._running = False
         self._count = 0
 
     def serve(self) -> NoReturn:
-        """Answer requests until the other end closes."""
+        """Serve requests until the other end closes."""
         _signal(_SIGINT, self._interrupted)
         sys.stdout, sys.stderr = new_stream(1), new_stream(2)
         self._send({"ready": True})
@@ -72,26 +72,26 @@ class Guest:
             raise KeyboardInterrupt
 
     def _fork(self, uid: int) -> None:
-        obstacle = _moving.obstacle()
+        obstacle = _fork_move.fork_obstacle()
         if obstacle:
             self._send({"error": obstacle})
             return
-        left_behind = _moving.unmovable_threads()
-        # The standard library starts its random numbers anew in a fork; this one is to go on as its parent would.
-        chance = random.getstate()
+        left_behind = _fork_move.unmovable_threads()
+        # The standard library reseeds `random` in a fork; this fork must continue its parent's sequence.
+        random_state = random.getstate()
         try:
-            in_child = _moving.fork_away()
+            in_child = _fork_move.fork_copy()
         except OSError as error:
             self._send({"error": f"the interpreter can't copy itself: {error.strerror}"})
             return
         if not in_child:
             self._send({"forked": True})
             return
-        random.setstate(chance)
+        random.setstate(random_state)
         try:
-            left_behind += _moving.move(uid, self._control)
+            left_behind += _fork_move.move(uid, self._control)
         except BaseException as error:
-            # The boundary of the copy: it must not go on in its parent's room.
+            # Boundary of the copy: it must not keep running in its parent's sandbox.
             _write(2, f"the fork could not move: {error!r}\n".encode("utf-8", "replace"))
             _exit(71)
         self._send({"ready": True, "left_behind": left_behind})

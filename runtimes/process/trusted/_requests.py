@@ -1,0 +1,297 @@
+"""Requests about the processes and the files of one sandbox."""
+
+import contextlib
+import os
+import signal
+from typing import TYPE_CHECKING, Literal
+
+from runtimes.process.linux import _cgroups, _processes
+from runtimes.process.trusted import _confine, _seccomp_broker, _spawn, _wire
+from runtimes.process.trusted._reactor import PendingRequest, Reactor, RequestError, check_report
+from runtimes.process.trusted._sandboxes import GONE, SandboxRecord
+
+if TYPE_CHECKING:
+    from runtimes.process.trusted._zygote import ZygoteClient
+import functools
+from collections.abc import Callable
+from typing import IO
+
+from runtimes.process.trusted import _copy, _files
+from runtimes.process.trusted._reactor import close_all
+
+_KILL_ROUNDS = 200
+
+
+class ProcessRequests:
+    """Start, move, signal, count and kill processes of a sandbox."""
+
+    def __init__(self, reactor: Reactor, config: _spawn.RuntimeConfig, zygote: "ZygoteClient | None") -> None:
+        self._reactor = reactor
+        self._config = config
+        self._zygote = zygote
+
+    def _placement(self, sandbox: SandboxRecord) -> _spawn.ProcessPlacement:
+        return _spawn.ProcessPlacement(
+            sandbox.namespaces,
+            _confine.Identity(sandbox.uid, self._config.single_user),
+            sandbox.group,
+            _spawn.rlimits(sandbox.limits, grouped=bool(sandbox.group.members)),
+        )
+
+    def shell(self, sandbox: SandboxRecord, message: _wire.WireMessage) -> PendingRequest:
+        """Start a shell session."""
+        placement, fds = self._placement(sandbox), message.fds
+        pid = self._reactor.fork_into(
+            sandbox.fork_group.pid_namespace, lambda: _spawn.become_shell(self._config, placement, fds)
+        )
+        sandbox.session_pids.add(pid)
+        self._reactor.reply(message, pid=pid)
+        yield from ()
+
+    def command(self, sandbox: SandboxRecord, message: _wire.WireMessage) -> PendingRequest:
+        """Start a single command."""
+        placement = self._placement(sandbox)
+        if message.fields["user"] not in (None, "agent"):
+            yield from self._command_as_user(sandbox, message, placement)
+            return
+        pid = self._reactor.fork_into(
+            sandbox.fork_group.pid_namespace,
+            lambda: _spawn.become_command(self._config, placement, message.fds),
+        )
+        sandbox.session_pids.add(pid)
+        self._reactor.reply(message, pid=pid)
+
+    def _command_as_user(
+        self, sandbox: SandboxRecord, message: _wire.WireMessage, placement: _spawn.ProcessPlacement
+    ) -> PendingRequest:
+        if self._config.single_user:
+            raise RequestError(
+                "running as another user needs a range of user ids: " + self._config.note, "EPERM"
+            )
+        if not sandbox.root_prepared:
+            yield from self._chown_system_files(sandbox)
+        ours, theirs = _wire.socket_pair()
+        pid = self._reactor.fork_into(
+            sandbox.fork_group.pid_namespace,
+            lambda: _spawn.become_user_command(self._config, placement, message.fds, theirs),
+        )
+        theirs.close()
+        sandbox.session_pids.add(pid)
+        with ours:
+            check_report((yield ours), "the command did not start")
+            for kind in ("uid_map", "gid_map"):
+                with open(f"/proc/{pid}/{kind}", "w", encoding="utf-8") as file:
+                    file.write(_confine.id_map(sandbox.uid))
+            _wire.send(ours, {"mapped": True})
+        self._reactor.reply(message, pid=pid)
+
+    def _chown_system_files(self, sandbox: SandboxRecord) -> PendingRequest:
+        ours, theirs = _wire.socket_pair()
+        give = _spawn.chown_system_files
+        self._reactor.fork(
+            lambda: _spawn.report_outcome(
+                theirs, lambda: give(sandbox.uid, sandbox.namespaces, sandbox.group)
+            )
+        )
+        theirs.close()
+        with ours:
+            check_report((yield ours), "preparing the files of root inside failed")
+        sandbox.root_prepared = True
+
+    def warm(self, message: _wire.WireMessage) -> PendingRequest:
+        """Start the zygote and let it import its modules."""
+        assert self._zygote is not None
+        answer = yield from self._zygote.ask({"op": "warm", "n": message.fields["n"]}, [])
+        self._reactor.reply(message, preloaded=answer["preloaded"])
+
+    def python(self, sandbox: SandboxRecord, message: _wire.WireMessage) -> PendingRequest:
+        """Start a Python session."""
+        fields = message.fields
+        request = {
+            "op": "session",
+            "n": fields["n"],
+            "uid": sandbox.uid,
+            "rlimits": self._placement(sandbox).rlimits,
+            "live": not self._config.single_user,
+        }
+        assert self._zygote is not None
+        fds = [sandbox.fork_group.pid_namespace, *sandbox.namespaces, *message.fds, *sandbox.group.members]
+        answer = yield from self._zygote.ask(request, fds)
+        sandbox.session_pids.add(answer["pid"])
+        self._reactor.reply(message, pid=answer["pid"])
+
+    def move_python(
+        self, sandbox: SandboxRecord, target: SandboxRecord, message: _wire.WireMessage
+    ) -> PendingRequest:
+        """Let one process of `sandbox`, the fork of its interpreter, move into `target`."""
+        ours, theirs = _wire.socket_pair()
+        move = _seccomp_broker.ForkMove(
+            sandbox.uid,
+            target.uid,
+            sandbox.group,
+            sandbox.fork_group.pid_namespace,
+            target.namespaces,
+            target.root,
+            target.group,
+            message.fds,
+            theirs,
+        )
+        self._reactor.broker.allow(move)
+        self._reactor.reply(message, allowed=True)
+        outcome = yield ours
+        ours.close()
+        self._reactor.broker.forget(move)
+        if outcome is None or "error" in outcome.fields:
+            failure = {"error": outcome.fields["error"] if outcome else "the fork did not finish its move"}
+            if sandbox.fork_group.ending:
+                failure = {"error": GONE, "name": "gone"}
+            self._reactor.notify({"event": "moved", "to": target.id, **failure})
+            return
+        target.session_pids.add(outcome.fields["pid"])
+        self._reactor.notify({"event": "moved", "to": target.id, "pid": outcome.fields["pid"]})
+
+    def signal(self, sandbox: SandboxRecord, message: _wire.WireMessage) -> PendingRequest:
+        """Send a signal to a session or command."""
+        pid = message.fields["pid"]
+        if pid in sandbox.session_pids:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, message.fields["signal"])
+        self._reactor.reply(message)
+        yield from ()
+
+    def _processes_of(self, sandbox: SandboxRecord) -> dict[int, _processes.ProcessInfo]:
+        pids = _cgroups.processes(sandbox.group)
+        if pids is None:
+            pids = _processes.inside(
+                sandbox.fork_group.pid_namespace, range(sandbox.uid, sandbox.uid + _confine.IDS)
+            )
+        # Children that list, pack or copy files run under the sandbox's limits but do not count as its processes.
+        # Without cgroups, /proc hides a command's supervisor; it is known by its pid.
+        own = {*pids} - self._reactor.children | sandbox.session_pids
+        infos = (_processes.read_process(pid) for pid in own - {sandbox.fork_group.init})
+        return {info.pid: info for info in infos if info is not None}
+
+    def kill_run(self, sandbox: SandboxRecord, message: _wire.WireMessage) -> PendingRequest:
+        """Kill the processes started since a run began: descendants of its session, and orphans."""
+        session, since = message.fields["pid"], _processes.ticks(self._run_start(message.fields)) - 1
+        killed: set[int] = set()
+        # Bounded: processes that respawn faster than they are found must not block other requests.
+        for _ in range(_KILL_ROUNDS):
+            processes = self._processes_of(sandbox)
+            found = {
+                p for p in processes if self._is_victim(processes, p, session, since, sandbox.session_pids)
+            }
+            # Dying processes count as dead: at idle priority they can take a while to go.
+            if found <= killed:
+                break
+            for pid in found - killed:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            killed |= found
+        self._reactor.reply(message)
+        yield from ()
+
+    def _run_start(self, fields: _wire.Fields) -> float:
+        """Return the start of a run in seconds since boot."""
+        return fields["since"]
+
+    def _is_victim(
+        self,
+        processes: dict[int, _processes.ProcessInfo],
+        pid: int,
+        session: int,
+        since: int,
+        session_pids: set[int],
+    ) -> bool:
+        info = processes[pid]
+        if pid in session_pids or info.started < since or info.state in "ZX":
+            return False
+        chain = _processes.lineage(processes, pid)
+        if session in chain:
+            return True
+        return not session_pids.intersection(chain)
+
+    def events(self, sandbox: SandboxRecord, message: _wire.WireMessage) -> PendingRequest:
+        """Report memory, CPU time and processes of the sandbox."""
+        found = self._processes_of(sandbox)
+        processes = {pid: info for pid, info in found.items() if info.state not in "ZX"}
+        tick = os.sysconf("SC_CLK_TCK")
+        group = sandbox.group
+        self._reactor.reply(
+            message,
+            memory=_cgroups.number(group.memory)
+            if group.memory >= 0
+            else _processes.memory_of(list(processes)),
+            processes=len(processes),
+            others=[info.name for pid, info in processes.items() if pid not in sandbox.session_pids],
+            cpu=sum(info.cpu_ticks for info in processes.values()) / tick,
+        )
+        yield from ()
+
+
+class FileRequests:
+    """Operate on the files of a sandbox: directly, or in a child process where the work may take long.
+
+    `saved` are the folders, below a sandbox's `files`, that a snapshot contains.
+    """
+
+    def __init__(self, reactor: Reactor, saved: tuple[str, ...]) -> None:
+        self._reactor = reactor
+        self._saved = saved
+
+    def file(self, sandbox: SandboxRecord, message: _wire.WireMessage) -> PendingRequest:
+        """Perform one operation of `_files.perform`."""
+        fds, answer = _files.perform(sandbox.root, sandbox.uid, message.fields["request"])
+        self._reactor.reply(message, fds, **answer)
+        close_all(fds)
+        yield from ()
+
+    def list(self, sandbox: SandboxRecord, message: _wire.WireMessage) -> PendingRequest:
+        """Write the entries of a folder to the descriptor sent with the request."""
+        request = message.fields["request"]
+        body = functools.partial(_files.list_entries, sandbox.root, sandbox.uid, request)
+        return self._with_file(sandbox, message, "wb", body)
+
+    def remove(self, sandbox: SandboxRecord, message: _wire.WireMessage) -> PendingRequest:
+        """Remove a directory tree."""
+        request = message.fields["request"]
+        return self.in_child(sandbox, message, lambda: _files.remove_tree(sandbox.root, sandbox.uid, request))
+
+    def pack(self, sandbox: SandboxRecord, message: _wire.WireMessage) -> PendingRequest:
+        """Write an archive of all files to the descriptor sent with the request."""
+        return self._with_file(
+            sandbox, message, "wb", lambda out: _copy.pack(sandbox.files, self._saved, out)
+        )
+
+    def check_archive(self, sandbox: SandboxRecord, message: _wire.WireMessage) -> PendingRequest:
+        """Check that the descriptor sent with the request holds an archive written by `pack`."""
+        return self._with_file(sandbox, message, "rb", lambda source: _copy.check(self._saved, source))
+
+    def _with_file(
+        self,
+        sandbox: SandboxRecord,
+        message: _wire.WireMessage,
+        mode: Literal["rb", "wb"],
+        body: Callable[[IO[bytes]], None],
+    ) -> PendingRequest:
+        fd = message.fds[0]
+        return self.in_child(sandbox, message, lambda: _spawn.with_file(fd, mode, body))
+
+    def in_child(
+        self, sandbox: SandboxRecord, message: _wire.WireMessage, body: Callable[[], None]
+    ) -> PendingRequest:
+        """Run a function in a child process under the sandbox's limits, then reply."""
+        ours, theirs = _wire.socket_pair()
+
+        def child() -> None:
+            _cgroups.attach(sandbox.group)
+            _spawn.report_outcome(theirs, body)
+
+        self._reactor.fork(child)
+        theirs.close()
+        with ours:
+            check_report(
+                (yield ours),
+                "the file operation's process died: the instance's memory limit may be too small",
+            )
+        self._reactor.reply(message)
