@@ -98,12 +98,18 @@ BROKEN_OFF = {
         "import mmap\nos.ftruncate(log_fd, 4096); kept = mmap.mmap(log_fd, 4096); honest(uid, control)",
         "kept memory that it shares",
     ),
-    "kills itself on its way": ("raise_power(); enter_all(); os.kill(os.getpid(), 9)", "died during its move"),
+    "kills itself on its way": (
+        "raise_power(); enter_all(); os.kill(os.getpid(), 9)",
+        "died during its move",
+    ),
     "asks for no power": ("enter_all()", "hung during its move"),
     "ends before it asks": ("os._exit(0)", "hung during its move"),
     "hangs on its way": ("raise_power(); enter_all()\nwhile True: time.sleep(1)", "hung during its move"),
     "spins on its way": ("raise_power(); enter(0)\nwhile True: pass", "hung during its move"),
-    "stops itself on its way": ("raise_power(); os.kill(os.getpid(), signal.SIGSTOP)", "hung during its move"),
+    "stops itself on its way": (
+        "raise_power(); os.kill(os.getpid(), signal.SIGSTOP)",
+        "hung during its move",
+    ),
     "is never made": ("pass", "does not answer"),
 }
 """Hostile moves that must end in `CannotFork`, and why."""
