@@ -13,7 +13,8 @@ from agentflow.doctor._networks import HOSTS, examine_host
 from agentflow.doctor._runtimes import examine_runtime
 from agentflow.errors import ConfigurationError
 from agentflow.models import PROVIDERS
-from mcp_servers import BACKENDS, RUNTIMES, did_you_mean
+from mcp_servers import BACKENDS
+from mcp_servers.core import RUNTIMES, did_you_mean
 
 __all__ = ["AREAS", "Area", "examine"]
 

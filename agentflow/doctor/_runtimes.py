@@ -2,7 +2,7 @@
 
 from agentflow.doctor._finding import Finding, State
 from agentflow.errors import AgentFlowError
-from mcp_servers import runtime_maker
+from mcp_servers.core import runtime_maker
 from runtimes import Capabilities, InstanceSpec, Outcome
 
 __all__ = ["examine_runtime"]

@@ -13,7 +13,8 @@ from pydantic import Field
 from pydantic.fields import FieldInfo
 
 from agentflow.errors import ConfigurationError
-from mcp_servers import BACKENDS, Backend, CallContext, Hints, Tool
+from mcp_servers import BACKENDS, Backend, CallContext, Tool
+from mcp_servers.core import Hints
 
 __all__ = ["ApiBackend", "ApiTool", "api_backends", "register_api_tool", "registered_tools"]
 

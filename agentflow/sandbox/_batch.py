@@ -9,7 +9,8 @@ import anyio
 
 from agentflow.errors import ConfigurationError, ErrorKind, ToolFailure
 from agentflow.sandbox._tool_host import failed
-from mcp_servers import ToolResult, did_you_mean
+from mcp_servers import ToolResult
+from mcp_servers.core import did_you_mean
 
 __all__ = ["Call", "run_batch"]
 

@@ -13,7 +13,8 @@ from agentflow.sandbox._batch import Call
 from agentflow.sandbox._opening import Target
 from agentflow.sandbox._own_session import SessionInfo
 from agentflow.sandbox._sandbox import Sandbox
-from mcp_servers import Backend, ProgressSink, Tool, ToolResult
+from mcp_servers import Backend, Tool, ToolResult
+from mcp_servers.core import ProgressSink
 
 __all__ = ["SyncSandbox"]
 

@@ -15,7 +15,8 @@ import anyio
 from agentflow.actors import ChildSpec, Hosted, Process, Restart, StartFailed, Supervisor
 from agentflow.errors import ErrorKind, ToolFailure
 from agentflow.sandbox._settings import SandboxSettings
-from mcp_servers import BACKENDS, is_loopback, token_path
+from mcp_servers import BACKENDS
+from mcp_servers.serving import is_loopback, token_path
 
 __all__ = ["Launcher", "local_token"]
 

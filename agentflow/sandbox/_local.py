@@ -9,17 +9,8 @@ from agentflow.sandbox._names import Names, backend_of
 from agentflow.sandbox._runtimes import SharedRuntime, shared_runtime
 from agentflow.sandbox._settings import SandboxSettings
 from agentflow.sandbox._tool_host import Door
-from mcp_servers import (
-    LOCAL,
-    Backend,
-    ProgressSink,
-    TableLimits,
-    Tool,
-    ToolResult,
-    ToolTable,
-    did_you_mean,
-    load_backend,
-)
+from mcp_servers import Backend, TableLimits, Tool, ToolResult, ToolTable, load_backend
+from mcp_servers.core import LOCAL, ProgressSink, did_you_mean
 from runtimes import Runtime
 
 __all__ = ["LocalDoor"]

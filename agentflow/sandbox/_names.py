@@ -6,7 +6,8 @@ from typing import Final
 
 from agentflow.errors import ErrorKind, ToolFailure
 from agentflow.sandbox._aliases import BACKEND_ALIASES, TOOL_ALIASES, canonical_backend
-from mcp_servers import Tool, did_you_mean
+from mcp_servers import Tool
+from mcp_servers.core import did_you_mean
 
 __all__ = ["Names", "backend_of"]
 

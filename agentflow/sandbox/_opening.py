@@ -14,7 +14,8 @@ from agentflow.sandbox._local import LocalDoor
 from agentflow.sandbox._settings import SandboxSettings
 from agentflow.sandbox._tool_host import Door
 from agentflow.settings import load_settings
-from mcp_servers import BACKENDS, Backend, check_runtime, load_backend
+from mcp_servers import BACKENDS, Backend, load_backend
+from mcp_servers.core import check_runtime
 from runtimes import Runtime
 
 __all__ = ["Target", "door_to", "settings_for"]

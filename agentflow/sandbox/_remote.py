@@ -23,7 +23,8 @@ from agentflow.sandbox._names import Names
 from agentflow.sandbox._tool_host import Door, failed
 from agentflow.sandbox._transport import SteadyTransport
 from agentflow.sandbox._wire import failure_of, tool_of, tool_result
-from mcp_servers import TIMEOUT_KEY, ProgressSink, Tool, ToolResult, did_you_mean
+from mcp_servers import Tool, ToolResult
+from mcp_servers.core import TIMEOUT_KEY, ProgressSink, did_you_mean
 
 __all__ = ["RemoteDoor"]
 

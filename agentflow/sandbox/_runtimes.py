@@ -7,7 +7,8 @@ from weakref import WeakKeyDictionary
 import anyio
 
 from agentflow.actors import Hosted
-from mcp_servers import RuntimeSettings, runtime_maker
+from mcp_servers import RuntimeSettings
+from mcp_servers.core import runtime_maker
 from runtimes import InstanceSpec, Runtime
 
 __all__ = ["SharedRuntime", "shared_runtime"]

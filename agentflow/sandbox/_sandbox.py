@@ -15,7 +15,8 @@ from agentflow.sandbox._batch import Call, run_batch
 from agentflow.sandbox._opening import Target, door_to, settings_for
 from agentflow.sandbox._own_session import OwnSession, SessionInfo
 from agentflow.sandbox._tool_host import Door, failed
-from mcp_servers import BACKENDS, Backend, ProgressSink, Tool, ToolResult
+from mcp_servers import BACKENDS, Backend, Tool, ToolResult
+from mcp_servers.core import ProgressSink
 from runtimes import Runtime
 
 __all__ = ["Sandbox"]

@@ -7,7 +7,7 @@ from pydantic_settings import SettingsConfigDict
 
 from agentflow.sandbox._aliases import canonical_backend
 from agentflow.settings import Settings
-from mcp_servers import RuntimeChoice
+from mcp_servers.core import RuntimeChoice
 from runtimes import InstanceSpec, Limits
 
 __all__ = ["SandboxSettings"]

@@ -5,7 +5,8 @@ from collections.abc import Iterable, Mapping
 
 from agentflow.errors import ToolFailure
 from agentflow.sandbox._names import Names
-from mcp_servers import ProgressSink, Tool, ToolError, ToolResult
+from mcp_servers import Tool, ToolError, ToolResult
+from mcp_servers.core import ProgressSink
 
 __all__ = ["Door", "failed"]
 

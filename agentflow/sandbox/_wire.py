@@ -10,19 +10,8 @@ from mcp.shared.exceptions import MCPError
 
 from agentflow.errors import ErrorKind, ToolFailure
 from agentflow.sandbox._transport import KIND_KEY
-from mcp_servers import (
-    CARD_KEY,
-    ERROR_KEY,
-    UNUSABLE_KEY,
-    Hints,
-    Image,
-    Part,
-    ResourceLink,
-    Text,
-    Tool,
-    ToolError,
-    ToolResult,
-)
+from mcp_servers import Image, ResourceLink, Text, Tool, ToolError, ToolResult
+from mcp_servers.core import CARD_KEY, ERROR_KEY, UNUSABLE_KEY, Hints, Part
 
 __all__ = ["failure_of", "tool_of", "tool_result"]
 

@@ -12,7 +12,7 @@ from agentflow.errors import ErrorKind, InstanceGone, RuntimeFailure, ToolFailur
 from mcp_servers.bash._jobs import LIST_JOBS, parse_jobs
 from mcp_servers.bash._results import Fed, Interrupted, Jobs, Ran
 from mcp_servers.core._backend import Backend
-from mcp_servers.core._context import CallContext
+from mcp_servers.core._call import CallContext
 from mcp_servers.core._running import (
     RunSettings,
     check_outcome,
@@ -21,7 +21,6 @@ from mcp_servers.core._running import (
     read_settings,
     sendable,
     shown,
-    time_limit,
 )
 from mcp_servers.core._session import Session
 from mcp_servers.core._tool import tool
@@ -103,7 +102,7 @@ class BashBackend(Backend):
             result = await instance.run(
                 "bash",
                 sendable("bash_run", command, without="\0"),
-                timeout=time_limit(context, timeout or shell.settings.timeout),
+                timeout=context.run_seconds(timeout or shell.settings.timeout),
                 on_output=progress_of(context),
                 stdin_open=stdin_open,
             )
@@ -142,7 +141,7 @@ class BashBackend(Backend):
         Use it to see whether a server or a long computation still runs. `kill %1` in bash_run ends job 1.
         """
         instance = await session.instance()
-        result = await instance.run("bash", LIST_JOBS, timeout=time_limit(context, None))
+        result = await instance.run("bash", LIST_JOBS, timeout=context.run_seconds())
         ran = self._ran(result, session, context)
         check_outcome("bash_jobs", result.outcome, result.detail, ran.note, ran)
         return Jobs(jobs=parse_jobs(result.stdout))

@@ -1,6 +1,6 @@
 """What the bash tools return."""
 
-from mcp_servers.core._result import Output
+from mcp_servers.core._call import Output
 
 __all__ = ["Fed", "Interrupted", "Job", "Jobs", "Ran"]
 

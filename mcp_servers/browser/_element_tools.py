@@ -20,7 +20,7 @@ from mcp_servers.browser._schemas import (
     Target,
 )
 from mcp_servers.browser._state import BrowserState
-from mcp_servers.core._context import CallContext
+from mcp_servers.core._call import CallContext
 from mcp_servers.core._session import Session
 from mcp_servers.core._tool import tool
 

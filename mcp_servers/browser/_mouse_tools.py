@@ -7,7 +7,7 @@ from pydantic import Field
 
 from mcp_servers.browser._page_actions import act, unless_blocked
 from mcp_servers.browser._schemas import Button, PageState
-from mcp_servers.core._context import CallContext
+from mcp_servers.core._call import CallContext
 from mcp_servers.core._session import Session
 from mcp_servers.core._tool import tool
 

@@ -12,7 +12,7 @@ from mcp_servers.browser._schemas import PageState
 from mcp_servers.browser._snapshots import page_state
 from mcp_servers.browser._state import BrowserState
 from mcp_servers.core._addresses import http_target, resolve_public
-from mcp_servers.core._context import CallContext
+from mcp_servers.core._call import CallContext
 from mcp_servers.core._session import Session
 from mcp_servers.core._tool import tool
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from mcp_servers.browser._schemas import PageState
     from mcp_servers.browser._state import Tab
-    from mcp_servers.core._context import CallContext
+    from mcp_servers.core._call import CallContext
     from mcp_servers.core._session import Session
 
 __all__ = [

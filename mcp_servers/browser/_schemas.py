@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from mcp_servers.core._result import Output
+from mcp_servers.core._call import Output
 
 __all__ = [
     "Button",

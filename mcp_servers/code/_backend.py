@@ -11,7 +11,7 @@ from mcp_servers.code._results import Failure, Installed, Problem, Queried, Ran,
 from mcp_servers.code._settings import CodeSettings
 from mcp_servers.code._showing import Showing, first_table, first_variables
 from mcp_servers.core._backend import Backend
-from mcp_servers.core._context import CallContext
+from mcp_servers.core._call import CallContext
 from mcp_servers.core._running import (
     check_outcome,
     check_settings,
@@ -19,7 +19,6 @@ from mcp_servers.core._running import (
     read_settings,
     sendable,
     shown,
-    time_limit,
 )
 from mcp_servers.core._session import Session
 from mcp_servers.core._tool import tool
@@ -151,7 +150,7 @@ class CodeBackend(Backend):
         instance = await session.instance()
         packages = session.get(Packages)
         await packages.restore(instance)
-        limit = time_limit(context, timeout or session.get(CodeSettings).timeout)
+        limit = context.run_seconds(timeout or session.get(CodeSettings).timeout)
         result = await instance.run("python", source, timeout=limit, on_output=on_output)
         if result.state_lost:
             packages.state_lost()

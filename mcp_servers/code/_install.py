@@ -13,7 +13,7 @@ import anyio
 from agentflow.errors import ErrorKind, ToolFailure
 from mcp_servers.code._results import Installed
 from mcp_servers.code._settings import InstallSettings
-from mcp_servers.core._context import CallContext
+from mcp_servers.core._call import CallContext
 from mcp_servers.core._session import Session
 from runtimes import WORKSPACE, Instance
 

@@ -2,7 +2,7 @@
 
 from pydantic import Field
 
-from mcp_servers.core._result import Output
+from mcp_servers.core._call import Output
 
 __all__ = [
     "Column",

@@ -7,8 +7,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from mcp_servers.code._results import Picture, Shown, Table, Variable
 from mcp_servers.code._settings import CodeSettings
-from mcp_servers.core._context import CallContext
-from mcp_servers.core._result import Image
+from mcp_servers.core._call import CallContext, Image
 from mcp_servers.core._running import shown
 from mcp_servers.core._session import Session
 from runtimes import Display

@@ -1,3 +1,72 @@
-"""Tools, backends, sessions and the tool table that every entry point calls."""
+"""Tools, backends, sessions and the tool table that every entry point calls. Needs no MCP library.
 
-__all__: list[str] = []
+`mcp_servers` re-exports the names that users of the package need; the rest is for the packages of this repository.
+"""
+
+from mcp_servers.core._backend import Backend
+from mcp_servers.core._call import (
+    ERROR_KEY,
+    TIMEOUT_KEY,
+    CallContext,
+    Image,
+    Output,
+    Part,
+    ProgressSink,
+    ResourceLink,
+    Text,
+    ToolError,
+    ToolResult,
+)
+from mcp_servers.core._failures import did_you_mean
+from mcp_servers.core._registry import BACKENDS, load_backend
+from mcp_servers.core._resource_store import Resource
+from mcp_servers.core._runtimes import (
+    RUNTIMES,
+    RuntimeChoice,
+    RuntimeHost,
+    RuntimeSettings,
+    check_runtime,
+    process_runtime,
+    runtime_maker,
+)
+from mcp_servers.core._session import Session
+from mcp_servers.core._sessions import DefaultSession, Sessions, TableLimits
+from mcp_servers.core._table import LOCAL, ToolTable
+from mcp_servers.core._tool import CARD_KEY, UNUSABLE_KEY, Hints, Tool, tool
+
+__all__ = [
+    "BACKENDS",
+    "CARD_KEY",
+    "ERROR_KEY",
+    "LOCAL",
+    "RUNTIMES",
+    "TIMEOUT_KEY",
+    "UNUSABLE_KEY",
+    "Backend",
+    "CallContext",
+    "DefaultSession",
+    "Hints",
+    "Image",
+    "Output",
+    "Part",
+    "ProgressSink",
+    "Resource",
+    "ResourceLink",
+    "RuntimeChoice",
+    "RuntimeHost",
+    "RuntimeSettings",
+    "Session",
+    "Sessions",
+    "TableLimits",
+    "Text",
+    "Tool",
+    "ToolError",
+    "ToolResult",
+    "ToolTable",
+    "check_runtime",
+    "did_you_mean",
+    "load_backend",
+    "process_runtime",
+    "runtime_maker",
+    "tool",
+]

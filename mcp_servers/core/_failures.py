@@ -1,10 +1,11 @@
-"""Turns whatever a tool raises into a typed failure."""
+"""Typed failures of tool calls, and suggestions for misspelt names."""
 
 import logging
+from collections.abc import Iterable
 
 from agentflow.errors import CannotFork, ErrorKind, InstanceGone, IsolationUnavailable, ToolFailure
 
-__all__ = ["failure_of"]
+__all__ = ["did_you_mean", "failure_of"]
 
 logger = logging.getLogger(__name__)
 
@@ -16,11 +17,14 @@ _KINDS: tuple[tuple[type[Exception], ErrorKind], ...] = (
     (FileNotFoundError, ErrorKind.NOT_FOUND),
     (PermissionError, ErrorKind.DENIED),
 )
-"""What an exception means for the caller, where its type says so."""
+"""Exception types with a specific meaning for the caller."""
+
+_MAX_MESSAGE = 500
+_MAX_LISTED = 12
 
 
 def failure_of(error: Exception, tool: str) -> ToolFailure:
-    """The failure to report; what nobody expected is logged with its traceback."""
+    """Convert any exception to a typed failure; an unexpected one is logged with its traceback."""
     if isinstance(error, ToolFailure):
         return error
     for kind, meaning in _KINDS:
@@ -30,7 +34,25 @@ def failure_of(error: Exception, tool: str) -> ToolFailure:
     return ToolFailure(ErrorKind.FAILED, f"{tool}: {type(error).__name__}: {_line(error)}")
 
 
+def did_you_mean(wrong: str, right: Iterable[str]) -> str:
+    """Return `" Did you mean 'x'?"`, or the list of valid names if they are few, or an empty string.
+
+    Example::
+
+        did_you_mean("bahs", ["bash", "code"])  # " Did you mean 'bash'?"
+    """
+    import difflib  # only needed for error messages
+
+    names = sorted(right)
+    near = difflib.get_close_matches(wrong, names, n=1, cutoff=0.5)
+    if near:
+        return f" Did you mean {near[0]!r}?"
+    if 0 < len(names) <= _MAX_LISTED:
+        return f" There are: {', '.join(names)}."
+    return ""
+
+
 def _line(error: Exception) -> str:
-    """The exception's message on one line of bounded length."""
+    """Return the exception's message on one line of bounded length."""
     text = " ".join(str(error).split())
-    return text if len(text) <= 500 else text[:500] + " …"
+    return text if len(text) <= _MAX_MESSAGE else text[:_MAX_MESSAGE] + " …"

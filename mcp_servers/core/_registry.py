@@ -5,7 +5,7 @@ from typing import Final
 
 from agentflow.errors import ConfigurationError
 from mcp_servers.core._backend import Backend
-from mcp_servers.core._nearest import did_you_mean
+from mcp_servers.core._failures import did_you_mean
 
 __all__ = ["BACKENDS", "load_backend"]
 

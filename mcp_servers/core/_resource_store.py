@@ -4,10 +4,10 @@ from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-__all__ = ["Resource", "Shelf"]
+__all__ = ["Resource", "ResourceStore"]
 
 MOST = 1000
-"""Resources on one shelf: small ones take room too."""
+"""Resources on one resources: small ones take room too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,7 @@ class Resource:
     """Its bytes."""
 
 
-class Shelf:
+class ResourceStore:
     """Keeps resources up to a number of bytes, and of pieces; the oldest make room for new ones."""
 
     def __init__(self, capacity: int) -> None:
@@ -33,7 +33,7 @@ class Shelf:
         self._resources: OrderedDict[str, Resource] = OrderedDict()
 
     def put(self, resource: Resource) -> None:
-        """Keep it; cut it to the capacity if it is larger than the whole shelf."""
+        """Keep it; cut it to the capacity if it is larger than the whole store."""
         if len(resource.data) > self._capacity:
             cut = resource.data[: self._capacity]
             resource = Resource(resource.uri, resource.name, resource.mime, cut)
@@ -51,9 +51,9 @@ class Shelf:
         """All of them, oldest first."""
         return iter(tuple(self._resources.values()))
 
-    def copy(self) -> "Shelf":
-        """A shelf with the same resources; their bytes are shared."""
-        other = Shelf(self._capacity)
+    def copy(self) -> "ResourceStore":
+        """A store with the same resources; their bytes are shared."""
+        other = ResourceStore(self._capacity)
         for resource in self:
             other.put(resource)
         return other

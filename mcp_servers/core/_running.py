@@ -8,8 +8,7 @@ from pydantic import BaseModel, Field, ValidationError
 
 from agentflow.errors import ConfigurationError, ErrorKind, ToolFailure
 from agentflow.settings import Section
-from mcp_servers.core._context import CallContext
-from mcp_servers.core._result import Output
+from mcp_servers.core._call import CallContext, Output
 from mcp_servers.core._session import Session
 from runtimes import Outcome, OutputSink
 
@@ -21,13 +20,11 @@ __all__ = [
     "read_settings",
     "sendable",
     "shown",
-    "time_limit",
 ]
 
 M = TypeVar("M", bound=BaseModel)
 
 LONGEST_MESSAGE = 4_000
-SHARE_KEPT_BACK = 8
 
 _FAILURES = {
     Outcome.TIMEOUT: (ErrorKind.TIMEOUT, "the time was up; what ran was killed"),
@@ -85,15 +82,6 @@ def sendable(tool: str, text: str, *, without: str = "") -> str:
     if wrong is not None:
         raise ToolFailure(ErrorKind.BAD_ARGUMENTS, f"{tool}: the character {wrong!r} can't be used here.")
     return text
-
-
-def time_limit(context: CallContext, asked: float | None) -> float | None:
-    """Seconds for a run inside this call: a little less than the call has, so that its output can be returned."""
-    left = context.seconds_left()
-    if left is None:
-        return asked
-    left -= min(left / SHARE_KEPT_BACK, 0.5)
-    return left if asked is None else min(asked, left)
 
 
 def progress_of(context: CallContext) -> OutputSink | None:

@@ -1,20 +1,58 @@
 """The live state of one sandbox over its backends."""
 
-from collections.abc import Awaitable, Callable, Generator, Mapping
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from typing import TypeVar
 
 import anyio
 
 from agentflow.errors import ErrorKind, ToolFailure
-from mcp_servers.core._gate import Gate
-from mcp_servers.core._resource_store import Resource, Shelf
-from mcp_servers.core._result import ResourceLink
+from mcp_servers.core._call import ResourceLink
+from mcp_servers.core._resource_store import Resource, ResourceStore
 from runtimes import Instance
 
-__all__ = ["Session"]
+__all__ = ["CallGate", "Session"]
 
 S = TypeVar("S")
+
+
+class CallGate:
+    """Counts the calls that run, and lets one visitor in alone: after those that run, before those that come."""
+
+    __slots__ = ("_drained", "_opened", "_turn", "running")
+
+    def __init__(self) -> None:
+        self.running = 0
+        """Calls inside now."""
+        self._turn = anyio.Lock()
+        self._opened: anyio.Event | None = None
+        self._drained: anyio.Event | None = None
+
+    async def enter(self) -> None:
+        """Go in; waits while somebody is, or waits to be, alone. Follow by `leave`."""
+        while self._opened is not None:
+            await self._opened.wait()
+        self.running += 1
+
+    def leave(self) -> None:
+        """Go out."""
+        self.running -= 1
+        if self.running == 0 and self._drained is not None:
+            self._drained.set()
+
+    @asynccontextmanager
+    async def alone(self) -> AsyncGenerator[None]:
+        """Wait until all have left, and keep others out meanwhile."""
+        async with self._turn:
+            opened = self._opened = anyio.Event()
+            try:
+                if self.running:
+                    self._drained = anyio.Event()
+                    await self._drained.wait()
+                yield
+            finally:
+                self._drained = self._opened = None
+                opened.set()
 
 
 class Session:
@@ -30,7 +68,7 @@ class Session:
         *,
         start_instance: Callable[[], Awaitable[Instance]],
         settings: Mapping[str, Mapping[str, object]],
-        shelf: Shelf,
+        resources: ResourceStore,
         now: float,
         expires: bool = True,
         parent: str | None = None,
@@ -41,7 +79,7 @@ class Session:
         """The principal that made it; nobody else can use it."""
         self.settings = settings
         """Settings for this session, by backend."""
-        self.shelf = shelf
+        self.resources = resources
         """What is kept for it."""
         self.parent = parent
         """The handle of the session that it was forked from."""
@@ -57,7 +95,7 @@ class Session:
         """It has ended, or is ending."""
         self.lost = False
         """Its instance has died; it is to be ended."""
-        self.gate = Gate()
+        self.gate = CallGate()
         """Calls pass together, a fork alone."""
         self.turn = anyio.Lock()
         """Held while a backend is made live."""
@@ -108,7 +146,7 @@ class Session:
         """
         self._kept += 1
         uri = f"agentflow://{self.handle}/{self._kept}/{name}"
-        self.shelf.put(Resource(uri, name, mime, data))
+        self.resources.put(Resource(uri, name, mime, data))
         return ResourceLink(uri, name, mime, len(data))
 
     def check_alive(self) -> None:

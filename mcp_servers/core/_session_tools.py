@@ -5,14 +5,15 @@ from typing import Annotated
 from pydantic import Field
 
 from mcp_servers.core._backend import Backend
-from mcp_servers.core._context import CallContext
-from mcp_servers.core._result import Output
+from mcp_servers.core._call import CallContext, Output
 from mcp_servers.core._session import Session
 from mcp_servers.core._sessions import Sessions
 from mcp_servers.core._tool import tool
-from mcp_servers.serving._access import SESSIONS
 
 __all__ = ["SESSIONS", "SessionTools"]
+
+SESSIONS = "session"
+"""Backend name of the session tools, which every server has."""
 
 
 class Started(Output):

@@ -4,21 +4,37 @@ import logging
 import secrets
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass
 
 import anyio
 
 from agentflow.errors import CannotFork, ErrorKind, RuntimeFailure, ToolFailure
 from mcp_servers.core._archive import Archive
 from mcp_servers.core._backend import Backend
-from mcp_servers.core._limits import TableLimits
-from mcp_servers.core._nearest import did_you_mean
-from mcp_servers.core._resource_store import Resource, Shelf
+from mcp_servers.core._failures import did_you_mean
+from mcp_servers.core._resource_store import Resource, ResourceStore
 from mcp_servers.core._session import Session
-from runtimes import Instance, Snapshot
+from runtimes import MIB, Instance, Snapshot
 
-__all__ = ["DefaultSession", "Sessions"]
+__all__ = ["DefaultSession", "Sessions", "TableLimits", "new_handle"]
 
 logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableLimits:
+    """Limits of a tool table and its sessions. `None`: no limit of that kind."""
+
+    sessions: int | None = 1024
+    """Sessions alive at once; one more is refused as `busy`."""
+    idle_seconds: float | None = 1800.0
+    """A session that nobody uses ends after this long (where expiry runs: on servers)."""
+    call_seconds: float | None = None
+    """The longest that any call may take, whatever it asks for."""
+    kept_bytes: int = 32 * MIB
+    """Whole outputs and pictures kept per session."""
+    end_seconds: float = 10.0
+    """Time for each backend of a session to clean up when it ends, and for its instance to stop."""
 
 
 def new_handle() -> str:
@@ -85,13 +101,15 @@ class Sessions:
 
     def resource(self, uri: str, principal: str) -> Resource | None:
         """Something kept by one of the principal's sessions."""
-        found = (session.shelf.get(uri) for session in self._sessions.values() if session.owner == principal)
+        found = (
+            session.resources.get(uri) for session in self._sessions.values() if session.owner == principal
+        )
         return next((resource for resource in found if resource is not None), None)
 
     def resources(self, principal: str) -> tuple[Resource, ...]:
         """All that the principal's sessions keep; what forks share with their parents once."""
         mine = [session for session in self._sessions.values() if session.owner == principal]
-        return tuple({kept.uri: kept for session in mine for kept in session.shelf}.values())
+        return tuple({kept.uri: kept for session in mine for kept in session.resources}.values())
 
     async def start(
         self,
@@ -278,7 +296,7 @@ class Sessions:
             owner,
             start_instance=start_instance,
             settings=settings,
-            shelf=parent.shelf.copy() if parent else Shelf(self._limits.kept_bytes),
+            resources=parent.resources.copy() if parent else ResourceStore(self._limits.kept_bytes),
             now=self._clock(),
             expires=expires,
             parent=parent.handle if parent else None,

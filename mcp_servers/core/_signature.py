@@ -4,18 +4,17 @@ import inspect
 import typing
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TypeAlias, cast
+from typing import TypeAlias, TypeGuard, cast
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, create_model
 from pydantic.fields import FieldInfo
 
 from agentflow.errors import ErrorKind, ToolFailure
-from mcp_servers.core._context import CallContext
-from mcp_servers.core._nearest import did_you_mean
-from mcp_servers.core._schema import portable
+from mcp_servers.core._call import CallContext
+from mcp_servers.core._failures import did_you_mean
 from mcp_servers.core._session import Session
 
-__all__ = ["Signature"]
+__all__ = ["SESSION_ARGUMENT", "Signature", "portable"]
 
 Arguments: TypeAlias = Mapping[str, object]
 Binder: TypeAlias = Callable[[Arguments], dict[str, object]]
@@ -29,6 +28,12 @@ _SESSION_SCHEMA: dict[str, object] = {
     "description": "Handle of the session to work in, from session_start or session_fork. "
     "Leave it out to work in the connection's own session.",
 }
+
+_NAMED = ("properties", "$defs")
+"""Keywords whose members are named by the user, so that `title` among them is a name and no keyword."""
+
+_ANY = ("string", "number", "boolean", "object", "array", "null")
+"""Anything, said in words: some clients take a schema that says nothing for a mistake."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +49,7 @@ class Signature:
     model: type[BaseModel]
     """Validates the arguments."""
     dump: Dump
-    """Turns a result into JSON values."""
+    """Convert a result into JSON values."""
     session_parameter: str | None
     """The parameter that takes the `Session`."""
     context_parameter: str | None
@@ -149,3 +154,46 @@ def _explain(error: ValidationError, known: list[str]) -> str:
         else:
             wrong.append("arguments must be an object.")
     return " ".join(wrong)
+
+
+def portable(schema: Mapping[str, object], *, keep_null: bool = False) -> dict[str, object]:
+    """The schema without generated titles; an optional argument `X | None = None` becomes a plain optional `X`.
+
+    :param keep_null: what is described is written, not read: `null` then does stand there.
+    """
+    plain: dict[str, object] = {}
+    for key, value in schema.items():
+        if key == "title":
+            continue
+        if key in _NAMED and _is_mapping(value):
+            plain[key] = {name: _portable_value(member, keep_null) for name, member in value.items()}
+        elif key in ("default", "const", "enum", "examples"):
+            plain[key] = value
+        elif key == "items" and value == {}:
+            plain[key] = {"anyOf": [{"type": kind} for kind in _ANY]}
+        else:
+            plain[key] = _portable_value(value, keep_null)
+    return plain if keep_null else _without_null(plain)
+
+
+def _portable_value(value: object, keep_null: bool) -> object:
+    if _is_mapping(value):
+        return portable(value, keep_null=keep_null)
+    if isinstance(value, list):
+        return [_portable_value(member, keep_null) for member in cast("list[object]", value)]
+    return value
+
+
+def _without_null(schema: dict[str, object]) -> dict[str, object]:
+    choices = schema.get("anyOf")
+    if "default" not in schema or schema["default"] is not None or not isinstance(choices, list):
+        return schema
+    rest = [choice for choice in cast("list[object]", choices) if choice != {"type": "null"}]
+    outer = {key: value for key, value in schema.items() if key not in ("anyOf", "default")}
+    if len(rest) == 1 and _is_mapping(rest[0]):
+        return {**rest[0], **outer}
+    return {"anyOf": rest, **outer}
+
+
+def _is_mapping(value: object) -> TypeGuard[Mapping[str, object]]:
+    return isinstance(value, Mapping)

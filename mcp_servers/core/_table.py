@@ -10,15 +10,12 @@ import anyio
 from agentflow.errors import ConfigurationError, ErrorKind, InstanceGone, ToolFailure
 from mcp_servers.core._archive import Archive
 from mcp_servers.core._backend import Backend
-from mcp_servers.core._context import CallContext, ProgressSink
-from mcp_servers.core._failures import failure_of
-from mcp_servers.core._limits import TableLimits
-from mcp_servers.core._nearest import did_you_mean
+from mcp_servers.core._call import CallContext, ProgressSink, ResourceLink, ToolError, ToolResult
+from mcp_servers.core._failures import did_you_mean, failure_of
 from mcp_servers.core._resource_store import Resource
-from mcp_servers.core._result import ResourceLink, ToolError, ToolResult
 from mcp_servers.core._session import Session
 from mcp_servers.core._session_tools import SESSIONS, SessionTools
-from mcp_servers.core._sessions import DefaultSession, Sessions, new_handle
+from mcp_servers.core._sessions import DefaultSession, Sessions, TableLimits, new_handle
 from mcp_servers.core._signature import SESSION_ARGUMENT
 from mcp_servers.core._tool import Tool
 from runtimes import Instance, InstanceSpec, Runtime

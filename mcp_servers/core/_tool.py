@@ -3,11 +3,17 @@
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TypeVar, cast
+from typing import Final, TypeVar, cast
 
 from mcp_servers.core._signature import Signature
 
-__all__ = ["Hints", "Tool", "tool"]
+__all__ = ["CARD_KEY", "UNUSABLE_KEY", "Hints", "Tool", "tool", "tools_of"]
+
+CARD_KEY: Final = "agentflow/card"
+"""Key in the `_meta` of a listed tool that holds its limits, practices and examples."""
+
+UNUSABLE_KEY: Final = "agentflow/unusable"
+"""Key in the `_meta` of a listed tool that holds the reason why it cannot work on this server."""
 
 F = TypeVar("F", bound=Callable[..., Awaitable[object]])
 
@@ -64,7 +70,7 @@ class Tool:
     invoke: Callable[..., Awaitable[object]]
     """The code."""
     dump: Callable[[object], dict[str, object]]
-    """Turns what `invoke` returns into JSON values."""
+    """Converts the return value of `invoke` to JSON values."""
     session_parameter: str | None = None
     """The keyword of `invoke` that takes the `Session`; `None` for a stateless tool."""
     context_parameter: str | None = None

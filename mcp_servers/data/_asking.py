@@ -6,8 +6,8 @@ from typing import TypeVar
 from pydantic import BaseModel, ValidationError
 
 from agentflow.errors import ErrorKind, ToolFailure
-from mcp_servers.core._nearest import did_you_mean
-from mcp_servers.core._result import Output
+from mcp_servers.core._call import Output
+from mcp_servers.core._failures import did_you_mean
 from mcp_servers.core._running import check_outcome
 from mcp_servers.data._program import COMMAND, input_of
 from mcp_servers.data._results import Column, FileProfile, Link

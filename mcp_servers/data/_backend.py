@@ -11,9 +11,8 @@ from pydantic import AliasChoices, Field
 from agentflow.errors import ErrorKind, ToolFailure
 from mcp_servers.code import CodeBackend
 from mcp_servers.core._backend import Backend
-from mcp_servers.core._context import CallContext
-from mcp_servers.core._result import Text
-from mcp_servers.core._running import read_settings, time_limit
+from mcp_servers.core._call import CallContext, Text
+from mcp_servers.core._running import read_settings
 from mcp_servers.core._session import Session
 from mcp_servers.core._tool import tool
 from mcp_servers.data._asking import FoundFiles, ReadRows, ask
@@ -124,7 +123,7 @@ class DataBackend(Backend):
         Parquet, Excel and JSON files are looked into; a file that can't be read is told, and the others are there.
         """
         settings, place = session.get(DataSettings), session.get(Place)
-        seconds = time_limit(context, settings.inspect_seconds) or settings.inspect_seconds
+        seconds = context.run_seconds(settings.inspect_seconds) or settings.inspect_seconds
         request = {**_request(settings), "do": "inspect"}
         paths = place.inside(file, folder)
         found, path = await ask("data_inspect", FoundFiles, await session.instance(), request, paths, seconds)
@@ -159,7 +158,7 @@ class DataBackend(Backend):
         aggregate use data_run.
         """
         settings, place = session.get(DataSettings), session.get(Place)
-        seconds = time_limit(context, settings.inspect_seconds) or settings.inspect_seconds
+        seconds = context.run_seconds(settings.inspect_seconds) or settings.inspect_seconds
         wanted = rows or settings.rows
         request: dict[str, object] = {
             **_request(settings),
@@ -220,7 +219,7 @@ class DataBackend(Backend):
             f"(lambda s: (exec({_returning()!r}, s), display(s['Returned'](globals(), {names!r}))))({{}});"
         )
         instance = await session.instance()
-        result = await instance.run("python", source, timeout=time_limit(context, None))
+        result = await instance.run("python", source, timeout=context.run_seconds())
         limit = session.get(DataSettings).result_bytes
         for display in result.displays:
             if display.mime == VALUES_MIME and len(display.data) <= limit:

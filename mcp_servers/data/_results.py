@@ -5,7 +5,7 @@ from typing import Literal, TypeAlias
 from pydantic import Field
 
 from mcp_servers.code._results import Ran
-from mcp_servers.core._result import Output
+from mcp_servers.core._call import Output
 
 __all__ = [
     "Column",

@@ -8,8 +8,7 @@ from pydantic import AliasChoices, Field
 
 from agentflow.errors import ErrorKind, ToolFailure
 from mcp_servers.core._backend import Backend
-from mcp_servers.core._context import CallContext
-from mcp_servers.core._result import Image, Text
+from mcp_servers.core._call import CallContext, Image, Text
 from mcp_servers.core._running import check_settings, read_settings
 from mcp_servers.core._session import Session
 from mcp_servers.core._tool import tool

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from agentflow.errors import ConfigurationError, ErrorKind, ToolFailure
-from mcp_servers.core._nearest import did_you_mean
+from mcp_servers.core._failures import did_you_mean
 from mcp_servers.document._settings import DocumentSettings
 
 __all__ = ["Choice", "File", "check_place", "choice_of"]

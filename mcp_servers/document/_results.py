@@ -2,7 +2,7 @@
 
 from pydantic import Field
 
-from mcp_servers.core._result import Output
+from mcp_servers.core._call import Output
 from mcp_servers.document._document import Cell
 
 __all__ = [

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from agentflow.actors import Backoff, ChildSpec, Context, Hosted, StartFailed, Supervisor
 from agentflow.errors import AgentFlowError, ErrorKind, ToolFailure
-from mcp_servers.core._context import CallContext
+from mcp_servers.core._call import CallContext
 from mcp_servers.external._asking import Asking, agree, announces_changes, every_tool
 from mcp_servers.external._line import Line, Lines
 from mcp_servers.external._settings import MountSettings

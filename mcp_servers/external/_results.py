@@ -9,9 +9,7 @@ from typing import cast
 import mcp_types as types
 
 from agentflow.errors import ErrorKind, ToolFailure
-from mcp_servers.core._context import CallContext
-from mcp_servers.core._meta import ERROR_KEY
-from mcp_servers.core._result import Image, ResourceLink, Text
+from mcp_servers.core._call import ERROR_KEY, CallContext, Image, ResourceLink, Text
 from mcp_servers.core._session import Session
 from mcp_servers.external._checking import Checker
 from mcp_servers.external._words import one_line

@@ -9,7 +9,7 @@ from pydantic import SecretStr
 
 from agentflow.errors import ConfigurationError
 from agentflow.settings import read_file
-from mcp_servers.core._nearest import did_you_mean
+from mcp_servers.core._failures import did_you_mean
 from mcp_servers.core._running import check_settings
 from mcp_servers.external._settings import ExternalSettings, MountSettings
 

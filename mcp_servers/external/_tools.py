@@ -9,7 +9,7 @@ from typing import TypeAlias, cast
 import mcp_types as types
 
 from agentflow.errors import ErrorKind, ToolFailure
-from mcp_servers.core._context import CallContext
+from mcp_servers.core._call import CallContext
 from mcp_servers.core._session import Session
 from mcp_servers.core._signature import SESSION_ARGUMENT
 from mcp_servers.core._tool import Hints, Tool

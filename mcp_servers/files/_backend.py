@@ -10,8 +10,8 @@ from pydantic import Field
 from agentflow.errors import ErrorKind, ToolFailure
 from agentflow.settings import Section
 from mcp_servers.core._backend import Backend
-from mcp_servers.core._context import CallContext
-from mcp_servers.core._running import check_settings, read_settings, time_limit
+from mcp_servers.core._call import CallContext
+from mcp_servers.core._running import check_settings, read_settings
 from mcp_servers.core._session import Session
 from mcp_servers.core._tool import tool
 from mcp_servers.files._content import (
@@ -179,7 +179,7 @@ class FilesBackend(Backend):
         }
         instance = await session.instance()
         with file_failures("files_search", path):
-            return await find(instance, request, time_limit(context, None))
+            return await find(instance, request, context.run_seconds())
 
     @tool(title="Edit a file")
     async def edit(

@@ -7,8 +7,7 @@ import os
 from typing import Literal
 
 from agentflow.errors import ErrorKind, ToolFailure
-from mcp_servers.core._context import CallContext
-from mcp_servers.core._result import Image
+from mcp_servers.core._call import CallContext, Image
 from mcp_servers.files._paths import short
 from mcp_servers.files._reading import read_lines
 from mcp_servers.files._results import ReadFile

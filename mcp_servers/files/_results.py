@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from mcp_servers.core._result import Output
+from mcp_servers.core._call import Output
 
 __all__ = ["Edited", "Entry", "Found", "Info", "Listing", "Match", "Moved", "ReadFile", "Removed", "Written"]
 

@@ -9,8 +9,7 @@ from pydantic import Field
 
 from agentflow.errors import ErrorKind, ToolFailure
 from mcp_servers.core._backend import Backend
-from mcp_servers.core._context import CallContext
-from mcp_servers.core._result import Text
+from mcp_servers.core._call import CallContext, Text
 from mcp_servers.core._running import check_settings
 from mcp_servers.core._tool import tool
 from mcp_servers.rag._library import Library, Ranked, open_library, place_of

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from pydantic import ConfigDict
 
-from mcp_servers.core._result import Output
+from mcp_servers.core._call import Output
 from mcp_servers.rag._settings import Mode
 
 __all__ = ["BatchHits", "Fetched", "Hit", "Hits", "QueryHits", "Stats"]

@@ -1,3 +1,24 @@
-"""Entry points of a tool table: stdio, HTTP, worker processes, the command line."""
+"""The tool table over MCP: standard input and output, streamable HTTP, several worker processes."""
 
-__all__: list[str] = []
+from typing import TYPE_CHECKING
+
+from runtimes._lazy import lazy_exports
+
+if TYPE_CHECKING:
+    from mcp_servers.serving._access import HttpOptions, is_loopback, token_path
+    from mcp_servers.serving._http import HttpServer
+    from mcp_servers.serving._protocol import McpAdapter
+    from mcp_servers.serving._stdio import serve_stdio
+
+__all__ = ["HttpOptions", "HttpServer", "McpAdapter", "is_loopback", "serve_stdio", "token_path"]
+
+# Most of them load the MCP SDK.
+__getattr__ = lazy_exports(
+    __name__,
+    {
+        "._access": ["HttpOptions", "is_loopback", "token_path"],
+        "._http": ["HttpServer"],
+        "._protocol": ["McpAdapter"],
+        "._stdio": ["serve_stdio"],
+    },
+)

@@ -1,14 +1,30 @@
-"""Who may come in by HTTP: tokens, hosts, origins, rates."""
+"""Access to a server over HTTP: its options, tokens, hosts, origins and rate limits."""
 
 import hashlib
 import hmac
+import os
+import secrets
+import tempfile
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
 
-__all__ = ["Origins", "RateLimit", "Scopes", "Tokens", "is_loopback"]
+from agentflow.errors import ConfigurationError
+from mcp_servers.core._session_tools import SESSIONS
+from runtimes import MIB
 
-SESSIONS = "session"
-"""The family of the tools that every server has."""
+__all__ = [
+    "HttpOptions",
+    "Origins",
+    "RateLimit",
+    "Scopes",
+    "Tokens",
+    "is_loopback",
+    "made_token",
+    "token_path",
+]
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 """Names of this machine for itself."""
@@ -17,6 +33,40 @@ LOOPBACK = ("127.0.0.1", "localhost", "::1")
 def is_loopback(host: str) -> bool:
     """Whether a server bound to it can only be reached from this machine."""
     return host in LOOPBACK or host.startswith("127.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HttpOptions:
+    """How a server is reached, and by whom."""
+
+    host: str = "127.0.0.1"
+    """The address to listen on."""
+    port: int = 18890
+    """The port; 0: any free one."""
+    tokens: Mapping[str, str] | None = None
+    """The token of each principal; `None`: everybody may come in, which only a loopback address allows."""
+    scopes: Mapping[str, Sequence[str]] = field(default_factory=dict[str, "Sequence[str]"])
+    """The backends of each principal that may not use all."""
+    allowed_origins: tuple[str, ...] = ()
+    """Origins of web pages that may use it, beside its own."""
+    allowed_hosts: tuple[str, ...] = ()
+    """Further names that it answers to (`host:port`)."""
+    requests_per_minute: float | None = None
+    """Requests of one principal."""
+    body_bytes: int = 16 * MIB
+    """The largest request."""
+    calls_at_once: int = 256
+    """Calls of one backend that run at once; others wait, in fair turns of the principals."""
+    calls_waiting: int = 4096
+    """Calls of one backend that wait; one more is refused as `busy`."""
+    grace_seconds: float = 10.0
+    """Time for calls in progress to end when the server stops."""
+
+    def check(self) -> None:
+        """:raises ConfigurationError: if it would let strangers in."""
+        if self.tokens is None and not is_loopback(self.host):
+            message = f"host {self.host!r} can be reached by others: give a token, or bind 127.0.0.1"
+            raise ConfigurationError(message)
 
 
 class Tokens:
@@ -100,6 +150,39 @@ class RateLimit:
             return (1 - left) * 60 / self._per_minute
         self._buckets[principal] = (left - 1, now)
         return 0.0
+
+
+def token_path(port: int, environment: Mapping[str, str] = os.environ) -> Path:
+    """Where the token of this user's server on that port lies."""
+    state = environment.get("XDG_STATE_HOME") or Path(
+        environment.get("HOME") or Path.home(), ".local", "state"
+    )
+    return Path(state, "agentflow", f"token-{port}")
+
+
+@contextmanager
+def made_token(path: Path) -> Generator[str]:
+    """A new token, kept at `path` while the server runs.
+
+    :raises ConfigurationError: if it can't be written.
+    """
+    token = secrets.token_urlsafe(32)
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        # Made readable for nobody else from the start, then moved: there is no moment at which others could read it.
+        descriptor, draft = tempfile.mkstemp(dir=path.parent)
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            file.write(token + "\n")
+        os.replace(draft, path)
+    except OSError as error:
+        raise ConfigurationError(
+            f"{path}: the token can't be written ({error.strerror}): pass --token"
+        ) from None
+    try:
+        yield token
+    finally:
+        if path.exists() and path.read_text(encoding="utf-8").strip() == token:
+            path.unlink()
 
 
 def _digest(token: bytes) -> bytes:

@@ -1,20 +1,29 @@
-"""The command line: `python -m mcp_servers BACKEND... [--http HOST:PORT] [--token TOKEN|none] [--config FILE]`."""
+"""The command line: `python -m mcp_servers BACKEND... [--http HOST:PORT] [--token TOKEN|none] [--config FILE]`.
+
+With HTTP the server runs until a signal; on standard input and output also until the client closes it.
+"""
 
 import argparse
-import logging
+import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import ExitStack
 
 import anyio
 
 from agentflow.errors import AgentFlowError, ConfigurationError
 from agentflow.settings import load_settings
-from agentflow.telemetry import Level, configure_logging
 from mcp_servers.core._registry import BACKENDS
-from mcp_servers.serving._serve import serve
-from mcp_servers.serving._settings import ServerSettings
+from mcp_servers.core._runtimes import RuntimeHost, runtime_maker
+from mcp_servers.core._table import ToolTable
+from mcp_servers.serving._access import made_token, token_path
+from mcp_servers.serving._settings import NO_TOKEN, ServerSettings
+from mcp_servers.serving._startup import PreparedTable, make_table, set_up_logging
 
-__all__ = ["main", "set_up_logging"]
+__all__ = ["main", "serve"]
+
+OWNER = "owner"
+"""Whose the token is when there is only one."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -31,16 +40,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:  # before it served: afterwards signals stop it in order
         return 130
     return 0
-
-
-def set_up_logging(level: Level) -> None:
-    """Our own words at the level asked for; of others only what may need a hand.
-
-    What libraries say below that matters to themselves, and holds names of connections and whole messages.
-    """
-    configure_logging(Level.WARNING)
-    for package in ("agentflow", "mcp_servers", "runtimes"):
-        logging.getLogger(package).setLevel(level.name)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -97,3 +96,105 @@ def _wants_http(given: argparse.Namespace, settings: ServerSettings) -> bool:
 def _complain(error: AgentFlowError, status: int) -> int:
     sys.stderr.write(f"mcp_servers: {error}\n")
     return status
+
+
+async def serve(settings: ServerSettings, http: bool) -> None:
+    """Serve over HTTP, or to one client on standard input and output.
+
+    :raises AgentFlowError: if it can't be done, in one line.
+    """
+    failure: AgentFlowError | None = None
+    runtime = RuntimeHost(runtime_maker(settings.runtime, settings.sessions.spec()))
+    async with anyio.create_task_group() as group:
+        group.start_soon(runtime.run)
+        try:
+            made = make_table(settings, runtime, ToolTable)
+            try:
+                if not http and settings.workers > 1:
+                    raise ConfigurationError("workers share a port: add --http, or leave workers out")
+                if http:
+                    await _serve_http(made, settings)
+                else:
+                    await made.table.start(made.warmup)
+                    await _serve_stdio(made.table)
+            finally:
+                await made.table.close()
+        except AgentFlowError as error:
+            failure = error
+        finally:
+            runtime.close()
+    if failure is not None:
+        raise failure
+
+
+async def _serve_stdio(table: ToolTable) -> None:
+    # Loads the SDK, which invalid settings need not wait for.
+    from mcp_servers.serving._stdio import serve_stdio
+
+    with anyio.CancelScope() as scope:
+        await _until_signal(lambda: serve_stdio(table), scope.cancel)
+
+
+async def _serve_http(made: PreparedTable[ToolTable], settings: ServerSettings) -> None:
+    # Both load the SDK, which wrong settings need not wait for.
+    from mcp_servers.serving._http import HttpServer, Port
+    from mcp_servers.serving._workers import Workers
+
+    with ExitStack() as stack:
+        listener = HttpServer.listen(settings.host, settings.port)
+        stack.enter_context(listener)
+        tokens = _tokens(settings, stack, listener.getsockname()[1])
+        options = settings.http_options(tokens)
+        server = (
+            HttpServer(made.table, options, listener)
+            if settings.workers == 1
+            else Port(Workers(settings, [*made.table.backends]), options, listener)
+        )
+
+        def ready() -> None:
+            _say(f"serving {', '.join(settings.backends)} at {server.url}")
+
+        await _until_signal(lambda: server.serve(ready, made.warmup), server.stop)
+
+
+def _tokens(settings: ServerSettings, stack: ExitStack, port: int) -> dict[str, str] | None:
+    """The token of each client; one that is made is kept in a file while the server runs."""
+    tokens = settings.client_tokens()
+    token = settings.token.get_secret_value() if settings.token else None
+    if token == NO_TOKEN:
+        return None
+    if token:
+        tokens[OWNER] = token
+    if not tokens:
+        path = token_path(port)
+        tokens[OWNER] = stack.enter_context(made_token(path))
+        _say(f"the token is in {path}")
+    return tokens
+
+
+async def _until_signal(work: Callable[[], Awaitable[None]], stop: Callable[[], object]) -> None:
+    """Do the work; a signal asks it to stop, a second one makes it."""
+    failure: AgentFlowError | None = None
+    async with anyio.create_task_group() as group:
+
+        async def watch() -> None:
+            with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM, signal.SIGHUP) as signals:
+                await anext(signals)
+                stop()
+                await anext(signals)
+                group.cancel_scope.cancel()
+
+        group.start_soon(watch)
+        try:
+            await work()
+        except AgentFlowError as error:
+            failure = error
+        group.cancel_scope.cancel()
+    if failure is not None:
+        raise failure
+
+
+def _say(text: str) -> None:
+    """Tell the person who started the server; standard output may be the protocol's."""
+    sys.stderr.write(f"mcp_servers: {text}\n")
+    sys.stderr.flush()

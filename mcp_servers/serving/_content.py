@@ -1,18 +1,22 @@
-"""Results of the tool table as MCP puts them on the wire."""
+"""Results, resources and progress of the tool table as MCP sends them."""
 
 import base64
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
 from typing import cast
 
+import anyio
 import mcp_types as types
 
-from mcp_servers.core._meta import ERROR_KEY
+from mcp_servers.core._call import ERROR_KEY, Image, Part, ProgressSink, Text, ToolResult
 from mcp_servers.core._resource_store import Resource
-from mcp_servers.core._result import Image, Part, Text, ToolResult
 
-__all__ = ["call_result", "resource_contents", "sound", "sound_text"]
+__all__ = ["call_result", "relayed", "resource_contents", "sound", "sound_text"]
+
+PENDING = 64
+"""Steps that may wait for a slow client; more are skipped."""
 
 
 def call_result(result: ToolResult) -> types.CallToolResult:
@@ -81,3 +85,27 @@ def _sound_value(value: object) -> object:
 def sound_text(text: str) -> str:
     """The text without what UTF-8 can't carry."""
     return text.encode("utf-8", "replace").decode()
+
+
+@asynccontextmanager
+async def relayed(
+    report: Callable[[float, float | None, str | None], Awaitable[None]],
+) -> AsyncGenerator[ProgressSink]:
+    """A sink that hands steps to `report` in order; all that were taken are reported before this is left."""
+    send, receive = anyio.create_memory_object_stream[tuple[float, float | None, str | None]](PENDING)
+
+    def sink(done: float, total: float | None, message: str | None) -> None:
+        try:
+            send.send_nowait((done, total, message))
+        except (anyio.WouldBlock, anyio.BrokenResourceError, anyio.ClosedResourceError):
+            return  # better to skip a step than to hold up the work, or to say it to a client that is gone
+
+    async def relay() -> None:
+        async with receive:
+            async for step in receive:
+                await report(*step)
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(relay)
+        with send:
+            yield sink

@@ -13,13 +13,12 @@ from mcp.server.auth.provider import AccessToken
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 from starlette.types import ASGIApp, Scope
 
-from mcp_servers.core._fair_limiter import Turns
 from mcp_servers.core._session_tools import SESSIONS
 from mcp_servers.core._table import ToolTable
-from mcp_servers.serving._access import Scopes
-from mcp_servers.serving._http_options import HttpOptions
+from mcp_servers.serving._access import HttpOptions, Scopes
+from mcp_servers.serving._fair_limiter import FairLimiter
 from mcp_servers.serving._metrics import Metrics, own_usage
-from mcp_servers.serving._protocol import McpDoor, RequestContext
+from mcp_servers.serving._protocol import McpAdapter, RequestContext
 
 __all__ = ["Endpoints", "admit"]
 
@@ -103,21 +102,21 @@ class Endpoints:
             task_status.started()
             await self._closing.wait()
 
-    def _manager(self, door: McpDoor) -> StreamableHTTPSessionManager:
+    def _manager(self, door: McpAdapter) -> StreamableHTTPSessionManager:
         server = door.server()
         self._extend(server)
         return StreamableHTTPSessionManager(server, max_request_body_size=self._options.body_bytes)
 
-    def _doors(self) -> dict[str, McpDoor]:
+    def _doors(self) -> dict[str, McpAdapter]:
         # Each backend has turns of its own: one that is blocked must not hold up the others.
         turns = {
-            name: Turns(self._options.calls_at_once, self._options.calls_waiting)
+            name: FairLimiter(self._options.calls_at_once, self._options.calls_waiting)
             for name in self._table.backends
         }
         scopes = Scopes(self._options.scopes)
 
-        def door(backend: str | None) -> McpDoor:
-            return McpDoor(
+        def door(backend: str | None) -> McpAdapter:
+            return McpAdapter(
                 self._table,
                 principal=_principal,
                 backend=backend,

@@ -15,10 +15,9 @@ from starlette.types import ASGIApp
 
 from agentflow.errors import AgentFlowError, ConfigurationError
 from mcp_servers.core._table import ToolTable
-from mcp_servers.serving._access import Origins, RateLimit, Scopes, Tokens
+from mcp_servers.serving._access import HttpOptions, Origins, RateLimit, Scopes, Tokens
 from mcp_servers.serving._endpoints import Endpoints
 from mcp_servers.serving._guard import Guard
-from mcp_servers.serving._http_options import HttpOptions
 
 __all__ = ["HttpServer", "Inside", "Port"]
 

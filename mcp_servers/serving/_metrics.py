@@ -8,7 +8,7 @@ from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import contextmanager
 from typing import TypeAlias
 
-from mcp_servers.core._result import ToolResult
+from mcp_servers.core._call import ToolResult
 
 __all__ = ["Metrics", "own_usage", "together"]
 

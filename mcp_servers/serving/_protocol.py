@@ -12,19 +12,17 @@ from mcp.shared.exceptions import MCPError
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from agentflow.errors import ErrorKind, ToolFailure
-from mcp_servers.core._context import ProgressSink
-from mcp_servers.core._fair_limiter import Turns
-from mcp_servers.core._meta import CARD_KEY, TIMEOUT_KEY, UNUSABLE_KEY
-from mcp_servers.core._result import ResourceLink, ToolError, ToolResult
+from mcp_servers.core._call import TIMEOUT_KEY, ProgressSink, ResourceLink, ToolError, ToolResult
+from mcp_servers.core._session_tools import SESSIONS
 from mcp_servers.core._sessions import DefaultSession
 from mcp_servers.core._table import ToolTable
-from mcp_servers.core._tool import Tool
-from mcp_servers.serving._access import SESSIONS, Scopes
-from mcp_servers.serving._content import call_result, resource_contents
+from mcp_servers.core._tool import CARD_KEY, UNUSABLE_KEY, Tool
+from mcp_servers.serving._access import Scopes
+from mcp_servers.serving._content import call_result, relayed, resource_contents
+from mcp_servers.serving._fair_limiter import FairLimiter
 from mcp_servers.serving._metrics import Metrics
-from mcp_servers.serving._progress import relayed
 
-__all__ = ["McpDoor", "RequestContext"]
+__all__ = ["McpAdapter", "RequestContext"]
 
 RequestContext: TypeAlias = ServerRequestContext[Any, Any]
 """What the SDK tells a handler about the request."""
@@ -41,7 +39,7 @@ GUIDE = "guide"
 """The prompt that explains the tools."""
 
 
-class McpDoor:
+class McpAdapter:
     """Serves a tool table, or one backend of it, over MCP."""
 
     def __init__(
@@ -51,7 +49,7 @@ class McpDoor:
         principal: Callable[[RequestContext], str],
         backend: str | None = None,
         default: DefaultSession | None = None,
-        turns: Callable[[str], Turns] | None = None,
+        turns: Callable[[str], FairLimiter] | None = None,
         scopes: Scopes | None = None,
         metrics: Metrics | None = None,
     ) -> None:

@@ -13,11 +13,11 @@ from starlette.types import Message as AsgiMessage
 from starlette.types import Receive, Scope, Send
 
 from agentflow.errors import ErrorKind, ToolFailure
-from mcp_servers.core._result import ToolError, ToolResult
+from mcp_servers.core._call import ToolError, ToolResult
 from mcp_servers.serving._content import call_result
 from mcp_servers.serving._endpoints import PRINCIPAL
-from mcp_servers.serving._messages import Message, Request, Response
 from mcp_servers.serving._shared_table import gone, worker_of
+from mcp_servers.serving._worker_messages import Message, Request, Response
 from mcp_servers.serving._worker_rpc import LineBroken
 
 __all__ = ["Crew", "Mate", "Relay"]

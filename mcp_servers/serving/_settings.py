@@ -10,10 +10,10 @@ from pydantic_settings import SettingsConfigDict
 from agentflow.settings import Section, Settings
 from agentflow.telemetry import Level
 from mcp_servers.core._archive import Archive
-from mcp_servers.core._limits import MIB, TableLimits
-from mcp_servers.core._runtime_choice import RuntimeChoice
-from mcp_servers.serving._http_options import HttpOptions
-from runtimes import InstanceSpec, Limits
+from mcp_servers.core._runtimes import RuntimeChoice
+from mcp_servers.core._sessions import TableLimits
+from mcp_servers.serving._access import HttpOptions
+from runtimes import MIB, InstanceSpec, Limits
 
 __all__ = ["NO_TOKEN", "CallSettings", "ClientSettings", "ServerSettings", "SessionSettings"]
 

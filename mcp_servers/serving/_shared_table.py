@@ -6,13 +6,12 @@ from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Any, cast
 
 from agentflow.errors import ErrorKind, ToolFailure
-from mcp_servers.core._context import ProgressSink
+from mcp_servers.core._call import ProgressSink, ResourceLink, ToolError, ToolResult
 from mcp_servers.core._resource_store import Resource
-from mcp_servers.core._result import ResourceLink, ToolError, ToolResult
 from mcp_servers.core._sessions import DefaultSession, new_handle
 from mcp_servers.core._signature import SESSION_ARGUMENT
 from mcp_servers.core._table import LOCAL, ToolTable
-from mcp_servers.serving._messages import Call, Found, Kept, ListKept, Message, Read, Result, Step, To
+from mcp_servers.serving._worker_messages import Call, Found, Kept, ListKept, Message, Read, Result, Step, To
 from mcp_servers.serving._worker_rpc import LineBroken
 
 if TYPE_CHECKING:

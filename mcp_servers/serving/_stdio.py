@@ -22,7 +22,7 @@ from pydantic import ValidationError
 
 from mcp_servers.core._sessions import DefaultSession
 from mcp_servers.core._table import LOCAL, ToolTable
-from mcp_servers.serving._protocol import McpDoor
+from mcp_servers.serving._protocol import McpAdapter
 
 __all__ = ["serve_stdio"]
 
@@ -35,7 +35,7 @@ CHUNK = 256 * 1024
 async def serve_stdio(table: ToolTable, *, backend: str | None = None) -> None:
     """Serve one client on a started table until it closes standard input; then end its session."""
     default = DefaultSession(table.sessions, LOCAL)
-    server = McpDoor(table, principal=lambda _: LOCAL, backend=backend, default=default).server()
+    server = McpAdapter(table, principal=lambda _: LOCAL, backend=backend, default=default).server()
     try:
         with _wire() as (source, sink):
             async with _messages(source, sink) as (incoming, outgoing):

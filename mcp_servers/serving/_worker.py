@@ -11,11 +11,13 @@ import anyio
 from starlette.types import Message as AsgiMessage
 
 from agentflow.errors import AgentFlowError, ConfigurationError
-from mcp_servers.core._runtime_choice import runtime_maker
-from mcp_servers.core._runtime_host import RuntimeHost
-from mcp_servers.serving._command import set_up_logging
+from mcp_servers.core._runtimes import RuntimeHost, runtime_maker
+from mcp_servers.serving._content import relayed
 from mcp_servers.serving._endpoints import Endpoints, admit
-from mcp_servers.serving._messages import (
+from mcp_servers.serving._settings import ServerSettings
+from mcp_servers.serving._shared_table import SharedTable, handles_of
+from mcp_servers.serving._startup import make_table, set_up_logging
+from mcp_servers.serving._worker_messages import (
     MESSAGE,
     Begin,
     Call,
@@ -34,10 +36,6 @@ from mcp_servers.serving._messages import (
     Waiting,
     Written,
 )
-from mcp_servers.serving._progress import relayed
-from mcp_servers.serving._settings import ServerSettings
-from mcp_servers.serving._shared_table import SharedTable, handles_of
-from mcp_servers.serving._tables import make_table
 from mcp_servers.serving._worker_rpc import Asked, Line
 
 __all__ = ["main"]

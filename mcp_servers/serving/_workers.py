@@ -24,12 +24,22 @@ from agentflow.actors import (
     Supervisor,
 )
 from agentflow.errors import AgentFlowError, ConfigurationError
-from mcp_servers.serving._access import SESSIONS
-from mcp_servers.serving._messages import MESSAGE, Begin, End, Message, Metrics, Refused, To, Waiting, Written
+from mcp_servers.core._session_tools import SESSIONS
 from mcp_servers.serving._metrics import Metrics as Counts
 from mcp_servers.serving._metrics import own_usage, together
 from mcp_servers.serving._relay import Relay
 from mcp_servers.serving._settings import ServerSettings
+from mcp_servers.serving._worker_messages import (
+    MESSAGE,
+    Begin,
+    End,
+    Message,
+    Metrics,
+    Refused,
+    To,
+    Waiting,
+    Written,
+)
 from mcp_servers.serving._worker_rpc import Asked, Line, LineBroken
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import anyio
 
 from agentflow.errors import ErrorKind, ToolFailure
-from mcp_servers.core._nearest import did_you_mean
+from mcp_servers.core._failures import did_you_mean
 from mcp_servers.sql._copies import Copies
 from mcp_servers.sql._databases import Database
 from mcp_servers.sql._settings import SqlSettings

@@ -8,9 +8,9 @@ from pydantic import AliasChoices, Field
 
 from agentflow.errors import ErrorKind, ToolFailure
 from mcp_servers.core._backend import Backend
-from mcp_servers.core._context import CallContext
-from mcp_servers.core._nearest import did_you_mean
-from mcp_servers.core._running import check_settings, sendable, time_limit
+from mcp_servers.core._call import CallContext
+from mcp_servers.core._failures import did_you_mean
+from mcp_servers.core._running import check_settings, sendable
 from mcp_servers.core._session import Session
 from mcp_servers.core._tool import tool
 from mcp_servers.sql._access import Access, State
@@ -190,7 +190,7 @@ class SqlBackend(Backend):
 
     def _seconds(self, context: CallContext, asked: float | None) -> float:
         most = self._settings.timeout
-        seconds = time_limit(context, most if asked is None else min(asked, most))
+        seconds = context.run_seconds(most if asked is None else min(asked, most))
         return most if seconds is None else seconds
 
     def _note(self, more: str) -> str:

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Final, Literal, TypeAlias
 
 from agentflow.errors import ConfigurationError
-from mcp_servers.core._nearest import did_you_mean
+from mcp_servers.core._failures import did_you_mean
 from mcp_servers.sql._settings import SqlSettings
 
 __all__ = ["Database", "EngineName", "databases_of"]

@@ -4,7 +4,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from mcp_servers.core._result import Output
+from mcp_servers.core._call import Output
 
 __all__ = [
     "Column",

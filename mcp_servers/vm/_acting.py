@@ -8,8 +8,7 @@ from typing import TypeVar
 import anyio
 
 from agentflow.errors import ErrorKind, NotOffered, ToolFailure
-from mcp_servers.core._context import CallContext
-from mcp_servers.core._result import Image
+from mcp_servers.core._call import CallContext, Image
 from mcp_servers.vm._keys import keysym
 from mcp_servers.vm._results import Seen, Shot, Size
 from mcp_servers.vm._settings import VmSettings

@@ -8,7 +8,7 @@ from typing import Any, cast
 import anyio.to_thread
 
 from agentflow.errors import ErrorKind, ToolFailure
-from mcp_servers.core._nearest import did_you_mean
+from mcp_servers.core._failures import did_you_mean
 from mcp_servers.core._session import Session
 from mcp_servers.vm import _sandboxed
 from mcp_servers.vm._evaluator import Func

@@ -3,7 +3,7 @@
 from typing import Final
 
 from agentflow.errors import ErrorKind, ToolFailure
-from mcp_servers.core._nearest import did_you_mean
+from mcp_servers.core._failures import did_you_mean
 
 __all__ = ["keysym"]
 

@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from agentflow.actors import Hosted
 from agentflow.errors import ErrorKind, ToolFailure
-from mcp_servers.core._nearest import did_you_mean
+from mcp_servers.core._failures import did_you_mean
 from mcp_servers.core._session import Session
 from mcp_servers.vm._settings import VmSettings
 from runtimes import Machine, MachineRuntime

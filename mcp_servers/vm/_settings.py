@@ -5,7 +5,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, field_validator, model_validator
 
 from agentflow.settings import Section
-from mcp_servers.core._nearest import did_you_mean
+from mcp_servers.core._failures import did_you_mean
 from mcp_servers.vm._steps import Step
 
 __all__ = ["ACTIONS", "DesktopSettings", "VmSettings"]

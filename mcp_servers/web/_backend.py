@@ -11,8 +11,7 @@ from agentflow.errors import ConfigurationError, ErrorKind, ToolFailure
 from agentflow.settings import read_environment
 from mcp_servers.core._addresses import http_target
 from mcp_servers.core._backend import Backend
-from mcp_servers.core._context import CallContext
-from mcp_servers.core._result import Image, Text
+from mcp_servers.core._call import CallContext, Image, Text
 from mcp_servers.core._running import check_settings, sendable
 from mcp_servers.core._tool import tool
 from mcp_servers.web._http import Outside

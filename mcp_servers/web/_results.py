@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from pydantic import ConfigDict, Field
 
-from mcp_servers.core._result import Output
+from mcp_servers.core._call import Output
 
 __all__ = [
     "Article",

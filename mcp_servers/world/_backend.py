@@ -6,8 +6,7 @@ from typing import Annotated
 from pydantic import Field
 
 from mcp_servers.core._backend import Backend
-from mcp_servers.core._context import CallContext
-from mcp_servers.core._result import Image
+from mcp_servers.core._call import CallContext, Image
 from mcp_servers.core._running import check_settings, read_settings
 from mcp_servers.core._session import Session
 from mcp_servers.core._tool import tool

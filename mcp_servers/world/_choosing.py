@@ -4,7 +4,7 @@ import re
 from collections.abc import Sequence
 
 from agentflow.errors import ErrorKind, ToolFailure
-from mcp_servers.core._nearest import did_you_mean
+from mcp_servers.core._failures import did_you_mean
 
 __all__ = ["chosen"]
 

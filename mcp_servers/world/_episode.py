@@ -7,7 +7,7 @@ import anyio
 import anyio.to_thread
 
 from agentflow.errors import CannotFork, ErrorKind, ToolFailure
-from mcp_servers.core._nearest import did_you_mean
+from mcp_servers.core._failures import did_you_mean
 from mcp_servers.world._household_world import household
 from mcp_servers.world._results import Progress, Seen
 from mcp_servers.world._settings import HOUSEHOLD, WorldSettings

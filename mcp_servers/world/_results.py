@@ -1,6 +1,6 @@
 """What the tools of the world backend return."""
 
-from mcp_servers.core._result import Output
+from mcp_servers.core._call import Output
 
 __all__ = ["Progress", "Seen"]
 

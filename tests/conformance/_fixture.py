@@ -14,8 +14,8 @@ from mcp.shared.exceptions import MCPError
 
 from agentflow.errors import ErrorKind, ToolFailure
 from mcp_servers import Backend, CallContext, Image, Text, ToolTable, tool
+from mcp_servers.serving._access import HttpOptions
 from mcp_servers.serving._http import HttpServer
-from mcp_servers.serving._http_options import HttpOptions
 from mcp_servers.serving._protocol import RequestContext
 from tests.conformance._companion import companion
 from tests.mcp_servers._counter import PIXEL

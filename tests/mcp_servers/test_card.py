@@ -7,7 +7,9 @@ from mcp import Client
 from pydantic import Field
 
 from agentflow.sandbox import Sandbox
-from mcp_servers import CARD_KEY, LOCAL, Backend, HttpOptions, McpDoor, ToolTable, tool
+from mcp_servers import Backend, HttpOptions, ToolTable, tool
+from mcp_servers.core import CARD_KEY, LOCAL
+from mcp_servers.serving import McpAdapter
 from tests.mcp_servers._serving import serving
 
 
@@ -37,7 +39,7 @@ class Lamps(Backend):
 async def test_a_tool_says_what_it_cannot_do_how_it_is_best_used_and_what_good_calls_are_like() -> None:
     async with Sandbox(backends=[Lamps()]) as sandbox, ToolTable([Lamps()]) as table:
         here = await sandbox.tools("lamps")
-        async with Client(McpDoor(table, principal=lambda _: LOCAL).server()) as client:
+        async with Client(McpAdapter(table, principal=lambda _: LOCAL).server()) as client:
             metas = {one.name: one.meta or {} for one in (await client.list_tools()).tools}
         async with (
             serving(table, HttpOptions(port=0)) as server,

@@ -8,8 +8,9 @@ import pytest
 
 from agentflow.errors import ConfigurationError
 from agentflow.settings import load_settings
-from mcp_servers import ERROR_KEY, Backend, HttpOptions, HttpServer, ToolTable
-from mcp_servers.core._result import ToolResult
+from mcp_servers import Backend, HttpOptions, HttpServer, ToolTable
+from mcp_servers.core import ERROR_KEY
+from mcp_servers.core._call import ToolResult
 from mcp_servers.serving._metrics import Metrics
 from mcp_servers.serving._settings import ServerSettings
 from tests.mcp_servers._counter import Counter

@@ -7,7 +7,9 @@ from mcp import Client
 
 from agentflow.errors import ErrorKind
 from agentflow.sandbox import Sandbox
-from mcp_servers import LOCAL, Backend, HttpOptions, McpDoor, ToolTable, tool
+from mcp_servers import Backend, HttpOptions, ToolTable, tool
+from mcp_servers.core import LOCAL
+from mcp_servers.serving import McpAdapter
 from tests.mcp_servers._serving import serving
 
 REASON = "no key; set NEWS_KEY or the setting key"
@@ -50,7 +52,7 @@ async def test_a_tool_that_can_not_work_is_refused_with_what_mends_it() -> None:
 @pytest.mark.promise("mcp:tool:unusable")
 async def test_every_door_says_before_a_call_that_a_tool_can_not_work() -> None:
     async with ToolTable([News()]) as table:
-        async with Client(McpDoor(table, principal=lambda _: LOCAL).server()) as client:
+        async with Client(McpAdapter(table, principal=lambda _: LOCAL).server()) as client:
             metas = {one.name: one.meta for one in (await client.list_tools()).tools}
             assert metas["news_search"] == {"agentflow/unusable": REASON}
             assert not metas["news_today"]

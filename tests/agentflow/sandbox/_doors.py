@@ -8,7 +8,7 @@ import anyio
 
 from agentflow.sandbox import Backend, Sandbox
 from mcp_servers import ToolTable
-from mcp_servers.core._runtime_host import RuntimeHost, process_runtime
+from mcp_servers.core._runtimes import RuntimeHost, process_runtime
 from mcp_servers.serving._http import HttpOptions, HttpServer
 from runtimes import Runtime
 from runtimes.process import ProcessRuntime

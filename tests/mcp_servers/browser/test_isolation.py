@@ -14,10 +14,11 @@ import psutil
 import pytest
 
 from agentflow.errors import ConfigurationError
-from mcp_servers import LOCAL, ToolTable
+from mcp_servers import ToolTable
 from mcp_servers.browser import BrowserBackend
 from mcp_servers.browser._page_actions import devtools
 from mcp_servers.browser._state import BrowserState
+from mcp_servers.core import LOCAL
 from runtimes import Runtime
 from tests._plain_user import PlainUser
 from tests.mcp_servers.browser._browsing import Browsing, browsing_table, new_session

@@ -1,9 +1,9 @@
-"""The shelf: bounded, the oldest makes room."""
+"""The resources: bounded, the oldest makes room."""
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcp_servers.core._resource_store import MOST, Resource, Shelf
+from mcp_servers.core._resource_store import MOST, Resource, ResourceStore
 
 
 def resource(number: int, size: int) -> Resource:
@@ -12,26 +12,26 @@ def resource(number: int, size: int) -> Resource:
 
 @given(st.lists(st.integers(0, 30)))
 def test_a_shelf_never_holds_more_than_its_capacity_and_always_the_newest(sizes: list[int]) -> None:
-    shelf = Shelf(20)
+    store = ResourceStore(20)
     for number, size in enumerate(sizes):
-        shelf.put(resource(number, size))
-        newest = shelf.get(f"agentflow://s/{number}")
+        store.put(resource(number, size))
+        newest = store.get(f"agentflow://s/{number}")
         assert newest is not None
         assert len(newest.data) == min(size, 20)
-    assert sum(len(kept.data) for kept in shelf) <= 20
+    assert sum(len(kept.data) for kept in store) <= 20
 
 
 def test_a_copy_shares_what_there_is_and_nothing_that_comes() -> None:
-    shelf = Shelf(20)
-    shelf.put(resource(1, 5))
-    copy = shelf.copy()
-    shelf.put(resource(2, 5))
+    store = ResourceStore(20)
+    store.put(resource(1, 5))
+    copy = store.copy()
+    store.put(resource(2, 5))
     assert [kept.uri for kept in copy] == ["agentflow://s/1"]
 
 
 def test_a_shelf_holds_a_bounded_number_however_small_they_are() -> None:
-    shelf = Shelf(20)
+    store = ResourceStore(20)
     for number in range(MOST + 10):
-        shelf.put(resource(number, 0))
-    assert len(list(shelf)) == MOST
-    assert shelf.get("agentflow://s/9") is None
+        store.put(resource(number, 0))
+    assert len(list(store)) == MOST
+    assert store.get("agentflow://s/9") is None

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from agentflow.errors import ErrorKind, ToolFailure
 from mcp_servers import CallContext, Output, ResourceLink, Session
-from mcp_servers.core._resource_store import Shelf
+from mcp_servers.core._resource_store import ResourceStore
 from mcp_servers.core._running import (
     RunSettings,
     check_outcome,
@@ -17,7 +17,6 @@ from mcp_servers.core._running import (
     read_settings,
     sendable,
     shown,
-    time_limit,
 )
 from mcp_servers.serving._command import main
 from runtimes import Instance, Outcome
@@ -34,7 +33,9 @@ def session() -> Session:
     async def start() -> Instance:
         raise NotImplementedError
 
-    return Session("handle", "me", start_instance=start, settings={}, shelf=Shelf(10_000_000), now=0.0)
+    return Session(
+        "handle", "me", start_instance=start, settings={}, resources=ResourceStore(10_000_000), now=0.0
+    )
 
 
 def test_settings_that_cannot_be_used_are_told_with_those_that_can() -> None:
@@ -45,14 +46,14 @@ def test_settings_that_cannot_be_used_are_told_with_those_that_can() -> None:
 
 def test_a_run_may_take_what_it_asks_for_but_less_than_its_call() -> None:
     async def limits() -> None:
-        assert time_limit(CallContext("me"), None) is None
-        assert time_limit(CallContext("me"), 5.0) == 5.0
+        assert CallContext("me").run_seconds() is None
+        assert CallContext("me").run_seconds(5.0) == 5.0
         context = CallContext("me", anyio.current_time() + 100)
-        assert time_limit(context, 5.0) == 5.0
-        left = time_limit(context, None)
+        assert context.run_seconds(5.0) == 5.0
+        left = context.run_seconds()
         assert left is not None
         assert 90 < left < 100
-        over = time_limit(CallContext("me", anyio.current_time() - 1), 5.0)
+        over = CallContext("me", anyio.current_time() - 1).run_seconds(5.0)
         assert over == 0.0
 
     anyio.run(limits)
@@ -83,7 +84,7 @@ def test_long_text_keeps_its_ends_and_is_kept_whole(text: str, limit: int) -> No
         return
     (link,) = context.parts
     assert isinstance(link, ResourceLink)
-    kept = home.shelf.get(link.uri)
+    kept = home.resources.get(link.uri)
     assert kept is not None
     assert kept.data.decode() == text
     assert made.startswith(text[: limit // 2])

@@ -8,7 +8,8 @@ import pytest
 from agentflow.errors import ConfigurationError
 from agentflow.sandbox import Sandbox, SandboxSettings
 from agentflow.settings import load_settings
-from mcp_servers import RuntimeSettings, check_runtime, runtime_maker
+from mcp_servers import RuntimeSettings
+from mcp_servers.core import check_runtime, runtime_maker
 from mcp_servers.serving._settings import ServerSettings
 from runtimes import InstanceSpec
 from runtimes.docker import DockerRuntime

@@ -11,7 +11,7 @@ from pydantic import Field
 
 from agentflow.errors import ErrorKind, InstanceGone, IsolationUnavailable, ToolFailure
 from mcp_servers import Backend, Session, ToolTable, tool
-from mcp_servers.core._runtime_host import RuntimeHost
+from mcp_servers.core._runtimes import RuntimeHost
 from runtimes import Runtime
 from tests.mcp_servers.core.test_table import failure, started
 

@@ -10,7 +10,9 @@ from mcp import Client
 from agentflow.errors import ConfigurationError, ErrorKind
 from agentflow.sandbox import Sandbox
 from agentflow.testing import VirtualTimeLoop
-from mcp_servers import LOCAL, DefaultSession, Image, McpDoor, TableLimits, Text, ToolResult, ToolTable
+from mcp_servers import Image, TableLimits, Text, ToolResult, ToolTable
+from mcp_servers.core import LOCAL, DefaultSession
+from mcp_servers.serving import McpAdapter
 from tests.mcp_servers._counter import Counter, Discoverer
 
 
@@ -225,7 +227,7 @@ async def test_tools_that_a_backend_discovers_are_there_after_its_warmup_and_may
 async def test_the_door_lists_the_tools_as_they_are_now() -> None:
     discoverer = Discoverer()
     async with ToolTable([discoverer]) as table:
-        server = McpDoor(table, principal=lambda _: LOCAL).server()
+        server = McpAdapter(table, principal=lambda _: LOCAL).server()
         async with Client(server, cache=None) as client:
             assert "found_place_first" in {tool.name for tool in (await client.list_tools()).tools}
             discoverer.find("second")

@@ -5,7 +5,8 @@ from typing import Annotated
 import pytest
 from pydantic import Field
 
-from mcp_servers import Backend, Hints, Tool, tool
+from mcp_servers import Backend, Tool, tool
+from mcp_servers.core import Hints
 from tests.mcp_servers._counter import Counter
 
 TOOLS = {one.verb: one for one in Counter().tools}

@@ -5,7 +5,8 @@ import json
 import mcp_types as types
 
 from agentflow.errors import ErrorKind
-from mcp_servers import ERROR_KEY, Image, Resource, ResourceLink, Text, ToolError, ToolResult
+from mcp_servers import Image, ResourceLink, Text, ToolError, ToolResult
+from mcp_servers.core import ERROR_KEY, Resource
 from mcp_servers.serving._content import call_result, resource_contents
 
 

@@ -9,7 +9,8 @@ import pytest
 from mcp import Client
 
 from agentflow.errors import ConfigurationError
-from mcp_servers import ERROR_KEY, HttpOptions, HttpServer, ToolTable
+from mcp_servers import HttpOptions, HttpServer, ToolTable
+from mcp_servers.core import ERROR_KEY
 from tests.mcp_servers._counter import Counter
 from tests.mcp_servers._serving import connected, post, request, serving
 

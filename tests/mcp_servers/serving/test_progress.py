@@ -2,7 +2,7 @@
 
 import anyio
 
-from mcp_servers.serving._progress import PENDING, relayed
+from mcp_servers.serving._content import PENDING, relayed
 
 
 async def test_steps_are_reported_in_order_before_the_call_ends() -> None:

@@ -9,7 +9,9 @@ import pytest
 from mcp import Client, MCPError
 
 from agentflow.errors import ErrorKind
-from mcp_servers import ERROR_KEY, TIMEOUT_KEY, DefaultSession, McpDoor, ToolTable
+from mcp_servers import ToolTable
+from mcp_servers.core import ERROR_KEY, TIMEOUT_KEY, DefaultSession
+from mcp_servers.serving import McpAdapter
 from tests.mcp_servers._counter import Counter
 
 Era = Literal["auto", "legacy"]
@@ -26,7 +28,7 @@ def era(request: pytest.FixtureRequest) -> Era:
 async def client(table: ToolTable, era: Era) -> AsyncGenerator[Client]:
     """A client whose connection has a session of its own."""
     default = DefaultSession(table.sessions, "local")
-    door = McpDoor(table, principal=lambda _: "local", default=default)
+    door = McpAdapter(table, principal=lambda _: "local", default=default)
     async with Client(door.server(), mode=era) as client:
         yield client
 
@@ -158,7 +160,7 @@ async def test_a_door_to_one_backend_shows_its_tools_and_those_of_sessions_only(
         name = "other"
 
     table.add(Other())
-    door = McpDoor(table, principal=lambda _: "local", backend="other")
+    door = McpAdapter(table, principal=lambda _: "local", backend="other")
     async with Client(door.server()) as client:
         families = {one.name.split("_")[0] for one in (await client.list_tools()).tools}
         assert families == {"other", "session"}

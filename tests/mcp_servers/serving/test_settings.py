@@ -7,7 +7,7 @@ from pydantic import ValidationError
 
 from agentflow.settings import load_settings
 from mcp_servers import TableLimits
-from mcp_servers.serving._http_options import HttpOptions
+from mcp_servers.serving._access import HttpOptions
 from mcp_servers.serving._settings import ServerSettings
 from runtimes import InstanceSpec
 from tests.mcp_servers._program import ROOT

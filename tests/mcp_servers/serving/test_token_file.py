@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from agentflow.errors import ConfigurationError
-from mcp_servers import token_path
-from mcp_servers.serving._token_file import made_token
+from mcp_servers.serving import token_path
+from mcp_servers.serving._access import made_token
 
 
 def test_the_token_goes_with_the_server(tmp_path: Path) -> None:

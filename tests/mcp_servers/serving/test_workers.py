@@ -17,12 +17,12 @@ from mcp import Client, MCPError
 from mcp_types import CallToolResult
 
 from agentflow.actors import Context
-from mcp_servers import ERROR_KEY
+from mcp_servers.core import ERROR_KEY
 from mcp_servers.serving._http import Port
-from mcp_servers.serving._messages import MESSAGE, Message, Waiting
 from mcp_servers.serving._metrics import Metrics, together
 from mcp_servers.serving._settings import ServerSettings
 from mcp_servers.serving._shared_table import handles_of, worker_of
+from mcp_servers.serving._worker_messages import MESSAGE, Message, Waiting
 from mcp_servers.serving._worker_rpc import Asked, Line
 from mcp_servers.serving._workers import Workers
 from tests._processes import commands

@@ -1,4 +1,4 @@
-"""Turns: bounded, and fair among callers."""
+"""FairLimiter: bounded, and fair among callers."""
 
 import anyio
 import pytest
@@ -6,12 +6,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentflow.errors import ErrorKind, ToolFailure
-from mcp_servers.core._fair_limiter import Turns
+from mcp_servers.serving._fair_limiter import FairLimiter
 
 
 async def served(calls: list[str], at_once: int) -> list[str]:
     """In which order the calls of these callers run, when they all come while nothing is free."""
-    turns = Turns(at_once, len(calls))
+    turns = FairLimiter(at_once, len(calls))
     order: list[str] = []
     running = most = 0
 
@@ -55,7 +55,7 @@ def test_everybody_is_served_once_and_never_more_at_once_than_allowed(calls: lis
 
 
 async def test_one_call_too_many_is_refused_as_busy() -> None:
-    turns = Turns(1, 0)
+    turns = FairLimiter(1, 0)
     async with turns.turn("a"):
         with pytest.raises(ToolFailure) as caught:
             async with turns.turn("b"):
@@ -64,7 +64,7 @@ async def test_one_call_too_many_is_refused_as_busy() -> None:
 
 
 async def test_who_gives_up_waiting_leaves_no_gap() -> None:
-    turns = Turns(1, 2)
+    turns = FairLimiter(1, 2)
     with anyio.fail_after(60):
         async with turns.turn("a"):
             with anyio.move_on_after(0):
@@ -77,7 +77,7 @@ async def test_who_gives_up_waiting_leaves_no_gap() -> None:
 
 
 async def test_a_turn_given_to_who_gives_up_at_that_moment_is_passed_on() -> None:
-    turns = Turns(1, 2)
+    turns = FairLimiter(1, 2)
     giving_up = anyio.CancelScope()
 
     async def wait() -> None:

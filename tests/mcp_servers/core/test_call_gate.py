@@ -3,11 +3,11 @@
 import anyio
 from anyio.lowlevel import checkpoint
 
-from mcp_servers.core._gate import Gate
+from mcp_servers.core._session import CallGate
 
 
 async def test_alone_waits_for_those_inside_and_keeps_newcomers_out() -> None:
-    gate = Gate()
+    gate = CallGate()
     order: list[str] = []
     await gate.enter()
 
@@ -34,7 +34,7 @@ async def test_alone_waits_for_those_inside_and_keeps_newcomers_out() -> None:
 
 
 async def test_giving_up_waiting_lets_the_others_in() -> None:
-    gate = Gate()
+    gate = CallGate()
     await gate.enter()
     with anyio.move_on_after(0):
         async with gate.alone():
@@ -45,7 +45,7 @@ async def test_giving_up_waiting_lets_the_others_in() -> None:
 
 
 async def test_two_who_want_to_be_alone_take_turns() -> None:
-    gate = Gate()
+    gate = CallGate()
     inside = 0
 
     async def alone() -> None:

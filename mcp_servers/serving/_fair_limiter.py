@@ -8,10 +8,10 @@ import anyio
 
 from agentflow.errors import ErrorKind, ToolFailure
 
-__all__ = ["Turns"]
+__all__ = ["FairLimiter"]
 
 
-class Turns:
+class FairLimiter:
     """Lets so many calls run at once. Those that wait are taken in turn: one of each caller, then the next.
 
     So a caller with a thousand calls waiting holds another one up by one call, not by a thousand.

@@ -1,16 +1,25 @@
-"""Which runtime isolates what runs: one word in the settings, or a word with options."""
+"""The runtime that isolates sessions: its settings, and its lifetime in a server."""
 
 from collections.abc import Callable, Mapping
 from typing import Annotated, Final, Literal
 
+import anyio
 from pydantic import Discriminator, Tag
 
-from agentflow.errors import ConfigurationError
-from mcp_servers.core._nearest import did_you_mean
+from agentflow.errors import AgentFlowError, ConfigurationError
+from mcp_servers.core._failures import did_you_mean
 from runtimes import InstanceSpec, Runtime
 from runtimes.docker import ContainerOptions
 
-__all__ = ["RUNTIMES", "RuntimeChoice", "RuntimeSettings", "check_runtime", "runtime_maker"]
+__all__ = [
+    "RUNTIMES",
+    "RuntimeChoice",
+    "RuntimeHost",
+    "RuntimeSettings",
+    "check_runtime",
+    "process_runtime",
+    "runtime_maker",
+]
 
 RUNTIMES: Final = ("process", "docker", "runc", "gvisor")
 """The words for runtimes, from the lightest isolation to a kernel of its own."""
@@ -89,3 +98,55 @@ def runtime_maker(choice: str | RuntimeSettings, spec: InstanceSpec) -> Callable
         return DockerRuntime(options, tier=tier, pool_spec=spec)
 
     return make
+
+
+def process_runtime() -> Runtime:
+    """The default runtime."""
+    from runtimes.process import ProcessRuntime  # only what runs something needs it
+
+    return ProcessRuntime()
+
+
+class RuntimeHost:
+    """Keeps a runtime in a task of its own, since whoever enters it must also leave it."""
+
+    def __init__(self, make: Callable[[], Runtime] = process_runtime) -> None:
+        self._make = make
+        self._wanted = anyio.Event()
+        self._settled = anyio.Event()
+        self._closed = anyio.Event()
+        self._runtime: Runtime | None = None
+        self._error: AgentFlowError | None = None
+
+    async def get(self) -> Runtime:
+        """The runtime; started now, if it is the first time.
+
+        :raises IsolationUnavailable: if this machine can't isolate what runs.
+        """
+        self._wanted.set()
+        await self._settled.wait()
+        if self._runtime is None:
+            assert self._error is not None
+            raise self._error
+        return self._runtime
+
+    async def run(self) -> None:
+        """Wait until it is wanted, start it, keep it until `close`."""
+        await self._wanted.wait()
+        if self._closed.is_set():
+            return
+        try:
+            async with self._make() as runtime:
+                self._runtime = runtime
+                self._settled.set()
+                await self._closed.wait()
+        except AgentFlowError as error:
+            if self._settled.is_set():
+                raise
+            self._error = error
+            self._settled.set()
+
+    def close(self) -> None:
+        """End it; every instance with it."""
+        self._closed.set()
+        self._wanted.set()

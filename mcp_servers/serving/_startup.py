@@ -1,24 +1,26 @@
-"""The tool table that a server's settings ask for."""
+"""Start-up shared by a server and its workers: logging, and the tool table that the settings describe."""
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from agentflow.errors import ConfigurationError
-from mcp_servers.core._nearest import did_you_mean
+from agentflow.telemetry import Level, configure_logging
+from mcp_servers.core._failures import did_you_mean
 from mcp_servers.core._registry import BACKENDS, load_backend
-from mcp_servers.core._runtime_host import RuntimeHost
+from mcp_servers.core._runtimes import RuntimeHost
 from mcp_servers.core._sessions import new_handle
 from mcp_servers.core._table import ToolTable
 from mcp_servers.serving._settings import ServerSettings
 
-__all__ = ["Made", "make_table"]
+__all__ = ["PreparedTable", "make_table", "set_up_logging"]
 
 T = TypeVar("T", bound=ToolTable)
 
 
 @dataclass(frozen=True, slots=True)
-class Made(Generic[T]):
+class PreparedTable(Generic[T]):
     """A table, and what to do with it."""
 
     table: T
@@ -32,7 +34,7 @@ def make_table(
     runtime: RuntimeHost,
     kind: type[T],
     handles: Callable[[], str] = new_handle,
-) -> Made[T]:
+) -> PreparedTable[T]:
     """The table.
 
     :raises ConfigurationError: if the settings can't be used.
@@ -59,4 +61,14 @@ def make_table(
     # The tools of one that discovers them are asked for before anybody can use them.
     discovering = [name for name in names if backends[name].discovers]
     warm = names if settings.warmup is None else dict.fromkeys([*settings.warmup, *discovering])
-    return Made(table, [backends[name].name for name in warm])
+    return PreparedTable(table, [backends[name].name for name in warm])
+
+
+def set_up_logging(level: Level) -> None:
+    """Our own words at the level asked for; of others only what may need a hand.
+
+    What libraries say below that matters to themselves, and holds names of connections and whole messages.
+    """
+    configure_logging(Level.WARNING)
+    for package in ("agentflow", "mcp_servers", "runtimes"):
+        logging.getLogger(package).setLevel(level.name)

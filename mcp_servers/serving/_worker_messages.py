@@ -6,8 +6,8 @@ from typing import Any, Final, TypeAlias, cast
 
 import msgspec
 
+from mcp_servers.core._call import Image, Part, ResourceLink, Text, ToolError, ToolResult
 from mcp_servers.core._resource_store import Resource
-from mcp_servers.core._result import Image, Part, ResourceLink, Text, ToolError, ToolResult
 from mcp_servers.serving._content import sound, sound_text
 
 __all__ = [

@@ -1,0 +1,165 @@
+"""A tool call: its context, its result, and the keys that carry both over MCP."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final, TypeAlias
+
+import anyio
+from pydantic import BaseModel, ConfigDict
+
+from agentflow.errors import ErrorKind
+
+__all__ = [
+    "ERROR_KEY",
+    "TIMEOUT_KEY",
+    "CallContext",
+    "Image",
+    "Output",
+    "Part",
+    "ProgressSink",
+    "ResourceLink",
+    "Text",
+    "ToolError",
+    "ToolResult",
+]
+
+ERROR_KEY: Final = "agentflow/error"
+"""Key in the `_meta` of a failed result that holds `kind`, `message` and `data`. They are not in `structuredContent`,
+because some clients validate that against the output schema even when the call failed."""
+
+TIMEOUT_KEY: Final = "agentflow/timeout"
+"""Key in the `_meta` of a request that holds the call's time limit in seconds."""
+
+_RESERVE_SHARE = 8
+_MAX_RESERVE_SECONDS = 0.5
+
+
+class Output(BaseModel):
+    """Base class of the values that tools return. Attribute docstrings become descriptions in the output schema.
+
+    Fields must be serialisable as JSON. A tool may also return a dataclass or a `typing_extensions.TypedDict`.
+
+    Example::
+
+        class Count(Output):
+            lines: int
+            \"\"\"Number of lines.\"\"\"
+    """
+
+    model_config = ConfigDict(frozen=True, use_attribute_docstrings=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """A text shown beside the data."""
+
+    text: str
+    """The text."""
+
+
+@dataclass(frozen=True, slots=True)
+class Image:
+    """An image shown beside the data."""
+
+    data: bytes
+    """The encoded image."""
+    mime: str = "image/png"
+    """Its MIME type."""
+
+
+@dataclass(frozen=True, slots=True)
+class ResourceLink:
+    """A link to a resource kept on the server; see `Session.keep`."""
+
+    uri: str
+    """URI to read it by."""
+    name: str
+    """A short name for people."""
+    mime: str
+    """MIME type."""
+    size: int
+    """Size in bytes."""
+
+
+Part: TypeAlias = Text | Image | ResourceLink
+"""One item shown beside the data of a result."""
+
+
+@dataclass(frozen=True, slots=True)
+class ToolError:
+    """The reason why a call failed."""
+
+    kind: ErrorKind
+    """The typed reason."""
+    message: str
+    """One line for people and models: what failed, and how to fix it."""
+
+
+@dataclass(frozen=True, slots=True)
+class ToolResult:
+    """The result of one call. A program that exits with an error is still `ok`; its exit code is in `data`."""
+
+    ok: bool
+    """The call succeeded."""
+    data: dict[str, object] = field(default_factory=dict[str, object])
+    """The tool's return value as JSON values; after a failure, the partial output."""
+    error: ToolError | None = None
+    """The reason for a failure; `None` if `ok`."""
+    parts: tuple[Part, ...] = ()
+    """Images, links and texts, in the order in which they were shown."""
+
+
+ProgressSink: TypeAlias = Callable[[float, float | None, str | None], None]
+"""Receives progress: the amount done, the total if known, a message. Must not block; may drop reports."""
+
+
+class CallContext:
+    """The context of one call, passed to a tool that has a parameter of this type.
+
+    It is the only place that computes how much time the call has left.
+    """
+
+    __slots__ = ("_sink", "deadline", "parts", "principal")
+
+    def __init__(
+        self, principal: str, deadline: float | None = None, sink: ProgressSink | None = None
+    ) -> None:
+        self.principal = principal
+        """The caller."""
+        self.deadline = deadline
+        """Deadline of the call on the event loop's clock (`anyio.current_time()`); `None`: no deadline."""
+        self.parts: list[Part] = []
+        """Items shown so far."""
+        self._sink = sink
+
+    @property
+    def wants_progress(self) -> bool:
+        """The caller listens to progress."""
+        return self._sink is not None
+
+    def progress(self, done: float, total: float | None = None, message: str | None = None) -> None:
+        """Report progress. Never blocks; `done` must increase from report to report."""
+        if self._sink is not None:
+            self._sink(done, total, message)
+
+    def show(self, part: Part) -> None:
+        """Add an image, a link or a text to the result; it is kept even if the call fails later."""
+        self.parts.append(part)
+
+    def seconds_left(self, at_most: float | None = None) -> float | None:
+        """Return the seconds until the deadline, capped at `at_most`; `None` if neither limits the call."""
+        if self.deadline is None:
+            return at_most
+        left = max(self.deadline - anyio.current_time(), 0.0)
+        return left if at_most is None else min(left, at_most)
+
+    def run_seconds(self, at_most: float | None = None) -> float | None:
+        """Return the time limit for a program run by this call, capped at `at_most`.
+
+        It ends before the deadline (by an eighth of the time left, at most 0.5 s), so that output can still be returned.
+        """
+        left = self.seconds_left()
+        if left is None:
+            return at_most
+        left -= min(left / _RESERVE_SHARE, _MAX_RESERVE_SECONDS)
+        return left if at_most is None else min(at_most, left)
