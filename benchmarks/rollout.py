@@ -102,10 +102,10 @@ async def ours(url: str, count: int, workers: int, **more: object) -> tuple[floa
         async def watch() -> None:
             nonlocal began, ended
             # What is opened before the first episode (tools, journal) is not the episodes' cost.
-            while not run.standing().at_work:  # noqa: ASYNC110 - there is nobody who would tell
+            while not run.status().active:  # noqa: ASYNC110 - there is nobody who would tell
                 await anyio.sleep(0.001)
             began = time.perf_counter()
-            while (standing := run.standing()).done < standing.tasks:  # noqa: ASYNC110 - the same
+            while (status := run.status()).done < status.seeds:  # noqa: ASYNC110 - the same
                 await anyio.sleep(0.001)
             ended = time.perf_counter()
 

@@ -9,9 +9,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from agentflow.cli._exits import Exit
-from agentflow.cli._program import write_out
-from agentflow.cli._rollout import print_wide
+from agentflow.cli._output import Exit, print_wide, write_out
 from agentflow.errors import ConfigurationError
 from agentflow.rollout import AnalysedRun, AnalysisTable, draw, find_runs, tables_of
 

@@ -8,7 +8,7 @@ from typing import NamedTuple, cast
 
 import anyio
 
-from agentflow.cli._exits import Exit
+from agentflow.cli._output import Exit
 from agentflow.errors import AgentFlowError, ConfigurationError, ErrorKind, ToolFailure
 from agentflow.sandbox import Sandbox
 from agentflow.synthesis import load_seeds

@@ -6,8 +6,7 @@ from functools import partial
 
 import msgspec
 
-from agentflow.cli._exits import Exit
-from agentflow.cli._program import write_out
+from agentflow.cli._output import Exit, write_out
 from agentflow.learner.data import Prepared, prepare
 
 __all__ = ["run_data"]

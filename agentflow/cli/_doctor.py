@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import anyio
 import msgspec
 
-from agentflow.cli._exits import Exit
+from agentflow.cli._output import Exit
 from agentflow.doctor import AREAS, Finding, State, examine
 from agentflow.settings import read_environment
 

@@ -13,9 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import anyio
 import msgspec
 
-from agentflow.cli._exits import Exit
-from agentflow.cli._program import write_out
-from agentflow.cli._rollout import print_wide
+from agentflow.cli._output import Exit, print_wide, write_out
 from agentflow.cli._screen import set_up_logging
 from agentflow.errors import ConfigurationError, RunStopped
 from agentflow.rollout import (
@@ -134,7 +132,7 @@ class _Evaluation:
         with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
             async for number in signals:
                 for run in self._runs:
-                    run.hurry() if self.interrupted else run.stop(f"{number.name} came")
+                    run.stop_now() if self.interrupted else run.stop(f"received {number.name}")
                 self.interrupted = True
 
 

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from importlib import import_module
 
-from agentflow.cli._exits import EXITS, Exit
+from agentflow.cli._output import EXITS, Exit
 from agentflow.errors import AgentFlowError, ConfigurationError
 
 __all__ = ["main", "synth"]

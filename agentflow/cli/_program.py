@@ -1,72 +1,80 @@
-"""A run as a program: its signals, its screen, the reader of its output."""
+"""Running a run as a program: signals, progress display, report."""
 
 import os
 import signal
 import stat
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from importlib.util import find_spec
 from typing import Protocol, TextIO
 
 import anyio
 import anyio.abc
+import msgspec
 
-from agentflow.cli._exits import Exit
-from agentflow.cli._screen import Screen
+from agentflow.cli._output import Exit, write_out
+from agentflow.cli._screen import RunView, Screen, ViewedStatus, screen_for
 from agentflow.errors import AgentFlowError, RunStopped
 
-__all__ = ["Program", "ending_of", "run_program", "write_out"]
+__all__ = ["watch_run"]
 
 LAST_SECONDS = 5.0
-"""After a second signal everything is closed at once; what takes longer than this is left to the system."""
+"""Time to close everything after a second signal; after this the process exits."""
 
 
-class Running(Protocol):
-    """A run that can be ended."""
+class StoppableRun(Protocol):
+    """A run that can be stopped."""
 
     def stop(self, why: str = ...) -> None:
         """End early."""
         ...
 
-    def hurry(self) -> None:
-        """Do not wait for what is in flight."""
+    def stop_now(self) -> None:
+        """Do not wait for effects in flight."""
         ...
 
 
-def run_program(program: "Program") -> None:
-    """Run it in a loop of its own."""
-    # The faster loop is an extra: a tenth less CPU where it is installed.
-    anyio.run(program.go, backend_options={"use_uvloop": find_spec("uvloop") is not None})
+def watch_run(
+    run: StoppableRun,
+    work: Callable[[], Awaitable[object]],
+    view: RunView[ViewedStatus],
+    *,
+    as_json: bool,
+    fields: Callable[[], Mapping[str, object]],
+    show: Callable[[], None],
+) -> int:
+    """Run it with signal handling and a progress display, print the report and return the exit status.
+
+    :param work: executes the run.
+    :param fields: returns the fields of the report as JSON, beside `status` and `stopped`.
+    :param show: prints the report as text.
+    :raises AgentFlowError: if the run failed.
+    """
+    with screen_for(view) as screen:
+        program = _Program(run, work, screen)
+        # uvloop is an extra: 10 % less CPU if it is installed.
+        anyio.run(program.run, backend_options={"use_uvloop": find_spec("uvloop") is not None})
+    status, stopped = program.status(), program.stopped
+
+    def report() -> None:
+        if stopped is not None:
+            sys.stderr.write(f"agentflow: {stopped.message}\n")
+        if not as_json:
+            show()
+            return
+        reason = None if stopped is None else {"cause": stopped.cause, "message": stopped.message}
+        record = {"status": int(status), "stopped": reason, **fields()}
+        sys.stdout.write(msgspec.json.encode(record).decode() + "\n")
+
+    return status if write_out(report) else Exit.INTERRUPTED
 
 
-def write_out(say: Callable[[], None]) -> bool:
-    """Have something said on stdout; whether anybody read it."""
-    try:
-        say()
-        sys.stdout.flush()
-    except BrokenPipeError:
-        # Nobody reads any more; what is left in the buffer must not be tried again at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return False
-    return True
+class _Program:
+    """A run with its signals and its progress display."""
 
-
-def ending_of(ended: RunStopped | None, status: Exit) -> dict[str, object]:
-    """How a run ended, as fields of what its command prints as JSON."""
-    stopped = None if ended is None else {"cause": ended.cause, "message": ended.message}
-    return {"status": int(status), "stopped": stopped}
-
-
-class Program:
-    """A run with its signals and its screen."""
-
-    def __init__(self, run: Running, work: Callable[[], Awaitable[object]], screen: Screen) -> None:
-        """Describe it.
-
-        :param work: has the run do everything.
-        """
-        self.ended: RunStopped | None = None
-        """Why it ended early, if it did."""
+    def __init__(self, run: StoppableRun, work: Callable[[], Awaitable[object]], screen: Screen) -> None:
+        self.stopped: RunStopped | None = None
+        """Reason of an early end."""
         self._failed: AgentFlowError | None = None
         self._run = run
         self._work = work
@@ -74,18 +82,18 @@ class Program:
         self._interrupted = False
 
     def status(self) -> Exit:
-        """The exit status.
+        """Return the exit status.
 
-        :raises AgentFlowError: if it failed.
+        :raises AgentFlowError: if the run failed.
         """
         if self._failed is not None:
             raise self._failed
-        if self.ended is None:
+        if self.stopped is None:
             return Exit.DONE
         return Exit.INTERRUPTED if self._interrupted else Exit.STOPPED
 
-    async def go(self) -> None:
-        """Run it, listening to signals."""
+    async def run(self) -> None:
+        """Execute the run and handle signals."""
         async with anyio.create_task_group() as tasks:
             await tasks.start(self._listen)
             tasks.start_soon(self._screen.watch)
@@ -95,7 +103,7 @@ class Program:
             try:
                 await self._work()
             except RunStopped as stopped:
-                self.ended = stopped
+                self.stopped = stopped
             except AgentFlowError as error:
                 self._failed = error
             tasks.cancel_scope.cancel()
@@ -104,17 +112,17 @@ class Program:
         with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM, signal.SIGHUP) as signals:
             task_status.started()
             first = await anext(signals)
-            self._stop(f"{first.name} came")
+            self._stop(f"received {first.name}")
             await anext(signals)
-            self._run.hurry()
+            self._run.stop_now()
             with anyio.move_on_after(LAST_SECONDS):
                 await anext(signals)
-            # Nothing is lost by it: whatever is killed at any time goes on the same way.
+            # Safe: a run that is killed at any time can be resumed.
             os._exit(Exit.INTERRUPTED)
 
     async def _watch_reader(self, descriptor: int) -> None:
-        """A program whose output nobody reads any more stops."""
-        # The writing end of a pipe is never readable, until its reader is gone.
+        """Stop when the reader of the output is gone."""
+        # The writing end of a pipe becomes readable only when the reader closes it.
         await anyio.wait_readable(descriptor)
         self._stop("its output was closed")
 

@@ -1,101 +1,71 @@
-"""`agentflow rollout`: tasks worked on and scored, with somebody watching."""
+"""`agentflow rollout`: tasks worked on and scored."""
 
 import argparse
 import sys
 from functools import partial
 from typing import TYPE_CHECKING
 
-import msgspec
-
-from agentflow.cli._exits import Exit
-from agentflow.cli._program import Program, ending_of, run_program, write_out
-from agentflow.cli._screen import Watched, consumed_fields, consumed_words, progress_table, screen_for
-from agentflow.errors import RunStopped
+from agentflow.cli._output import Exit, print_wide
+from agentflow.cli._program import watch_run
+from agentflow.cli._screen import RunView, run_fields, run_table
 from agentflow.rollout import (
     RESULTS,
     SUMMARY,
     TRAJECTORIES,
     RolloutRun,
-    RolloutStanding,
+    RolloutStatus,
     assign,
     load_config,
     render,
-    render_config,
 )
+from agentflow.runs import render_config
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-__all__ = ["print_wide", "run_rollout"]
-
-WIDTH = 110
+__all__ = ["run_rollout"]
 
 
 def run_rollout(given: argparse.Namespace) -> int:
-    """Do what the arguments say; gives the exit status.
+    """Run the command and return its exit status.
 
-    :raises AgentFlowError: in one line, if it can't be done.
+    :raises AgentFlowError: one line, if it fails.
     """
     named = {"data_path": given.data, "benchmark_name": given.benchmark}
-    config = load_config(given.config, given.settings, {name: said for name, said in named.items() if said})
+    config = load_config(
+        given.config, given.settings, {name: value for name, value in named.items() if value}
+    )
     if given.print_config:
         sys.stdout.write(render_config(config))
         return Exit.DONE
     assignment = assign(config)
     run = RolloutRun(config, resume=given.resume)
-    with screen_for(Watched(run.standing, _start(run), _fields, _table)) as screen:
-        program = Program(run, partial(run.run, assignment), screen)
-        run_program(program)
-    status = program.status()
-    read = write_out(lambda: _say(run, program.ended, status, as_json=given.json))
-    return status if read else Exit.INTERRUPTED
+
+    def fields() -> dict[str, object]:
+        output_dir = str(run.directory.folder)
+        return {"nothing_to_do": run.nothing_to_do, "output_dir": output_dir, "summary": run.summary}
+
+    view = RunView(run.status, _start(run), _fields, _table)
+    work = partial(run.run, assignment)
+    return watch_run(run, work, view, as_json=given.json, fields=fields, show=partial(_show, run))
 
 
-def print_wide(*things: object) -> None:
-    """Print on stdout, in full lines where that is no terminal.
-
-    :raises BrokenPipeError: if nobody reads it.
-    """
-    from rich.console import Console
-
-    console = Console(highlight=False, markup=False)
-    if not console.is_terminal:
-        console = Console(highlight=False, markup=False, width=WIDTH)
-    # At once and by ourselves: rich would end the program where nobody reads it.
-    with console.capture() as captured:
-        for thing in things:
-            console.print(thing)
-    sys.stdout.write(captured.get())
-
-
-def _say(run: RolloutRun, ended: RunStopped | None, status: Exit, *, as_json: bool) -> None:
-    """What there is now, on stdout; why it ended early, on stderr."""
-    if ended is not None:
-        sys.stderr.write(f"agentflow: {ended.message}\n")
-    if as_json:
-        said = {
-            **ending_of(ended, status),
-            "nothing_to_do": run.found_nothing_to_do,
-            "output_dir": str(run.place.folder),
-            "summary": run.summary,
-        }
-        sys.stdout.write(msgspec.json.encode(said).decode() + "\n")
-    elif run.summary is not None:
-        config = run.config
-        saved = {
-            RESULTS: config.save_results, TRAJECTORIES: config.save_trajectories, SUMMARY: config.save_summary,
-        }  # fmt: skip
-        files = ", ".join(name for name, there in saved.items() if there) or "none but the journal"
-        nothing = (
-            ["Nothing to do: every task is finished. The files hold:"] if run.found_nothing_to_do else []
-        )
-        print_wide(*nothing, render(run.summary), f"\nFiles in {run.place.folder}: {files}")
+def _show(run: RolloutRun) -> None:
+    if run.summary is None:
+        return
+    config = run.config
+    saved = {
+        RESULTS: config.save_results, TRAJECTORIES: config.save_trajectories, SUMMARY: config.save_summary,
+    }  # fmt: skip
+    files = ", ".join(name for name, written in saved.items() if written) or "none but the journal"
+    nothing = ["Nothing to do: every task is finished. The files contain:"] if run.nothing_to_do else []
+    print_wide(*nothing, render(run.summary), f"\nFiles in {run.directory.folder}: {files}")
 
 
 def _start(run: RolloutRun) -> dict[str, object]:
     config = run.config
     return {
-        "output_dir": str(run.place.folder),
+        "output_dir": str(run.directory.folder),
         "model": config.model.name,
         "agent": config.agent,
         "max_turns": config.turns,
@@ -103,22 +73,21 @@ def _start(run: RolloutRun) -> dict[str, object]:
     }
 
 
-def _fields(standing: RolloutStanding) -> dict[str, object]:
-    return {
-        "phase": standing.phase.value,
-        "tasks": standing.tasks,
-        "done": standing.done,
-        "at_work": standing.at_work,
-        "failed": standing.failed,
-        "score": None if standing.score is None else round(standing.score, 4),
-        **consumed_fields(standing),
-    }
+def _fields(status: RolloutStatus) -> dict[str, object]:
+    return run_fields(
+        status,
+        tasks=status.seeds,
+        done=status.done,
+        at_work=status.active,
+        failed=status.failed,
+        score=None if status.score is None else round(status.score, 4),
+    )
 
 
-def _table(standing: RolloutStanding) -> "Table":
-    table = progress_table(standing.phase.value, standing.tasks, standing.done)
-    table.add_row("tasks", f"{standing.done} of {standing.tasks} done, {standing.at_work} in work")
-    score = "none yet" if standing.score is None else f"{standing.score:.1%}"
-    table.add_row("score", f"{score}, {standing.failed} failed")
-    table.add_row("model", consumed_words(standing))
-    return table
+def _table(status: RolloutStatus) -> "Table":
+    score = "none yet" if status.score is None else f"{status.score:.1%}"
+    return run_table(
+        status,
+        tasks=f"{status.done} of {status.seeds} done, {status.active} in work",
+        score=f"{score}, {status.failed} failed",
+    )

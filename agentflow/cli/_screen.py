@@ -1,4 +1,4 @@
-"""How far a run is, for whoever watches: a live table on a terminal, else a line every few seconds."""
+"""Progress display: a live table on a terminal, otherwise a log line every few seconds."""
 
 import logging
 import sys
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 import anyio
 
-from agentflow.runs import Phase
+from agentflow.runs import Phase, RunStatus
 from agentflow.telemetry import Level, configure_logging, get_logger
 
 if TYPE_CHECKING:
@@ -17,106 +17,83 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 __all__ = [
-    "Consumption",
+    "RunView",
     "Screen",
-    "Watched",
-    "consumed_fields",
-    "consumed_words",
+    "ViewedStatus",
     "progress_table",
+    "run_fields",
+    "run_table",
     "screen_for",
     "set_up_logging",
 ]
 
 LINE_SECONDS = 5.0
-"""Between two lines."""
+"""Interval between two lines."""
 FRAME_SECONDS = 0.25
-"""Between two looks at the run, and two pictures on a terminal."""
-OWN = ("agentflow", "mcp_servers", "runtimes")
+"""Interval at which the status is read, and the terminal is updated."""
+OWN_PACKAGES = ("agentflow", "mcp_servers", "runtimes")
 
 logger = get_logger("agentflow.run")
 
 
-class Standing(Protocol):
-    """How far a run is, as much as any screen needs."""
+class _Status(Protocol):
+    """Fields of a status that every display needs."""
 
     @property
     def phase(self) -> Phase:
-        """What it is doing."""
+        """Current phase."""
         ...
 
     @property
     def seconds(self) -> float:
-        """Since the process began."""
+        """Seconds since the process began."""
         ...
 
 
-S = TypeVar("S", bound=Standing)
+ViewedStatus = TypeVar("ViewedStatus", bound=_Status)
 
 
 @dataclass(frozen=True, slots=True)
-class Watched(Generic[S]):
-    """A run, and how it is told of."""
+class RunView(Generic[ViewedStatus]):
+    """A run as the display sees it."""
 
-    standing: Callable[[], S]
-    """How far it is."""
+    status: Callable[[], ViewedStatus]
+    """Returns the current progress."""
     start: Mapping[str, object]
-    """What is said in the beginning."""
-    fields: Callable[[S], dict[str, object]]
-    """A standing in one line."""
-    table: "Callable[[S], Table]"
-    """A standing as a picture."""
+    """Fields of the first line."""
+    fields: Callable[[ViewedStatus], dict[str, object]]
+    """Fields of a progress line."""
+    table: "Callable[[ViewedStatus], Table]"
+    """Table on a terminal."""
 
 
-class Consumption(Protocol):
-    """What a standing says of its models."""
-
-    @property
-    def calls_in_flight(self) -> int:
-        """Requests that have no answer yet."""
-        ...
-
-    @property
-    def calls_failed(self) -> int:
-        """Calls that failed for good."""
-        ...
-
-    @property
-    def tokens(self) -> int:
-        """Tokens read and written."""
-        ...
-
-    @property
-    def cost(self) -> float:
-        """What they cost."""
-        ...
-
-    @property
-    def seconds(self) -> float:
-        """Since the process began."""
-        ...
-
-
-def consumed_fields(standing: Consumption) -> dict[str, object]:
-    """The same, as fields of a line."""
+def run_fields(status: RunStatus, **own: object) -> dict[str, object]:
+    """Return the fields of a line: the phase, the given ones, and the consumption."""
     return {
-        "calls_in_flight": standing.calls_in_flight,
-        "calls_failed": standing.calls_failed,
-        # Not "tokens": a count of them is no secret, and secrets are masked by their names.
-        "used": standing.tokens,
-        "cost": round(standing.cost, 6),
-        "seconds": round(standing.seconds, 1),
+        "phase": status.phase.value,
+        **own,
+        "calls_in_flight": status.calls_in_flight,
+        "calls_failed": status.calls_failed,
+        # Not named "tokens": values under names of secrets are masked in logs.
+        "used": status.tokens,
+        "cost": round(status.cost, 6),
+        "seconds": round(status.seconds, 1),
     }
 
 
-def consumed_words(standing: Consumption) -> str:
-    """The same, for people."""
-    failed = f", {standing.calls_failed} failed" if standing.calls_failed else ""
-    cost = f", cost {standing.cost:.4f}" if standing.cost else ""
-    return f"{standing.calls_in_flight} calls in flight{failed}, {standing.tokens:,} tokens{cost}"
+def run_table(status: RunStatus, **rows: str) -> "Table":
+    """Return a table of a progress bar, the given rows, and the consumption."""
+    table = progress_table(status.phase.value, status.seeds, status.done)
+    failed = f", {status.calls_failed} failed" if status.calls_failed else ""
+    cost = f", cost {status.cost:.4f}" if status.cost else ""
+    rows["model"] = f"{status.calls_in_flight} calls in flight{failed}, {status.tokens:,} tokens{cost}"
+    for name, text in rows.items():
+        table.add_row(name, text)
+    return table
 
 
 def progress_table(phase: str, total: int, done: int) -> "Table":
-    """A table that begins with a bar."""
+    """Return a table whose first row is a progress bar."""
     from rich.progress_bar import ProgressBar
     from rich.table import Table
 
@@ -128,71 +105,71 @@ def progress_table(phase: str, total: int, done: int) -> "Table":
 
 
 class Screen(Protocol):
-    """Somebody who watches a run."""
+    """Display of a run's progress."""
 
     async def watch(self) -> None:
-        """Show how far it is, until cancelled."""
+        """Show the progress until cancelled."""
         ...
 
 
 @contextmanager
-def screen_for(run: Watched[S]) -> Generator[Screen]:
-    """The screen that stderr can be."""
+def screen_for(view: RunView[ViewedStatus]) -> Generator[Screen]:
+    """Yield the display that fits stderr."""
     if sys.stderr.isatty():
-        with _terminal(run) as screen:
+        with _terminal(view) as screen:
             yield screen
         return
     set_up_logging(Level.INFO)
-    logger.info("started", **run.start)
-    yield _Lines(run)
-    if (standing := run.standing()).phase in (Phase.DONE, Phase.STOPPED):
-        logger.info("ended", **run.fields(standing))
+    logger.info("started", **view.start)
+    yield _Lines(view)
+    if (status := view.status()).phase in (Phase.DONE, Phase.STOPPED):
+        logger.info("ended", **view.fields(status))
 
 
-class _Lines(Generic[S]):
-    """One structured line every few seconds, and whenever the run begins to do something else."""
+class _Lines(Generic[ViewedStatus]):
+    """A structured log line every few seconds and at each change of phase."""
 
-    def __init__(self, run: Watched[S]) -> None:
-        self._run = run
+    def __init__(self, view: RunView[ViewedStatus]) -> None:
+        self._view = view
 
     async def watch(self) -> None:
         phase, due = Phase.STARTING, LINE_SECONDS
         while True:
             await anyio.sleep(FRAME_SECONDS)
-            standing = self._run.standing()
-            if standing.phase is not phase or standing.seconds >= due:
-                logger.info("progress", **self._run.fields(standing))
-                phase, due = standing.phase, standing.seconds + LINE_SECONDS
+            status = self._view.status()
+            if status.phase is not phase or status.seconds >= due:
+                logger.info("progress", **self._view.fields(status))
+                phase, due = status.phase, status.seconds + LINE_SECONDS
 
 
-class _Picture(Generic[S]):
-    """A table that changes."""
+class _LiveTable(Generic[ViewedStatus]):
+    """A table that is updated in place."""
 
-    def __init__(self, run: Watched[S], live: "Live") -> None:
-        self._run = run
+    def __init__(self, view: RunView[ViewedStatus], live: "Live") -> None:
+        self._view = view
         self._live = live
 
     async def watch(self) -> None:
         while True:
-            self._live.update(self._run.table(self._run.standing()), refresh=True)
+            self._live.update(self._view.table(self._view.status()), refresh=True)
             await anyio.sleep(FRAME_SECONDS)
 
 
 @contextmanager
-def _terminal(run: Watched[S]) -> Generator[Screen]:
+def _terminal(view: RunView[ViewedStatus]) -> Generator[Screen]:
     from rich.console import Console
     from rich.live import Live
 
     console = Console(stderr=True)
     with Live(console=console, auto_refresh=False, transient=True) as live:
-        # Through the live picture, so that what is said stands above it.
+        # While the table is live, so that log lines are printed above it.
         set_up_logging(Level.WARNING)
-        yield _Picture(run, live)
+        yield _LiveTable(view, live)
     set_up_logging(Level.WARNING)
 
 
 def set_up_logging(level: Level) -> None:
-    """Our own words at that level; of others only what may need a hand."""
+    """Set the log level of this project's packages; others log warnings and errors."""
     configure_logging(Level.WARNING, json=not sys.stderr.isatty())
-    for package in OWN:
+    for package in OWN_PACKAGES:
         logging.getLogger(package).setLevel(level.name)

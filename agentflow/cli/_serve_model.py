@@ -9,7 +9,7 @@ import tempfile
 
 import anyio
 
-from agentflow.cli._exits import Exit
+from agentflow.cli._output import Exit
 from agentflow.serving import ModelServer, ServingSettings
 from agentflow.settings import load_settings
 

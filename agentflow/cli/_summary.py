@@ -1,11 +1,11 @@
-"""What a run made, for a person: counts, a sample with its path, where the files are."""
+"""Summary of a synthesis as text: counts, a sample with its path, the files."""
 
 import json
-import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+from agentflow.cli._output import buffered_console
 from agentflow.synthesis import PAIRS, REPORT, TRAJECTORIES, TREES, Report, render
 from agentflow.synthesis.pipeline import SynthesisRun
 
@@ -14,28 +14,22 @@ if TYPE_CHECKING:
 
 __all__ = ["print_summary"]
 
-NARROW = 100
-WIDTH_OF_QUOTES = 160
+WIDTH = 100
+QUOTE_WIDTH = 160
 
 
 def print_summary(run: SynthesisRun, report: Report) -> None:
     """Print it on stdout.
 
-    :raises BrokenPipeError: if nobody reads it.
+    :raises BrokenPipeError: if the reader has closed it.
     """
-    from rich.console import Console
-
-    console = Console(highlight=False, markup=False, soft_wrap=False)
-    if not console.is_terminal:
-        console = Console(highlight=False, markup=False, width=NARROW)
-    # At once and by ourselves: rich would end the program where nobody reads it.
-    with console.capture() as captured:
-        if run.found_nothing_to_do:
-            console.print("Nothing to do: every seed is finished. The files hold:", style="bold")
+    with buffered_console(WIDTH) as console:
+        if run.nothing_to_do:
+            console.print("Nothing to do: every seed is finished. The files contain:", style="bold")
         console.print(render(report))
-        _print_sample(console, run.place.folder)
-        console.print(f"\nFiles in {run.place.folder}: {PAIRS}, {TRAJECTORIES}, {TREES}, {REPORT}")
-    sys.stdout.write(captured.get())
+        folder = run.directory.folder
+        _print_sample(console, folder)
+        console.print(f"\nFiles in {folder}: {PAIRS}, {TRAJECTORIES}, {TREES}, {REPORT}")
 
 
 def _print_sample(console: "Console", folder: Path) -> None:
@@ -48,7 +42,7 @@ def _print_sample(console: "Console", folder: Path) -> None:
     console.print(f"  Q: {pair['question']}")
     console.print(f"  A: {pair['answer']}")
     numbers = _print_path(console, path) if path is not None else {}
-    console.print("\nIts reasoning, with what each step rests on", style="bold")
+    console.print("\nIts reasoning, with the evidence of each step", style="bold")
     for number, step in enumerate(pair["reasoning_steps"], 1):
         console.print(f"  {number}. {step['step']}")
         for citation in step["citations"]:
@@ -57,7 +51,7 @@ def _print_sample(console: "Console", folder: Path) -> None:
 
 
 def _print_path(console: "Console", path: Mapping[str, Any]) -> dict[str, str]:
-    """Print the actions of a path; gives the number of each node."""
+    """Print the actions of a path and return the number of each node."""
     console.print(f"\nIts path, from the seed “{_short(path['seed_data'])}”", style="bold")
     numbers: dict[str, str] = {}
     for number, node in enumerate(path["nodes"]):
@@ -77,4 +71,4 @@ def _records(file: Path) -> Iterator[dict[str, Any]]:
 
 def _short(text: str) -> str:
     line = " ".join(text.split())
-    return line if len(line) <= WIDTH_OF_QUOTES else f"{line[: WIDTH_OF_QUOTES - 1]}…"
+    return line if len(line) <= QUOTE_WIDTH else f"{line[: QUOTE_WIDTH - 1]}…"

@@ -1,19 +1,17 @@
-"""`agentflow synth`: a synthesis from its settings to its files, with somebody watching."""
+"""`agentflow synth`: a synthesis from its settings to its files."""
 
 import argparse
 import sys
 from functools import partial
 from typing import TYPE_CHECKING
 
-import msgspec
-
-from agentflow.cli._exits import Exit
-from agentflow.cli._program import Program, ending_of, run_program, write_out
-from agentflow.cli._screen import Watched, consumed_fields, consumed_words, progress_table, screen_for
+from agentflow.cli._output import Exit
+from agentflow.cli._program import watch_run
+from agentflow.cli._screen import RunView, run_fields, run_table
 from agentflow.cli._summary import print_summary
-from agentflow.errors import RunStopped
-from agentflow.synthesis import SynthesisConfig, load_config, render_config
-from agentflow.synthesis.pipeline import Standing, SynthesisRun, seeds_for
+from agentflow.runs import render_config
+from agentflow.synthesis import SynthesisConfig, load_config
+from agentflow.synthesis.pipeline import SynthesisRun, SynthesisStatus, seeds_for
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -22,9 +20,9 @@ __all__ = ["run_synth"]
 
 
 def run_synth(given: argparse.Namespace) -> int:
-    """Do what the arguments say; gives the exit status.
+    """Run the command and return its exit status.
 
-    :raises AgentFlowError: in one line, if it can't be done.
+    :raises AgentFlowError: one line, if it fails.
     """
     config = load_config(given.config, given.settings)
     if config.learner is not None:
@@ -34,16 +32,21 @@ def run_synth(given: argparse.Namespace) -> int:
         return Exit.DONE
     seeds = seeds_for(config)
     run = SynthesisRun(config, resume=given.resume)
-    with screen_for(Watched(run.standing, _start(run), _fields, _table)) as screen:
-        program = Program(run, partial(run.run, seeds), screen)
-        run_program(program)
-    status = program.status()
-    read = write_out(lambda: _say(run, program.ended, status, as_json=given.json))
-    return status if read else Exit.INTERRUPTED
+
+    def fields() -> dict[str, object]:
+        output_dir = str(run.directory.folder)
+        return {"nothing_to_do": run.nothing_to_do, "output_dir": output_dir, "report": run.report}
+
+    def show() -> None:
+        if run.report is not None:
+            print_summary(run, run.report)
+
+    view = RunView(run.status, _start(run), _fields, _table)
+    return watch_run(run, partial(run.run, seeds), view, as_json=given.json, fields=fields, show=show)
 
 
 def _train(config: SynthesisConfig, given: argparse.Namespace) -> int:
-    """The same trees, for the planner to learn from."""
+    """Train the planner on the trees."""
     from agentflow.cli._train import watch_training
     from agentflow.cli._training_on_trees import tasks_of, training_of
     from agentflow.learner import TrainRun
@@ -56,50 +59,33 @@ def _train(config: SynthesisConfig, given: argparse.Namespace) -> int:
     return watch_training(run, as_json=given.json)
 
 
-def _say(run: SynthesisRun, ended: RunStopped | None, status: Exit, *, as_json: bool) -> None:
-    """What there is now, on stdout; why it ended early, on stderr."""
-    if ended is not None:
-        sys.stderr.write(f"agentflow: {ended.message}\n")
-    if as_json:
-        said = {
-            **ending_of(ended, status),
-            "nothing_to_do": run.found_nothing_to_do,
-            "output_dir": str(run.place.folder),
-            "report": run.report,
-        }
-        sys.stdout.write(msgspec.json.encode(said).decode() + "\n")
-    elif run.report is not None:
-        print_summary(run, run.report)
-
-
 def _start(run: SynthesisRun) -> dict[str, object]:
     config = run.config
     return {
-        "output_dir": str(run.place.folder),
+        "output_dir": str(run.directory.folder),
         "model": config.model.name,
         "max_depth": config.max_depth,
         "branching_factor": config.branching_factor,
     }
 
 
-def _fields(standing: Standing) -> dict[str, object]:
-    return {
-        "phase": standing.phase.value,
-        "seeds": standing.seeds,
-        "done": standing.done,
-        "open_trees": standing.open_trees,
-        "nodes": sum(standing.nodes.values()),
-        "questions": standing.questions,
-        "rejected": standing.rejected,
-        **consumed_fields(standing),
-    }
+def _fields(status: SynthesisStatus) -> dict[str, object]:
+    return run_fields(
+        status,
+        seeds=status.seeds,
+        done=status.done,
+        open_trees=status.active,
+        nodes=sum(status.nodes.values()),
+        questions=status.questions,
+        rejected=status.rejected,
+    )
 
 
-def _table(standing: Standing) -> "Table":
-    table = progress_table(standing.phase.value, standing.seeds, standing.done)
-    verdicts = ", ".join(f"{count} {verdict}" for verdict, count in standing.nodes.items())
-    table.add_row("seeds", f"{standing.done} of {standing.seeds} done, {standing.open_trees} growing")
-    table.add_row("nodes", f"{sum(standing.nodes.values())}  {verdicts}")
-    table.add_row("questions", f"{standing.questions} accepted, {standing.rejected} drafts rejected")
-    table.add_row("model", consumed_words(standing))
-    return table
+def _table(status: SynthesisStatus) -> "Table":
+    verdicts = ", ".join(f"{count} {verdict}" for verdict, count in status.nodes.items())
+    return run_table(
+        status,
+        seeds=f"{status.done} of {status.seeds} done, {status.active} growing",
+        nodes=f"{sum(status.nodes.values())}  {verdicts}",
+        questions=f"{status.questions} accepted, {status.rejected} drafts rejected",
+    )

@@ -1,4 +1,4 @@
-"""`agentflow train`: a policy trained on tasks, with somebody watching."""
+"""`agentflow train`: a policy trained on tasks."""
 
 import argparse
 import sys
@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING
 import anyio
 import msgspec
 
-from agentflow.cli._exits import Exit
-from agentflow.cli._program import Program, ending_of, run_program, write_out
-from agentflow.cli._screen import Watched, progress_table, screen_for
-from agentflow.errors import RunStopped
-from agentflow.learner import Outcome, TrainConfig, TrainRun, TrainStanding, load_config
+from agentflow.cli._output import Exit
+from agentflow.cli._program import watch_run
+from agentflow.cli._screen import RunView, progress_table
+from agentflow.learner import Outcome, TrainConfig, TrainRun, TrainStatus, load_config
 from agentflow.runs import render_config
 
 if TYPE_CHECKING:
@@ -22,59 +21,55 @@ __all__ = ["run_train", "watch_training"]
 
 
 def run_train(given: argparse.Namespace) -> int:
-    """Do what the arguments say; gives the exit status.
+    """Run the command and return its exit status.
 
-    :raises AgentFlowError: in one line, if it can't be done.
+    :raises AgentFlowError: one line, if it fails.
     """
     config = load_config(given.config, given.settings, {"backbone": given.backbone} if given.backbone else {})
     if given.print_config:
         sys.stdout.write(render_config(config))
         return Exit.DONE
     if config.backbone == "debug":
-        # Nothing between a breakpoint and its terminal: no screen, no signals of our own.
+        # No display and no signal handlers, so that breakpoints work.
         show = partial(print, file=sys.stderr if given.json else sys.stdout, flush=True)
-        found = anyio.run(TrainRun(config, say=show).run)
-        _say(config, found, None, Exit.DONE, as_json=given.json)
+        outcome = anyio.run(TrainRun(config, say=show).run)
+        if given.json:
+            record = {"status": 0, "stopped": None, "output_dir": str(config.output), "outcome": outcome}
+            sys.stdout.write(msgspec.json.encode(record).decode() + "\n")
         return Exit.DONE
     return watch_training(TrainRun(config, resume=given.resume), as_json=given.json)
 
 
 def watch_training(run: TrainRun, *, as_json: bool) -> int:
-    """Do a training run with somebody watching; gives the exit status.
+    """Run a training with a progress display and return the exit status.
 
-    :raises AgentFlowError: in one line, if it can't be done.
+    :raises AgentFlowError: one line, if it fails.
     """
-    config = run.config
     outcomes: list[Outcome] = []
 
     async def work() -> None:
         outcomes.append(await run.run())
 
-    with screen_for(Watched(run.standing, _start(config), _fields, _table)) as screen:
-        program = Program(run, work, screen)
-        run_program(program)
-    status = program.status()
-    outcome = outcomes[0] if outcomes else None
-    read = write_out(lambda: _say(config, outcome, program.ended, status, as_json=as_json))
-    return status if read else Exit.INTERRUPTED
+    def fields() -> dict[str, object]:
+        return {"output_dir": str(run.config.output), "outcome": outcomes[0] if outcomes else None}
+
+    def show() -> None:
+        if outcomes:
+            _show(outcomes[0])
+
+    view = RunView(run.status, _start(run.config), _fields, _table)
+    return watch_run(run, work, view, as_json=as_json, fields=fields, show=show)
 
 
-def _say(
-    config: TrainConfig, outcome: Outcome | None, ended: RunStopped | None, status: Exit, *, as_json: bool
-) -> None:
-    """What there is now, on stdout; why it ended early, on stderr."""
-    if ended is not None:
-        sys.stderr.write(f"agentflow: {ended.message}\n")
-    if as_json:
-        said = {**ending_of(ended, status), "output_dir": str(config.output), "outcome": outcome}
-        sys.stdout.write(msgspec.json.encode(said).decode() + "\n")
-    elif outcome is not None and outcome.policy:
-        score = outcome.figures.get("validation/score")
-        held_out = "" if score is None else f", {score:.1%} on held-out tasks"
-        sys.stdout.write(
-            f"{outcome.steps} steps{held_out}. The trained model is in {outcome.policy}; "
-            f"figures and checkpoints are in {outcome.output_dir}.\n"
-        )
+def _show(outcome: Outcome) -> None:
+    if not outcome.policy:
+        return
+    score = outcome.figures.get("validation/score")
+    held_out = "" if score is None else f", {score:.1%} on held-out tasks"
+    sys.stdout.write(
+        f"{outcome.steps} steps{held_out}. The trained model is in {outcome.policy}; "
+        f"figures and checkpoints are in {outcome.output_dir}.\n"
+    )
 
 
 def _start(config: TrainConfig) -> dict[str, object]:
@@ -88,26 +83,26 @@ def _start(config: TrainConfig) -> dict[str, object]:
     }
 
 
-def _fields(standing: TrainStanding) -> dict[str, object]:
+def _fields(status: TrainStatus) -> dict[str, object]:
     return {
-        "phase": standing.phase.value,
-        "step": standing.step,
-        "steps": standing.steps,
-        "episodes": standing.episodes,
-        "failed": sum(standing.failed.values()),
-        "reward": _rounded(standing.reward),
-        "validation": _rounded(standing.validation),
-        "seconds": round(standing.seconds, 1),
+        "phase": status.phase.value,
+        "step": status.step,
+        "steps": status.steps,
+        "episodes": status.episodes,
+        "failed": sum(status.failed.values()),
+        "reward": _rounded(status.reward),
+        "validation": _rounded(status.validation),
+        "seconds": round(status.seconds, 1),
     }
 
 
-def _table(standing: TrainStanding) -> "Table":
-    table = progress_table(standing.phase.value, standing.steps or 0, standing.step)
-    of = "" if standing.steps is None else f" of {standing.steps}"
-    failed = ", ".join(f"{count} {kind}" for kind, count in standing.failed.items()) or "none"
-    table.add_row("steps", f"{standing.step}{of} made")
-    table.add_row("episodes", f"{standing.episodes} played, left out: {failed}")
-    table.add_row("reward", f"{_percent(standing.reward)}, on held-out tasks {_percent(standing.validation)}")
+def _table(status: TrainStatus) -> "Table":
+    table = progress_table(status.phase.value, status.steps or 0, status.step)
+    of = "" if status.steps is None else f" of {status.steps}"
+    failed = ", ".join(f"{count} {kind}" for kind, count in status.failed.items()) or "none"
+    table.add_row("steps", f"{status.step}{of} made")
+    table.add_row("episodes", f"{status.episodes} run, left out: {failed}")
+    table.add_row("reward", f"{_percent(status.reward)}, on held-out tasks {_percent(status.validation)}")
     return table
 
 

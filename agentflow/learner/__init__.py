@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from agentflow.learner._checkpoints import Checkpoints
     from agentflow.learner._config import TrainConfig, load_config
     from agentflow.learner._groups import Batch, Group, Played
-    from agentflow.learner._progress import TrainStanding
+    from agentflow.learner._progress import TrainStatus
     from agentflow.learner._run import Outcome, TrainRun
 
 __all__ = [
@@ -31,7 +31,7 @@ __all__ = [
     "Sample",
     "TrainConfig",
     "TrainRun",
-    "TrainStanding",
+    "TrainStatus",
     "atrain",
     "load_config",
     "train",
@@ -47,7 +47,7 @@ __getattr__ = lazy_exports(
         "._checkpoints": ["Checkpoints"],
         "._config": ["TrainConfig", "load_config"],
         "._groups": ["Batch", "Group", "Played"],
-        "._progress": ["TrainStanding"],
+        "._progress": ["TrainStatus"],
         "._run": ["Outcome", "TrainRun"],
     },
 )

@@ -11,7 +11,7 @@ from msgspec import structs
 
 from agentflow.learner._config import load_config
 from agentflow.learner._run import TrainRun
-from agentflow.runs import Resume, wait_for
+from agentflow.runs import Resume, run_sync
 from agentflow.scoring import OwnMetric
 from agentflow.trajectory import Task
 
@@ -63,7 +63,7 @@ def train(
     except RuntimeError:
         # In this thread, so that breakpoints work.
         return anyio.run(work)
-    return wait_for(work)
+    return run_sync(work)
 
 
 async def atrain(

@@ -14,8 +14,8 @@ from agentflow.errors import ConfigurationError, ToolFailure
 from agentflow.journal import Page
 from agentflow.learner._config import JUDGE, POLICY
 from agentflow.models import OFFLINE, Accounts, Call, Completion, Model, ModelSettings, OpenModel, Sampling
-from agentflow.rollout import Assignment, Sandboxes
-from agentflow.runs import choose_tools, hold, open_models, sandbox_settings, start
+from agentflow.rollout import Assignment, SandboxPool
+from agentflow.runs import choose_tools, open_models, open_supervised, sandbox_settings, start_child
 from agentflow.sandbox import Sandbox, Tool
 from agentflow.scoring import Metric, make_metric, needs_judge
 from agentflow.team import EpisodeSettings, Team, model_tools, solve_alone, solve_task
@@ -30,7 +30,7 @@ T = TypeVar("T")
 
 AGENT = "agent"
 MOST_AHEAD = 16
-"""Sandboxes that are made before somebody asks, at most."""
+"""SandboxPool that are made before somebody asks, at most."""
 _NO_END = 10**9
 
 
@@ -108,7 +108,7 @@ class Stage:
         self,
         house: Supervisor,
         settings: EpisodeSettings,
-        sandboxes: Sandboxes,
+        sandboxes: SandboxPool,
         tools: Sequence[Tool],
         metric: Metric,
         make_crew: Callable[[], _Crew],
@@ -174,7 +174,7 @@ class Stage:
             self._crews += 1
             number = self._crews
             for spec in crew.team.specs():
-                await start(self._house, replace(spec, id=f"{spec.id} {number}"))
+                await start_child(self._house, replace(spec, id=f"{spec.id} {number}"))
         return crew
 
 
@@ -201,14 +201,14 @@ async def open_stage(
         inside = model_tools(**dict.fromkeys(rules.model_tools, opened["tool"])) if rules.model_tools else []
         backends = [*(settings.backend_names or ()), *inside] if inside else None
         try:
-            sandbox = await hold(house, "servers", partial(Sandbox, settings, backends=backends))
+            sandbox = await open_supervised(house, "servers", partial(Sandbox, settings, backends=backends))
         except ToolFailure as failure:
             raise ConfigurationError(f"sandbox: {failure.message}") from None
         tools = (await choose_tools(sandbox, rules, broken)).tools
         ahead = min(rules.workers, MOST_AHEAD)
-        sandboxes = Sandboxes(sandbox, tools, most=rules.max_sandboxes, ahead=ahead, wanted=_NO_END)
+        sandboxes = SandboxPool(sandbox, tools, most=rules.max_sandboxes, ahead=ahead, wanted=_NO_END)
         spec = ChildSpec(id="sandboxes", start=lambda: sandboxes, restart=Restart.TRANSIENT, shutdown=30)
-        await start(house, spec)
+        await start_child(house, spec)
         policy = frozenset(role for role, model in models.items() if model.tokens or model.name == POLICY)
         pictures = {picture.hash: data for picture, data in assignment.pictures.items()}
         make = partial(_new_crew, rules, opened, frozenset(policy), pictures)

@@ -8,7 +8,7 @@ import anyio
 from agentflow.errors import ConfigurationError, ModelFailureKind, RunStopped, StopCause
 from agentflow.learner._groups import FailureCause, Group, Played, sample_of
 from agentflow.learner._order import Draw
-from agentflow.runs import innermost
+from agentflow.runs import unwrap_group
 from agentflow.scoring import Metric
 from agentflow.telemetry import get_logger
 from agentflow.trajectory import Ending, Episode, Failure, Task, digest
@@ -195,5 +195,5 @@ def _lost(episode: Episode) -> Failure | None:
 
 def words_of(error: Exception) -> str:
     """An error that ended an episode, in one line."""
-    error = innermost(error)
+    error = unwrap_group(error)
     return f"{type(error).__name__}: {' '.join(str(error).split())}"[:_LONGEST_REASON]

@@ -8,10 +8,10 @@ from msgspec import Struct, field
 from agentflow.learner._groups import Played
 from agentflow.runs import Phase
 
-__all__ = ["TrainProgress", "TrainStanding"]
+__all__ = ["TrainProgress", "TrainStatus"]
 
 
-class TrainStanding(Struct, frozen=True, kw_only=True):
+class TrainStatus(Struct, frozen=True, kw_only=True):
     """How far a training run is, at one moment."""
 
     phase: Phase
@@ -65,9 +65,9 @@ class TrainProgress:
         self._reward = figures.get("reward/mean", self._reward)
         self._validation = figures.get("validation/score", self._validation)
 
-    def standing(self) -> TrainStanding:
+    def status(self) -> TrainStatus:
         """How far it is now."""
-        return TrainStanding(
+        return TrainStatus(
             phase=self.phase,
             step=self.step,
             steps=self._steps,

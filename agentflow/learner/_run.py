@@ -21,7 +21,7 @@ from agentflow.learner._episode_runner import open_stage
 from agentflow.learner._group_rollout import Playing
 from agentflow.learner._loop import Loop, Position, in_thread
 from agentflow.learner._order import Order
-from agentflow.learner._progress import TrainProgress, TrainStanding
+from agentflow.learner._progress import TrainProgress, TrainStatus
 from agentflow.learner._record import Rollouts
 from agentflow.learner._rows import Row
 from agentflow.learner._sources import Replayed, Rounds, Source
@@ -30,7 +30,7 @@ from agentflow.learner._tree_groups import Grove, open_trees
 from agentflow.learner._validation import Validation
 from agentflow.learner.trackers import Trackers, open_trackers
 from agentflow.rollout import Assignment, assign
-from agentflow.runs import Phase, Resume, innermost, render_config
+from agentflow.runs import Phase, Resume, render_config, unwrap_group
 from agentflow.scoring import Metric
 from agentflow.trajectory import Task
 
@@ -101,7 +101,7 @@ class TrainRun:
         except BaseException as error:
             self._progress.phase = Phase.STOPPED
             # What happens in a task group comes out in a group; whoever started the run wants to know what it was.
-            cause = innermost(error) if isinstance(error, Exception) else error
+            cause = unwrap_group(error) if isinstance(error, Exception) else error
             if cause is not error and isinstance(cause, AgentFlowError):
                 raise cause from error
             raise
@@ -165,9 +165,9 @@ class TrainRun:
             stored = Replayed(Rollouts(config.schedule.replay))
             await self._go(make(source=stored, rollouts=Rollouts(config.output / "rollouts")))
 
-    def standing(self) -> TrainStanding:
+    def status(self) -> TrainStatus:
         """How far it is."""
-        return self._progress.standing()
+        return self._progress.status()
 
     def stop(self, why: str = "it was asked to stop") -> None:
         """End after the step that is being made; everything is kept."""
@@ -175,7 +175,7 @@ class TrainRun:
         if self._loop is not None:
             self._loop.stop(why)
 
-    def hurry(self) -> None:
+    def stop_now(self) -> None:
         """A step that is being made is made in any case; there is nothing else to wait for."""
 
     async def _play(

@@ -17,7 +17,7 @@ from agentflow.learner._groups import FailureCause, Group, Played
 from agentflow.learner._order import Draw
 from agentflow.learner._trees import samples_of_tree
 from agentflow.models import Call, Completion, Model, Sampling
-from agentflow.runs import start
+from agentflow.runs import start_child
 from agentflow.sandbox import Sandbox, Tool
 from agentflow.team import Team
 from agentflow.telemetry import get_logger
@@ -241,7 +241,7 @@ async def open_trees(config: "TrainConfig", stage: "Stage") -> AsyncGenerator[Tr
     )
     async with Supervisor(name="grove", intensity=3, period=60) as house:
         for spec in trees.team.specs():
-            await start(house, spec)
+            await start_child(house, spec)
         yield trees
 
 

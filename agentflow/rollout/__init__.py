@@ -26,11 +26,11 @@ if TYPE_CHECKING:
     )
     from agentflow.rollout._files import RESULTS, SUMMARY, TRAJECTORIES
     from agentflow.rollout._picture import draw
-    from agentflow.rollout._progress import RolloutStanding
+    from agentflow.rollout._progress import RolloutStatus
     from agentflow.rollout._render import render, with_interval
     from agentflow.rollout._result import Result
     from agentflow.rollout._run import RolloutRun
-    from agentflow.rollout._sandboxes import Sandboxes
+    from agentflow.rollout._sandbox_pool import SandboxPool
     from agentflow.rollout._summary import Summary
     from agentflow.rollout._tasks import Assignment, assign
     from agentflow.scoring import score
@@ -47,9 +47,9 @@ __all__ = [
     "RoleModel",
     "RolloutConfig",
     "RolloutRun",
-    "RolloutStanding",
+    "RolloutStatus",
     "Row",
-    "Sandboxes",
+    "SandboxPool",
     "Summary",
     "aquick_rollout",
     "arollout",
@@ -89,11 +89,11 @@ __getattr__ = lazy_exports(
         ],
         "._files": ["RESULTS", "SUMMARY", "TRAJECTORIES"],
         "._picture": ["draw"],
-        "._progress": ["RolloutStanding"],
+        "._progress": ["RolloutStatus"],
         "._render": ["render", "with_interval"],
         "._result": ["Result"],
         "._run": ["RolloutRun"],
-        "._sandboxes": ["Sandboxes"],
+        "._sandbox_pool": ["SandboxPool"],
         "._summary": ["Summary"],
         "._tasks": ["Assignment", "assign"],
         "agentflow.scoring": ["score"],

@@ -13,7 +13,7 @@ from agentflow.rollout._pictures import Pictures, read_pictures
 from agentflow.rollout._result import Result, result_record, trajectory_record
 from agentflow.rollout._run import RolloutRun
 from agentflow.rollout._tasks import Tasks, assign
-from agentflow.runs import wait_for
+from agentflow.runs import run_sync
 from agentflow.trajectory import Task
 
 __all__ = ["RolloutConfig", "aquick_rollout", "arollout", "load_config", "quick_rollout", "rollout"]
@@ -42,7 +42,7 @@ def rollout(
     :raises ConfigurationError: if something can't be used, in one line; nothing was begun.
     :raises RunStopped: if it ended early; the same again goes on.
     """
-    return wait_for(
+    return run_sync(
         partial(
             arollout,
             config_path,
@@ -105,7 +105,7 @@ def quick_rollout(
     :raises ConfigurationError: if something can't be used, in one line.
     :raises RunStopped: if the model can't be used, or a budget is used up.
     """
-    return wait_for(
+    return run_sync(
         partial(
             aquick_rollout,
             question,

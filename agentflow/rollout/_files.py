@@ -8,11 +8,10 @@ import anyio
 import anyio.to_thread
 import msgspec
 
-from agentflow.errors import RunStopped, StopCause
 from agentflow.rollout._config import RolloutConfig
 from agentflow.rollout._result import Result, result_record, trajectory_record, trajectory_result
 from agentflow.rollout._summary import Summary, Tally
-from agentflow.runs import NewFiles
+from agentflow.runs import AtomicFiles, report_disk_errors
 
 __all__ = ["RESULTS", "SUMMARY", "TRAJECTORIES", "ResultLines", "write_files"]
 
@@ -43,7 +42,7 @@ class ResultLines:
         """
         if not self._config.save_results:
             return
-        with _Disk(self._folder), NewFiles(self._folder, (RESULTS,)) as files:
+        with report_disk_errors(self._folder), AtomicFiles(self._folder, (RESULTS,)) as files:
             await anyio.to_thread.run_sync(files.open)
             async for result in results:
                 await anyio.to_thread.run_sync(files.write, {RESULTS: [self._line(result)]})
@@ -61,7 +60,7 @@ class ResultLines:
             # Whoever waited for its turn finds its line written together with others.
             lines, self._pending = self._pending, []
             if lines:
-                with _Disk(self._folder):
+                with report_disk_errors(self._folder):
                     await anyio.to_thread.run_sync(self._append, lines)
 
     def _append(self, lines: list[bytes]) -> None:
@@ -84,7 +83,10 @@ async def write_files(
         TRAJECTORIES: config.save_trajectories,
         SUMMARY: config.save_summary,
     }
-    with _Disk(folder), NewFiles(folder, [name for name, saved in wanted.items() if saved]) as files:
+    with (
+        report_disk_errors(folder),
+        AtomicFiles(folder, [name for name, saved in wanted.items() if saved]) as files,
+    ):
         await anyio.to_thread.run_sync(files.open)
         async for result in results:
             tally.add(result)
@@ -104,20 +106,3 @@ async def write_files(
 
 def _line(result: Result, config: RolloutConfig) -> bytes:
     return _ENCODER.encode(trajectory_result(result) if config.trajectory_only else result_record(result))
-
-
-class _Disk:
-    """Says what is wrong with the disk."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-
-    def __enter__(self) -> None: ...
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, OSError):
-            place = error.filename or self._folder
-            raise RunStopped(
-                StopCause.JOURNAL,
-                f"{place}: can't be written: {error.strerror}; mend it and run the same again",
-            ) from error

@@ -1,4 +1,4 @@
-"""One rollout: the supervision tree, and what happens in it."""
+"""A rollout run: episodes for tasks, scores, files written from the journal."""
 
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
@@ -6,50 +6,39 @@ from functools import partial
 
 import msgspec
 
-from agentflow.actors import ChildSpec, Restart, Supervisor
-from agentflow.errors import ConfigurationError, RunStopped, StopCause, ToolFailure
-from agentflow.journal import NewSeed, Run, open_journal, this_process
-from agentflow.models import Accounts, OpenModel, make_model
+from agentflow.actors import ChildSpec, Restart
+from agentflow.errors import ConfigurationError
+from agentflow.journal import NewSeed, Run
+from agentflow.models import OpenModel
 from agentflow.rollout._config import AGENT, JUDGE, TOOL, RolloutConfig
 from agentflow.rollout._files import ResultLines, write_files
-from agentflow.rollout._later import LaterModel
-from agentflow.rollout._progress import Progress, RolloutStanding
+from agentflow.rollout._progress import RolloutProgress, RolloutStatus
 from agentflow.rollout._result import Result
-from agentflow.rollout._sandboxes import Sandboxes
+from agentflow.rollout._sandbox_pool import SandboxPool
 from agentflow.rollout._summary import Summary, Tally
 from agentflow.rollout._tasks import Assignment
-from agentflow.rollout._worker import Crew, TaskWorker
+from agentflow.rollout._worker import EpisodeSolver, LateModel, TaskWorker
 from agentflow.runs import (
     GRACE_SECONDS,
-    LEASE_SECONDS,
-    ChosenTools,
-    Ending,
-    Field,
-    Gate,
     Phase,
-    Place,
     Resume,
-    choose_tools,
-    hold,
-    open_accounts,
-    open_models,
+    SupervisedRun,
+    check_models,
     prices_of,
-    sandbox_settings,
-    seldom_collected,
-    start,
+    start_child,
 )
-from agentflow.sandbox import Sandbox, SandboxSettings
+from agentflow.sandbox import Backend, Sandbox, SandboxSettings
 from agentflow.scoring import Metric, make_metric, needs_judge
 from agentflow.team import Team, model_tools
 
 __all__ = ["RolloutRun"]
 
-MOST_AHEAD = 16
-"""Sandboxes that are made before somebody asks, at most."""
+MAX_AHEAD = 16
+"""Maximum number of sandboxes made before they are requested."""
 
 
-class RolloutRun:
-    """A rollout, from its settings to its files. It lives once: `run` does it, everything else is for those who watch."""
+class RolloutRun(SupervisedRun[RolloutConfig, RolloutProgress]):
+    """A rollout, from its settings to its files. An instance runs once; `stop` and `pause` may be called meanwhile."""
 
     def __init__(
         self,
@@ -62,90 +51,58 @@ class RolloutRun:
     ) -> None:
         """Describe it.
 
-        :param resume: whether a run that exists is gone on with.
-        :param in_order: is given every result in the end, in the order of the files.
-        :param grace_seconds: how long what is in flight may take when the run is to end early.
-        :param clock: seconds that only grow.
+        :param resume: handling of an existing run.
+        :param in_order: called at the end with every result, in the order of the files.
+        :param grace_seconds: time that effects in flight get when the run is stopped.
+        :param clock: monotonic seconds.
         """
-        self.config = config
-        """Its settings."""
-        self.place = Place(config, config.output, resume)
-        """Where it lies on disk."""
+        super().__init__(
+            config, RolloutProgress(clock), name="rollout", resume=resume, grace_seconds=grace_seconds
+        )
         self.summary: Summary | None = None
-        """What it gave, once its files are written; also if it was stopped."""
-        self.found_nothing_to_do = False
-        """Every task was finished already."""
+        """Summary of the files, once they are written; also after a stop."""
         self._in_order = in_order
-        self._inside = LaterModel(TOOL)
-        self._grace_seconds = grace_seconds
-        self._progress = Progress(clock)
-        self._gate = Gate()
-        self._ending = Ending()
-        self._house = Supervisor(name="rollout", intensity=3, period=60)
-        self._field: Field | None = None
-        self._run: Run | None = None
+        self._tool_model = LateModel(TOOL)
 
     async def run(self, assignment: Assignment) -> Summary:
-        """Work on every task that is not finished, write the files; what they hold, in short.
+        """Work on every unfinished task, write the files and return the summary of them.
 
         :raises ConfigurationError: if something can't be used; nothing was begun.
-        :raises RunStopped: if it ended early. The files hold what is finished; the same again goes on.
+        :raises RunStopped: if it ended early. The files hold the finished tasks; running it again resumes.
         """
-        try:
-            with seldom_collected():
-                async with self._house:
-                    await self._do(assignment)
-        except RunStopped as stopped:
-            self._ending.stop(stopped)
-        if self._ending.stopped is not None:
-            self._progress.phase = Phase.STOPPED
-            raise self._ending.stopped
-        self._progress.phase = Phase.DONE
+        await self._supervise(partial(self._execute, assignment))
         assert self.summary is not None, "a run that was not stopped has written its files"
         return self.summary
 
-    def standing(self) -> RolloutStanding:
-        """How far it is."""
-        return self._progress.standing()
+    def status(self) -> RolloutStatus:
+        """Return the current progress."""
+        return self._progress.status()
 
-    def stop(self, why: str = "it was asked to stop") -> None:
-        """End early: what is in flight may end, everything is kept. Once all is done there is nothing to stop."""
-        if self._progress.phase in (Phase.WRITING, Phase.DONE):
-            return
-        self._ending.stop(RunStopped(StopCause.INTERRUPTED, f"stopped: {why}; run the same again to go on"))
-
-    def hurry(self) -> None:
-        """Do not wait for what is in flight."""
-        self._ending.hurry.set()
-
-    async def _do(self, assignment: Assignment) -> None:
+    async def _execute(self, assignment: Assignment) -> None:
         self._check(assignment)
-        settings, broken = sandbox_settings(self.config)
-        sandbox = await self._open_sandbox(settings)
-        tools = await choose_tools(sandbox, self.config, broken)
-        run = self._run = await self._open_run(assignment, tools)
-        counts = await run.counts()
-        self._progress.seeds, self._progress.done = sum(counts), counts.done
-        lines = ResultLines(self.place.folder, self.config)
+        sandbox = await self._open_tools(self._backends)
+        metric = assignment.metric if self.config.evaluate_results else None
+        run = await self._open_run(_seeds(assignment), assignment.pictures, evaluation_metric=metric)
+        lines = ResultLines(self.directory.folder, self.config)
         await lines.begin(_results(run))
-        self.found_nothing_to_do = not (counts.waiting or counts.leased)
-        if not self.found_nothing_to_do:
-            await self._work(run, sandbox, tools, lines, assignment, sum(counts) - counts.done)
-        if self._ending.hurry.is_set():
+        if not self.nothing_to_do:
+            await self._work(run, sandbox, lines, assignment)
+        if self._shutdown.immediate.is_set():
             return
         self._progress.phase = Phase.WRITING
         used = await run.load_usage()
-        tally = Tally(self.config, assignment, tools, used, self._progress.seconds)
-        self.summary = await write_files(self._told(_results(run)), self.place.folder, self.config, tally)
+        tally = Tally(self.config, assignment, self.chosen, used, self._progress.seconds)
+        results = self._reported(_results(run))
+        self.summary = await write_files(results, self.directory.folder, self.config, tally)
 
-    async def _told(self, results: AsyncIterator[Result]) -> AsyncGenerator[Result]:
+    async def _reported(self, results: AsyncIterator[Result]) -> AsyncGenerator[Result]:
         async for result in results:
             if self._in_order is not None:
                 self._in_order(result)
             yield result
 
     def _check(self, assignment: Assignment) -> None:
-        """Before anything is begun: a key that is missing, a metric that there is not, what can't be done offline."""
+        """Check models and metric before anything is begun."""
         if self.config.offline and self.config.agent == "single":
             raise ConfigurationError("agent: a single agent needs a model; set model_name, or agent=team")
         if self.config.offline and self.config.model_tools:
@@ -154,84 +111,46 @@ class RolloutRun:
             )
         if self.config.offline and self.config.evaluate_results and needs_judge(assignment.metric):
             raise ConfigurationError(
-                f"evaluation_metric: {assignment.metric} needs a model that judges; set evaluator_model_name"
+                f"evaluation_metric: {assignment.metric} needs a judge model; set evaluator_model_name"
             )
-        accounts = Accounts(max_cost=self.config.max_cost)
-        judge: OpenModel | None = None
-        for role, settings in self.config.models.items():
-            model = make_model(settings, accounts)
-            judge = model if role == JUDGE else judge
+        models = check_models(self.config, self.config.models)
         if self.config.evaluate_results:
-            self._make_metric(assignment, judge)
+            self._make_metric(assignment, models.get(JUDGE))
 
     def _make_metric(self, assignment: Assignment, judge: OpenModel | None) -> Metric:
         options = assignment.options
         if needs_judge(assignment.metric):
-            # A judge says itself how it samples.
+            # A judge has a sampling temperature of its own.
             options = {"temperature": self.config.evaluator_temperature, **options}
         return make_metric(assignment.metric, options=options, judge=judge)
 
-    async def _open_sandbox(self, settings: SandboxSettings) -> Sandbox:
-        names = dict.fromkeys(self.config.model_tools, self._inside)
-        backends = [*(settings.backend_names or ()), *model_tools(**names)] if names else None
-        try:
-            return await hold(self._house, "servers", partial(Sandbox, settings, backends=backends))
-        except ToolFailure as failure:
-            raise ConfigurationError(f"sandbox: {failure.message}") from None
+    def _backends(self, settings: SandboxSettings) -> Sequence[str | Backend] | None:
+        names = dict.fromkeys(self.config.model_tools, self._tool_model)
+        return [*(settings.backend_names or ()), *model_tools(**names)] if names else None
 
-    async def _open_run(self, assignment: Assignment, tools: ChosenTools) -> Run:
-        self.place.prepare()
-        journal = await hold(self._house, "journal", partial(open_journal, self.place.journal, hosted=False))
-        await start(self._house, journal.writer_spec())
-        identity = {
-            **self.config.identity(),
-            "evaluation_metric": assignment.metric if self.config.evaluate_results else None,
-            "tools": [tool.name for tool in tools.tools],
-        }
-        run = await journal.open_run(self.config.run_name, identity, lease_seconds=LEASE_SECONDS)
-        self.place.check(sum(await run.counts()) > 0)
-        for picture, data in assignment.pictures.items():
-            await run.put_blob(data, picture.mime)
-        await run.add_seeds(_seeds(assignment))
-        self.place.describe()
-        return run
-
-    async def _work(
-        self,
-        run: Run,
-        sandbox: Sandbox,
-        tools: ChosenTools,
-        lines: ResultLines,
-        assignment: Assignment,
-        left: int,
-    ) -> None:
-        accounts = self._progress.accounts = await open_accounts(run, self.config, self.config.models)
-        models = await open_models(self._house, self.config.models, accounts)
-        self._progress.models = list(dict.fromkeys(models.values()))
-        self._inside.engine = models.get(TOOL)
+    async def _work(self, run: Run, sandbox: Sandbox, lines: ResultLines, assignment: Assignment) -> None:
+        models = await self._open_models(run, self.config.models)
+        self._tool_model.engine = models.get(TOOL)
         metric = self._make_metric(assignment, models.get(JUDGE)) if self.config.evaluate_results else None
-        crew = await self._open_crew(run, tools, models)
-        sandboxes = Sandboxes(
+        solver = await self._open_solver(run, models)
+        sandboxes = SandboxPool(
             sandbox,
-            tools.tools,
+            self.chosen.tools,
             most=self.config.max_sandboxes,
-            ahead=min(self.config.workers, MOST_AHEAD),
-            wanted=left,
+            ahead=min(self.config.workers, MAX_AHEAD),
+            wanted=self._progress.seeds - self._progress.done,
         )
         spec = ChildSpec(id="sandboxes", start=lambda: sandboxes, restart=Restart.TRANSIENT, shutdown=30)
-        await start(self._house, spec)
+        await start_child(self._supervisor, spec)
 
         async def report(result: Result) -> None:
-            self._progress.saw(result)
+            self._progress.count(result)
             await lines.add(result)
 
-        worker = TaskWorker(run, crew.solve, sandboxes, metric, self.config, report)
-        make = partial(self._make_field, run, worker, accounts)
-        self._progress.phase = Phase.GROWING
-        await start(self._house, ChildSpec(id="field", start=make, restart=Restart.TRANSIENT))
-        await self._ending.ended.wait()
+        worker = TaskWorker(run, solver.solve, sandboxes, metric, self.config, report)
+        await self._schedule(run, worker, concurrency=self.config.workers)
 
-    async def _open_crew(self, run: Run, tools: ChosenTools, models: dict[str, OpenModel]) -> Crew:
+    async def _open_solver(self, run: Run, models: dict[str, OpenModel]) -> EpisodeSolver:
         team: Team | None = None
         if self.config.agent == "team":
             team = Team(
@@ -246,39 +165,20 @@ class RolloutRun:
                 workers=max(512, self.config.workers),
             )
             for spec in team.specs():
-                await start(self._house, spec)
-        return Crew(
+                await start_child(self._supervisor, spec)
+        return EpisodeSolver(
             run=run,
             gate=self._gate,
-            tools=tools.tools,
+            tools=self.chosen.tools,
             settings=self.config.episode,
             prices=prices_of(self.config.models),
             team=team,
             agent=models.get(AGENT),
         )
 
-    def _make_field(self, run: Run, worker: TaskWorker, accounts: Accounts) -> Field:
-        async def keep_books() -> None:
-            await run.save_usage(accounts.by_role)
-
-        self._field = Field(
-            run,
-            worker.work,
-            worker.give_up,
-            owner=this_process(),
-            at_once=self.config.workers,
-            gate=self._gate,
-            ending=self._ending,
-            progress=self._progress,
-            renew_seconds=LEASE_SECONDS / 3,
-            grace_seconds=self._grace_seconds,
-            keep_books=keep_books,
-        )
-        return self._field
-
 
 def _seeds(assignment: Assignment) -> Sequence[NewSeed]:
-    """A seed for each sample of each task, so that more tasks may follow at the end."""
+    """Return a seed for each sample of each task, task by task, so that further tasks can be appended later."""
     return [
         NewSeed(
             task.question,

@@ -1,4 +1,4 @@
-"""Everything there is to do for a task: an episode, again where it failed, and what its answer is worth."""
+"""Work on one task: an episode, further ones if it failed, and the score of the answer."""
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
@@ -9,54 +9,78 @@ import msgspec
 from agentflow.actors import SYSTEM_CLOCK, Clock
 from agentflow.errors import ConfigurationError, RunStopped
 from agentflow.journal import Page, Run
-from agentflow.models import Model, Prices
+from agentflow.models import Call, Completion, Model, Prices
 from agentflow.rollout._config import AGENT, RolloutConfig
 from agentflow.rollout._result import Result, task_of
-from agentflow.rollout._sandboxes import Sandboxes
-from agentflow.runs import Gate, innermost
+from agentflow.rollout._sandbox_pool import SandboxPool
+from agentflow.runs import PauseGate, unwrap_group
 from agentflow.sandbox import Sandbox, Tool
 from agentflow.scoring import Metric, Scored
 from agentflow.team import EpisodeSettings, Team, solve_alone, solve_task
 from agentflow.telemetry import get_logger
 from agentflow.trajectory import Episode, Failure, Seed, Task
 
-__all__ = ["Crew", "Solver", "TaskWorker"]
+__all__ = ["EpisodeSolver", "LateModel", "Solver", "TaskWorker"]
 
 logger = get_logger(__name__)
 
 T = TypeVar("T")
 
 Solver = Callable[[Task, Sandbox, Page], Awaitable[Episode]]
-"""Works on a task in a sandbox; what stands on the page is not done again."""
+"""Works on a task in a sandbox; effects recorded on the page are not repeated."""
 Report = Callable[[Result], Awaitable[None]]
-"""Is told of each finished task."""
+"""Called with each finished task."""
 CRASHED = "crashed"
 _LONGEST_REASON = 500
 
 
+class LateModel:
+    """Stand-in for a model that is opened later: tools are opened before the journal, and models after it."""
+
+    def __init__(self, role: str) -> None:
+        self.engine: Model | None = None
+        """The model, once it is open."""
+        self._role = role
+
+    @property
+    def name(self) -> str:
+        """Name of the model."""
+        return self._role if self.engine is None else self.engine.name
+
+    @property
+    def sees(self) -> bool:
+        """The model accepts images."""
+        return self.engine is not None and self.engine.sees
+
+    async def complete(self, call: Call[T]) -> Completion[T]:
+        """Answer one call."""
+        assert self.engine is not None, f"the model of the {self._role} is used before it is open"
+        return await self.engine.complete(call)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Crew:
-    """Who works on tasks: the team, or a single agent."""
+class EpisodeSolver:
+    """Run episodes with the team or a single agent."""
 
     run: Run
-    """Where pictures are kept."""
-    gate: Gate
-    """What every effect goes through."""
+    """Store of the pictures."""
+    gate: PauseGate
+    """Gate in front of every effect."""
     tools: list[Tool]
-    """What may be used."""
+    """Tools that may be used."""
     settings: EpisodeSettings
-    """How an episode goes."""
+    """Settings of an episode."""
     prices: Mapping[str, Prices]
-    """What models cost, by role."""
+    """Prices of the models, by role."""
     team: Team | None = None
     """The team."""
     agent: Model | None = None
-    """The single agent, where there is no team."""
+    """The single agent, if there is no team."""
     clock: Clock = SYSTEM_CLOCK
-    """Where time comes from."""
+    """Source of time."""
 
     async def solve(self, task: Task, sandbox: Sandbox, page: Page) -> Episode:
-        """An episode."""
+        """Run an episode."""
         if self.team is not None:
             return await solve_task(
                 task,
@@ -85,28 +109,28 @@ class Crew:
         )
 
     async def _through(self, effect: Callable[[], Awaitable[T]]) -> T:
-        return await self.gate.through(_have, effect)
+        return await self.gate.run(_call, effect)
 
 
-async def _have(effect: Callable[[], Awaitable[T]]) -> T:
+async def _call(effect: Callable[[], Awaitable[T]]) -> T:
     return await effect()
 
 
 class TaskWorker:
-    """Works on the tasks of a run."""
+    """Work on the tasks of a run."""
 
     def __init__(
         self,
         run: Run,
         solve: Solver,
-        sandboxes: Sandboxes,
+        sandboxes: SandboxPool,
         metric: Metric | None,
         config: RolloutConfig,
         report: Report,
     ) -> None:
         """Describe it.
 
-        :param metric: what answers are scored by; `None`: they are not.
+        :param metric: metric of the answers; `None`: they are not scored.
         """
         self._run = run
         self._solve = solve
@@ -116,7 +140,7 @@ class TaskWorker:
         self._report = report
 
     async def work(self, seed: Seed) -> bytes:
-        """Work on a task until it is answered or no try is left, and score it."""
+        """Work on a task until it is answered or all tries are used, and score the answer."""
         task, sample = task_of(seed)
         page = await self._run.open_page(seed)
         episode, failure, tries = await self._answered(task, page)
@@ -130,13 +154,13 @@ class TaskWorker:
         return msgspec.json.encode(result)
 
     def give_up(self, seed: Seed, error: Exception) -> bytes:
-        """What became of a task whose work crashed outside its episodes."""
+        """Return the result of a task whose work crashed outside its episodes."""
         task, sample = task_of(seed)
         scored = None if self._metric is None else Scored(0.0)
         return msgspec.json.encode(Result(task=task, sample=sample, failure=_crash(error), scored=scored))
 
     async def _answered(self, task: Task, page: Page) -> tuple[Episode | None, Failure | None, int]:
-        """The first episode that answers, else the last one; why there is no answer, and which try it was."""
+        """Return the first episode with an answer, else the last one; the failure, and the number of tries."""
         episode, failure = None, None
         for tried in range(1, self._tries + 1):
             episode, failure = await self._try(task, page, tried)
@@ -157,7 +181,7 @@ class TaskWorker:
             Exception
         ) as error:  # boundary: a task whose episode crashes is data, and must not end the others
             logger.exception("episode crashed", task=task.id, tried=tried)
-            crash = _crash(innermost(error))
+            crash = _crash(unwrap_group(error))
             await page.record(f"{CRASHED}/{tried}", crash)
             return None, crash
         return episode, episode.failure

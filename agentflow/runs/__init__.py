@@ -1,69 +1,73 @@
-"""What every run is made of, whatever it does: its settings, its place on disk, its house, its field of work, its files.
+"""Base of all runs: settings, output directory, models, tools, seed scheduler, progress and files.
 
-A run has seeds in a journal; its field claims them and has each one worked on, as many at once as there is room for.
-Whatever a run stands on is held open by a child of its supervisor.
+A run has seeds in a journal; its scheduler claims them and works on several at once. Everything a run needs is opened
+and closed by its supervisor.
 """
 
 from typing import TYPE_CHECKING
 
+from agentflow.runs._atomic_files import AtomicFiles, report_disk_errors
 from agentflow.runs._config import Prose, RoleModel, RunConfig, render_config
-from agentflow.runs._files import NewFiles
-from agentflow.runs._memory import seldom_collected
-from agentflow.runs._pause_gate import Gate
-from agentflow.runs._progress import FieldProgress, Phase, RunProgress
-from agentflow.runs._run_sync import wait_for
-from agentflow.runs._secrets import masked
+from agentflow.runs._pause_gate import PauseGate
+from agentflow.runs._progress import Phase, RunProgress, RunStatus
+from agentflow.runs._run_sync import run_sync
 from runtimes._lazy import lazy_exports
 
 if TYPE_CHECKING:
-    from agentflow.runs._models import open_accounts, open_models, prices_of
-    from agentflow.runs._place import CONTROL_FILE, Place, Resume
-    from agentflow.runs._seed_scheduler import GRACE_SECONDS, LEASE_SECONDS, Ending, Field
-    from agentflow.runs._supervised_resources import Held, hold, innermost, start
+    from agentflow.runs._directory import CONTROL_FILE, Resume
+    from agentflow.runs._run import SupervisedRun, check_models
+    from agentflow.runs._seed_scheduler import GRACE_SECONDS
+    from agentflow.runs._supervised_resources import (
+        open_models,
+        open_supervised,
+        prices_of,
+        start_child,
+        unwrap_group,
+    )
     from agentflow.runs._tools import ChosenTools, choose_tools, explores_bundled_corpus, sandbox_settings
 
 __all__ = [
     "CONTROL_FILE",
     "GRACE_SECONDS",
-    "LEASE_SECONDS",
+    "AtomicFiles",
     "ChosenTools",
-    "Ending",
-    "Field",
-    "FieldProgress",
-    "Gate",
-    "Held",
-    "NewFiles",
+    "PauseGate",
     "Phase",
-    "Place",
     "Prose",
     "Resume",
     "RoleModel",
     "RunConfig",
     "RunProgress",
+    "RunStatus",
+    "SupervisedRun",
+    "check_models",
     "choose_tools",
     "explores_bundled_corpus",
-    "hold",
-    "innermost",
-    "masked",
-    "open_accounts",
     "open_models",
+    "open_supervised",
     "prices_of",
     "render_config",
+    "report_disk_errors",
+    "run_sync",
     "sandbox_settings",
-    "seldom_collected",
-    "start",
-    "wait_for",
+    "start_child",
+    "unwrap_group",
 ]
 
-
-# Settings load neither servers nor a journal.
+# Names that need servers or a journal; the settings need neither.
 __getattr__ = lazy_exports(
     __name__,
     {
-        "._models": ["open_accounts", "open_models", "prices_of"],
-        "._place": ["CONTROL_FILE", "Place", "Resume"],
-        "._seed_scheduler": ["GRACE_SECONDS", "LEASE_SECONDS", "Ending", "Field"],
-        "._supervised_resources": ["Held", "hold", "innermost", "start"],
+        "._directory": ["CONTROL_FILE", "Resume"],
+        "._run": ["SupervisedRun", "check_models"],
+        "._seed_scheduler": ["GRACE_SECONDS"],
+        "._supervised_resources": [
+            "open_models",
+            "open_supervised",
+            "prices_of",
+            "start_child",
+            "unwrap_group",
+        ],
         "._tools": ["ChosenTools", "choose_tools", "explores_bundled_corpus", "sandbox_settings"],
     },
 )

@@ -1,19 +1,19 @@
-"""Memory while a run is on."""
+"""Garbage collection during a run."""
 
 import gc
 from collections.abc import Generator
 from contextlib import contextmanager
 from threading import Lock
 
-__all__ = ["seldom_collected"]
+__all__ = ["infrequent_gc"]
 
 YOUNG = 200_000
-"""How many more objects there must be than before until cycles are looked for. A tree has some ten thousand while it grows
-and few once it is done: looking at them on the way costs a tenth of all CPU, and with Python's own 700 a quarter."""
+"""Allocation threshold of the youngest generation during a run. A tree has about 10,000 objects while it grows and few
+afterwards: scanning them on the way costs 10 % of all CPU time, and 25 % with Python's default of 700."""
 
 
 class _Collector:
-    """The collector of this process, which all runs in it share."""
+    """Collector settings of this process, shared by all of its runs."""
 
     def __init__(self) -> None:
         self._lock = Lock()
@@ -22,28 +22,28 @@ class _Collector:
         self._left = 0
 
     def begin(self) -> None:
-        """A run begins: the first one changes the collector."""
+        """Change the collector when the first run begins."""
         with self._lock:
             self._runs += 1
             if self._runs > 1:
                 return
             self._before = gc.get_threshold()
             if self._left > YOUNG:
-                # What earlier runs left behind would not be looked at again, for it would be frozen.
+                # Garbage of earlier runs would be frozen and never be collected.
                 gc.collect()
                 self._left = 0
             gc.freeze()
             gc.set_threshold(YOUNG, 10, 10)
 
     def end(self) -> None:
-        """A run ends: the last one leaves the collector as the first one found it."""
+        """Restore the collector when the last run ends."""
         with self._lock:
             self._runs -= 1
             if self._runs:
                 return
-            # What was there before is frozen and not counted.
+            # Objects from before the run are frozen and not counted.
             self._left += sum(len(gc.get_objects(generation)) for generation in range(3))
-            # What stays counts as old, or the next object that anybody makes would have all of it looked at.
+            # Move survivors to the oldest generation, or the next allocation would trigger a scan of all of them.
             gc.freeze()
             gc.set_threshold(*self._before)
             gc.unfreeze()
@@ -53,8 +53,8 @@ _collector = _Collector()
 
 
 @contextmanager
-def seldom_collected() -> Generator[None]:
-    """Look for cycles seldom, and not at all among what is there already: a run makes few, and holds much for long."""
+def infrequent_gc() -> Generator[None]:
+    """Collect garbage rarely, and exclude existing objects: a run makes few cycles and keeps many objects for long."""
     _collector.begin()
     try:
         yield

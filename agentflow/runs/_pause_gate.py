@@ -1,55 +1,55 @@
-"""A gate before everything that has an effect: shut, nothing new begins, and what is in flight ends."""
+"""Gate in front of every effect of a run: while it is closed, nothing new begins and what is in flight completes."""
 
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 import anyio
 
-__all__ = ["Gate"]
+__all__ = ["PauseGate"]
 
 A = TypeVar("A")
 B = TypeVar("B")
 
 
-class Gate:
-    """Lets effects through, or makes them wait. What is through is never disturbed."""
+class PauseGate:
+    """Delay effects while closed. Effects in flight are never interrupted."""
 
     def __init__(self) -> None:
         self.in_flight = 0
-        """Effects that are through and have not ended."""
+        """Number of effects that have begun and not ended."""
         self._opened: anyio.Event | None = None
-        self._still: anyio.Event | None = None
+        self._idle: anyio.Event | None = None
 
     @property
-    def is_shut(self) -> bool:
+    def is_closed(self) -> bool:
         """New effects wait."""
         return self._opened is not None
 
-    def shut(self) -> None:
+    def close(self) -> None:
         """Make new effects wait."""
         self._opened = self._opened or anyio.Event()
 
     def open(self) -> None:
-        """Let them through again."""
+        """Let waiting effects begin."""
         if self._opened is not None:
             self._opened.set()
             self._opened = None
 
-    async def still(self) -> None:
-        """Wait until nothing is in flight."""
+    async def wait_idle(self) -> None:
+        """Wait until no effect is in flight."""
         while self.in_flight:
-            self._still = self._still or anyio.Event()
-            await self._still.wait()
+            self._idle = self._idle or anyio.Event()
+            await self._idle.wait()
 
-    async def through(self, effect: Callable[[A], Awaitable[B]], about: A) -> B:
-        """Wait until it is open, then have the effect."""
+    async def run(self, effect: Callable[[A], Awaitable[B]], argument: A) -> B:
+        """Wait until the gate is open, then run the effect."""
         while self._opened is not None:
             await self._opened.wait()
         self.in_flight += 1
         try:
-            return await effect(about)
+            return await effect(argument)
         finally:
             self.in_flight -= 1
-            if not self.in_flight and self._still is not None:
-                self._still.set()
-                self._still = None
+            if not self.in_flight and self._idle is not None:
+                self._idle.set()
+                self._idle = None

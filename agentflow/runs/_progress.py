@@ -1,77 +1,110 @@
-"""How far a run is: what its field tells of it, and what its models consume."""
+"""Progress of a run: its phase, its seeds and the consumption of its models."""
 
+import time
 from collections.abc import Callable, Sequence
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct, field
 
 from agentflow.trajectory import Usage
 
 if TYPE_CHECKING:
-    from agentflow.models import Accounts, OpenModel, Statistics
+    from agentflow.models import Accounts, OpenModel
 
-__all__ = ["FieldProgress", "Phase", "RunProgress"]
+__all__ = ["Phase", "RunProgress", "RunStatus"]
 
 
 class Phase(StrEnum):
-    """What a run is doing. The set is closed."""
+    """Phase of a run. The set is closed."""
 
     STARTING = "starting"
-    """It opens what it needs."""
+    """Resources are being opened."""
     GROWING = "growing"
     """Trees and paths grow."""
     PAUSED = "paused"
-    """It waits to be resumed: nothing new begins."""
+    """Nothing new begins until the run is resumed."""
     STOPPING = "stopping"
-    """What is in flight ends."""
+    """Effects in flight complete."""
     WRITING = "writing"
-    """The files are written."""
+    """The files are being written."""
     DONE = "done"
-    """Everything is done."""
+    """Everything is finished."""
     STOPPED = "stopped"
-    """It ended early; the same command goes on."""
+    """The run ended early; the same command resumes it."""
 
 
-class FieldProgress:
-    """What the field counts."""
+class RunStatus(Struct, frozen=True, kw_only=True):
+    """Progress of a run at one moment."""
 
-    def __init__(self) -> None:
+    phase: Phase
+    """Current phase."""
+    seeds: int
+    """Number of seeds of the run; in a rollout, number of task samples."""
+    done: int
+    """Number of finished seeds."""
+    active: int
+    """Number of seeds that this process is working on."""
+    calls_in_flight: int
+    """Number of model requests without a response."""
+    calls_failed: int
+    """Number of model calls that failed for good."""
+    usage: dict[str, Usage] = field(default_factory=dict[str, Usage])
+    """Model usage by role, of the whole run."""
+    cost: float = 0.0
+    """Cost of that usage, by the configured prices."""
+    seconds: float = 0.0
+    """Seconds since this process began."""
+
+    @property
+    def tokens(self) -> int:
+        """Prompt and completion tokens of the whole run."""
+        return sum(used.prompt_tokens + used.completion_tokens for used in self.usage.values())
+
+
+class RunProgress:
+    """Counters of an active run."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        """Start the clock.
+
+        :param clock: monotonic seconds.
+        """
         self.phase = Phase.STARTING
-        """What the run is doing."""
+        """Current phase."""
         self.seeds = 0
-        """Seeds that the run has."""
+        """Number of seeds of the run."""
         self.done = 0
-        """Seeds that are finished, as far as this process knows."""
-        self.open_trees = 0
-        """Seeds in work in this process."""
-
-
-class RunProgress(FieldProgress):
-    """The same, with what the models of the run are doing and did."""
-
-    def __init__(self, clock: Callable[[], float]) -> None:
-        super().__init__()
+        """Number of finished seeds, as far as this process knows."""
+        self.active = 0
+        """Number of seeds that this process is working on."""
         self.models: Sequence[OpenModel] = ()
         """The engines, each once."""
         self.accounts: Accounts | None = None
-        """What was consumed."""
+        """Usage and budgets."""
         self._clock = clock
         self._began = clock()
 
     @property
     def seconds(self) -> float:
-        """Since this process began."""
+        """Seconds since this process began."""
         return self._clock() - self._began
 
-    @property
-    def usage(self) -> dict[str, Usage]:
-        """What models consumed, by role, in the whole run."""
-        return {} if self.accounts is None else dict(sorted(self.accounts.by_role.items()))
+    def status(self) -> RunStatus:
+        """Return the current progress."""
+        return RunStatus(**self._status_fields())
 
-    @property
-    def cost(self) -> float:
-        """What that cost, by the prices given."""
-        return 0.0 if self.accounts is None else self.accounts.cost
-
-    def statistics(self) -> "list[Statistics]":
-        """What each engine is doing and did."""
-        return [model.statistics() for model in self.models]
+    def _status_fields(self) -> dict[str, Any]:
+        engines = [model.statistics() for model in self.models]
+        accounts = self.accounts
+        return {
+            "phase": self.phase,
+            "seeds": self.seeds,
+            "done": self.done,
+            "active": self.active,
+            "calls_in_flight": sum(engine.in_flight for engine in engines),
+            "calls_failed": sum(engine.failures for engine in engines),
+            "usage": {} if accounts is None else dict(sorted(accounts.by_role.items())),
+            "cost": 0.0 if accounts is None else accounts.cost,
+            "seconds": self.seconds,
+        }

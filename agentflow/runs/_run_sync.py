@@ -1,23 +1,23 @@
-"""Running something that awaits from code that does not."""
+"""Running a coroutine from synchronous code."""
 
 from collections.abc import Awaitable, Callable
 from typing import TypeVar, TypeVarTuple, Unpack
 
 from anyio.from_thread import start_blocking_portal
 
-__all__ = ["wait_for"]
+__all__ = ["run_sync"]
 
 A = TypeVarTuple("A")
 T = TypeVar("T")
 
 
-def wait_for(work: Callable[[Unpack[A]], Awaitable[T]], *arguments: *A) -> T:
-    """What it gives. It also works where a loop runs already, as in a notebook: the work has a thread of its own."""
+def run_sync(work: Callable[[Unpack[A]], Awaitable[T]], *arguments: *A) -> T:
+    """Run it in an event loop in a thread and return its result; works inside a running loop, as in a notebook."""
     with start_blocking_portal() as portal:
         future = portal.start_task_soon(work, *arguments)
         try:
             return future.result()
         except BaseException:
-            # Interrupted while it waited: what runs ends in order before this goes on.
+            # Interrupted while waiting: the work is cancelled and cleaned up before the interrupt propagates.
             future.cancel()
             raise

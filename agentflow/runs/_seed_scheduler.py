@@ -1,4 +1,4 @@
-"""The field: claims seeds, grows each one's tree and harvests it, as many at once as there is room for."""
+"""Seed scheduler: claims seeds, runs the work of each, and renews their leases."""
 
 from collections.abc import Awaitable, Callable
 
@@ -7,97 +7,98 @@ import anyio
 from agentflow.actors import Context
 from agentflow.errors import AgentFlowError, ConfigurationError, RunStopped, StopCause
 from agentflow.journal import Run, SeedTaken
-from agentflow.runs._pause_gate import Gate
-from agentflow.runs._progress import FieldProgress, Phase
-from agentflow.runs._supervised_resources import innermost
+from agentflow.runs._pause_gate import PauseGate
+from agentflow.runs._progress import Phase, RunProgress
+from agentflow.runs._supervised_resources import unwrap_group
 from agentflow.telemetry import get_logger
 from agentflow.trajectory import Seed
 
-__all__ = ["GRACE_SECONDS", "LEASE_SECONDS", "Ending", "Field"]
+__all__ = ["GRACE_SECONDS", "LEASE_SECONDS", "SeedScheduler", "Shutdown"]
 
 logger = get_logger(__name__)
 
 LEASE_SECONDS = 30.0
-"""How long another machine waits for one that died."""
+"""Time after which another machine takes over the seeds of one that died."""
 GRACE_SECONDS = 10.0
-"""How long what is in flight may take when the run is to end early."""
+"""Time that effects in flight get when the run is stopped."""
 POLL_SECONDS = 1.0
-"""How often it is asked whether another process has left seeds behind, or added some."""
+"""Interval at which the journal is checked for seeds that other processes released or added."""
 TRIES = 2
-"""A seed whose work crashed is tried once more; what was done for it is not done again."""
+"""Attempts per seed: work that crashed is repeated once; recorded effects are not."""
 
 
-class Ending:
-    """Whether and how a run is to end; it outlives a field that crashed."""
+class Shutdown:
+    """State of the end of a run; it outlives a scheduler that crashed."""
 
     def __init__(self) -> None:
-        self.stopped: RunStopped | ConfigurationError | None = None
-        """Why it ends before its work does; `None`: it does not."""
-        self.over = False
-        """No seed is claimed any more."""
-        self.asked = anyio.Event()
-        """It is to end early."""
-        self.hurry = anyio.Event()
-        """What is in flight is not waited for."""
-        self.ended = anyio.Event()
-        """The field has ended."""
+        self.reason: RunStopped | ConfigurationError | None = None
+        """Reason of an early end; `None`: the run was not stopped."""
+        self.no_more_claims = False
+        """No further seed is claimed."""
+        self.requested = anyio.Event()
+        """The run is to end early."""
+        self.immediate = anyio.Event()
+        """Effects in flight are not waited for."""
+        self.finished = anyio.Event()
+        """The scheduler has ended."""
 
-    def stop(self, why: RunStopped | ConfigurationError) -> None:
-        """End early; the first reason counts."""
-        if self.stopped is None:
-            self.stopped = why
-            self.asked.set()
-        if isinstance(why, RunStopped) and why.cause is StopCause.JOURNAL:
-            # What is in flight could not be kept.
-            self.hurry.set()
+    def request(self, reason: RunStopped | ConfigurationError) -> None:
+        """End the run early; the first reason is kept."""
+        if self.reason is None:
+            self.reason = reason
+            self.requested.set()
+        if isinstance(reason, RunStopped) and reason.cause is StopCause.JOURNAL:
+            # Results of effects in flight could not be recorded.
+            self.immediate.set()
 
 
-class Field:
-    """A child of the run's supervisor."""
+class SeedScheduler:
+    """Child of the run's supervisor that works through the seeds of the journal."""
 
     def __init__(
         self,
         run: Run,
-        grow: Callable[[Seed], Awaitable[bytes]],
+        work: Callable[[Seed], Awaitable[bytes]],
         give_up: Callable[[Seed, Exception], bytes],
         *,
         owner: str,
-        at_once: int,
-        gate: Gate,
-        ending: Ending,
-        progress: FieldProgress,
+        concurrency: int,
+        gate: PauseGate,
+        shutdown: Shutdown,
+        progress: RunProgress,
         renew_seconds: float,
         grace_seconds: float,
-        keep_books: Callable[[], Awaitable[None]],
+        save_usage: Callable[[], Awaitable[None]],
     ) -> None:
         """Describe it.
 
-        :param grow: everything there is to do for a seed; gives its harvest.
-        :param give_up: the harvest of a seed whose work crashed again and again.
-        :param grace_seconds: how long what is in flight may take when the run is to end early.
-        :param keep_books: called now and then, to put down what was consumed.
+        :param work: does everything for a seed and returns its result.
+        :param give_up: returns the result of a seed whose work crashed `TRIES` times.
+        :param concurrency: maximum number of seeds in work.
+        :param grace_seconds: time that effects in flight get when the run is stopped.
+        :param save_usage: called with each renewal of the leases.
         """
         self._run = run
-        self._grow = grow
+        self._work = work
         self._give_up = give_up
         self._owner = owner
-        self._at_once = at_once
+        self._concurrency = concurrency
         self._gate = gate
-        self._ending = ending
+        self._shutdown = shutdown
         self._progress = progress
         self._renew_seconds = renew_seconds
         self._grace_seconds = grace_seconds
-        self._keep_books = keep_books
+        self._save_usage = save_usage
         self._changed = anyio.Event()
 
-    def look(self) -> None:
-        """Something has changed: seeds were added, a tree is done, the gate is open again."""
+    def wake(self) -> None:
+        """Check for work now: seeds were added, a seed is finished, or the gate was opened."""
         self._changed.set()
 
     async def run(self, context: Context) -> None:
-        """Work until nothing is left, or the run is to end."""
+        """Work until no seed is left or the run is stopped."""
         context.ready()
-        self._progress.open_trees = 0
+        self._progress.active = 0
         try:
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(self._renew)
@@ -107,55 +108,55 @@ class Field:
         finally:
             with anyio.CancelScope(shield=True):
                 await self._release()
-        self._ending.over = True
-        self._ending.ended.set()
+        self._shutdown.no_more_claims = True
+        self._shutdown.finished.set()
 
     async def _work_through(self, tasks: anyio.abc.TaskGroup) -> None:
         try:
             while not await self._is_done():
-                room = self._at_once - self._progress.open_trees
-                if room > 0 and not self._gate.is_shut:
-                    for seed in await self._run.claim(self._owner, room):
-                        self._progress.open_trees += 1
-                        tasks.start_soon(self._work, seed)
+                free = self._concurrency - self._progress.active
+                if free > 0 and not self._gate.is_closed:
+                    for seed in await self._run.claim(self._owner, free):
+                        self._progress.active += 1
+                        tasks.start_soon(self._finish, seed)
                 with anyio.move_on_after(POLL_SECONDS):
                     await self._changed.wait()
                 self._changed = anyio.Event()
         except RunStopped as stopped:
-            self._ending.stop(stopped)
+            self._shutdown.request(stopped)
             await anyio.sleep_forever()
 
     async def _is_done(self) -> bool:
-        if self._progress.open_trees:
+        if self._progress.active:
             return False
         counts = await self._run.counts()
         self._progress.done, self._progress.seeds = counts.done, sum(counts)
-        # Said in the same breath: whoever adds a seed later is told that it comes too late for this run.
-        self._ending.over = not (counts.waiting or counts.leased)
-        return self._ending.over
+        # No await in between: a caller that adds a seed after this learns that it is too late for this process.
+        self._shutdown.no_more_claims = not (counts.waiting or counts.leased)
+        return self._shutdown.no_more_claims
 
-    async def _work(self, seed: Seed) -> None:
+    async def _finish(self, seed: Seed) -> None:
         try:
-            await self._run.finish(seed, await self._harvest(seed))
+            await self._run.finish(seed, await self._result(seed))
             self._progress.done += 1
         except SeedTaken as taken:
             logger.warning("seed taken over", seed=seed.id, reason=taken.message)
         except (RunStopped, ConfigurationError) as stopped:
-            self._ending.stop(stopped)
+            self._shutdown.request(stopped)
         finally:
-            self._progress.open_trees -= 1
-            self.look()
+            self._progress.active -= 1
+            self.wake()
 
-    async def _harvest(self, seed: Seed) -> bytes:
+    async def _result(self, seed: Seed) -> bytes:
         for last in (*[False] * (TRIES - 1), True):
             try:
-                return await self._grow(seed)
+                return await self._work(seed)
             except (RunStopped, ConfigurationError):
                 raise
             except Exception as error:  # boundary: a seed whose work crashes must not end the others
                 logger.exception("seed crashed", seed=seed.id, again=not last)
                 if last:
-                    return self._give_up(seed, innermost(error))
+                    return self._give_up(seed, unwrap_group(error))
         raise AssertionError("the last try returns or raises")
 
     async def _renew(self) -> None:
@@ -163,35 +164,35 @@ class Field:
             await anyio.sleep(self._renew_seconds)
             try:
                 await self._run.renew(self._owner)
-                await self._keep_books()
+                await self._save_usage()
             except RunStopped as stopped:
-                self._ending.stop(stopped)
+                self._shutdown.request(stopped)
                 return
 
     async def _end_early(self, scope: anyio.CancelScope) -> None:
-        await self._ending.asked.wait()
-        self._ending.over = True
+        await self._shutdown.requested.wait()
+        self._shutdown.no_more_claims = True
         self._progress.phase = Phase.STOPPING
-        self._gate.shut()
+        self._gate.close()
         async with anyio.create_task_group() as tasks:
 
             async def drain() -> None:
                 with anyio.move_on_after(self._grace_seconds):
-                    await self._gate.still()
+                    await self._gate.wait_idle()
                 tasks.cancel_scope.cancel()
 
             tasks.start_soon(drain)
-            await self._ending.hurry.wait()
+            await self._shutdown.immediate.wait()
             tasks.cancel_scope.cancel()
         scope.cancel()
 
     async def _release(self) -> None:
-        stopped = self._ending.stopped
-        if isinstance(stopped, RunStopped) and stopped.cause is StopCause.JOURNAL:
-            return  # It would only be waited for once more.
+        reason = self._shutdown.reason
+        if isinstance(reason, RunStopped) and reason.cause is StopCause.JOURNAL:
+            return  # The journal would only time out once more.
         try:
             await self._run.release(self._owner)
-            await self._keep_books()
+            await self._save_usage()
         except AgentFlowError as error:
-            # Nobody has to wait for it: the leases of a process that has ended are free on this machine, and run out elsewhere.
+            # Harmless: leases of a process that has ended are free on this machine, and expire on others.
             logger.warning("leases not released", reason=str(error))

@@ -1,64 +1,68 @@
-"""Children that hold something open, so that what a run stands on is started and stopped by its supervisor."""
+"""Resources that a supervisor opens and closes: servers, the journal, models."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager
+from functools import partial
 from typing import Generic, TypeVar, cast
 
 import anyio
 
 from agentflow.actors import ChildSpec, Context, ExitReason, StartFailed, Supervisor
 from agentflow.errors import AgentFlowError
+from agentflow.journal import Run
+from agentflow.models import Accounts, Endpoints, ModelSettings, OpenModel, Prices, make_model
+from agentflow.runs._config import RunConfig
 
-__all__ = ["Held", "hold", "innermost", "start"]
+__all__ = ["open_accounts", "open_models", "open_supervised", "prices_of", "start_child", "unwrap_group"]
 
 T = TypeVar("T")
 
 CLOSE_SECONDS = 30.0
-"""Time to close: a server ends its sessions, a journal writes what it was given."""
+"""Time to close: a server ends its sessions, a journal writes its queue."""
 
 
-class Held(Generic[T]):
-    """A child that holds something open until it is asked to end."""
+class _Resource(Generic[T]):
+    """Child that keeps a context manager open until it is stopped."""
 
     def __init__(self, opens: Callable[[], AbstractAsyncContextManager[T]]) -> None:
         self._opens = opens
-        self.thing: T
-        """What it holds."""
+        self.value: T
 
     async def run(self, context: Context) -> None:
-        """Open it, wait, close it."""
-        asked = anyio.Event()
-        context.on_stop(asked.set)
-        async with self._opens() as self.thing:
+        """Open it, wait for the stop request, close it."""
+        stop = anyio.Event()
+        context.on_stop(stop.set)
+        async with self._opens() as self.value:
             context.ready()
-            await asked.wait()
+            await stop.wait()
 
 
-async def hold(house: Supervisor, id: str, opens: Callable[[], AbstractAsyncContextManager[T]]) -> T:
-    """Have a supervisor hold something; gives it.
+async def open_supervised(
+    supervisor: Supervisor, id: str, opens: Callable[[], AbstractAsyncContextManager[T]]
+) -> T:
+    """Open a resource as a child of the supervisor and return it.
 
-    :raises AgentFlowError: what opening it raised.
+    :raises AgentFlowError: the error raised while opening it.
     """
-    held = Held(opens)
-    await start(
-        house, ChildSpec(id=id, start=lambda: held, shutdown=CLOSE_SECONDS, start_timeout=CLOSE_SECONDS * 4)
-    )
-    return held.thing
+    child = _Resource(opens)
+    spec = ChildSpec(id=id, start=lambda: child, shutdown=CLOSE_SECONDS, start_timeout=CLOSE_SECONDS * 4)
+    await start_child(supervisor, spec)
+    return child.value
 
 
-async def start(house: Supervisor, spec: ChildSpec) -> None:
-    """Start a child; what kept it from starting comes out as it is, where it says what to do.
+async def start_child(supervisor: Supervisor, spec: ChildSpec) -> None:
+    """Start a child; if it fails with an `AgentFlowError`, raise that instead of `StartFailed`.
 
-    :raises AgentFlowError: what it was.
+    :raises AgentFlowError: the reason that it did not start.
     """
     try:
-        await house.start_child(spec)
+        await supervisor.start_child(spec)
     except StartFailed as failed:
         raise _cause(failed) from failed
 
 
-def innermost(error: Exception) -> Exception:
-    """The first thing that went wrong, out of the groups in which task groups wrap it."""
+def unwrap_group(error: Exception) -> Exception:
+    """Return the first leaf of nested exception groups, in which task groups wrap errors."""
     while isinstance(error, ExceptionGroup):
         error = cast("ExceptionGroup[Exception]", error).exceptions[0]
     return error
@@ -69,5 +73,40 @@ def _cause(failed: StartFailed) -> AgentFlowError:
     while (
         isinstance(error, StartFailed) and isinstance(error.why, ExitReason) and error.why.error is not None
     ):
-        error = innermost(error.why.error)
+        error = unwrap_group(error.why.error)
     return error if isinstance(error, AgentFlowError) else failed
+
+
+def prices_of(models: Mapping[str, ModelSettings]) -> dict[str, Prices]:
+    """Return the prices by role, of models that have prices."""
+    return {role: settings.prices for role, settings in models.items() if settings.prices is not None}
+
+
+async def open_accounts(run: Run, config: RunConfig, models: Mapping[str, ModelSettings]) -> Accounts:
+    """Return the budgets of a run, with the usage of its earlier processes."""
+    used = await run.load_usage()
+    prices = prices_of(models)
+    return Accounts(
+        max_tokens=config.max_total_tokens,
+        max_cost=config.max_cost,
+        max_seconds=config.max_seconds,
+        already=used,
+        already_cost=sum(price.cost(used[role]) for role, price in prices.items() if role in used),
+    )
+
+
+async def open_models(
+    supervisor: Supervisor, models: Mapping[str, ModelSettings], accounts: Accounts
+) -> dict[str, OpenModel]:
+    """Open an engine per role as children of the supervisor; roles with equal settings share one."""
+    endpoints = Endpoints()
+    made: list[tuple[ModelSettings, OpenModel]] = []
+    opened: dict[str, OpenModel] = {}
+    for role, settings in models.items():
+        model = next((model for known, model in made if known == settings), None)
+        if model is None:
+            opens = partial(make_model, settings, accounts, endpoints=endpoints)
+            model = await open_supervised(supervisor, f"model of the {role}", opens)
+            made.append((settings, model))
+        opened[role] = model
+    return opened

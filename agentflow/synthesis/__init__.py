@@ -11,10 +11,10 @@ from agentflow.synthesis._checks import Check, Finding, Grounding
 from agentflow.synthesis._config import SynthesisConfig, load_config
 from agentflow.synthesis._files import PAIRS, REPORT, TRAJECTORIES, TREES, write_files
 from agentflow.synthesis._harvest import Citing, Harvest, Pair, ReasoningStep, Rejected, Trajectory
-from agentflow.synthesis._ports import Generator
 from agentflow.synthesis._questions import harvest
 from agentflow.synthesis._render import render
 from agentflow.synthesis._report import FailedSeed, Report
+from agentflow.synthesis._roles import Generator
 from agentflow.synthesis._seeds import load_seeds
 from agentflow.synthesis._selection import Path, Score, Selection, UserStrategy, select
 from runtimes._lazy import lazy_exports

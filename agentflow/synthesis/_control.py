@@ -16,8 +16,8 @@ from pydantic import Field
 from agentflow.actors import Context
 from agentflow.errors import ConfigurationError, ErrorKind, ToolFailure
 from agentflow.journal import NewSeed
-from agentflow.synthesis._run_progress import Standing
-from agentflow.synthesis._run_seeds import new_seeds
+from agentflow.synthesis._progress import SynthesisStatus
+from agentflow.synthesis._seeds import new_seeds
 from agentflow.telemetry import get_logger
 from agentflow.trajectory import Seed
 from mcp_servers import Backend, Output, ToolTable, tool
@@ -34,8 +34,8 @@ LOAD_AFTER_SECONDS = 2.0
 class Controlled(Protocol):
     """What a run lets others do with it."""
 
-    def standing(self) -> Standing:
-        """How far it is."""
+    def status(self) -> SynthesisStatus:
+        """Return the current progress."""
         ...
 
     def pause(self) -> None:
@@ -55,7 +55,7 @@ class Controlled(Protocol):
         ...
 
 
-class RunStatus(Output):
+class StatusOutput(Output):
     """How far a run is."""
 
     phase: str
@@ -106,38 +106,38 @@ class RunBackend(Backend):
         self._new_id = new_id
 
     @tool(title="Status", read_only=True)
-    async def status(self) -> RunStatus:
+    async def status(self) -> StatusOutput:
         """How far the run is: seeds, nodes, questions, tokens. Use it to watch."""
-        standing = self._run.standing()
-        return RunStatus(
-            phase=standing.phase.value,
-            seeds=standing.seeds,
-            done=standing.done,
-            open_trees=standing.open_trees,
-            nodes=standing.nodes,
-            questions=standing.questions,
-            rejected=standing.rejected,
-            calls_in_flight=standing.calls_in_flight,
-            calls_failed=standing.calls_failed,
-            tokens=standing.tokens,
-            cost=standing.cost,
-            seconds=round(standing.seconds, 3),
+        status = self._run.status()
+        return StatusOutput(
+            phase=status.phase.value,
+            seeds=status.seeds,
+            done=status.done,
+            open_trees=status.active,
+            nodes=status.nodes,
+            questions=status.questions,
+            rejected=status.rejected,
+            calls_in_flight=status.calls_in_flight,
+            calls_failed=status.calls_failed,
+            tokens=status.tokens,
+            cost=status.cost,
+            seconds=round(status.seconds, 3),
         )
 
     @tool(title="Pause", destructive=False, idempotent=True)
-    async def pause(self) -> RunStatus:
+    async def pause(self) -> StatusOutput:
         """Begin no new model call and no new action; those in flight end. Use it to give way for a while."""
         self._run.pause()
         return await self.status()
 
     @tool(title="Resume", destructive=False, idempotent=True)
-    async def resume(self) -> RunStatus:
+    async def resume(self) -> StatusOutput:
         """Go on after a pause."""
         self._run.resume()
         return await self.status()
 
     @tool(title="Stop", destructive=False, idempotent=True)
-    async def stop(self) -> RunStatus:
+    async def stop(self) -> StatusOutput:
         """End the run cleanly. Nothing is lost; starting it again goes on. Use it to free the machine."""
         self._run.stop("somebody asked it to, through its control server")
         return await self.status()

@@ -8,8 +8,7 @@ from typing import Final
 import anyio.to_thread
 import msgspec
 
-from agentflow.errors import RunStopped, StopCause
-from agentflow.runs import NewFiles
+from agentflow.runs import AtomicFiles, report_disk_errors
 from agentflow.synthesis._config import SynthesisConfig
 from agentflow.synthesis._harvest import Harvest
 from agentflow.synthesis._records import pair_record, trajectory_record, tree_record
@@ -46,22 +45,19 @@ async def write_files(
     """
     tally = Tally(config, dropped_tools)
     asked = Asked(config.question_similarity)
-    try:
-        with NewFiles(output_dir, (PAIRS, TRAJECTORIES, TREES, REPORT)) as files:
-            await anyio.to_thread.run_sync(files.open)
-            async for seed, harvest in harvests:
-                tally.add(seed, harvest)
-                lines = _lines(seed, harvest, tally, asked)
-                await anyio.to_thread.run_sync(files.write, lines)
-            report = tally.report()
-            text = msgspec.json.format(_ENCODER.encode(report), indent=2)
-            await anyio.to_thread.run_sync(files.write, {REPORT: [text]})
-            await anyio.to_thread.run_sync(files.finish)
-    except OSError as error:
-        raise RunStopped(
-            StopCause.JOURNAL,
-            f"{error.filename or output_dir}: can't be written: {error.strerror}; mend it and run the same command again",
-        ) from error
+    with (
+        report_disk_errors(output_dir),
+        AtomicFiles(output_dir, (PAIRS, TRAJECTORIES, TREES, REPORT)) as files,
+    ):
+        await anyio.to_thread.run_sync(files.open)
+        async for seed, harvest in harvests:
+            tally.add(seed, harvest)
+            lines = _lines(seed, harvest, tally, asked)
+            await anyio.to_thread.run_sync(files.write, lines)
+        report = tally.report()
+        text = msgspec.json.format(_ENCODER.encode(report), indent=2)
+        await anyio.to_thread.run_sync(files.write, {REPORT: [text]})
+        await anyio.to_thread.run_sync(files.finish)
     return report
 
 

@@ -10,7 +10,7 @@ from agentflow.journal import Page
 from agentflow.synthesis._checks import Check, Checked, Finding, Quoted, check, words_of
 from agentflow.synthesis._config import SynthesisConfig
 from agentflow.synthesis._harvest import Citing, Harvest, Pair, ReasoningStep, Rejected, Trajectory
-from agentflow.synthesis._ports import Generator
+from agentflow.synthesis._roles import Generator
 from agentflow.synthesis._selection import Path, Score, select
 from agentflow.text import texts_agree
 from agentflow.trajectory import (

@@ -3,12 +3,49 @@
 import csv
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from os import PathLike
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from agentflow.errors import ConfigurationError
 
-__all__ = ["load_seeds"]
+if TYPE_CHECKING:
+    from agentflow.journal import NewSeed
+    from agentflow.synthesis._config import SynthesisConfig
+
+__all__ = ["Seeds", "load_seeds", "new_seeds", "seeds_for"]
+
+Seeds: TypeAlias = str | PathLike[str] | Sequence[str] | Sequence[Mapping[str, Any]]
+"""A file of seeds, one seed, or a list of seeds as texts or dicts."""
+BUNDLED = Path(__file__).parent / "_bundled" / "seeds.jsonl"
+"""Seeds of the bundled corpus."""
+
+
+def new_seeds(seeds: object) -> "list[NewSeed]":
+    """Load seeds in any form that `load_seeds` takes, for the journal.
+
+    :raises ConfigurationError: one line, if one can't be used.
+    """
+    from agentflow.journal import NewSeed  # loads a database
+
+    loaded = load_seeds(seeds)  # pyright: ignore[reportArgumentType] - it reports anything that is no seed
+    return [NewSeed(seed["content"], seed["kwargs"], seed.get("id")) for seed in loaded]
+
+
+def seeds_for(config: "SynthesisConfig") -> "list[NewSeed]":
+    """Return the seeds that the settings name, up to `number_of_seed`.
+
+    :raises ConfigurationError: if they name none, or one can't be used.
+    """
+    from agentflow.runs import explores_bundled_corpus  # loads the sandbox
+
+    file = Path(config.seeds_file) if config.seeds_file else BUNDLED
+    if not config.seeds_file and not explores_bundled_corpus(config):
+        raise ConfigurationError("seeds_file: there are no seeds; name a JSONL file, or pass seeds")
+    seeds = new_seeds(file)[: config.number_of_seed]
+    if not seeds:
+        raise ConfigurationError(f"seeds_file: {file} has no seed; add a line, or raise number_of_seed")
+    return seeds
 
 
 def load_seeds(

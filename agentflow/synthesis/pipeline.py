@@ -1,31 +1,26 @@
 """The synthesis as a whole, for programs: with and without `await`."""
 
-from collections.abc import Mapping, Sequence
 from os import PathLike
 from pathlib import Path
-from typing import Any, TypeAlias
 
 from agentflow.journal import NewSeed
-from agentflow.runs import CONTROL_FILE, Phase, Resume, wait_for
+from agentflow.runs import CONTROL_FILE, Phase, Resume, run_sync
 from agentflow.synthesis._config import SynthesisConfig
+from agentflow.synthesis._progress import SynthesisStatus
 from agentflow.synthesis._report import Report
 from agentflow.synthesis._run import SynthesisRun
-from agentflow.synthesis._run_progress import Standing
-from agentflow.synthesis._run_seeds import new_seeds, seeds_for
+from agentflow.synthesis._seeds import Seeds, new_seeds, seeds_for
 
 __all__ = [
     "CONTROL_FILE",
     "Phase",
     "Resume",
     "Seeds",
-    "Standing",
     "SynthesisPipeline",
     "SynthesisRun",
+    "SynthesisStatus",
     "seeds_for",
 ]
-
-Seeds: TypeAlias = str | PathLike[str] | Sequence[str] | Sequence[Mapping[str, Any]]
-"""A file of seeds, one seed, or a list of seeds as texts or dicts."""
 
 
 class SynthesisPipeline:
@@ -53,7 +48,7 @@ class SynthesisPipeline:
         :raises ConfigurationError: if something can't be used, in one line; nothing was begun.
         :raises RunStopped: if it ended early; the same again goes on.
         """
-        wait_for(self.arun, seeds)
+        run_sync(self.arun, seeds)
 
     async def arun(self, seeds: Seeds | None = None) -> Report:
         """`run` for code that awaits; gives the report."""

@@ -75,7 +75,7 @@ def test_stopped_in_every_way_it_goes_on_by_the_same_command_to_the_files_of_an_
             stops(process, at)
             status, _, err = finish(process)
         said.append(err)
-        assert (status, "stopped: SIGTERM came" in err) == (130, True)
+        assert (status, "stopped: received SIGTERM" in err) == (130, True)
         with working(tmp_path, at, *words) as process:
             assert process.stdout is not None
             process.stdout.close()

@@ -84,7 +84,7 @@ def test_a_signal_stops_it_cleanly_and_the_same_command_goes_on(folder: Path) ->
             at.release()
             status, _, err = finish(process)
         assert status == 130
-        assert "stopped: SIGINT came; run the same again to go on" in err
+        assert "stopped: received SIGINT; run the same command again to resume" in err
         after = run(PROGRAM, *words, cwd=folder)
     assert after.returncode == 0, after.stderr
     assert len((folder / "rollout_results" / RESULTS).read_text().splitlines()) == 2

@@ -48,7 +48,7 @@ def test_ctrl_c_stops_it_cleanly_and_the_same_command_goes_on(at: Endpoint, tmp_
         stops(process, at)
         status, _, err = finish(process)
     assert status == 130
-    assert "stopped: SIGINT came; run the same again to go on" in err
+    assert "stopped: received SIGINT; run the same command again to resume" in err
     assert "Traceback" not in err
     assert (tmp_path / "synthesis_results" / TREES).exists()
     after = run(PROGRAM, *at.words, *SMALL, cwd=tmp_path)
@@ -66,7 +66,7 @@ def test_other_signals_that_end_programs_stop_it_cleanly_too(
         stops(process, at)
         status, _, err = finish(process)
     assert status == 130
-    assert f"stopped: {number.name} came" in err
+    assert f"stopped: received {number.name}" in err
 
 
 @pytest.mark.promise("supervisor:signals")

@@ -117,7 +117,7 @@ def test_what_can_t_be_trained_on_is_one_line(
         assert main(["synth", *words]) == 2
         said = capsys.readouterr().err.splitlines()
         assert message in said[-1]
-    with pytest.raises(ConfigurationError, match=r"^learner: no questions are written then"):
+    with pytest.raises(ConfigurationError, match=r"^learner: such settings start a training"):
         SynthesisPipeline(config=config(seeds)).run()
 
 

@@ -77,7 +77,7 @@ async def test_a_rollout_answers_every_task_scores_it_and_writes_its_files(tmp_p
     assert sum(result["score"] for result in results) / 4 == pytest.approx(summary.score)
     assert summary.score > 0, "the offline engine finds some of it in the corpus"
     assert json.loads((tmp_path / SUMMARY).read_text())["tasks"] == 4
-    assert run.standing().phase is Phase.DONE
+    assert run.status().phase is Phase.DONE
 
 
 @pytest.mark.promise("rollout:files")
@@ -107,10 +107,10 @@ async def test_the_same_again_finds_nothing_to_do_and_more_tasks_are_added(tmp_p
     await run_to_the_end(config, some_tasks(2))
     before = contents(tmp_path, *FILES)
     run, _ = await run_to_the_end(config, some_tasks(2))
-    assert run.found_nothing_to_do
+    assert run.nothing_to_do
     assert contents(tmp_path, *FILES) == before
     run, summary = await run_to_the_end(config, some_tasks(3))
-    assert not run.found_nothing_to_do
+    assert not run.nothing_to_do
     assert summary.tasks == 3
     assert (tmp_path / RESULTS).read_bytes().startswith(before[RESULTS])
 

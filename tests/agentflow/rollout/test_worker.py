@@ -12,7 +12,7 @@ from agentflow.actors import ChildSpec, Restart, Supervisor
 from agentflow.errors import ToolFailure
 from agentflow.journal import NewSeed, Page, Run, open_journal
 from agentflow.rollout import Result, RolloutConfig
-from agentflow.rollout._sandboxes import Sandboxes
+from agentflow.rollout._sandbox_pool import SandboxPool
 from agentflow.rollout._worker import Solver, TaskWorker
 from agentflow.sandbox import Sandbox
 from agentflow.scoring import make_metric
@@ -46,7 +46,7 @@ async def working(
         (seed,) = await run.add_seeds(
             [NewSeed("Who?", {"task": msgspec.to_builtins(TASK), "sample": 0}, "q")]
         )
-        sandboxes = Sandboxes(base, [], most=4, ahead=1, wanted=1)
+        sandboxes = SandboxPool(base, [], most=4, ahead=1, wanted=1)
         yield TaskWorker(run, solve, sandboxes, make_metric("exact_match"), config, ignore), seed, run
 
 
@@ -89,9 +89,9 @@ async def test_a_task_of_which_every_try_failed_says_why_and_counts_as_wrong(tmp
 
 
 @asynccontextmanager
-async def nursery(counter: Counter, *, most: int, ahead: int, wanted: int) -> AsyncGenerator[Sandboxes]:
+async def nursery(counter: Counter, *, most: int, ahead: int, wanted: int) -> AsyncGenerator[SandboxPool]:
     async with Sandbox(backends=[counter]) as base:
-        sandboxes = Sandboxes(base, await base.tools(), most=most, ahead=ahead, wanted=wanted)
+        sandboxes = SandboxPool(base, await base.tools(), most=most, ahead=ahead, wanted=wanted)
         spec = ChildSpec(id="sandboxes", start=lambda: sandboxes, restart=Restart.TRANSIENT, shutdown=10)
         async with Supervisor([spec]):
             yield sandboxes

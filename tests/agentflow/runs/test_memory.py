@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from agentflow.runs import _memory, seldom_collected
+from agentflow.runs import _memory
+from agentflow.runs._memory import infrequent_gc
 
 
 @pytest.fixture(autouse=True)
@@ -23,7 +24,7 @@ def fresh_collector(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @pytest.mark.promise("supervisor:collector")
 def test_a_run_leaves_the_collector_as_it_found_it() -> None:
     before = gc.get_threshold()
-    with pytest.raises(KeyError), seldom_collected():
+    with pytest.raises(KeyError), infrequent_gc():
         assert gc.get_threshold() > before
         assert gc.get_freeze_count() > 0
         raise KeyError
@@ -33,7 +34,7 @@ def test_a_run_leaves_the_collector_as_it_found_it() -> None:
 
 def test_what_a_run_leaves_is_not_looked_at_because_it_has_ended() -> None:
     ages: list[int] = []
-    with seldom_collected():
+    with infrequent_gc():
         kept = [[number] for number in range(50_000)]
     gc.callbacks.append(lambda phase, info: ages.append(info["generation"]))
     try:
@@ -50,7 +51,7 @@ def test_what_earlier_runs_left_behind_is_gone_once_it_is_much(monkeypatch: pyte
             self.itself = self
 
     def leave() -> weakref.ref[Left]:
-        with seldom_collected():
+        with infrequent_gc():
             left = [Left() for _ in range(15_000)]
             return weakref.ref(left[0])
 
@@ -65,7 +66,7 @@ def test_what_earlier_runs_left_behind_is_gone_once_it_is_much(monkeypatch: pyte
 @pytest.mark.promise("supervisor:collector")
 def test_of_runs_that_overlap_the_last_one_leaves_the_collector_as_the_first_one_found_it() -> None:
     before = gc.get_threshold()
-    one, other = seldom_collected(), seldom_collected()
+    one, other = infrequent_gc(), infrequent_gc()
     one.__enter__()
     other.__enter__()
     one.__exit__(None, None, None)

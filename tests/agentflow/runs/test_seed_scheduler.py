@@ -1,4 +1,4 @@
-"""The field: a seed that crashes, a seed that another one took, leases."""
+"""The seed scheduler: seeds that crash, seeds taken over by another process, leases."""
 
 from collections import Counter
 from collections.abc import AsyncGenerator
@@ -12,7 +12,8 @@ import pytest
 from agentflow.actors import ChildSpec, Restart, Supervisor
 from agentflow.errors import ConfigurationError, RunStopped, StopCause
 from agentflow.journal import NewSeed, Run, open_journal, this_process
-from agentflow.runs import Ending, Field, FieldProgress, Gate
+from agentflow.runs import PauseGate, RunProgress
+from agentflow.runs._seed_scheduler import SeedScheduler, Shutdown
 from agentflow.trajectory import Seed
 
 
@@ -21,7 +22,7 @@ class Work:
 
     def __init__(self, run: Run) -> None:
         self.run = run
-        self.ending = Ending()
+        self.shutdown = Shutdown()
         self.tries: Counter[str] = Counter()
         self.errors: dict[str, list[Exception]] = {}
         self.books = 0
@@ -43,30 +44,30 @@ class Work:
     def give_up(self, seed: Seed, error: Exception) -> bytes:
         return f"gave up {seed.content}: {error}".encode()
 
-    async def keep_books(self) -> None:
+    async def save_usage(self) -> None:
         self.books += 1
 
     async def done(self) -> list[str]:
         return [harvest.decode() async for _, harvest in self.run.harvests()]
 
     async def until_ended(self, *, at_once: int = 8) -> None:
-        field = Field(
+        scheduler = SeedScheduler(
             self.run,
             self.grow,
             self.give_up,
             owner=this_process(),
-            at_once=at_once,
-            gate=Gate(),
-            ending=self.ending,
-            progress=FieldProgress(),
+            concurrency=at_once,
+            gate=PauseGate(),
+            shutdown=self.shutdown,
+            progress=RunProgress(),
             renew_seconds=10,
             grace_seconds=1,
-            keep_books=self.keep_books,
+            save_usage=self.save_usage,
         )
-        spec = ChildSpec(id="field", start=lambda: field, restart=Restart.TEMPORARY)
+        spec = ChildSpec(id="scheduler", start=lambda: scheduler, restart=Restart.TEMPORARY)
         async with Supervisor([spec]):
             with anyio.fail_after(60):
-                await self.ending.ended.wait()
+                await self.shutdown.finished.wait()
 
 
 @asynccontextmanager
@@ -97,7 +98,7 @@ async def test_a_seed_that_crashes_is_tried_again_and_then_given_up_without_the_
         await work_.until_ended()
         assert work_.tries == {"a": 2, "b": 2, "c": 1}
         assert await work_.done() == ["grown a", "gave up b: twice", "grown c"]
-        assert work_.ending.stopped is None
+        assert work_.shutdown.reason is None
 
 
 @pytest.mark.promise("supervisor:leases")
@@ -106,7 +107,7 @@ async def test_what_ends_the_run_gives_its_seeds_back(tmp_path: Path, error: Exc
     async with work(tmp_path, *"abc") as work_:
         work_.errors = {"b": [error]}
         await work_.until_ended(at_once=1)
-        assert work_.ending.stopped is error
+        assert work_.shutdown.reason is error
         assert await work_.done() == ["grown a"]
         assert (await work_.run.counts()) == (2, 0, 1)
         assert work_.books > 0
@@ -128,5 +129,5 @@ async def test_a_seed_that_another_process_took_over_is_left_to_it(tmp_path: Pat
 
         work_.grow = lose
         await work_.until_ended(at_once=1)
-        assert work_.ending.stopped is None
+        assert work_.shutdown.reason is None
         assert await work_.done() == ["theirs", "grown b"]

@@ -60,7 +60,7 @@ async def test_a_run_grows_every_seed_and_writes_pairs_that_name_the_engine(tmp_
     assert report.pairs > 0
     pairs = [json.loads(line) for line in (tmp_path / PAIRS).read_text(encoding="utf-8").splitlines()]
     assert {pair["metadata"]["engine"] for pair in pairs} == {"offline"}
-    assert run.standing().phase is Phase.DONE
+    assert run.status().phase is Phase.DONE
     assert names(tmp_path) == {*FILES, "journal.db", "settings.yaml"}
 
 
@@ -70,8 +70,8 @@ async def test_the_same_again_finds_nothing_to_do_and_the_same_files(tmp_path: P
     before = contents(tmp_path)
     (tmp_path / PAIRS).unlink()
     run, report = await run_to_the_end(config_for(tmp_path))
-    assert run.found_nothing_to_do
-    assert run.standing().nodes == {}
+    assert run.nothing_to_do
+    assert run.status().nodes == {}
     assert report.seeds == 3
     assert contents(tmp_path) == before
 
@@ -88,13 +88,13 @@ async def test_other_settings_are_refused_with_the_difference(tmp_path: Path) ->
 async def test_what_does_not_decide_the_content_may_change(tmp_path: Path) -> None:
     await run_to_the_end(config_for(tmp_path))
     run, _ = await run_to_the_end(config_for(tmp_path, max_in_flight=3, open_trees=1, max_seconds=1000))
-    assert run.found_nothing_to_do
+    assert run.nothing_to_do
 
 
 @pytest.mark.promise("supervisor:resume-choice")
 async def test_whether_a_run_is_gone_on_with_can_be_said(tmp_path: Path) -> None:
     config = config_for(tmp_path / "new")
-    with pytest.raises(ConfigurationError, match=r"no run 'synthesis' in .* to go on with"):
+    with pytest.raises(ConfigurationError, match=r"no run 'synthesis' in .* to resume"):
         await SynthesisRun(config, resume="always").run(seeds_for(config))
     assert not (tmp_path / "new").exists()
     await SynthesisRun(config, resume="never").run(seeds_for(config))
@@ -112,12 +112,12 @@ async def test_a_stopped_run_goes_on_and_its_files_are_those_of_one_that_was_not
     stops = 0
     for _ in range(100):
         run = SynthesisRun(config)
-        before = run.standing().nodes
+        before = run.status().nodes
         assert before == {}
         async with anyio.create_task_group() as tasks:
 
             async def stop_soon(run: SynthesisRun = run) -> None:
-                await until(lambda: sum(run.standing().nodes.values()) >= 12)
+                await until(lambda: sum(run.status().nodes.values()) >= 12)
                 run.stop("enough for now")
 
             tasks.start_soon(stop_soon)
@@ -125,8 +125,8 @@ async def test_a_stopped_run_goes_on_and_its_files_are_those_of_one_that_was_not
                 await run.run(seeds_for(config))
             except RunStopped as stopped:
                 assert stopped.cause is StopCause.INTERRUPTED
-                assert stopped.message == "stopped: enough for now; run the same again to go on"
-                assert run.standing().phase is Phase.STOPPED
+                assert stopped.message == "stopped: enough for now; run the same command again to resume"
+                assert run.status().phase is Phase.STOPPED
                 stops += 1
                 continue
             finally:
@@ -143,7 +143,7 @@ async def test_a_stopped_run_has_written_what_was_finished(tmp_path: Path, endpo
     async with anyio.create_task_group() as tasks:
 
         async def stop_after_one() -> None:
-            await until(lambda: run.standing().done >= 1)
+            await until(lambda: run.status().done >= 1)
             run.stop()
 
         tasks.start_soon(stop_after_one)
@@ -160,19 +160,19 @@ async def test_while_a_run_is_paused_nothing_new_begins(tmp_path: Path) -> None:
         run = SynthesisRun(config)
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(run.run, seeds_for(config))
-            await until(lambda: run.standing().nodes)
+            await until(lambda: run.status().nodes)
             run.pause()
-            assert run.standing().phase is Phase.PAUSED
-            await run.still()
+            assert run.status().phase is Phase.PAUSED
+            await run.wait_idle()
             before = asked.read_bytes()
-            assert run.standing().calls_in_flight == 0
+            assert run.status().calls_in_flight == 0
             await anyio.wait_all_tasks_blocked()
-            await run.still()
+            await run.wait_idle()
             assert asked.read_bytes() == before
-            assert run.standing().done < 3
+            assert run.status().done < 3
             run.resume()
-            assert run.standing().phase is Phase.GROWING
-        assert run.standing().done == 3
+            assert run.status().phase is Phase.GROWING
+        assert run.status().done == 3
 
 
 @pytest.mark.promise("supervisor:add-seeds")
@@ -185,18 +185,18 @@ async def test_seeds_can_be_added_while_it_runs_and_are_there_once_however_often
         await run.add_seeds([NewSeed("too early")], "control/x")
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(run.run, seeds_for(config))
-        await until(lambda: run.standing().nodes)
+        await until(lambda: run.status().nodes)
         run.pause()
         added, in_time = await run.add_seeds([NewSeed("the lighthouse")], "control/x")
         again, _ = await run.add_seeds([NewSeed("the lighthouse")], "control/x")
         assert (added, in_time) == (again, True)
         assert [seed.id for seed in added] == ["seed_004"]
-        assert run.standing().seeds == 4
+        assert run.status().seeds == 4
         run.resume()
     assert run.report is not None
     assert run.report.seeds == 4
     same, _ = await run_to_the_end(config)
-    assert same.found_nothing_to_do
+    assert same.nothing_to_do
 
 
 @pytest.mark.promise("supervisor:budget")
@@ -287,7 +287,7 @@ async def test_with_every_tool_failing_no_pair_is_written_and_the_report_says_wh
 
 @pytest.mark.promise("supervisor:seeds-missing")
 async def test_a_run_with_a_resource_of_its_own_must_be_told_its_seeds(tmp_path: Path) -> None:
-    with pytest.raises(ConfigurationError, match="seeds_file: nothing says what to start from"):
+    with pytest.raises(ConfigurationError, match="seeds_file: there are no seeds"):
         seeds_for(config_for(tmp_path, available_tools=["bash_run"]))
 
 

@@ -1,4 +1,4 @@
-"""Where a run lies on disk."""
+"""Directory of a run: its journal, its settings and its control file."""
 
 import os
 import tempfile
@@ -8,37 +8,37 @@ from typing import Literal, TypeAlias
 from agentflow.errors import ConfigurationError
 from agentflow.runs._config import RunConfig, render_config
 
-__all__ = ["CONTROL_FILE", "Place", "Resume"]
+__all__ = ["CONTROL_FILE", "Resume", "RunDirectory"]
 
 Resume: TypeAlias = Literal["auto", "always", "never"]
-"""Whether a run that exists is gone on with: `auto`: if there is one; `always`: there must be; `never`: there must not."""
+"""Handling of an existing run: `auto` resumes it if there is one, `always` requires one, `never` refuses one."""
 
 JOURNAL_FILE = "journal.db"
 SETTINGS_FILE = "settings.yaml"
 CONTROL_FILE = "control.json"
 
 
-class Place:
-    """The folder of a run."""
+class RunDirectory:
+    """Output directory of a run."""
 
     def __init__(self, config: RunConfig, folder: Path, resume: Resume) -> None:
         self.folder = folder
-        """Where the files are."""
+        """Path of the directory."""
         self.control = folder / CONTROL_FILE
-        """How the run is reached while it goes on."""
+        """File with the address of the control server while the run is active."""
         self._config = config
         self._resume = resume
         self._own_journal = (folder / JOURNAL_FILE).absolute()
 
     @property
     def journal(self) -> str:
-        """The journal's address."""
+        """URL of the journal."""
         return self._config.journal or f"sqlite:///{self._own_journal}"
 
     def prepare(self) -> None:
-        """Make the folder.
+        """Create the directory.
 
-        :raises ConfigurationError: if it can't be made, or there is to be a run and is none.
+        :raises ConfigurationError: if it can't be created, or `resume` is `always` and there is no run.
         """
         if self._config.journal is None and not self._own_journal.exists():
             self.check(exists=False)
@@ -46,24 +46,24 @@ class Place:
             self.folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise ConfigurationError(
-                f"output_dir: {self.folder} can't be made: {error.strerror}; name another"
+                f"output_dir: {self.folder} can't be created: {error.strerror}; name another"
             ) from None
 
     def check(self, exists: bool) -> None:
-        """Whether it is as wanted that the run exists, or not.
+        """Check `resume` against the existence of the run.
 
-        :raises ConfigurationError: if it is not.
+        :raises ConfigurationError: if they contradict each other.
         """
         name = f"run {self._config.run_name!r} in {self.folder}"
         if exists and self._resume == "never":
             raise ConfigurationError(
-                f"resume: there is a {name} already; name another output_dir, or leave out resume=never"
+                f"resume: there is a {name} already; name another output_dir, or remove resume=never"
             )
         if not exists and self._resume == "always":
-            raise ConfigurationError(f"resume: there is no {name} to go on with; check output_dir")
+            raise ConfigurationError(f"resume: there is no {name} to resume; check output_dir")
 
-    def describe(self) -> None:
-        """Put the resolved settings beside the files, without secrets."""
+    def write_settings(self) -> None:
+        """Write the resolved settings, secrets masked, to `settings.yaml`."""
         settings = self.folder / SETTINGS_FILE
         try:
             descriptor, draft = tempfile.mkstemp(dir=self.folder, prefix=f".{SETTINGS_FILE}-")

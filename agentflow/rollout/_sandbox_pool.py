@@ -1,4 +1,4 @@
-"""A fresh sandbox for each episode, made before it is needed, so that no model waits for one."""
+"""Pool that makes a fresh sandbox for each episode before it is needed."""
 
 from collections import deque
 from collections.abc import AsyncGenerator, Sequence
@@ -10,32 +10,32 @@ from agentflow.actors import Context
 from agentflow.errors import ErrorKind, ToolFailure
 from agentflow.sandbox import Sandbox, Tool
 
-__all__ = ["Sandboxes"]
+__all__ = ["SandboxPool"]
 
 
-class Sandboxes:
-    """A child of the run's supervisor that makes sandboxes ahead. Where no tool has state, the base serves all."""
+class SandboxPool:
+    """Child of the run's supervisor that forks sandboxes in advance. If no tool has state, the base is shared instead."""
 
     def __init__(self, base: Sandbox, tools: Sequence[Tool], *, most: int, ahead: int, wanted: int) -> None:
-        """Describe it; whoever gives the base closes it.
+        """Describe it; the caller closes the base.
 
-        :param most: how many may live at once.
-        :param ahead: how many are made before somebody asks.
-        :param wanted: how many will be asked for; more are made when they are.
+        :param most: maximum number of sandboxes alive.
+        :param ahead: number of sandboxes made before they are requested.
+        :param wanted: expected number of requests; requests beyond it are served on demand.
         """
         self._base = base
         self._backends = sorted({tool.backend for tool in tools if tool.stateful})
-        self._room = anyio.Semaphore(most)
+        self._free = anyio.Semaphore(most)
         self._ahead = ahead
         self._wanted = wanted
-        self._asked = 0
+        self._requested = 0
         self._made = 0
         self._more = anyio.Event()
         self._ready: deque[Sandbox | ToolFailure] = deque()
-        self._there = anyio.Semaphore(0)
+        self._available = anyio.Semaphore(0)
 
     async def run(self, context: Context) -> None:
-        """Make sandboxes, as many as will be wanted."""
+        """Make sandboxes until stopped."""
         context.ready()
         if not self._backends:
             return
@@ -43,8 +43,8 @@ class Sandboxes:
             async with anyio.create_task_group() as tasks:
                 context.on_stop(tasks.cancel_scope.cancel)
                 while True:
-                    while self._made < max(self._asked, min(self._wanted, self._asked + self._ahead)):
-                        await self._room.acquire()
+                    while self._made < max(self._requested, min(self._wanted, self._requested + self._ahead)):
+                        await self._free.acquire()
                         self._made += 1
                         tasks.start_soon(self._make)
                     await self._more.wait()
@@ -54,19 +54,19 @@ class Sandboxes:
 
     @asynccontextmanager
     async def fresh(self) -> AsyncGenerator[Sandbox]:
-        """One that nobody has used; it ends with the block.
+        """Yield an unused sandbox and close it at the end of the block.
 
         :raises ToolFailure: if it can't be made.
         """
         if not self._backends:
             yield self._base
             return
-        self._asked += 1
+        self._requested += 1
         self._more.set()
         try:
-            await self._there.acquire()
+            await self._available.acquire()
         except BaseException:
-            self._asked -= 1
+            self._requested -= 1
             raise
         made = self._ready.popleft()
         try:
@@ -76,14 +76,14 @@ class Sandboxes:
         finally:
             with anyio.CancelScope(shield=True):
                 await _close(made)
-            self._room.release()
+            self._free.release()
 
     async def _make(self) -> None:
         made: Sandbox | ToolFailure | None = None
         try:
             made = await self._base.fork()
             await made.create_session(self._backends)
-        except Exception as error:  # boundary: whoever waits for the sandbox is told, whatever it was
+        except Exception as error:  # boundary: the waiting task gets the error, whatever it is
             await _close(made)
             made = error if isinstance(error, ToolFailure) else ToolFailure(ErrorKind.FAILED, str(error))
         except BaseException:
@@ -91,7 +91,7 @@ class Sandboxes:
                 await _close(made)
             raise
         self._ready.append(made)
-        self._there.release()
+        self._available.release()
 
     async def _close_unused(self) -> None:
         with anyio.CancelScope(shield=True):
@@ -101,6 +101,6 @@ class Sandboxes:
 
 async def _close(made: Sandbox | ToolFailure | None) -> None:
     if isinstance(made, Sandbox):
-        # That it has ended by itself is fine.
+        # It may have ended on its own.
         with suppress(ToolFailure):
             await made.close()

@@ -1,19 +1,20 @@
-"""Files of a run, each written whole or not at all."""
+"""Output files that are replaced together, each complete or not at all."""
 
 import os
-from collections.abc import Iterable, Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Generator, Iterable, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO, Self
 
-__all__ = ["NewFiles"]
+from agentflow.errors import RunStopped, StopCause
+
+__all__ = ["AtomicFiles", "report_disk_errors"]
 
 
-class NewFiles:
-    """New versions of all files, beside the old ones until they are whole."""
+class AtomicFiles:
+    """New versions of a set of files, written beside the old ones until all are complete."""
 
     def __init__(self, folder: Path, names: Sequence[str]) -> None:
-        """Describe them."""
         self._folder = folder
         self._names = names
         self._open: dict[str, BinaryIO] = {}
@@ -26,7 +27,7 @@ class NewFiles:
         self._stack.close()
 
     def open(self) -> None:
-        """Begin."""
+        """Create the new versions, and remove those that killed processes left behind."""
         self._folder.mkdir(parents=True, exist_ok=True)
         _remove_orphans(self._folder, self._names)
         for name in self._names:
@@ -35,12 +36,12 @@ class NewFiles:
             self._open[name] = self._stack.enter_context(path.open("wb"))
 
     def write(self, lines: dict[str, list[bytes]]) -> None:
-        """Add lines to files."""
+        """Append lines to files, by file name."""
         for name, added in lines.items():
             self._open[name].writelines(line + b"\n" for line in added)
 
     def finish(self) -> None:
-        """Put the new versions in the place of the old ones."""
+        """Sync the new versions and rename them over the old ones."""
         for file in self._open.values():
             file.flush()
             os.fsync(file.fileno())
@@ -52,11 +53,22 @@ class NewFiles:
         return self._folder / f".{name}.{os.getpid()}.new"
 
 
+@contextmanager
+def report_disk_errors(folder: Path) -> Generator[None]:
+    """Raise `RunStopped` with the file and the reason for an `OSError` in the block."""
+    try:
+        yield
+    except OSError as error:
+        raise RunStopped(
+            StopCause.JOURNAL,
+            f"{error.filename or folder}: can't be written: {error.strerror}; fix it and run the same command again",
+        ) from error
+
+
 def _remove_orphans(folder: Path, names: Sequence[str]) -> None:
-    """Remove what processes left that were killed while they wrote."""
     for path in _unfinished(folder, names):
         pid = path.name.split(".")[-2]
-        if not pid.isdigit() or not _lives(int(pid)):
+        if not pid.isdigit() or not _is_alive(int(pid)):
             path.unlink(missing_ok=True)
 
 
@@ -64,7 +76,7 @@ def _unfinished(folder: Path, names: Sequence[str]) -> Iterable[Path]:
     return [path for name in names for path in folder.glob(f".{name}.*.new")]
 
 
-def _lives(pid: int) -> bool:
+def _is_alive(pid: int) -> bool:
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -75,7 +87,7 @@ def _lives(pid: int) -> bool:
 
 
 def _sync_folder(folder: Path) -> None:
-    # Some file systems can't sync a folder; there the renames are as durable as they can be.
+    # Some file systems can't sync a directory; there the renames are only as durable as the system makes them.
     with suppress(OSError):
         handle = os.open(folder, os.O_RDONLY)
         try:

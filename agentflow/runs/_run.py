@@ -1,0 +1,231 @@
+"""Base class of runs: their supervision tree, resources, seed scheduler and controls."""
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Generic, Protocol, TypeVar
+
+from agentflow.actors import ChildSpec, Restart, Supervisor
+from agentflow.errors import ConfigurationError, RunStopped, StopCause, ToolFailure
+from agentflow.journal import NewSeed, Run, open_journal, this_process
+from agentflow.models import Accounts, ModelSettings, OpenModel, make_model
+from agentflow.runs._config import RunConfig
+from agentflow.runs._directory import Resume, RunDirectory
+from agentflow.runs._memory import infrequent_gc
+from agentflow.runs._pause_gate import PauseGate
+from agentflow.runs._progress import Phase, RunProgress
+from agentflow.runs._seed_scheduler import GRACE_SECONDS, LEASE_SECONDS, SeedScheduler, Shutdown
+from agentflow.runs._supervised_resources import open_accounts, open_models, open_supervised, start_child
+from agentflow.runs._tools import ChosenTools, choose_tools, sandbox_settings
+from agentflow.sandbox import Backend, Sandbox, SandboxSettings
+from agentflow.trajectory import Blob, Seed
+
+__all__ = ["SeedWorker", "SupervisedRun", "check_models"]
+
+C = TypeVar("C", bound=RunConfig)
+P = TypeVar("P", bound=RunProgress)
+
+
+class SeedWorker(Protocol):
+    """The work of a run for one seed."""
+
+    async def work(self, seed: Seed) -> bytes:
+        """Do everything for a seed and return its result."""
+        ...
+
+    def give_up(self, seed: Seed, error: Exception) -> bytes:
+        """Return the result of a seed whose work crashed repeatedly."""
+        ...
+
+
+class SupervisedRun(Generic[C, P]):
+    """A run that works through seeds of a journal, with everything it needs opened under one supervisor.
+
+    A subclass implements `_execute`, which calls `_open_tools`, `_open_run`, `_open_models` and `_schedule` in this order.
+    An instance runs once.
+    """
+
+    def __init__(
+        self,
+        config: C,
+        progress: P,
+        *,
+        name: str,
+        output_dir: Path | None = None,
+        resume: Resume = "auto",
+        grace_seconds: float = GRACE_SECONDS,
+    ) -> None:
+        """Describe it.
+
+        :param name: name of its supervisor.
+        :param output_dir: output directory, instead of that of the settings.
+        :param resume: handling of an existing run.
+        :param grace_seconds: time that effects in flight get when the run is stopped.
+        """
+        self.config = config
+        """Its settings."""
+        self.directory = RunDirectory(config, output_dir or config.output, resume)
+        """Its output directory."""
+        self.chosen = ChosenTools([], {})
+        """The tools that it may use, once they are known."""
+        self.nothing_to_do = False
+        """Every seed was already finished when it began."""
+        self._progress = progress
+        self._grace_seconds = grace_seconds
+        self._gate = PauseGate()
+        self._shutdown = Shutdown()
+        self._supervisor = Supervisor(name=name, intensity=3, period=60)
+        self._run: Run | None = None
+        self._scheduler: SeedScheduler | None = None
+
+    def pause(self) -> None:
+        """Begin no new effect; effects in flight complete."""
+        if self._progress.phase is Phase.GROWING:
+            self._gate.close()
+            self._progress.phase = Phase.PAUSED
+
+    async def wait_idle(self) -> None:
+        """Wait until no effect is in flight. While the run is paused, nothing happens after this."""
+        await self._gate.wait_idle()
+
+    def resume(self) -> None:
+        """Continue after a pause."""
+        if self._progress.phase is Phase.PAUSED:
+            self._progress.phase = Phase.GROWING
+            self._gate.open()
+            self._wake()
+
+    def stop(self, why: str = "it was asked to stop") -> None:
+        """End early and keep everything; effects in flight may complete. Does nothing once all seeds are finished."""
+        if self._progress.phase in (Phase.WRITING, Phase.DONE):
+            return
+        message = f"stopped: {why}; run the same command again to resume"
+        self._shutdown.request(RunStopped(StopCause.INTERRUPTED, message))
+
+    def stop_now(self) -> None:
+        """Do not wait for effects in flight."""
+        self._shutdown.immediate.set()
+
+    async def add_seeds(self, seeds: Sequence[NewSeed], origin: str) -> tuple[list[Seed], bool]:
+        """Add seeds to the active run; they are in the journal when this returns.
+
+        :param origin: name of the list: adding the same list again adds nothing.
+        :return: the seeds, and `True` if this process still works on them.
+        :raises ConfigurationError: if one can't be used.
+        """
+        if self._run is None:
+            raise ConfigurationError("the run has not begun; try again in a moment")
+        added = await self._run.add_seeds(seeds, origin)
+        counts = await self._run.counts()
+        self._progress.seeds = sum(counts)
+        self._wake()
+        return added, not self._shutdown.no_more_claims
+
+    def _wake(self) -> None:
+        if self._scheduler is not None:
+            self._scheduler.wake()
+
+    async def _supervise(self, execute: Callable[[], Awaitable[None]]) -> None:
+        """Execute the run under its supervisor.
+
+        :raises RunStopped: if it ended early.
+        """
+        try:
+            with infrequent_gc():
+                async with self._supervisor:
+                    await execute()
+        except RunStopped as stopped:
+            self._shutdown.request(stopped)
+        if self._shutdown.reason is not None:
+            self._progress.phase = Phase.STOPPED
+            raise self._shutdown.reason
+        self._progress.phase = Phase.DONE
+
+    async def _open_tools(
+        self, backends: Callable[[SandboxSettings], Sequence[str | Backend] | None] = lambda _: None
+    ) -> Sandbox:
+        """Open the sandbox and choose the tools.
+
+        :param backends: returns the backends of the sandbox, instead of those of its settings.
+        """
+        settings, broken = sandbox_settings(self.config)
+        opens = partial(Sandbox, settings, backends=backends(settings))
+        try:
+            sandbox = await open_supervised(self._supervisor, "servers", opens)
+        except ToolFailure as failure:
+            raise ConfigurationError(f"sandbox: {failure.message}") from None
+        self.chosen = await choose_tools(sandbox, self.config, broken)
+        return sandbox
+
+    async def _open_run(
+        self,
+        seeds: Sequence[NewSeed],
+        blobs: Mapping[Blob, bytes] | None = None,
+        **identity: object,
+    ) -> Run:
+        """Open the run in its journal and add its seeds.
+
+        :param blobs: pictures of the seeds.
+        :param identity: what decides the content of the files, beside the settings and tools.
+        """
+        self.directory.prepare()
+        opens = partial(open_journal, self.directory.journal, hosted=False)
+        journal = await open_supervised(self._supervisor, "journal", opens)
+        await start_child(self._supervisor, journal.writer_spec())
+        tools = [tool.name for tool in self.chosen.tools]
+        whole = {**self.config.identity(), **identity, "tools": tools}
+        run = self._run = await journal.open_run(self.config.run_name, whole, lease_seconds=LEASE_SECONDS)
+        self.directory.check(sum(await run.counts()) > 0)
+        for blob, data in (blobs or {}).items():
+            await run.put_blob(data, blob.mime)
+        await run.add_seeds(seeds)
+        self.directory.write_settings()
+        counts = await run.counts()
+        self._progress.seeds, self._progress.done = sum(counts), counts.done
+        self.nothing_to_do = not (counts.waiting or counts.leased)
+        return run
+
+    async def _open_models(self, run: Run, models: Mapping[str, ModelSettings]) -> dict[str, OpenModel]:
+        """Open the models of all roles with the budgets of the run."""
+        accounts = self._progress.accounts = await open_accounts(run, self.config, models)
+        opened = await open_models(self._supervisor, models, accounts)
+        self._progress.models = list(dict.fromkeys(opened.values()))
+        return opened
+
+    async def _schedule(self, run: Run, worker: SeedWorker, *, concurrency: int) -> None:
+        """Work on all seeds; returns when none is left or the run was stopped."""
+        accounts = self._progress.accounts
+        assert accounts is not None, "the models are open"
+
+        async def save_usage() -> None:
+            await run.save_usage(accounts.by_role)
+
+        def make() -> SeedScheduler:
+            self._scheduler = SeedScheduler(
+                run,
+                worker.work,
+                worker.give_up,
+                owner=this_process(),
+                concurrency=concurrency,
+                gate=self._gate,
+                shutdown=self._shutdown,
+                progress=self._progress,
+                renew_seconds=LEASE_SECONDS / 3,
+                grace_seconds=self._grace_seconds,
+                save_usage=save_usage,
+            )
+            return self._scheduler
+
+        self._progress.phase = Phase.GROWING
+        spec = ChildSpec(id="seed scheduler", start=make, restart=Restart.TRANSIENT)
+        await start_child(self._supervisor, spec)
+        await self._shutdown.finished.wait()
+
+
+def check_models(config: RunConfig, models: Mapping[str, ModelSettings]) -> dict[str, OpenModel]:
+    """Check the settings of all models, without opening them, before anything is begun.
+
+    :raises ConfigurationError: if one can't be used, as for a missing key.
+    """
+    accounts = Accounts(max_cost=config.max_cost)
+    return {role: make_model(settings, accounts) for role, settings in models.items()}

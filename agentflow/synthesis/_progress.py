@@ -1,0 +1,46 @@
+"""Progress of a synthesis."""
+
+from collections import Counter
+from collections.abc import Callable
+
+from agentflow.runs import RunProgress, RunStatus
+from agentflow.trajectory import Node, Seed
+
+__all__ = ["SynthesisProgress", "SynthesisStatus"]
+
+
+class SynthesisStatus(RunStatus, frozen=True, kw_only=True):
+    """Progress of a synthesis at one moment."""
+
+    nodes: dict[str, int]
+    """Number of nodes by verdict, of the trees that this process grew or resumed."""
+    questions: int
+    """Number of pairs that this process accepted."""
+    rejected: int
+    """Number of drafts that it rejected."""
+
+
+class SynthesisProgress(RunProgress):
+    """Counters of an active synthesis."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        super().__init__(clock)
+        self.questions = 0
+        """Number of accepted pairs."""
+        self.rejected = 0
+        """Number of rejected drafts."""
+        self._nodes: Counter[str] = Counter()
+
+    def count_node(self, seed: Seed, node: Node) -> None:
+        """Count a new node."""
+        if node.parent is not None:
+            self._nodes[node.verdict.value] += 1
+
+    def status(self) -> SynthesisStatus:
+        """Return the current progress."""
+        return SynthesisStatus(
+            **self._status_fields(),
+            nodes=dict(sorted(self._nodes.items())),
+            questions=self.questions,
+            rejected=self.rejected,
+        )

@@ -1,0 +1,91 @@
+"""The generator that synthesis needs, and all roles behind the pause gate."""
+
+from typing import Protocol
+
+from agentflow.growth import Executor, Planner, Verifier
+from agentflow.runs import PauseGate
+from agentflow.sandbox import Sandbox
+from agentflow.trajectory import (
+    Action,
+    Answer,
+    AnswerRequest,
+    Draft,
+    Judgement,
+    JudgementRequest,
+    Look,
+    LookRequest,
+    Outcome,
+    Plan,
+    PlanRequest,
+    Reply,
+    WriteRequest,
+)
+
+__all__ = ["GatedRoles", "Generator"]
+
+
+class Generator(Protocol):
+    """Write questions with their answers, and answer questions. A failed call is a reply, not an exception."""
+
+    async def write(self, request: WriteRequest) -> Reply[Draft]:
+        """Write a question that needs the evidence, with its answer."""
+        ...
+
+    async def look(self, request: LookRequest) -> Reply[Look]:
+        """Check that a picture shows what is claimed."""
+        ...
+
+    async def answer(self, request: AnswerRequest) -> Reply[Answer]:
+        """Answer from the model's own knowledge; empty if it does not know."""
+        ...
+
+
+class GatedRoles:
+    """All roles, each effect behind the pause gate."""
+
+    def __init__(
+        self,
+        gate: PauseGate,
+        *,
+        planner: Planner,
+        executor: Executor,
+        verifier: Verifier,
+        generator: Generator,
+    ) -> None:
+        self._gate = gate
+        self._planner = planner
+        self._executor = executor
+        self._verifier = verifier
+        self._generator = generator
+
+    async def plan(self, request: PlanRequest) -> Reply[Plan]:
+        """See `Planner`."""
+        return await self._gate.run(self._planner.plan, request)
+
+    async def act(self, sandbox: Sandbox, action: Action) -> Outcome:
+        """See `Executor`."""
+
+        async def act(action: Action) -> Outcome:
+            return await self._executor.act(sandbox, action)
+
+        return await self._gate.run(act, action)
+
+    def by_rule(self, request: JudgementRequest) -> Judgement | None:
+        """See `Verifier`. It has no effect and passes the gate."""
+        return self._verifier.by_rule(request)
+
+    async def judge(self, request: JudgementRequest) -> Reply[Judgement]:
+        """See `Verifier`."""
+        return await self._gate.run(self._verifier.judge, request)
+
+    async def write(self, request: WriteRequest) -> Reply[Draft]:
+        """See `Generator`."""
+        return await self._gate.run(self._generator.write, request)
+
+    async def look(self, request: LookRequest) -> Reply[Look]:
+        """See `Generator`."""
+        return await self._gate.run(self._generator.look, request)
+
+    async def answer(self, request: AnswerRequest) -> Reply[Answer]:
+        """See `Generator`."""
+        return await self._gate.run(self._generator.answer, request)
