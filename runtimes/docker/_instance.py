@@ -40,7 +40,7 @@ class ContainerInstance(ProcessInstance):
 
     async def begin(self) -> None:
         """Get what tells of limits that were hit."""
-        self.settle(await self._client.ask("counters"))
+        self.attach_counters(await self._client.ask("counters"))
         self._known[self._id] = self
 
     async def read(self, path: str, *, offset: int = 0, length: int | None = None) -> bytes:

@@ -1,4 +1,4 @@
-"""The server's side of a control socket: ask whoever builds sandboxes, hear from it."""
+"""Server's side of the control socket of a sandbox builder: send requests, receive replies and events."""
 
 import asyncio
 import os
@@ -12,10 +12,10 @@ from runtimes.process.trusted import _wire
 
 
 class RequestChannel:
-    """The requests in flight to one builder of sandboxes, and what it tells by itself."""
+    """Requests in flight to one builder of sandboxes (the sandbox init process or a container's first process), and its events."""
 
     lost: ClassVar[str] = "the runtime is closed"
-    """What is said to have happened when the builder is gone."""
+    """Start of the error message after the builder is gone."""
 
     def __init__(self) -> None:
         self._requests: dict[int, asyncio.Future[_wire.WireMessage]] = {}
@@ -27,15 +27,15 @@ class RequestChannel:
         self._outbox: deque[tuple[_wire.Fields, Sequence[int]]] = deque()
         self._closed: str | None = "not started"
         self.facts: dict[str, Any] = {}
-        """What the builder said of its surroundings when it started."""
+        """Facts about the machine that the builder reported when it started."""
 
     @property
     def alive(self) -> bool:
-        """It can be asked."""
+        """The builder accepts requests."""
         return self._closed is None
 
     async def open(self, sock: socket.socket) -> None:
-        """Take over the socket and wait for the builder's first word, its `facts`.
+        """Take over the socket and wait for the builder's first message, its `facts`.
 
         :raises RuntimeFailure: if it dies instead.
         """
@@ -87,13 +87,13 @@ class RequestChannel:
             return
         if "error" in fields:
             future.set_exception(_error_of(fields))
-            # The fork may have been given up on the way to it; an error that nobody fetches is no news.
+            # Mark the exception as retrieved: the caller may have been cancelled.
             future.exception()
         else:
             future.set_result(fields["pid"])
 
     def lose(self, reason: str) -> None:
-        """Ask no more: whoever waits, and whoever asks from now on, hears why."""
+        """Fail pending and later requests with this reason."""
         if self._closed is not None:
             return
         self._closed = reason
@@ -104,7 +104,7 @@ class RequestChannel:
         for future in [*self._requests.values(), *self._moves.values()]:
             if not future.done():
                 future.set_exception(error)
-                # Whoever waited may be gone; an error that nobody fetches is no news.
+                # Mark the exception as retrieved: the caller may have been cancelled.
                 future.exception()
         self._requests.clear()
         self._moves.clear()
@@ -115,7 +115,7 @@ class RequestChannel:
             handler(-9)
 
     def hang_up(self) -> None:
-        """Close the socket; the builder hears of it."""
+        """Close the socket, which tells the builder to stop."""
         self.lose("closed")
         if self._socket is not None:
             self._socket.close()
@@ -129,13 +129,13 @@ class RequestChannel:
         on_exit: Callable[[int], None] | None = None,
         **fields: object,
     ) -> _wire.WireMessage:
-        """Send a request and wait for its answer. The descriptors stay the caller's.
+        """Send a request and wait for the reply. The caller keeps its descriptors.
 
-        Where the request starts a process, `on_exit` is called with its exit code (negative: by that signal).
+        If the request starts a process, `on_exit` is called with its exit code (negative: number of a signal).
 
-        :raises InstanceGone: if it concerns an instance that has ended.
-        :raises OSError: if the kernel refused, with its errno.
-        :raises RuntimeFailure: if it failed otherwise.
+        :raises InstanceGone: if the instance has ended.
+        :raises OSError: if the kernel refused it, with its errno.
+        :raises RuntimeFailure: if it failed for another reason.
         """
         if self._closed is not None:
             raise InstanceGone(f"{self.lost}: {self._closed}")
@@ -179,7 +179,7 @@ class RequestChannel:
         self._loop.remove_writer(self._socket.fileno())
 
     def expect_move(self, sandbox: str) -> asyncio.Future[int]:
-        """A future of the pid of the interpreter that moves to a sandbox."""
+        """Return a future with the pid of the interpreter that moves into a sandbox."""
         future: asyncio.Future[int] = self._loop.create_future()
         self._moves[sandbox] = future
         return future
@@ -206,7 +206,7 @@ def _error_of(fields: _wire.Fields) -> Exception:
 
 
 def socket_pair() -> tuple[socket.socket, socket.socket]:
-    """A stream socket pair for a session's control channel: the server's end doesn't block."""
+    """Return a stream socket pair for a session's control channel; the server's end, the first, does not block."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
     ours.setblocking(False)
     return ours, theirs

@@ -1,4 +1,4 @@
-"""The process runtime's control socket: start the trusted processes, ask them, end them."""
+"""Client of the host monitor: starts the trusted processes, sends requests, ends them."""
 
 import asyncio
 import contextlib
@@ -19,14 +19,14 @@ _START = "import sys; sys.path.insert(0, {root!r}); from runtimes.process.truste
 
 
 class HostMonitorClient(RequestChannel):
-    """One warden with its mason, and the requests in flight."""
+    """The trusted processes of one runtime and the requests in flight."""
 
     async def start(self, preload: Sequence[str], *, idle: bool) -> None:
-        """Start the warden and wait until the mason is there.
+        """Start the host monitor and wait for the sandbox init process.
 
-        :raises IsolationUnavailable: if the isolation can't be had.
+        :raises IsolationUnavailable: if sandboxes can't be isolated on this machine.
         """
-        # Three descriptors a session: the common soft limit of 1024 would end at some 300 of them.
+        # A session needs three descriptors: the usual soft limit of 1024 would allow about 300 sessions.
         hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
         ours, theirs = _wire.socket_pair()
@@ -56,7 +56,7 @@ class HostMonitorClient(RequestChannel):
             raise IsolationUnavailable(self.facts["error"])
 
     async def close(self) -> None:
-        """End every sandbox and wait until nothing is left."""
+        """End every sandbox and wait for the end of the trusted processes."""
         if self._alive >= 0:
             os.close(self._alive)
             self._alive = -1
@@ -69,7 +69,7 @@ class HostMonitorClient(RequestChannel):
 
 
 def _start_program(program: str, fds: tuple[int, int]) -> subprocess.Popen[bytes]:
-    """Start an interpreter that inherits nothing but two descriptors."""
+    """Start an interpreter that inherits only two descriptors."""
     return subprocess.Popen(
         [sys.executable, "-I", "-c", program],
         pass_fds=fds,

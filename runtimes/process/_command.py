@@ -1,4 +1,4 @@
-"""Single commands in an instance: run to the end, or with live pipes."""
+"""Single commands in an instance: run to completion, or with live pipes."""
 
 import asyncio
 import contextlib
@@ -7,23 +7,25 @@ import os
 import signal
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
-from typing import Any, Literal, Self
+from typing import TYPE_CHECKING, Literal, Self
 
 import anyio
 
 from agentflow.errors import RuntimeFailure
 from runtimes._protocol import ExecResult, Limits, Outcome, OutputSink
 from runtimes.process._channel import RequestChannel
-from runtimes.process._live_session import CPU_POLL, cpu_used
-from runtimes.process._output import OutputPipes
+from runtimes.process._live_session import make_pipes, wait_for_end
 from runtimes.process.linux import _processes
 from runtimes.process.trusted import _wire
+
+if TYPE_CHECKING:
+    from runtimes.process._output import OutputPipes
 
 _GRACE = 2.0
 
 
 class RunningCommand:
-    """One command's process, its keeper, and its pipes."""
+    """Supervisor process of one command and its pipes."""
 
     def __init__(self, client: RequestChannel, sandbox: str, limits: Limits) -> None:
         self._client = client
@@ -36,24 +38,22 @@ class RunningCommand:
         self._drained: asyncio.Event = asyncio.Event()
         self._started = 0.0
         self.exited: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-        """Its exit code."""
+        """Exit code of the command."""
         self.pipes: OutputPipes | None = None
-        """Its output."""
+        """Output of the command."""
 
     async def start(
         self, argv: Sequence[str], cwd: str | None, env: Mapping[str, str], user: str | None
     ) -> None:
-        """Start it; without a working directory, in the user's home."""
+        """Start the command; without `cwd`, in the user's home."""
         stdin_read, self._stdin = os.pipe2(os.O_CLOEXEC)
         os.set_blocking(self._stdin, False)
-        out_read, out_write = os.pipe2(os.O_CLOEXEC)
-        err_read, err_write = os.pipe2(os.O_CLOEXEC)
-        self.pipes = OutputPipes(out_read, err_read, self._limits.output_bytes)
+        self.pipes, ends = make_pipes(self._limits.output_bytes)
         self._started = _processes.uptime()
         payload = _wire.payload({"argv": list(argv), "cwd": cwd, "env": dict(env), "user": user})
-        fds = [stdin_read, out_write, err_write, payload]
+        fds = [stdin_read, *ends, payload]
         try:
-            # Once asked for, it starts: whoever gives up in between must still be able to end it.
+            # Shielded: once requested, the command starts, and a cancelled caller must be able to kill it.
             with anyio.CancelScope(shield=True):
                 reply = self._client.ask(
                     "exec", fds, on_exit=self._has_exited, sandbox=self._sandbox_id, user=user
@@ -71,7 +71,7 @@ class RunningCommand:
             self.exited.set_result(status if status >= 0 else 128 - status)
 
     def feed(self, data: bytes, *, close: bool) -> None:
-        """Queue input."""
+        """Queue input; with `close`, close standard input after it."""
         self._input += data
         self._close_after_input = self._close_after_input or close
         self._write()
@@ -101,15 +101,15 @@ class RunningCommand:
     async def drained(self) -> None:
         """Wait until queued input is written.
 
-        :raises BrokenPipeError: if nobody reads it any more.
+        :raises BrokenPipeError: if standard input is closed.
         """
         while self._input:
             await self._drained.wait()
         if self._stdin < 0:
-            raise BrokenPipeError(errno.EPIPE, "the command takes no more input")
+            raise BrokenPipeError(errno.EPIPE, "the command's standard input is closed")
 
     async def kill(self) -> None:
-        """End the command and all it started."""
+        """Kill the command and all processes that it started."""
         deadline = time.monotonic() + _GRACE
         while not self.exited.done() and time.monotonic() < deadline:
             with contextlib.suppress(RuntimeFailure, OSError):
@@ -126,7 +126,7 @@ class RunningCommand:
             await asyncio.wait({self.exited}, timeout=_GRACE)
 
     async def run(self, data: bytes, timeout: float | None, on_output: OutputSink | None) -> ExecResult:
-        """Feed it, wait for its end, collect."""
+        """Send input, wait for the end, and collect the output."""
         assert self.pipes is not None
         loop = asyncio.get_running_loop()
         limit: asyncio.Future[Outcome] = loop.create_future()
@@ -140,7 +140,7 @@ class RunningCommand:
         watch = None if timeout is None else loop.call_later(timeout, hit, Outcome.TIMEOUT)
         try:
             self.feed(data, close=True)
-            await self._wait_for_end(limit)
+            await wait_for_end(self._client, self._sandbox_id, self._limits.cpu_seconds, self.exited, limit)
             if not self.exited.done():
                 await self.kill()
         except asyncio.CancelledError:
@@ -157,19 +157,8 @@ class RunningCommand:
         code = self.exited.result() if self.exited.done() else 137
         return ExecResult(outcome=outcome, exit_code=code, stdout=stdout, stderr=stderr)
 
-    async def _wait_for_end(self, limit: asyncio.Future[Outcome]) -> None:
-        ends: set[asyncio.Future[Any]] = {self.exited, limit}
-        allowed = self._limits.cpu_seconds
-        if allowed is None:
-            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
-            return
-        before = await cpu_used(self._client, self._sandbox_id)
-        while not (await asyncio.wait(ends, timeout=CPU_POLL, return_when=asyncio.FIRST_COMPLETED))[0]:
-            if await cpu_used(self._client, self._sandbox_id) - before > allowed and not limit.done():
-                limit.set_result(Outcome.CPU_LIMIT)
-
     def close(self) -> None:
-        """Let go of all pipes."""
+        """Close all pipes."""
         if self._stdin >= 0:
             asyncio.get_running_loop().remove_writer(self._stdin)
             os.close(self._stdin)
@@ -181,7 +170,7 @@ class RunningCommand:
 
 
 class CommandStream:
-    """A running command with live pipes; see `runtimes.Stream`."""
+    """Running command with live pipes; see `runtimes.Stream`."""
 
     def __init__(self, command: RunningCommand) -> None:
         self._command = command
@@ -204,26 +193,26 @@ class CommandStream:
         self._command.close()
 
     async def send(self, data: bytes) -> None:
-        """Write to its standard input.
+        """Write to standard input.
 
-        :raises BrokenPipeError: if that is closed, at either end.
+        :raises BrokenPipeError: if either end of it is closed.
         """
         self._command.feed(data, close=False)
         await self._command.drained()
 
     async def close_stdin(self) -> None:
-        """Close its standard input."""
+        """Close standard input."""
         self._command.feed(b"", close=True)
 
     async def receive(self) -> AsyncIterator[tuple[Literal["stdout", "stderr"], bytes]]:
-        """Its output as it comes, until both pipes close."""
+        """Yield output as it arrives, until both pipes are closed."""
         while (piece := await self._pieces.get()) is not None:
             yield piece
 
     async def wait(self) -> int:
-        """Its exit status; 128 + n when signal n ended it."""
+        """Return the exit status; 128 + n if signal n ended it."""
         return await asyncio.shield(self._command.exited)
 
     async def kill(self) -> None:
-        """End it and all it started."""
+        """Kill the command and all processes that it started."""
         await self._command.kill()

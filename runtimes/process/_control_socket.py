@@ -1,4 +1,4 @@
-"""The server's end of a session's control socket. What comes out of it is untrusted."""
+"""Server's end of a session's control socket. Everything received from it is untrusted."""
 
 import asyncio
 import json
@@ -8,33 +8,33 @@ from typing import Any, Generic, TypeVar
 
 from runtimes._framing import FrameDecoder, LineDecoder, decode_object, pack_frame
 
-_MAX_ANSWER = 96 * 1024 * 1024
+_MAX_REPLY_BYTES = 96 * 1024 * 1024
 _CHUNK = 1 << 18
 
 ReplyT = TypeVar("ReplyT")
 PythonReply = dict[str, Any]
-"""What a Python session answers."""
+"""Reply of a Python session."""
 ShellReply = list[bytes]
-"""What a shell session answers."""
+"""Reply of a shell session."""
 
 
 class ControlSocket(Generic[ReplyT]):
-    """Sends requests and takes in answers; a subclass knows where an answer ends."""
+    """Send requests and receive replies; a subclass decodes the replies."""
 
     def __init__(self, sock: socket.socket, decoder: FrameDecoder | LineDecoder) -> None:
         self._decoder = decoder
         self._loop = asyncio.get_running_loop()
         self._socket = sock
         self._outgoing = bytearray()
-        self.on_answer: Callable[[ReplyT], None] | None = None
-        """Called with each whole answer."""
+        self.on_reply: Callable[[ReplyT], None] | None = None
+        """Called with each complete reply."""
         self.on_close: Callable[[], None] | None = None
-        """Called once, when the other end closes or sends what is no answer."""
+        """Called once, when the other end closes or sends a malformed reply."""
         self._open = True
         self._loop.add_reader(sock.fileno(), self._readable)
 
     def _cut(self) -> ReplyT | None:
-        """Return the next complete answer, or `None` until more bytes arrive.
+        """Return the next complete reply, or `None` until more bytes arrive.
 
         :raises ValueError: if the stream is malformed.
         """
@@ -53,24 +53,24 @@ class ControlSocket(Generic[ReplyT]):
         self._decoder.feed(data)
         self._deliver()
 
-    def listen(self, on_answer: Callable[[ReplyT], None], on_close: Callable[[], None]) -> None:
-        """Have answers delivered, those included that have come by now."""
-        self.on_answer, self.on_close = on_answer, on_close
+    def listen(self, on_reply: Callable[[ReplyT], None], on_close: Callable[[], None]) -> None:
+        """Set the callbacks, and deliver the replies received so far."""
+        self.on_reply, self.on_close = on_reply, on_close
         self._deliver()
         if not self._open:
             on_close()
 
     def _deliver(self) -> None:
         try:
-            while self._open and self.on_answer is not None and (answer := self._cut()) is not None:
-                self.on_answer(answer)
-            if self._decoder.buffered > _MAX_ANSWER:
-                raise ValueError("an answer is too long")
+            while self._open and self.on_reply is not None and (reply := self._cut()) is not None:
+                self.on_reply(reply)
+            if self._decoder.buffered > _MAX_REPLY_BYTES:
+                raise ValueError("a reply is too long")
         except (ValueError, RecursionError):
             self.close()
 
     def send(self, data: bytes) -> None:
-        """Send without waiting; what doesn't fit goes out as the other end reads."""
+        """Send without waiting; the rest is sent when the socket becomes writable."""
         if not self._open:
             return
         self._outgoing += data
@@ -106,7 +106,7 @@ class PythonControlSocket(ControlSocket[PythonReply]):
     """Control socket of a Python session: frames of JSON objects."""
 
     def __init__(self, sock: socket.socket) -> None:
-        super().__init__(sock, FrameDecoder(_MAX_ANSWER))
+        super().__init__(sock, FrameDecoder(_MAX_REPLY_BYTES))
 
     def _cut(self) -> PythonReply | None:
         payload = self._decoder.next()
@@ -118,25 +118,25 @@ class PythonControlSocket(ControlSocket[PythonReply]):
 
 
 class ShellControlSocket(ControlSocket[ShellReply]):
-    """Control socket of a shell session: answers of parts that each end in a NUL; `parts` is the expected number."""
+    """Control socket of a shell session: replies consist of `parts` strings that each end in a NUL."""
 
     parts = 2
 
     def __init__(self, sock: socket.socket) -> None:
-        super().__init__(sock, LineDecoder(_MAX_ANSWER, b"\0"))
+        super().__init__(sock, LineDecoder(_MAX_REPLY_BYTES, b"\0"))
         self._received: ShellReply = []
 
     def _cut(self) -> ShellReply | None:
         self._received += self._decoder
         if len(self._received) < self.parts:
             return None
-        answer, self._received = self._received[: self.parts], self._received[self.parts :]
-        return answer
+        reply, self._received = self._received[: self.parts], self._received[self.parts :]
+        return reply
 
     def request(self, word: str, text: str) -> None:
         """Send one request.
 
-        :raises ValueError: if the text holds a NUL, which no shell command can.
+        :raises ValueError: if the text contains a NUL character.
         """
         if "\0" in text:
             raise ValueError("a shell command can't hold a NUL character")

@@ -1,4 +1,4 @@
-"""One instance of the process runtime."""
+"""Instance of the process runtime."""
 
 import asyncio
 import contextlib
@@ -35,22 +35,22 @@ from runtimes.process.trusted._wire import WireMessage
 
 
 class LimitCounts(NamedTuple):
-    """Counts since the instance was made; 0 where there is no cgroup to count."""
+    """Number of times that limits were hit since the start of an instance; 0 without cgroups."""
 
     memory: int
-    """Processes killed for lack of memory."""
+    """Processes killed because memory ran out."""
     processes: int
-    """Processes that were not started because there were too many."""
+    """Processes that could not start because there were too many."""
 
 
 class LimitCounters:
-    """The open files of one instance's counters."""
+    """Open counter files of an instance's cgroup."""
 
     def __init__(self, files: Mapping[str, int]) -> None:
         self._files = dict(files)
 
     def read(self) -> LimitCounts:
-        """The counts now."""
+        """Return the current counts."""
         files = self._files
         try:
             return LimitCounts(
@@ -58,16 +58,17 @@ class LimitCounters:
                 _cgroups.counter(files.get("pids", -1), "max"),
             )
         except OSError:
-            # The cgroup is gone, and the instance with it: whatever comes next says so.
+            # The cgroup is gone, and the instance with it: the next call reports that.
             return LimitCounts(0, 0)
 
     def close(self) -> None:
-        """Let go of the files."""
+        """Close the files."""
         for fd in self._files.values():
             os.close(fd)
         self._files.clear()
 
 
+# Inside the class, `list` is a method.
 Lines = list[str]
 _STOP_DEADLINE = 30.0
 _FULL = re.compile(r"\[Errno (27|28)\]|File too large|No space left on device")
@@ -76,7 +77,7 @@ _NO_MEMORY = re.compile(r"MemoryError|Cannot allocate memory|\[Errno 12\]")
 
 
 def environment(extra: Mapping[str, str]) -> dict[str, str]:
-    """The small clean set of variables that every process inside has, and those that the spec adds."""
+    """Return the environment of every process inside: a small fixed set, and the variables that the spec adds."""
     prefix = os.path.join(sys.prefix, "bin")
     return {
         "PATH": f"{WORKSPACE}/.local/bin:{prefix}:/usr/local/bin:/usr/bin:/bin",
@@ -99,22 +100,24 @@ def environment(extra: Mapping[str, str]) -> dict[str, str]:
 
 
 def _check_command(argv: Sequence[str], cwd: str | None, env: Mapping[str, str]) -> None:
-    """Refuse what no process can be started with.
+    """Check arguments that no process could be started with.
 
-    :raises ValueError: naming it.
+    :raises ValueError: if the program is empty, or a text is not valid.
     """
     if not argv or not argv[0]:
-        raise ValueError("a command needs a program")
+        raise ValueError("a command needs a program: argv is empty")
     for name in env:
         if not name or "=" in name:
-            raise ValueError(f"no environment variable can be called {name!r}")
+            raise ValueError(f"{name!r} is not a valid name of an environment variable")
     for text in (*argv, cwd or "", *env, *env.values()):
         try:
             usable = b"\0" not in os.fsencode(text)
         except UnicodeEncodeError:
             usable = False
         if not usable:
-            raise ValueError(f"no process can be given {text[:80]!r}")
+            raise ValueError(
+                f"{text[:80]!r} can't be passed to a process: it contains NUL or invalid characters"
+            )
 
 
 def _detail(result: RunResult | ExecResult) -> str:
@@ -124,7 +127,7 @@ def _detail(result: RunResult | ExecResult) -> str:
 
 
 class ProcessInstance:
-    """See `runtimes.Instance`."""
+    """Sandbox with a Python and a shell session. See `runtimes.Instance` and docs/process-runtime.md."""
 
     def __init__(
         self,
@@ -147,12 +150,12 @@ class ProcessInstance:
 
     @property
     def id(self) -> str:
-        """A name that is unique in its runtime."""
+        """Name that is unique in its runtime."""
         return self._id
 
     @property
     def spec(self) -> InstanceSpec:
-        """What it was started as."""
+        """Spec that it was started with."""
         return self._spec
 
     def _session(self, language: Language) -> PythonSession | ShellSession:
@@ -162,12 +165,12 @@ class ProcessInstance:
         if self._gone:
             raise InstanceGone("the instance has ended")
 
-    def settle(self, reply: WireMessage) -> None:
-        """Take over what came when the sandbox was made."""
+    def attach_counters(self, reply: WireMessage) -> None:
+        """Take over the counter files sent with a reply."""
         self._hits = LimitCounters(dict(zip(reply.fields["counters"], reply.fds, strict=True)))
 
     async def warm(self, languages: frozenset[Language]) -> None:
-        """Have sessions ready."""
+        """Start sessions in advance."""
         for language in sorted(languages):
             await self._session(language).start()
 
@@ -189,16 +192,16 @@ class ProcessInstance:
             result.exit_code or result.error is not None or result.outcome is Outcome.ENDED
         ):
             text = f"{result.error.type}: {result.error.message}" if result.error else result.stderr
-            outcome, detail = self._why(before, text, result.exit_code, result.outcome)
+            outcome, detail = self._limit_outcome(before, text, result.exit_code, result.outcome)
             if outcome is not result.outcome:
                 await self._session(language).end_leftovers()
             result = replace(result, outcome=outcome, detail=detail or result.detail)
         return replace(result, detail=_detail(result))
 
-    def _why(
+    def _limit_outcome(
         self, before: LimitCounts, text: str, exit_code: int | None, outcome: Outcome
     ) -> tuple[Outcome, str]:
-        """Whether a run that went badly had hit a limit."""
+        """Return the outcome and detail of a failed run, which may have hit a limit."""
         now = self._hits.read()
         refused = now.processes > before.processes
         limits = self._spec.limits
@@ -206,7 +209,7 @@ class ProcessInstance:
             return Outcome.OUT_OF_MEMORY, f"the memory limit of {limits.memory_bytes} bytes was hit"
         if exit_code == 153 or _FULL.search(text):
             return Outcome.FILE_TOO_LARGE, (
-                f"a file grew past {limits.file_bytes} bytes, or all files together past {limits.disk_bytes}"
+                f"a file exceeded {limits.file_bytes} bytes, or all files together {limits.disk_bytes}"
             )
         if _NO_PROCESS.search(text) and (refused or not self._client.facts["grouped"] or exit_code != 0):
             return Outcome.TOO_MANY_PROCESSES, f"the limit of {limits.processes} processes was hit"
@@ -215,7 +218,7 @@ class ProcessInstance:
     async def send_input(self, language: Language, data: bytes) -> None:
         """See `runtimes.Instance.send_input`.
 
-        :raises RuntimeFailure: if nothing there takes input.
+        :raises RuntimeFailure: if no run takes input.
         """
         self._check()
         if language != "bash" or not self._shell.takes_input:
@@ -250,7 +253,7 @@ class ProcessInstance:
         result = await command.run(input, wall, on_output)
         if result.outcome is Outcome.OK and result.exit_code:
             text = result.stderr.decode("utf-8", "replace")
-            outcome, detail = self._why(before, text, result.exit_code, result.outcome)
+            outcome, detail = self._limit_outcome(before, text, result.exit_code, result.outcome)
             result = replace(result, outcome=outcome, detail=detail)
         return replace(result, detail=_detail(result))
 
@@ -317,7 +320,7 @@ class ProcessInstance:
         """See `runtimes.Instance.move`."""
         await self._file("move", source, {"destination": destination, "replace": replace})
 
-    # -- the whole --------------------------------------------------------------------------------------
+    # -- the whole instance --------------------------------------------------------------------------------------
 
     async def fork(self) -> Fork:
         """See `runtimes.Instance.fork`."""
@@ -336,7 +339,7 @@ class ProcessInstance:
             if isinstance(error, InstanceGone):
                 raise
             raise CannotFork(str(error)) from error
-        child.settle(reply)
+        child.attach_counters(reply)
         left: Lines = []
         try:
             if self._python.alive:
@@ -352,9 +355,9 @@ class ProcessInstance:
         return Fork(child, tuple(left))
 
     async def _abandon(self, child: "ProcessInstance", error: BaseException) -> None:
-        """End a fork that came to nothing.
+        """End the child of a failed fork.
 
-        :raises CannotFork: if that is what the error means.
+        :raises CannotFork: if the error means that the instance can't be forked.
         """
         with anyio.CancelScope(shield=True):
             await child.stop()
@@ -362,7 +365,7 @@ class ProcessInstance:
             raise CannotFork(str(error)) from error
 
     async def _copy_shell_to(self, child: "ProcessInstance") -> Lines:
-        """Bring the shell's state to a copy; returns what is left behind, other processes included."""
+        """Copy the shell's state to a fork; return one line for each thing left behind, including processes."""
         left: Lines = []
         if self._shell.alive:
             state, lines = await self._shell.dump()
@@ -389,7 +392,7 @@ class ProcessInstance:
     async def restore(self, snapshot: Snapshot) -> None:
         """See `runtimes.Instance.restore`.
 
-        :raises ValueError: if it is no snapshot; nothing is changed then.
+        :raises ValueError: if it is not a valid snapshot; nothing is changed then.
         """
         self._check()
         async with self._python.lock, self._shell.lock:
@@ -429,6 +432,6 @@ class ProcessInstance:
         self._stopped.set()
 
     async def _end(self) -> None:
-        """End its processes and files."""
+        """Kill its processes and delete its files."""
         with contextlib.suppress(RuntimeFailure):
             await self._client.ask("stop", sandbox=self._id)

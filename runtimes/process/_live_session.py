@@ -1,4 +1,4 @@
-"""One live session of an instance, seen from the server: start, run, limit, interrupt, end."""
+"""Live session of an instance, seen from the server: start, run, limit, interrupt, end."""
 
 import asyncio
 import contextlib
@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import ClassVar, Generic
+from typing import Any, ClassVar, Generic
 
 import anyio
 
@@ -21,32 +21,31 @@ from runtimes.process._output import OutputPipes
 from runtimes.process.linux import _processes
 
 GRACE = 2.0
-"""Seconds that an interrupted run has to give up by itself before its session is killed."""
+"""Seconds that an interrupted run has to end before its session is killed."""
 _INTERRUPT_INTERVAL = 0.02
-CPU_POLL = 0.2
-"""Seconds between two looks at the CPU time of a run that has a limit."""
+_CPU_POLL = 0.2
 _START_DEADLINE = 60.0
 
 
 @dataclass(slots=True)
 class PendingRun(Generic[ReplyT]):
-    """One run in progress: ends with an answer, or with a reason to end it."""
+    """Run in progress; it ends with a reply or because a limit was hit."""
 
     started: float
-    """When, in seconds since the machine was booted."""
+    """Start in seconds since boot."""
     answer: asyncio.Future[ReplyT | None]
-    """The session's answer; `None` when the session's process ended first."""
+    """Reply of the session; `None` if its process ended first."""
     limit: asyncio.Future[Outcome] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
-    """Why the run must be ended."""
+    """Outcome with which the run must be ended."""
 
     def end(self, outcome: Outcome) -> None:
-        """Ask for the run's end; the first reason counts."""
+        """Request the end of the run; the first outcome counts."""
         if not self.limit.done():
             self.limit.set_result(outcome)
 
 
 class LiveSession(ABC, Generic[ReplyT]):
-    """What Python and shell sessions have in common."""
+    """Base of Python and shell sessions."""
 
     language: ClassVar[str]
 
@@ -63,26 +62,26 @@ class LiveSession(ABC, Generic[ReplyT]):
         self._early_answers: deque[ReplyT] = deque(maxlen=1)
         self._loss_unreported = False
         self.lock = asyncio.Lock()
-        """Held during a run, and during a fork."""
+        """Held during a run and during a fork."""
 
     @property
     def alive(self) -> bool:
-        """The session's process is there."""
+        """The session's process is running."""
         return self._control is not None
 
     @property
     def used(self) -> bool:
-        """The session's process is there and has run something."""
+        """The session's process is running and has executed a run."""
         return self.alive and self._started > 0.0
 
     @property
-    def vanished(self) -> bool:
-        """The session ended between two runs, and no result has said so yet."""
+    def unreported_loss(self) -> bool:
+        """The session ended between two runs, and no result has reported it yet."""
         return self._loss_unreported or (self._pid != 0 and not self.alive)
 
     def inherit_loss(self, parent: "LiveSession[ReplyT]") -> None:
-        """Be the copy of one that can't be copied because it has vanished: what was lost there is lost here."""
-        self._loss_unreported = parent.vanished
+        """Take over the unreported loss of a parent session that has ended and can't be copied."""
+        self._loss_unreported = parent.unreported_loss
 
     @abstractmethod
     async def _launch(self) -> None:
@@ -90,15 +89,15 @@ class LiveSession(ABC, Generic[ReplyT]):
 
     @abstractmethod
     def _ask(self, source: str, *, stdin_open: bool) -> None:
-        """Send the run request."""
+        """Send a run request."""
 
     @abstractmethod
     async def _interrupt_run(self) -> None:
-        """Make the run give up, leaving the session alive; may be called again."""
+        """Interrupt the run but keep the session; may be called repeatedly."""
 
     @abstractmethod
     def _result(self, answer: ReplyT, outcome: Outcome, stdout: str, stderr: str) -> RunResult:
-        """Turn an answer into a result."""
+        """Convert a reply to a result."""
 
     def _adopt(self, pid: int, control: ControlSocket[ReplyT], pipes: OutputPipes) -> None:
         self._pid = pid
@@ -115,7 +114,7 @@ class LiveSession(ABC, Generic[ReplyT]):
             self._early_answers.append(answer)
 
     def _exit_reporter(self) -> Callable[[int], None]:
-        """To be called when the process that is being started has ended."""
+        """Return a callback for the end of the process that is being started."""
         exit_code = self._exit_code = asyncio.get_running_loop().create_future()
 
         def report(status: int) -> None:
@@ -127,7 +126,7 @@ class LiveSession(ABC, Generic[ReplyT]):
         return report
 
     def _lost(self) -> None:
-        """The session can't answer any more. Where its process goes on, so does the run (`exec make`)."""
+        """Handle a closed control socket. The run continues as long as the process does (`exec make`)."""
         self._control = None
         if self._exit_code is None or self._exit_code.done():
             self._process_gone()
@@ -140,9 +139,9 @@ class LiveSession(ABC, Generic[ReplyT]):
             self._call.answer.set_result(None)
 
     async def start(self) -> None:
-        """Have the session ready.
+        """Start the session if it is not running.
 
-        :raises RuntimeFailure: if it does not come up.
+        :raises RuntimeFailure: if it does not start.
         """
         async with self.lock:
             await self._ensure()
@@ -150,7 +149,7 @@ class LiveSession(ABC, Generic[ReplyT]):
     async def _ensure(self) -> None:
         if self.alive:
             return
-        self._loss_unreported = self.vanished
+        self._loss_unreported = self.unreported_loss
         await self.end()
         await self._launch()
 
@@ -172,7 +171,7 @@ class LiveSession(ABC, Generic[ReplyT]):
                 if self.alive:
                     self._ask(source, stdin_open=stdin_open)
                 else:
-                    # It ended as soon as it was there.
+                    # It ended right after its start.
                     self._lost()
                 outcome = await self._finish(call, timeout)
                 return self._report_loss(await self._collect(call, outcome))
@@ -184,11 +183,11 @@ class LiveSession(ABC, Generic[ReplyT]):
                 self._stop_forwarding()
 
     def _report_loss(self, result: RunResult) -> RunResult:
-        """Tell whoever relies on the session's state that it was gone before this run."""
+        """Mark a result as `state_lost` if the session ended before this run."""
         unsaid, self._loss_unreported = self._loss_unreported, False
         if not unsaid or result.state_lost:
             return result
-        detail = "the session's process had ended before; this run began a fresh one"
+        detail = "the session's process had ended before; this run started a fresh one"
         return replace(result, state_lost=True, fresh=True, detail=result.detail or detail)
 
     def _stop_forwarding(self) -> None:
@@ -196,12 +195,14 @@ class LiveSession(ABC, Generic[ReplyT]):
             self._pipes.on_output = None
 
     async def _finish(self, call: PendingRun[ReplyT], timeout: float | None) -> Outcome:
-        """Wait for the answer or a limit; after it, either the run or its session is over."""
+        """Wait for the reply or a limit; at a limit, end the run or its session."""
         watch = None
         if timeout is not None:
             watch = asyncio.get_running_loop().call_later(timeout, call.end, Outcome.TIMEOUT)
         try:
-            await self._wait_for_end(call)
+            await wait_for_end(
+                self._client, self._sandbox_id, self._limits.cpu_seconds, call.answer, call.limit
+            )
         finally:
             if watch is not None:
                 watch.cancel()
@@ -212,22 +213,11 @@ class LiveSession(ABC, Generic[ReplyT]):
             return call.limit.result()
         return Outcome.OK if call.answer.result() is not None else Outcome.ENDED
 
-    async def _wait_for_end(self, call: PendingRun[ReplyT]) -> None:
-        ends = {call.answer, call.limit}
-        limit = self._limits.cpu_seconds
-        if limit is None:
-            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
-            return
-        before = await cpu_used(self._client, self._sandbox_id)
-        while not (await asyncio.wait(ends, timeout=CPU_POLL, return_when=asyncio.FIRST_COMPLETED))[0]:
-            if await cpu_used(self._client, self._sandbox_id) - before > limit:
-                call.end(Outcome.CPU_LIMIT)
-
     async def _stop_run(self, call: PendingRun[ReplyT]) -> None:
-        """End the run's processes, then the run; if it won't give up, the session."""
+        """Interrupt the run and kill its processes; after a grace period, kill the session."""
         deadline = time.monotonic() + GRACE
         while not call.answer.done() and time.monotonic() < deadline:
-            # In this order: a shell whose command is killed must not go on with the next one.
+            # In this order: a shell whose command is killed must not continue with the next one.
             await self._interrupt_run()
             await self._kill_processes(call)
             await asyncio.wait({call.answer}, timeout=_INTERRUPT_INTERVAL)
@@ -242,7 +232,7 @@ class LiveSession(ABC, Generic[ReplyT]):
         await self._kill_since(call.started)
 
     async def end_leftovers(self) -> None:
-        """Kill what the last run left running."""
+        """Kill the processes that the last run left running."""
         await self._kill_since(self._started)
 
     async def _kill_since(self, started: float) -> None:
@@ -277,13 +267,13 @@ class LiveSession(ABC, Generic[ReplyT]):
             return self._result(answer, outcome, stdout, stderr)
         except (KeyError, TypeError, ValueError, AttributeError):
             await self.end()
-            detail = "the session sent what is no answer and was ended"
+            detail = "the session sent a malformed reply and was ended"
             return RunResult(
                 outcome=Outcome.ENDED, stdout=stdout, stderr=stderr, state_lost=True, detail=detail
             )
 
     async def _ended_result(self, outcome: Outcome, stdout: str, stderr: str) -> RunResult:
-        """The session's process is gone: by its own decision, by a limit, or killed from inside."""
+        """Return the result of a run whose session ended: by itself, by a limit, or killed from inside."""
         code = self._exit_code.result() if self._exit_code is not None and self._exit_code.done() else None
         await self.end()
         if code is not None and code < 0:
@@ -296,16 +286,16 @@ class LiveSession(ABC, Generic[ReplyT]):
         )
 
     async def interrupt(self) -> bool:
-        """End the run in progress; `False` if there is none."""
+        """Interrupt the run in progress; return `False` if there is none."""
         if self._call is None or self._call.answer.done():
             return False
         self._call.end(Outcome.INTERRUPTED)
         return True
 
     async def answer_to(self, send: Callable[[], None], deadline: float) -> ReplyT:
-        """Send a request other than a run and wait for its answer. The caller holds the lock.
+        """Send a request that is not a run and wait for the reply. The caller holds the lock.
 
-        :raises CannotFork: if none comes in time, or the session ends.
+        :raises CannotFork: if no reply comes before the deadline, or the session ends.
         """
         call = PendingRun[ReplyT](_processes.uptime(), asyncio.get_running_loop().create_future())
         self._call = call
@@ -320,11 +310,11 @@ class LiveSession(ABC, Generic[ReplyT]):
             self._call = None
         answer = call.answer.result() if call.answer.done() else None
         if answer is None:
-            raise CannotFork(f"the {self.language} session does not answer")
+            raise CannotFork(f"the {self.language} session does not respond")
         return answer
 
     async def wait_ready(self) -> ReplyT:
-        """Wait for a new session's first answer.
+        """Wait for the first reply of a new session.
 
         :raises RuntimeFailure: if the session ends instead.
         """
@@ -354,12 +344,28 @@ class LiveSession(ABC, Generic[ReplyT]):
         self._pid = 0
 
     def close(self) -> None:
-        """Let go of all descriptors; the instance has ended."""
+        """Close all descriptors after the end of the instance."""
         self._forget_process()
 
 
-async def cpu_used(client: RequestChannel, sandbox: str) -> float:
-    """CPU seconds of a sandbox's processes so far."""
+async def wait_for_end(
+    client: RequestChannel,
+    sandbox: str,
+    cpu_seconds: float | None,
+    ended: asyncio.Future[Any],
+    limit: asyncio.Future[Outcome],
+) -> None:
+    """Wait until a run ends or hits a limit; check its CPU time every 0.2 seconds if that is limited."""
+    if cpu_seconds is None:
+        await asyncio.wait({ended, limit}, return_when=asyncio.FIRST_COMPLETED)
+        return
+    before = await _cpu_used(client, sandbox)
+    while not (await asyncio.wait({ended, limit}, timeout=_CPU_POLL, return_when=asyncio.FIRST_COMPLETED))[0]:
+        if await _cpu_used(client, sandbox) - before > cpu_seconds and not limit.done():
+            limit.set_result(Outcome.CPU_LIMIT)
+
+
+async def _cpu_used(client: RequestChannel, sandbox: str) -> float:
     try:
         return float((await client.ask("events", sandbox=sandbox)).fields["cpu"])
     except (RuntimeFailure, OSError):
@@ -367,7 +373,7 @@ async def cpu_used(client: RequestChannel, sandbox: str) -> float:
 
 
 def make_pipes(limit: int) -> tuple[OutputPipes, list[int]]:
-    """Output pipes, and their write ends."""
+    """Return output pipes and their write ends."""
     out_read, out_write = os.pipe2(os.O_CLOEXEC)
     err_read, err_write = os.pipe2(os.O_CLOEXEC)
     return OutputPipes(out_read, err_read, limit), [out_write, err_write]

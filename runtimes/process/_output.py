@@ -1,4 +1,4 @@
-"""Taking in what sandboxed processes print: bounded, and never blocking them."""
+"""Output of sandboxed processes: collected up to a limit, without ever blocking them."""
 
 import asyncio
 import os
@@ -14,20 +14,20 @@ _CHUNK = 1 << 18
 
 
 class OutputPipes:
-    """The read ends of a process's stdout and stderr. Reads all the time; keeps no more than allowed."""
+    """Read ends of a process's stdout and stderr. Reads continuously and keeps at most `limit` bytes."""
 
     def __init__(self, stdout: int, stderr: int, limit: int) -> None:
         self._loop = asyncio.get_running_loop()
         self._fds: dict[StreamName, int] = {"stdout": stdout, "stderr": stderr}
         self._kept: dict[StreamName, bytearray] = {"stdout": bytearray(), "stderr": bytearray()}
-        self._room = limit
+        self._remaining = limit
         self._limit = limit
         self.overflowed = False
-        """More came than is kept."""
+        """Output beyond the limit was dropped."""
         self.on_overflow: Callable[[], None] | None = None
-        """Called once when more comes than is kept."""
+        """Called once when output exceeds the limit."""
         self.on_output: OutputSink | None = None
-        """Called with each piece."""
+        """Called with each chunk that is kept."""
         self.on_end: Callable[[], None] | None = None
         """Called when both pipes are closed."""
         for name, fd in self._fds.items():
@@ -44,8 +44,8 @@ class OutputPipes:
         if not data:
             self._end(name)
             return False
-        kept = data[: self._room]
-        self._room -= len(kept)
+        kept = data[: self._remaining]
+        self._remaining -= len(kept)
         if kept:
             self._kept[name] += kept
             if self.on_output is not None:
@@ -69,17 +69,17 @@ class OutputPipes:
         return not self._fds
 
     def drain(self) -> None:
-        """Take in all that has been written by now."""
+        """Read everything written so far."""
         for name in list(self._fds):
             while name in self._fds and not self.overflowed and self._read(name):
                 pass
 
     def take(self) -> tuple[bytes, bytes]:
-        """What was kept since the last time."""
+        """Return the stdout and stderr collected since the last call."""
         stdout, stderr = bytes(self._kept["stdout"]), bytes(self._kept["stderr"])
         self._kept["stdout"].clear()
         self._kept["stderr"].clear()
-        self._room = self._limit
+        self._remaining = self._limit
         self.overflowed = False
         return stdout, stderr
 

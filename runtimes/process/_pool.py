@@ -1,4 +1,4 @@
-"""A stock of ready instances, refilled in the background."""
+"""Pool of ready instances, refilled in the background."""
 
 from collections import deque
 from collections.abc import Awaitable, Callable
@@ -17,7 +17,7 @@ AnInstance = TypeVar("AnInstance")
 
 
 class InstancePool(Generic[AnInstance]):
-    """Keeps up to `size` instances of one spec ready. An async context manager."""
+    """Keep up to `size` instances of one spec ready. An async context manager."""
 
     def __init__(
         self, make: Callable[[InstanceSpec], Awaitable[AnInstance]], size: int, spec: InstanceSpec
@@ -48,19 +48,19 @@ class InstancePool(Generic[AnInstance]):
                 try:
                     self._ready.append(await self._make(self._spec))
                 except (AgentFlowError, OSError):
-                    # Whoever needs an instance next makes one and gets the error.
+                    # The next caller makes an instance itself and gets the error.
                     break
             self._filled.set()
             await self._wanted.wait()
             self._wanted = anyio.Event()
 
     async def full(self) -> None:
-        """Wait until the stock is filled, as far as it can be."""
+        """Wait until the pool is full, or until filling it has failed."""
         if self._tasks is not None:
             await self._filled.wait()
 
     def take(self, spec: InstanceSpec) -> AnInstance | None:
-        """A ready instance, if that is what it was made for; more sessions may be warm than were asked for."""
+        """Return a ready instance if it has the wanted spec (more sessions may be warm), else `None`."""
         wanted = replace(spec, warm=self._spec.warm | spec.warm)
         if not self._ready or wanted != self._spec:
             return None

@@ -1,4 +1,4 @@
-"""What this machine lacks for the process runtime, in one line each, with how to get it."""
+"""Requirements of the process runtime that this machine lacks, each as one line with its remedy."""
 
 import os
 import platform
@@ -20,10 +20,10 @@ def _read(path: str) -> str:
 
 
 def missing() -> list[str]:
-    """What stands in the way, as far as can be seen without trying; empty if nothing does."""
+    """Return what the machine lacks, as far as can be checked without trying; empty if it lacks nothing."""
     if sys.platform != "linux":
         return [
-            f"sandboxes are made of Linux namespaces, and this is {platform.system()}: use a Linux machine or container"
+            f"sandboxes need Linux namespaces, and this is {platform.system()}: use a Linux machine or container"
         ]
     found: list[str] = []
     release = tuple(int(part) for part in platform.release().split("-")[0].split(".")[:2] if part.isdigit())
@@ -34,7 +34,7 @@ def missing() -> list[str]:
     except OSError as error:
         found.append(f"{error.strerror}: x86_64 and aarch64 are supported")
     if _read("/proc/sys/user/max_user_namespaces") == "0":
-        found.append("user namespaces are switched off: sysctl user.max_user_namespaces=10000")
+        found.append("user namespaces are disabled: sysctl user.max_user_namespaces=10000")
     if os.geteuid() != 0:
         if _read("/proc/sys/kernel/unprivileged_userns_clone") == "0":
             found.append("user namespaces are for root only: sysctl kernel.unprivileged_userns_clone=1")
@@ -43,14 +43,14 @@ def missing() -> list[str]:
                 "AppArmor restricts user namespaces: sysctl kernel.apparmor_restrict_unprivileged_userns=0, or run as root"
             )
     if not shutil.which("bash", path="/bin:/usr/bin"):
-        found.append("there is no /bin/bash: install bash")
+        found.append("/bin/bash is missing: install bash")
     return found
 
 
 def require() -> None:
-    """Refuse to start where isolation can't be had.
+    """Check that this machine meets the requirements.
 
-    :raises IsolationUnavailable: naming the first thing that is missing and how to get it.
+    :raises IsolationUnavailable: with the first line of `missing`.
     """
     problems = missing()
     if problems:

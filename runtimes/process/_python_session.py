@@ -1,4 +1,4 @@
-"""A Python session, seen from the server."""
+"""Python session, seen from the server."""
 
 import asyncio
 import base64
@@ -17,7 +17,7 @@ _MOVE_DEADLINE = 20.0
 
 
 class PythonSession(LiveSession[PythonReply]):
-    """A live interpreter."""
+    """Session with a live interpreter."""
 
     language = "python"
 
@@ -55,7 +55,7 @@ class PythonSession(LiveSession[PythonReply]):
         self._control.request({"op": "run", "source": source, "run": self._awaited})
 
     def _answered(self, answer: PythonReply) -> None:
-        # Code can write answers too, at most to its own run: they carry a number.
+        # Code inside can write replies too, but only to its own run: replies carry its number.
         if answer.get("run") == self._awaited:
             super()._answered(answer)
 
@@ -79,9 +79,9 @@ class PythonSession(LiveSession[PythonReply]):
         )
 
     async def fork_into(self, sandbox: str, uid: int) -> tuple["PythonSession", list[str]]:
-        """Copy the live interpreter into another sandbox's room. The caller holds the lock.
+        """Copy the live interpreter into another sandbox. The caller holds the lock.
 
-        :raises CannotFork: if it can't be copied; this session goes on.
+        :raises CannotFork: if it can't be copied; this session keeps running.
         """
         ours, theirs = socket_pair()
         pipes, ends = make_pipes(self._limits.output_bytes)
@@ -109,7 +109,7 @@ class PythonSession(LiveSession[PythonReply]):
 
     def _request_fork(self, uid: int) -> None:
         self._awaited = None
-        # It may have ended since it was found alive.
+        # It may have ended since `alive` was checked.
         if isinstance(self._control, PythonControlSocket):
             self._control.request({"op": "fork", "uid": uid})
 
@@ -127,12 +127,12 @@ class PythonSession(LiveSession[PythonReply]):
 
 
 def _text(value: object) -> str | None:
-    """Text from inside, made safe to encode; `None` stays.
+    """Return text from inside without lone surrogates; `None` stays.
 
-    :raises TypeError: if it is something else.
+    :raises TypeError: if it is not text.
     """
     if value is None:
         return None
     if not isinstance(value, str):
-        raise TypeError("not a text")
+        raise TypeError("not text")
     return value.encode("utf-8", "replace").decode()

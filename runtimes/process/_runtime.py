@@ -1,4 +1,4 @@
-"""The process runtime: many sandboxes, one small set of trusted processes."""
+"""The process runtime: many sandboxes that share one small set of trusted processes."""
 
 import contextlib
 from collections.abc import Sequence
@@ -15,19 +15,26 @@ from runtimes.process._pool import InstancePool
 from runtimes.process._workspace import new_name
 
 PRELOAD = ("numpy", "pandas")
-"""What the template interpreter imports, where it is installed, so that sessions need not."""
+"""Modules that the zygote imports, if installed, so that sessions start with them."""
 
-# A session needs some itself, and a few more while it is being forked.
+# A session needs some descriptors itself, and a few more during a fork.
 _FEWEST_OPEN_FILES = 48
 
 
 class ProcessRuntime:
-    """Sandboxes made of namespaces, on this machine, without a daemon. See `runtimes.Runtime`.
+    """Runtime whose sandboxes are Linux namespaces on this machine, without a daemon. See `runtimes.Runtime`.
 
-    What runs in them gets the processor only when nobody else wants it, unless `idle` is false: that is for work of
-    the server itself that somebody waits for.
+    Example::
 
-    `pool` instances of `pool_spec` are kept ready, each with the sessions that the spec warms.
+        async with ProcessRuntime() as runtime:
+            instance = await runtime.start()
+            result = await instance.run("python", "1 + 1")
+            assert result.value == "2"
+
+    :param preload: modules that the zygote imports before sessions start.
+    :param idle: run sandboxes at idle priority; set it to false for work that a caller waits for.
+    :param pool: number of instances of `pool_spec` to keep ready, each with its warm sessions.
+    :param pool_spec: spec of these instances; by default one with a warm Python session.
     """
 
     def __init__(
@@ -68,9 +75,9 @@ class ProcessRuntime:
 
     @property
     def capabilities(self) -> Capabilities:
-        """What it can do on this machine.
+        """Capabilities on this machine.
 
-        :raises RuntimeFailure: before it is entered.
+        :raises RuntimeFailure: if the runtime is not started.
         """
         if self._capabilities is None:
             raise RuntimeFailure("the runtime is not started: use `async with`")
@@ -78,19 +85,19 @@ class ProcessRuntime:
 
     @property
     def alive(self) -> bool:
-        """Its processes run. False before it is entered, after it is left, and once they have died."""
+        """Its processes are running: false before `async with`, after it, and once they have died."""
         return self._client.alive
 
     async def warmup(self) -> list[str]:
-        """Have the template interpreter ready, and the pool filled; returns what the interpreter imported."""
+        """Start the zygote and fill the pool; return the modules that the zygote imported."""
         preloaded = list((await self._client.ask("warm")).fields["preloaded"])
         await self._pool.full()
         return preloaded
 
     async def start(self, spec: InstanceSpec | None = None) -> ProcessInstance:
-        """A new instance.
+        """Start an instance, or take one from the pool.
 
-        :raises IsolationUnavailable: if its isolation can't be had on this machine.
+        :raises IsolationUnavailable: if the sandbox can't be built on this machine.
         """
         spec = spec or InstanceSpec()
         return self._pool.take(spec) or await self._make(spec)
@@ -105,7 +112,7 @@ class ProcessRuntime:
             raise
         except (OSError, RuntimeFailure) as error:
             raise IsolationUnavailable(f"can't build a sandbox: {error}") from error
-        instance.settle(reply)
+        instance.attach_counters(reply)
         self._instances[instance.id] = instance
         try:
             await instance.warm(spec.warm)
@@ -116,7 +123,7 @@ class ProcessRuntime:
 
 
 def wire_limits(limits: Limits) -> dict[str, Any]:
-    """Limits as the mason takes them."""
+    """Return limits in the form that the sandbox init process takes."""
     return {
         "memory": limits.memory_bytes,
         "processes": limits.processes,
@@ -133,7 +140,7 @@ def _capabilities(facts: dict[str, Any]) -> Capabilities:
         notes.append("no Landlock: the kernel is older than 5.13 or was built without it")
     if not facts["grouped"]:
         notes.append(
-            "no cgroups may be made: memory is limited by process; run as root or under a delegated systemd unit"
+            "cgroups can't be created: memory is limited per process; run as root or under a delegated systemd unit"
         )
     live = not facts["single_user"]
     return Capabilities(

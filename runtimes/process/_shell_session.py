@@ -1,4 +1,4 @@
-"""A shell session, seen from the server."""
+"""Shell session, seen from the server."""
 
 import array
 import fcntl
@@ -18,7 +18,7 @@ _LEFT = "# left: "
 
 
 class ShellSession(LiveSession[ShellReply]):
-    """A live bash."""
+    """Session with a live bash."""
 
     language = "bash"
 
@@ -31,7 +31,7 @@ class ShellSession(LiveSession[ShellReply]):
 
     @property
     def takes_input(self) -> bool:
-        """A run is in progress that was given an open standard input."""
+        """The run in progress has an open standard input."""
         return self._stdin_open and self._call is not None
 
     async def _launch(self) -> None:
@@ -64,12 +64,12 @@ class ShellSession(LiveSession[ShellReply]):
     def _ask(self, source: str, *, stdin_open: bool) -> None:
         assert isinstance(self._control, ShellControlSocket)
         self._control.parts = 2
-        self._forget_input()
+        self._discard_input()
         self._stdin_open = stdin_open
         self._control.request("ask" if stdin_open else "run", source)
 
-    def _forget_input(self) -> None:
-        """Take back what an earlier run was sent and did not read."""
+    def _discard_input(self) -> None:
+        """Discard input that an earlier run was sent and did not read."""
         waiting = array.array("i", [0])
         fcntl.ioctl(self._stdin_reader, termios.FIONREAD, waiting)
         if waiting[0]:
@@ -91,17 +91,17 @@ class ShellSession(LiveSession[ShellReply]):
     def send_input(self, data: bytes) -> None:
         """Write to the running command's standard input.
 
-        :raises BlockingIOError: if it does not read what was sent before.
-        :raises BrokenPipeError: if nothing reads there.
+        :raises BlockingIOError: if the pipe is full.
+        :raises BrokenPipeError: if no process reads from it.
         """
         view = memoryview(data)
         while view:
             view = view[os.write(self._stdin, view) :]
 
     async def dump(self) -> tuple[str, list[str]]:
-        """The session's state as shell code, and what can't be carried. The caller holds the lock.
+        """Return the session's state as shell code, and one line for each thing left behind. The caller holds the lock.
 
-        :raises CannotFork: if the session does not answer.
+        :raises CannotFork: if the session does not respond.
         """
         control = self._control
         assert isinstance(control, ShellControlSocket)
@@ -115,9 +115,9 @@ class ShellSession(LiveSession[ShellReply]):
         return text, left
 
     async def restore(self, state: str) -> None:
-        """Take over another session's state. The caller holds the lock.
+        """Restore another session's state. The caller holds the lock.
 
-        :raises CannotFork: if the session does not answer.
+        :raises CannotFork: if the session does not respond.
         """
         await self._ensure()
         control = self._control

@@ -1,4 +1,4 @@
-"""Files of an instance, through descriptors that the mason opens."""
+"""Files of an instance, read and written through descriptors that the sandbox init process opens."""
 
 import contextlib
 import errno
@@ -17,11 +17,11 @@ from runtimes.process.trusted._wire import WireMessage
 T = TypeVar("T")
 
 _LARGE = 1 << 20
-"""From this size on, bytes are moved in a thread, so that the server goes on meanwhile."""
+"""Contents of at least this many bytes are read and written in a thread."""
 
 
-class Ask(Protocol):
-    """Asks the mason for one file operation."""
+class FileRequester(Protocol):
+    """Function that requests one file operation."""
 
     def __call__(
         self,
@@ -32,17 +32,17 @@ class Ask(Protocol):
         op: str = "file",
         fds: Sequence[int] = (),
     ) -> Awaitable[WireMessage]:
-        """The mason's answer."""
+        """Return the reply."""
         ...
 
 
 def new_name() -> str:
-    """A name for an instance."""
+    """Return a random name for an instance."""
     return secrets.token_hex(8)
 
 
 def file_info(fields: list[Any]) -> FileInfo:
-    """A `FileInfo` from its fields."""
+    """Build a `FileInfo` from its fields."""
     return FileInfo(*fields)
 
 
@@ -50,8 +50,8 @@ async def _off_loop(work: Callable[[], T], size: int) -> T:
     return work() if size < _LARGE else await anyio.to_thread.run_sync(work)
 
 
-async def read(ask: Ask, path: str, offset: int, length: int | None) -> bytes:
-    """Bytes of a regular file."""
+async def read(ask: FileRequester, path: str, offset: int, length: int | None) -> bytes:
+    """Read a regular file, or a part of it."""
     if offset < 0 or (length is not None and length < 0):
         raise ValueError("offset and length can't be negative")
     fd = (await ask("open", path)).fds[0]
@@ -70,9 +70,9 @@ def _read(fd: int, offset: int, length: int) -> bytes:
 
 
 async def write(
-    ask: Ask, path: str, data: bytes, *, append: bool, executable: bool, limit: int | None
+    ask: FileRequester, path: str, data: bytes, *, append: bool, executable: bool, limit: int | None
 ) -> None:
-    """Write a regular file; all or nothing unless appending."""
+    """Write a regular file, atomically unless `append` is set."""
     view = memoryview(data)
     token = secrets.token_hex(8)
     reply = await ask("create", path, {"append": append, "executable": executable, "token": token})
@@ -100,8 +100,8 @@ def _write(fd: int, view: memoryview, path: str) -> None:
         raise OSError(error.errno, error.strerror, path) from None
 
 
-async def list_folder(ask: Ask, path: str, *, recursive: bool) -> list[FileInfo]:
-    """Entries of a directory, sorted; nothing is followed."""
+async def list_folder(ask: FileRequester, path: str, *, recursive: bool) -> list[FileInfo]:
+    """List a directory, sorted by path, without following links."""
     fd = os.memfd_create("entries")
     try:
         await ask("list", path, {"recursive": recursive}, op="list", fds=[fd])

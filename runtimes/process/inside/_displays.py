@@ -1,6 +1,6 @@
-"""What a run shows besides text: plots, tables, rich representations. Runs inside a session.
+"""Rich output of a run: plots, tables and rich representations. Runs inside a session.
 
-Heavy libraries are only looked up in `sys.modules`: what the user's code has not imported can't be shown.
+Heavy libraries are only looked up in `sys.modules`: objects of a library exist only if user code has imported it.
 """
 
 import binascii
@@ -23,7 +23,7 @@ MIB = 1024 * 1024
 COUNT = 64
 BYTES = 24 * MIB
 
-# From the richest to the plainest: an object is shown once, in the best form that it offers.
+# From the richest to the plainest form; an object is shown once, in its richest.
 _METHODS = (
     ("_repr_png_", "image/png"),
     ("_repr_jpeg_", "image/jpeg"),
@@ -38,7 +38,7 @@ _to_json = json.JSONEncoder(allow_nan=False).encode
 
 
 class Displays:
-    """Collects what one run after the other shows."""
+    """Collect the rich output of runs."""
 
     def __init__(self) -> None:
         self._shown: list[dict[str, str]] = []
@@ -47,7 +47,7 @@ class Displays:
         _on_pyplot(self._take_over_show)
 
     def add(self, mime: str, data: bytes) -> None:
-        """Show data of a type, within the limits on number and size."""
+        """Show data of a MIME type, up to 64 items and 24 MiB per run."""
         if len(self._shown) >= COUNT:
             return
         if self._bytes + len(data) > BYTES:
@@ -56,17 +56,17 @@ class Displays:
         self._shown.append({"mime": mime, "data": binascii.b2a_base64(data, newline=False).decode()})
 
     def add_json(self, mime: str, value: object) -> None:
-        """Show structured data."""
+        """Show structured data as JSON."""
         self.add(mime, _to_json(value).encode())
 
     def display(self, *values: object, **options: object) -> None:
-        """Show values in their richest form; the options of notebooks are accepted and ignored."""
+        """Show values in their richest form; notebook options are accepted and ignored."""
         for value in values:
             if not self.show(value):
                 self.add("text/plain", repr(value).encode("utf-8", "backslashreplace"))
 
     def show(self, value: object) -> bool:
-        """Show a value in its richest form, if it has one."""
+        """Show a value in its richest form; return `False` if it has none."""
         table = _attempt(lambda: table_of(value))
         if table is not None:
             self.add_json(TABLE_MIME, table)
@@ -80,7 +80,7 @@ class Displays:
         return bool(bundle)
 
     def show_figures(self) -> None:
-        """Show every open figure that was not shown yet, and close them all."""
+        """Show every open figure not yet shown, and close all figures."""
         pyplot: Foreign = sys.modules.get("matplotlib.pyplot")
         if pyplot is None:
             return
@@ -93,7 +93,7 @@ class Displays:
             pyplot.close("all")
 
     def take(self) -> list[dict[str, str]]:
-        """What was shown since the last time, each with its `mime` and base64 `data`."""
+        """Return the items shown since the last call, each with `mime` and base64 `data`."""
         shown, self._shown, self._bytes = self._shown, [], 0
         self._drawn.clear()
         return shown
@@ -140,10 +140,10 @@ def _bundle(value: object) -> dict[str, bytes]:
 
 
 def _call(value: object, method: str) -> object:
-    # Looked up on the type: classes themselves and objects that answer to every name have no such method.
+    # Looked up on the type, so that classes and objects with a catch-all `__getattr__` do not match.
     found = getattr(type(value), method, None)
     data: object = found(value) if callable(found) else None
-    # Beside the data there can be metadata, which only notebooks use.
+    # Metadata may follow the data; only notebooks use it.
     if isinstance(data, tuple):
         return cast("tuple[object, ...]", data)[0]
     return data
@@ -162,12 +162,12 @@ def _attempt(make: Callable[[], T]) -> T | None:
     try:
         return make()
     except Exception:
-        # A broken rich representation is the user's; the next plainer form is shown instead.
+        # A broken representation is the user's; the next plainer form is shown instead.
         return None
 
 
 class _PyplotFinder(MetaPathFinder):
-    """Calls back once, when `matplotlib.pyplot` has been imported."""
+    """Import hook that calls back once `matplotlib.pyplot` has been imported."""
 
     def __init__(self, then: Callable[[ModuleType], None]) -> None:
         self._then = then

@@ -1,4 +1,4 @@
-"""How an exception of user code is told: its type, message and traceback. Runs inside a session."""
+"""Description of an exception of user code: type, message and traceback. Runs inside a session."""
 
 import os
 import traceback
@@ -11,7 +11,7 @@ _OWN = os.path.dirname(__file__) + os.sep
 
 
 def describe_error(error: BaseException, cells: Collection[str]) -> dict[str, str]:
-    """What happened, with the frames of user code and of the libraries that it called.
+    """Describe an exception, with the frames of user code and of the libraries that it called.
 
     `cells` are the names of the user's sources. Frames of the runtime are left out.
     """
@@ -19,12 +19,12 @@ def describe_error(error: BaseException, cells: Collection[str]) -> dict[str, st
     try:
         return {"type": kind, "message": _message(error), "traceback": _traceback(error, cells)}
     except BaseException:
-        # User code can break what formatting needs (and interrupt it): the type alone is still a result.
+        # User code can break or interrupt the formatting; the type alone is still a result.
         return {"type": kind, "message": "", "traceback": f"{kind} (its traceback could not be formatted)\n"}
 
 
 def printable(text: str, limit: int = TEXT) -> str:
-    """Text that is valid UTF-8, cut in the middle where it is longer than the limit."""
+    """Return valid UTF-8 text, cut in the middle if it is longer than the limit."""
     if len(text) > limit:
         half = limit // 2
         text = f"{text[:half]}\n… {len(text) - 2 * half} characters left out …\n{text[-half:]}"
@@ -40,34 +40,34 @@ def _message(error: BaseException) -> str:
         return printable(str(error))
     except Exception:
         # A broken `__str__` is the user's.
-        return "<its message could not be read: __str__ failed>"
+        return "<no message: __str__ failed>"
 
 
 def _traceback(error: BaseException, cells: Collection[str]) -> str:
-    told = traceback.TracebackException(type(error), error, error.__traceback__, compact=True)
-    for one in _linked(told):
+    report = traceback.TracebackException(type(error), error, error.__traceback__, compact=True)
+    for one in _linked(report):
         known = _cut_frames(one, cells)
-        if one is told and not known and isinstance(error, KeyboardInterrupt):
-            # It came while the event loop waited, and where that was says nothing.
-            told.stack.clear()
-    alone = not told.stack and told.__cause__ is None and told.__context__ is None
-    lines = told.format_exception_only() if alone else told.format()
+        if one is report and not known and isinstance(error, KeyboardInterrupt):
+            # It interrupted the event loop while it waited; those frames are irrelevant.
+            report.stack.clear()
+    alone = not report.stack and report.__cause__ is None and report.__context__ is None
+    lines = report.format_exception_only() if alone else report.format()
     return printable("".join(lines))
 
 
-def _linked(told: traceback.TracebackException) -> Iterator[traceback.TracebackException]:
-    waiting, seen = [told], set[int]()
-    while waiting:
-        current = waiting.pop()
+def _linked(report: traceback.TracebackException) -> Iterator[traceback.TracebackException]:
+    pending, seen = [report], set[int]()
+    while pending:
+        current = pending.pop()
         if id(current) not in seen:
             seen.add(id(current))
             yield current
             linked = (current.__cause__, current.__context__, *(current.exceptions or ()))
-            waiting.extend(link for link in linked if link is not None)
+            pending.extend(link for link in linked if link is not None)
 
 
-def _cut_frames(told: traceback.TracebackException, cells: Collection[str]) -> bool:
-    frames = [frame for frame in told.stack if not frame.filename.startswith(_OWN)]
-    first = next((place for place, frame in enumerate(frames) if frame.filename in cells), None)
-    told.stack[:] = frames[first or 0 :]
+def _cut_frames(report: traceback.TracebackException, cells: Collection[str]) -> bool:
+    frames = [frame for frame in report.stack if not frame.filename.startswith(_OWN)]
+    first = next((index for index, frame in enumerate(frames) if frame.filename in cells), None)
+    report.stack[:] = frames[first or 0 :]
     return first is not None

@@ -23,10 +23,10 @@ from runtimes.process.inside._variables import describe_variables
 __all__ = ["SESSION_MODULE", "VARIABLES_MIME", "PythonEvaluator", "new_stream"]
 
 SESSION_MODULE = "_agentflow_session"
-"""The module through which tools reach the evaluator from inside: `import _agentflow_session`."""
+"""Module through which tools inside the session reach the evaluator: `import _agentflow_session`."""
 
 VARIABLES_MIME = "application/vnd.agentflow.variables+json"
-"""The type of a list of variables, as `_agentflow_session.show_variables()` shows it."""
+"""MIME type of the variable list that `_agentflow_session.show_variables()` shows."""
 
 VALUE_LENGTH = 1_000_000
 VALUE_ITEMS = 20_000
@@ -39,7 +39,7 @@ _process_id, _end_process = os.getpid, os._exit
 
 
 class PythonEvaluator:
-    """One Python session: a `__main__` module whose names last from run to run."""
+    """One Python session: a `__main__` module whose names persist between runs."""
 
     def __init__(self) -> None:
         self._main = ModuleType("__main__")
@@ -48,7 +48,7 @@ class PythonEvaluator:
         self._displays = Displays()
         self._replaced: dict[str, Foreign] = {}
         self.interruptible = False
-        """User code runs: an interrupt now ends it, and at any other time would end what tells of it."""
+        """User code is running. At any other time an interrupt would break the reporting of its result."""
         sys.modules["__main__"] = self._main
         # Modules of the working directory can be imported, as in an interactive interpreter.
         sys.path.insert(0, "")
@@ -58,15 +58,15 @@ class PythonEvaluator:
 
     @property
     def namespace(self) -> dict[str, Foreign]:
-        """The session's variables."""
+        """Variables of the session."""
         return vars(self._main)
 
     def run(self, source: str, filename: str) -> dict[str, object]:
         """Run source text; `filename` names it in tracebacks and must be new for each run.
 
-        The result can be written as JSON: `value` (the `repr` of a last expression that is not `None`),
-        `error` (`type`, `message`, `traceback`) and `displays` (each a `mime` type and base64 `data`). What the
-        code prints goes where `sys.stdout` and `sys.stderr` lead.
+        The result is JSON-serializable: `value` (the `repr` of a last expression that is not `None`), `error`
+        (`type`, `message`, `traceback`) and `displays` (each with `mime` and base64 `data`). Printed text goes to
+        `sys.stdout` and `sys.stderr`.
         """
         self._restore()
         process = _process_id()
@@ -80,7 +80,7 @@ class PythonEvaluator:
         return {"value": value, "error": error, "displays": self._displays.take()}
 
     def variables(self) -> list[dict[str, str]]:
-        """Name, type and summary of each public variable, sorted by name."""
+        """Return name, type and summary of each public variable, sorted by name."""
         return describe_variables(self.namespace)
 
     def _guarded(self, work: Callable[[], str | None]) -> tuple[str | None, dict[str, str] | None]:
@@ -88,7 +88,7 @@ class PythonEvaluator:
             self.interruptible = True
             return work(), None
         except BaseException as error:
-            # The boundary between user code and the session, which goes on whatever the code raised.
+            # Boundary between user code and the session, which continues whatever the code raises.
             self.interruptible = False
             left = isinstance(error, SystemExit) and error.code in (None, 0)
             return None, None if left else self._describe(error)
@@ -115,7 +115,7 @@ class PythonEvaluator:
 
     def _execute(self, code: CodeType) -> object:
         self.namespace.pop(_VALUE, None)
-        # What user code replaces among the builtins holds for user code only.
+        # Builtins replaced by user code apply to user code only.
         _SHARED.update(self._replaced)
         try:
             _await(eval(code, self.namespace))
@@ -137,7 +137,7 @@ class PythonEvaluator:
         return describe_error(error, self._cells)
 
     def _restore(self) -> None:
-        """Undo what would make the next run unusable: a replaced `__main__`, closed or removed streams."""
+        """Restore `__main__` and the standard streams if a run has replaced, closed or removed them."""
         sys.modules["__main__"] = self._main
         for name, descriptor in (("stdout", 1), ("stderr", 2)):
             stream = getattr(sys, name, None)
@@ -160,13 +160,13 @@ def _await(awaitable: Coroutine[object, object, object] | None) -> None:
     if awaitable is not None:
         import asyncio
 
-        # A loop for each run: none is left behind whose descriptors a fork would share.
+        # One event loop per run: a remaining loop's descriptors would be shared with forks.
         with asyncio.Runner() as runner:
             runner.run(awaitable)
 
 
 def _end_copy(error: dict[str, str] | None) -> NoReturn:
-    """End a process that user code forked: it has come to its end, and must not answer for its parent."""
+    """End a process that user code forked, which must not reply in place of its parent."""
     if error is not None:
         sys.stderr.write(error["traceback"])
     _flush()
@@ -174,13 +174,13 @@ def _end_copy(error: dict[str, str] | None) -> NoReturn:
 
 
 def new_stream(descriptor: int) -> io.TextIOWrapper:
-    """A text stream to a descriptor: whoever waits hears each line, and any text can be printed."""
+    """Return a line-buffered text stream to a descriptor that can print any text."""
     binary = io.BufferedWriter(io.FileIO(descriptor, "w", closefd=False))
     return io.TextIOWrapper(binary, "utf-8", "backslashreplace", line_buffering=True)
 
 
 def _leave(code: object = None) -> NoReturn:
-    """End this run. The session goes on."""
+    """End this run but keep the session."""
     raise SystemExit(code)
 
 
@@ -209,7 +209,7 @@ def _flush() -> None:
         try:
             getattr(sys, name).flush()
         except Exception:
-            # The user's own stream, or none, or one whose reader is gone.
+            # A stream of the user's, a missing one, or one without a reader.
             continue
 
 

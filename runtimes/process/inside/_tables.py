@@ -1,7 +1,7 @@
-"""Data frames and query results as bounded, structured tables. Runs inside a session; looks, never imports.
+"""Data frames and query results as bounded, structured tables, and SQL by DuckDB. Runs inside a session.
 
-A table is a plain dictionary: `columns` (each with `name` and `dtype`), `rows` (lists of JSON values, at most
-the limit), `total_rows` (`None` where counting would mean running a query again), `total_columns`.
+A table is a plain dictionary: `columns` (each with `name` and `dtype`), `rows` (lists of JSON values, up to the limit),
+`total_rows` (`None` if counting would need to run a query again) and `total_columns`.
 """
 
 import math
@@ -15,10 +15,10 @@ from typing import Any, TypeAlias, cast
 __all__ = ["TABLE_MIME", "Foreign", "build_table", "run_sql", "table_of"]
 
 Foreign: TypeAlias = Any
-"""An object of a library that is not imported here, or of the user's: what it can do shows when it is tried."""
+"""Object of a library that is not imported here, or of user code; its attributes are looked up dynamically."""
 
 TABLE_MIME = "application/vnd.agentflow.table+json"
-"""The type of a table shown by a run."""
+"""MIME type of a table shown by a run."""
 
 ROWS = 200
 COLUMNS = 200
@@ -37,12 +37,12 @@ _KINDS = (
 
 
 def is_tabular(value: object) -> bool:
-    """Whether `table_of` can show it: a data frame or series of pandas, an Arrow table, a DuckDB relation."""
+    """Return whether `table_of` supports a value: a pandas data frame or series, an Arrow table, a DuckDB relation."""
     return _kind(value) is not None
 
 
 def table_of(value: object, rows: int = ROWS) -> dict[str, object] | None:
-    """The first rows of a data frame, series, Arrow table or DuckDB relation; `None` for anything else."""
+    """Return the first rows of a data frame, series, Arrow table or DuckDB relation; `None` for anything else."""
     match _kind(value):
         case ("pandas", "DataFrame"):
             return _from_pandas(value, rows)
@@ -60,7 +60,7 @@ def table_of(value: object, rows: int = ROWS) -> dict[str, object] | None:
 def build_table(
     columns: Sequence[tuple[str, str]], rows: Iterable[Sequence[object]], limit: int, total: int | None
 ) -> dict[str, object]:
-    """A table of at most `limit` rows. `total` is taken from the rows where they end within the limit."""
+    """Build a table of at most `limit` rows. If there are no more rows, `total` is their number."""
     found = list(islice(rows, limit + 1))
     if len(found) <= limit:
         total = len(found) if total is None else total
@@ -142,23 +142,23 @@ def _cut(text: str) -> str:
     return clean.encode("utf-8", "backslashreplace").decode()
 
 
-BATCH = 1024
-_CONFIG: dict[str, str | bool | int | float | list[str]] = {
+_BATCH_ROWS = 1024
+_DUCKDB_CONFIG: dict[str, str | bool | int | float | list[str]] = {
     "threads": 1,
     "autoinstall_known_extensions": False,
 }
 
 
 def run_sql(query: str, rows: int, namespace: Mapping[str, object]) -> dict[str, object]:
-    """The result of a query as a table of at most `rows` rows.
+    """Run a query; return its result as a table of at most `rows` rows.
 
-    Files are named by their path (`FROM 'sales.csv'`), data frames and Arrow tables by their variable. Each
-    call has a database of its own in memory, which a query can leave only through files of the session.
+    Queries name files by path (`FROM 'sales.csv'`), data frames and Arrow tables by variable. Each call uses a new
+    in-memory database with access to the session's files only.
     """
     import duckdb
 
-    # One thread, and no connection kept: a session with live threads could not be forked.
-    with duckdb.connect(":memory:", config=dict(_CONFIG)) as connection:
+    # One thread and no open connection: a session with live threads could not be forked.
+    with duckdb.connect(":memory:", config=dict(_DUCKDB_CONFIG)) as connection:
         _register(connection, query, namespace)
         connection.execute(query)
         columns = [(str(column[0]), str(column[1])) for column in connection.description or ()]
@@ -177,5 +177,5 @@ def _register(connection: Foreign, query: str, namespace: Mapping[str, object]) 
 
 
 def _fetched(connection: Foreign) -> Iterator[tuple[object, ...]]:
-    while batch := connection.fetchmany(BATCH):
+    while batch := connection.fetchmany(_BATCH_ROWS):
         yield from batch

@@ -1,4 +1,4 @@
-"""A short description of a session's variables. Runs inside a session, and runs no code of the objects' own."""
+"""Summaries of a session's variables. Runs inside a session and executes no code of the objects."""
 
 import sys
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ _ARRAYS = frozenset({"numpy", "pandas", "torch", "pyarrow", "polars", "scipy", "
 
 
 def describe_variables(namespace: Mapping[str, object]) -> list[dict[str, str]]:
-    """Name, type and a one-line summary of each public variable, sorted by name."""
+    """Return name, type and a one-line summary of each public variable, sorted by name."""
     names = sorted(name for name in list(namespace) if not name.startswith("_"))
     return [_describe(name, namespace[name]) for name in names[:COUNT]]
 
@@ -30,7 +30,7 @@ def _describe(name: str, value: object) -> dict[str, str]:
     try:
         summary = _summary(value)
     except Exception:
-        # Whatever an object does when looked at, the others are still described.
+        # An object that fails when inspected must not hide the others.
         summary = ""
     return {"name": name, "type": kind, "summary": _clean(summary)}
 

@@ -392,7 +392,7 @@ async def test_what_a_run_left_is_ended_however_late_the_builder_hears_of_it(
             continue
 
 
-@pytest.mark.promise("kill:family")
+@pytest.mark.promise("kill:fork-group")
 async def test_a_killed_family_is_an_error_for_its_members_and_nothing_to_others() -> None:
     with anyio.fail_after(90):
         async with ProcessRuntime(preload=(), idle=False) as runtime:

@@ -378,7 +378,7 @@ async def test_giving_up_on_a_waiting_run_leaves_the_running_one_alone(instance:
     assert await value(instance, "'never' in globals()") == "False"
 
 
-@pytest.mark.promise("instances:session_pids")
+@pytest.mark.promise("instances:sessions")
 async def test_runs_of_one_language_queue_and_the_languages_run_beside_each_other(instance: Instance) -> None:
     await instance.exec(["mkfifo", "to-bash", "to-python"])
     order: list[str | None] = []

@@ -110,10 +110,10 @@ BROKEN_OFF = {
         "raise_power(); os.kill(os.getpid(), signal.SIGSTOP)",
         "hung during its move",
     ),
-    "is never made": ("pass", "does not answer"),
+    "is never made": ("pass", "does not respond"),
 }
 """Hostile moves that must end in `CannotFork`, and why."""
-HANGS = ("hung during its move", "does not answer")
+HANGS = ("hung during its move", "does not respond")
 
 
 async def arm(instance: Instance, body: str) -> None:
@@ -135,7 +135,7 @@ async def remember(instance: Instance) -> None:
     await instance.run("python", f"{PRELUDE}\nmoving_move = moving.move")
 
 
-@pytest.mark.promise("gate:hostile-fork")
+@pytest.mark.promise("broker:hostile-fork")
 @pytest.mark.parametrize("attack", BROKEN_OFF)
 async def test_a_fork_that_breaks_the_rules_is_no_fork(
     instance: Instance, attack: str, monkeypatch: pytest.MonkeyPatch
@@ -163,7 +163,7 @@ async def test_a_fork_that_breaks_the_rules_is_no_fork(
     assert (await fork.instance.run("python", "variable")).value == "42"
 
 
-@pytest.mark.promise("gate:power")
+@pytest.mark.promise("broker:power")
 async def test_power_in_the_window_serves_the_move_alone(instance: Instance) -> None:
     await arm(
         instance,
@@ -187,7 +187,7 @@ async def test_power_in_the_window_serves_the_move_alone(instance: Instance) -> 
     assert set((await log_of(instance))[13:]) <= {"EACCES", "ENOENT"}
 
 
-@pytest.mark.promise("gate:power")
+@pytest.mark.promise("broker:power")
 async def test_nobody_else_gets_the_power_of_a_fork_on_its_way(instance: Instance) -> None:
     await arm(
         instance,
@@ -202,7 +202,7 @@ async def test_nobody_else_gets_the_power_of_a_fork_on_its_way(instance: Instanc
     assert started.value == "0"
 
 
-@pytest.mark.promise("gate:namespaces")
+@pytest.mark.promise("broker:namespaces")
 async def test_a_fork_goes_where_it_is_sent_whatever_it_puts_in_the_way(instance: Instance) -> None:
     await arm(
         instance,
@@ -223,7 +223,7 @@ async def test_a_fork_goes_where_it_is_sent_whatever_it_puts_in_the_way(instance
     assert seen[1] == "[]"
 
 
-@pytest.mark.promise("gate:outsiders")
+@pytest.mark.promise("broker:outsiders")
 async def test_nobody_passes_the_gate_outside_of_a_fork(instance: Instance) -> None:
     await remember(instance)
     raising = "attempt(raise_power), attempt(os.setresuid, 0, 0, 0), attempt(os.setgroups, []), attempt(os.chroot, '/')"
@@ -236,7 +236,7 @@ async def test_nobody_passes_the_gate_outside_of_a_fork(instance: Instance) -> N
     assert (await instance.run("python", own)).value == "('done', 'done')"
 
 
-@pytest.mark.promise("gate:race")
+@pytest.mark.promise("broker:race")
 async def test_a_process_that_rushes_to_the_gate_spoils_the_fork_only(instance: Instance) -> None:
     await remember(instance)
     racer = (
@@ -256,7 +256,7 @@ async def test_a_process_that_rushes_to_the_gate_spoils_the_fork_only(instance: 
     assert (await fork.instance.run("python", "POWER > 0")).value == "True"
 
 
-@pytest.mark.promise("gate:flood")
+@pytest.mark.promise("broker:flood")
 async def test_a_flood_of_gated_calls_does_not_keep_others_from_forking(runtime: ProcessRuntime) -> None:
     flood = (
         "import os\nfor _ in range(4):\n    if os.fork() == 0:\n        while True:\n"
