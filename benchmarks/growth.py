@@ -81,7 +81,7 @@ def config(url: str, folder: Path, **more: object) -> SynthesisConfig:
         "base_url": url,
         "available_tools": ["rag_search"],
         "output_dir": str(folder),
-        "max_in_flight": 512,
+        "max_concurrency": 512,
         "control": False,
         "resource_init_configs": {"rag": {"index_path": str(CORPUS[0])}},
         **more,

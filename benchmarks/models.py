@@ -83,7 +83,7 @@ async def drive(ask: Ask, calls: int, name: str) -> float:
 
 async def ours(stack: AsyncExitStack, url: str) -> Ask:
     """Our engine."""
-    settings = ModelSettings(name="fake", base_url=url, max_in_flight=IN_FLIGHT)
+    settings = ModelSettings(name="fake", base_url=url, max_concurrency=IN_FLIGHT)
     model = await stack.enter_async_context(make_model(settings, Accounts()))
 
     async def ask(text: str) -> object:

@@ -82,7 +82,7 @@ def config(url: str, folder: str, workers: int, **more: object) -> RolloutConfig
         "available_tools": ["shelf:search"],
         "output_dir": folder,
         "max_workers": workers,
-        "max_in_flight": 512,
+        "max_concurrency": 512,
         "agent": "single",
         "max_turns": 10,
         "max_retries": 0,

@@ -20,15 +20,15 @@ async def examine_provider(name: str, environment: Mapping[str, str]) -> Finding
     provider = PROVIDERS[name]
     key, url = provider.key(environment), provider.address(environment)
     if not url:
-        return _finding(name, State.MISSING, f"set {provider.place} to use {name}/…")
+        return _finding(name, State.MISSING, f"set {provider.url_variable} to use {name}/…")
     if not key and not is_loopback(url):
-        return _finding(name, State.MISSING, f"set {provider.variable} to use {name}/…")
-    headers = provider.dialect(environment).headers(key)
+        return _finding(name, State.MISSING, f"set {provider.key_variable} to use {name}/…")
+    headers = provider.make_api(environment).headers(key)
     timeout = aiohttp.ClientTimeout(total=SECONDS)
     try:
         async with (
             aiohttp.ClientSession(timeout=timeout, headers=headers, trust_env=True) as session,
-            session.get(f"{url}{provider.listing}", allow_redirects=False) as answer,
+            session.get(f"{url}{provider.models_path}", allow_redirects=False) as answer,
         ):
             status = answer.status
     except (aiohttp.ClientError, TimeoutError, OSError) as error:
@@ -36,7 +36,7 @@ async def examine_provider(name: str, environment: Mapping[str, str]) -> Finding
         return _finding(name, State.MISSING, f"{url} can't be reached: {why}")
     # Gemini calls a key that is none a bad request.
     if status in (400, 401, 403):
-        return _finding(name, State.MISSING, f"{url} refuses the key: mend {provider.variable}")
+        return _finding(name, State.MISSING, f"{url} refuses the key: mend {provider.key_variable}")
     return _finding(name, State.WORKS if status < 500 else State.PARTLY, f"{url} answers with {status}")
 
 

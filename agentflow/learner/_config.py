@@ -140,7 +140,7 @@ class EpisodeRules(RolloutConfig):
             elif self._named or _names_one(own):
                 found[role] = self.model_for(role)
             else:
-                found[role] = ModelSettings(name=OFFLINE, sees=False)
+                found[role] = ModelSettings(name=OFFLINE, vision=False)
         return found
 
     def _as_trained(self, role: str, own: RoleModel) -> dict[str, object]:
@@ -151,7 +151,7 @@ class EpisodeRules(RolloutConfig):
             # It writes what it likes: what is no answer may be learned from, what could not be sampled can't.
             "structured": "text" if structured == "auto" else structured,
             # A seeded answer that can't be used is the same again; an episode whose engine was lost begins again.
-            "attempts": own.attempts or 1,
+            "max_attempts": own.max_attempts or 1,
         }
 
 

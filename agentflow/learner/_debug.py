@@ -87,7 +87,7 @@ async def _models(config: TrainConfig) -> dict[str, ModelSettings]:
     """The policy is what a running server has, else the offline engine; nothing is started."""
     wanted = config.episodes.models
     if not config.engine.base_url:
-        offline = ModelSettings(name=OFFLINE, sees=False)
+        offline = ModelSettings(name=OFFLINE, vision=False)
         if config.episodes.agent == "single":
             raise ConfigurationError("engine.base_url: a single agent needs a model; name a running server")
         return {role: offline if model.name in (POLICY, FROZEN) else model for role, model in wanted.items()}

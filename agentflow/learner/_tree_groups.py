@@ -66,9 +66,9 @@ class Reseeded:
         return self._model.name
 
     @property
-    def sees(self) -> bool:
+    def vision(self) -> bool:
         """It takes pictures."""
-        return self._model.sees
+        return self._model.vision
 
     async def complete(self, call: Call[T]) -> Completion[T]:
         """Answer one call."""

@@ -7,8 +7,9 @@ one place; what can't be is a `ModelFailure` of a closed kind, and a run that ca
 from agentflow.models._accounts import Accounts
 from agentflow.models._chat import ChatClient
 from agentflow.models._endpoints import Endpoints
-from agentflow.models._engine import OpenModel, Statistics
-from agentflow.models._make import OFFLINE, make_model
+from agentflow.models._http_model import OpenModel, Statistics
+from agentflow.models._make import make_model
+from agentflow.models._offline import OFFLINE
 from agentflow.models._protocol import (
     Call,
     Completion,
@@ -23,12 +24,21 @@ from agentflow.models._protocol import (
     ToolSpec,
 )
 from agentflow.models._providers import PROVIDERS, is_loopback
-from agentflow.models._settings import ModelSettings, Prices, Speaks, Structured, Telling
+from agentflow.models._settings import (
+    RENAMED_MODEL_KEYS,
+    ApiName,
+    ModelSettings,
+    Prices,
+    StructuredOutput,
+    TokenMode,
+)
 
 __all__ = [
     "OFFLINE",
     "PROVIDERS",
+    "RENAMED_MODEL_KEYS",
     "Accounts",
+    "ApiName",
     "Call",
     "ChatClient",
     "Completion",
@@ -41,11 +51,10 @@ __all__ = [
     "Part",
     "Prices",
     "Sampling",
-    "Speaks",
     "Statistics",
-    "Structured",
-    "Telling",
+    "StructuredOutput",
     "Text",
+    "TokenMode",
     "ToolCall",
     "ToolReply",
     "ToolSpec",

@@ -1,4 +1,4 @@
-"""The same endpoint for who speaks OpenAI: its parameters, its types, its errors."""
+"""The same endpoint for who api OpenAI: its parameters, its types, its errors."""
 
 import os
 from collections.abc import Mapping
@@ -11,13 +11,13 @@ import msgspec
 from agentflow.actors import SYSTEM_CLOCK, Clock
 from agentflow.errors import ConfigurationError, ModelFailureKind
 from agentflow.models._accounts import Accounts
-from agentflow.models._attempts import Attempts
-from agentflow.models._dialects import OpenAiDialect, Outgoing
+from agentflow.models._apis import HttpRequest, OpenAiApi
 from agentflow.models._endpoints import Endpoints
-from agentflow.models._http import HttpAnswer
 from agentflow.models._providers import find_address
-from agentflow.models._request_error import Setback
+from agentflow.models._request_error import RequestError
+from agentflow.models._retries import Retrier
 from agentflow.models._settings import ModelSettings
+from agentflow.models._transport import HttpResponse
 
 if TYPE_CHECKING:
     from openai import APIError
@@ -42,20 +42,20 @@ class ChatClient:
         """Describe it; nothing is opened yet.
 
         :param role: under which name usage is accounted.
-        :raises ConfigurationError: if the model's key is missing, or its provider speaks otherwise.
+        :raises ConfigurationError: if the model's key is missing, or its provider api otherwise.
         """
         self._accounts = accounts or Accounts()
         self._role = role
         self._settings = settings
         self._address = find_address(settings, os.environ if environment is None else environment)
-        if not isinstance(self._address.dialect, OpenAiDialect):
+        if not isinstance(self._address.api, OpenAiApi):
             raise ConfigurationError(
                 f"model {settings.name}: {self._address.url} does not speak OpenAI's protocol, as this client does"
             )
-        self._dialect = self._address.dialect
-        self._endpoint = (endpoints or Endpoints(clock)).at(self._address, settings.max_in_flight)
-        self._attempts = Attempts(
-            self._endpoint.gate, most=settings.attempts, seconds=settings.call_seconds, clock=clock
+        self._api = self._address.api
+        self._endpoint = (endpoints or Endpoints(clock)).at(self._address, settings.max_concurrency)
+        self._attempts = Retrier(
+            self._endpoint.limiter, most=settings.max_attempts, seconds=settings.call_seconds, clock=clock
         )
 
     async def __aenter__(self) -> Self:
@@ -77,30 +77,30 @@ class ChatClient:
             raise ConfigurationError("stream: answers come whole here; leave it out")
         model = str(params.get("model", self._address.model))
         body = msgspec.json.encode({"model": model, **params})
-        outgoing = Outgoing(self._dialect.path(model), body)
+        outgoing = HttpRequest(self._api.path(model), body)
         try:
             answer = await self._attempts.run(partial(self._ask, outgoing))
-        except Setback as setback:
-            raise _error_of(setback, self._endpoint.url) from None
+        except RequestError as error:
+            raise _error_of(error, self._endpoint.url) from None
         from openai.types.chat import ChatCompletion
 
-        usage = self._dialect.read(answer.body, len(body)).usage
+        usage = self._api.read(answer.body, len(body)).usage
         prices = self._settings.prices
         cost = prices.cost(usage) if prices is not None else 0.0
         self._accounts.add(self._role, usage, cost, model=self._settings.name)
         return ChatCompletion.model_validate_json(answer.body)
 
-    async def _ask(self, outgoing: Outgoing, seconds: float) -> HttpAnswer:
+    async def _ask(self, outgoing: HttpRequest, seconds: float) -> HttpResponse:
         self._accounts.check()
         answer = await self._endpoint.post(outgoing, seconds)
         try:
-            self._dialect.read(answer.body, len(outgoing.body))
+            self._api.read(answer.body, len(outgoing.body))
         except msgspec.MsgspecError as error:
             message = f"the endpoint's answer is none: {error}"
-            raise Setback(
+            raise RequestError(
                 ModelFailureKind.GARBAGE,
                 message,
-                again=True,
+                retry=True,
                 backs_off=False,
                 status=200,
                 body=answer.body,
@@ -108,25 +108,23 @@ class ChatClient:
         return answer
 
 
-def _error_of(setback: Setback, url: str) -> "APIError":
+def _error_of(error: RequestError, url: str) -> "APIError":
     """The error that `openai`'s own client raises for it."""
     import httpx2
     import openai
 
     request = httpx2.Request("POST", f"{url}/chat/completions")
-    if setback.kind is ModelFailureKind.TIMEOUT and not setback.status:
+    if error.kind is ModelFailureKind.TIMEOUT and not error.status:
         return openai.APITimeoutError(request)
-    if not setback.status:
-        return openai.APIConnectionError(message=setback.message, request=request)
-    response = httpx2.Response(
-        setback.status, headers=dict(setback.headers), content=setback.body, request=request
-    )
+    if not error.status:
+        return openai.APIConnectionError(message=error.message, request=request)
+    response = httpx2.Response(error.status, headers=dict(error.headers), content=error.body, request=request)
     try:
-        body: object = msgspec.json.decode(setback.body)
+        body: object = msgspec.json.decode(error.body)
     except msgspec.MsgspecError:
         body = None
-    if setback.status == 200:
-        return openai.APIResponseValidationError(response, body, message=setback.message)
+    if error.status == 200:
+        return openai.APIResponseValidationError(response, body, message=error.message)
     kinds: dict[int, type[openai.APIStatusError]] = {
         400: openai.BadRequestError,
         401: openai.AuthenticationError,
@@ -136,5 +134,5 @@ def _error_of(setback: Setback, url: str) -> "APIError":
         422: openai.UnprocessableEntityError,
         429: openai.RateLimitError,
     }
-    default = openai.InternalServerError if setback.status >= 500 else openai.APIStatusError
-    return kinds.get(setback.status, default)(setback.message, response=response, body=body)
+    default = openai.InternalServerError if error.status >= 500 else openai.APIStatusError
+    return kinds.get(error.status, default)(error.message, response=response, body=body)

@@ -5,12 +5,12 @@ from types import TracebackType
 from typing import Self
 
 from agentflow.actors import SYSTEM_CLOCK, Clock
-from agentflow.models._conversations import Conversations
-from agentflow.models._dialects import LiteLlmDialect, Outgoing
-from agentflow.models._gate import Gate
-from agentflow.models._http import HttpAnswer, Wire
-from agentflow.models._litellm import LiteLlm
-from agentflow.models._providers import Address
+from agentflow.models._apis import HttpRequest, LiteLlmApi
+from agentflow.models._limiter import ConcurrencyLimiter
+from agentflow.models._litellm import LiteLlmTransport
+from agentflow.models._providers import ModelAddress
+from agentflow.models._token_history import TokenHistory
+from agentflow.models._transport import HttpResponse, HttpTransport
 
 __all__ = ["Endpoint", "Endpoints"]
 
@@ -18,31 +18,31 @@ __all__ = ["Endpoint", "Endpoints"]
 class Endpoint:
     """One endpoint: open while any of its models is."""
 
-    def __init__(self, address: Address, most: int, clock: Clock) -> None:
+    def __init__(self, address: ModelAddress, most: int, clock: Clock) -> None:
         self.url = address.url
         """Its address, for people."""
-        self.gate = Gate(most, clock=clock)
+        self.limiter = ConcurrencyLimiter(most, clock=clock)
         """How many requests it gets at a time."""
-        self._conversations: dict[str, Conversations] = {}
-        self._wire = _wire_to(address, most)
+        self._conversations: dict[str, TokenHistory] = {}
+        self._transport = _transport_to(address, most)
         self._users = 0
         self._stack = AsyncExitStack()
 
-    def conversations(self, model: str) -> Conversations:
+    def history(self, model: str) -> TokenHistory:
         """What that model read and wrote there, whoever asked it."""
-        return self._conversations.setdefault(model, Conversations())
+        return self._conversations.setdefault(model, TokenHistory())
 
-    async def post(self, outgoing: Outgoing, seconds: float) -> HttpAnswer:
+    async def post(self, outgoing: HttpRequest, seconds: float) -> HttpResponse:
         """Make one request.
 
-        :raises Setback: if it brings no answer, or a bad one.
+        :raises RequestError: if it brings no answer, or a bad one.
         """
-        return await self._wire.post(outgoing.path, outgoing.body, seconds, outgoing.headers)
+        return await self._transport.post(outgoing.path, outgoing.body, seconds, outgoing.headers)
 
     async def __aenter__(self) -> Self:
         self._users += 1
         if self._users == 1:
-            await self._stack.enter_async_context(self._wire)
+            await self._stack.enter_async_context(self._transport)
         return self
 
     async def __aexit__(
@@ -53,10 +53,10 @@ class Endpoint:
             await self._stack.aclose()
 
 
-def _wire_to(address: Address, most: int) -> Wire | LiteLlm:
-    if isinstance(address.dialect, LiteLlmDialect):
-        return LiteLlm(address.key)
-    return Wire(address.url, address.dialect.headers(address.key), most)
+def _transport_to(address: ModelAddress, most: int) -> HttpTransport | LiteLlmTransport:
+    if isinstance(address.api, LiteLlmApi):
+        return LiteLlmTransport(address.key)
+    return HttpTransport(address.url, address.api.headers(address.key), most)
 
 
 class Endpoints:
@@ -66,9 +66,9 @@ class Endpoints:
         self._clock = clock
         self._known: dict[tuple[str, str, str, int], Endpoint] = {}
 
-    def at(self, address: Address, most: int) -> Endpoint:
+    def at(self, address: ModelAddress, most: int) -> Endpoint:
         """The endpoint at that address; the same one for the same key and bound."""
-        place = (address.url, address.dialect.name, address.key, most)
+        place = (address.url, address.api.name, address.key, most)
         if place not in self._known:
             self._known[place] = Endpoint(address, most, self._clock)
         return self._known[place]

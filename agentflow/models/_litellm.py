@@ -12,14 +12,13 @@ import anyio
 import msgspec
 
 from agentflow.errors import ConfigurationError, ModelFailureKind
-from agentflow.models._http import HttpAnswer
-from agentflow.models._refusals import setback_of
-from agentflow.models._request_error import Setback
+from agentflow.models._request_error import RequestError, error_of_response
+from agentflow.models._transport import HttpResponse
 
 if TYPE_CHECKING:
     from openai import APIError
 
-__all__ = ["LiteLlm", "need_litellm"]
+__all__ = ["LiteLlmTransport", "need_litellm"]
 
 
 class _Answer(Protocol):
@@ -43,7 +42,7 @@ def need_litellm() -> None:
         )
 
 
-class LiteLlm:
+class LiteLlmTransport:
     """Requests of OpenAI's protocol, made by the library to whichever provider the model's name says."""
 
     def __init__(self, key: str) -> None:
@@ -65,10 +64,10 @@ class LiteLlm:
 
     async def post(
         self, path: str, body: bytes, seconds: float, headers: Mapping[str, str] | None = None
-    ) -> HttpAnswer:
+    ) -> HttpResponse:
         """Make one request; where to, the model's name says.
 
-        :raises Setback: if it brings no answer, or a bad one.
+        :raises RequestError: if it brings no answer, or a bad one.
         """
         del path, headers
         if self._library is None:
@@ -80,14 +79,14 @@ class LiteLlm:
         try:
             answer = await self._library.acompletion(**params, **msgspec.json.decode(body))
         except APITimeoutError:
-            raise Setback(
-                ModelFailureKind.TIMEOUT, "no answer in time", again=True, pushed_back=True
+            raise RequestError(
+                ModelFailureKind.TIMEOUT, "no answer in time", retry=True, overloaded=True
             ) from None
         except APIConnectionError as error:
-            raise Setback(ModelFailureKind.UNAVAILABLE, "no answer", again=True) from error
+            raise RequestError(ModelFailureKind.UNAVAILABLE, "no answer", retry=True) from error
         except APIError as error:
-            raise _setback(error) from None
-        return HttpAnswer(200, {}, answer.model_dump_json(warnings=False).encode())
+            raise _request_error(error) from None
+        return HttpResponse(200, {}, answer.model_dump_json(warnings=False).encode())
 
 
 def _load() -> _Library:
@@ -100,9 +99,9 @@ def _load() -> _Library:
     return library
 
 
-def _setback(error: "APIError") -> Setback:
+def _request_error(error: "APIError") -> RequestError:
     status: int = getattr(error, "status_code", None) or 500
     response: object = getattr(error, "response", None)
     headers: Mapping[str, str] = getattr(response, "headers", None) or {}
     body = msgspec.json.encode({"error": {"message": error.message, "code": error.code}})
-    return setback_of(status, headers, body, 0.0)
+    return error_of_response(status, headers, body, 0.0)

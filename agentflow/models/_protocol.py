@@ -47,8 +47,8 @@ class ToolCall(Struct, frozen=True, tag="call"):
     name: str
     """The tool."""
     arguments: dict[str, Any] | None
-    """What to call it with; `None`: what the model wrote is no JSON object, see `written`."""
-    written: str = ""
+    """What to call it with; `None`: what the model wrote is no JSON object, see `raw_arguments`."""
+    raw_arguments: str = ""
     """The arguments as the model wrote them."""
     state: dict[str, Any] = field(default_factory=dict[str, Any])
     """What the provider wants back with it, as it was."""
@@ -129,7 +129,7 @@ class Call(Struct, Generic[T], frozen=True, kw_only=True):
     tools: tuple[ToolSpec, ...] = ()
     """Tools that the model may ask for instead of answering, any number at a time; only where the reply is `str`."""
     may_call: bool = True
-    """It may ask for them now. If not, they stand in the prompt because what was said before speaks of them."""
+    """It may ask for them now. If not, they stand in the prompt because what was said before api of them."""
 
 
 class Completion(Struct, Generic[T], frozen=True, kw_only=True):
@@ -166,7 +166,7 @@ class Model(Protocol):
         ...
 
     @property
-    def sees(self) -> bool:
+    def vision(self) -> bool:
         """It takes pictures."""
         ...
 

@@ -7,19 +7,19 @@ from urllib.parse import urlsplit
 from msgspec import Struct
 
 from agentflow.errors import ConfigurationError
-from agentflow.models._dialects import (
-    AnthropicDialect,
-    AzureDialect,
-    Dialect,
-    GeminiDialect,
-    LiteLlmDialect,
-    OllamaDialect,
-    OpenAiDialect,
+from agentflow.models._answer_format import AnswerFormat
+from agentflow.models._apis import (
+    AnthropicApi,
+    AzureApi,
+    GeminiApi,
+    LiteLlmApi,
+    OllamaApi,
+    OpenAiApi,
+    ProviderApi,
 )
-from agentflow.models._forms import Form
-from agentflow.models._settings import ModelSettings, Speaks
+from agentflow.models._settings import ApiName, ModelSettings
 
-__all__ = ["PROVIDERS", "Address", "Provider", "find_address", "is_loopback"]
+__all__ = ["PROVIDERS", "ModelAddress", "Provider", "find_address", "is_loopback"]
 
 
 class Provider(Struct, frozen=True, kw_only=True):
@@ -27,94 +27,100 @@ class Provider(Struct, frozen=True, kw_only=True):
 
     url: str
     """Its address; empty: each has one of his own."""
-    variable: str
+    key_variable: str
     """Holds the key."""
-    others: tuple[str, ...] = ()
+    other_key_variables: tuple[str, ...] = ()
     """Hold the key too."""
-    place: str = ""
+    url_variable: str = ""
     """Holds the address, where it is another."""
-    speaks: Speaks = "openai"
+    api: ApiName = "openai"
     """How it is spoken to."""
-    longest: str = "max_tokens"
+    max_tokens_field: str = "max_tokens"
     """How the longest answer is called there."""
-    best: Form = "json_schema"
+    answer_format: AnswerFormat = "json_schema"
     """How an answer is held to its schema there."""
     tokens: bool = False
     """It can tell the tokens that it read and wrote."""
-    listing: str = "/models"
+    models_path: str = "/models"
     """Lists its models, after the address."""
 
     def key(self, environment: Mapping[str, str]) -> str:
         """The key; empty: none is there."""
-        found = (environment.get(name, "") for name in (self.variable, *self.others))
+        found = (environment.get(name, "") for name in (self.key_variable, *self.other_key_variables))
         return next(filter(None, found), "")
 
     def address(self, environment: Mapping[str, str]) -> str:
         """The address, without a slash at its end; empty: nobody says where it is."""
-        return self.trimmed(environment.get(self.place, "") or self.url)
+        return self.trimmed(environment.get(self.url_variable, "") or self.url)
 
     def trimmed(self, url: str) -> str:
         """An address as requests' paths go on from it, however much of it a person wrote."""
         url = url.rstrip("/")
-        return url.removesuffix("/v1").removesuffix("/openai") if self.speaks == "azure" else url
+        return url.removesuffix("/v1").removesuffix("/openai") if self.api == "azure" else url
 
-    def dialect(self, environment: Mapping[str, str]) -> Dialect:
+    def make_api(self, environment: Mapping[str, str]) -> ProviderApi:
         """How it is spoken to."""
-        match self.speaks:
+        match self.api:
             case "anthropic":
-                return AnthropicDialect()
+                return AnthropicApi()
             case "azure":
-                return AzureDialect(environment.get("AZURE_OPENAI_API_VERSION", ""))
+                return AzureApi(environment.get("AZURE_OPENAI_API_VERSION", ""))
             case "gemini":
-                return GeminiDialect()
+                return GeminiApi()
             case "ollama":
-                return OllamaDialect()
+                return OllamaApi()
             case _:
-                return OpenAiDialect(self.longest)
+                return OpenAiApi(self.max_tokens_field)
 
 
 PROVIDERS: Mapping[str, Provider] = {
     "openai": Provider(
-        url="https://api.openai.com/v1", variable="OPENAI_API_KEY", longest="max_completion_tokens"
+        url="https://api.openai.com/v1",
+        key_variable="OPENAI_API_KEY",
+        max_tokens_field="max_completion_tokens",
     ),
     "anthropic": Provider(
-        url="https://api.anthropic.com/v1", variable="ANTHROPIC_API_KEY", speaks="anthropic"
+        url="https://api.anthropic.com/v1", key_variable="ANTHROPIC_API_KEY", api="anthropic"
     ),
     "azure": Provider(
         url="",
-        variable="AZURE_OPENAI_API_KEY",
-        place="AZURE_OPENAI_ENDPOINT",
-        speaks="azure",
-        listing="/openai/v1/models",
+        key_variable="AZURE_OPENAI_API_KEY",
+        url_variable="AZURE_OPENAI_ENDPOINT",
+        api="azure",
+        models_path="/openai/v1/models",
     ),
     "dashscope": Provider(
         url="https://dashscope.aliyuncs.com/compatible-mode/v1",
-        variable="DASHSCOPE_API_KEY",
-        place="DASHSCOPE_BASE_URL",
+        key_variable="DASHSCOPE_API_KEY",
+        url_variable="DASHSCOPE_BASE_URL",
     ),
     # It knows that an answer is JSON, not which.
-    "deepseek": Provider(url="https://api.deepseek.com/v1", variable="DEEPSEEK_API_KEY", best="json_object"),
+    "deepseek": Provider(
+        url="https://api.deepseek.com/v1", key_variable="DEEPSEEK_API_KEY", answer_format="json_object"
+    ),
     "gemini": Provider(
         url="https://generativelanguage.googleapis.com/v1beta",
-        variable="GEMINI_API_KEY",
-        others=("GOOGLE_API_KEY",),
-        speaks="gemini",
+        key_variable="GEMINI_API_KEY",
+        other_key_variables=("GOOGLE_API_KEY",),
+        api="gemini",
     ),
-    "groq": Provider(url="https://api.groq.com/openai/v1", variable="GROQ_API_KEY"),
-    "mistral": Provider(url="https://api.mistral.ai/v1", variable="MISTRAL_API_KEY"),
+    "groq": Provider(url="https://api.groq.com/openai/v1", key_variable="GROQ_API_KEY"),
+    "mistral": Provider(url="https://api.mistral.ai/v1", key_variable="MISTRAL_API_KEY"),
     "ollama": Provider(
         url="http://127.0.0.1:11434",
-        variable="OLLAMA_API_KEY",
-        place="OLLAMA_BASE_URL",
-        speaks="ollama",
-        listing="/api/tags",
+        key_variable="OLLAMA_API_KEY",
+        url_variable="OLLAMA_BASE_URL",
+        api="ollama",
+        models_path="/api/tags",
     ),
-    "openrouter": Provider(url="https://openrouter.ai/api/v1", variable="OPENROUTER_API_KEY"),
-    "together": Provider(url="https://api.together.xyz/v1", variable="TOGETHER_API_KEY"),
+    "openrouter": Provider(url="https://openrouter.ai/api/v1", key_variable="OPENROUTER_API_KEY"),
+    "together": Provider(url="https://api.together.xyz/v1", key_variable="TOGETHER_API_KEY"),
     "vllm": Provider(
-        url="http://127.0.0.1:8000/v1", variable="VLLM_API_KEY", place="VLLM_BASE_URL", tokens=True
+        url="http://127.0.0.1:8000/v1", key_variable="VLLM_API_KEY", url_variable="VLLM_BASE_URL", tokens=True
     ),
-    "xai": Provider(url="https://api.x.ai/v1", variable="XAI_API_KEY", others=("GROK_API_KEY",)),
+    "xai": Provider(
+        url="https://api.x.ai/v1", key_variable="XAI_API_KEY", other_key_variables=("GROK_API_KEY",)
+    ),
 }
 """Providers, by the first part of `provider/model`."""
 
@@ -124,7 +130,7 @@ LITELLM = "litellm"
 _DEPLOYMENT = "AZURE_OPENAI_DEPLOYMENT"
 
 
-class Address(Struct, frozen=True, kw_only=True):
+class ModelAddress(Struct, frozen=True, kw_only=True):
     """How to reach a model."""
 
     url: str
@@ -133,9 +139,9 @@ class Address(Struct, frozen=True, kw_only=True):
     """Its key; empty: none is needed."""
     model: str
     """The model's name there."""
-    dialect: Dialect
+    api: ProviderApi
     """How it is spoken to."""
-    best: Form = "json_schema"
+    answer_format: AnswerFormat = "json_schema"
     """How an answer is held to its schema there."""
     tokens: bool = False
     """It may be able to tell the tokens that it read and wrote."""
@@ -143,7 +149,7 @@ class Address(Struct, frozen=True, kw_only=True):
     """Where a person looks for the key."""
 
 
-def find_address(settings: ModelSettings, environment: Mapping[str, str]) -> Address:
+def find_address(settings: ModelSettings, environment: Mapping[str, str]) -> ModelAddress:
     """Where that model is.
 
     :raises ConfigurationError: if its key, its address or its name is missing.
@@ -151,43 +157,43 @@ def find_address(settings: ModelSettings, environment: Mapping[str, str]) -> Add
     if settings.name.startswith(f"{LITELLM}/") and not settings.base_url:
         return _in_this_process(settings)
     named, model = _split(settings, environment)
-    provider = PROVIDERS[named or ("openai" if settings.speaks == "auto" else settings.speaks)]
+    provider = PROVIDERS[named or ("openai" if settings.api == "auto" else settings.api)]
     own = bool(settings.base_url)
     url = _address(settings, provider, environment)
     key = settings.api_key.get_secret_value() or provider.key(environment)
     if not key and not is_loopback(url):
         raise ConfigurationError(
-            f"model {settings.name}: no key for {url}; set {provider.variable} or the setting api_key"
+            f"model {settings.name}: no key for {url}; set {provider.key_variable} or the setting api_key"
         )
-    if settings.tokens and not (provider.tokens or (own and provider.speaks == "openai")):
+    if settings.tokens and not (provider.tokens or (own and provider.api == "openai")):
         raise _no_tokens(settings.name, url)
-    plain = own and provider.speaks == "openai" and url != provider.url
-    return Address(
+    plain = own and provider.api == "openai" and url != provider.url
+    return ModelAddress(
         url=url,
         key=key,
         model=model,
-        dialect=OpenAiDialect() if plain else provider.dialect(environment),
-        best="json_schema" if own else provider.best,
+        api=OpenAiApi() if plain else provider.make_api(environment),
+        answer_format="json_schema" if own else provider.answer_format,
         tokens=bool(settings.tokens),
-        source="api_key" if settings.api_key.get_secret_value() else provider.variable,
+        source="api_key" if settings.api_key.get_secret_value() else provider.key_variable,
     )
 
 
-def _in_this_process(settings: ModelSettings) -> Address:
+def _in_this_process(settings: ModelSettings) -> ModelAddress:
     if settings.tokens:
         raise _no_tokens(settings.name, "LiteLLM")
-    return Address(
+    return ModelAddress(
         url=LITELLM,
         key=settings.api_key.get_secret_value(),
         model=settings.name.removeprefix(f"{LITELLM}/"),
-        dialect=LiteLlmDialect(),
+        api=LiteLlmApi(),
         source="its provider's key",
     )
 
 
 def _no_tokens(name: str, who: str) -> ConfigurationError:
     return ConfigurationError(
-        f"model {name}: {who} tells no tokens; use vLLM (vllm/…, or its base_url) or tokens=false"
+        f"model {name}: {who} returns no tokens; use vLLM (vllm/…, or its base_url) or tokens=false"
     )
 
 
@@ -204,9 +210,9 @@ def _split(settings: ModelSettings, environment: Mapping[str, str]) -> tuple[str
         return "azure", deployment
     if not slash or prefix not in PROVIDERS:
         return "", settings.name
-    if settings.speaks not in ("auto", PROVIDERS[prefix].speaks):
+    if settings.api not in ("auto", PROVIDERS[prefix].api):
         raise ConfigurationError(
-            f"model {settings.name}: {prefix} does not speak {settings.speaks}; set base_url or take speaks away"
+            f"model {settings.name}: {prefix} does not speak {settings.api}; set base_url or take api away"
         )
     return prefix, rest
 
@@ -214,7 +220,9 @@ def _split(settings: ModelSettings, environment: Mapping[str, str]) -> tuple[str
 def _address(settings: ModelSettings, provider: Provider, environment: Mapping[str, str]) -> str:
     url = provider.trimmed(settings.base_url) or provider.address(environment)
     if not url:
-        raise ConfigurationError(f"model {settings.name}: no address; set {provider.place} or base_url")
+        raise ConfigurationError(
+            f"model {settings.name}: no address; set {provider.url_variable} or base_url"
+        )
     return url
 
 

@@ -1,13 +1,35 @@
-"""One HTTP request that did not bring an answer."""
+"""Failure of one HTTP request to a model, and its meaning: kind, retry, delay."""
 
+import email.utils
+import re
 from collections.abc import Mapping
+from typing import Any, cast
+
+import msgspec
 
 from agentflow.errors import ModelFailureKind
 
-__all__ = ["Setback"]
+__all__ = ["RequestError", "error_of_response", "names_response_format"]
+
+_DENIED = {401, 402, 403, 404}
+_AGAIN = {408, 409, 425, 429}
+_TOO_LONG = re.compile(
+    r"context.length|maximum context|too many tokens|prompt is too long|exceeds the maximum number of tokens"
+    r"|maximum model length",
+    re.IGNORECASE,
+)
+_FILTERED = re.compile(r"content_filter|content_policy|content management policy", re.IGNORECASE)
+_FORMAT = re.compile(
+    rb"response_format|json_schema|json_object|structured.output|guided.json|output_config|tool_choice"
+    rb"|response_?mime_?type|response_?(json_?)?schema|schema in format|grammar",
+    re.IGNORECASE,
+)
+_NO_KEY = re.compile(r"API_KEY_INVALID|API key not valid|credit balance is too low", re.IGNORECASE)
+_SOON = re.compile(rb'"retryDelay":\s*"(\d+(?:\.\d+)?)s"')
+_LONGEST = 300
 
 
-class Setback(Exception):
+class RequestError(Exception):
     """Why a request brought nothing that can be used, and whether another may."""
 
     def __init__(
@@ -15,10 +37,10 @@ class Setback(Exception):
         kind: ModelFailureKind,
         message: str,
         *,
-        again: bool = False,
-        pushed_back: bool = False,
+        retry: bool = False,
+        overloaded: bool = False,
         backs_off: bool = True,
-        after: float | None = None,
+        retry_after: float | None = None,
         unreachable: bool = False,
         status: int = 0,
         headers: Mapping[str, str] | None = None,
@@ -27,13 +49,13 @@ class Setback(Exception):
         super().__init__(message)
         self.kind = kind
         self.message = message
-        self.again = again
+        self.retry = retry
         """Another try may go better."""
-        self.pushed_back = pushed_back
+        self.overloaded = overloaded
         """The endpoint has too much to do."""
         self.backs_off = backs_off
         """Waiting makes another try better."""
-        self.after = after
+        self.retry_after = retry_after
         """Seconds after which the endpoint wants to be asked again, if it said so."""
         self.unreachable = unreachable
         """Nobody was there: no such host, nobody who listens."""
@@ -45,3 +67,81 @@ class Setback(Exception):
         """Its body."""
         self.attempts = 0
         """Requests that were made when this one was the last."""
+
+
+def error_of_response(status: int, headers: Mapping[str, str], body: bytes, now: float) -> RequestError:
+    """What went wrong.
+
+    :param now: the time of day, in seconds since 1970.
+    """
+    code, said = _error_of(body)
+    message = f"HTTP {status}: {said}" if said else f"HTTP {status}"
+    again = False
+    if status == 429 and code == "insufficient_quota":
+        kind = ModelFailureKind.DENIED
+    elif status in _AGAIN or status >= 500:
+        kind = ModelFailureKind.RATE_LIMITED if status == 429 else ModelFailureKind.UNAVAILABLE
+        again = True
+    elif status in _DENIED or (status == 400 and _NO_KEY.search(f"{code} {said}")):
+        kind = ModelFailureKind.DENIED
+    elif status == 413 or _TOO_LONG.search(f"{code} {said}"):
+        kind = ModelFailureKind.TOO_LONG
+    elif _FILTERED.search(f"{code} {said}"):
+        kind = ModelFailureKind.REFUSED
+    else:
+        kind = ModelFailureKind.BAD_REQUEST
+    return RequestError(
+        kind,
+        message,
+        retry=again,
+        overloaded=status in {429, 503, 529},
+        retry_after=_retry_after(headers, body, now),
+        status=status,
+        headers=headers,
+        body=body,
+    )
+
+
+def names_response_format(error: RequestError) -> bool:
+    """Whether the endpoint refused the format of the answer that it was asked for."""
+    return error.status in {400, 422} and bool(_FORMAT.search(error.body))
+
+
+def _error_of(body: bytes) -> tuple[str, str]:
+    """Code and message, as far as the body is of the usual shape; else its beginning."""
+    try:
+        found: object = msgspec.json.decode(body)
+    except msgspec.MsgspecError:
+        return "", _one_line(body[: 4 * _LONGEST].decode(errors="replace"))
+    if not isinstance(found, dict):
+        return "", _one_line(str(found))
+    entries = cast("dict[str, Any]", found)
+    error = entries.get("error", entries)
+    if isinstance(error, dict):
+        fields = cast("dict[str, Any]", error)
+        return str(fields.get("code") or ""), _one_line(
+            str(fields.get("message") or fields.get("detail") or "")
+        )
+    return "", _one_line(str(error))
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())[:_LONGEST]
+
+
+def _retry_after(headers: Mapping[str, str], body: bytes, now: float) -> float | None:
+    """Seconds to wait, from whichever header says so, or the body."""
+    milliseconds, seconds = headers.get("retry-after-ms"), headers.get("retry-after")
+    for text, unit in ((milliseconds, 0.001), (seconds, 1.0)):
+        try:
+            if text is not None:
+                return max(0.0, float(text) * unit)
+        except ValueError:
+            continue
+    if seconds is None:
+        found = _SOON.search(body)
+        return float(found[1]) if found else None
+    try:
+        return max(0.0, email.utils.parsedate_to_datetime(seconds).timestamp() - now)
+    except ValueError:
+        return None

@@ -1,6 +1,6 @@
 """What is said about a model."""
 
-from typing import Any, Literal, TypeAlias
+from typing import Any, ClassVar, Final, Literal, TypeAlias
 
 from pydantic import Field, SecretStr
 
@@ -8,19 +8,29 @@ from agentflow.models._protocol import Sampling
 from agentflow.settings import Section
 from agentflow.trajectory import Usage
 
-__all__ = ["ModelSettings", "Prices", "Speaks", "Structured", "Telling"]
+__all__ = ["RENAMED_MODEL_KEYS", "ApiName", "ModelSettings", "Prices", "StructuredOutput", "TokenMode"]
 
-Structured = Literal["auto", "json_schema", "json_object", "text", "known"]
+StructuredOutput = Literal["auto", "json_schema", "json_object", "text", "known"]
 """How an answer is held to its schema: by the endpoint, half by it, by the prompt alone; `auto`: the best that works;
-`known`: nobody tells it, for a model that was trained to the form."""
+`known`: nobody tells it, for a model that was trained to the format."""
 
 
-Speaks = Literal["auto", "openai", "azure", "anthropic", "gemini", "ollama"]
+ApiName = Literal["auto", "openai", "azure", "anthropic", "gemini", "ollama"]
 """How an endpoint is spoken to; `auto`: as the provider that the name begins with, else as OpenAI."""
 
 
-Telling: TypeAlias = Literal["exact"] | bool
+TokenMode: TypeAlias = Literal["exact"] | bool
 """Whether answers bring their tokens along, and whether what was said before is sent as tokens."""
+
+
+RENAMED_MODEL_KEYS: Final[dict[str, str]] = {
+    "attempts": "max_attempts",
+    "longest_text": "max_text_chars",
+    "max_in_flight": "max_concurrency",
+    "sees": "vision",
+    "speaks": "api",
+}
+"""New names of the renamed keys of model settings, by their old names."""
 
 
 class Prices(Section):
@@ -39,11 +49,13 @@ class Prices(Section):
 class ModelSettings(Section):
     """One model at one endpoint."""
 
+    renamed: ClassVar[dict[str, str]] = RENAMED_MODEL_KEYS
+
     name: str = Field(min_length=1)
     """As the endpoint calls it, `provider/model` of a known provider, or `offline`."""
     base_url: str = Field(default="", pattern=r"^$|^https?://\S+$")
     """The endpoint's address, up to `/v1`; empty: the provider's."""
-    speaks: Speaks = "auto"
+    api: ApiName = "auto"
     """How the endpoint at `base_url` is spoken to."""
     api_key: SecretStr = SecretStr("")
     """The endpoint's key; empty: that of the provider's variable."""
@@ -57,20 +69,20 @@ class ModelSettings(Section):
     """For endpoints that can repeat themselves."""
     extra_body: dict[str, Any] = Field(default_factory=dict[str, Any])
     """Further fields of each request, sent as they are."""
-    max_in_flight: int = Field(default=256, ge=1)
+    max_concurrency: int = Field(default=256, ge=1)
     """The most requests at a time; fewer where the endpoint asks for less."""
     call_seconds: float = Field(default=120.0, gt=0)
     """How long one call may take, all attempts together, from its first request on."""
-    attempts: int = Field(default=4, ge=1, le=10)
+    max_attempts: int = Field(default=4, ge=1, le=10)
     """HTTP requests for one call at most, whatever goes wrong."""
-    structured: Structured = "auto"
+    structured: StructuredOutput = "auto"
     """How answers are held to their schema."""
-    tokens: Telling = False
+    tokens: TokenMode = False
     """Answers bring the tokens that were read and written along, only from vLLM; `exact`: what was said before is sent as
     the tokens that it was, too, so that each prompt goes on from the one before to the token."""
-    longest_text: int | None = Field(default=None, ge=1)
+    max_text_chars: int | None = Field(default=None, ge=1)
     """Characters of each text in an answer with a schema, in plain letters, held by the endpoint; none: not bounded."""
-    sees: bool = True
+    vision: bool = True
     """It takes pictures."""
     prices: Prices | None = None
     """What tokens cost; needed for a budget of money."""

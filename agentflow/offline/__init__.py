@@ -1,5 +1,8 @@
-"""The offline engine: deterministic, without weights or network, over nothing but the text it is shown."""
+"""The offline engine: a pure function from a typed request to its answer, without weights or network.
 
-from agentflow.offline._model import OfflineModel
+See docs/offline.md.
+"""
 
-__all__ = ["OfflineModel"]
+from agentflow.offline._engine import answer, usage_of
+
+__all__ = ["answer", "usage_of"]

@@ -205,7 +205,7 @@ class RolloutConfig(RunConfig):
             base_url=self.evaluator_base_url,
             api_key=self.evaluator_api_key,
             temperature=self.evaluator_temperature,
-            attempts=self.evaluator_max_retries + 1,
+            max_attempts=self.evaluator_max_retries + 1,
             extra_body=self.evaluator_extra_params,
         )
 

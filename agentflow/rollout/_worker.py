@@ -48,9 +48,9 @@ class LateModel:
         return self._role if self.engine is None else self.engine.name
 
     @property
-    def sees(self) -> bool:
+    def vision(self) -> bool:
         """The model accepts images."""
-        return self.engine is not None and self.engine.sees
+        return self.engine is not None and self.engine.vision
 
     async def complete(self, call: Call[T]) -> Completion[T]:
         """Answer one call."""

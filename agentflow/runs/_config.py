@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Final, Literal, cast
 import yaml
 from pydantic import BeforeValidator, Field, SecretStr
 
-from agentflow.models import Prices, Speaks, Structured, Telling
+from agentflow.models import RENAMED_MODEL_KEYS, ApiName, Prices, StructuredOutput, TokenMode
 from agentflow.runs._secrets import masked
 from agentflow.settings import Section, Settings, load_settings
 
@@ -33,12 +33,14 @@ Prose = Annotated[str, BeforeValidator(_joined, json_schema_input_type=str | lis
 class RoleModel(Section):
     """A model of a role's own: what is not said here is that of all roles."""
 
+    renamed: ClassVar[dict[str, str]] = RENAMED_MODEL_KEYS
+
     model_name: str | None = None
     """Its name."""
     base_url: str | None = None
     """Its endpoint; where one is named, its key must be too: keys of other endpoints are not sent there."""
-    speaks: Speaks | None = None
-    """How that endpoint is spoken to."""
+    api: ApiName | None = None
+    """API of that endpoint."""
     api_key: SecretStr | None = None
     """The key for it."""
     temperature: float | None = Field(default=None, ge=0)
@@ -47,23 +49,23 @@ class RoleModel(Section):
     """Nucleus sampling."""
     max_tokens: int | None = Field(default=None, ge=1)
     """The longest answer."""
-    longest_text: int | None = Field(default=None, ge=1)
+    max_text_chars: int | None = Field(default=None, ge=1)
     """Characters of each text in an answer with a schema, held by the endpoint."""
     seed: int | None = None
     """For endpoints that can repeat themselves."""
     extra_body: dict[str, object] | None = None
     """Further fields of each request."""
-    max_in_flight: int | None = Field(default=None, ge=1)
+    max_concurrency: int | None = Field(default=None, ge=1)
     """Calls at once at most."""
     call_seconds: float | None = Field(default=None, gt=0)
     """Time for a call, all attempts together."""
-    attempts: int | None = Field(default=None, ge=1, le=10)
+    max_attempts: int | None = Field(default=None, ge=1, le=10)
     """Requests for a call at most."""
-    structured: Structured | None = None
+    structured: StructuredOutput | None = None
     """How the form of answers is asked for."""
-    tokens: Telling | None = None
+    tokens: TokenMode | None = None
     """Whether its answers bring their tokens along."""
-    sees: bool | None = None
+    vision: bool | None = None
     """It takes pictures."""
     prices: Prices | None = None
     """What it costs."""
@@ -71,6 +73,8 @@ class RoleModel(Section):
 
 class RunConfig(Settings):
     """The settings that every run has."""
+
+    renamed: ClassVar[dict[str, str]] = RENAMED_MODEL_KEYS
 
     DEFAULT_OUTPUT: ClassVar[str] = "results"
     """Where the files go, if nothing says it."""
@@ -107,31 +111,31 @@ class RunConfig(Settings):
     """The key for it; empty: that of the environment."""
     base_url: str = ""
     """Its endpoint; empty: that of the provider that its name begins with, else OpenAI's."""
-    speaks: Speaks = "auto"
-    """How the endpoint at `base_url` is spoken to; `auto`: as OpenAI."""
+    api: ApiName = "auto"
+    """API of the endpoint at `base_url`; `auto`: OpenAI's."""
     temperature: float | None = Field(default=None, ge=0)
     """Higher is more varied; `None`: the endpoint's own."""
     top_p: float | None = Field(default=None, gt=0, le=1)
     """Nucleus sampling; `None`: the endpoint's own."""
     max_tokens: int | None = Field(default=None, ge=1)
     """The longest answer; `None`: the endpoint's own."""
-    longest_text: int | None = Field(default=None, ge=1)
+    max_text_chars: int | None = Field(default=None, ge=1)
     """Characters of each text in an answer with a schema, in plain letters, held by the endpoint; `None`: not bounded."""
     seed: int | None = None
     """For endpoints that can repeat themselves."""
     extra_body: dict[str, object] = Field(default_factory=dict[str, object])
     """Further fields of each request, sent as they are."""
-    sees: bool = True
+    vision: bool = True
     """The model takes pictures."""
-    max_in_flight: int = Field(default=256, ge=1)
+    max_concurrency: int = Field(default=256, ge=1)
     """Model calls at once at most; how many there really are is adapted to the endpoint."""
     call_seconds: float = Field(default=120, gt=0)
     """Time for a model call, all attempts together."""
-    attempts: int = Field(default=4, ge=1, le=10)
+    max_attempts: int = Field(default=4, ge=1, le=10)
     """HTTP requests for a model call at most."""
-    structured: Structured = "auto"
+    structured: StructuredOutput = "auto"
     """How the form of answers is asked for; `auto`: by schema, else as the endpoint can."""
-    tokens: Telling = False
+    tokens: TokenMode = False
     """Answers bring the tokens that were read and written along, only from vLLM; `exact`: what was said before is sent as
     the tokens that it was, too."""
     prices: Prices | None = None
@@ -175,7 +179,9 @@ class RunConfig(Settings):
         from agentflow.models import ModelSettings  # brings HTTP along
 
         if self.offline:
-            return ModelSettings(name="offline", sees=False, tokens=self._shared(own, "tokens") is not False)
+            return ModelSettings(
+                name="offline", vision=False, tokens=self._shared(own, "tokens") is not False
+            )
         chosen: dict[str, object] = {name: self._shared(own, name) for name in _OF_MODELS}
         chosen["name"] = chosen.pop("model_name")
         return ModelSettings.model_validate(chosen)
@@ -235,30 +241,31 @@ class RunConfig(Settings):
     def _model_identity(self, own: RoleModel) -> dict[str, object]:
         if self.offline:
             return {"model_name": "offline"}
-        return {name: masked(self._shared(own, name)) for name in _OF_ANSWERS}
+        return {key: masked(self._shared(own, name)) for name, key in _OF_ANSWERS.items()}
 
 
-_OF_PLACES: Final[dict[str, object]] = {"api_key": SecretStr(""), "speaks": "auto", "tokens": False}
+_OF_PLACES: Final[dict[str, object]] = {"api_key": SecretStr(""), "api": "auto", "tokens": False}
 """What holds for one endpoint does not for another."""
 _OF_MODELS: Final = (
-    "model_name", "base_url", "speaks", "api_key", "temperature", "top_p", "max_tokens", "longest_text", "seed", "max_in_flight",
-    "call_seconds", "attempts", "structured", "tokens", "extra_body", "sees", "prices",
+    "model_name", "base_url", "api", "api_key", "temperature", "top_p", "max_tokens", "max_text_chars", "seed", "max_concurrency",
+    "call_seconds", "max_attempts", "structured", "tokens", "extra_body", "vision", "prices",
 )  # fmt: skip
-_OF_ANSWERS: Final = (
-    "model_name",
-    "temperature",
-    "top_p",
-    "max_tokens",
-    "longest_text",
-    "seed",
-    "extra_body",
-    "sees",
-    "tokens",
-)
+_OF_ANSWERS: Final = {
+    "model_name": "model_name",
+    "temperature": "temperature",
+    "top_p": "top_p",
+    "max_tokens": "max_tokens",
+    "max_text_chars": "longest_text",
+    "seed": "seed",
+    "extra_body": "extra_body",
+    "vision": "sees",
+    "tokens": "tokens",
+}
+"""Settings that decide a model's answers, with the keys under which a run stores them."""
 _NOT_CONTENT: Final = frozenset({
     "output_dir", "sandbox_server_url", "sandbox_token", "sandbox_auto_start", "sandbox_timeout", "max_sandboxes",
-    "model_name", "api_key", "base_url", "speaks", "temperature", "top_p", "max_tokens", "longest_text", "seed", "extra_body",
-    "sees", "max_in_flight", "call_seconds", "attempts", "structured", "tokens", "prices", "max_total_tokens", "max_cost",
+    "model_name", "api_key", "base_url", "api", "temperature", "top_p", "max_tokens", "max_text_chars", "seed", "extra_body",
+    "vision", "max_concurrency", "call_seconds", "max_attempts", "structured", "tokens", "prices", "max_total_tokens", "max_cost",
     "max_seconds", "journal", "run_name",
 })  # fmt: skip
 

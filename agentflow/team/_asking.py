@@ -71,6 +71,6 @@ async def pictures_of(steps: Iterable[Step], model: Model, read: ReadBlob) -> Ma
 
 async def seen_by(model: Model, images: Iterable[Blob], read: ReadBlob) -> Mapping[str, bytes]:
     """Pictures by their hashes; none for a model that does not see."""
-    if not model.sees:
+    if not model.vision:
         return {}
     return {hash: await read(hash) for hash in dict.fromkeys(blob.hash for blob in images)}

@@ -95,7 +95,7 @@ class Generator(Worker[Wish, Given]):
         return await ask_model(self._model, call)
 
     async def _look(self, about: LookRequest) -> Reply[Look]:
-        if not self._model.sees:
+        if not self._model.vision:
             return Reply(
                 failure=Failure(ModelFailureKind.BAD_REQUEST, "the generator's model sees no pictures")
             )

@@ -203,7 +203,7 @@ class _Alone:
             why = f"there is no tool {call.name!r}; there are: {known}"
             return None, Failure(ErrorKind.TOOL_NOT_FOUND, why)
         if call.arguments is None:
-            why = f"the arguments are no JSON object: {call.written[:SHORT]}"
+            why = f"the arguments are no JSON object: {call.raw_arguments[:SHORT]}"
             return None, Failure(ErrorKind.BAD_ARGUMENTS, why)
         action = Action(tool.name, {**call.arguments, **fixed_arguments(tool, self._task.kwargs)})
         try:

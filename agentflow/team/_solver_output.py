@@ -28,8 +28,8 @@ class Heard:
         return self._model.name
 
     @property
-    def sees(self) -> bool:
-        return self._model.sees
+    def vision(self) -> bool:
+        return self._model.vision
 
     async def complete(self, call: Call[T]) -> Completion[T]:
         said = (f"[{message.role}]\n{_text(message)}" for message in call.messages)

@@ -45,7 +45,7 @@ class Teacher:
 
     name = "teacher"
     """What it is called."""
-    sees = False
+    vision = False
     """It takes no pictures."""
 
     def __init__(self, habits: Strays | None = None, seed: int = 0) -> None:
@@ -79,7 +79,7 @@ class Guesser:
 
     name = "guesser"
     """What it is called."""
-    sees = False
+    vision = False
     """It takes no pictures."""
 
     def __init__(self, seed: int = 0) -> None:

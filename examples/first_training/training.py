@@ -181,7 +181,7 @@ async def _judged(site: _Site, server: ModelServer, name: str, part: str, folder
         temperature=site.plan.temperature,
         max_tokens=LONGEST,
         structured="known",
-        attempts=1,
+        max_attempts=1,
     )
     async with make_model(settings, Accounts()) as model:
         return await _judge(site, name, part, Seeded(model, site.seed))
@@ -214,7 +214,7 @@ async def _trained(site: _Site, server: ModelServer, name: str, start: Path, cha
             "resource_init_configs": {"rag": {"index_path": str(site.corpus), "top_k": 1}},
             "short_prompts": True,
             "structured": "known",
-            "attempts": 1,
+            "max_attempts": 1,
             "max_tokens": LONGEST,
             "temperature": plan.temperature,
             "max_turns": plan.max_turns,

@@ -8,7 +8,7 @@ from tests.system._runs import SEARCH, SEARCH_AND_RUN, Calm, new_run
 
 # Sandboxes run when nobody else wants a core: on a busy machine all takes its time.
 pytestmark = pytest.mark.timeout(400)
-MANY = {"max_in_flight": 64}
+MANY = {"max_concurrency": 64}
 
 
 @pytest.mark.promise("system:timing")

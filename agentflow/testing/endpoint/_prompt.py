@@ -38,7 +38,7 @@ class ToolUse(Struct):
         return cls(identifier, _Function(name, arguments))
 
     @property
-    def written(self) -> str:
+    def raw_arguments(self) -> str:
         """As its tokens say it."""
         return f"{self.id} {self.function.name} {self.function.arguments}"
 
@@ -131,7 +131,7 @@ class Prompt:
 
 def _written(message: _Message) -> str:
     """All of it, as a template writes it."""
-    return message.text + "".join(call.written for call in message.tool_calls)
+    return message.text + "".join(call.raw_arguments for call in message.tool_calls)
 
 
 def read_prompt(body: bytes) -> Prompt:

@@ -188,7 +188,7 @@ class FakeEndpoint:
         completion.choices[0].message.tool_calls = [call]
         completion.choices[0].finish_reason = "tool_calls"
         return self._encoder.encode(
-            _with_tokens(completion, prompt, call.written) if prompt.exact else completion
+            _with_tokens(completion, prompt, call.raw_arguments) if prompt.exact else completion
         )
 
     def _fail(self, fault: EndpointFault, request: web.BaseRequest) -> web.StreamResponse:

@@ -154,7 +154,7 @@ async def test_a_supervisor_grows_trees_on_a_real_vllm_and_trains_their_planner_
                 "episodes": {
                     "planner_model": {
                         "structured": "json_schema",
-                        "longest_text": 16,
+                        "max_text_chars": 16,
                         "max_tokens": 600,
                         "call_seconds": 600,
                     }

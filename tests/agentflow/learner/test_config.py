@@ -83,7 +83,7 @@ def test_trained_roles_ask_the_policy_and_others_the_offline_engine() -> None:
         **dict.fromkeys(("analyst", "executor", "verifier", "generator", "judge"), "offline"),
     }
     planner = rules.models["planner"]
-    assert (planner.temperature, planner.structured, planner.attempts) == (0.7, "text", 1)
+    assert (planner.temperature, planner.structured, planner.max_attempts) == (0.7, "text", 1)
 
 
 @pytest.mark.promise("training:config:models")

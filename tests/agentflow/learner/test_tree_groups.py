@@ -41,7 +41,7 @@ class Drawing:
     """Plans by the seed of its call; answers with the last word that was looked up."""
 
     name = "drawing"
-    sees = False
+    vision = False
 
     def __init__(self, lost: int = 0) -> None:
         self.lost = lost
@@ -127,7 +127,7 @@ async def test_leaves_that_can_t_be_scored_are_left_out_with_the_reason() -> Non
 @pytest.mark.promise("learner:trees")
 async def test_trees_grow_on_a_real_vllm_with_the_tokens_that_it_read_and_wrote(vllm: ModelServer) -> None:
     settings = settings_of(
-        vllm, longest_text=24, max_tokens=600, tokens=True, temperature=1.0, call_seconds=600
+        vllm, max_text_chars=24, max_tokens=600, tokens=True, temperature=1.0, call_seconds=600
     )
     async with make_model(settings, Accounts()) as model, Sandbox(backends=[]) as base:
         trees = Trees(model, Drawing(), base, await base.tools(), RULES, seed=7)

@@ -1,4 +1,4 @@
-"""Fakes of providers' endpoints: each speaks its own API and takes nothing that is not documented there."""
+"""Fakes of providers' endpoints: each api its own API and takes nothing that is not documented there."""
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -8,7 +8,7 @@ import msgspec
 from aiohttp import web
 from msgspec import Struct, field
 
-from agentflow.models import Speaks
+from agentflow.models import ApiName
 
 KEY = "the-key"
 
@@ -567,7 +567,7 @@ class Ollama:
         return {"error": said}
 
 
-SPEECHES: dict[Speaks, type[OpenAi | Azure | Anthropic | Gemini | Ollama]] = {
+SPEECHES: dict[ApiName, type[OpenAi | Azure | Anthropic | Gemini | Ollama]] = {
     "openai": OpenAi,
     "azure": Azure,
     "anthropic": Anthropic,

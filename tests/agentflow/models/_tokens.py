@@ -1,4 +1,4 @@
-"""An endpoint that speaks vLLM's doors for tokens, one letter a token."""
+"""An endpoint that api vLLM's doors for tokens, one letter a token."""
 
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager

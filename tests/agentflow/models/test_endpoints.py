@@ -5,7 +5,7 @@ import uvicorn
 
 from agentflow.actors import SYSTEM_CLOCK
 from agentflow.models import Accounts, Endpoints, make_model
-from agentflow.models._http import IDLE_SECONDS
+from agentflow.models._transport import IDLE_SECONDS
 from mcp_servers.rag import _vectors
 from tests.agentflow.models._serving import call, painter, says, script, settings
 

@@ -26,7 +26,7 @@ tool = ToolSpec("rag_search", "Looks it up.", {"type": "object", "properties": {
 
 async def main(url: str) -> None:
     accounts, told = Accounts(), {}
-    settings = ModelSettings(name="litellm/openai/m", api_key="k", attempts=2, extra_body={"api_base": url})
+    settings = ModelSettings(name="litellm/openai/m", api_key="k", max_attempts=2, extra_body={"api_base": url})
     async with make_model(settings, accounts) as model:
         told["value"] = (await model.complete(Call(role="generator", messages=said, reply=Answer))).value.answer
         [call] = (await model.complete(Call(role="planner", messages=said, reply=str, tools=(tool,)))).calls

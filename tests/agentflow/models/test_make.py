@@ -8,9 +8,10 @@ from pydantic import ValidationError
 
 from agentflow.errors import ConfigurationError
 from agentflow.models import Accounts, Call, ModelSettings, Prices, Sampling, make_model
-from agentflow.models._dialects import Ask
+from agentflow.models._apis import PreparedCall
 from agentflow.models._providers import PROVIDERS, find_address
-from agentflow.models._settings import Structured
+from agentflow.models._settings import StructuredOutput
+from agentflow.settings import RenamedSettingWarning
 from agentflow.trajectory import Answer, AnswerRequest
 from tests.agentflow.models._serving import call, painter, says, script, settings
 
@@ -21,17 +22,17 @@ def test_a_known_provider_before_the_name_gives_its_address_and_its_variable(pro
     named = ModelSettings(name=f"{provider}/some/model-1")
     known = PROVIDERS[provider]
     # Whoever has customers at addresses of their own has none for all.
-    own = {} if known.url else {known.place: "https://own.example.org/"}
-    for variable in (known.variable, *known.others):
+    own = {} if known.url else {known.url_variable: "https://own.example.org/"}
+    for variable in (known.key_variable, *known.other_key_variables):
         address = find_address(named, {variable: "its-key", **own})
         assert (address.url, address.key) == (known.url or "https://own.example.org", "its-key")
-        assert (address.model, address.dialect.name) == ("some/model-1", known.speaks)
+        assert (address.model, address.api.name) == ("some/model-1", known.api)
 
 
 @pytest.mark.promise("models:names")
-@pytest.mark.parametrize("provider", [name for name, known in PROVIDERS.items() if known.place])
+@pytest.mark.parametrize("provider", [name for name, known in PROVIDERS.items() if known.url_variable])
 def test_a_variable_may_say_where_a_provider_is(provider: str) -> None:
-    environment = {PROVIDERS[provider].place: "http://127.0.0.1:99/there/"}
+    environment = {PROVIDERS[provider].url_variable: "http://127.0.0.1:99/there/"}
     address = find_address(ModelSettings(name=f"{provider}/m"), environment)
     assert address.url == "http://127.0.0.1:99/there"
 
@@ -45,29 +46,29 @@ def test_azure_is_told_its_address_deployment_and_version_by_variables() -> None
         find_address(ModelSettings(name="azure/m"), {"AZURE_OPENAI_API_KEY": "k"})
     address = find_address(ModelSettings(name="azure"), {**environment, "AZURE_OPENAI_DEPLOYMENT": "own"})
     assert (address.url, address.model) == ("https://own.example.org", "own")
-    asked = Ask(address.model, (), Sampling())
-    assert address.dialect.encode(asked).path == "/openai/v1/chat/completions"
+    asked = PreparedCall(address.model, (), Sampling())
+    assert address.api.encode(asked).path == "/openai/v1/chat/completions"
     dated = find_address(
         ModelSettings(name="azure/m"), {**environment, "AZURE_OPENAI_API_VERSION": "2025-04-01"}
     )
-    assert dated.dialect.encode(asked).path.endswith("api-version=2025-04-01")
+    assert dated.api.encode(asked).path.endswith("api-version=2025-04-01")
 
 
 @pytest.mark.promise("models:names")
 def test_how_an_own_address_is_spoken_to_is_a_setting() -> None:
-    own = ModelSettings(name="claude-x", base_url="https://own.example.org/v1", speaks="anthropic")
+    own = ModelSettings(name="claude-x", base_url="https://own.example.org/v1", api="anthropic")
     address = find_address(own, {"ANTHROPIC_API_KEY": "k", "OPENAI_API_KEY": "other"})
-    assert (address.url, address.key, address.dialect.name) == (
+    assert (address.url, address.key, address.api.name) == (
         "https://own.example.org/v1",
         "k",
         "anthropic",
     )
-    there = find_address(ModelSettings(name="claude-x", speaks="anthropic"), {"ANTHROPIC_API_KEY": "k"})
+    there = find_address(ModelSettings(name="claude-x", api="anthropic"), {"ANTHROPIC_API_KEY": "k"})
     assert (there.url, there.model) == ("https://api.anthropic.com/v1", "claude-x")
     with pytest.raises(
         ConfigurationError, match=r"^model gemini/m: gemini does not speak openai; set base_url"
     ):
-        find_address(ModelSettings(name="gemini/m", speaks="openai"), {"GEMINI_API_KEY": "k"})
+        find_address(ModelSettings(name="gemini/m", api="openai"), {"GEMINI_API_KEY": "k"})
 
 
 @pytest.mark.promise("models:names")
@@ -76,13 +77,13 @@ def test_how_an_own_address_is_spoken_to_is_a_setting() -> None:
 )
 def test_a_provider_is_never_guessed_from_a_part_of_a_name(name: str) -> None:
     address = find_address(ModelSettings(name=name), {"OPENAI_API_KEY": "k"})
-    assert (address.url, address.model, address.dialect.name) == ("https://api.openai.com/v1", name, "openai")
+    assert (address.url, address.model, address.api.name) == ("https://api.openai.com/v1", name, "openai")
 
 
 @pytest.mark.promise("models:fallback")
 async def test_a_provider_that_knows_no_schemas_is_not_asked_with_one() -> None:
     address = find_address(ModelSettings(name="deepseek/deepseek-chat"), {"DEEPSEEK_API_KEY": "k"})
-    assert address.best == "json_object"
+    assert address.answer_format == "json_object"
 
 
 @pytest.mark.promise("models:names")
@@ -140,7 +141,9 @@ def test_a_key_is_shown_nowhere() -> None:
 @pytest.mark.promise("models:budgets")
 def test_a_budget_of_money_without_prices_is_refused_in_one_line() -> None:
     local = settings("http://127.0.0.1:1/v1")
-    with pytest.raises(ConfigurationError, match=r"^model painter: .* needs its prices; set prices"):
+    with pytest.raises(
+        ConfigurationError, match=r"^model painter: .* needs the prices of its tokens; set prices"
+    ):
         make_model(local, Accounts(max_cost=1.0), environment={})
     priced = settings("http://127.0.0.1:1/v1", prices=Prices(input=1, output=1))
     assert make_model(priced, Accounts(max_cost=1.0), environment={}).name == "painter"
@@ -155,7 +158,7 @@ async def test_the_longest_answer_is_called_as_the_provider_calls_it() -> None:
     }
     for name, longest in names.items():
         address = find_address(ModelSettings(name=name), {"OPENAI_API_KEY": "k", "XAI_API_KEY": "k"})
-        body = address.dialect.encode(Ask(address.model, (), Sampling(max_tokens=7))).body
+        body = address.api.encode(PreparedCall(address.model, (), Sampling(max_tokens=7))).body
         assert msgspec.json.decode(body) == {"model": address.model, "messages": [], longest: 7}
 
 
@@ -166,7 +169,7 @@ async def test_the_offline_engine_has_the_same_doors_and_needs_neither_key_nor_p
     asked = Call(role="generator", messages=(), reply=Answer, request=request)
     async with make_model(ModelSettings(name="offline"), accounts, environment={}) as model:
         assert (await model.complete(asked)).value == Answer("")
-        assert (model.name, model.sees, model.statistics().calls) == ("offline", False, 1)
+        assert (model.name, model.vision, model.statistics().calls) == ("offline", False, 1)
     assert accounts.by_role["generator"].calls == 1
 
 
@@ -174,8 +177,8 @@ BAD: list[dict[str, object]] = [
     {"name": ""},
     {"base_url": "api.example.org"},
     {"temperature": -1},
-    {"attempts": 0},
-    {"max_in_flight": 0},
+    {"max_attempts": 0},
+    {"max_concurrency": 0},
     {"call_seconds": 0},
     {"structured": "xml"},
     {"unknown": 1},
@@ -191,7 +194,7 @@ def test_settings_that_make_no_sense_are_refused(bad: dict[str, object]) -> None
 
 @pytest.mark.promise("models:settings")
 @pytest.mark.parametrize("structured", ["auto", "json_schema", "json_object", "text", "known"])
-def test_every_way_to_hold_an_answer_to_its_schema_is_a_setting(structured: Structured) -> None:
+def test_every_way_to_hold_an_answer_to_its_schema_is_a_setting(structured: StructuredOutput) -> None:
     assert ModelSettings(name="m", structured=structured).structured == structured
 
 
@@ -209,7 +212,26 @@ def test_a_key_may_stand_in_the_dotenv_file(tmp_path: Path, monkeypatch: pytest.
 def test_the_template_of_the_dotenv_file_lists_every_variable_of_a_provider() -> None:
     listed = Path(__file__).parents[3].joinpath(".env.template").read_text(encoding="utf-8")
     for provider in PROVIDERS.values():
-        for variable in filter(None, (provider.variable, *provider.others, provider.place)):
+        for variable in filter(
+            None, (provider.key_variable, *provider.other_key_variables, provider.url_variable)
+        ):
             assert f"\n#{variable}=" in listed
     assert "\n#AZURE_OPENAI_API_VERSION=" in listed
     assert "\n#AZURE_OPENAI_DEPLOYMENT=" in listed
+
+
+@pytest.mark.promise("settings:renamed_keys")
+def test_old_keys_of_model_settings_load() -> None:
+    old = {
+        "name": "m",
+        "attempts": 2,
+        "longest_text": 9,
+        "max_in_flight": 3,
+        "sees": False,
+        "speaks": "ollama",
+    }
+    with pytest.warns(RenamedSettingWarning):
+        settings = ModelSettings.model_validate(old)
+    assert settings == ModelSettings(
+        name="m", max_attempts=2, max_text_chars=9, max_concurrency=3, vision=False, api="ollama"
+    )

@@ -1,4 +1,4 @@
-"""What a dialect reads and writes by itself, without an endpoint."""
+"""What a api reads and writes by itself, without an endpoint."""
 
 import contextlib
 from typing import Any
@@ -9,25 +9,25 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agentflow.models import ToolSpec
-from agentflow.models._dialects import (
-    Answered,
-    AnthropicDialect,
-    Dialect,
-    GeminiDialect,
-    OllamaDialect,
-    OpenAiDialect,
+from agentflow.models._answer_format import schema_of
+from agentflow.models._apis import (
+    AnthropicApi,
+    ApiAnswer,
+    GeminiApi,
+    OllamaApi,
+    OpenAiApi,
+    ProviderApi,
 )
-from agentflow.models._dialects._schemas import is_closed, simplified, without_const
-from agentflow.models._forms import schema_of
+from agentflow.models._apis._schemas import is_closed, simplified, without_const
 from agentflow.trajectory import Draft, Judgement
 from tests.agentflow.models._providers import expect_grammar
 
-DIALECTS: list[Dialect] = [AnthropicDialect(), GeminiDialect(), OllamaDialect(), OpenAiDialect()]
+DIALECTS: list[ProviderApi] = [AnthropicApi(), GeminiApi(), OllamaApi(), OpenAiApi()]
 WORDS = [
     "arguments", "candidates", "choices", "content", "function", "functionCall", "input", "logprobs", "message", "name",
     "parts", "promptFeedback", "stop_reason", "text", "tool_calls", "tool_use", "type", "usage",
 ]  # fmt: skip
-each = pytest.mark.parametrize("dialect", DIALECTS, ids=lambda dialect: dialect.name)
+each = pytest.mark.parametrize("api", DIALECTS, ids=lambda api: api.name)
 values = st.recursive(
     st.none() | st.booleans() | st.integers(-5, 5) | st.sampled_from(WORDS),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(WORDS), inner, max_size=4),
@@ -35,47 +35,47 @@ values = st.recursive(
 )
 
 
-@pytest.mark.promise("models:dialects")
+@pytest.mark.promise("models:apis")
 @each
 @settings(deadline=None)
 @given(value=values)
-def test_whatever_comes_is_an_answer_or_none(dialect: Dialect, value: object) -> None:
+def test_whatever_comes_is_an_answer_or_none(api: ProviderApi, value: object) -> None:
     with contextlib.suppress(msgspec.MsgspecError):
-        assert isinstance(dialect.read(msgspec.json.encode(value), 100), Answered)
+        assert isinstance(api.read(msgspec.json.encode(value), 100), ApiAnswer)
 
 
 LISTED = [1, 2]
 NOTHING: dict[str, Any] = {"name": "look", "arguments": {}}
 WRITTEN = {"name": "look", "arguments": "[1,2]"}
-BAD: list[tuple[Dialect, Any]] = [
-    (AnthropicDialect(), {"content": [{"type": "tool_use", "id": "1", "name": "look", "input": LISTED}]}),
-    (OllamaDialect(), {"message": {"tool_calls": [{"function": WRITTEN}]}}),
-    (OpenAiDialect(), {"choices": [{"message": {"tool_calls": [{"function": WRITTEN}]}}]}),
+BAD: list[tuple[ProviderApi, Any]] = [
+    (AnthropicApi(), {"content": [{"type": "tool_use", "id": "1", "name": "look", "input": LISTED}]}),
+    (OllamaApi(), {"message": {"tool_calls": [{"function": WRITTEN}]}}),
+    (OpenAiApi(), {"choices": [{"message": {"tool_calls": [{"function": WRITTEN}]}}]}),
 ]
-NAMELESS: list[tuple[Dialect, Any]] = [
-    (GeminiDialect(), {"candidates": [{"content": {"parts": [{"functionCall": {"name": "look"}}] * 2}}]}),
-    (OllamaDialect(), {"message": {"tool_calls": [{"function": NOTHING}] * 2}}),
-    (OpenAiDialect(), {"choices": [{"message": {"tool_calls": [{"function": NOTHING}] * 2}}]}),
+NAMELESS: list[tuple[ProviderApi, Any]] = [
+    (GeminiApi(), {"candidates": [{"content": {"parts": [{"functionCall": {"name": "look"}}] * 2}}]}),
+    (OllamaApi(), {"message": {"tool_calls": [{"function": NOTHING}] * 2}}),
+    (OpenAiApi(), {"choices": [{"message": {"tool_calls": [{"function": NOTHING}] * 2}}]}),
 ]
 
 
 @pytest.mark.promise("models:tools")
-@pytest.mark.parametrize(("dialect", "body"), BAD)
-def test_what_a_model_called_with_no_object_is_kept_as_it_wrote_it(dialect: Dialect, body: object) -> None:
-    [call] = dialect.read(msgspec.json.encode(body), 100).calls
-    assert (call.name, call.arguments, call.written) == ("look", None, "[1,2]")
+@pytest.mark.parametrize(("api", "body"), BAD)
+def test_what_a_model_called_with_no_object_is_kept_as_it_wrote_it(api: ProviderApi, body: object) -> None:
+    [call] = api.read(msgspec.json.encode(body), 100).calls
+    assert (call.name, call.arguments, call.raw_arguments) == ("look", None, "[1,2]")
     assert call.id
 
 
 @pytest.mark.promise("models:tools")
-@pytest.mark.parametrize(("dialect", "body"), NAMELESS)
+@pytest.mark.parametrize(("api", "body"), NAMELESS)
 def test_calls_that_come_without_ids_get_some_that_follow_from_the_answer(
-    dialect: Dialect, body: object
+    api: ProviderApi, body: object
 ) -> None:
     written = msgspec.json.encode(body)
-    ids = [call.id for call in dialect.read(written, 100).calls]
+    ids = [call.id for call in api.read(written, 100).calls]
     assert len(set(ids)) == 2
-    assert ids == [call.id for call in dialect.read(written, 100).calls]
+    assert ids == [call.id for call in api.read(written, 100).calls]
 
 
 @pytest.mark.promise("models:schema")

@@ -1,4 +1,4 @@
-"""Exact tokens: what the engine read and wrote, or one line that says that it can't tell."""
+"""ExactTokens tokens: what the engine read and wrote, or one line that says that it can't tell."""
 
 from typing import Any
 
@@ -52,7 +52,10 @@ async def test_an_answer_brings_its_tokens_where_they_are_asked_for() -> None:
     ids=["no log-probabilities", "too few", "no prompt"],
 )
 async def test_tokens_that_do_not_belong_together_are_garbage(changes: dict[str, Any]) -> None:
-    async with script(vllm(**changes)) as endpoint, painter(endpoint.url, tokens=True, attempts=2) as model:
+    async with (
+        script(vllm(**changes)) as endpoint,
+        painter(endpoint.url, tokens=True, max_attempts=2) as model,
+    ):
         with pytest.raises(ModelFailure, match="2 tokens and") as failed:
             await model.complete(call())
     assert (failed.value.kind, len(endpoint.bodies)) == (ModelFailureKind.GARBAGE, 2)
@@ -61,7 +64,7 @@ async def test_tokens_that_do_not_belong_together_are_garbage(changes: dict[str,
 @pytest.mark.promise("models:tokens")
 async def test_an_endpoint_that_tells_none_ends_the_run_in_one_line() -> None:
     async with script(says()) as endpoint, painter(endpoint.url, tokens=True) as model:
-        with pytest.raises(RunStopped, match=r"it tells no tokens; use vLLM or tokens=false$") as stopped:
+        with pytest.raises(RunStopped, match=r"it returns no tokens; use vLLM or tokens=false$") as stopped:
             await model.complete(call())
     assert "\n" not in stopped.value.message
     assert len(endpoint.bodies) == 1
@@ -73,7 +76,7 @@ async def test_an_endpoint_that_tells_none_ends_the_run_in_one_line() -> None:
 )
 def test_a_provider_that_can_tell_none_is_refused_before_the_first_call(name: str) -> None:
     keys = {"OPENAI_API_KEY": "k", "ANTHROPIC_API_KEY": "k", "GEMINI_API_KEY": "k"}
-    with pytest.raises(ConfigurationError, match=f"^model {name}: .*tells no tokens; use vLLM"):
+    with pytest.raises(ConfigurationError, match=f"^model {name}: .*returns no tokens; use vLLM"):
         make_model(ModelSettings(name=name, tokens=True), Accounts(), environment=keys)
 
 

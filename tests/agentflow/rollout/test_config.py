@@ -37,9 +37,9 @@ OTHERWISE: dict[str, object] = {
     "available_tools": ["rag_search"], "on_missing_tool": "drop", "resource_types": ["knowledge_base"],
     "resource_init_configs": {"knowledge_base": {"top_k": 3}}, "sandbox_server_url": "http://127.0.0.1:1", "sandbox_token": "sesame",
     "sandbox_auto_start": True, "sandbox_config_path": "sandbox.yaml", "sandbox_timeout": 7.0, "max_sandboxes": 3,
-    "model_name": "mine", "api_key": "sk-mine", "base_url": "http://127.0.0.1:2/v1", "speaks": "ollama", "temperature": 0.5,
-    "top_p": 0.4, "max_tokens": 99, "longest_text": 40, "seed": 11, "extra_body": {"top_k": 3}, "sees": False, "max_in_flight": 9,
-    "call_seconds": 8.0, "attempts": 2, "structured": "text", "tokens": "exact", "prices": {"input": 1.0, "output": 2.0},
+    "model_name": "mine", "api_key": "sk-mine", "base_url": "http://127.0.0.1:2/v1", "api": "ollama", "temperature": 0.5,
+    "top_p": 0.4, "max_tokens": 99, "max_text_chars": 40, "seed": 11, "extra_body": {"top_k": 3}, "vision": False, "max_concurrency": 9,
+    "call_seconds": 8.0, "max_attempts": 2, "structured": "text", "tokens": "exact", "prices": {"input": 1.0, "output": 2.0},
     "max_total_tokens": 5, "max_cost": 1.5, "max_seconds": 60.0, "journal": "sqlite:///mine.db", "run_name": "mine",
 }  # fmt: skip
 """Every field with something that is not its default."""
@@ -47,7 +47,7 @@ NEEDS_PRICES = {"episode_cost", "max_cost"}
 OUTSIDE = {
     "data_path", "number_of_tasks", "task_ids", "max_workers", "parallel", "save_results", "save_trajectories",
     "trajectory_only", "save_summary", "output_dir", "sandbox_server_url", "sandbox_token", "sandbox_auto_start", "sandbox_timeout",
-    "max_sandboxes", "api_key", "base_url", "speaks", "max_in_flight", "call_seconds", "attempts", "structured",
+    "max_sandboxes", "api_key", "base_url", "api", "max_concurrency", "call_seconds", "max_attempts", "structured",
     "prices", "max_total_tokens", "max_cost", "max_seconds", "journal", "run_name", "evaluator_api_key", "evaluator_base_url",
     "evaluator_max_retries",
 }  # fmt: skip
@@ -170,7 +170,7 @@ def test_each_role_has_its_own_model_and_the_judge_that_of_the_evaluator() -> No
         "analyst": ("trained", 0.0), "planner": ("trained", 1.0), "executor": ("big", 0.7),
         "verifier": ("big", 0.7), "generator": ("big", 0.7), "judge": ("judge", 0.0),
     }  # fmt: skip
-    assert config.models["judge"].attempts == 6
+    assert config.models["judge"].max_attempts == 6
     alone = RolloutConfig(agent="single", model_name="big", evaluate_results=False)
     assert list(alone.models) == ["agent"]
 
@@ -184,9 +184,9 @@ def test_a_key_is_not_sent_to_another_endpoint() -> None:
 @pytest.mark.promise("rollout:config:models")
 def test_how_one_endpoint_is_spoken_to_does_not_hold_for_another() -> None:
     config = RolloutConfig(
-        base_url="http://127.0.0.1:8", speaks="ollama", evaluator_base_url="http://127.0.0.1:9"
+        base_url="http://127.0.0.1:8", api="ollama", evaluator_base_url="http://127.0.0.1:9"
     )
-    assert (config.models["planner"].speaks, config.models["judge"].speaks) == ("ollama", "auto")
+    assert (config.models["planner"].api, config.models["judge"].api) == ("ollama", "auto")
 
 
 @pytest.mark.promise("rollout:config:print")

@@ -18,13 +18,13 @@ from tests.agentflow.rollout._rollouts import config_for, run_to_the_end, some_t
 SEEN: set[str] = {
     # Shown by test_run, test_config and the tests of retries, sandboxes and the command.
     "output_dir", "agent", "max_turns", "max_workers", "samples", "evaluate_results", "evaluation_metric", "max_retries",
-    "save_results", "save_trajectories", "trajectory_only", "save_summary", "available_tools", "max_sandboxes", "speaks",
+    "save_results", "save_trajectories", "trajectory_only", "save_summary", "available_tools", "max_sandboxes", "api",
     "short_prompts",
 }  # fmt: skip
 """Settings whose effect is shown elsewhere."""
 HERE = {
     "requests": {
-        "model_name", "base_url", "api_key", "temperature", "top_p", "max_tokens", "longest_text", "seed", "extra_body",
+        "model_name", "base_url", "api_key", "temperature", "top_p", "max_tokens", "max_text_chars", "seed", "extra_body",
         "structured", "system_prompt", "system_prompt_file", "analyst_model", "planner_model", "executor_model", "verifier_model",
         "generator_model", "verify", "tool_model",
     },
@@ -38,7 +38,7 @@ HERE = {
         "prices",
     },
     "places": {"journal", "run_name", "parallel"},
-    "engine": {"sees", "max_in_flight", "call_seconds", "attempts", "tokens"},
+    "engine": {"vision", "max_concurrency", "call_seconds", "max_attempts", "tokens"},
     "sandbox": {
         "sandbox_server_url", "sandbox_token", "sandbox_auto_start", "sandbox_config_path", "sandbox_timeout", "resource_types",
         "resource_init_configs", "on_missing_tool",
@@ -104,7 +104,7 @@ async def test_what_is_said_of_models_is_what_is_sent(tmp_path: Path) -> None:
     async with fake_endpoint(log=log) as url:
         for name, verify in (("separate", dict[str, object]()), ("merged", merged)):
             config = served(
-                tmp_path / name, url, temperature=0.5, top_p=0.25, seed=7, extra_body={"top_k": 3}, max_tokens=99, longest_text=777,
+                tmp_path / name, url, temperature=0.5, top_p=0.25, seed=7, extra_body={"top_k": 3}, max_tokens=99, max_text_chars=777,
                 system_prompt_file=str(tmp_path / "prompt.md"), **{**own, **verify},
             )  # fmt: skip
             await run_to_the_end(config, some_tasks(1))
@@ -168,7 +168,7 @@ async def test_the_evaluator_is_a_model_of_its_own(tmp_path: Path) -> None:
     assert (asked["model"], asked["temperature"], asked["top_k"]) == ("wise", 0.25, 9)
     assert summary.models["judge"] == "wise"
     assert summary.usage["judge"].calls == 1
-    assert config.models["judge"].attempts == 1
+    assert config.models["judge"].max_attempts == 1
 
 
 @pytest.mark.promise("rollout:config:fields")
@@ -242,7 +242,7 @@ async def test_journal_and_name_say_where_a_run_is_kept(tmp_path: Path) -> None:
 
 @pytest.mark.promise("rollout:config:fields")
 def test_settings_of_the_engine_reach_every_role() -> None:
-    said = {"sees": False, "max_in_flight": 9, "call_seconds": 8.0, "attempts": 2, "tokens": "exact"}
+    said = {"vision": False, "max_concurrency": 9, "call_seconds": 8.0, "max_attempts": 2, "tokens": "exact"}
     config = RolloutConfig.model_validate({**said, "model_name": "mine", "evaluate_results": False})
     for model in config.models.values():
         assert {name: getattr(model, name) for name in said} == said

@@ -40,7 +40,7 @@ async def test_hundreds_of_episodes_at_once_lose_nothing_where_a_tenth_of_the_ca
 ) -> None:
     async with fake_endpoint(faults=0.1, delay_ms=5, tool_turns=1) as url:
         # Whose tries fail follows from who comes first; so many in a row never do.
-        _, summary = await run_to_the_end(faulty(tmp_path, url, attempts=10), some_tasks(EPISODES))
+        _, summary = await run_to_the_end(faulty(tmp_path, url, max_attempts=10), some_tasks(EPISODES))
     results = lines(tmp_path, RESULTS)
     assert [result["task_id"] for result in results] == [task.id for task in some_tasks(EPISODES)]
     assert summary.results == EPISODES

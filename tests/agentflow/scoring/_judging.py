@@ -14,7 +14,7 @@ T = TypeVar("T")
 class FunctionModel:
     """Answers with what a function makes of the prompt's last part; keeps the calls."""
 
-    sees = False
+    vision = False
 
     def __init__(self, answer: Callable[[str], object], name: str = "function") -> None:
         self.name = name

@@ -31,7 +31,7 @@ async def test_an_endpoint_is_asked_in_its_strongest_form(structured: str, tmp_p
 @pytest.mark.promise("scoring:judge-votes")
 async def test_an_endpoint_that_fails_is_no_wrong_answer() -> None:
     async with fake_endpoint(down_after=0) as url:
-        settings = ModelSettings(name="judge", base_url=url, attempts=1)
+        settings = ModelSettings(name="judge", base_url=url, max_attempts=1)
         async with make_model(settings, Accounts(), environment={}) as model:
             scored = await make_metric("llm_judgement", judge=model).score("Lutetia", task("Paris"))
     assert scored.failure is not None

@@ -239,7 +239,7 @@ async def test_a_server_that_is_killed_comes_back_with_the_newest_weights_and_ta
     vllm: ModelServer, tmp_path: Path
 ) -> None:
     url = vllm.url
-    async with as_it_was(vllm) as folder, make_model(settings_of(vllm, attempts=1), Accounts()) as model:
+    async with as_it_was(vllm) as folder, make_model(settings_of(vllm, max_attempts=1), Accounts()) as model:
         trainer = Trainer(folder)
         trainer.step(seed=5)
         probe = trainer.probe()

@@ -33,9 +33,9 @@ OTHERWISE: dict[str, object] = {
     "available_tools": ["rag_search"], "on_missing_tool": "drop", "resource_types": ["knowledge_base"],
     "resource_init_configs": {"knowledge_base": {"top_k": 3}}, "sandbox_server_url": "http://127.0.0.1:1", "sandbox_token": "sesame",
     "sandbox_auto_start": False, "sandbox_config_path": "sandbox.yaml", "sandbox_timeout": 7.0, "max_sandboxes": 3,
-    "model_name": "mine", "api_key": "sk-mine", "base_url": "http://127.0.0.1:2/v1", "speaks": "ollama", "temperature": 0.5,
-    "top_p": 0.4, "max_tokens": 99, "longest_text": 40, "seed": 11, "extra_body": {"top_k": 3}, "sees": False, "max_in_flight": 9,
-    "call_seconds": 8.0, "attempts": 2, "structured": "text", "tokens": "exact", "prices": {"input": 1.0, "output": 2.0},
+    "model_name": "mine", "api_key": "sk-mine", "base_url": "http://127.0.0.1:2/v1", "api": "ollama", "temperature": 0.5,
+    "top_p": 0.4, "max_tokens": 99, "max_text_chars": 40, "seed": 11, "extra_body": {"top_k": 3}, "vision": False, "max_concurrency": 9,
+    "call_seconds": 8.0, "max_attempts": 2, "structured": "text", "tokens": "exact", "prices": {"input": 1.0, "output": 2.0},
     "planner_model": {"temperature": 0.1}, "verifier_model": {"temperature": 0.2},
     "generator_model": {"temperature": 0.3}, "max_total_tokens": 5, "max_cost": 1.5, "max_seconds": 60.0,
     "sampling_tips": "dig", "max_depth": 4, "branching_factor": 3, "depth_threshold": 1, "verifier": "off",
@@ -191,19 +191,19 @@ def test_the_offline_engine_is_used_only_when_nothing_names_a_model(monkeypatch:
 def test_a_role_has_the_model_of_all_roles_but_for_what_it_says_itself() -> None:
     own = RoleModel(model_name="small", temperature=0.9)
     config = SynthesisConfig(
-        model_name="big", api_key=SecretStr("sk"), temperature=0.1, attempts=2, planner_model=own
+        model_name="big", api_key=SecretStr("sk"), temperature=0.1, max_attempts=2, planner_model=own
     )
     planner, generator = config.model_for("planner"), config.model_for("generator")
-    assert (planner.name, planner.temperature, planner.attempts) == ("small", 0.9, 2)
-    assert (generator.name, generator.temperature, generator.attempts) == ("big", 0.1, 2)
+    assert (planner.name, planner.temperature, planner.max_attempts) == ("small", 0.9, 2)
+    assert (generator.name, generator.temperature, generator.max_attempts) == ("big", 0.1, 2)
     assert planner.api_key.get_secret_value() == "sk"
     assert config.model == generator
 
 
 @pytest.mark.promise("synthesis:config:models")
 def test_every_setting_of_a_model_reaches_it() -> None:
-    names = ("temperature", "top_p", "max_tokens", "longest_text", "seed", "extra_body", "sees", "max_in_flight", "call_seconds",
-             "attempts", "structured", "tokens", "base_url", "speaks")  # fmt: skip
+    names = ("temperature", "top_p", "max_tokens", "max_text_chars", "seed", "extra_body", "vision", "max_concurrency", "call_seconds",
+             "max_attempts", "structured", "tokens", "base_url", "api")  # fmt: skip
     config = SynthesisConfig.model_validate(OTHERWISE | {"planner_model": {}})
     model = config.model_for("planner").model_dump()
     assert {name: model[name] for name in names} == {name: OTHERWISE[name] for name in names}
@@ -216,7 +216,7 @@ def test_tokens_are_asked_of_the_endpoint_that_they_were_said_of() -> None:
     config = SynthesisConfig(model_name="mine", tokens="exact", generator_model=elsewhere)
     assert config.model_for("planner").tokens == "exact"
     assert config.model_for("generator").tokens is False
-    with pytest.raises(ConfigurationError, match="model offline: it tells no tokens; use vLLM"):
+    with pytest.raises(ConfigurationError, match="model offline: it returns no tokens; use vLLM"):
         make_model(SynthesisConfig(tokens=True).model, Accounts())
     for said, meant in (("true", True), ("exact", "exact"), (False, False)):
         config = SynthesisConfig.model_validate({"model_name": "mine", "tokens": said})
@@ -235,10 +235,10 @@ def test_a_key_is_not_sent_to_another_endpoint() -> None:
 def test_how_one_endpoint_is_spoken_to_does_not_hold_for_another() -> None:
     config = SynthesisConfig(
         base_url="http://127.0.0.1:8",
-        speaks="ollama",
+        api="ollama",
         generator_model=RoleModel(base_url="http://127.0.0.1:9"),
     )
-    assert (config.model_for("planner").speaks, config.model_for("generator").speaks) == ("ollama", "auto")
+    assert (config.model_for("planner").api, config.model_for("generator").api) == ("ollama", "auto")
 
 
 @pytest.mark.promise("synthesis:config:resources")
@@ -284,7 +284,7 @@ def test_the_identity_is_of_what_decides_the_content() -> None:
     before = SynthesisConfig(model_name="big", api_key=SecretStr("sk")).identity()
     outside = {
         "seeds_file", "output_dir", "number_of_seed", "sandbox_server_url", "sandbox_token", "sandbox_auto_start", "sandbox_timeout",
-        "max_sandboxes", "api_key", "base_url", "speaks", "max_in_flight", "call_seconds", "attempts", "structured",
+        "max_sandboxes", "api_key", "base_url", "api", "max_concurrency", "call_seconds", "max_attempts", "structured",
         "prices", "max_total_tokens", "max_cost", "max_seconds", "open_trees", "journal", "run_name", "control", "learner",
     }  # fmt: skip
     for name, value in OTHERWISE.items():

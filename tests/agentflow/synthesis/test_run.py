@@ -87,7 +87,7 @@ async def test_other_settings_are_refused_with_the_difference(tmp_path: Path) ->
 @pytest.mark.promise("supervisor:other-settings")
 async def test_what_does_not_decide_the_content_may_change(tmp_path: Path) -> None:
     await run_to_the_end(config_for(tmp_path))
-    run, _ = await run_to_the_end(config_for(tmp_path, max_in_flight=3, open_trees=1, max_seconds=1000))
+    run, _ = await run_to_the_end(config_for(tmp_path, max_concurrency=3, open_trees=1, max_seconds=1000))
     assert run.nothing_to_do
 
 
@@ -213,7 +213,7 @@ async def test_a_budget_ends_the_run_cleanly_and_a_higher_one_goes_on(tmp_path: 
 @pytest.mark.promise("supervisor:model-gone")
 async def test_an_endpoint_that_is_gone_ends_the_run_with_one_line(tmp_path: Path) -> None:
     async with fake_endpoint(down_after=0) as url:
-        config = served(tmp_path, url, call_seconds=5, attempts=1)
+        config = served(tmp_path, url, call_seconds=5, max_attempts=1)
         with pytest.raises(RunStopped) as stopped:
             await run_to_the_end(config, [NewSeed(f"Explore {number}") for number in range(20)])
     assert stopped.value.cause is StopCause.MODEL

@@ -28,9 +28,9 @@ SEARCH = ToolCard(
 class FunctionModel:
     """Answers with what a function makes of the call; keeps the calls."""
 
-    def __init__(self, answer: Callable[[Call[object]], object], *, sees: bool = False) -> None:
+    def __init__(self, answer: Callable[[Call[object]], object], *, vision: bool = False) -> None:
         self.name = "function"
-        self.sees = sees
+        self.vision = vision
         self.calls: list[Call[object]] = []
         self._answer = answer
 
@@ -65,13 +65,13 @@ class Blobs:
 async def team(
     answer: Callable[[Call[object]], object] = unasked,
     *,
-    sees: bool = False,
+    vision: bool = False,
     verify: Verify = "rule",
     blobs: Blobs | None = None,
     workers: int = 4,
 ) -> AsyncGenerator[tuple[Team, FunctionModel]]:
     """A team at work, whose every role asks one model."""
-    model = FunctionModel(answer, sees=sees)
+    model = FunctionModel(answer, vision=vision)
     blobs = blobs or Blobs()
     members = Team(
         planner=model,

@@ -55,9 +55,9 @@ def assert_prefix(shorter: tuple[Message, ...], longer: tuple[Message, ...]) -> 
 @pytest.mark.promise("team:prompts:prefix")
 @given(st.text(max_size=20), st.lists(STEPS, max_size=4), STEPS, st.integers(1, 4), st.booleans())
 def test_the_prompt_of_a_path_begins_with_that_of_the_path_before_it(
-    seed: str, path: list[Step], following: Step, count: int, sees: bool
+    seed: str, path: list[Step], following: Step, count: int, vision: bool
 ) -> None:
-    pictures = {"ab": b"png"} if sees else {}
+    pictures = {"ab": b"png"} if vision else {}
     before = PlanRequest(
         seed=seed, tips="Look far.", tools=(SEARCH,), path=tuple(path), count=count, refused=("no such tool",)
     )

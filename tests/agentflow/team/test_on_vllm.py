@@ -10,7 +10,7 @@ import anyio
 import pytest
 
 from agentflow.actors import Supervisor
-from agentflow.models import Accounts, Model, Telling, make_model
+from agentflow.models import Accounts, Model, TokenMode, make_model
 from agentflow.serving import ModelServer
 from agentflow.team import EpisodeSettings, Team, solve_task
 from agentflow.tokens import TokenTree, calls_of
@@ -31,12 +31,12 @@ LONG = "Which year is carved over the door of the house by the harbour? " + " ".
 
 @asynccontextmanager
 async def team_on(
-    server: ModelServer, verifier: Model | None = None, *, tokens: Telling = True
+    server: ModelServer, verifier: Model | None = None, *, tokens: TokenMode = True
 ) -> AsyncGenerator[Team]:
     """All roles on that model, or all but the verifier; it is asked for its exact tokens."""
     settings = settings_of(
         server,
-        longest_text=24,
+        max_text_chars=24,
         max_tokens=600,
         tokens=tokens,
         temperature=1.0,

@@ -257,7 +257,7 @@ async def test_a_bug_in_a_model_is_asked_once_more_and_then_a_reply(
 async def test_pictures_of_a_path_come_from_the_blob_store() -> None:
     blobs = Blobs()
     blob = await blobs.put(b"png", "image/png")
-    async with team(lambda _: Plan(()), sees=True, blobs=blobs) as (members, model):
+    async with team(lambda _: Plan(()), vision=True, blobs=blobs) as (members, model):
         await members.planner.plan(plan_request(step("a chart", images=(blob,))))
     assert Image(b"png", "image/png") in [
         part for message in model.calls[0].messages for part in message.parts

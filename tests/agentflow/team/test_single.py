@@ -29,7 +29,7 @@ class Agent:
     """A model that says one thing after the other: words, or calls."""
 
     name = "agent"
-    sees = False
+    vision = False
 
     def __init__(self, *said: Said | Exception) -> None:
         self.calls: list[Call[object]] = []

@@ -118,8 +118,8 @@ def assistant(text: str, tokens: Tokens | None) -> Message:
 
 
 def settings(server: ModelServer, recorder: Recorder, **more: object) -> ModelSettings:
-    said = {"tokens": "exact", "temperature": 1.0, "max_tokens": 12, "attempts": 2, "call_seconds": 600}
-    place = {"name": server.model, "base_url": recorder.url, "api_key": server.key, "max_in_flight": 64}
+    said = {"tokens": "exact", "temperature": 1.0, "max_tokens": 12, "max_attempts": 2, "call_seconds": 600}
+    place = {"name": server.model, "base_url": recorder.url, "api_key": server.key, "max_concurrency": 64}
     return ModelSettings.model_validate({**place, **said, **more})
 
 
@@ -213,7 +213,7 @@ async def test_the_end_that_a_cut_answer_never_had_is_not_trained(vllm: ModelSer
 async def test_calls_of_the_same_text_are_told_apart_by_what_was_drawn(vllm: ModelServer) -> None:
     async with (
         recorded(vllm.address) as recorder,
-        make_model(settings(vllm, recorder, max_tokens=40, attempts=1), Accounts()) as model,
+        make_model(settings(vllm, recorder, max_tokens=40, max_attempts=1), Accounts()) as model,
     ):
         begin, text = (user("Call a tool."),), ""
         drawn: list[Tokens] = []

@@ -1,4 +1,4 @@
-"""A model behind an HTTP endpoint, whatever that speaks."""
+"""A model behind an HTTP endpoint, whatever that api."""
 
 from functools import partial
 from random import Random
@@ -11,15 +11,14 @@ from msgspec import structs
 from agentflow.actors import SYSTEM_CLOCK, Clock
 from agentflow.errors import ModelFailure, ModelFailureKind, RunStopped, StopCause
 from agentflow.models._accounts import Accounts
-from agentflow.models._attempts import Attempts
-from agentflow.models._dialects import Answered, Ask, Asked
+from agentflow.models._answer_format import AnswerFormat, FormatFallback, bounded, decode_answer, schema_of
+from agentflow.models._apis import AnswerSchema, ApiAnswer, PreparedCall
 from agentflow.models._endpoints import Endpoint
-from agentflow.models._exact import Exact, takes_tokens
-from agentflow.models._forms import Form, Forms, bounded, decode_answer, schema_of
+from agentflow.models._exact_tokens import ExactTokens, takes_tokens
 from agentflow.models._protocol import Call, Completion, Image, Message, Model, Sampling, ToolReply
-from agentflow.models._providers import Address
-from agentflow.models._refusals import names_response_format
-from agentflow.models._request_error import Setback
+from agentflow.models._providers import ModelAddress
+from agentflow.models._request_error import RequestError, names_response_format
+from agentflow.models._retries import Retrier
 from agentflow.models._settings import ModelSettings
 from agentflow.trajectory import Tokens, Usage
 
@@ -47,7 +46,7 @@ class Statistics(NamedTuple):
     failures: int = 0
     """Calls that failed for good."""
     fallbacks: int = 0
-    """Requests in a weaker form than wanted, because the endpoint does not constrain answers by a schema."""
+    """Requests in a weaker format than wanted, because the endpoint does not constrain answers by a schema."""
 
 
 class OpenModel(Model, Protocol):
@@ -71,7 +70,7 @@ class HttpModel:
         self,
         settings: ModelSettings,
         accounts: Accounts,
-        address: Address,
+        address: ModelAddress,
         endpoint: Endpoint,
         *,
         clock: Clock = SYSTEM_CLOCK,
@@ -82,12 +81,16 @@ class HttpModel:
         self._address = address
         self._endpoint = endpoint
         self._sampling = settings.sampling
-        self._forms = Forms(settings.structured, address.best)
-        self._attempts = Attempts(
-            endpoint.gate, most=settings.attempts, seconds=settings.call_seconds, clock=clock, random=random
+        self._formats = FormatFallback(settings.structured, address.answer_format)
+        self._attempts = Retrier(
+            endpoint.limiter,
+            most=settings.max_attempts,
+            seconds=settings.call_seconds,
+            clock=clock,
+            random=random,
         )
-        known = endpoint.conversations(address.model)
-        self._exact = Exact(endpoint.url, known) if settings.tokens == "exact" else None
+        known = endpoint.history(address.model)
+        self._exact = ExactTokens(endpoint.url, known) if settings.tokens == "exact" else None
         self._calls = self._failures = self._in_a_row = 0
         self._heard = False
 
@@ -97,9 +100,9 @@ class HttpModel:
         return self._settings.name
 
     @property
-    def sees(self) -> bool:
+    def vision(self) -> bool:
         """It takes pictures."""
-        return self._settings.sees
+        return self._settings.vision
 
     async def __aenter__(self) -> Self:
         await self._endpoint.__aenter__()
@@ -112,15 +115,15 @@ class HttpModel:
 
     def statistics(self) -> Statistics:
         """What it is doing and did; requests in flight are those of all models at its endpoint."""
-        gate = self._endpoint.gate
+        limiter = self._endpoint.limiter
         return Statistics(
-            gate.in_flight,
-            gate.limit,
-            gate.waiting,
+            limiter.in_flight,
+            limiter.limit,
+            limiter.waiting,
             self._calls,
             self._attempts.made,
             self._failures,
-            self._forms.fallbacks,
+            self._formats.fallbacks,
         )
 
     async def complete(self, call: Call[T]) -> Completion[T]:
@@ -133,15 +136,15 @@ class HttpModel:
         self._calls += 1
         if call.tools and cast("type[object]", call.reply) is not str:
             raise ValueError("a call with tools is answered in words: its reply is `str`")
-        if not self.sees and any(map(_shows, call.messages)):
+        if not self.vision and any(map(_shows, call.messages)):
             self._failures += 1
             refusal = f"{self.name} takes no pictures"
             raise ModelFailure(ModelFailureKind.BAD_REQUEST, refusal, attempts=0)
         spent = _Spent()
         try:
             completion = await self._attempts.run(partial(self._ask, call, spent))
-        except Setback as setback:
-            raise self._give_up(setback, spent) from None
+        except RequestError as error:
+            raise self._give_up(error, spent) from None
         self._in_a_row = 0
         return completion
 
@@ -150,22 +153,24 @@ class HttpModel:
         self._accounts.check()
         free = cast("type[object]", call.reply) is str
         known = free or self._settings.structured == "known"
-        form = None if known else self._forms.choose()
-        ask = self._written(call, form)
+        format = None if known else self._formats.choose()
+        ask = self._written(call, format)
         try:
             answered = await self._answer(ask, seconds)
             self._heard = True
-        except Setback as setback:
-            self._heard = self._heard or not setback.unreachable
-            if form is not None and names_response_format(setback):
-                setback.again = self._forms.refused(form)
-                setback.backs_off = False
+        except RequestError as error:
+            self._heard = self._heard or not error.unreachable
+            if format is not None and names_response_format(error):
+                error.retry = self._formats.refused(format)
+                error.backs_off = False
             raise
         self._account(call.role, answered)
         spent.add(answered)
         _refuse_incomplete(answered)
         if self._settings.tokens and answered.tokens is None:
-            raise Setback(ModelFailureKind.DENIED, "it tells no tokens; use vLLM or tokens=false", status=200)
+            raise RequestError(
+                ModelFailureKind.DENIED, "it returns no tokens; use vLLM or tokens=false", status=200
+            )
         value = answered.text if free else decode_answer(answered.text, call.reply)
         return Completion(
             value=cast("T", value),
@@ -178,30 +183,30 @@ class HttpModel:
             unusable=tuple(spent.drawn[:-1]),
         )
 
-    async def _answer(self, ask: Ask, seconds: float) -> Answered:
+    async def _answer(self, ask: PreparedCall, seconds: float) -> ApiAnswer:
         """What the endpoint says: of tokens where it can be asked so, else of messages."""
         try:
             if self._exact is not None and takes_tokens(ask):
                 return await self._exact.answer(ask, partial(self._endpoint.post, seconds=seconds))
-            outgoing = self._address.dialect.encode(ask)
+            outgoing = self._address.api.encode(ask)
             answer = await self._endpoint.post(outgoing, seconds)
-            return self._address.dialect.read(answer.body, len(outgoing.body))
+            return self._address.api.read(answer.body, len(outgoing.body))
         except msgspec.MsgspecError as error:
             message = f"the endpoint's answer is none: {error}"
-            raise Setback(
-                ModelFailureKind.GARBAGE, message, again=True, backs_off=False, status=200
+            raise RequestError(
+                ModelFailureKind.GARBAGE, message, retry=True, backs_off=False, status=200
             ) from None
 
-    def _written(self, call: Call[Any], form: Form | None) -> Ask:
+    def _written(self, call: Call[Any], format: AnswerFormat | None) -> PreparedCall:
         asked = None
-        if form is not None:
+        if format is not None:
             schema = call.schema if call.schema is not None else schema_of(call.reply)
-            if self._settings.longest_text is not None:
-                schema = bounded(schema, self._settings.longest_text)
-            asked = Asked(form, call.reply.__name__.lower(), schema)
+            if self._settings.max_text_chars is not None:
+                schema = bounded(schema, self._settings.max_text_chars)
+            asked = AnswerSchema(format, call.reply.__name__.lower(), schema)
         sampling = self._sampling if call.sampling is None else _over(call.sampling, self._sampling)
         address = self._address
-        return Ask(
+        return PreparedCall(
             model=address.model,
             messages=call.messages,
             sampling=sampling,
@@ -211,31 +216,31 @@ class HttpModel:
             tokens=address.tokens,
         )
 
-    def _account(self, role: str, answered: Answered) -> None:
+    def _account(self, role: str, answered: ApiAnswer) -> None:
         prices = self._settings.prices
         cost = prices.cost(answered.usage) if prices is not None else 0.0
         self._accounts.add(role, answered.usage, cost, model=self.name)
 
-    def _give_up(self, setback: Setback, spent: "_Spent") -> ModelFailure | RunStopped:
+    def _give_up(self, error: RequestError, spent: "_Spent") -> ModelFailure | RunStopped:
         """What the caller is told."""
         self._failures += 1
         where = f"{self.name} at {self._endpoint.url}"
-        if setback.kind is ModelFailureKind.DENIED:
+        if error.kind is ModelFailureKind.DENIED:
             mend = f"; check the model's name and {self._address.source}, then run the same again"
-            said = f"{where} can't be used: {setback.message}"
-            return RunStopped(StopCause.MODEL, said if setback.status == 200 else said + mend)
-        if setback.unreachable and not self._heard:
+            said = f"{where} can't be used: {error.message}"
+            return RunStopped(StopCause.MODEL, said if error.status == 200 else said + mend)
+        if error.unreachable and not self._heard:
             mend = "start it or mend base_url, then run the same again"
-            return RunStopped(StopCause.MODEL, f"{where} was never there: {setback.message}; {mend}")
-        self._in_a_row = self._in_a_row + 1 if setback.kind in _GONE else 0
+            return RunStopped(StopCause.MODEL, f"{where} was never there: {error.message}; {mend}")
+        self._in_a_row = self._in_a_row + 1 if error.kind in _GONE else 0
         if self._in_a_row >= _ENOUGH:
-            failed = f"{self._in_a_row} calls in a row failed, the last with: {setback.message}"
+            failed = f"{self._in_a_row} calls in a row failed, the last with: {error.message}"
             return RunStopped(StopCause.MODEL, f"{where}: {failed}; run the same again when it is back")
-        tries = f" ({setback.attempts} attempts)" if setback.attempts > 1 else ""
+        tries = f" ({error.attempts} attempts)" if error.attempts > 1 else ""
         return ModelFailure(
-            setback.kind,
-            f"{setback.message}{tries}",
-            attempts=setback.attempts,
+            error.kind,
+            f"{error.message}{tries}",
+            attempts=error.attempts,
             answers=spent.usage.calls,
             prompt_tokens=spent.usage.prompt_tokens,
             completion_tokens=spent.usage.completion_tokens,
@@ -252,7 +257,7 @@ class _Spent:
         self.drawn: list[Tokens] = []
         self.said = ""
 
-    def add(self, answered: Answered) -> None:
+    def add(self, answered: ApiAnswer) -> None:
         """One more answer."""
         self.usage += answered.usage
         self.said = answered.text
@@ -260,16 +265,16 @@ class _Spent:
             self.drawn.append(answered.tokens)
 
 
-def _refuse_incomplete(answered: Answered) -> None:
+def _refuse_incomplete(answered: ApiAnswer) -> None:
     """An answer that was cut, refused or is empty is none."""
     if answered.finish == "length":
-        raise Setback(ModelFailureKind.TOO_LONG, "the answer was cut at its token limit", status=200)
+        raise RequestError(ModelFailureKind.TOO_LONG, "the answer was cut at its token limit", status=200)
     if answered.refusal or answered.finish == "content_filter":
         said = " ".join(answered.refusal.split())[:200] or "the answer was filtered"
-        raise Setback(ModelFailureKind.REFUSED, f"the model would not answer: {said}", status=200)
+        raise RequestError(ModelFailureKind.REFUSED, f"the model would not answer: {said}", status=200)
     if not answered.calls and not answered.text.strip():
-        raise Setback(
-            ModelFailureKind.GARBAGE, "the answer is empty", again=True, backs_off=False, status=200
+        raise RequestError(
+            ModelFailureKind.GARBAGE, "the answer is empty", retry=True, backs_off=False, status=200
         )
 
 

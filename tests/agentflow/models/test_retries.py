@@ -5,29 +5,31 @@ from random import Random
 import pytest
 
 from agentflow.errors import ModelFailureKind
-from agentflow.models._attempts import Attempts
-from agentflow.models._gate import Gate
-from agentflow.models._request_error import Setback
+from agentflow.models._limiter import ConcurrencyLimiter
+from agentflow.models._request_error import RequestError
+from agentflow.models._retries import Retrier
 from tests.agentflow.models._serving import HastyClock
 
 
-def busy(after: float | None = None) -> Setback:
-    return Setback(ModelFailureKind.RATE_LIMITED, "busy", again=True, pushed_back=True, after=after)
+def busy(retry_after: float | None = None) -> RequestError:
+    return RequestError(
+        ModelFailureKind.RATE_LIMITED, "busy", retry=True, overloaded=True, retry_after=retry_after
+    )
 
 
-def attempts(clock: HastyClock, *, most: int = 4, seconds: float = 100.0, seed: int = 1) -> Attempts:
-    gate = Gate(64, clock=clock)
-    return Attempts(gate, most=most, seconds=seconds, clock=clock, random=Random(seed))
+def attempts(clock: HastyClock, *, most: int = 4, seconds: float = 100.0, seed: int = 1) -> Retrier:
+    limiter = ConcurrencyLimiter(64, clock=clock)
+    return Retrier(limiter, most=most, seconds=seconds, clock=clock, random=Random(seed))
 
 
-async def pauses(setback: Setback, *, most: int = 4, seconds: float = 100.0, seed: int = 1) -> list[float]:
+async def pauses(error: RequestError, *, most: int = 4, seconds: float = 100.0, seed: int = 1) -> list[float]:
     """How long one waits when every request ends so."""
     clock = HastyClock()
 
     async def fail(left: float) -> None:
-        raise setback
+        raise error
 
-    with pytest.raises(Setback):
+    with pytest.raises(RequestError):
         await attempts(clock, most=most, seconds=seconds, seed=seed).run(fail)
     return clock.slept
 
@@ -43,13 +45,13 @@ async def test_each_pause_is_longer_spread_by_chance_and_never_after_the_last_tr
 
 @pytest.mark.promise("models:retry_after")
 async def test_the_time_that_the_endpoint_named_is_waited_for() -> None:
-    assert await pauses(busy(after=7.5)) == [7.5] * 3
+    assert await pauses(busy(retry_after=7.5)) == [7.5] * 3
 
 
 @pytest.mark.promise("models:deadline")
 async def test_who_would_wake_after_the_deadline_gives_up_at_once() -> None:
-    assert await pauses(busy(after=3600)) == []
-    assert await pauses(busy(after=40), seconds=100) == [40, 40]
+    assert await pauses(busy(retry_after=3600)) == []
+    assert await pauses(busy(retry_after=40), seconds=100) == [40, 40]
 
 
 @pytest.mark.promise("models:deadline")
@@ -60,23 +62,23 @@ async def test_each_try_is_told_what_is_left_of_the_time() -> None:
     async def fail(left: float) -> None:
         told.append(left)
         clock.advance(30)
-        raise busy(after=0)
+        raise busy(retry_after=0)
 
-    with pytest.raises(Setback):
+    with pytest.raises(RequestError):
         await attempts(clock, seconds=70).run(fail)
     assert told == [70, 40, 10]
 
 
 @pytest.mark.promise("models:backoff")
 async def test_garbage_is_asked_for_again_at_once() -> None:
-    garbage = Setback(ModelFailureKind.GARBAGE, "prose", again=True, backs_off=False, status=200)
+    garbage = RequestError(ModelFailureKind.GARBAGE, "prose", retry=True, backs_off=False, status=200)
     assert await pauses(garbage) == []
 
 
 @pytest.mark.promise("models:adapts")
 async def test_push_backs_lower_the_limit_and_whatever_happens_frees_the_place() -> None:
     clock = HastyClock()
-    gate = Gate(64, start=32, clock=clock)
+    limiter = ConcurrencyLimiter(64, start=32, clock=clock)
 
     async def fail(left: float) -> None:
         raise busy()
@@ -84,10 +86,10 @@ async def test_push_backs_lower_the_limit_and_whatever_happens_frees_the_place()
     async def crash(left: float) -> None:
         raise ZeroDivisionError
 
-    tries = Attempts(gate, most=2, seconds=10, clock=clock)
-    with pytest.raises(Setback):
+    tries = Retrier(limiter, most=2, seconds=10, clock=clock)
+    with pytest.raises(RequestError):
         await tries.run(fail)
-    assert gate.limit == 8
+    assert limiter.limit == 8
     with pytest.raises(ZeroDivisionError):
         await tries.run(crash)
-    assert gate.in_flight == 0
+    assert limiter.in_flight == 0

@@ -5,17 +5,17 @@ from typing import Any, Protocol
 
 from msgspec import Struct
 
-from agentflow.models._forms import Form
+from agentflow.models._answer_format import AnswerFormat
 from agentflow.models._protocol import Message, Sampling, ToolCall, ToolSpec
 from agentflow.trajectory import Tokens, Usage
 
-__all__ = ["Answered", "Ask", "Asked", "Dialect", "Outgoing"]
+__all__ = ["AnswerSchema", "ApiAnswer", "HttpRequest", "PreparedCall", "ProviderApi"]
 
 
-class Asked(Struct, frozen=True):
+class AnswerSchema(Struct, frozen=True):
     """What an answer is held to."""
 
-    form: Form
+    format: AnswerFormat
     """How: by the endpoint, half by it, by the prompt."""
     name: str
     """What is asked for."""
@@ -23,7 +23,7 @@ class Asked(Struct, frozen=True):
     """Its JSON schema."""
 
 
-class Ask(Struct, frozen=True):
+class PreparedCall(Struct, frozen=True):
     """One call, ready to be written down."""
 
     model: str
@@ -32,7 +32,7 @@ class Ask(Struct, frozen=True):
     """The conversation."""
     sampling: Sampling
     """How to sample."""
-    asked: Asked | None = None
+    asked: AnswerSchema | None = None
     """What the answer is held to; `None`: free text."""
     tools: tuple[ToolSpec, ...] = ()
     """What it may call instead."""
@@ -42,7 +42,7 @@ class Ask(Struct, frozen=True):
     """Its tokens are wanted."""
 
 
-class Outgoing(Struct, frozen=True):
+class HttpRequest(Struct, frozen=True):
     """A request, written down."""
 
     path: str
@@ -53,7 +53,7 @@ class Outgoing(Struct, frozen=True):
     """What goes along with this one only."""
 
 
-class Answered(Struct, frozen=True):
+class ApiAnswer(Struct, frozen=True):
     """What the endpoint answered."""
 
     text: str
@@ -72,7 +72,7 @@ class Answered(Struct, frozen=True):
     """What was read and written, where the endpoint says it."""
 
 
-class Dialect(Protocol):
+class ProviderApi(Protocol):
     """Writes requests and reads answers of one family of endpoints."""
 
     @property
@@ -87,11 +87,11 @@ class Dialect(Protocol):
         """
         ...
 
-    def encode(self, ask: Ask) -> Outgoing:
+    def encode(self, ask: PreparedCall) -> HttpRequest:
         """Write a request."""
         ...
 
-    def read(self, body: bytes, sent: int) -> Answered:
+    def read(self, body: bytes, sent: int) -> ApiAnswer:
         """Read an answer.
 
         :param sent: the request's length: what an endpoint that counts no tokens is taken to have read.

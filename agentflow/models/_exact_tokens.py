@@ -12,21 +12,21 @@ from typing import Any, Final, TypeAlias
 import msgspec
 from msgspec import Struct
 
-from agentflow.models._conversations import Conversations
-from agentflow.models._dialects import Answered, Ask, Outgoing
-from agentflow.models._dialects._parts import text_of, with_last
-from agentflow.models._forms import instruction
-from agentflow.models._http import HttpAnswer
+from agentflow.models._answer_format import instruction
+from agentflow.models._apis import ApiAnswer, HttpRequest, PreparedCall
+from agentflow.models._apis._messages import text_of, with_last
 from agentflow.models._protocol import Message, Text
-from agentflow.models._request_error import Setback
+from agentflow.models._request_error import RequestError
+from agentflow.models._token_history import TokenHistory
+from agentflow.models._transport import HttpResponse
 from agentflow.telemetry import get_logger
 from agentflow.trajectory import Tokens, Usage
 
-__all__ = ["Exact", "takes_tokens"]
+__all__ = ["ExactTokens", "takes_tokens"]
 
 logger = get_logger(__name__)
 
-Post: TypeAlias = Callable[[Outgoing], Awaitable[HttpAnswer]]
+Post: TypeAlias = Callable[[HttpRequest], Awaitable[HttpResponse]]
 """Makes a request."""
 
 _STAND_IN: Final = (Message("user", (Text("-"),)), Message("assistant", (Text("-"),)))
@@ -80,15 +80,15 @@ _TOKENIZED = msgspec.json.Decoder(_Tokenized)
 _GENERATED = msgspec.json.Decoder(_Generated)
 
 
-def takes_tokens(ask: Ask) -> bool:
+def takes_tokens(ask: PreparedCall) -> bool:
     """Whether it can be asked in tokens: words only, and nothing to be called."""
     return not ask.tools and all(isinstance(part, Text) for said in ask.messages for part in said.parts)
 
 
-class Exact:
+class ExactTokens:
     """One model at vLLM, spoken to in tokens."""
 
-    def __init__(self, url: str, known: Conversations) -> None:
+    def __init__(self, url: str, known: TokenHistory) -> None:
         """Describe it.
 
         :param url: the endpoint's address; what makes tokens of text stands beside its `/v1`.
@@ -100,10 +100,10 @@ class Exact:
         self._generates = True
         self._warned = False
 
-    async def answer(self, ask: Ask, post: Post) -> Answered:
+    async def answer(self, ask: PreparedCall, post: Post) -> ApiAnswer:
         """Answer a call.
 
-        :raises Setback: if a request brings no answer.
+        :raises RequestError: if a request brings no answer.
         :raises msgspec.MsgspecError: if what it brings is none.
         """
         prompt = await self._prompt(ask, post)
@@ -113,9 +113,9 @@ class Exact:
             self._known.keep((*ask.messages, said), answered.tokens)
         return answered
 
-    async def _prompt(self, ask: Ask, post: Post) -> list[int]:
+    async def _prompt(self, ask: PreparedCall, post: Post) -> list[int]:
         messages, asked = ask.messages, ask.asked
-        if asked is not None and asked.form != "json_schema":
+        if asked is not None and asked.format != "json_schema":
             messages = with_last(messages, instruction(asked.name, asked.schema))
         count, known = self._known.longest(ask.messages)
         if count:
@@ -125,7 +125,7 @@ class Exact:
                 return known + tail[known[-1:] == tail[:1] :]
         return await self._tokens_of(ask, messages, post)
 
-    async def _tail(self, ask: Ask, messages: Sequence[Message], post: Post) -> list[int] | None:
+    async def _tail(self, ask: PreparedCall, messages: Sequence[Message], post: Post) -> list[int] | None:
         """What the template puts after an answer where these messages follow it; `None`: that can't be told."""
         options = _ENCODER.encode(_chosen(ask.sampling.extra, _OF_TEMPLATES))
         stands = self._stands.get(options)
@@ -142,7 +142,7 @@ class Exact:
         return None
 
     async def _tokens_of(
-        self, ask: Ask, messages: Sequence[Message], post: Post, *, goes_on: bool = False
+        self, ask: PreparedCall, messages: Sequence[Message], post: Post, *, goes_on: bool = False
     ) -> list[int]:
         """Messages as the template makes tokens of them.
 
@@ -155,21 +155,21 @@ class Exact:
             "continue_final_message": goes_on,
             **_chosen(ask.sampling.extra, _OF_TEMPLATES),
         }
-        answer = await post(Outgoing(f"{self._server}/tokenize", _ENCODER.encode(body)))
+        answer = await post(HttpRequest(f"{self._server}/tokenize", _ENCODER.encode(body)))
         return _TOKENIZED.decode(answer.body).tokens
 
-    async def _drawn(self, ask: Ask, prompt: list[int], post: Post) -> Answered:
+    async def _drawn(self, ask: PreparedCall, prompt: list[int], post: Post) -> ApiAnswer:
         """What the model goes on with; by the door that tells the version of the weights, where it is open."""
         if self._generates:
             try:
                 return _read(await post(self._generate(ask, prompt)))
-            except Setback as setback:
-                if setback.status not in _CLOSED:
+            except RequestError as error:
+                if error.status not in _CLOSED:
                     raise
                 self._generates = False
         return _read(await post(_complete(ask, prompt)))
 
-    def _generate(self, ask: Ask, prompt: list[int]) -> Outgoing:
+    def _generate(self, ask: PreparedCall, prompt: list[int]) -> HttpRequest:
         extra = ask.sampling.extra
         more = {name: extra[name] for name in extra if name not in (*_OF_TEMPLATES, *_OF_REQUESTS)}
         body = {
@@ -180,10 +180,10 @@ class Exact:
             "sampling_params": {**_sampling(ask), **more},
             **_chosen(extra, _OF_REQUESTS),
         }
-        return Outgoing(f"{self._server}/inference/v1/generate", _ENCODER.encode(body))
+        return HttpRequest(f"{self._server}/inference/v1/generate", _ENCODER.encode(body))
 
 
-def _complete(ask: Ask, prompt: list[int]) -> Outgoing:
+def _complete(ask: PreparedCall, prompt: list[int]) -> HttpRequest:
     extra = ask.sampling.extra
     body = {
         "model": ask.model,
@@ -192,10 +192,10 @@ def _complete(ask: Ask, prompt: list[int]) -> Outgoing:
         **_sampling(ask),
         **{name: extra[name] for name in extra if name not in _OF_TEMPLATES},
     }
-    return Outgoing("/completions", _ENCODER.encode(body))
+    return HttpRequest("/completions", _ENCODER.encode(body))
 
 
-def _sampling(ask: Ask) -> dict[str, Any]:
+def _sampling(ask: PreparedCall) -> dict[str, Any]:
     """How to draw: as both doors call it."""
     sampling, asked = ask.sampling, ask.asked
     # 0 others beside the token that was drawn; without a limit, this door would stop after 16 tokens.
@@ -205,9 +205,9 @@ def _sampling(ask: Ask) -> dict[str, Any]:
             said[name] = value
     if sampling.stop:
         said["stop"] = sampling.stop
-    if asked is not None and asked.form == "json_schema":
+    if asked is not None and asked.format == "json_schema":
         said["structured_outputs"] = {"json": asked.schema}
-    elif asked is not None and asked.form == "json_object":
+    elif asked is not None and asked.format == "json_object":
         said["structured_outputs"] = {"json_object": True}
     return said
 
@@ -216,13 +216,13 @@ def _chosen(extra: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
     return {name: extra[name] for name in names if name in extra}
 
 
-def _read(answer: HttpAnswer) -> Answered:
+def _read(answer: HttpResponse) -> ApiAnswer:
     said = _GENERATED.decode(answer.body)
     if not said.choices:
         raise msgspec.ValidationError("it has no choices")
     choice, used = said.choices[0], said.usage or _Consumed()
     finish = choice.finish_reason or "stop"
-    return Answered(
+    return ApiAnswer(
         text=choice.text,
         finish=finish,
         refusal="",

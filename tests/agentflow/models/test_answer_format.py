@@ -10,8 +10,8 @@ from msgspec import Struct, structs
 
 from agentflow.errors import ModelFailure, ModelFailureKind
 from agentflow.models import PROVIDERS, Accounts, Call, Message, ModelSettings, Text, make_model
-from agentflow.models._forms import decode_answer, is_strict, schema_of
-from agentflow.models._request_error import Setback
+from agentflow.models._answer_format import decode_answer, is_strict, schema_of
+from agentflow.models._request_error import RequestError
 from agentflow.testing import fake_endpoint
 from agentflow.trajectory import Draft, Judgement, Plan
 from tests.agentflow.models._serving import Body, Colour, call, painter, refuses, says, script
@@ -20,18 +20,20 @@ ANSWER = '{"name": "red", "shade": 3}'
 
 
 def takes(*types: str) -> Any:  # noqa: ANN401
-    """An endpoint that takes these forms only."""
+    """An endpoint that takes these formats only."""
 
     def answer(body: Body) -> web.Response:
-        form = body.get("response_format", {}).get("type", "text")
-        return says() if form in types else refuses(400, f"'response_format.type' {form} is not supported")
+        format = body.get("response_format", {}).get("type", "text")
+        return (
+            says() if format in types else refuses(400, f"'response_format.type' {format} is not supported")
+        )
 
     return answer
 
 
 @pytest.mark.promise("models:fallback")
 @pytest.mark.parametrize(
-    ("types", "forms", "fallbacks"),
+    ("types", "formats", "fallbacks"),
     [
         (("json_schema", "json_object", "text"), ["json_schema"] * 2, 0),
         (("json_object", "text"), ["json_schema", "json_object", "json_object"], 2),
@@ -39,12 +41,12 @@ def takes(*types: str) -> Any:  # noqa: ANN401
     ],
 )
 async def test_a_refused_form_is_remembered_and_every_fallback_counted(
-    types: tuple[str, ...], forms: list[str], fallbacks: int
+    types: tuple[str, ...], formats: list[str], fallbacks: int
 ) -> None:
     async with script(takes(*types)) as endpoint, painter(endpoint.url) as model:
         for _ in range(2):
             assert (await model.complete(call())).value == Colour("red", 3)
-    assert [body.get("response_format", {}).get("type", "text") for body in endpoint.bodies] == forms
+    assert [body.get("response_format", {}).get("type", "text") for body in endpoint.bodies] == formats
     assert model.statistics().fallbacks == fallbacks
 
 
@@ -132,17 +134,17 @@ def test_one_json_value_in_at_most_one_fence_is_an_answer(text: str) -> None:
     ],
 )
 def test_anything_around_it_makes_it_garbage(text: str) -> None:
-    with pytest.raises(Setback) as failed:
+    with pytest.raises(RequestError) as failed:
         decode_answer(text, Colour)
-    assert (failed.value.kind, failed.value.again) == (ModelFailureKind.GARBAGE, True)
+    assert (failed.value.kind, failed.value.retry) == (ModelFailureKind.GARBAGE, True)
 
 
 @given(st.text())
 def test_whatever_comes_is_an_answer_or_garbage(text: str) -> None:
     try:
         assert isinstance(decode_answer(text, Colour), Colour)
-    except Setback as setback:
-        assert setback.kind is ModelFailureKind.GARBAGE
+    except RequestError as error:
+        assert error.kind is ModelFailureKind.GARBAGE
 
 
 class Nested(Struct, forbid_unknown_fields=True):

@@ -6,23 +6,23 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from agentflow.models._dialects._dialect import Answered, Ask, Asked, Outgoing
-from agentflow.models._dialects._parts import (
+from agentflow.models._answer_format import instruction
+from agentflow.models._apis._api import AnswerSchema, ApiAnswer, HttpRequest, PreparedCall
+from agentflow.models._apis._messages import (
+    arguments_text,
     as_base64,
-    called,
     estimate,
     merged,
+    parse_call,
     split_system,
     state_of,
     with_last,
-    written_by,
 )
-from agentflow.models._dialects._schemas import is_closed, simplified
-from agentflow.models._forms import instruction
+from agentflow.models._apis._schemas import is_closed, simplified
 from agentflow.models._protocol import Image, Message, Part, Text, ToolCall, ToolReply
 from agentflow.trajectory import Usage
 
-__all__ = ["AnthropicDialect"]
+__all__ = ["AnthropicApi"]
 
 _VERSION = "2026-10-21"
 _WITH_SAMPLING = {"anthropic-version": "2023-06-01"}
@@ -74,7 +74,7 @@ _DECODER = msgspec.json.Decoder(_Answer)
 _BLOCK = msgspec.json.Decoder(_Block)
 
 
-class AnthropicDialect:
+class AnthropicApi:
     """Messages."""
 
     @property
@@ -86,7 +86,7 @@ class AnthropicDialect:
         """What goes along with every request."""
         return {"anthropic-version": _VERSION, **({"x-api-key": key} if key else {})}
 
-    def encode(self, ask: Ask) -> Outgoing:
+    def encode(self, ask: PreparedCall) -> HttpRequest:
         """Write a request."""
         sampling, messages = ask.sampling, ask.messages
         held = _hold(ask.asked) if ask.asked is not None else {}
@@ -110,9 +110,9 @@ class AnthropicDialect:
         fields |= {name: value for name, value in wanted.items() if value is not None}
         sampled = sampling.temperature is not None or sampling.top_p is not None
         body = _ENCODER.encode(merged(fields, sampling.extra))
-        return Outgoing("/messages", body, _WITH_SAMPLING if sampled else None)
+        return HttpRequest("/messages", body, _WITH_SAMPLING if sampled else None)
 
-    def read(self, body: bytes, sent: int) -> Answered:
+    def read(self, body: bytes, sent: int) -> ApiAnswer:
         """Read an answer."""
         answer = _DECODER.decode(body)
         texts: list[str] = []
@@ -138,14 +138,14 @@ class AnthropicDialect:
         said = answer.stop_details.explanation if answer.stop_details else None
         refusal = (said or "") if finish == "content_filter" else ""
         usage = estimate(sent, text) if answer.usage is None else _usage(answer.usage)
-        return Answered(text, finish, refusal, usage, answer.model, tuple(calls))
+        return ApiAnswer(text, finish, refusal, usage, answer.model, tuple(calls))
 
 
-def _hold(asked: Asked) -> dict[str, Any]:
+def _hold(asked: AnswerSchema) -> dict[str, Any]:
     """What holds an answer to its schema: a grammar where it can be one, else the arguments of a tool."""
-    if asked.form == "text":
+    if asked.format == "text":
         return {}
-    if asked.form == "json_schema" and is_closed(asked.schema):
+    if asked.format == "json_schema" and is_closed(asked.schema):
         return {"output_config": {"format": {"type": "json_schema", "schema": simplified(asked.schema)}}}
     tool = _tool(_ANSWER, f"Give the {asked.name}.", asked.schema)
     return {"tools": [tool], "tool_choice": {"type": "tool", "name": _ANSWER}}
@@ -178,7 +178,7 @@ def _blocks(parts: list[Part]) -> Iterator[dict[str, Any]]:
                 yield {"type": "image", "source": source}
             case ToolCall():
                 # It takes objects only.
-                given = {"written": written_by(part)} if part.arguments is None else part.arguments
+                given = {"written": arguments_text(part)} if part.arguments is None else part.arguments
                 yield {"type": "tool_use", "id": part.id, "name": part.name, "input": given}
             case ToolReply():
                 shown = list(_blocks(list(part.parts)))
@@ -188,7 +188,7 @@ def _blocks(parts: list[Part]) -> Iterator[dict[str, Any]]:
 
 def _call(block: _Block, state: dict[str, Any]) -> ToolCall:
     kept = {name: of for name, of in state.items() if of}
-    return called(block.id, block.name, bytes(block.input).decode(), kept)
+    return parse_call(block.id, block.name, bytes(block.input).decode(), kept)
 
 
 def _usage(consumed: _Consumed) -> Usage:

@@ -7,13 +7,13 @@ from typing import Any, Literal, cast
 import msgspec
 
 from agentflow.errors import ModelFailureKind
-from agentflow.models._request_error import Setback
-from agentflow.models._settings import Structured
+from agentflow.models._request_error import RequestError
+from agentflow.models._settings import StructuredOutput
 
 __all__ = [
-    "FORMS",
-    "Form",
-    "Forms",
+    "FORMATS",
+    "AnswerFormat",
+    "FormatFallback",
     "bounded",
     "decode_answer",
     "instruction",
@@ -22,8 +22,8 @@ __all__ = [
     "schema_of",
 ]
 
-Form = Literal["json_schema", "json_object", "text"]
-FORMS: tuple[Form, ...] = ("json_schema", "json_object", "text")
+AnswerFormat = Literal["json_schema", "json_object", "text"]
+FORMATS: tuple[AnswerFormat, ...] = ("json_schema", "json_object", "text")
 """From the strongest to the weakest."""
 
 _FENCE = re.compile(r"```(?:json)?[ \t]*\n(.*)\n?```", re.DOTALL)
@@ -34,45 +34,45 @@ _STRICT_WORDS = {
 }  # fmt: skip
 
 
-class Forms:
-    """Which form an endpoint takes: found out by asking, and remembered."""
+class FormatFallback:
+    """Which format an endpoint takes: found out by asking, and remembered."""
 
-    def __init__(self, structured: Structured, best: Form = "json_schema") -> None:
+    def __init__(self, structured: StructuredOutput, best: AnswerFormat = "json_schema") -> None:
         """Begin.
 
         :param best: where to begin if nobody says which.
         """
-        self._best: Form = best if structured in ("auto", "known") else structured
+        self._best: AnswerFormat = best if structured in ("auto", "known") else structured
         self._may_fall = structured == "auto"
         self._first = self._best
         self.fallbacks = 0
-        """Answers that were asked for in a weaker form than wanted."""
+        """Answers that were asked for in a weaker format than wanted."""
 
-    def choose(self) -> Form:
-        """The form for the next request."""
+    def choose(self) -> AnswerFormat:
+        """The format for the next request."""
         self.fallbacks += self._best != self._first
         return self._best
 
-    def refused(self, form: Form) -> bool:
-        """The endpoint does not take that form: whether there is another to try."""
-        if not self._may_fall or form == FORMS[-1]:
+    def refused(self, format: AnswerFormat) -> bool:
+        """The endpoint does not take that format: whether there is another to try."""
+        if not self._may_fall or format == FORMATS[-1]:
             return False
-        if form == self._best:
-            self._best = FORMS[FORMS.index(form) + 1]
+        if format == self._best:
+            self._best = FORMATS[FORMATS.index(format) + 1]
         return True
 
 
-def response_format(form: Form, name: str, schema: dict[str, Any]) -> dict[str, Any] | None:
+def response_format(format: AnswerFormat, name: str, schema: dict[str, Any]) -> dict[str, Any] | None:
     """What the request says about it."""
-    match form:
+    match format:
         case "json_schema":
             written = msgspec.json.encode(schema)
             described: dict[str, Any] = {"name": name, "schema": msgspec.Raw(written)}
             if _is_strict(written):
                 described["strict"] = True
-            return {"type": form, "json_schema": described}
+            return {"type": format, "json_schema": described}
         case "json_object":
-            return {"type": form}
+            return {"type": format}
         case "text":
             return None
 
@@ -86,17 +86,17 @@ def instruction(name: str, schema: dict[str, Any]) -> str:
 def decode_answer(text: str, kind: type[Any]) -> Any:  # noqa: ANN401 - of the kind asked for
     """The whole text as one JSON value of that kind; one fence around it is fine, prose is not.
 
-    :raises Setback: if it is not.
+    :raises RequestError: if it is not.
     """
     stripped = text.strip()
     fenced = _FENCE.fullmatch(stripped) if stripped.startswith("```") else None
     try:
         return msgspec.json.decode(fenced[1] if fenced else stripped, type=kind)
     except msgspec.MsgspecError as error:
-        raise Setback(
+        raise RequestError(
             ModelFailureKind.GARBAGE,
             f"the answer is no {kind.__name__.lower()}: {error}",
-            again=True,
+            retry=True,
             backs_off=False,
             status=200,
         ) from None

@@ -11,16 +11,16 @@ from agentflow.models._protocol import Image, Message, Part, Text, ToolCall
 from agentflow.trajectory import Usage
 
 __all__ = [
+    "arguments_text",
     "as_base64",
     "call_id",
-    "called",
     "estimate",
     "merged",
+    "parse_call",
     "split_system",
     "state_of",
     "text_of",
     "with_last",
-    "written_by",
 ]
 
 
@@ -62,7 +62,7 @@ def with_last(messages: tuple[Message, ...], text: str) -> tuple[Message, ...]:
     return (*messages[:-1], Message("user", parts))
 
 
-def called(identifier: str, name: str, written: str, state: dict[str, Any] | None = None) -> ToolCall:
+def parse_call(identifier: str, name: str, written: str, state: dict[str, Any] | None = None) -> ToolCall:
     """A tool call from its arguments as text; what is no JSON object stays text."""
     try:
         arguments = msgspec.json.decode(written or "{}", type=dict[str, Any])
@@ -71,9 +71,9 @@ def called(identifier: str, name: str, written: str, state: dict[str, Any] | Non
     return ToolCall(identifier, name, arguments, written, state or {})
 
 
-def written_by(call: ToolCall) -> str:
+def arguments_text(call: ToolCall) -> str:
     """Its arguments as text: as the model wrote them, where it did."""
-    return call.written or msgspec.json.encode(call.arguments or {}).decode()
+    return call.raw_arguments or msgspec.json.encode(call.arguments or {}).decode()
 
 
 def call_id(body: bytes, number: int) -> str:

@@ -140,7 +140,7 @@ async def test_a_good_answer_after_bad_ones_is_the_answer(move: Move, kind: Mode
 @pytest.mark.promise("models:retries")
 async def test_an_endpoint_that_speaks_something_else_gives_garbage() -> None:
     html = refuses(200)
-    async with script(html) as endpoint, painter(endpoint.url, attempts=2) as model:
+    async with script(html) as endpoint, painter(endpoint.url, max_attempts=2) as model:
         with pytest.raises(ModelFailure) as failed:
             await model.complete(call())
     assert (failed.value.kind, failed.value.attempts) == (ModelFailureKind.GARBAGE, 2)
@@ -180,7 +180,7 @@ async def test_an_empty_purse_is_not_asked_again() -> None:
 @pytest.mark.promise("models:gone")
 async def test_an_endpoint_that_was_never_there_ends_the_run_at_once() -> None:
     with kept_port("127.0.0.1") as port:
-        async with painter(f"http://127.0.0.1:{port}/v1", attempts=2) as model:
+        async with painter(f"http://127.0.0.1:{port}/v1", max_attempts=2) as model:
             with pytest.raises(
                 RunStopped, match=r"was never there: no answer: Connection refused; .*base_url"
             ) as stopped:
@@ -193,7 +193,7 @@ async def test_sixteen_calls_in_a_row_that_find_nobody_end_the_run() -> None:
     async with AsyncExitStack() as leaving:
         port = leaving.enter_context(kept_port("127.0.0.1"))
         async with script(says(), port=port) as endpoint:
-            model = await leaving.enter_async_context(painter(endpoint.url, attempts=1))
+            model = await leaving.enter_async_context(painter(endpoint.url, max_attempts=1))
             await model.complete(call())
         for _ in range(15):
             with pytest.raises(ModelFailure) as failed:
@@ -207,7 +207,7 @@ async def test_sixteen_calls_in_a_row_that_find_nobody_end_the_run() -> None:
 @pytest.mark.promise("models:gone")
 async def test_one_answer_in_between_begins_the_row_again() -> None:
     moves = [refuses(500)] * 15 + [says()] + [refuses(500)]
-    async with script(*moves) as endpoint, painter(endpoint.url, attempts=1) as model:
+    async with script(*moves) as endpoint, painter(endpoint.url, max_attempts=1) as model:
         for number in range(31):
             if number == 15:
                 await model.complete(call())
@@ -238,7 +238,7 @@ async def test_a_large_picture_goes_through() -> None:
 @pytest.mark.promise("models:pictures")
 async def test_a_model_that_does_not_see_refuses_pictures_in_one_line() -> None:
     asked = Call(role="planner", messages=(Message("user", (Image(b"png"),)),), reply=str)
-    async with script(says()) as endpoint, painter(endpoint.url, sees=False) as model:
+    async with script(says()) as endpoint, painter(endpoint.url, vision=False) as model:
         with pytest.raises(ModelFailure, match="painter takes no pictures") as failed:
             await model.complete(asked)
     assert failed.value.kind is ModelFailureKind.BAD_REQUEST
@@ -261,7 +261,7 @@ async def test_usage_is_accounted_by_role_and_model_whatever_became_of_the_answe
 
 @pytest.mark.promise("models:usage")
 async def test_a_call_that_failed_says_what_it_consumed_all_the_same() -> None:
-    async with script(says("garbage")) as endpoint, painter(endpoint.url, attempts=3) as model:
+    async with script(says("garbage")) as endpoint, painter(endpoint.url, max_attempts=3) as model:
         with pytest.raises(ModelFailure) as failed:
             await model.complete(call())
     failure = failed.value
@@ -298,7 +298,7 @@ async def test_who_waited_while_others_spent_the_rest_makes_no_request() -> None
     accounts = Accounts(max_tokens=30)
     ends: list[str] = []
 
-    async with script(says()) as endpoint, painter(endpoint.url, accounts, max_in_flight=1) as model:
+    async with script(says()) as endpoint, painter(endpoint.url, accounts, max_concurrency=1) as model:
 
         async def ask() -> None:
             try:

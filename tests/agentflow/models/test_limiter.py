@@ -7,80 +7,84 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agentflow.models._gate import Gate, Slot
+from agentflow.models._limiter import ConcurrencyLimiter, Permit
 from agentflow.testing import VirtualClock, VirtualTimeLoop
 
 
-async def rounds(gate: Gate, count: int, *, pushed_back: bool = False) -> None:
+async def rounds(limiter: ConcurrencyLimiter, count: int, *, overloaded: bool = False) -> None:
     """Full rounds: as many requests as may be in flight, all of which go well or are pushed back."""
     for _ in range(count):
-        slots = [await gate.enter(gate.ticket()) for _ in range(gate.limit)]
-        for slot in slots:
-            gate.leave(slot, good=not pushed_back, pushed_back=pushed_back)
+        slots = [await limiter.acquire(limiter.ticket()) for _ in range(limiter.limit)]
+        for permit in slots:
+            limiter.release(permit, good=not overloaded, overloaded=overloaded)
 
 
 @pytest.mark.promise("models:adapts")
 async def test_the_limit_doubles_each_round_until_the_endpoint_pushes_back() -> None:
-    gate = Gate(1000, start=4, clock=VirtualClock())
-    slots = [await gate.enter(gate.ticket()) for _ in range(4)]
+    limiter = ConcurrencyLimiter(1000, start=4, clock=VirtualClock())
+    slots = [await limiter.acquire(limiter.ticket()) for _ in range(4)]
     seen: list[int] = []
     for _ in range(3):
-        for slot in [slots.pop(0) for _ in range(len(slots))]:
-            gate.leave(slot, good=True)
-            while gate.in_flight < gate.limit:
-                slots.append(await gate.enter(gate.ticket()))
-        seen.append(gate.limit)
+        for permit in [slots.pop(0) for _ in range(len(slots))]:
+            limiter.release(permit, good=True)
+            while limiter.in_flight < limiter.limit:
+                slots.append(await limiter.acquire(limiter.ticket()))
+        seen.append(limiter.limit)
     assert seen == [8, 16, 32]
 
 
 @pytest.mark.promise("models:adapts")
 async def test_a_push_back_halves_once_for_a_whole_round() -> None:
-    gate = Gate(64, start=64, clock=VirtualClock())
-    await rounds(gate, 1, pushed_back=True)
-    assert gate.limit == 32
-    await rounds(gate, 1, pushed_back=True)
-    assert gate.limit == 16
+    limiter = ConcurrencyLimiter(64, start=64, clock=VirtualClock())
+    await rounds(limiter, 1, overloaded=True)
+    assert limiter.limit == 32
+    await rounds(limiter, 1, overloaded=True)
+    assert limiter.limit == 16
 
 
 @pytest.mark.promise("models:adapts")
 async def test_after_a_push_back_it_grows_by_about_one_a_round() -> None:
-    gate = Gate(64, start=16, clock=VirtualClock())
-    await rounds(gate, 1, pushed_back=True)
-    assert gate.limit == 8
-    slots = [await gate.enter(gate.ticket()) for _ in range(8)]
+    limiter = ConcurrencyLimiter(64, start=16, clock=VirtualClock())
+    await rounds(limiter, 1, overloaded=True)
+    assert limiter.limit == 8
+    slots = [await limiter.acquire(limiter.ticket()) for _ in range(8)]
     for _ in range(9):
-        gate.leave(slots.pop(0), good=True)
-        while gate.in_flight < gate.limit:
-            slots.append(await gate.enter(gate.ticket()))
-    assert gate.limit == 9
+        limiter.release(slots.pop(0), good=True)
+        while limiter.in_flight < limiter.limit:
+            slots.append(await limiter.acquire(limiter.ticket()))
+    assert limiter.limit == 9
 
 
 @pytest.mark.promise("models:adapts")
 async def test_it_never_falls_below_one_nor_grows_past_its_bound() -> None:
-    gate = Gate(5, start=32, clock=VirtualClock())
-    await rounds(gate, 5)
-    assert gate.limit == 5
-    await rounds(gate, 9, pushed_back=True)
-    assert gate.limit == 1
-    await rounds(gate, 1)
-    assert gate.in_flight == 0
+    limiter = ConcurrencyLimiter(5, start=32, clock=VirtualClock())
+    await rounds(limiter, 5)
+    assert limiter.limit == 5
+    await rounds(limiter, 9, overloaded=True)
+    assert limiter.limit == 1
+    await rounds(limiter, 1)
+    assert limiter.in_flight == 0
 
 
 @pytest.mark.promise("models:adapts")
 async def test_it_does_not_grow_while_nobody_is_held_back() -> None:
-    gate = Gate(64, start=8, clock=VirtualClock())
+    limiter = ConcurrencyLimiter(64, start=8, clock=VirtualClock())
     for _ in range(100):
-        gate.leave(await gate.enter(gate.ticket()), good=True)
-    assert gate.limit == 8
+        limiter.release(await limiter.acquire(limiter.ticket()), good=True)
+    assert limiter.limit == 8
 
 
 async def line(
-    gate: Gate, names: str, entered: list[str], slots: list[Slot], group: anyio.abc.TaskGroup
+    limiter: ConcurrencyLimiter,
+    names: str,
+    entered: list[str],
+    slots: list[Permit],
+    group: anyio.abc.TaskGroup,
 ) -> None:
     """Several who come one after the other."""
 
     async def come(name: str) -> None:
-        slots.append(await gate.enter(gate.ticket()))
+        slots.append(await limiter.acquire(limiter.ticket()))
         entered.append(name)
 
     for name in names:
@@ -90,58 +94,58 @@ async def line(
 
 @pytest.mark.promise("models:fair")
 async def test_first_come_is_first_served_and_who_comes_back_keeps_his_place() -> None:
-    gate = Gate(1, clock=VirtualClock())
-    early = gate.ticket()
-    slots = [await gate.enter(early)]
+    limiter = ConcurrencyLimiter(1, clock=VirtualClock())
+    early = limiter.ticket()
+    slots = [await limiter.acquire(early)]
     entered: list[str] = []
     async with anyio.create_task_group() as group:
-        await line(gate, "abc", entered, slots, group)
+        await line(limiter, "abc", entered, slots, group)
 
         async def come_back() -> None:
-            slots.append(await gate.enter(early))
+            slots.append(await limiter.acquire(early))
             entered.append("early")
 
-        gate.leave(slots.pop(0), pushed_back=True)
+        limiter.release(slots.pop(0), overloaded=True)
         await anyio.wait_all_tasks_blocked()
         assert entered == ["a"]
         group.start_soon(come_back)
         await anyio.wait_all_tasks_blocked()
-        assert gate.waiting == 3
+        assert limiter.waiting == 3
         for _ in range(4):
-            gate.leave(slots.pop(0), good=True)
+            limiter.release(slots.pop(0), good=True)
             await anyio.wait_all_tasks_blocked()
     assert entered == ["a", "early", "b", "c"]
 
 
 @pytest.mark.promise("models:fair")
 async def test_who_gives_up_while_waiting_takes_nobodys_place() -> None:
-    gate = Gate(1, clock=VirtualClock())
-    slots = [await gate.enter(gate.ticket())]
+    limiter = ConcurrencyLimiter(1, clock=VirtualClock())
+    slots = [await limiter.acquire(limiter.ticket())]
     entered: list[str] = []
 
     async def come(name: str) -> None:
-        slots.append(await gate.enter(gate.ticket()))
+        slots.append(await limiter.acquire(limiter.ticket()))
         entered.append(name)
 
     async with asyncio.TaskGroup() as group:
         one, _ = group.create_task(come("a")), group.create_task(come("b"))
         await anyio.wait_all_tasks_blocked()
         # The leave and the cancellation come in the same moment.
-        gate.leave(slots.pop(0), good=True)
+        limiter.release(slots.pop(0), good=True)
         one.cancel()
     assert entered == ["b"]
-    assert (gate.in_flight, gate.waiting) == (1, 0)
+    assert (limiter.in_flight, limiter.waiting) == (1, 0)
 
 
 @pytest.mark.promise("models:retry_after")
 async def test_nobody_is_let_in_before_the_time_that_the_endpoint_named() -> None:
     clock = VirtualClock()
-    gate = Gate(8, clock=clock)
-    gate.leave(await gate.enter(gate.ticket()), pushed_back=True, pause=10)
+    limiter = ConcurrencyLimiter(8, clock=clock)
+    limiter.release(await limiter.acquire(limiter.ticket()), overloaded=True, pause=10)
     gate_closed: list[str] = []
-    slots: list[Slot] = []
+    slots: list[Permit] = []
     async with anyio.create_task_group() as group:
-        await line(gate, "ab", gate_closed, slots, group)
+        await line(limiter, "ab", gate_closed, slots, group)
         clock.advance(9.9)
         await anyio.wait_all_tasks_blocked()
         assert gate_closed == []
@@ -153,13 +157,13 @@ async def test_nobody_is_let_in_before_the_time_that_the_endpoint_named() -> Non
 @pytest.mark.promise("models:retry_after")
 async def test_the_later_of_two_named_times_counts() -> None:
     clock = VirtualClock()
-    gate = Gate(8, clock=clock)
-    slots = [await gate.enter(gate.ticket()) for _ in range(3)]
-    for slot, pause in zip(slots, (5, 20, 1), strict=True):
-        gate.leave(slot, pushed_back=True, pause=pause)
+    limiter = ConcurrencyLimiter(8, clock=clock)
+    slots = [await limiter.acquire(limiter.ticket()) for _ in range(3)]
+    for permit, pause in zip(slots, (5, 20, 1), strict=True):
+        limiter.release(permit, overloaded=True, pause=pause)
     entered: list[str] = []
     async with anyio.create_task_group() as group:
-        await line(gate, "a", entered, [], group)
+        await line(limiter, "a", entered, [], group)
         clock.advance(19)
         await anyio.wait_all_tasks_blocked()
         assert entered == []
@@ -176,27 +180,27 @@ def test_every_call_gets_through_an_endpoint_that_takes_only_so_many(
     done: list[int] = []
     most_seen = 0
 
-    async def ask(gate: Gate, number: int) -> None:
+    async def ask(limiter: ConcurrencyLimiter, number: int) -> None:
         nonlocal most_seen
-        ticket = gate.ticket()
+        ticket = limiter.ticket()
         while True:
-            slot = await gate.enter(ticket)
-            most_seen = max(most_seen, gate.in_flight)
-            full = gate.in_flight > capacity
+            permit = await limiter.acquire(ticket)
+            most_seen = max(most_seen, limiter.in_flight)
+            full = limiter.in_flight > capacity
             await anyio.sleep(0.001 if full else 0.05)
-            gate.leave(slot, good=not full, pushed_back=full)
+            limiter.release(permit, good=not full, overloaded=full)
             if not full:
                 done.append(number)
                 return
             await anyio.sleep(0.02)
 
     async def main() -> None:
-        gate = Gate(most)
+        limiter = ConcurrencyLimiter(most)
         with anyio.fail_after(3600):
             async with anyio.create_task_group() as group:
                 for number in range(calls):
-                    group.start_soon(ask, gate, number)
-        assert (gate.in_flight, gate.waiting) == (0, 0)
+                    group.start_soon(ask, limiter, number)
+        assert (limiter.in_flight, limiter.waiting) == (0, 0)
 
     anyio.run(main, backend_options={"loop_factory": VirtualTimeLoop})
     assert sorted(done) == list(range(calls))

@@ -6,7 +6,7 @@ import pytest
 
 from agentflow.errors import ModelFailure, ModelFailureKind, RunStopped
 from agentflow.models import Accounts, Call, Endpoints, Image, Message, OpenModel, Text, make_model
-from agentflow.models._conversations import Conversations
+from agentflow.models._token_history import TokenHistory
 from agentflow.trajectory import Tokens
 from tests.agentflow.models._serving import Colour, painter, settings
 from tests.agentflow.models._tokens import END, ROLES, LetterEngine, letters, serving
@@ -68,7 +68,7 @@ async def test_an_answer_that_was_cut_keeps_its_tokens_and_is_closed_by_who_goes
 async def test_answers_that_can_not_be_used_keep_their_tokens() -> None:
     call = Call(role="planner", messages=(user("a"),), reply=Colour)
     engine = LetterEngine([("{", "stop"), (RED, "stop"), ("[", "stop"), ("]", "stop")])
-    async with serving(engine) as url, painter(url, tokens="exact", attempts=2) as model:
+    async with serving(engine) as url, painter(url, tokens="exact", max_attempts=2) as model:
         done = await model.complete(call)
         with pytest.raises(ModelFailure) as failed:
             await model.complete(call)
@@ -101,7 +101,7 @@ async def test_a_form_is_held_by_the_engine_or_told_in_the_newest_message() -> N
     assert second.tokens is not None
     assert "structured_outputs" not in engine.asked[-1][1]["sampling_params"]
     whole = first.tokens.prompt + first.tokens.sampled
-    assert second.tokens.prompt[: len(whole)] == whole, "also what the first message told of the form"
+    assert second.tokens.prompt[: len(whole)] == whole, "also what the first message told of the format"
     assert "JSON schema" in "".join(map(chr, second.tokens.prompt[len(whole) :]))
 
 
@@ -149,7 +149,7 @@ async def test_a_template_that_alters_what_was_said_is_told_of_once(
 
 @pytest.mark.promise("models:exact")
 async def test_answers_of_the_same_words_are_told_apart_by_their_marks() -> None:
-    known = Conversations()
+    known = TokenHistory()
     one = Tokens(prompt=(1,), sampled=(2, 3), logprobs=(-1.0, -1.0))
     other = Tokens(prompt=(1,), sampled=(4,), logprobs=(-1.0,))
     for tokens in (one, other):
@@ -163,7 +163,7 @@ async def test_answers_of_the_same_words_are_told_apart_by_their_marks() -> None
 
 @pytest.mark.promise("models:exact")
 def test_the_oldest_conversations_are_forgotten() -> None:
-    known = Conversations(most=6)
+    known = TokenHistory(most=6)
     for number in range(4):
         tokens = Tokens(prompt=(number, 7), sampled=(8,), logprobs=(-1.0,))
         known.keep((user(str(number)), said("x")), tokens)
@@ -195,7 +195,7 @@ async def test_roles_at_one_endpoint_know_what_the_others_said() -> None:
 async def test_pictures_go_by_messages() -> None:
     picture = Message("user", (Image(b"x"),))
     engine = LetterEngine([])
-    async with serving(engine) as url, painter(url, tokens="exact", attempts=1) as model:
+    async with serving(engine) as url, painter(url, tokens="exact", max_attempts=1) as model:
         with pytest.raises(RunStopped):
             await words(model, picture)
     assert [path for path, _ in engine.asked] == ["/v1/chat/completions"]

@@ -12,14 +12,13 @@ from msgspec import Struct
 
 from agentflow.errors import ModelFailureKind
 from agentflow.models._providers import is_loopback
-from agentflow.models._refusals import setback_of
-from agentflow.models._request_error import Setback
+from agentflow.models._request_error import RequestError, error_of_response
 
 if TYPE_CHECKING:
     import aiohttp
     from yarl import URL
 
-__all__ = ["HttpAnswer", "Wire"]
+__all__ = ["HttpResponse", "HttpTransport"]
 
 IDLE_SECONDS = 4.0
 """So long an idle connection is kept: less than the five seconds after which Uvicorn, and so vLLM, closes it. A request that
@@ -27,7 +26,7 @@ meets such an end has no answer."""
 _LARGE = 1024 * 1024
 
 
-class HttpAnswer(Struct, frozen=True):
+class HttpResponse(Struct, frozen=True):
     """A good answer."""
 
     status: int
@@ -38,7 +37,7 @@ class HttpAnswer(Struct, frozen=True):
     """Its body."""
 
 
-class Wire:
+class HttpTransport:
     """Connections to one endpoint, kept open between requests."""
 
     def __init__(
@@ -84,12 +83,12 @@ class Wire:
 
     async def post(
         self, path: str, body: bytes, seconds: float, headers: Mapping[str, str] | None = None
-    ) -> HttpAnswer:
+    ) -> HttpResponse:
         """Make one request.
 
         :param path: where to, after the endpoint's address; or a whole address of another door of the same server.
         :param headers: what goes along with this one only.
-        :raises Setback: if it brings no answer, or a bad one.
+        :raises RequestError: if it brings no answer, or a bad one.
         """
         if self._session is None:
             raise RuntimeError("a model is used inside `async with`")
@@ -106,17 +105,19 @@ class Wire:
             ) as response:
                 answer = await response.read()
         except TimeoutError:
-            raise Setback(
-                ModelFailureKind.TIMEOUT, "no answer in time", again=True, pushed_back=True
+            raise RequestError(
+                ModelFailureKind.TIMEOUT, "no answer in time", retry=True, overloaded=True
             ) from None
         except self._errors as error:
             # The library's own words hold addresses and ports, which differ from run to run.
             said = f"no answer: {_name_of(error)}"
             unreachable = isinstance(error, self._unreachable)
-            raise Setback(ModelFailureKind.UNAVAILABLE, said, again=True, unreachable=unreachable) from error
+            raise RequestError(
+                ModelFailureKind.UNAVAILABLE, said, retry=True, unreachable=unreachable
+            ) from error
         if response.status != 200:
-            raise setback_of(response.status, response.headers, answer, self._wall())
-        return HttpAnswer(response.status, response.headers, answer)
+            raise error_of_response(response.status, response.headers, answer, self._wall())
+        return HttpResponse(response.status, response.headers, answer)
 
 
 def _proxy_for(target: "URL") -> str | None:

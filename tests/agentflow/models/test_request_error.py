@@ -3,14 +3,14 @@
 import pytest
 
 from agentflow.errors import ModelFailureKind
-from agentflow.models._refusals import setback_of
+from agentflow.models._request_error import error_of_response
 
 NOON = 1_800_000_000.0
 
 
 @pytest.mark.promise("models:retry_after")
 @pytest.mark.parametrize(
-    ("headers", "after"),
+    ("headers", "retry_after"),
     [
         ({"retry-after": "12"}, 12),
         ({"retry-after": "0.5"}, 0.5),
@@ -23,8 +23,10 @@ NOON = 1_800_000_000.0
         ({}, None),
     ],
 )
-def test_the_time_to_come_again_is_read_in_every_form(headers: dict[str, str], after: float | None) -> None:
-    assert setback_of(429, headers, b"", NOON).after == after
+def test_the_time_to_come_again_is_read_in_every_form(
+    headers: dict[str, str], retry_after: float | None
+) -> None:
+    assert error_of_response(429, headers, b"", NOON).retry_after == retry_after
 
 
 @pytest.mark.promise("models:failure_kinds")
@@ -42,5 +44,5 @@ def test_the_time_to_come_again_is_read_in_every_form(headers: dict[str, str], a
     ],
 )
 def test_what_the_endpoint_says_becomes_one_line_whatever_its_shape(body: bytes, message: str) -> None:
-    setback = setback_of(400, {}, body, NOON)
-    assert (setback.kind, setback.message) == (ModelFailureKind.BAD_REQUEST, message)
+    error = error_of_response(400, {}, body, NOON)
+    assert (error.kind, error.message) == (ModelFailureKind.BAD_REQUEST, message)

@@ -6,22 +6,22 @@ from typing import Any
 import msgspec
 from msgspec import Struct, structs
 
-from agentflow.models._dialects._dialect import Answered, Ask, Outgoing
-from agentflow.models._dialects._parts import (
+from agentflow.models._answer_format import instruction, response_format
+from agentflow.models._apis._api import ApiAnswer, HttpRequest, PreparedCall
+from agentflow.models._apis._messages import (
+    arguments_text,
     as_base64,
     call_id,
-    called,
     estimate,
+    parse_call,
     state_of,
     text_of,
     with_last,
-    written_by,
 )
-from agentflow.models._forms import instruction, response_format
 from agentflow.models._protocol import Image, Message, Part, Text, ToolCall, ToolReply, ToolSpec
 from agentflow.trajectory import Tokens, Usage
 
-__all__ = ["AzureDialect", "LiteLlmDialect", "OpenAiDialect"]
+__all__ = ["AzureApi", "LiteLlmApi", "OpenAiApi"]
 
 _THOUGHTS = ("reasoning_content", "reasoning")
 """Where endpoints put a model's thoughts; some want them back beside the calls that they led to."""
@@ -115,7 +115,7 @@ _ENCODER = msgspec.json.Encoder()
 _DECODER = msgspec.json.Decoder(_Answer)
 
 
-class OpenAiDialect:
+class OpenAiApi:
     """Chat completions."""
 
     def __init__(self, longest: str = "max_tokens") -> None:
@@ -134,12 +134,12 @@ class OpenAiDialect:
         """What goes along with every request."""
         return {"Authorization": f"Bearer {key}"} if key else {}
 
-    def encode(self, ask: Ask) -> Outgoing:
+    def encode(self, ask: PreparedCall) -> HttpRequest:
         """Write a request."""
         sampling, messages, wanted = ask.sampling, ask.messages, None
         if (asked := ask.asked) is not None:
-            wanted = response_format(asked.form, asked.name, asked.schema)
-            if asked.form != "json_schema":
+            wanted = response_format(asked.format, asked.name, asked.schema)
+            if asked.format != "json_schema":
                 messages = with_last(messages, instruction(asked.name, asked.schema))
         request = _Request(
             model=ask.model,
@@ -158,16 +158,16 @@ class OpenAiDialect:
             # 0 others beside the token that was drawn.
             request.logprobs, request.top_logprobs, request.return_token_ids = True, 0, True
         if not sampling.extra:
-            return Outgoing(self.path(ask.model), _ENCODER.encode(request))
+            return HttpRequest(self.path(ask.model), _ENCODER.encode(request))
         fields = {name: value for name, value in structs.asdict(request).items() if value not in (None, ())}
-        return Outgoing(self.path(ask.model), _ENCODER.encode({**fields, **sampling.extra}))
+        return HttpRequest(self.path(ask.model), _ENCODER.encode({**fields, **sampling.extra}))
 
     def path(self, model: str) -> str:
         """Where requests for that model go."""
         del model
         return "/chat/completions"
 
-    def read(self, body: bytes, sent: int) -> Answered:
+    def read(self, body: bytes, sent: int) -> ApiAnswer:
         """Read an answer."""
         answer = _DECODER.decode(body)
         if not answer.choices:
@@ -185,10 +185,10 @@ class OpenAiDialect:
         if calls and finish != "length":
             finish = "tool_calls"
         tokens = None if choice.token_ids is None else _tokens(answer, choice, choice.token_ids)
-        return Answered(text, finish, said.refusal or "", usage, answer.model or "", calls, tokens)
+        return ApiAnswer(text, finish, said.refusal or "", usage, answer.model or "", calls, tokens)
 
 
-class AzureDialect(OpenAiDialect):
+class AzureApi(OpenAiApi):
     """Chat completions of Azure's deployments."""
 
     def __init__(self, version: str = "") -> None:
@@ -215,7 +215,7 @@ class AzureDialect(OpenAiDialect):
         return f"/openai/deployments/{model}/chat/completions?api-version={self._version}"
 
 
-class LiteLlmDialect(OpenAiDialect):
+class LiteLlmApi(OpenAiApi):
     """Chat completions as LiteLLM's library takes them."""
 
     @property
@@ -268,7 +268,7 @@ def _part(part: Text | Image) -> _TextPart | _ImagePart:
 
 
 def _call(call: ToolCall) -> _Called:
-    return _Called(id=call.id, function=_Function(call.name, written_by(call)))
+    return _Called(id=call.id, function=_Function(call.name, arguments_text(call)))
 
 
 def _tool(tool: ToolSpec) -> dict[str, Any]:
@@ -284,7 +284,7 @@ def _calls(said: _Spoken, body: bytes) -> tuple[ToolCall, ...]:
         arguments = one.function.arguments
         written = arguments if isinstance(arguments, str) else msgspec.json.encode(arguments or {}).decode()
         identifier = one.id or call_id(body, number)
-        found.append(called(identifier, one.function.name, written, {} if number else thoughts))
+        found.append(parse_call(identifier, one.function.name, written, {} if number else thoughts))
     return tuple(found)
 
 

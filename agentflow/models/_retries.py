@@ -6,10 +6,10 @@ from typing import TypeVar
 
 from agentflow.actors import SYSTEM_CLOCK, Clock
 from agentflow.errors import ModelFailureKind
-from agentflow.models._gate import Gate, Slot
-from agentflow.models._request_error import Setback
+from agentflow.models._limiter import ConcurrencyLimiter, Permit
+from agentflow.models._request_error import RequestError
 
-__all__ = ["Attempts"]
+__all__ = ["Retrier"]
 
 T = TypeVar("T")
 
@@ -17,12 +17,12 @@ _FIRST_PAUSE = 0.25
 _LONGEST_PAUSE = 8.0
 
 
-class Attempts:
+class Retrier:
     """Makes a request until it brings an answer, is hopeless, or time and tries are up."""
 
     def __init__(
         self,
-        gate: Gate,
+        limiter: ConcurrencyLimiter,
         *,
         most: int,
         seconds: float,
@@ -35,7 +35,7 @@ class Attempts:
         :param seconds: the time for one call, from its first request on.
         :param random: spreads those who come back.
         """
-        self._gate = gate
+        self._limiter = limiter
         self._most = most
         self._seconds = seconds
         self._clock = clock
@@ -46,50 +46,50 @@ class Attempts:
     async def run(self, once: Callable[[float], Awaitable[T]]) -> T:
         """What `once` gives; it is told how many seconds are left.
 
-        :raises Setback: the last one.
+        :raises RequestError: the last one.
         """
-        ticket = self._gate.ticket()
+        ticket = self._limiter.ticket()
         deadline: float | None = None
         attempt = 0
         while True:
-            slot = await self._gate.enter(ticket)
+            permit = await self._limiter.acquire(ticket)
             now = self._clock.now()
             deadline = now + self._seconds if deadline is None else deadline
             attempt += 1
             try:
-                return await self._one(once, slot, deadline - now)
-            except Setback as setback:
-                setback.attempts = attempt
-                pause = self._pause(setback, attempt)
-                if not setback.again or attempt >= self._most or self._clock.now() + pause >= deadline:
+                return await self._one(once, permit, deadline - now)
+            except RequestError as error:
+                error.attempts = attempt
+                pause = self._pause(error, attempt)
+                if not error.retry or attempt >= self._most or self._clock.now() + pause >= deadline:
                     raise
             if pause:
                 await self._clock.sleep(pause)
 
-    async def _one(self, once: Callable[[float], Awaitable[T]], slot: Slot, seconds: float) -> T:
-        good = pushed_back = False
+    async def _one(self, once: Callable[[float], Awaitable[T]], permit: Permit, seconds: float) -> T:
+        good = overloaded = False
         pause = 0.0
         try:
             if seconds <= 0:
-                raise Setback(ModelFailureKind.TIMEOUT, "no time left to try again")
+                raise RequestError(ModelFailureKind.TIMEOUT, "no time left to try again")
             self.made += 1
             answer = await once(seconds)
             good = True
             return answer
-        except Setback as setback:
-            pushed_back = setback.pushed_back
-            good = setback.status == 200
-            if pushed_back:
-                pause = min(setback.after or 0.0, self._seconds)
+        except RequestError as error:
+            overloaded = error.overloaded
+            good = error.status == 200
+            if overloaded:
+                pause = min(error.retry_after or 0.0, self._seconds)
             raise
         finally:
-            self._gate.leave(slot, good=good, pushed_back=pushed_back, pause=pause)
+            self._limiter.release(permit, good=good, overloaded=overloaded, pause=pause)
 
-    def _pause(self, setback: Setback, attempt: int) -> float:
+    def _pause(self, error: RequestError, attempt: int) -> float:
         """Seconds until the next try: what the endpoint asked for, else longer each time."""
-        if not setback.backs_off:
+        if not error.backs_off:
             return 0.0
-        if setback.after is not None:
-            return setback.after
+        if error.retry_after is not None:
+            return error.retry_after
         longest = min(_LONGEST_PAUSE, _FIRST_PAUSE * 2 ** (attempt - 1))
         return longest * self._random.uniform(0.5, 1.0)

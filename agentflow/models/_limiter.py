@@ -6,10 +6,10 @@ from itertools import count
 
 from agentflow.actors import SYSTEM_CLOCK, Clock, Timer
 
-__all__ = ["Gate", "Slot"]
+__all__ = ["ConcurrencyLimiter", "Permit"]
 
 
-class Slot:
+class Permit:
     """Leave to make one request."""
 
     __slots__ = ("round",)
@@ -19,7 +19,7 @@ class Slot:
         """Since which slowing-down it is in flight."""
 
 
-class Gate:
+class ConcurrencyLimiter:
     """Adaptive concurrency: additive increase, multiplicative decrease, first come first served.
 
     The limit grows by one for each good answer until the endpoint first pushes back, then by one for each full round.
@@ -38,7 +38,7 @@ class Gate:
         self._limit = float(min(start, most))
         self._clock = clock
         self._tickets = count()
-        self._waiting: list[tuple[int, asyncio.Future[Slot]]] = []
+        self._waiting: list[tuple[int, asyncio.Future[Permit]]] = []
         self._in_flight = 0
         self._round = 0
         self._pushed_back = False
@@ -58,18 +58,18 @@ class Gate:
     @property
     def waiting(self) -> int:
         """Requests that wait."""
-        return sum(not slot.done() for _, slot in self._waiting)
+        return sum(not permit.done() for _, permit in self._waiting)
 
     def ticket(self) -> int:
         """A place in the queue: whoever took it earlier goes first, also when he comes back to try again."""
         return next(self._tickets)
 
-    async def enter(self, ticket: int) -> Slot:
+    async def acquire(self, ticket: int) -> Permit:
         """Wait for leave to make a request."""
         if not self._waiting and self._is_open():
             self._in_flight += 1
-            return Slot(self._round)
-        place: asyncio.Future[Slot] = asyncio.get_running_loop().create_future()
+            return Permit(self._round)
+        place: asyncio.Future[Permit] = asyncio.get_running_loop().create_future()
         heapq.heappush(self._waiting, (ticket, place))
         try:
             return await place
@@ -80,16 +80,18 @@ class Gate:
                 self._let_in()
             raise
 
-    def leave(self, slot: Slot, *, good: bool = False, pushed_back: bool = False, pause: float = 0.0) -> None:
+    def release(
+        self, permit: Permit, *, good: bool = False, overloaded: bool = False, pause: float = 0.0
+    ) -> None:
         """The request is over.
 
         :param good: it was answered.
-        :param pushed_back: the endpoint asked for less, or took too long.
+        :param overloaded: the endpoint asked for less, or took too long.
         :param pause: nobody is let in for so many seconds.
         """
-        if good and slot.round == self._round and self._in_flight >= self.limit:
+        if good and permit.round == self._round and self._in_flight >= self.limit:
             self._limit = min(self._most, self._limit + (1 / self._limit if self._pushed_back else 1))
-        elif pushed_back and slot.round == self._round:
+        elif overloaded and permit.round == self._round:
             self._limit = max(1.0, self._limit / 2)
             self._round += 1
             self._pushed_back = True
@@ -119,4 +121,4 @@ class Gate:
             _, place = heapq.heappop(self._waiting)
             if not place.done():
                 self._in_flight += 1
-                place.set_result(Slot(self._round))
+                place.set_result(Permit(self._round))

@@ -9,13 +9,13 @@ import pytest
 from agentflow.errors import ModelFailure, ModelFailureKind, RunStopped
 from agentflow.models import (
     Accounts,
+    ApiName,
     Call,
     Image,
     Message,
     ModelSettings,
     OpenModel,
     Sampling,
-    Speaks,
     Text,
     ToolCall,
     ToolReply,
@@ -44,12 +44,12 @@ SEARCH = ToolSpec(
 )
 QUESTION = Message("user", (Text("How tall is it?"),))
 
-each = pytest.mark.parametrize("speaks", SPEECHES)
+each = pytest.mark.parametrize("api", SPEECHES)
 
 
 @asynccontextmanager
 async def asking(
-    speaks: Speaks,
+    api: ApiName,
     served: Provider,
     accounts: Accounts | None = None,
     clock: HastyClock | None = None,
@@ -57,7 +57,7 @@ async def asking(
 ) -> AsyncGenerator[OpenModel]:
     """A model there, open."""
     settings = ModelSettings.model_validate(
-        {"name": "painter", "base_url": served.url, "speaks": speaks, "api_key": KEY, **more}
+        {"name": "painter", "base_url": served.url, "api": api, "api_key": KEY, **more}
     )
     made = make_model(settings, accounts or Accounts(), environment=VERSION, clock=clock or HastyClock())
     async with made as model:
@@ -68,19 +68,19 @@ def free(*messages: Message, **more: Any) -> Call[str]:  # noqa: ANN401
     return Call(role="planner", messages=messages, reply=str, **more)
 
 
-@pytest.mark.promise("models:dialects")
+@pytest.mark.promise("models:apis")
 @each
-async def test_a_typed_answer_comes_back_from_each(speaks: Speaks) -> None:
+async def test_a_typed_answer_comes_back_from_each(api: ApiName) -> None:
     accounts = Accounts()
-    async with provider(SPEECHES[speaks]()) as served, asking(speaks, served, accounts) as model:
+    async with provider(SPEECHES[api]()) as served, asking(api, served, accounts) as model:
         completion = await model.complete(call())
     assert (completion.value, completion.model, completion.finish) == (RED, "painter-1", "stop")
     assert accounts.total == completion.usage == Usage(1, 10, 5)
     assert len(served.bodies) == 1
 
 
-def _schema_at(speaks: Speaks, body: dict[str, Any]) -> dict[str, Any]:
-    match speaks:
+def _schema_at(api: ApiName, body: dict[str, Any]) -> dict[str, Any]:
+    match api:
         case "anthropic":
             return body["output_config"]["format"]["schema"]
         case "gemini":
@@ -91,47 +91,47 @@ def _schema_at(speaks: Speaks, body: dict[str, Any]) -> dict[str, Any]:
             return body["response_format"]["json_schema"]["schema"]
 
 
-@pytest.mark.promise("models:dialects")
+@pytest.mark.promise("models:apis")
 @each
-async def test_each_is_held_to_the_schema_in_its_own_way(speaks: Speaks) -> None:
+async def test_each_is_held_to_the_schema_in_its_own_way(api: ApiName) -> None:
     asked = Call(role="planner", messages=(QUESTION,), reply=Colour, schema=CLOSED)
-    async with provider(SPEECHES[speaks]()) as served, asking(speaks, served) as model:
+    async with provider(SPEECHES[api]()) as served, asking(api, served) as model:
         assert (await model.complete(asked)).value == RED
         assert model.statistics().fallbacks == 0
-    schema = _schema_at(speaks, served.bodies[0])
+    schema = _schema_at(api, served.bodies[0])
     assert schema["required"] == ["name", "shade", "also"]
     shade = schema["properties"]["shade"]
-    if speaks == "anthropic":
+    if api == "anthropic":
         # A grammar has no bounds: they are told in words.
         assert shade == {"type": "integer", "description": 'How deep. {"minimum":1}'}
     else:
         assert shade["minimum"] == 1
 
 
-@pytest.mark.promise("models:dialects")
+@pytest.mark.promise("models:apis")
 @each
-async def test_what_the_system_says_and_how_to_sample_go_where_each_wants_them(speaks: Speaks) -> None:
+async def test_what_the_system_says_and_how_to_sample_go_where_each_wants_them(api: ApiName) -> None:
     sampling = Sampling(temperature=0.5, top_p=0.9, max_tokens=99, stop=("END",))
     said = free(Message("system", (Text("Be brief."),)), QUESTION, sampling=sampling)
-    async with provider(SPEECHES[speaks](), Turn("42 m")) as served, asking(speaks, served) as model:
+    async with provider(SPEECHES[api](), Turn("42 m")) as served, asking(api, served) as model:
         assert (await model.complete(said)).value == "42 m"
     written = repr(served.bodies[0])
     for value in ("Be brief.", "How tall is it?", "0.5", "0.9", "99", "END"):
         assert written.count(value) == 1
 
 
-@pytest.mark.promise("models:dialects")
+@pytest.mark.promise("models:apis")
 @each
-async def test_each_gets_pictures_as_it_takes_them(speaks: Speaks) -> None:
+async def test_each_gets_pictures_as_it_takes_them(api: ApiName) -> None:
     shown = free(Message("user", (Text("What is it?"), Image(b"\x89PNG"))))
-    async with provider(SPEECHES[speaks](), Turn("A picture.")) as served, asking(speaks, served) as model:
+    async with provider(SPEECHES[api](), Turn("A picture.")) as served, asking(api, served) as model:
         assert (await model.complete(shown)).value == "A picture."
     assert "iVBORw==" in repr(served.bodies[0])
 
 
 @pytest.mark.promise("models:tools")
 @each
-async def test_a_model_may_have_several_tools_called_and_hears_what_each_gave(speaks: Speaks) -> None:
+async def test_a_model_may_have_several_tools_called_and_hears_what_each_gave(api: ApiName) -> None:
     turns = [
         Turn(
             "Let me see.",
@@ -140,7 +140,7 @@ async def test_a_model_may_have_several_tools_called_and_hears_what_each_gave(sp
         ),
         Turn("42 m"),
     ]
-    async with provider(SPEECHES[speaks](), *turns) as served, asking(speaks, served) as model:
+    async with provider(SPEECHES[api](), *turns) as served, asking(api, served) as model:
         first = await model.complete(free(QUESTION, tools=(SEARCH,)))
         assert [(one.name, one.arguments) for one in first.calls] == [
             ("rag_search", {"query": "x"}),
@@ -149,7 +149,7 @@ async def test_a_model_may_have_several_tools_called_and_hears_what_each_gave(sp
         assert (first.value, first.finish) == ("Let me see.", "tool_calls")
         ids = [one.id for one in first.calls]
         assert len(set(ids)) == 2
-        if speaks not in ("gemini", "ollama"):
+        if api not in ("gemini", "ollama"):
             assert ids == ["c1", "c2"]
         replies = (
             ToolReply(ids[0], "rag_search", (Text("It is tall."), Image(b"\x89PNG"))),
@@ -161,20 +161,20 @@ async def test_a_model_may_have_several_tools_called_and_hears_what_each_gave(sp
     written = repr(served.bodies[1])
     for value in ("Let me see.", "It is tall.", "No query.", "iVBORw=="):
         assert value in written
-    if speaks != "ollama":
+    if api != "ollama":
         assert "sealed" in written, "what the provider wants back goes back"
 
 
 @pytest.mark.promise("models:tools")
 @each
-async def test_a_call_without_a_word_is_an_answer(speaks: Speaks) -> None:
+async def test_a_call_without_a_word_is_an_answer(api: ApiName) -> None:
     turn = Turn(calls=(("c1", "rag_search", '{"query": "x"}'),))
-    async with provider(SPEECHES[speaks](), turn) as served, asking(speaks, served) as model:
+    async with provider(SPEECHES[api](), turn) as served, asking(api, served) as model:
         completion = await model.complete(free(QUESTION, tools=(SEARCH,)))
         assert (completion.value, len(completion.calls)) == ("", 1)
         said = Message("assistant", completion.calls)
         reply = ToolReply(completion.calls[0].id, "rag_search", (Text("Tall."),))
-        if speaks != "gemini":
+        if api != "gemini":
             # Going on without the signature is refused there.
             await model.complete(
                 free(QUESTION, said, Message("user", (reply, Text("Go on."))), tools=(SEARCH,))
@@ -183,14 +183,14 @@ async def test_a_call_without_a_word_is_an_answer(speaks: Speaks) -> None:
 
 @pytest.mark.promise("models:tools")
 @each
-async def test_tools_may_stand_in_the_prompt_without_being_called(speaks: Speaks) -> None:
-    async with provider(SPEECHES[speaks](), Turn("42 m")) as served, asking(speaks, served) as model:
+async def test_tools_may_stand_in_the_prompt_without_being_called(api: ApiName) -> None:
+    async with provider(SPEECHES[api](), Turn("42 m")) as served, asking(api, served) as model:
         await model.complete(free(QUESTION, tools=(SEARCH,), may_call=False))
     body = served.bodies[0]
     choice = body.get("tool_choice") or body.get("toolConfig")
     assert "none" in repr(choice).lower()
-    assert (choice is None) is (speaks == "ollama")
-    assert ("tools" in body) is (speaks != "ollama")
+    assert (choice is None) is (api == "ollama")
+    assert ("tools" in body) is (api != "ollama")
 
 
 @pytest.mark.promise("models:tools")
@@ -200,7 +200,7 @@ async def test_arguments_that_are_no_object_are_data_and_go_back_as_they_were() 
     )
     async with provider(SPEECHES["openai"](), turn) as served, asking("openai", served) as model:
         completion = await model.complete(free(QUESTION, tools=(SEARCH,)))
-        assert [(one.arguments, one.written) for one in completion.calls] == [
+        assert [(one.arguments, one.raw_arguments) for one in completion.calls] == [
             (None, '{"query": '),
             (None, "[1]"),
             ({}, ""),
@@ -215,11 +215,11 @@ async def test_arguments_that_are_no_object_are_data_and_go_back_as_they_were() 
 @pytest.mark.promise("models:tools")
 @each
 async def test_arguments_of_another_providers_model_that_are_no_object_are_told_to_each(
-    speaks: Speaks,
+    api: ApiName,
 ) -> None:
     broken = ToolCall("c1", "rag_search", None, '{"query": ', {"thoughtSignature": "sealed"})
     said = (QUESTION, Message("assistant", (broken,)), Message("user", (ToolReply("c1", "rag_search", ()),)))
-    async with provider(SPEECHES[speaks](), Turn("42 m")) as served, asking(speaks, served) as model:
+    async with provider(SPEECHES[api](), Turn("42 m")) as served, asking(api, served) as model:
         assert (await model.complete(free(*said, tools=(SEARCH,)))).value == "42 m"
     assert '{"query": ' in repr(served.bodies[0])
 
@@ -239,63 +239,63 @@ ENDS: list[tuple[Turn | int, ModelFailureKind]] = [
 ]
 
 
-@pytest.mark.promise("models:dialects")
+@pytest.mark.promise("models:apis")
 @each
 @pytest.mark.parametrize(("turn", "kind"), ENDS, ids=["cut", "400"])
 async def test_what_another_try_would_not_mend_fails_at_once_with_each(
-    speaks: Speaks, turn: Turn | int, kind: ModelFailureKind
+    api: ApiName, turn: Turn | int, kind: ModelFailureKind
 ) -> None:
-    async with provider(SPEECHES[speaks](), turn) as served, asking(speaks, served) as model:
+    async with provider(SPEECHES[api](), turn) as served, asking(api, served) as model:
         with pytest.raises(ModelFailure) as failed:
             await model.complete(call())
     assert (failed.value.kind, len(served.bodies)) == (kind, 1)
 
 
-@pytest.mark.promise("models:dialects")
-@pytest.mark.parametrize("speaks", [name for name in SPEECHES if name != "ollama"])
-async def test_who_would_not_answer_is_told_apart_from_garbage(speaks: Speaks) -> None:
+@pytest.mark.promise("models:apis")
+@pytest.mark.parametrize("api", [name for name in SPEECHES if name != "ollama"])
+async def test_who_would_not_answer_is_told_apart_from_garbage(api: ApiName) -> None:
     async with (
-        provider(SPEECHES[speaks](), Turn("No.", finish="filtered")) as served,
-        asking(speaks, served) as model,
+        provider(SPEECHES[api](), Turn("No.", finish="filtered")) as served,
+        asking(api, served) as model,
     ):
         with pytest.raises(ModelFailure) as failed:
             await model.complete(call())
     assert (failed.value.kind, len(served.bodies)) == (ModelFailureKind.REFUSED, 1)
 
 
-@pytest.mark.promise("models:dialects")
+@pytest.mark.promise("models:apis")
 @each
 @pytest.mark.parametrize("status", [429, 500, 503, 529])
-async def test_what_may_pass_is_tried_again_with_each(speaks: Speaks, status: int) -> None:
+async def test_what_may_pass_is_tried_again_with_each(api: ApiName, status: int) -> None:
     clock = HastyClock()
     async with (
-        provider(SPEECHES[speaks](), status, ANSWER) as served,
-        asking(speaks, served, clock=clock) as model,
+        provider(SPEECHES[api](), status, ANSWER) as served,
+        asking(api, served, clock=clock) as model,
     ):
         assert (await model.complete(call())).value == RED
     assert len(served.bodies) == 2
-    if (speaks, status) == ("gemini", 429):
+    if (api, status) == ("gemini", 429):
         assert clock.slept == [2.5], "the time that its body names"
 
 
-@pytest.mark.promise("models:dialects")
+@pytest.mark.promise("models:apis")
 @each
-async def test_a_wrong_key_ends_the_run_with_each(speaks: Speaks) -> None:
-    async with provider(SPEECHES[speaks]()) as served, asking(speaks, served, api_key="other") as model:
+async def test_a_wrong_key_ends_the_run_with_each(api: ApiName) -> None:
+    async with provider(SPEECHES[api]()) as served, asking(api, served, api_key="other") as model:
         with pytest.raises(RunStopped, match="can't be used"):
             await model.complete(call())
     assert len(served.bodies) == 1
 
 
-@pytest.mark.promise("models:dialects")
+@pytest.mark.promise("models:apis")
 @each
-async def test_an_unknown_model_ends_the_run_with_each(speaks: Speaks) -> None:
-    async with provider(SPEECHES[speaks](), 404) as served, asking(speaks, served) as model:
+async def test_an_unknown_model_ends_the_run_with_each(api: ApiName) -> None:
+    async with provider(SPEECHES[api](), 404) as served, asking(api, served) as model:
         with pytest.raises(RunStopped, match="check the model's name"):
             await model.complete(call())
 
 
-@pytest.mark.promise("models:dialects")
+@pytest.mark.promise("models:apis")
 async def test_a_schema_that_can_be_no_grammar_is_held_by_a_tool_at_anthropic() -> None:
     open_schema = {**CLOSED, "properties": {**CLOSED["properties"], "more": {"type": "object"}}}
     asked = Call(role="planner", messages=(QUESTION,), reply=Colour, schema=open_schema)
@@ -315,7 +315,7 @@ async def test_a_model_of_anthropic_without_grammars_is_held_by_a_tool_from_then
     assert ["output_config" in body for body in served.bodies] == [True, False, False]
 
 
-@pytest.mark.promise("models:dialects")
+@pytest.mark.promise("models:apis")
 async def test_a_temperature_is_sent_to_anthropic_under_the_version_that_knows_it() -> None:
     async with (
         provider(Anthropic(), Turn("Red.")) as served,
@@ -328,7 +328,7 @@ async def test_a_temperature_is_sent_to_anthropic_under_the_version_that_knows_i
     assert ("temperature" in served.bodies[0], served.bodies[1]["temperature"]) == (False, 0.2)
 
 
-@pytest.mark.promise("models:dialects")
+@pytest.mark.promise("models:apis")
 async def test_a_prompt_that_gemini_blocks_is_refused() -> None:
     class Blocking(Gemini):
         def says(self, turn: Turn) -> dict[str, Any]:
@@ -348,15 +348,15 @@ NOTHING: list[Callable[[Turn], dict[str, Any]]] = [
 ]
 
 
-@pytest.mark.promise("models:dialects")
+@pytest.mark.promise("models:apis")
 @each
 @pytest.mark.parametrize("says", NOTHING, ids=["nothing", "error", "other"])
 async def test_an_answer_that_is_none_is_garbage_with_each(
-    speaks: Speaks, says: Callable[[Turn], dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+    api: ApiName, says: Callable[[Turn], dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    speech = SPEECHES[speaks]()
+    speech = SPEECHES[api]()
     monkeypatch.setattr(speech, "says", says)
-    async with provider(speech) as served, asking(speaks, served, attempts=2) as model:
+    async with provider(speech) as served, asking(api, served, max_attempts=2) as model:
         with pytest.raises(ModelFailure, match="the endpoint's answer is none") as failed:
             await model.complete(call())
     assert (failed.value.kind, len(served.bodies)) == (ModelFailureKind.GARBAGE, 2)
@@ -364,16 +364,14 @@ async def test_an_answer_that_is_none_is_garbage_with_each(
 
 @pytest.mark.promise("models:sampling")
 @each
-async def test_further_fields_go_along_with_each_beside_its_own(speaks: Speaks) -> None:
-    name = {"gemini": "generationConfig", "ollama": "options"}.get(speaks)
-    extra: dict[str, Any] = (
-        {name: {"topK": 4} if speaks == "gemini" else {"top_k": 4}} if name else {"seed": 4}
-    )
-    if speaks == "anthropic":
+async def test_further_fields_go_along_with_each_beside_its_own(api: ApiName) -> None:
+    name = {"gemini": "generationConfig", "ollama": "options"}.get(api)
+    extra: dict[str, Any] = {name: {"topK": 4} if api == "gemini" else {"top_k": 4}} if name else {"seed": 4}
+    if api == "anthropic":
         extra = {"stop_sequences": ["END"]}
     async with (
-        provider(SPEECHES[speaks](), Turn("Red.")) as served,
-        asking(speaks, served, extra_body=extra, max_tokens=7) as model,
+        provider(SPEECHES[api](), Turn("Red.")) as served,
+        asking(api, served, extra_body=extra, max_tokens=7) as model,
     ):
         await model.complete(free(QUESTION))
     body = served.bodies[0]

@@ -1,4 +1,4 @@
-"""Conversations as the tokens that they were."""
+"""TokenHistory as the tokens that they were."""
 
 from array import array
 from collections import OrderedDict
@@ -10,13 +10,13 @@ import msgspec
 from agentflow.models._protocol import Message
 from agentflow.trajectory import Tokens
 
-__all__ = ["Conversations"]
+__all__ = ["TokenHistory"]
 
 _ENCODER = msgspec.json.Encoder()
 _MOST = 16_000_000
 
 
-class Conversations:
+class TokenHistory:
     """What an engine read and wrote, by the mark of the call, and by what was said; the oldest is forgotten first.
 
     The same words can be drawn as different tokens, and many conversations begin alike: what was said does not always

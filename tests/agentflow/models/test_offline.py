@@ -8,7 +8,7 @@ import pytest
 
 from agentflow.errors import ModelFailure, RunStopped, StopCause
 from agentflow.models import Accounts, Call, Model
-from agentflow.offline import OfflineModel
+from agentflow.models._offline import OfflineModel
 from agentflow.trajectory import (
     Answer,
     AnswerRequest,
@@ -45,13 +45,13 @@ async def test_the_same_request_has_the_same_answer_and_its_text_decodes_into_it
     first = await model.complete(call(reply, REQUESTS[reply]))
     assert first == await OfflineModel(Accounts()).complete(call(reply, REQUESTS[reply]))
     assert msgspec.json.decode(first.text, type=reply) == first.value
-    assert (first.model, model.name, model.sees) == ("offline", "offline", False)
+    assert (first.model, model.name, model.vision) == ("offline", "offline", False)
 
 
 _PRINT = """
 from agentflow.offline._planner import plan
 from agentflow.offline._writer import write
-from tests.agentflow.offline.test_model import REQUESTS
+from tests.agentflow.models.test_offline import REQUESTS
 from agentflow.trajectory import Draft, Plan
 print(plan(REQUESTS[Plan]), write(REQUESTS[Draft]))
 """

@@ -6,22 +6,22 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from agentflow.models._dialects._dialect import Answered, Ask, Outgoing
-from agentflow.models._dialects._parts import (
+from agentflow.models._answer_format import instruction
+from agentflow.models._apis._api import ApiAnswer, HttpRequest, PreparedCall
+from agentflow.models._apis._messages import (
+    arguments_text,
     as_base64,
     call_id,
-    called,
     estimate,
     merged,
+    parse_call,
     text_of,
     with_last,
-    written_by,
 )
-from agentflow.models._forms import instruction
 from agentflow.models._protocol import Image, Message, ToolCall, ToolReply, ToolSpec
 from agentflow.trajectory import Usage
 
-__all__ = ["OllamaDialect"]
+__all__ = ["OllamaApi"]
 
 
 class _Function(Struct):
@@ -51,7 +51,7 @@ _ENCODER = msgspec.json.Encoder()
 _DECODER = msgspec.json.Decoder(_Answer)
 
 
-class OllamaDialect:
+class OllamaApi:
     """Its chat, whole answers only."""
 
     @property
@@ -63,10 +63,10 @@ class OllamaDialect:
         """What goes along with every request."""
         return {"Authorization": f"Bearer {key}"} if key else {}
 
-    def encode(self, ask: Ask) -> Outgoing:
+    def encode(self, ask: PreparedCall) -> HttpRequest:
         """Write a request."""
         sampling, messages, asked = ask.sampling, ask.messages, ask.asked
-        if asked is not None and asked.form != "json_schema":
+        if asked is not None and asked.format != "json_schema":
             messages = with_last(messages, instruction(asked.name, asked.schema))
         options = {
             "temperature": sampling.temperature,
@@ -80,16 +80,16 @@ class OllamaDialect:
             "messages": [said for message in messages for said in _say(message)],
             "stream": False,
         }
-        if asked is not None and asked.form != "text":
-            fields["format"] = asked.schema if asked.form == "json_schema" else "json"
+        if asked is not None and asked.format != "text":
+            fields["format"] = asked.schema if asked.format == "json_schema" else "json"
         if said := {name: value for name, value in options.items() if value is not None}:
             fields["options"] = said
         # It has no word for tools that may not be called.
         if ask.tools and ask.may_call:
             fields["tools"] = [_tool(tool) for tool in ask.tools]
-        return Outgoing("/api/chat", _ENCODER.encode(merged(fields, sampling.extra)))
+        return HttpRequest("/api/chat", _ENCODER.encode(merged(fields, sampling.extra)))
 
-    def read(self, body: bytes, sent: int) -> Answered:
+    def read(self, body: bytes, sent: int) -> ApiAnswer:
         """Read an answer."""
         answer = _DECODER.decode(body)
         text = answer.message.content
@@ -99,13 +99,13 @@ class OllamaDialect:
         if answer.eval_count is not None:
             # What stood in its cache is not counted as read.
             usage = Usage(1, answer.prompt_eval_count or 0, answer.eval_count)
-        return Answered(text, finish, "", usage, answer.model, calls)
+        return ApiAnswer(text, finish, "", usage, answer.model, calls)
 
 
 def _call(one: _Called, body: bytes, number: int) -> ToolCall:
     given = one.function.arguments
     written = given if isinstance(given, str) else msgspec.json.encode(given or {}).decode()
-    return called(one.id or call_id(body, number), one.function.name, written)
+    return parse_call(one.id or call_id(body, number), one.function.name, written)
 
 
 def _say(message: Message) -> Iterator[dict[str, Any]]:
@@ -125,7 +125,7 @@ def _said(role: str, text: str, parts: tuple[Any, ...]) -> dict[str, Any]:
 
 
 def _called(call: ToolCall) -> dict[str, Any]:
-    given = {"written": written_by(call)} if call.arguments is None else call.arguments
+    given = {"written": arguments_text(call)} if call.arguments is None else call.arguments
     return {"function": {"name": call.name, "arguments": given}}
 
 

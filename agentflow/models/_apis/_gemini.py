@@ -7,8 +7,10 @@ from urllib.parse import quote
 import msgspec
 from msgspec import Struct
 
-from agentflow.models._dialects._dialect import Answered, Ask, Outgoing
-from agentflow.models._dialects._parts import (
+from agentflow.models._answer_format import instruction
+from agentflow.models._apis._api import ApiAnswer, HttpRequest, PreparedCall
+from agentflow.models._apis._messages import (
+    arguments_text,
     as_base64,
     call_id,
     estimate,
@@ -16,14 +18,12 @@ from agentflow.models._dialects._parts import (
     split_system,
     text_of,
     with_last,
-    written_by,
 )
-from agentflow.models._dialects._schemas import without_const
-from agentflow.models._forms import instruction
+from agentflow.models._apis._schemas import without_const
 from agentflow.models._protocol import Image, Message, Part, Text, ToolCall, ToolReply
 from agentflow.trajectory import Usage
 
-__all__ = ["GeminiDialect"]
+__all__ = ["GeminiApi"]
 
 _SIGNATURE = "thoughtSignature"
 _FINISH = {
@@ -81,7 +81,7 @@ _ENCODER = msgspec.json.Encoder()
 _DECODER = msgspec.json.Decoder(_Answer)
 
 
-class GeminiDialect:
+class GeminiApi:
     """`generateContent`."""
 
     @property
@@ -93,11 +93,11 @@ class GeminiDialect:
         """What goes along with every request."""
         return {"x-goog-api-key": key} if key else {}
 
-    def encode(self, ask: Ask) -> Outgoing:
+    def encode(self, ask: PreparedCall) -> HttpRequest:
         """Write a request."""
         sampling, messages, asked = ask.sampling, ask.messages, ask.asked
-        form = asked.form if asked is not None else "text"
-        if asked is not None and form != "json_schema":
+        format = asked.format if asked is not None else "text"
+        if asked is not None and format != "json_schema":
             messages = with_last(messages, instruction(asked.name, asked.schema))
         system, others = split_system(messages)
         config = {
@@ -106,8 +106,8 @@ class GeminiDialect:
             "maxOutputTokens": sampling.max_tokens,
             "seed": sampling.seed,
             "stopSequences": sampling.stop or None,
-            "responseMimeType": "application/json" if form != "text" else None,
-            "responseJsonSchema": without_const(asked.schema) if asked and form == "json_schema" else None,
+            "responseMimeType": "application/json" if format != "text" else None,
+            "responseJsonSchema": without_const(asked.schema) if asked and format == "json_schema" else None,
         }
         fields: dict[str, Any] = {"contents": [_say(message) for message in others]}
         if system:
@@ -127,9 +127,9 @@ class GeminiDialect:
             if not ask.may_call:
                 fields["toolConfig"] = {"functionCallingConfig": {"mode": "NONE"}}
         path = f"/models/{quote(ask.model, safe='')}:generateContent"
-        return Outgoing(path, _ENCODER.encode(merged(fields, sampling.extra)))
+        return HttpRequest(path, _ENCODER.encode(merged(fields, sampling.extra)))
 
-    def read(self, body: bytes, sent: int) -> Answered:
+    def read(self, body: bytes, sent: int) -> ApiAnswer:
         """Read an answer."""
         answer = _DECODER.decode(body)
         first = answer.candidates[0] if answer.candidates else None
@@ -145,13 +145,13 @@ class GeminiDialect:
             if answer.prompt_feedback is None or answer.prompt_feedback.block_reason is None:
                 raise msgspec.ValidationError("it has no candidates")
             blocked = f"the prompt was blocked: {answer.prompt_feedback.block_reason}"
-            return Answered("", "content_filter", blocked, usage, answer.model_version)
+            return ApiAnswer("", "content_filter", blocked, usage, answer.model_version)
         calls = tuple(_calls(parts, body))
         finish = _FINISH.get(first.finish_reason or "STOP", (first.finish_reason or "").lower())
         if calls and finish == "stop":
             finish = "tool_calls"
         refusal = first.finish_message or first.finish_reason or "" if finish == "content_filter" else ""
-        return Answered(text, finish, refusal, usage, answer.model_version, calls)
+        return ApiAnswer(text, finish, refusal, usage, answer.model_version, calls)
 
 
 def _calls(parts: list[_Part], body: bytes) -> Iterator[ToolCall]:
@@ -179,7 +179,7 @@ def _parts(parts: tuple[Part, ...]) -> Iterator[dict[str, Any]]:
             case Image():
                 yield _picture(part)
             case ToolCall():
-                given = {"written": written_by(part)} if part.arguments is None else part.arguments
+                given = {"written": arguments_text(part)} if part.arguments is None else part.arguments
                 said: dict[str, Any] = {"functionCall": {"id": part.id, "name": part.name, "args": given}}
                 signature = part.state.get(_SIGNATURE)
                 yield {**said, _SIGNATURE: signature} if signature else said

@@ -1,0 +1,21 @@
+"""The ways in which providers are spoken to."""
+
+from agentflow.models._apis._anthropic import AnthropicApi
+from agentflow.models._apis._api import AnswerSchema, ApiAnswer, HttpRequest, PreparedCall, ProviderApi
+from agentflow.models._apis._gemini import GeminiApi
+from agentflow.models._apis._ollama import OllamaApi
+from agentflow.models._apis._openai import AzureApi, LiteLlmApi, OpenAiApi
+
+__all__ = [
+    "AnswerSchema",
+    "AnthropicApi",
+    "ApiAnswer",
+    "AzureApi",
+    "GeminiApi",
+    "HttpRequest",
+    "LiteLlmApi",
+    "OllamaApi",
+    "OpenAiApi",
+    "PreparedCall",
+    "ProviderApi",
+]
