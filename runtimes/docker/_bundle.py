@@ -40,6 +40,7 @@ _NOTES = {
 SEARCHED = "/usr/local/sbin:/usr/sbin:/sbin"
 """Where programs are looked for beside the path: an ordinary user's lacks these."""
 _KILL_SECONDS = 5.0
+_RETRY_SECONDS = 0.05
 
 
 class BundleContainer:
@@ -72,10 +73,13 @@ class BundleContainer:
         """End it and remove all of it."""
         with anyio.CancelScope(shield=True):
             with anyio.move_on_after(_KILL_SECONDS):
-                if self._process.returncode is None:
-                    # Also where its keeper has been told already: this returns when nothing is left.
+                # Repeated: before `run` has created the container there is nothing to delete.
+                while self._process.returncode is None:
                     await _silently(self._delete)
-                await self._process.wait()
+                    with anyio.move_on_after(_RETRY_SECONDS):
+                        await self._process.wait()
+            if self._process.returncode is None:
+                self._process.kill()
             await self._process.aclose()
             await anyio.to_thread.run_sync(lambda: shutil.rmtree(self._folder, ignore_errors=True))
 
@@ -148,13 +152,16 @@ class BundleLauncher(_host_root.Shows):
         bundle = os.path.join(self._folder, f"{plan.name}.bundle")
         config = bundle_config(plan, self._rootfs, f"/{self._group}/{plan.name}", self._options.cpus)
         await anyio.to_thread.run_sync(_write_bundle, bundle, config)
-        process = await anyio.open_process(
-            [*self._command, "run", "--bundle", bundle, plan.name],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            start_new_session=True,
-        )
-        return BundleContainer(process, [*self._command, "delete", "--force", plan.name], bundle)
+        # Shielded: cancelling it kills `run` and leaves behind what that has created by then.
+        with anyio.CancelScope(shield=True):
+            process = await anyio.open_process(
+                [*self._command, "run", "--bundle", bundle, plan.name],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+            return BundleContainer(process, [*self._command, "delete", "--force", plan.name], bundle)
+        raise AssertionError("a scope that only shields was cancelled")
 
     async def close(self) -> None:
         """Remove this server's groups."""

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import anyio
+import anyio.lowlevel
 import anyio.to_thread
 
 from agentflow.errors import IsolationUnavailable, NotOffered, RuntimeFailure
@@ -26,6 +27,7 @@ OWNER = "agentflow.server"
 REALM = "agentflow.realm"
 """The label that names the folder which that server shares with others."""
 
+_END_SECONDS = 30.0
 _USUAL = ("/var/run/docker.sock", "{runtime}/docker.sock", "{home}/.docker/run/docker.sock")
 
 
@@ -95,11 +97,12 @@ class EngineContainer:
 
     async def end(self) -> None:
         """End it and remove all of it."""
-        with contextlib.suppress(ApiError):
-            await self._api.remove(self._name)
-        if self._image is not None:
+        with anyio.move_on_after(_END_SECONDS):
             with contextlib.suppress(ApiError):
-                await self._api.remove_image(self._image)
+                await self._api.remove(self._name)
+            if self._image is not None:
+                with contextlib.suppress(ApiError):
+                    await self._api.remove_image(self._image)
 
 
 class EngineLauncher(_host_root.Shows):
@@ -178,11 +181,19 @@ class EngineLauncher(_host_root.Shows):
         forks = f"{_forks(self._labels[REALM])}:{self._labels[OWNER]}" if self._options.writable else None
         container = EngineContainer(self._api, plan.name, plan.image, forks)
         try:
-            await self._api.create(plan.name, self._config(plan))
-            await self._api.start(plan.name)
+            # Shielded: the engine completes a request that its client gave up, so the container would appear after
+            # its removal.
+            with anyio.CancelScope(shield=True), anyio.fail_after(self._options.start_seconds):
+                await self._api.create(plan.name, self._config(plan))
+                await self._api.start(plan.name)
+            await anyio.lowlevel.checkpoint()
         except BaseException as error:
             with anyio.CancelScope(shield=True):
                 await container.end()
+            if isinstance(error, TimeoutError):
+                raise IsolationUnavailable(
+                    f"the Docker engine did not start a container within {self._options.start_seconds:g} seconds"
+                ) from error
             if isinstance(error, ApiError):
                 self.alive = not error.unreachable
                 raise IsolationUnavailable(self._explained(error)) from error

@@ -60,17 +60,20 @@ class DockerRuntime:
         )
         self._stack = contextlib.AsyncExitStack()
         self._folder = ""
+        self._closed = False
+        self._starts: set[anyio.CancelScope] = set()
+        self._start_ended = anyio.Event()
 
     async def __aenter__(self) -> Self:
         parent = await anyio.to_thread.run_sync(_server_folder.parent_folder)
         self._folder = os.path.join(parent, secrets.token_hex(6))
-        await anyio.to_thread.run_sync(_server_folder.claim, self._folder)
         realm = _server_folder.realm(self._folder)
 
         def lives(server: str) -> bool:
             return _server_folder.is_held(os.path.join(parent, server))
 
         try:
+            await anyio.to_thread.run_sync(_server_folder.claim, self._folder)
             await anyio.to_thread.run_sync(sweep_groups, f"{PREFIX}{realm}-", lives)
             await self._launcher.open(self._folder, realm, lives)
             await self._stack.enter_async_context(self._pool)
@@ -83,15 +86,25 @@ class DockerRuntime:
         await self._close()
 
     async def _close(self) -> None:
+        self._closed = True
         try:
             await self._stack.aclose()
         finally:
             with anyio.CancelScope(shield=True):
+                await self._cancel_starts()
                 async with anyio.create_task_group() as tasks:
                     for instance in list(self._instances.values()):
                         tasks.start_soon(instance.stop)
                 await self._launcher.close()
                 await anyio.to_thread.run_sync(_server_folder.remove, self._folder)
+
+    async def _cancel_starts(self) -> None:
+        """Cancel the starts in progress, and wait until each has removed its container or registered its instance."""
+        for scope in self._starts:
+            scope.cancel()
+        while self._starts:
+            self._start_ended = anyio.Event()
+            await self._start_ended.wait()
 
     @property
     def capabilities(self) -> Capabilities:
@@ -124,6 +137,7 @@ class DockerRuntime:
         """A new instance; of an image of its own, if one is named.
 
         :raises IsolationUnavailable: if no container can be had.
+        :raises RuntimeFailure: if the runtime is closed meanwhile.
         """
         spec = spec or InstanceSpec()
         if image is not None:
@@ -135,6 +149,18 @@ class DockerRuntime:
         return await self._make(spec)
 
     async def _make(self, spec: InstanceSpec, image: str | None = None) -> ContainerInstance:
+        if self._closed:
+            raise RuntimeFailure("the runtime is closed")
+        with anyio.CancelScope() as scope:
+            self._starts.add(scope)
+            try:
+                return await self._start_container(spec, image)
+            finally:
+                self._starts.discard(scope)
+                self._start_ended.set()
+        raise RuntimeFailure("the runtime was closed while the container was being started")
+
+    async def _start_container(self, spec: InstanceSpec, image: str | None) -> ContainerInstance:
         name = new_name()
         link = KeeperLink(os.path.join(self._folder, name))
         try:
@@ -149,6 +175,8 @@ class DockerRuntime:
                     channel, name, spec, self._instances, self._env(spec), container, self.start
                 )
             except BaseException:
+                # First: a first process that calls now would wait for an answer instead of ending.
+                link.close()
                 with anyio.CancelScope(shield=True):
                     await container.end()
                 raise
