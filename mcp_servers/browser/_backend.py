@@ -2,13 +2,13 @@
 
 from collections.abc import Mapping
 
-from mcp_servers.browser._chromium import Engine
-from mcp_servers.browser._element_tools import NO_CODE, HandlingTools
+from mcp_servers.browser._chromium import BrowserProcess
+from mcp_servers.browser._element_tools import NO_CODE, ElementTools
 from mcp_servers.browser._forking import fork_state
-from mcp_servers.browser._inspection_tools import InspectingTools, PdfTools
-from mcp_servers.browser._mouse_tools import PointingTools
-from mcp_servers.browser._navigation import GoingTools
-from mcp_servers.browser._settings import SERVERS_OWN, BrowserSettings
+from mcp_servers.browser._inspection_tools import InspectionTools, PdfTools
+from mcp_servers.browser._mouse_tools import MouseTools
+from mcp_servers.browser._navigation import NavigationTools
+from mcp_servers.browser._settings import SERVER_ONLY, BrowserSettings
 from mcp_servers.browser._state import BrowserState
 from mcp_servers.core._backend import Backend
 from mcp_servers.core._running import check_settings, read_settings
@@ -17,31 +17,31 @@ from mcp_servers.core._session import Session
 __all__ = ["BrowserBackend"]
 
 _GROUPS: dict[str, tuple[type, ...]] = {
-    "core": (GoingTools, HandlingTools, InspectingTools),
-    "vision": (PointingTools,),
+    "core": (NavigationTools, ElementTools, InspectionTools),
+    "vision": (MouseTools,),
     "pdf": (PdfTools,),
 }
 
 
-class BrowserBackend(PdfTools, PointingTools, InspectingTools, HandlingTools, GoingTools, Backend):
-    """Web pages in a confined Chromium: one for the server, with a context of its own for each session."""
+class BrowserBackend(PdfTools, MouseTools, InspectionTools, ElementTools, NavigationTools, Backend):
+    """Web pages in a sandboxed Chromium: one process per server, one browser context per session."""
 
     name = "browser"
-    description = "Open web pages, look at them, click, type, and take pictures of them."
-    reserved = SERVERS_OWN
+    description = "Open web pages, read them, click, type, and take screenshots."
+    reserved = SERVER_ONLY
 
     def __init__(self) -> None:
-        self._engine = Engine(BrowserSettings())
+        self._browser = BrowserProcess(BrowserSettings())
 
     def check(self, settings: Mapping[str, object]) -> None:
-        """Refuse settings that can't be used."""
+        """Reject invalid settings."""
         check_settings(BrowserSettings, self.name, settings)
 
     def unusable(self, settings: Mapping[str, object]) -> Mapping[str, str]:
-        """The tools of groups that are switched off, and the one that no server should have."""
+        """Return the tools of disabled groups, and the one that is never offered."""
         caps = read_settings(BrowserSettings, self.name, settings).caps
         off = {
-            verb: f"it belongs to the group {group!r}, which the setting browser.caps leaves out."
+            verb: f"it belongs to the group {group!r}, which the setting browser.caps does not list."
             for group, parts in _GROUPS.items()
             if group not in caps
             for part in parts
@@ -50,19 +50,19 @@ class BrowserBackend(PdfTools, PointingTools, InspectingTools, HandlingTools, Go
         return {**off, "run_code_unsafe": NO_CODE}
 
     def configure(self, settings: Mapping[str, object]) -> None:
-        """Take the server's own settings."""
-        self._engine = Engine(read_settings(BrowserSettings, self.name, settings))
+        """Apply the server's settings."""
+        self._browser = BrowserProcess(read_settings(BrowserSettings, self.name, settings))
 
     async def initialize(self, session: Session, settings: Mapping[str, object]) -> None:
-        """Read the session's settings; its context is made when a tool needs it."""
-        session.put(BrowserState(self._engine, read_settings(BrowserSettings, self.name, settings)))
+        """Read the session's settings; its browser context is created on first use."""
+        session.put(BrowserState(self._browser, read_settings(BrowserSettings, self.name, settings)))
 
     async def fork(self, session: Session, forked: Session) -> tuple[str, ...]:
-        """Open the same pages with the same storage, and bring them to where the parent's are."""
+        """Open the same pages with the same storage, history and form fields in a new context."""
         state = session.get(BrowserState)
-        copy = BrowserState(self._engine, state.settings)
+        copy = BrowserState(self._browser, state.settings)
         forked.put(copy)
-        async with state.turn:
+        async with state.lock:
             try:
                 return await fork_state(state, copy)
             except BaseException:
@@ -70,7 +70,7 @@ class BrowserBackend(PdfTools, PointingTools, InspectingTools, HandlingTools, Go
                 raise
 
     async def cleanup(self, session: Session) -> None:
-        """Close the session's context."""
+        """Close the session's browser context."""
         try:
             state = session.get(BrowserState)
         except KeyError:
@@ -78,5 +78,5 @@ class BrowserBackend(PdfTools, PointingTools, InspectingTools, HandlingTools, Go
         await state.close()
 
     async def shutdown(self) -> None:
-        """End the browser."""
-        await self._engine.close()
+        """Stop the browser."""
+        await self._browser.close()

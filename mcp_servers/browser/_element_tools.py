@@ -7,16 +7,16 @@ import anyio
 from pydantic import Field
 
 from agentflow.errors import ErrorKind, ToolFailure
-from mcp_servers.browser._files import payloads, save
-from mcp_servers.browser._page_actions import act, locate, stop_scripts, unless_blocked
+from mcp_servers.browser._files import file_payloads, save
+from mcp_servers.browser._page_actions import act, locate, stop_scripts, until_blocked_or_done
 from mcp_servers.browser._schemas import (
     Button,
     Element,
-    Evaluated,
     FilePath,
     FormField,
     Modifier,
     PageState,
+    ScriptResult,
     Target,
 )
 from mcp_servers.browser._state import BrowserState
@@ -29,13 +29,13 @@ if TYPE_CHECKING:
 
     from mcp_servers.browser._state import Tab
 
-__all__ = ["HandlingTools"]
+__all__ = ["ElementTools"]
 
-LONGEST_TEXT = 200_000
-LONGEST_VALUE = 1_000_000
+MAX_TEXT_CHARS = 200_000
+MAX_VALUE_CHARS = 1_000_000
 
 
-# A function given as text is called; anything else is the value itself. `undefined` is `null` in JSON.
+# A function given as source text is called; any other expression is the value itself. `undefined` becomes `null`.
 _CALL = """async %(argument)s => {
   const value = (
 %(source)s
@@ -48,7 +48,7 @@ _CALL = """async %(argument)s => {
 }"""
 
 
-class HandlingTools:
+class ElementTools:
     """Tools that act on elements."""
 
     @tool(title="Click", open_world=True)
@@ -60,17 +60,19 @@ class HandlingTools:
         element: Element = None,
         doubleClick: Annotated[bool, Field(description="Click twice.")] = False,
         button: Annotated[Button, Field(description="The mouse button.")] = "left",
-        modifiers: Annotated[list[Modifier] | None, Field(description="Keys to hold meanwhile.")] = None,
+        modifiers: Annotated[
+            list[Modifier] | None, Field(description="Modifier keys to hold during the click.")
+        ] = None,
     ) -> PageState:
         """Click an element: follow a link, press a button, tick a box.
 
-        Use it with a ref of the last snapshot; the result shows the page afterwards.
+        Use it with a ref from the last snapshot; the result shows the page afterwards.
         """
 
         async def do(tab: "Tab") -> None:
-            place = await locate(tab, target)
-            click = place.dblclick if doubleClick else place.click
-            await unless_blocked(tab, lambda: click(button=button, modifiers=modifiers))
+            locator = await locate(tab, target)
+            click = locator.dblclick if doubleClick else locator.click
+            await until_blocked_or_done(tab, lambda: click(button=button, modifiers=modifiers))
 
         return await act("browser_click", session, context, do)
 
@@ -80,30 +82,30 @@ class HandlingTools:
         session: Session,
         context: CallContext,
         target: Target,
-        text: Annotated[str, Field(max_length=LONGEST_TEXT, description="What the field is to hold.")],
+        text: Annotated[str, Field(max_length=MAX_TEXT_CHARS, description="The text to enter.")],
         element: Element = None,
         submit: Annotated[bool, Field(description="Press Enter afterwards.")] = False,
         slowly: Annotated[
-            bool, Field(description="Type character by character, for pages that listen to keys.")
+            bool, Field(description="Type character by character, for pages that react to keys.")
         ] = False,
     ) -> PageState:
-        """Put text into a field, replacing what it held.
+        """Type text into a field, replacing its content.
 
-        Use it for one field; browser_fill_form fills several.
+        Use it for a single field; use browser_fill_form for several.
         """
 
         async def do(tab: "Tab") -> None:
-            place = await locate(tab, target)
+            locator = await locate(tab, target)
 
             async def enter() -> None:
                 if slowly:
-                    await place.press_sequentially(text)
+                    await locator.press_sequentially(text)
                 else:
-                    await place.fill(text)
+                    await locator.fill(text)
                 if submit:
-                    await place.press("Enter")
+                    await locator.press("Enter")
 
-            await unless_blocked(tab, enter)
+            await until_blocked_or_done(tab, enter)
 
         return await act("browser_type", session, context, do)
 
@@ -113,18 +115,18 @@ class HandlingTools:
         session: Session,
         context: CallContext,
         fields: Annotated[
-            list[FormField], Field(min_length=1, max_length=200, description="The fields, in their order.")
+            list[FormField], Field(min_length=1, max_length=200, description="The fields, in order.")
         ],
     ) -> PageState:
         """Fill several fields of a form at once.
 
-        Use it instead of many calls of browser_type, browser_click and browser_select_option.
+        Use it instead of several calls of browser_type, browser_click and browser_select_option.
         """
 
         async def do(tab: "Tab") -> None:
             for field in fields:
-                place = await locate(tab, field.target)
-                await unless_blocked(tab, lambda place=place, field=field: _fill(place, field))
+                locator = await locate(tab, field.target)
+                await until_blocked_or_done(tab, lambda locator=locator, field=field: _fill(locator, field))
 
         return await act("browser_fill_form", session, context, do)
 
@@ -137,14 +139,14 @@ class HandlingTools:
         values: Annotated[list[str], Field(min_length=1, description="Values or texts of the options.")],
         element: Element = None,
     ) -> PageState:
-        """Choose options of a list that drops down, or of one that allows several.
+        """Select one or more options of a drop-down or list.
 
-        Use it for what a snapshot calls a combobox or listbox with options.
+        Use it for elements that a snapshot calls combobox or listbox with options.
         """
 
         async def do(tab: "Tab") -> None:
-            place = await locate(tab, target)
-            await unless_blocked(tab, lambda: place.select_option(values))
+            locator = await locate(tab, target)
+            await until_blocked_or_done(tab, lambda: locator.select_option(values))
 
         return await act("browser_select_option", session, context, do)
 
@@ -152,14 +154,14 @@ class HandlingTools:
     async def hover(
         self, session: Session, context: CallContext, target: Target, element: Element = None
     ) -> PageState:
-        """Put the mouse over an element.
+        """Move the mouse over an element.
 
-        Use it for menus and hints that show only then.
+        Use it for menus and hints that appear only on hover.
         """
 
         async def do(tab: "Tab") -> None:
-            place = await locate(tab, target)
-            await unless_blocked(tab, place.hover)
+            locator = await locate(tab, target)
+            await until_blocked_or_done(tab, locator.hover)
 
         return await act("browser_hover", session, context, do)
 
@@ -175,12 +177,12 @@ class HandlingTools:
     ) -> PageState:
         """Drag one element onto another.
 
-        Use it to sort lists, or to move things on boards.
+        Use it to sort lists or to move cards on boards.
         """
 
         async def do(tab: "Tab") -> None:
             start, end = await locate(tab, startTarget), await locate(tab, endTarget)
-            await unless_blocked(tab, lambda: start.drag_to(end))
+            await until_blocked_or_done(tab, lambda: start.drag_to(end))
 
         return await act("browser_drag", session, context, do)
 
@@ -191,29 +193,31 @@ class HandlingTools:
         context: CallContext,
         target: Target,
         element: Element = None,
-        paths: Annotated[list[str] | None, Field(description="Files of the workspace to drop.")] = None,
+        paths: Annotated[
+            list[str] | None, Field(description="Paths of files in the workspace to drop.")
+        ] = None,
         data: Annotated[
             dict[str, str] | None,
-            Field(description="Data to drop: its type, such as `text/plain`, to its text."),
+            Field(description="Data to drop: a map from MIME types, such as `text/plain`, to texts."),
         ] = None,
     ) -> PageState:
-        """Drop files or data onto an element, as if dragged from outside of the page.
+        """Drop files or data onto an element, as if dragged from outside the page.
 
-        Use it for places that say “drop files here”; browser_file_upload is for buttons that ask for files.
+        Use it for areas that say “drop files here”; use browser_file_upload for buttons that ask for files.
         """
         if not paths and not data:
             raise ToolFailure(ErrorKind.BAD_ARGUMENTS, "browser_drop: give paths, data, or both.")
         most = session.get(BrowserState).settings.file_bytes
-        files = await payloads("browser_drop", session, paths or [], most)
+        files = await file_payloads("browser_drop", session, paths or [], most)
 
         async def do(tab: "Tab") -> None:
-            place = await locate(tab, target)
+            locator = await locate(tab, target)
             if data and files:
-                await unless_blocked(tab, lambda: place.drop({"files": files, "data": data}))
+                await until_blocked_or_done(tab, lambda: locator.drop({"files": files, "data": data}))
             elif files:
-                await unless_blocked(tab, lambda: place.drop({"files": files}))
+                await until_blocked_or_done(tab, lambda: locator.drop({"files": files}))
             else:
-                await unless_blocked(tab, lambda: place.drop({"data": data or {}}))
+                await until_blocked_or_done(tab, lambda: locator.drop({"data": data or {}}))
 
         return await act("browser_drop", session, context, do)
 
@@ -226,13 +230,13 @@ class HandlingTools:
             str, Field(min_length=1, max_length=100, description="`ArrowLeft`, `a`, `Control+A`, `Enter`, …")
         ],
     ) -> PageState:
-        """Press a key, where the focus is.
+        """Press a key in the focused element.
 
-        Use it for keyboard shortcuts, or to move with Tab and arrows.
+        Use it for keyboard shortcuts, or to move with Tab and the arrow keys.
         """
 
         async def do(tab: "Tab") -> None:
-            await unless_blocked(tab, lambda: tab.page.keyboard.press(key))
+            await until_blocked_or_done(tab, lambda: tab.page.keyboard.press(key))
 
         return await act("browser_press_key", session, context, do)
 
@@ -243,26 +247,26 @@ class HandlingTools:
         context: CallContext,
         paths: Annotated[
             list[str] | None,
-            Field(description="Files of the workspace; without them the page is given none."),
+            Field(description="Paths of files in the workspace; leave it out to cancel."),
         ] = None,
     ) -> PageState:
-        """Give files of the workspace to a page that asks for them.
+        """Upload files of the workspace to a page that asks for them.
 
-        Use it when a result shows `file_chooser`, after a click on the page's button for files.
+        Use it when a result shows `file_chooser`, after a click on the page's upload button.
         """
         most = session.get(BrowserState).settings.file_bytes
-        files = await payloads("browser_file_upload", session, paths or [], most)
+        files = await file_payloads("browser_file_upload", session, paths or [], most)
 
         async def give(tab: "Tab") -> None:
             chooser = tab.chooser
             if chooser is None:
                 message = (
-                    "browser_file_upload: the page asks for no files now; click its button for files first."
+                    "browser_file_upload: the page does not ask for files now; click its upload button first."
                 )
                 raise ToolFailure(ErrorKind.NOT_FOUND, message)
             tab.unblocked()
             if files:
-                await unless_blocked(tab, lambda: chooser.set_files(files))
+                await until_blocked_or_done(tab, lambda: chooser.set_files(files))
 
         return await act("browser_file_upload", session, context, give, answers=True)
 
@@ -275,7 +279,7 @@ class HandlingTools:
             str,
             Field(
                 min_length=1,
-                max_length=LONGEST_TEXT,
+                max_length=MAX_TEXT_CHARS,
                 description="`() => …`, or `element => …` with a target.",
             ),
         ],
@@ -284,14 +288,14 @@ class HandlingTools:
         ] = None,
         element: Element = None,
         filename: FilePath = None,
-    ) -> Evaluated:
-        """Run a JavaScript function in the page, and return what it returns.
+    ) -> ScriptResult:
+        """Run a JavaScript function in the page and return its result.
 
-        Use it to read or do what no other tool can.
+        Use it to read or do something that no other tool can.
         """
         state = session.get(BrowserState)
         value = "null"
-        most = state.settings.file_bytes if filename else LONGEST_VALUE
+        most = state.settings.file_bytes if filename else MAX_VALUE_CHARS
 
         async def run(tab: "Tab") -> None:
             nonlocal value
@@ -299,11 +303,11 @@ class HandlingTools:
             async def evaluate() -> str | None:
                 if target is None:
                     return await tab.page.evaluate(_call_of(function, most))
-                place = await locate(tab, target)
-                return await place.evaluate(_call_of(function, most, on_element=True))
+                locator = await locate(tab, target)
+                return await locator.evaluate(_call_of(function, most, on_element=True))
 
             with anyio.move_on_after(state.settings.script_seconds) as scope:
-                value = await unless_blocked(tab, evaluate) or "null"
+                value = await until_blocked_or_done(tab, evaluate) or "null"
             if scope.cancelled_caught:
                 await stop_scripts(state, tab)
                 seconds = state.settings.script_seconds
@@ -316,40 +320,38 @@ class HandlingTools:
             value = json.dumps(
                 {"path": (await save("browser_evaluate", session, filename, value.encode())).path}
             )
-        return Evaluated(**dict(page), value=value)
+        return ScriptResult(**dict(page), value=value)
 
     @tool(title="Run Playwright code (unsafe)", open_world=True)
     async def run_code_unsafe(
         self,
         session: Session,
-        code: Annotated[str | None, Field(description="Code for Playwright's own process.")] = None,
+        code: Annotated[str | None, Field(description="Code for Playwright's process.")] = None,
         filename: Annotated[str | None, Field(description="A file with such code.")] = None,
     ) -> PageState:
-        """Not offered by this server, which runs no code outside of pages.
+        """Not available: this server runs no code outside pages.
 
-        Use browser_evaluate for code in the page, and the other tools for the rest.
+        Use browser_evaluate for code in the page, and the other tools for everything else.
         """
         raise ToolFailure(ErrorKind.DENIED, f"browser_run_code_unsafe: {NO_CODE}")
 
 
-NO_CODE = "this server runs no code outside of pages: use browser_evaluate, or the other tools."
+NO_CODE = "this server runs no code outside pages: use browser_evaluate, or the other tools."
 
 
-async def _fill(place: "Locator", field: FormField) -> None:
+async def _fill(locator: "Locator", field: FormField) -> None:
     if field.type in ("textbox", "slider"):
-        await place.fill(field.value)
+        await locator.fill(field.value)
     elif field.type in ("checkbox", "radio"):
         if field.value not in ("true", "false"):
-            message = (
-                f"browser_fill_form: {field.name}: a {field.type} is `true` or `false`, not {field.value!r}."
-            )
+            message = f"browser_fill_form: {field.name}: a {field.type} must be `true` or `false`, not {field.value!r}."
             raise ToolFailure(ErrorKind.BAD_ARGUMENTS, message)
-        await place.set_checked(field.value == "true")
+        await locator.set_checked(field.value == "true")
     else:
-        await place.select_option(label=field.value)
+        await locator.select_option(label=field.value)
 
 
 def _call_of(source: str, most: int, *, on_element: bool = False) -> str:
-    """A function that calls the one whose text this is, on an element or alone, and returns its result as JSON of so many characters."""
+    """Return a JavaScript function that calls `source` and returns its result as JSON of at most `most` characters."""
     words = ("element", "element") if on_element else ("()", "")
     return _CALL % {"source": source, "argument": words[0], "passed": words[1], "most": most}

@@ -11,7 +11,7 @@ import anyio
 
 from agentflow.errors import ErrorKind, ToolFailure
 from mcp_servers.browser._navigation import emulate
-from mcp_servers.browser._page_actions import attached, devtools
+from mcp_servers.browser._page_actions import devtools_session, retry_while_swapping
 from mcp_servers.browser._snapshots import snapshot_of
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = ["KEEP_SESSION_STORAGE", "READ", "READ_SESSION_STORAGE", "SCROLL", "WRITE", "fork_state"]
 
-MOST_PAGES_BACK = 30
+MAX_HISTORY = 30
 COMPARE_SECONDS = 2
 COMPARE_EVERY = 0.1
 _BLANK = "about:blank"
@@ -59,7 +59,7 @@ _PATHS = """
     return element && element !== document.body ? element : null;
   };
 """
-# Only what differs from what the page's own text says, except where that can't be known.
+# Only what differs from what the page's own text says, except where that cannot be known.
 READ = f"""() => {{
   {_PATHS}
   const fields = [], scrolled = [];
@@ -179,18 +179,18 @@ KEEP_SESSION_STORAGE = """(() => {
 
 @dataclass(frozen=True, slots=True)
 class _History:
-    """The addresses that a tab has been to."""
+    """Navigation history of a tab."""
 
     urls: list[str]
-    """All of them, the oldest first."""
+    """Addresses, oldest first."""
     current: int
-    """Where it is among them."""
+    """Index of the current address."""
 
 
 async def fork_state(state: BrowserState, copy: BrowserState) -> tuple[str, ...]:
     """Make `copy` like `state`.
 
-    :return: one line for each thing that could not be carried.
+    :return: one line for each part of the state that could not be copied.
     :raises ToolFailure: `cannot_fork`, while a dialog is open, or the browser has crashed.
     """
     copy.viewport, copy.offline, copy.files = state.viewport, state.offline, state.files
@@ -206,12 +206,12 @@ async def fork_state(state: BrowserState, copy: BrowserState) -> tuple[str, ...]
     try:
         with state.ignoring_new_pages():
             storage = await state.context.storage_state(indexed_db=True)
-        await copy.opened(storage)
+        await copy.ensure_context(storage)
         for index, tab in enumerate(state.tabs):
             lines = await _copy_tab(state, tab, copy)
             left_behind += [f"tab {index} ({tab.page.url}): {line}" for line in lines]
     except Error as error:
-        message = f"the pages can't be copied: {error.message.splitlines()[0]}"
+        message = f"the pages cannot be copied: {error.message.splitlines()[0]}"
         raise ToolFailure(ErrorKind.CANNOT_FORK, message) from None
     if state.current is not None and copy.tabs:
         copy.current = copy.tabs[state.tabs.index(state.current)]
@@ -219,7 +219,7 @@ async def fork_state(state: BrowserState, copy: BrowserState) -> tuple[str, ...]
 
 
 async def _copy_tab(state: BrowserState, tab: Tab, copy: BrowserState) -> list[str]:
-    """Open the same page in the copy, and bring it to where this one is."""
+    """Open the same page in the copy and restore its state; return what could not be copied."""
     lines: list[str] = []
     if tab.crashed:
         await copy.open_tab()
@@ -227,8 +227,8 @@ async def _copy_tab(state: BrowserState, tab: Tab, copy: BrowserState) -> list[s
     if tab.chooser is not None:
         lines.append("the open file chooser")
     if tab.downloads:
-        lines.append("downloads under way")
-    known = await snapshot_of(tab)
+        lines.append("running downloads")
+    parent_snapshot = await snapshot_of(tab)
     frames = [await _read(frame) for frame in tab.page.frames]
     history = await _history_of(tab.page)
     storage = [await _session_storage(frame) for frame in tab.page.frames]
@@ -236,7 +236,7 @@ async def _copy_tab(state: BrowserState, tab: Tab, copy: BrowserState) -> list[s
     new.media = dict(tab.media)
     if new.media:
         await emulate(new)
-    await _go_the_same_way(new.page, history, KEEP_SESSION_STORAGE % json.dumps(dict(storage)))
+    await _replay_history(new.page, history, KEEP_SESSION_STORAGE % json.dumps(dict(storage)))
     with anyio.move_on_after(state.settings.settle_seconds):
         await copy.until_settled(frozenset())
     missing = await _write(new.page, WRITE, frames)
@@ -246,27 +246,27 @@ async def _copy_tab(state: BrowserState, tab: Tab, copy: BrowserState) -> list[s
     files = sum(cast("int", frame["files"]) for frame in frames if frame)
     if files:
         lines.append(f"{files} chosen files")
-    difference = await _align(new, known)
+    difference = await _align(new, parent_snapshot)
     if difference:
-        lines.append(f"the page looks different after it was loaded again, first at {difference!r}")
+        lines.append(f"the reloaded page differs, first at {difference!r}")
     elif missing:
-        lines.append(f"{missing} fields are not where they were")
+        lines.append(f"{missing} fields were not found")
     new.console.extend(tab.console)
     new.errors.clear()
     return lines
 
 
 async def _history_of(page: Page) -> _History:
-    async with devtools(page) as ask:
+    async with devtools_session(page) as ask:
         found = await ask("Page.getNavigationHistory")
     urls = [cast("str", entry["url"]) for entry in found["entries"]]
     current = cast("int", found["currentIndex"])
-    first = max(current - MOST_PAGES_BACK, 0)
-    return _History(urls[first : current + MOST_PAGES_BACK + 1], current - first)
+    first = max(current - MAX_HISTORY, 0)
+    return _History(urls[first : current + MAX_HISTORY + 1], current - first)
 
 
-async def _go_the_same_way(page: Page, history: _History, script: str) -> None:
-    """Open the last address as the last of the same addresses; those before are not asked for until somebody goes back."""
+async def _replay_history(page: Page, history: _History, script: str) -> None:
+    """Rebuild the history and open the current address. Earlier addresses are not requested until the client goes back."""
     from playwright.async_api import Error
 
     async with await page.add_init_script(script):
@@ -275,7 +275,7 @@ async def _go_the_same_way(page: Page, history: _History, script: str) -> None:
             and history.current == len(history.urls) - 1
         ):
             if history.urls[-1] != _BLANK:
-                # A page that can't be opened shows the same error again.
+                # A page that cannot be opened shows the same error again.
                 with contextlib.suppress(Error):
                     await page.goto(history.urls[-1])
             return
@@ -294,11 +294,11 @@ async def _visit(page: Page, history: _History) -> None:
             with contextlib.suppress(Error):
                 await page.goto(url, wait_until="commit")
             if not index:
-                # A new tab begins blank; this one did not.
-                async with devtools(page) as ask:
+                # A new tab starts with a blank page; this history does not.
+                async with devtools_session(page) as ask:
                     await ask("Page.resetNavigationHistory")
     for _ in range(len(history.urls) - 1 - history.current):
-        await attached(lambda: page.go_back(wait_until="commit"))
+        await retry_while_swapping(lambda: page.go_back(wait_until="commit"))
 
 
 async def _blank(route: Route) -> None:
@@ -311,7 +311,7 @@ async def _read(frame: Frame) -> dict[str, Any]:
     try:
         return cast("dict[str, Any]", await frame.evaluate(READ))
     except Error:
-        # A frame that shows no document, or is just going elsewhere, has no state.
+        # A frame without a document, or one that is navigating, has no state.
         return {}
 
 
@@ -326,7 +326,7 @@ async def _session_storage(frame: Frame) -> tuple[str, list[list[str]]]:
 
 
 async def _write(page: Page, script: str, frames: list[dict[str, Any]]) -> int:
-    """Write the states of frames into those of the page, which come in the same order; say what had no place."""
+    """Restore the states of the frames, in order; return the number of fields that were not found."""
     from playwright.async_api import Error
 
     missing = 0
@@ -339,15 +339,15 @@ async def _write(page: Page, script: str, frames: list[dict[str, Any]]) -> int:
     return missing
 
 
-async def _align(tab: Tab, known: str) -> str:
-    """Call the elements as the parent does; where the pages stay different, the first line that differs."""
+async def _align(tab: Tab, parent_snapshot: str) -> str:
+    """Give the elements the parent's names; return the first line that differs, if the pages stay different."""
     difference = ""
     with anyio.move_on_after(COMPARE_SECONDS):
         while True:
             real = await tab.page.aria_snapshot(mode="ai")
-            difference = tab.names.align(known, real)
+            difference = tab.names.align(parent_snapshot, real)
             if not difference:
                 break
-            # The parent had more time to become what it is.
+            # The parent's page has had more time to render.
             await anyio.sleep(COMPARE_EVERY)
     return difference

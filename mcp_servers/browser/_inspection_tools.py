@@ -9,18 +9,18 @@ from pydantic import Field
 
 from agentflow.errors import ErrorKind, ToolFailure
 from mcp_servers.browser._files import save, save_if_named
-from mcp_servers.browser._page_actions import locate, look, stop_scripts
+from mcp_servers.browser._page_actions import locate, read_page, stop_scripts
 from mcp_servers.browser._schemas import (
     ConsoleLines,
     Element,
     FilePath,
-    Found,
     OnlyElement,
     PageState,
     RequestDetails,
     RequestLines,
-    Saved,
-    Shot,
+    SavedFile,
+    ScreenshotResult,
+    SnapshotMatches,
 )
 from mcp_servers.browser._snapshots import page_state, snapshot_of, with_title
 from mcp_servers.browser._state import LEVELS, BrowserState, Tab
@@ -35,9 +35,9 @@ if TYPE_CHECKING:
     from mcp_servers.browser._state import RequestEntry
 
 __all__ = [
-    "InspectingTools",
-    "Part",
+    "InspectionTools",
     "PdfTools",
+    "RequestPart",
     "details_of",
     "excerpt",
     "line_of",
@@ -45,17 +45,17 @@ __all__ = [
     "shown_requests",
 ]
 
-MOST_LINES = 200
-LONGEST_PICTURE = 16_384
+MAX_LINES = 200
+MAX_PICTURE_PIXELS = 16_384
 PICTURE_SECONDS = 15
 _FLAGGED = re.compile(r"/(.*)/([dgimsuvy]*)\Z", re.DOTALL)
-AROUND = 2
+CONTEXT_LINES = 2
 SEARCH_SECONDS = 5
-Part = Literal["request-headers", "request-body", "response-headers", "response-body"]
-PATIENCE = 5
+RequestPart = Literal["request-headers", "request-body", "response-headers", "response-body"]
+BODY_SECONDS = 5
 _STATIC = frozenset({"image", "font", "media", "script", "stylesheet", "manifest", "texttrack"})
 
-# Expressions run in the page, where one that takes for ever is stopped like any other script.
+# Expressions run in the page, where an endless one can be stopped like any other script.
 _MATCHING = """([lines, source, flags]) => {
   const expression = new RegExp(source, flags);
   const matching = [];
@@ -68,8 +68,8 @@ _MATCHING = """([lines, source, flags]) => {
 }"""
 
 
-class InspectingTools:
-    """Tools that look at the page."""
+class InspectionTools:
+    """Read-only tools."""
 
     @tool(title="Page snapshot", read_only=True, open_world=True)
     async def snapshot(
@@ -78,14 +78,16 @@ class InspectingTools:
         context: CallContext,
         target: OnlyElement = None,
         filename: FilePath = None,
-        depth: Annotated[int | None, Field(ge=0, le=1_000, description="How deep the list may go.")] = None,
+        depth: Annotated[
+            int | None, Field(ge=0, le=1_000, description="The maximum depth of the list.")
+        ] = None,
         boxes: Annotated[
-            bool, Field(description="Say where each element is: [box=x,y,width,height].")
+            bool, Field(description="Include the position of each element: [box=x,y,width,height].")
         ] = False,
     ) -> PageState:
-        """Return what can be seen and used on the page, as an indented list with a ref for each element.
+        """Return the accessible content of the page as an indented list with a ref for each element.
 
-        Use it to see the page before you act; most actions return it too. It is better than a screenshot for acting.
+        Use it to see the page before you act; most actions return it too. For acting it is better than a screenshot.
         """
 
         async def read(tab: Tab) -> str:
@@ -95,7 +97,7 @@ class InspectingTools:
             part = await place.aria_snapshot(mode="ai", depth=depth, boxes=boxes or None)
             return tab.names.shown(part)
 
-        text, title = await look("browser_snapshot", session, lambda tab: with_title(tab, read))
+        text, title = await read_page("browser_snapshot", session, lambda tab: with_title(tab, read))
         if filename is not None:
             saved = await save("browser_snapshot", session, filename, text.encode())
             text = f"saved to {saved.path}"
@@ -107,19 +109,19 @@ class InspectingTools:
         session: Session,
         text: Annotated[
             str | None,
-            Field(min_length=1, description="The text to look for; capital letters make no difference."),
+            Field(min_length=1, description="The text to find, ignoring case."),
         ] = None,
         regex: Annotated[
             str | None,
             Field(
                 min_length=1,
                 max_length=1_000,
-                description="A JavaScript expression instead; `/…/i` for flags.",
+                description="A JavaScript regular expression instead of text; `/…/i` sets flags.",
             ),
         ] = None,
         filename: FilePath = None,
-    ) -> Found:
-        """Find lines of the page's snapshot, with those around them.
+    ) -> SnapshotMatches:
+        """Find lines of the page's snapshot, with the lines around them.
 
         Use it on long pages to find an element's ref without reading the whole snapshot.
         """
@@ -135,11 +137,11 @@ class InspectingTools:
             source, flags = (flagged[1], flagged[2]) if flagged else (regex or "", "")
             return lines, await matching_lines("browser_find", state, tab, lines, source, flags)
 
-        lines, matches = await look("browser_find", session, search)
+        lines, matches = await read_page("browser_find", session, search)
         shown = excerpt(lines, matches)
         path = await save_if_named("browser_find", session, filename, shown)
         limit = state.settings.snapshot_characters
-        return Found(matches=len(matches), text="" if path else shown[:limit], path=path)
+        return SnapshotMatches(matches=len(matches), text="" if path else shown[:limit], path=path)
 
     @tool(title="Take a screenshot", read_only=True, open_world=True)
     async def take_screenshot(
@@ -148,26 +150,24 @@ class InspectingTools:
         context: CallContext,
         target: OnlyElement = None,
         element: Element = None,
-        type: Annotated[
-            Literal["png", "jpeg", "webp"] | None, Field(description="The kind of picture.")
-        ] = None,
+        type: Annotated[Literal["png", "jpeg", "webp"] | None, Field(description="The image format.")] = None,
         filename: Annotated[
             str | None,
-            Field(min_length=1, description="Also save the picture to this file of the workspace."),
+            Field(min_length=1, description="Also save the picture to this file in the workspace."),
         ] = None,
         fullPage: Annotated[
-            bool, Field(description="The whole page, not only what is seen of it now.")
+            bool, Field(description="Capture the whole page, not only the visible part.")
         ] = False,
         scale: Annotated[
-            Literal["css", "device"], Field(description="Pixels of the page, or of the screen.")
+            Literal["css", "device"], Field(description="Measure in CSS pixels or in device pixels.")
         ] = "css",
-    ) -> Shot:
-        """Show a picture of the page, or of one element.
+    ) -> ScreenshotResult:
+        """Take a screenshot of the page, or of one element.
 
-        Use it to see what a page looks like; to act, browser_snapshot tells more.
+        Use it to see the appearance of a page; for acting, browser_snapshot is more useful.
         """
         if target is not None and fullPage:
-            message = "browser_take_screenshot: an element has no full page; leave fullPage out."
+            message = "browser_take_screenshot: target and fullPage exclude each other; leave one out."
             raise ToolFailure(ErrorKind.BAD_ARGUMENTS, message)
         state = session.get(BrowserState)
         kind = type or _kind_of(filename)
@@ -177,29 +177,29 @@ class InspectingTools:
                 return await (await locate(tab, target)).screenshot(type=kind, scale=scale)
             if fullPage:
                 await _check_size(tab)
-            # No element is waited for, only the drawing, which takes its time where the page is long.
+            # Only the rendering takes time here, which is long for a long page.
             milliseconds = PICTURE_SECONDS * 1000
             return await tab.page.screenshot(type=kind, scale=scale, full_page=fullPage, timeout=milliseconds)
 
-        picture = await look("browser_take_screenshot", session, shoot)
+        picture = await read_page("browser_take_screenshot", session, shoot)
         context.show(Image(picture, f"image/{kind}"))
         path = None
         if filename is not None:
             path = (await save("browser_take_screenshot", session, filename, picture)).path
         page = await page_state(state, session, context, snapshot=False)
-        return Shot(**dict(page), path=path)
+        return ScreenshotResult(**dict(page), path=path)
 
     @tool(title="Get console messages", read_only=True, open_world=True)
     async def console_messages(
         self,
         session: Session,
         level: Annotated[
-            Literal["error", "warning", "info", "debug"], Field(description="The least severe level to show.")
+            Literal["error", "warning", "info", "debug"], Field(description="The lowest severity to show.")
         ] = "info",
-        all: Annotated[bool, Field(description="Also those of pages before this one.")] = False,
+        all: Annotated[bool, Field(description="Include messages of earlier pages.")] = False,
         filename: FilePath = None,
     ) -> ConsoleLines:
-        """Return what the page wrote to its console.
+        """Return the messages of the page's console.
 
         Use it to find out why a page does not work.
         """
@@ -209,9 +209,9 @@ class InspectingTools:
             severe = LEVELS[: LEVELS.index(level) + 1]
             return [one.text for one in entries if one.level in severe], len(entries)
 
-        lines, total = await look("browser_console_messages", session, read)
+        lines, total = await read_page("browser_console_messages", session, read)
         path = await save_if_named("browser_console_messages", session, filename, "\n".join(lines))
-        shown = [] if path else lines[-MOST_LINES:]
+        shown = [] if path else lines[-MAX_LINES:]
         return ConsoleLines(messages=shown, left_out=total - len(shown), path=path)
 
     @tool(title="List network requests", read_only=True, open_world=True)
@@ -219,21 +219,21 @@ class InspectingTools:
         self,
         session: Session,
         static: Annotated[
-            bool, Field(description="Also pictures, fonts, scripts, styles that were had.")
+            bool, Field(description="Include successful requests for images, fonts, scripts and styles.")
         ] = False,
         filter: Annotated[
             str | None,
             Field(
                 min_length=1,
                 max_length=1_000,
-                description="A JavaScript expression that the address must match.",
+                description="A JavaScript regular expression that the address must match.",
             ),
         ] = None,
         filename: FilePath = None,
     ) -> RequestLines:
-        """List the requests of the page since it was opened.
+        """List the requests that the page has made since it was opened.
 
-        Use it to see where a page gets its data; browser_network_request shows one of them.
+        Use it to see where a page gets its data; browser_network_request shows the details of one request.
         """
         state = session.get(BrowserState)
 
@@ -246,9 +246,9 @@ class InspectingTools:
                 wanted = [wanted[at] for at in found]
             return [await line_of(entry) for entry in wanted], len(entries)
 
-        lines, total = await look("browser_network_requests", session, read)
+        lines, total = await read_page("browser_network_requests", session, read)
         path = await save_if_named("browser_network_requests", session, filename, "\n".join(lines))
-        shown = [] if path else lines[-MOST_LINES:]
+        shown = [] if path else lines[-MAX_LINES:]
         return RequestLines(requests=shown, left_out=total - len(shown), path=path)
 
     @tool(title="Show network request details", read_only=True, open_world=True)
@@ -256,29 +256,29 @@ class InspectingTools:
         self,
         session: Session,
         context: CallContext,
-        index: Annotated[int, Field(ge=1, description="The number in browser_network_requests.")],
+        index: Annotated[
+            int, Field(ge=1, description="The number of the request in browser_network_requests.")
+        ],
         part: Annotated[
             Literal["request-headers", "request-body", "response-headers", "response-body"] | None,
-            Field(description="Only this part."),
+            Field(description="Return only this part."),
         ] = None,
         filename: FilePath = None,
     ) -> RequestDetails:
-        """Show headers and bodies of one request and its response.
+        """Show the headers and bodies of one request and its response.
 
-        Use it to read data that the page got but shows otherwise.
+        Use it to read the raw data behind a page.
         """
         state = session.get(BrowserState)
 
         async def read(tab: Tab) -> RequestDetails:
             entry = next((one for one in tab.requests if one.number == index), None)
             if entry is None:
-                message = (
-                    f"browser_network_request: there is no request {index}: see browser_network_requests."
-                )
+                message = f"browser_network_request: there is no request {index}: browser_network_requests lists them."
                 raise ToolFailure(ErrorKind.NOT_FOUND, message)
             return await details_of(entry, part, state, session, context)
 
-        details = await look("browser_network_request", session, read)
+        details = await read_page("browser_network_request", session, read)
         path = await save_if_named("browser_network_request", session, filename, details.text)
         return details if path is None else details.model_copy(update={"text": "", "path": path})
 
@@ -292,19 +292,19 @@ class PdfTools:
         session: Session,
         filename: Annotated[
             str | None,
-            Field(min_length=1, description="The file of the workspace; by default `page-1.pdf`, …"),
+            Field(min_length=1, description="The file in the workspace; by default `page-1.pdf`, …"),
         ] = None,
-    ) -> Saved:
+    ) -> SavedFile:
         """Save the page as a PDF file in the workspace.
 
-        Use it to keep a page, or to hand it to tools for documents.
+        Use it to keep a page, or to pass it to document tools.
         """
         state = session.get(BrowserState)
 
         async def print_page(tab: Tab) -> bytes:
             return await tab.page.pdf()
 
-        data = await look("browser_pdf_save", session, print_page)
+        data = await read_page("browser_pdf_save", session, print_page)
         if filename is None:
             state.files += 1
             filename = f"page-{state.files}.pdf"
@@ -321,10 +321,10 @@ def _kind_of(filename: str | None) -> Literal["png", "jpeg", "webp"]:
 async def _check_size(tab: Tab) -> None:
     size = "[document.documentElement.scrollWidth, document.documentElement.scrollHeight]"
     width, height = await tab.page.evaluate(size)
-    if max(width, height) > LONGEST_PICTURE:
+    if max(width, height) > MAX_PICTURE_PIXELS:
         message = (
-            f"browser_take_screenshot: the page has {width} x {height} pixels, more than a picture may have "
-            f"({LONGEST_PICTURE}): leave fullPage out, and scroll."
+            f"browser_take_screenshot: the page has {width} x {height} pixels, more than the limit of a picture "
+            f"({MAX_PICTURE_PIXELS}): leave fullPage out, and scroll."
         )
         raise ToolFailure(ErrorKind.OUTPUT_LIMIT, message)
 
@@ -332,9 +332,9 @@ async def _check_size(tab: Tab) -> None:
 async def matching_lines(
     tool: str, state: BrowserState, tab: "Tab", lines: list[str], source: str, flags: str
 ) -> list[int]:
-    """Which lines an expression matches: it runs in the page, and is stopped where it takes for ever.
+    """Return the indices of the lines that a JavaScript regular expression matches. It runs in the page, with a time limit.
 
-    :raises ToolFailure: `bad_arguments`, if it is no expression; `timeout`, if it takes for ever.
+    :raises ToolFailure: `bad_arguments`, if the expression is invalid; `timeout`, if it takes too long.
     """
     from playwright.async_api import Error
 
@@ -351,11 +351,11 @@ async def matching_lines(
 
 
 def excerpt(lines: list[str], matches: list[int]) -> str:
-    """The matching lines with those around them, below their path from the root; gaps are shown as `…`."""
+    """Return the matching lines with the lines around them and their ancestors; `…` marks gaps."""
     shown: set[int] = set()
     for match in matches:
-        shown.update(range(max(match - AROUND, 0), min(match + AROUND + 1, len(lines))))
-        shown.update(_ancestors(lines, max(match - AROUND, 0)), _ancestors(lines, match))
+        shown.update(range(max(match - CONTEXT_LINES, 0), min(match + CONTEXT_LINES + 1, len(lines))))
+        shown.update(_ancestors(lines, max(match - CONTEXT_LINES, 0)), _ancestors(lines, match))
     text: list[str] = []
     last = -1
     for at in sorted(shown):
@@ -381,7 +381,7 @@ def _indent(line: str) -> int:
 
 
 def shown_requests(entries: "list[RequestEntry]", *, static: bool) -> "list[RequestEntry]":
-    """Those worth showing: not what only makes up the page's looks, unless it failed or all are asked for."""
+    """Return the requests to show: static resources only if they failed or `static` is set."""
     return [
         entry
         for entry in entries
@@ -390,7 +390,7 @@ def shown_requests(entries: "list[RequestEntry]", *, static: bool) -> "list[Requ
 
 
 async def line_of(entry: "RequestEntry") -> str:
-    """One request on a line."""
+    """Describe a request in one line."""
     request = entry.request
     head = f"{entry.number}. [{request.method}] {request.url}"
     if request.failure is not None:
@@ -400,9 +400,13 @@ async def line_of(entry: "RequestEntry") -> str:
 
 
 async def details_of(
-    entry: "RequestEntry", part: Part | None, state: BrowserState, session: Session, context: CallContext
+    entry: "RequestEntry",
+    part: RequestPart | None,
+    state: BrowserState,
+    session: Session,
+    context: CallContext,
 ) -> RequestDetails:
-    """A request and its response, or one part of them."""
+    """Describe a request and its response, or one part of them."""
     request = entry.request
     response = request.existing_response
     pieces: list[str] = []
@@ -430,7 +434,7 @@ async def details_of(
 async def _body(request: "Request", response: "Response", most: int) -> str:
     from playwright.async_api import Error
 
-    with anyio.move_on_after(PATIENCE):
+    with anyio.move_on_after(BODY_SECONDS):
         try:
             sizes = await request.sizes()
             if sizes["responseBodySize"] > most:
@@ -438,7 +442,7 @@ async def _body(request: "Request", response: "Response", most: int) -> str:
             return _text(await response.body())
         except Error as error:
             return f"(not available: {error.message.splitlines()[0]})"
-    return "(not there yet)"
+    return "(not received yet)"
 
 
 def _text(data: bytes) -> str:
@@ -448,9 +452,9 @@ def _text(data: bytes) -> str:
         return f"(binary, {len(data)} bytes)"
 
 
-def _headers(title: str, headers: Mapping[str, str], part: Part | None) -> str:
+def _headers(title: str, headers: Mapping[str, str], part: RequestPart | None) -> str:
     return _titled(title, "\n".join(f"{name}: {value}" for name, value in headers.items()), part)
 
 
-def _titled(title: str, text: str, part: Part | None) -> str:
+def _titled(title: str, text: str, part: RequestPart | None) -> str:
     return text if part else f"{title}:\n{text}"

@@ -1,10 +1,10 @@
-"""Starts Chromium where it can reach nothing: `python _launch.py PLAN CHROMIUM-ARGUMENTS…`, run by Playwright's driver.
+"""Launcher of the isolated Chromium: `python _launch.py PLAN CHROMIUM-ARGUMENTS…`, run by Playwright's driver.
 
-It becomes an ordinary user, enters a network namespace of its own, in which nothing is but a socket that the server
-listens on, and then runs Chromium in bubblewrap: no file of the host but /usr and some of /etc, no process but its
-own. Chromium's own sandbox stays on inside. All of it dies with whoever started it.
+It drops root privileges, enters an empty network namespace that contains only a socket on which the server listens,
+and runs Chromium in bubblewrap: of the host it sees only /usr and parts of /etc, and only its own processes.
+Chromium's own sandbox stays enabled inside. Everything dies with the process that started it.
 
-It uses the standard library alone, and imports nothing once it is an ordinary user, who may not read the modules.
+It uses only the standard library, and imports nothing after dropping privileges, when the modules may be unreadable.
 """
 
 import ctypes
@@ -27,9 +27,9 @@ PROXY_PORT = 1080
 TEMPORARY_BYTES = 2 * 1024**3
 PROCESSES = 4096
 FEATURES_OFF = (
-    # A process for the next page of the same context: most contexts have one page.
+    # A spare process for the next page of the same context: most contexts have one page.
     "SpareRendererForSitePerProcess",
-    # Pages of the address bar's own, in a process beside each context's: nobody types there.
+    # Pages behind the address bar, with an additional process per context: nobody types there.
     "WebUIOmniboxPopup",
     "WebUIOmniboxAimPopup",
 )
@@ -39,24 +39,24 @@ POLICIES = ("/etc/chromium/policies", "/etc/opt/chrome/policies", "/etc/chromium
 
 
 def main() -> None:
-    """Do it all, in order."""
+    """Isolate this process, then execute Chromium in it."""
     with open(sys.argv[1], encoding="utf-8") as file:
         plan: dict[str, Any] = json.load(file)
     libc = ctypes.CDLL(None, use_errno=True)
     link = socket.socket(socket.AF_UNIX)
     link.connect(plan["control"])
-    enter_group(plan["group"]["doors"])
-    become_ordinary(libc, plan["uid"])
-    enter_empty_network(libc)
-    hand_over_proxy(link)
-    limit(plan["file_bytes"], plan["memory_bytes"])
-    arguments = [adapted(argument, plan["home"]) for argument in sys.argv[2:]]
-    command = [plan["bwrap"], *confinement(plan), "--", plan["executable"], *arguments]
+    join_cgroup(plan["group"]["member_files"])
+    drop_privileges(libc, plan["uid"])
+    enter_network_namespace(libc)
+    send_proxy_socket(link)
+    set_limits(plan["file_bytes"], plan["memory_bytes"])
+    arguments = [adapt_argument(argument, plan["home"]) for argument in sys.argv[2:]]
+    command = [plan["bwrap"], *bubblewrap_arguments(plan), "--", plan["executable"], *arguments]
     os.execv(command[0], command)
 
 
-def adapted(argument: str, home: str) -> str:
-    """An argument of Playwright's as it is meant here."""
+def adapt_argument(argument: str, home: str) -> str:
+    """Return an argument of Playwright, adapted to the sandbox."""
     name = argument.partition("=")[0]
     if name == "--user-data-dir":
         return f"{name}={home}/profile"
@@ -65,33 +65,33 @@ def adapted(argument: str, home: str) -> str:
     return argument
 
 
-def enter_group(doors: list[str]) -> None:
-    """Enter the group whose memory is bounded. Where this user may not, each process's own bound holds alone."""
-    for door in doors:
+def join_cgroup(member_files: list[str]) -> None:
+    """Join the cgroup with the memory limit. Without permission, only the limit of each process applies."""
+    for path in member_files:
         try:
-            with open(door, "w", encoding="utf-8") as file:
+            with open(path, "w", encoding="utf-8") as file:
                 file.write("0")
         except OSError:
             pass
 
 
-def become_ordinary(libc: ctypes.CDLL, uid: int) -> None:
-    """Be the user whom nothing belongs to, if this is root."""
+def drop_privileges(libc: ctypes.CDLL, uid: int) -> None:
+    """Drop root privileges and become an unused user id."""
     if os.geteuid() != 0:
         return
     os.setgroups([])
     os.setresgid(uid, uid, uid)
     os.setresuid(uid, uid, uid)
-    # After a change of user the kernel hides a process from itself; its map of ids could not be written.
+    # After a change of user /proc/self belongs to root, and the id maps could not be written.
     libc.prctl(PR_SET_DUMPABLE, 1, 0, 0, 0)
 
 
-def enter_empty_network(libc: ctypes.CDLL) -> None:
-    """Enter a network with a loopback of its own and nothing else."""
+def enter_network_namespace(libc: ctypes.CDLL) -> None:
+    """Enter a network namespace that has only a loopback interface."""
     uid, gid = os.geteuid(), os.getegid()
     if libc.unshare(CLONE_NEWUSER | CLONE_NEWNET) != 0:
         sys.exit(
-            f"agentflow: the kernel refuses a network of the browser's own: {os.strerror(ctypes.get_errno())}"
+            f"agentflow: the kernel refuses a network namespace for the browser: {os.strerror(ctypes.get_errno())}"
         )
     for name, text in (("setgroups", "deny"), ("uid_map", f"{uid} {uid} 1"), ("gid_map", f"{gid} {gid} 1")):
         with open(f"/proc/self/{name}", "w", encoding="utf-8") as file:
@@ -100,8 +100,8 @@ def enter_empty_network(libc: ctypes.CDLL) -> None:
         fcntl.ioctl(any_socket, SIOCSIFFLAGS, struct.pack("16sh14x", b"lo", IFF_UP))
 
 
-def hand_over_proxy(link: socket.socket) -> None:
-    """Listen in this network, and let the server take what comes: it stands outside and judges every connection."""
+def send_proxy_socket(link: socket.socket) -> None:
+    """Listen in this network namespace and send the socket to the server, which accepts and checks every connection."""
     with socket.socket() as proxy:
         proxy.bind(("127.0.0.1", PROXY_PORT))
         proxy.listen(512)
@@ -109,25 +109,25 @@ def hand_over_proxy(link: socket.socket) -> None:
     link.close()
 
 
-def limit(file_bytes: int, memory_bytes: int) -> None:
-    """Bound what Chromium may take; a write past the bound fails and kills nobody."""
+def set_limits(file_bytes: int, memory_bytes: int) -> None:
+    """Set resource limits; a write beyond the file size limit fails without killing the process."""
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    for kind, most in (
+    for kind, maximum in (
         (resource.RLIMIT_FSIZE, file_bytes),
         (resource.RLIMIT_DATA, memory_bytes),
         (resource.RLIMIT_CORE, 0),
         (resource.RLIMIT_NPROC, PROCESSES),
     ):
         hard = resource.getrlimit(kind)[1]
-        bound = most if hard == resource.RLIM_INFINITY else min(most, hard)
+        bound = maximum if hard == resource.RLIM_INFINITY else min(maximum, hard)
         resource.setrlimit(kind, (bound, bound))
-    # Where memory ends, a page ends first.
+    # When memory runs out, the kernel kills a page first.
     with open("/proc/self/oom_score_adj", "w", encoding="utf-8") as file:
         file.write("800")
 
 
-def confinement(plan: dict[str, Any]) -> list[str]:
-    """The arguments of bubblewrap."""
+def bubblewrap_arguments(plan: dict[str, Any]) -> list[str]:
+    """Return the arguments of bubblewrap."""
     words = ["--unshare-user", "--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try"]
     words += [
         "--die-with-parent",
@@ -147,8 +147,8 @@ def confinement(plan: dict[str, Any]) -> list[str]:
             words += ["--ro-bind", name, name]
     for name in ETC:
         words += ["--ro-bind-try", f"/etc/{name}", f"/etc/{name}"]
-    for place in POLICIES:
-        words += ["--ro-bind", plan["policies"], place]
+    for path in POLICIES:
+        words += ["--ro-bind", plan["policies"], path]
     folder = os.path.dirname(plan["executable"])
     if not folder.startswith("/usr/"):
         words += ["--ro-bind", folder, folder]

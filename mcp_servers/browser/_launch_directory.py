@@ -19,17 +19,17 @@ from runtimes.process.linux import _cgroups as cgroups
 __all__ = [
     "HOME",
     "NO_GROUP",
-    "Group",
-    "Place",
+    "LaunchDirectory",
+    "MemoryGroup",
     "find_chromium",
     "half_of_the_machine",
     "make_group",
-    "missing",
-    "prepare",
+    "make_launch_directory",
+    "missing_requirements",
     "remove_group",
 ]
 
-HOME = "/tmp"  # inside the confinement, where it is Chromium's alone
+HOME = "/tmp"  # inside bubblewrap, private to Chromium
 _FIRST_UID = 0x6E000000
 _PREFIX = "agentflow-browser"
 _CHROMIUMS = (
@@ -59,55 +59,55 @@ _POLICIES = {
     "TranslateEnabled": False,
     "WebRtcIPHandling": "disable_non_proxied_udp",
 }
-"""What pages may not open, and what the browser may not tell anybody."""
-Group: TypeAlias = dict[str, Any]
-"""A group as JSON: what it takes to enter it, and to remove it."""
-NO_GROUP: Final[Group] = {"doors": [], "folders": {}, "version": 0}
-"""Where none was made."""
+"""Chromium policies: addresses that pages may not open, and features that send data elsewhere."""
+MemoryGroup: TypeAlias = dict[str, Any]
+"""A memory cgroup as JSON: the files through which a process joins it, and the directories to remove."""
+NO_GROUP: Final[MemoryGroup] = {"member_files": [], "folders": {}, "version": 0}
+"""Stands for no cgroup."""
 _MEMBERS = "chromium"
 _COUNTED = ("memory", "")
-"""The controllers that count memory: of version 1, and of version 2."""
+"""Controllers that count memory in cgroup version 1 and 2."""
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """What one Chromium is started with. Close it when Chromium has ended."""
+class LaunchDirectory:
+    """Files of one Chromium process. Close it after Chromium has ended."""
 
     folder: Path
-    """All that belongs to it."""
+    """The directory itself."""
     program: Path
-    """What Playwright starts."""
+    """Program that Playwright starts."""
     downloads: Path
-    """The only folder that Chromium shares with the server."""
+    """The only directory that Chromium shares with the server."""
     control: socket.socket
-    """Where the started program hands over the socket of the proxy."""
+    """Socket through which the launcher sends the proxy's listening socket."""
     alive: int
-    """A lock that says that the folder is in use."""
-    group: Group
-    """What bounds Chromium's memory."""
+    """Descriptor of a lock that marks the directory as in use."""
+    group: MemoryGroup
+    """Cgroup that limits Chromium's memory."""
 
     def close(self) -> None:
-        """Remove it. Blocks for a moment."""
+        """Remove the directory and the cgroup. Blocks briefly."""
         self.control.close()
         shutil.rmtree(self.downloads, ignore_errors=True)
-        # Else the next server finds the group by the folder.
+        # Otherwise the next server finds the cgroup through the directory.
         if remove_group(self.group):
             shutil.rmtree(self.folder, ignore_errors=True)
         with contextlib.suppress(OSError):
             os.close(self.alive)
 
 
-def missing(executable: str | None) -> list[str]:
-    """What stands in the way, as far as can be seen without trying, with how to mend it; empty if nothing does."""
+def missing_requirements(executable: str | None) -> list[str]:
+    """Return missing requirements that can be detected without starting Chromium, each with its remedy."""
     found: list[str] = []
     if sys.platform != "linux":
-        found.append("the browser is confined by Linux namespaces: use a Linux machine or container")
+        found.append("the browser needs Linux namespaces: use a Linux machine or container")
     if find_chromium(executable) is None:
         what = f"there is no Chromium at {executable}" if executable else "there is no Chromium"
         found.append(f"{what}: install the package chromium, or name one in the setting browser.executable")
     if shutil.which("bwrap") is None:
-        found.append("bubblewrap, which confines the browser, is missing: install the package bubblewrap")
-    for name, bad, mend in (
+        found.append("bubblewrap, the browser's sandbox, is missing: install the package bubblewrap")
+    for name, bad, remedy in (
         ("user/max_user_namespaces", "0", "sysctl user.max_user_namespaces=10000"),
         ("kernel/unprivileged_userns_clone", "0", "sysctl kernel.unprivileged_userns_clone=1"),
         (
@@ -117,12 +117,12 @@ def missing(executable: str | None) -> list[str]:
         ),
     ):
         if _read(f"/proc/sys/{name}") == bad:
-            found.append(f"user namespaces, which confine the browser, are switched off: {mend}")
+            found.append(f"user namespaces, which the browser's sandbox needs, are disabled: {remedy}")
     return found
 
 
 def find_chromium(executable: str | None) -> str | None:
-    """The Chromium to run: the one asked for, or the first one of the system."""
+    """Return the path of the configured Chromium, or of the first one on the system."""
     for name in (executable,) if executable else _CHROMIUMS:
         path = shutil.which(name)
         if path is not None:
@@ -130,14 +130,14 @@ def find_chromium(executable: str | None) -> str | None:
     return None
 
 
-def prepare(executable: str | None, file_bytes: int, memory_bytes: int) -> Place:
-    """Make a place. Blocks for a moment.
+def make_launch_directory(executable: str | None, file_bytes: int, memory_bytes: int) -> LaunchDirectory:
+    """Create the directory. Blocks briefly.
 
     :param file_bytes: the largest file that Chromium may write.
-    :param memory_bytes: what it may use of memory, all of its processes together or, where that can't be, each.
-    :raises IsolationUnavailable: naming the first thing that is missing and how to get it.
+    :param memory_bytes: memory limit of all its processes together, or of each where cgroups are not writable.
+    :raises IsolationUnavailable: naming the first missing requirement and its remedy.
     """
-    problems = missing(executable)
+    problems = missing_requirements(executable)
     if problems:
         raise IsolationUnavailable(problems[0])
     _sweep()
@@ -146,7 +146,7 @@ def prepare(executable: str | None, file_bytes: int, memory_bytes: int) -> Place
     downloads.mkdir(0o700)
     uid = os.geteuid()
     if uid == 0:
-        # A user that nothing else belongs to; process ids are unique, so two servers never share one.
+        # An unused user id; process ids are unique, so two servers never share one.
         uid = _FIRST_UID + os.getpid()
         os.chown(downloads, uid, uid)
     control = socket.socket(socket.AF_UNIX)
@@ -166,18 +166,18 @@ def prepare(executable: str | None, file_bytes: int, memory_bytes: int) -> Place
         "policies": str(_write_policies(folder)),
         "uid": uid,
     }
-    return Place(folder, _write_program(folder, plan), downloads, control, alive, group)
+    return LaunchDirectory(folder, _write_program(folder, plan), downloads, control, alive, group)
 
 
 def _new_folder() -> tuple[str, Path, int]:
-    """A folder with its name and the lock that keeps it."""
-    # Locked before it has the name by which others look for what is left over.
+    """Create a directory; return its random name, its path and the descriptor of its lock."""
+    # It is locked before it gets the name by which other servers look for leftovers.
     unnamed = Path(tempfile.mkdtemp(prefix=f".{_PREFIX}-"))
     alive = os.open(unnamed / "alive", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     fcntl.flock(alive, fcntl.LOCK_EX)
     name = unnamed.name.rpartition("-")[2]
     folder = unnamed.rename(unnamed.with_name(f"{_PREFIX}-{os.geteuid()}-{name}"))
-    # Chromium's user passes through to what is its own, and lists nothing.
+    # Chromium's user may traverse the directory but not list it.
     folder.chmod(0o711)
     return name, folder, alive
 
@@ -194,7 +194,7 @@ def _write_policies(folder: Path) -> Path:
 
 
 def _write_program(folder: Path, plan: dict[str, object]) -> Path:
-    """What Playwright starts, with the plan that it follows."""
+    """Write the launch plan, and the script that Playwright starts."""
     (folder / "plan.json").write_text(json.dumps(plan), encoding="utf-8")
     program = folder / "chromium"
     launcher = str(Path(__file__).with_name("_launch.py"))
@@ -205,7 +205,7 @@ def _write_program(folder: Path, plan: dict[str, object]) -> Path:
 
 
 def _sweep() -> None:
-    """Remove the folders and groups of servers that were killed."""
+    """Remove the directories and cgroups of killed servers."""
     for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}-{os.geteuid()}-*"):
         try:
             if folder.stat().st_uid != os.geteuid():
@@ -223,8 +223,8 @@ def _sweep() -> None:
             os.close(lock)
 
 
-def _group_of(folder: Path) -> Group:
-    """The group that was made for a folder; none, where its server was killed before it had one."""
+def _group_of(folder: Path) -> MemoryGroup:
+    """Return the cgroup of a directory, or `NO_GROUP` if its server was killed before creating one."""
     try:
         return json.loads((folder / "plan.json").read_text(encoding="utf-8"))["group"]
     except (OSError, ValueError, KeyError):
@@ -239,27 +239,27 @@ def _read(path: str) -> str:
 
 
 def half_of_the_machine() -> int:
-    """Half of the machine's memory, bytes."""
+    """Return half of the machine's memory in bytes."""
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
 
 
-def make_group(realm: str, name: str, memory: int) -> Group:
-    """A group whose processes may use so much together; one without doors, where none can be made."""
+def make_group(realm: str, name: str, memory: int) -> MemoryGroup:
+    """Create a cgroup with a memory limit; without `member_files` if cgroups are not writable."""
     hierarchies = cgroups.prepare(realm, name, idle=False)
     made = cgroups.make(hierarchies, _MEMBERS, memory, None)
     for fd in (*made.members, made.oom, made.memory, made.pids_events, made.folder):
         if fd >= 0:
             os.close(fd)
-    # Only memory is shared out: a share of the processor would be that of one process, however many pages there are.
+    # Only memory: a CPU weight would be that of one process, however many pages there are.
     counted = [folder for controller, folder in hierarchies.folders.items() if controller in _COUNTED]
     return {
-        "doors": [f"{folder}/{_MEMBERS}/cgroup.procs" for folder in counted],
+        "member_files": [f"{folder}/{_MEMBERS}/cgroup.procs" for folder in counted],
         "folders": hierarchies.folders,
         "version": hierarchies.version,
     }
 
 
-def remove_group(group: Group) -> bool:
-    """Remove it. Waits a little for dying processes; `False` while some are left."""
+def remove_group(group: MemoryGroup) -> bool:
+    """Remove the cgroup after a short wait for dying processes; return `False` if some are left."""
     cgroups.remove_all(cgroups.Hierarchies(group["version"], group["folders"]))
     return not any(os.path.exists(folder) for folder in group["folders"].values())

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 import anyio
 from pydantic import Field
 
-from mcp_servers.browser._page_actions import act, unless_blocked
+from mcp_servers.browser._page_actions import act, until_blocked_or_done
 from mcp_servers.browser._schemas import Button, PageState
 from mcp_servers.core._call import CallContext
 from mcp_servers.core._session import Session
@@ -14,24 +14,24 @@ from mcp_servers.core._tool import tool
 if TYPE_CHECKING:
     from mcp_servers.browser._state import Tab
 
-__all__ = ["PointingTools"]
+__all__ = ["MouseTools"]
 
 Across = Annotated[float, Field(description="Pixels from the left edge of the page.")]
 Down = Annotated[float, Field(description="Pixels from the upper edge of the page.")]
 
 
-class PointingTools:
-    """The mouse, by pixels."""
+class MouseTools:
+    """Mouse tools by pixel coordinates."""
 
     @tool(title="Move mouse", open_world=True)
     async def mouse_move_xy(self, session: Session, context: CallContext, x: Across, y: Down) -> PageState:
-        """Put the mouse at a place of the page.
+        """Move the mouse to a position on the page.
 
-        Use it with what you see in a screenshot, where an element has no ref.
+        Use it with coordinates from a screenshot, for elements without a ref.
         """
 
         async def do(tab: "Tab") -> None:
-            await unless_blocked(tab, lambda: tab.page.mouse.move(x, y))
+            await until_blocked_or_done(tab, lambda: tab.page.mouse.move(x, y))
 
         return await act("browser_mouse_move_xy", session, context, do)
 
@@ -43,19 +43,19 @@ class PointingTools:
         x: Across,
         y: Down,
         button: Annotated[Button, Field(description="The mouse button.")] = "left",
-        clickCount: Annotated[int, Field(ge=1, le=10, description="How many clicks.")] = 1,
+        clickCount: Annotated[int, Field(ge=1, le=10, description="Number of clicks.")] = 1,
         delay: Annotated[
             float, Field(ge=0, le=10_000, description="Milliseconds between pressing and releasing.")
         ] = 0,
     ) -> PageState:
-        """Click at a place of the page.
+        """Click at a position on the page.
 
-        Use it with what you see in a screenshot; an element with a ref is better clicked with browser_click.
+        Use it with coordinates from a screenshot; for an element with a ref, use browser_click.
         """
 
         async def do(tab: "Tab") -> None:
             mouse = tab.page.mouse
-            await unless_blocked(
+            await until_blocked_or_done(
                 tab, lambda: mouse.click(x, y, button=button, click_count=clickCount, delay=delay)
             )
 
@@ -71,7 +71,7 @@ class PointingTools:
         endX: Across,
         endY: Down,
     ) -> PageState:
-        """Drag with the left button from one place of the page to another.
+        """Drag with the left button from one position on the page to another.
 
         Use it for canvases, sliders and maps.
         """
@@ -85,7 +85,7 @@ class PointingTools:
                 await mouse.move(endX, endY, steps=5)
                 await mouse.up()
 
-            await unless_blocked(tab, drag)
+            await until_blocked_or_done(tab, drag)
 
         return await act("browser_mouse_drag_xy", session, context, do)
 
@@ -96,13 +96,13 @@ class PointingTools:
         context: CallContext,
         button: Annotated[Button, Field(description="The mouse button.")] = "left",
     ) -> PageState:
-        """Press a mouse button where the mouse is, and hold it.
+        """Press a mouse button at the current position and hold it.
 
-        Use it with browser_mouse_move_xy and browser_mouse_up for movements of your own.
+        Use it with browser_mouse_move_xy and browser_mouse_up for custom movements.
         """
 
         async def do(tab: "Tab") -> None:
-            await unless_blocked(tab, lambda: tab.page.mouse.down(button=button))
+            await until_blocked_or_done(tab, lambda: tab.page.mouse.down(button=button))
 
         return await act("browser_mouse_down", session, context, do)
 
@@ -119,7 +119,7 @@ class PointingTools:
         """
 
         async def do(tab: "Tab") -> None:
-            await unless_blocked(tab, lambda: tab.page.mouse.up(button=button))
+            await until_blocked_or_done(tab, lambda: tab.page.mouse.up(button=button))
 
         return await act("browser_mouse_up", session, context, do)
 
@@ -131,16 +131,16 @@ class PointingTools:
         deltaX: Annotated[float, Field(description="Pixels to the right.")] = 0,
         deltaY: Annotated[float, Field(description="Pixels down.")] = 0,
     ) -> PageState:
-        """Turn the mouse wheel where the mouse is.
+        """Turn the mouse wheel at the current position.
 
-        Use it to scroll, also inside of an element that scrolls by itself.
+        Use it to scroll the page, or a scrollable element under the mouse.
         """
 
         async def do(tab: "Tab") -> None:
-            await unless_blocked(tab, lambda: tab.page.mouse.wheel(deltaX, deltaY))
-            # Scrolling goes on for a few frames.
+            await until_blocked_or_done(tab, lambda: tab.page.mouse.wheel(deltaX, deltaY))
+            # Scrolling takes a few frames.
             with anyio.move_on_after(1):
-                await unless_blocked(tab, lambda: tab.page.evaluate(_STILL))
+                await until_blocked_or_done(tab, lambda: tab.page.evaluate(_STILL))
 
         return await act("browser_mouse_wheel", session, context, do)
 

@@ -1,4 +1,4 @@
-"""Tools that go somewhere: addresses, tabs, dialogs, and the window itself."""
+"""Navigation tools: addresses, tabs, dialogs, window size, media features and waiting."""
 
 import re
 from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
@@ -7,7 +7,12 @@ import anyio
 from pydantic import Field
 
 from agentflow.errors import ErrorKind, ToolFailure
-from mcp_servers.browser._page_actions import act, attached, navigation_failure, unless_blocked
+from mcp_servers.browser._page_actions import (
+    act,
+    navigation_failure,
+    retry_while_swapping,
+    until_blocked_or_done,
+)
 from mcp_servers.browser._schemas import PageState
 from mcp_servers.browser._snapshots import page_state
 from mcp_servers.browser._state import BrowserState
@@ -19,19 +24,19 @@ from mcp_servers.core._tool import tool
 if TYPE_CHECKING:
     from mcp_servers.browser._state import Tab
 
-__all__ = ["GoingTools", "emulate", "go_to"]
+__all__ = ["NavigationTools", "emulate", "go_to"]
 
-LONGEST_WAIT = 30
-TRIES = 4
+MAX_WAIT_SECONDS = 30
+ATTEMPTS = 4
 ERROR_PAGE_SECONDS = 1
 _INTERRUPTED = 'interrupted by another navigation to "'
 _SCHEME = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]*:(?!\d)")
-_HARMLESS = ("about:blank", "data:")
+_WITHOUT_NETWORK = ("about:blank", "data:")
 _LOCAL = re.compile(r"(localhost|127\.[\d.]+|\[::1\])(:\d+)?(/|$)")
 
 
-class GoingTools:
-    """Tools that go somewhere."""
+class NavigationTools:
+    """Navigation tools."""
 
     @tool(title="Navigate to a URL", open_world=True)
     async def navigate(
@@ -39,12 +44,12 @@ class GoingTools:
         session: Session,
         context: CallContext,
         url: Annotated[
-            str, Field(min_length=1, description="The address to open; `https://` may be left out.")
+            str, Field(min_length=1, description="The address to open; `https://` may be omitted.")
         ],
     ) -> PageState:
         """Open an address in the current tab and return the page's snapshot.
 
-        Use it to begin, or to go to an address that you know. Following a link of the page is browser_click.
+        Use it to start, or to open an address that you know. To follow a link of the page, use browser_click.
         """
         return await act(
             "browser_navigate", session, context, lambda tab: go_to(session, tab, url), pause=False
@@ -52,22 +57,20 @@ class GoingTools:
 
     @tool(title="Go back", open_world=True)
     async def navigate_back(self, session: Session, context: CallContext) -> PageState:
-        """Go back to the page before, as the browser's own button does.
+        """Go back to the previous page, as the browser's back button does.
 
-        Use it after a link led nowhere.
+        Use it when a link did not lead where you wanted.
         """
 
         async def back(tab: "Tab") -> None:
-            # There may be a page before that loads nothing, for which no response comes.
+            # A previous page such as about:blank loads without a response.
             url = tab.page.url
             if (
-                await unless_blocked(tab, lambda: attached(tab.page.go_back)) is None
+                await until_blocked_or_done(tab, lambda: retry_while_swapping(tab.page.go_back)) is None
                 and tab.page.url == url
                 and not tab.is_blocked
             ):
-                raise ToolFailure(
-                    ErrorKind.NOT_FOUND, "browser_navigate_back: there is no page before this one."
-                )
+                raise ToolFailure(ErrorKind.NOT_FOUND, "browser_navigate_back: there is no previous page.")
 
         return await act("browser_navigate_back", session, context, back, pause=False)
 
@@ -79,13 +82,15 @@ class GoingTools:
         action: Annotated[Literal["list", "new", "close", "select"], Field(description="What to do.")],
         index: Annotated[
             int | None,
-            Field(ge=0, description="The tab to close or select; without it the current one is closed."),
+            Field(ge=0, description="The tab to close or select; by default `close` closes the current tab."),
         ] = None,
-        url: Annotated[str | None, Field(min_length=1, description="The address for a new tab.")] = None,
+        url: Annotated[
+            str | None, Field(min_length=1, description="The address to open in a new tab.")
+        ] = None,
     ) -> PageState:
-        """List, open, close or select tabs; the other tools act on the selected one.
+        """List, open, close or select tabs; the other tools act on the selected tab.
 
-        Use it when a click opened another tab, or to keep a page while you look at another.
+        Use it when a click opened another tab, or to keep a page open while you read another.
         """
         state = session.get(BrowserState)
 
@@ -97,7 +102,7 @@ class GoingTools:
             elif action == "select":
                 if index is None:
                     raise ToolFailure(
-                        ErrorKind.BAD_ARGUMENTS, "browser_tabs: name the tab to select by its index."
+                        ErrorKind.BAD_ARGUMENTS, "browser_tabs: select needs the index of a tab."
                     )
                 state.current = _tab_at(state, index)
                 await state.current.page.bring_to_front()
@@ -110,12 +115,12 @@ class GoingTools:
 
     @tool(title="Close browser", open_world=True)
     async def close(self, session: Session, context: CallContext) -> PageState:
-        """Close all pages and forget what they stored; the next call begins with an empty browser.
+        """Close all pages and delete their cookies and storage; the next call starts with an empty browser.
 
-        Use it to start over, as somebody who was never here.
+        Use it to start over as a new visitor.
         """
         state = session.get(BrowserState)
-        async with state.turn:
+        async with state.lock:
             await state.close()
             return await page_state(state, session, context)
 
@@ -127,9 +132,9 @@ class GoingTools:
         width: Annotated[int, Field(ge=1, le=8_192, description="Width in pixels.")],
         height: Annotated[int, Field(ge=1, le=8_192, description="Height in pixels.")],
     ) -> PageState:
-        """Give the page another size.
+        """Change the size of the page.
 
-        Use it to see how a page looks on a phone, or to have more of it in a screenshot.
+        Use it to see a page as on a phone, or to fit more of it into a screenshot.
         """
         state = session.get(BrowserState)
 
@@ -146,9 +151,9 @@ class GoingTools:
         session: Session,
         context: CallContext,
         accept: Annotated[bool, Field(description="Accept it (OK), or dismiss it (Cancel).")],
-        promptText: Annotated[str | None, Field(description="What to answer to a prompt.")] = None,
+        promptText: Annotated[str | None, Field(description="The text to enter in a prompt.")] = None,
     ) -> PageState:
-        """Answer a dialog (alert, confirm, prompt, leave page) that holds up the page.
+        """Answer a dialog (alert, confirm, prompt, leave page) that blocks the page.
 
         Use it when a result shows a `dialog`.
         """
@@ -159,9 +164,9 @@ class GoingTools:
                 raise ToolFailure(ErrorKind.NOT_FOUND, "browser_handle_dialog: no dialog is open.")
             tab.unblocked()
             if accept:
-                await unless_blocked(tab, lambda: dialog.accept(promptText or ""))
+                await until_blocked_or_done(tab, lambda: dialog.accept(promptText or ""))
             else:
-                await unless_blocked(tab, dialog.dismiss)
+                await until_blocked_or_done(tab, dialog.dismiss)
 
         return await act("browser_handle_dialog", session, context, answer, answers=True)
 
@@ -190,9 +195,9 @@ class GoingTools:
             Field(description="The CSS media type; null clears it."),
         ] = "keep",
     ) -> PageState:
-        """Have the page believe in a dark screen, reduced motion, paper, …; what is left out stays.
+        """Emulate media features such as a dark color scheme, reduced motion or print; omitted features stay unchanged.
 
-        Use it to see what a page shows to others.
+        Use it to see the page as other users see it.
         """
         asked = {
             "color_scheme": colorScheme,
@@ -213,15 +218,19 @@ class GoingTools:
         self,
         session: Session,
         context: CallContext,
-        time: Annotated[float | None, Field(ge=0, le=LONGEST_WAIT, description="Seconds to wait.")] = None,
-        text: Annotated[str | None, Field(min_length=1, description="Wait until this text is there.")] = None,
+        time: Annotated[
+            float | None, Field(ge=0, le=MAX_WAIT_SECONDS, description="Seconds to wait.")
+        ] = None,
+        text: Annotated[
+            str | None, Field(min_length=1, description="Wait until this text is visible.")
+        ] = None,
         textGone: Annotated[
             str | None, Field(min_length=1, description="Wait until this text is gone.")
         ] = None,
     ) -> PageState:
-        """Wait for a text to appear or go, or for some seconds, and return the page's snapshot.
+        """Wait for a text to appear or disappear, or for some seconds, and return the page's snapshot.
 
-        Use it when a page is still at work after an action.
+        Use it when a page is still loading after an action.
         """
         if time is None and text is None and textGone is None:
             raise ToolFailure(ErrorKind.BAD_ARGUMENTS, "browser_wait_for: give time, text or textGone.")
@@ -230,62 +239,62 @@ class GoingTools:
             if time is not None:
                 with anyio.move_on_after(time):
                     await tab.until_blocked()
-            milliseconds = LONGEST_WAIT * 1000
+            milliseconds = MAX_WAIT_SECONDS * 1000
             for wanted, there in ((textGone, "hidden"), (text, "visible")):
                 if wanted is not None:
-                    place = tab.page.get_by_text(wanted).first
-                    await place.wait_for(
+                    locator = tab.page.get_by_text(wanted).first
+                    await locator.wait_for(
                         state="hidden" if there == "hidden" else "visible", timeout=milliseconds
                     )
 
         return await act(
-            "browser_wait_for", session, context, lambda tab: unless_blocked(tab, lambda: wait(tab))
+            "browser_wait_for", session, context, lambda tab: until_blocked_or_done(tab, lambda: wait(tab))
         )
 
 
 async def go_to(session: Session, tab: "Tab", url: str) -> None:
     """Open an address in a tab.
 
-    :raises ToolFailure: if it is refused, or can't be opened.
+    :raises ToolFailure: if it is refused or cannot be opened.
     """
     from playwright.async_api import Error
 
     state = session.get(BrowserState)
     address = _address(url)
-    if not address.startswith(_HARMLESS):
-        # The proxy judges again; here the reason is known before anything is asked for.
+    if not address.startswith(_WITHOUT_NETWORK):
+        # The proxy checks again; checking here gives the reason before anything is requested.
         target = http_target(address)
-        await resolve_public(target.host, target.port, state.engine.policy)
-    for left in reversed(range(TRIES)):
+        await resolve_public(target.host, target.port, state.process.policy)
+    for left in reversed(range(ATTEMPTS)):
         tab.failed_navigation, epoch = None, tab.epoch
         try:
-            await unless_blocked(tab, lambda: tab.page.goto(address, wait_until="load"))
+            await until_blocked_or_done(tab, lambda: tab.page.goto(address, wait_until="load"))
             return
         except Error as error:
             if "Download is starting" in error.message:
-                # The address is a file; it is told of among the downloads.
+                # The address is a file, which is reported among the downloads.
                 with anyio.move_on_after(state.settings.action_seconds):
                     await tab.until_download()
                 return
             other = error.message.partition(_INTERRUPTED)[2]
             if left and other.startswith(("chrome-error:", address)):
-                # The browser's own page about a failure before came late and in the way, or the try before this one.
+                # The browser's error page for an earlier failure, or the previous attempt, interrupted this one.
                 continue
             if state.is_lost:
                 raise
-            # The browser shows a page of its own now, which must not get in the way of the next address.
+            # Wait for the browser's error page, so that it cannot interrupt the next navigation.
             with anyio.move_on_after(ERROR_PAGE_SECONDS):
                 await tab.until_navigated(epoch)
             raise navigation_failure(state, tab, address, error) from None
 
 
 async def emulate(tab: "Tab") -> None:
-    """Have the page believe in the media features that are asked for."""
+    """Apply the tab's media features to its page."""
     await tab.page.emulate_media(**cast("Any", tab.media))
 
 
 def _address(url: str) -> str:
-    """The address as it is meant: with a scheme."""
+    """Return the address with a scheme."""
     text = url.strip()
     if _SCHEME.match(text):
         return text

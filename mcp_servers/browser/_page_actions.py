@@ -27,58 +27,58 @@ if TYPE_CHECKING:
 
 __all__ = [
     "act",
-    "attached",
-    "devtools",
+    "devtools_session",
     "locate",
-    "look",
     "navigation_failure",
+    "read_page",
+    "retry_while_swapping",
     "stop_scripts",
-    "unless_blocked",
+    "until_blocked_or_done",
 ]
 
 T = TypeVar("T")
-_CHANGING = "Not attached to an active page"
-_LONGEST_CHANGE = 5
-_PAUSE = 0.02
-LONGEST_MESSAGE = 400
+_SWAPPING = "Not attached to an active page"
+_SWAP_SECONDS = 5
+_RETRY_SECONDS = 0.02
+MAX_MESSAGE_CHARS = 400
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
-_BREATHE = "() => new Promise(done => setTimeout(done, 50))"
-PATIENCE = 2
+_WAIT_50_MS = "() => new Promise(done => setTimeout(done, 50))"
+STOP_SECONDS = 2
 
 
-async def attached(work: Callable[[], Awaitable[T]]) -> T:
-    """Do it once there is somebody to do it: while a page changes its process, Chromium refuses whatever is about its history.
+async def retry_while_swapping(work: Callable[[], Awaitable[T]]) -> T:
+    """Run `work` again while the page is moving to another process, during which Chromium refuses history commands.
 
-    :raises playwright.async_api.Error: what else it says; or that, if the change takes seconds.
+    :raises playwright.async_api.Error: any other error, or this one after five seconds.
     """
     from playwright.async_api import Error
 
-    with anyio.move_on_after(_LONGEST_CHANGE):
+    with anyio.move_on_after(_SWAP_SECONDS):
         while True:
             try:
                 return await work()
             except Error as error:
-                if _CHANGING not in error.message:
+                if _SWAPPING not in error.message:
                     raise
-            await anyio.sleep(_PAUSE)
+            await anyio.sleep(_RETRY_SECONDS)
     return await work()
 
 
 @asynccontextmanager
-async def devtools(page: Page) -> AsyncGenerator[Callable[..., Awaitable[dict[str, Any]]]]:
-    """A line to the page: call it with a method and its parameters."""
+async def devtools_session(page: Page) -> AsyncGenerator[Callable[..., Awaitable[dict[str, Any]]]]:
+    """Open a DevTools session to the page and yield a function that calls a method with parameters."""
     from playwright.async_api import Error
 
     line = await page.context.new_cdp_session(page)
     send = cast("Callable[[str, dict[str, object]], Awaitable[dict[str, Any]]]", cast("Any", line).send)
 
     async def ask(method: str, **parameters: object) -> dict[str, Any]:
-        return await attached(lambda: send(method, parameters))
+        return await retry_while_swapping(lambda: send(method, parameters))
 
     try:
         yield ask
     finally:
-        # A page that has crashed lets nobody go.
+        # Detaching from a crashed page fails or hangs.
         with contextlib.suppress(Error), anyio.move_on_after(1, shield=True):
             await line.detach()
 
@@ -92,20 +92,20 @@ async def act(
     answers: bool = False,
     pause: bool = True,
 ) -> PageState:
-    """Do something to the current tab, wait until it has settled, and say how the page is then.
+    """Act on the current tab, wait until the page has settled, and return its state.
 
-    :param answers: it answers a dialog or a file chooser, so it may go on while one waits.
-    :param pause: the page gets a moment to do what it does right after an input, such as following a link.
-    :raises ToolFailure: if it could not be done; with a page that waits for an answer, nothing else is.
+    :param answers: the action answers a dialog or a file chooser, so it may run while one is open.
+    :param pause: wait 50 ms for what a page does right after an input, such as following a link.
+    :raises ToolFailure: if the action failed, or the page is waiting for an answer.
     """
     state = session.get(BrowserState)
-    async with state.turn:
+    async with state.lock:
         tab = await state.tab()
         if tab.is_blocked and not answers:
             raise _blocked(tool, tab)
         before = frozenset(state.pending)
         await _guarded(tool, state, tab, lambda: action(tab))
-        # The action may have changed which tab is looked at.
+        # The action may have changed the current tab.
         tab = state.current or tab
         if state.tabs:
             await _guarded(tool, state, tab, lambda: _settle(state, tab, before, pause=pause))
@@ -114,13 +114,13 @@ async def act(
         return await _guarded(tool, state, tab, lambda: page_state(state, session, context))
 
 
-async def look(tool: str, session: Session, reading: Callable[[Tab], Awaitable[T]]) -> T:
+async def read_page(tool: str, session: Session, reading: Callable[[Tab], Awaitable[T]]) -> T:
     """Read something from the current tab.
 
-    :raises ToolFailure: if it can't be read, or the page waits for an answer.
+    :raises ToolFailure: if reading failed, or the page is waiting for an answer.
     """
     state = session.get(BrowserState)
-    async with state.turn:
+    async with state.lock:
         tab = await state.tab()
         if tab.is_blocked:
             raise _blocked(tool, tab)
@@ -128,23 +128,21 @@ async def look(tool: str, session: Session, reading: Callable[[Tab], Awaitable[T
 
 
 async def locate(tab: Tab, target: str) -> Locator:
-    """The element that is meant: by its name in a snapshot, or by a selector.
+    """Return the locator of an element, given by its ref in a snapshot or by a selector.
 
-    :raises ToolFailure: `not_found`, if no element has that name.
+    :raises ToolFailure: `not_found`, if no element has that ref.
     """
     if not is_ref(target):
         return tab.page.locator(target)
-    place = tab.page.locator(f"aria-ref={tab.names.real_name(target)}")
-    if not await place.count():
-        message = (
-            f"there is no element {target} on the page now: take a browser_snapshot to see what there is."
-        )
+    locator = tab.page.locator(f"aria-ref={tab.names.real_name(target)}")
+    if not await locator.count():
+        message = f"there is no element {target} on the page now: take a new browser_snapshot."
         raise ToolFailure(ErrorKind.NOT_FOUND, message)
-    return place
+    return locator
 
 
-async def unless_blocked(tab: Tab, work: Callable[[], Awaitable[T]]) -> T | None:
-    """Do it; leave it to itself, with no result, when a dialog or file chooser comes up: the page waits for that."""
+async def until_blocked_or_done(tab: Tab, work: Callable[[], Awaitable[T]]) -> T | None:
+    """Run `work`, but stop waiting and return `None` when a dialog or file chooser opens, because the page then waits for it."""
     done: list[T] = []
     failed: list[Exception] = []
     async with anyio.create_task_group() as group:
@@ -152,9 +150,7 @@ async def unless_blocked(tab: Tab, work: Callable[[], Awaitable[T]]) -> T | None
         async def run() -> None:
             try:
                 done.append(await work())
-            except (
-                Exception
-            ) as error:  # boundary: raised again below, outside of the group that would wrap it
+            except Exception as error:  # boundary: raised again below, outside the group, which would wrap it
                 failed.append(error)
             group.cancel_scope.cancel()
 
@@ -171,17 +167,17 @@ async def _settle(state: BrowserState, tab: Tab, before: frozenset[Request], *, 
         from playwright.async_api import Error
 
         if pause:
-            # A page that is on its way to another one can't be asked.
+            # A page that is navigating can't be evaluated.
             with contextlib.suppress(Error), anyio.move_on_after(1):
-                await tab.page.evaluate(_BREATHE)
+                await tab.page.evaluate(_WAIT_50_MS)
         with anyio.move_on_after(state.settings.settle_seconds):
             await state.until_settled(before)
 
-    await unless_blocked(tab, wait)
+    await until_blocked_or_done(tab, wait)
 
 
 async def _guarded(tool: str, state: BrowserState, tab: Tab, work: Callable[[], Awaitable[T]]) -> T:
-    """Do it; what Playwright raises becomes a failure of one line."""
+    """Run `work`; an error of Playwright becomes a one-line failure."""
     from playwright.async_api import Error
 
     try:
@@ -192,7 +188,7 @@ async def _guarded(tool: str, state: BrowserState, tab: Tab, work: Callable[[], 
 
 def _failure(tool: str, state: BrowserState, tab: Tab, error: Error) -> ToolFailure:
     if state.is_lost:
-        # The session learns that its pages are gone when it next asks for them.
+        # The next call reports that the session's pages are gone.
         return ToolFailure(ErrorKind.UNAVAILABLE, f"{tool}: the browser has crashed.")
     if tab.crashed:
         return ToolFailure(ErrorKind.UNAVAILABLE, f"{tool}: the page has crashed.")
@@ -201,12 +197,12 @@ def _failure(tool: str, state: BrowserState, tab: Tab, error: Error) -> ToolFail
 
 
 def navigation_failure(state: BrowserState, tab: Tab, url: str, error: Error) -> ToolFailure:
-    """Why a page could not be opened: the proxy's reason, if it refused, else the browser's."""
+    """Return the failure of a navigation: the proxy's reason if it refused the connection, else the browser's."""
     failed = tab.failed_navigation
     reached = failed.url if failed is not None else url
     try:
         target = http_target(reached)
-        refusal = state.engine.proxy.why_not(target.host, target.port)
+        refusal = state.process.proxy.refusal(target.host, target.port)
     except ToolFailure as refused:
         refusal = refused
     if refusal is not None:
@@ -220,37 +216,37 @@ def _blocked(tool: str, tab: Tab) -> ToolFailure:
     if tab.dialog is not None:
         what = f"a dialog ({tab.dialog.type}: {tab.dialog.message[:200]!r}) is open: answer it with browser_handle_dialog."
     else:
-        what = "the page waits for files: give them with browser_file_upload, without paths to give none."
+        what = "the page waits for files: call browser_file_upload; without paths it cancels."
     return ToolFailure(ErrorKind.FAILED, f"{tool}: {what}")
 
 
 def _line(message: str) -> str:
-    """Playwright's message on one line: what failed, and the last things that it met on the way."""
+    """Return Playwright's message on one line: the failure and the last three steps of its call log."""
     head, _, log = _COLOURS.sub("", message).partition("Call log:")
     head = head.partition("\n    at ")[0]
-    met = dict.fromkeys(line.strip(" -\t") for line in log.splitlines() if line.strip(" -\t"))
+    steps = dict.fromkeys(line.strip(" -\t") for line in log.splitlines() if line.strip(" -\t"))
     last = [
         line
-        for line in met
+        for line in steps
         if not line.startswith(("waiting ", "retrying", "attempting", "scrolling", "done"))
     ]
     shown = " ".join(head.split()).removesuffix(".")
     text = "; ".join([shown, *last[-3:]])
-    return text if len(text) <= LONGEST_MESSAGE else text[:LONGEST_MESSAGE] + " …"
+    return text if len(text) <= MAX_MESSAGE_CHARS else text[:MAX_MESSAGE_CHARS] + " …"
 
 
 async def stop_scripts(state: BrowserState, tab: Tab) -> None:
-    """End what runs in the page; where the page does not come back, close its tab."""
+    """Terminate the scripts that run in the page; close the tab if the page stays unresponsive."""
     from playwright.async_api import Error
 
     back = False
-    with anyio.move_on_after(2 * PATIENCE):
+    with anyio.move_on_after(2 * STOP_SECONDS):
         with contextlib.suppress(Error):
-            async with devtools(tab.page) as ask:
+            async with devtools_session(tab.page) as ask:
                 await ask("Runtime.terminateExecution")
-            with anyio.move_on_after(PATIENCE):
+            with anyio.move_on_after(STOP_SECONDS):
                 await tab.page.evaluate("0")
                 back = True
     if not back:
         await state.close_tab(tab)
-        state.notes.append("The page did not come back, so its tab was closed.")
+        state.notes.append("The page did not respond any more, so its tab was closed.")

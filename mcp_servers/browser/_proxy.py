@@ -1,6 +1,6 @@
-"""The only way out of the browser: a SOCKS proxy that resolves every name itself and judges where it leads.
+"""The browser's only connection to the network: a SOCKS proxy that resolves every name and checks the address.
 
-It serves a socket in the browser's network from outside of it, so nothing needs to pass between the two but bytes.
+It runs outside the browser's network namespace, on a listening socket from inside it.
 """
 
 import asyncio
@@ -15,14 +15,14 @@ import anyio
 from agentflow.errors import ErrorKind, ToolFailure
 from mcp_servers.core._addresses import AddressPolicy, Resolve, resolve_public
 
-__all__ = ["Proxy"]
+__all__ = ["BrowserProxy"]
 
 logger = logging.getLogger(__name__)
 
 CHUNK = 64 * 1024
 CONNECT_SECONDS = 15
-CONNECTIONS = 1_000
-REMEMBERED = 256
+MAX_CONNECTIONS = 1_000
+MAX_REFUSALS = 256
 
 _VERSION = 5
 _CONNECT = 1
@@ -35,11 +35,11 @@ _OWN_SERVICES = (
     "safebrowsing.googleapis.com",
     "update.googleapis.com",
 )
-"""Whom the browser itself would talk to; pages have no business there."""
+"""Hosts that the browser itself would contact; pages have no use for them."""
 
 
-class Proxy:
-    """Connects the browser to where the policy allows."""
+class BrowserProxy:
+    """SOCKS5 proxy that connects the browser to allowed addresses."""
 
     def __init__(self, policy: AddressPolicy, *, resolve: Resolve | None = None) -> None:
         self._policy = policy
@@ -49,56 +49,56 @@ class Proxy:
         self._refused: OrderedDict[tuple[str, int], ToolFailure] = OrderedDict()
 
     async def start(self, listener: socket.socket) -> None:
-        """Serve what comes to the socket."""
+        """Serve connections that arrive at the socket."""
         self._server = await asyncio.start_server(self._serve, sock=listener)
 
     def close(self) -> None:
-        """Take no more, and cut what is open."""
+        """Stop listening and abort open connections."""
         if self._server is not None:
             self._server.close()
         for writer in tuple(self._open):
             writer.transport.abort()
 
-    def why_not(self, host: str, port: int) -> ToolFailure | None:
-        """Why the last connection there was refused, if it was."""
+    def refusal(self, host: str, port: int) -> ToolFailure | None:
+        """Return the reason why the last connection to this host and port was refused, if it was."""
         return self._refused.get((host, port))
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._open.add(writer)
         try:
-            if len(self._open) <= CONNECTIONS:
+            if len(self._open) <= MAX_CONNECTIONS:
                 await self._connect(reader, writer)
         except (OSError, EOFError):
-            # Whoever hung up needs no answer.
+            # The other side has hung up and needs no answer.
             pass
         finally:
             self._open.discard(writer)
             writer.close()
 
     async def _connect(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        host, port = await _asked_for(reader, writer)
+        host, port = await _read_request(reader, writer)
         if not host:
             return _answer(writer, _UNKNOWN_COMMAND)
         try:
             outside = await self._reach(host, port)
         except ToolFailure as failure:
-            self._remember(host, port, failure)
+            self._record_refusal(host, port, failure)
             return _answer(writer, _NOT_ALLOWED if failure.kind is ErrorKind.DENIED else _UNREACHABLE)
         self._refused.pop((host, port), None)
         self._open.add(outside[1])
         try:
             _answer(writer, _GRANTED)
             async with anyio.create_task_group() as group:
-                group.start_soon(_pass_on, reader, outside[1], group.cancel_scope)
-                group.start_soon(_pass_on, outside[0], writer, group.cancel_scope)
+                group.start_soon(_forward, reader, outside[1], group.cancel_scope)
+                group.start_soon(_forward, outside[0], writer, group.cancel_scope)
         finally:
             self._open.discard(outside[1])
             outside[1].close()
 
     async def _reach(self, host: str, port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         if host in _OWN_SERVICES:
-            raise ToolFailure(ErrorKind.DENIED, f"{host} serves the browser, not pages.")
-        reason = "nobody answers"
+            raise ToolFailure(ErrorKind.DENIED, f"{host} is a service of the browser, not of pages.")
+        reason = "it has no address"
         for address in await resolve_public(host, port, self._policy, resolve=self._resolve):
             try:
                 with anyio.fail_after(CONNECT_SECONDS):
@@ -109,18 +109,18 @@ class Proxy:
                     if isinstance(error, TimeoutError)
                     else "it refuses connections"
                 )
-        raise ToolFailure(ErrorKind.UNAVAILABLE, f"{host}:{port} can't be reached: {reason}.")
+        raise ToolFailure(ErrorKind.UNAVAILABLE, f"{host}:{port} cannot be reached: {reason}.")
 
-    def _remember(self, host: str, port: int, failure: ToolFailure) -> None:
+    def _record_refusal(self, host: str, port: int, failure: ToolFailure) -> None:
         logger.debug("refused %s:%s: %s", host, port, failure.message)
         self._refused[host, port] = failure
         self._refused.move_to_end((host, port))
-        if len(self._refused) > REMEMBERED:
+        if len(self._refused) > MAX_REFUSALS:
             self._refused.popitem(last=False)
 
 
-async def _asked_for(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> tuple[str, int]:
-    """The host and port that the browser wants; no host, if it wants something else."""
+async def _read_request(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> tuple[str, int]:
+    """Read a SOCKS request; return the host and port, or an empty host for an unsupported command."""
     _, methods = await reader.readexactly(2)
     await reader.readexactly(methods)
     writer.write(bytes((_VERSION, 0)))
@@ -139,10 +139,10 @@ def _answer(writer: asyncio.StreamWriter, code: int) -> None:
     writer.write(bytes((_VERSION, code, 0, _IPV4, 0, 0, 0, 0, 0, 0)))
 
 
-async def _pass_on(
+async def _forward(
     reader: asyncio.StreamReader, writer: asyncio.StreamWriter, both: anyio.CancelScope
 ) -> None:
-    """Pass bytes on until one side ends: that ends both ways. What was written by then still goes out."""
+    """Forward bytes until one side closes, which ends both directions. Data already written is still sent."""
     with contextlib.suppress(OSError):
         while data := await reader.read(CHUNK):
             writer.write(data)

@@ -10,25 +10,25 @@ __all__ = [
     "Button",
     "ConsoleLines",
     "Dialog",
-    "Downloaded",
+    "DownloadInfo",
     "Element",
-    "Evaluated",
     "FilePath",
     "FormField",
-    "Found",
     "Modifier",
     "OnlyElement",
     "PageState",
     "RequestDetails",
     "RequestLines",
-    "Saved",
-    "Shot",
+    "SavedFile",
+    "ScreenshotResult",
+    "ScriptResult",
+    "SnapshotMatches",
     "TabInfo",
     "Target",
 ]
 
 Element = Annotated[
-    str | None, Field(description="What the element is, in words, for people who read along.")
+    str | None, Field(description="A short description of the element, for people who read the log.")
 ]
 Target = Annotated[
     str,
@@ -41,7 +41,7 @@ OnlyElement = Annotated[
 ]
 FilePath = Annotated[
     str | None,
-    Field(min_length=1, description="Save the result to this file of the workspace instead of returning it."),
+    Field(min_length=1, description="Save the result to this file in the workspace instead of returning it."),
 ]
 Button = Literal["left", "right", "middle"]
 Modifier = Literal["Alt", "Control", "ControlOrMeta", "Meta", "Shift"]
@@ -53,54 +53,54 @@ class FormField(BaseModel):
     model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
 
     element: str | None = None
-    """What the field is, in words."""
+    """A short description of the field."""
     target: str
     """The field: its ref in the last snapshot, or a selector."""
     name: str
-    """A name of the field for people."""
+    """A readable name of the field."""
     type: Literal["textbox", "checkbox", "radio", "combobox", "slider"]
     """The kind of field."""
     value: str
-    """What to fill in: `true` or `false` for a checkbox, the text of an option for a combobox."""
+    """The value: `true` or `false` for a checkbox, the text of an option for a combobox."""
 
 
 class TabInfo(Output):
     """One open tab."""
 
     index: int
-    """What `browser_tabs` names it by."""
+    """Index of the tab, as `browser_tabs` takes it."""
     title: str
     """Its title."""
     url: str
-    """Its address."""
+    """Address of the page."""
     current: bool
-    """The tools act on it."""
+    """The tools act on this tab."""
 
 
 class Dialog(Output):
-    """A dialog that holds up the page until it is answered."""
+    """A dialog that blocks the page until it is answered."""
 
     type: str
     """`alert`, `confirm`, `prompt` or `beforeunload`."""
     message: str
-    """What it says."""
+    """Message of the dialog."""
     default: str
-    """What a prompt suggests."""
+    """Default text of a prompt."""
 
 
-class Downloaded(Output):
-    """A file that the page had the browser download."""
+class DownloadInfo(Output):
+    """A file that the page downloaded."""
 
     name: str
-    """What the page calls it."""
+    """File name suggested by the page."""
     url: str
-    """Where it came from."""
+    """Address of the file."""
     path: str | None
-    """Where it lies in the workspace; `null` if it could not be had."""
+    """Path in the workspace; `null` if the download failed."""
     size: int | None
     """Bytes."""
     error: str | None
-    """Why it could not be had."""
+    """Reason of a failed download."""
 
 
 class PageState(Output):
@@ -111,87 +111,87 @@ class PageState(Output):
     title: str
     """Its title."""
     snapshot: str | None
-    """What can be seen and used on it, as an indented list; `[ref=e12]` is what other tools take as `target`."""
+    """Accessible content of the page as an indented list; other tools take the `e12` of `[ref=e12]` as `target`."""
     tabs: list[TabInfo]
-    """All tabs, where there is more than one."""
+    """All tabs, if there is more than one."""
     dialog: Dialog | None
-    """A dialog that holds up the page: `browser_handle_dialog` answers it, nothing else goes on before."""
+    """An open dialog: answer it with `browser_handle_dialog` before anything else."""
     file_chooser: bool
-    """The page waits for files: `browser_file_upload` gives them."""
-    downloads: list[Downloaded]
-    """Files that were downloaded meanwhile."""
+    """The page waits for files: give them with `browser_file_upload`."""
+    downloads: list[DownloadInfo]
+    """Files that were downloaded since the last result."""
     console: list[str]
-    """Errors that the page reported meanwhile."""
+    """Errors that the page reported since the last result."""
     note: str
-    """What else there is to know, such as a tab that was opened; often empty."""
+    """Other events, such as a tab that the page opened; often empty."""
 
 
-class Evaluated(PageState):
-    """The page, and what the script returned."""
+class ScriptResult(PageState):
+    """State of the page and result of the script."""
 
     value: str
-    """What the function returned, as JSON."""
+    """Value that the function returned, as JSON."""
 
 
-class Shot(PageState):
-    """The page, of which a picture is shown."""
+class ScreenshotResult(PageState):
+    """State of the page of which a screenshot is shown."""
 
     path: str | None
-    """Where the picture lies in the workspace, if a file was asked for."""
+    """Path of the picture in the workspace, if a file was requested."""
 
 
-class Saved(Output):
-    """A file that was made."""
+class SavedFile(Output):
+    """A saved file."""
 
     path: str
-    """Where it lies in the workspace."""
+    """Path in the workspace."""
     size: int
     """Bytes."""
 
 
-class Found(Output):
-    """Parts of the snapshot."""
+class SnapshotMatches(Output):
+    """Matching parts of the snapshot."""
 
     matches: int
-    """How many lines of the snapshot match."""
+    """Number of matching lines."""
     text: str
-    """The matching lines with those around them, each below its path from the root of the page."""
+    """Matching lines with the lines around them, each below its path from the root of the page."""
     path: str | None
-    """Where the result lies in the workspace, if a file was asked for."""
+    """Path of the result in the workspace, if a file was requested."""
 
 
 class ConsoleLines(Output):
     """Messages of the console."""
 
     messages: list[str]
-    """`[level] text @ source:line`, the oldest first."""
+    """`[level] text @ source:line`, oldest first."""
     left_out: int
-    """How many more there were: less severe, forgotten, or too many to show."""
+    """Number of messages not shown: less severe, dropped, or beyond the limit."""
     path: str | None
-    """Where they lie in the workspace, if a file was asked for."""
+    """Path of the result in the workspace, if a file was requested."""
 
 
 class RequestLines(Output):
     """Requests of the page."""
 
     requests: list[str]
-    """`number. [METHOD] url => status`, the oldest first; `browser_network_request` takes the number."""
+    """`number. [METHOD] url => status`, oldest first; `browser_network_request` takes the number."""
     left_out: int
-    """How many more there were: of static resources, forgotten, or too many to show."""
+    """Number of requests not shown: static resources, dropped, or beyond the limit."""
     path: str | None
-    """Where they lie in the workspace, if a file was asked for."""
+    """Path of the result in the workspace, if a file was requested."""
 
 
 class RequestDetails(Output):
     """One request with its response."""
 
     method: str
-    """The method."""
+    """HTTP method."""
     url: str
-    """The address."""
+    """Address of the request."""
     status: int | None
-    """The response's status; `null` if there is none."""
+    """HTTP status of the response; `null` if there is none."""
     text: str
-    """The part that was asked for, or all: headers and bodies."""
+    """The requested part, or all headers and bodies."""
     path: str | None
-    """Where it lies in the workspace, if a file was asked for."""
+    """Path of the text in the workspace, if a file was requested."""

@@ -36,13 +36,13 @@ __all__ = [
     "without_refs",
 ]
 
-MOST_ERRORS = 20
-LONGEST_ERROR = 300
-LONGEST_TITLE = 500
-LONGEST_URL = 2_000
+MAX_ERRORS = 20
+MAX_ERROR_CHARS = 300
+MAX_TITLE_CHARS = 500
+MAX_URL_CHARS = 2_000
 SNAPSHOT_SECONDS = 15
-MOST_LINES = 2_000
-"""Longer snapshots that differ are only compared up to their first difference: it would take too long."""
+MAX_DIFF_LINES = 2_000
+"""Longer snapshots are compared only up to their first difference, to bound the time."""
 _REF = re.compile(r"(?:f\d+)?e\d+\Z")
 _MARKED = re.compile(r"\[ref=((?:f\d+)?e\d+)\]")
 _FRAME = re.compile(r"(f\d+)?e(\d+)")
@@ -57,14 +57,14 @@ async def page_state(
     text: str | None = None,
     title: str | None = None,
 ) -> PageState:
-    """The current tab now; what had not been told of it is told with that.
+    """Return the state of the current tab, with the errors, notes and downloads not reported yet.
 
-    :param text: the snapshot, if it was taken already.
-    :param title: the title, if it is known already.
+    :param text: the snapshot, if already taken.
+    :param title: the title, if already known.
     """
     tab = state.current
     if tab is None:
-        return _nothing(state)
+        return _no_tab(state)
     dialog = tab.dialog
     if text is None and snapshot and not tab.is_blocked and not tab.crashed:
         text, title = await with_title(tab, snapshot_of)
@@ -74,37 +74,37 @@ async def page_state(
     notes, state.notes = state.notes, []
     downloads, state.downloaded = state.downloaded, []
     return PageState(
-        url=tab.page.url[:LONGEST_URL],
+        url=tab.page.url[:MAX_URL_CHARS],
         title=await title_of(tab) if title is None else title,
         snapshot=text,
         tabs=await tab_infos(state) if len(state.tabs) > 1 else [],
-        dialog=_told(dialog) if dialog else None,
+        dialog=_dialog_info(dialog) if dialog else None,
         file_chooser=tab.chooser is not None,
         downloads=downloads,
-        console=[error[:LONGEST_ERROR] for error in errors[:MOST_ERRORS]],
+        console=[error[:MAX_ERROR_CHARS] for error in errors[:MAX_ERRORS]],
         note=" ".join(notes),
     )
 
 
 async def snapshot_of(tab: Tab, *, depth: int | None = None, boxes: bool | None = None) -> str:
-    """The page as a list, with the names that its users know."""
+    """Return the page's snapshot with the element names known to the client."""
     text = await tab.page.aria_snapshot(mode="ai", depth=depth, boxes=boxes, timeout=SNAPSHOT_SECONDS * 1000)
     return tab.names.shown(text)
 
 
 async def with_title(tab: Tab, read: Callable[[Tab], Awaitable[str]]) -> tuple[str, str]:
-    """What is read from the page, and its title, both asked for at once: each takes a way to the page and back."""
+    """Return what `read` returns and the page's title, requested concurrently to save a round trip."""
     text, title = await together((partial(read, tab), partial(title_of, tab)))
     return text, title
 
 
 async def tab_infos(state: BrowserState) -> list[TabInfo]:
-    """All tabs."""
+    """Describe all tabs."""
     return [
         TabInfo(
             index=index,
             title=await title_of(tab),
-            url=tab.page.url[:LONGEST_URL],
+            url=tab.page.url[:MAX_URL_CHARS],
             current=tab is state.current,
         )
         for index, tab in enumerate(state.tabs)
@@ -112,26 +112,26 @@ async def tab_infos(state: BrowserState) -> list[TabInfo]:
 
 
 async def title_of(tab: Tab) -> str:
-    """The page's title; empty where the page can't be asked now."""
+    """Return the page's title; empty if the page does not answer now."""
     from playwright.async_api import Error
 
     title = ""
     if not tab.is_blocked and not tab.crashed:
-        # A page that is just going elsewhere has none.
+        # A page that is navigating has none.
         with contextlib.suppress(Error), anyio.move_on_after(1):
-            title = (await tab.page.title())[:LONGEST_TITLE]
+            title = (await tab.page.title())[:MAX_TITLE_CHARS]
     return title
 
 
-def _told(dialog: OpenDialog) -> Dialog:
+def _dialog_info(dialog: OpenDialog) -> Dialog:
     return Dialog(
         type=dialog.type,
-        message=dialog.message[:LONGEST_URL],
-        default=dialog.default_value[:LONGEST_URL],
+        message=dialog.message[:MAX_URL_CHARS],
+        default=dialog.default_value[:MAX_URL_CHARS],
     )
 
 
-def _nothing(state: BrowserState) -> PageState:
+def _no_tab(state: BrowserState) -> PageState:
     notes, state.notes = state.notes, []
     downloads, state.downloaded = state.downloaded, []
     return PageState(
@@ -148,17 +148,21 @@ def _nothing(state: BrowserState) -> PageState:
 
 
 def is_ref(target: str) -> bool:
-    """It names an element of a snapshot; anything else is a selector."""
+    """Return whether `target` is a ref of a snapshot; anything else is a selector."""
     return _REF.match(target) is not None
 
 
 def without_refs(snapshot: str) -> str:
-    """A snapshot without names."""
+    """Return a snapshot without refs."""
     return _MARKED.sub("", snapshot)
 
 
 class RefNames:
-    """Two ways between the names that users know and those that the page has given. At first they are the same."""
+    """Translation between the element names known to the client and the page's own. Initially they are equal.
+
+    Chromium numbers elements as they are first seen, so a page that is loaded again for a fork has other numbers. The
+    translation keeps the names of the parent's snapshots valid in the fork.
+    """
 
     def __init__(self) -> None:
         self._shown: dict[str, str] = {}
@@ -166,9 +170,9 @@ class RefNames:
         self._beyond = 0
 
     def align(self, known: str, real: str) -> str:
-        """Call the elements of the snapshot `real` as they are called in `known`, line by line.
+        """Name the elements of the snapshot `real` as in `known`, line by line.
 
-        :return: the first line in which the two differ otherwise; empty, if they don't.
+        :return: the first line that differs in more than names; empty if none does.
         """
         names: dict[str, str] = {}
         difference = ""
@@ -189,31 +193,31 @@ class RefNames:
         return difference
 
     def shown(self, snapshot: str) -> str:
-        """A snapshot of the page, as users know its elements."""
+        """Return a snapshot of the page with the names known to the client."""
         return _renamed(snapshot, self.shown_name) if self._beyond else snapshot
 
     def shown_name(self, real: str) -> str:
-        """What users call an element."""
+        """Return the name by which the client knows an element."""
         if not self._beyond or real in self._shown:
             return self._shown.get(real, real)
-        # Elements that came later: beyond all names that are taken.
+        # Elements that appeared later get numbers beyond all those in use.
         frame, number = _parts(real)
         return f"{frame}e{number + self._beyond}"
 
     def real_name(self, shown: str) -> str:
-        """What the page calls it."""
+        """Return the page's own name of an element."""
         if not self._beyond or shown in self._real:
             return self._real.get(shown, shown)
         frame, number = _parts(shown)
-        # `e0` is nobody's name: an element of the parent that the fork does not have is not found.
+        # No element is named `e0`: an element of the parent that the fork lacks is not found.
         return f"{frame}e{max(number - self._beyond, 0)}"
 
 
 def _common(old: list[str], new: list[str]) -> list[tuple[int, int, int]]:
-    """Runs of equal lines: where they begin in the one and in the other, and how long they are."""
+    """Return runs of equal lines: start in `old`, start in `new`, and length."""
     if old == new:
         return [(0, 0, len(old))]
-    if len(old) + len(new) > MOST_LINES:
+    if len(old) + len(new) > MAX_DIFF_LINES:
         same = next((at for at, (left, right) in enumerate(zip(old, new, strict=False)) if left != right), 0)
         return [(0, 0, same)]
     matcher = SequenceMatcher(None, old, new, autojunk=False)

@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     )
     from playwright.async_api import Error as PageError
 
-    from mcp_servers.browser._chromium import Engine
-    from mcp_servers.browser._schemas import Downloaded
+    from mcp_servers.browser._chromium import BrowserProcess
+    from mcp_servers.browser._schemas import DownloadInfo
     from mcp_servers.browser._settings import BrowserSettings
 
 __all__ = ["LEVELS", "BrowserState", "ConsoleEntry", "RequestEntry", "Tab"]
@@ -44,7 +44,7 @@ _LEVEL_OF: Final[dict[str, Level]] = {
     "debug": "debug",
     "trace": "debug",
 }
-LONGEST_MESSAGE = 2_000
+MAX_MESSAGE_CHARS = 2_000
 CLOSE_SECONDS = 5
 _AWAITED = frozenset({"document", "stylesheet", "script", "xhr", "fetch"})
 
@@ -54,11 +54,11 @@ class ConsoleEntry:
     """One message of the console."""
 
     level: Level
-    """How severe it is."""
+    """Severity."""
     text: str
-    """The message, with its place in the source."""
+    """Message text and its source location."""
     epoch: int
-    """Which page it was: counts main navigations of the tab."""
+    """Number of main navigations of the tab at that time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,27 +66,27 @@ class RequestEntry:
     """One request of a page."""
 
     number: int
-    """What it is named by; starts at 1 with each page."""
+    """Number of the request within the page, from 1."""
     request: Request
     """The request."""
 
 
 class Tab:
-    """One tab. Listens to its page from the beginning; remembers a bounded number of things."""
+    """One tab. It records console messages, requests, dialogs and downloads of its page, in bounded numbers."""
 
     def __init__(self, page: Page, records: int) -> None:
         self.page = page
-        """The page that it shows."""
+        """Playwright's page."""
         self.dialog: Dialog | None = None
-        """A dialog that waits for an answer."""
+        """Open dialog."""
         self.chooser: FileChooser | None = None
-        """A file chooser that waits for files."""
+        """Open file chooser."""
         self.crashed = False
-        """Its process has ended."""
+        """The page's process has crashed."""
         self.console: deque[ConsoleEntry] = deque(maxlen=records)
-        """What the console said."""
+        """Console messages."""
         self.requests: deque[RequestEntry] = deque(maxlen=records)
-        """What the page asked for since its last navigation."""
+        """Requests since the last main navigation."""
         self.downloads: list[Download] = []
         """Downloads that have not been reported yet."""
         self.errors: list[str] = []
@@ -94,11 +94,11 @@ class Tab:
         self.epoch = 0
         """Counts main navigations."""
         self.names = RefNames()
-        """How its elements are called by its users."""
+        """Element names known to the client."""
         self.media: dict[str, str] = {}
-        """Media features that are emulated."""
+        """Emulated media features."""
         self.failed_navigation: Request | None = None
-        """The last request for a whole page that failed."""
+        """Last failed request of a main navigation."""
         self._number = 0
         self._blocked = anyio.Event()
         self._download_came = anyio.Event()
@@ -116,27 +116,27 @@ class Tab:
 
     @property
     def is_blocked(self) -> bool:
-        """A dialog or a file chooser waits to be answered."""
+        """A dialog or a file chooser is open."""
         return self.dialog is not None or self.chooser is not None
 
     async def until_blocked(self) -> None:
-        """Wait for a dialog or file chooser."""
+        """Wait for a dialog or a file chooser."""
         if not self.is_blocked:
             await self._blocked.wait()
 
     async def until_navigated(self, epoch: int) -> None:
-        """Wait for a main navigation after that one."""
+        """Wait for a main navigation after number `epoch`."""
         while self.epoch <= epoch:
             await self._navigated.wait()
 
     async def until_download(self) -> None:
-        """Wait for a download that is on its way."""
+        """Wait for a download to start."""
         if not self.downloads:
             self._download_came = anyio.Event()
             await self._download_came.wait()
 
     def unblocked(self) -> None:
-        """It was answered."""
+        """Note that the dialog or file chooser was answered."""
         self.dialog = self.chooser = None
         self._blocked = anyio.Event()
 
@@ -144,13 +144,13 @@ class Tab:
         level = _LEVEL_OF.get(message.type, "info")
         place = message.location
         source = f"{place['url']}:{place['lineNumber']}" if place.get("url") else ""
-        text = f"[{level}] {message.text[:LONGEST_MESSAGE]}" + (f" @ {source}" if source else "")
-        self._say(level, text)
+        text = f"[{level}] {message.text[:MAX_MESSAGE_CHARS]}" + (f" @ {source}" if source else "")
+        self._log(level, text)
 
     def _on_error(self, error: PageError) -> None:
-        self._say("error", f"[error] {error.name}: {error.message}"[:LONGEST_MESSAGE])
+        self._log("error", f"[error] {error.name}: {error.message}"[:MAX_MESSAGE_CHARS])
 
-    def _say(self, level: Level, text: str) -> None:
+    def _log(self, level: Level, text: str) -> None:
         self.console.append(ConsoleEntry(level, text, self.epoch))
         if level == "error" and len(self.errors) < 20:
             self.errors.append(text)
@@ -198,69 +198,69 @@ def _is_main_navigation(request: Request, page: Page) -> bool:
     try:
         return request.is_navigation_request() and request.frame == page.main_frame
     except Error:
-        # A worker's request has no frame, and that of a new page may not be there yet.
+        # A worker's request has no frame, and a new page's frame may not exist yet.
         return False
 
 
 class BrowserState:
-    """One session's context. Made at first need; nothing in it is shared with another session."""
+    """Browser context of one session, created on first use and shared with no other session."""
 
-    def __init__(self, engine: Engine, settings: BrowserSettings) -> None:
-        self.engine = engine
-        """Where the browser comes from."""
+    def __init__(self, engine: BrowserProcess, settings: BrowserSettings) -> None:
+        self.process = engine
+        """The server's Chromium process."""
         self.settings = settings
         """The session's settings."""
-        self.turn = anyio.Lock()
-        """Held by the call that acts: a page has one pair of hands."""
+        self.lock = anyio.Lock()
+        """Held by the running call: only one acts at a time."""
         self.context: BrowserContext | None = None
-        """The context, once there is one."""
+        """Playwright's context, if created."""
         self.tabs: list[Tab] = []
-        """Its tabs, in the order they were opened."""
+        """Tabs in the order in which they were opened."""
         self.current: Tab | None = None
-        """The tab that the tools act on."""
+        """Tab that the tools act on."""
         self.viewport = settings.viewport
-        """Width and height of the pages."""
+        """Width and height of the pages in pixels."""
         self.offline = False
-        """The network is switched off."""
+        """Network access is disabled."""
         self.files = 0
-        """Counts files that were given a name here."""
-        self.downloaded: list[Downloaded] = []
-        """Downloads to tell of with the next result."""
+        """Number of files named automatically."""
+        self.downloaded: list[DownloadInfo] = []
+        """Downloads to report with the next result."""
         self.notes: list[str] = []
-        """What to tell with the next result."""
+        """Notes to report with the next result."""
         self.pending: set[Request] = set()
-        """Requests that are under way, in all tabs and in those that are just opening."""
+        """Requests in progress, in all tabs, including tabs that are being opened."""
         self._changed = anyio.Event()
         self._ignoring = False
         self._surplus: list[Page] = []
 
     async def tab(self) -> Tab:
-        """The current tab; a first one is opened where there is none.
+        """Return the current tab; open one if there is none.
 
         :raises ToolFailure: `unavailable`, once, if the browser has crashed since the last call.
         """
         await self._check_alive()
         if self.current is not None:
             return self.current
-        await self.engine.browser()
-        # Loaded by now, and known to be there.
+        await self.process.browser()
+        # The browser is running, so the package is installed and loaded.
         from playwright.async_api import Error
 
         try:
             return await self.open_tab()
         except Error:
-            # The browser dies under it: its pages may be gone before it is known to be.
+            # The browser crashed; its pages can be gone before it is known to be.
             raise await self._crashed() from None
 
     async def open_tab(self) -> Tab:
-        """A new tab, which is then the current one.
+        """Open a tab and make it the current one.
 
         :raises ToolFailure: `denied`, if there are too many.
         """
         if len(self.tabs) >= self.settings.tabs:
             message = f"all {self.settings.tabs} tabs are open: close one with browser_tabs."
             raise ToolFailure(ErrorKind.DENIED, message)
-        context = await self.opened()
+        context = await self.ensure_context()
         with self.ignoring_new_pages():
             page = await context.new_page()
         tab = self._tab_of(page)
@@ -268,10 +268,10 @@ class BrowserState:
         self.current = tab
         return tab
 
-    async def opened(self, storage: StorageState | None = None) -> BrowserContext:
-        """The context, made now if there is none."""
+    async def ensure_context(self, storage: StorageState | None = None) -> BrowserContext:
+        """Return the context; create it if there is none."""
         if self.context is None:
-            browser = await self.engine.browser()
+            browser = await self.process.browser()
             context = await browser.new_context(
                 storage_state=storage,
                 viewport={"width": self.viewport[0], "height": self.viewport[1]},
@@ -291,26 +291,26 @@ class BrowserState:
         return self.context
 
     async def until_settled(self, before: frozenset[Request]) -> None:
-        """Wait until what was asked for since then is there: pages' own text, styles, scripts and data."""
+        """Wait for the documents, styles, scripts and data requests that started after `before`."""
         while any(one.resource_type in _AWAITED for one in self.pending - before):
             changed = self._changed
             await changed.wait()
 
     async def close_surplus(self) -> None:
-        """Close the tabs that are too many."""
+        """Close the tabs beyond the limit."""
         surplus, self._surplus = self._surplus, []
         for page in surplus:
             with anyio.move_on_after(CLOSE_SECONDS):
                 await page.close()
 
     async def close_tab(self, tab: Tab) -> None:
-        """Close it; the one before it becomes the current one."""
+        """Close a tab; if it was the current one, the tab before it becomes current."""
         with anyio.move_on_after(CLOSE_SECONDS):
             await tab.page.close()
         self._forget(tab)
 
     async def close(self) -> None:
-        """Close the context with all its tabs and all it knows. The next use begins anew."""
+        """Close the context with its tabs and storage. The next use creates a new one."""
         context, self.context = self.context, None
         self.tabs.clear()
         self.pending.clear()
@@ -319,13 +319,13 @@ class BrowserState:
             return
         from playwright.async_api import Error
 
-        # Where the browser has died, the context has too.
+        # A crashed browser has no contexts.
         with contextlib.suppress(Error), anyio.move_on_after(CLOSE_SECONDS):
             await context.close()
 
     @contextlib.contextmanager
     def ignoring_new_pages(self) -> Generator[None]:
-        """Pages that come up inside and are gone at the end are not the session's: reading the storage opens some."""
+        """Ignore pages that open and close inside the block: reading the storage opens some."""
         self._ignoring = True
         try:
             yield
@@ -337,7 +337,7 @@ class BrowserState:
 
     @property
     def is_lost(self) -> bool:
-        """The browser has died under it."""
+        """The browser of this context has crashed."""
         if self.context is None:
             return False
         browser = self.context.browser
@@ -349,13 +349,13 @@ class BrowserState:
         if self.current is not None and self.current.crashed:
             crashed = self.current
             await self.close_tab(crashed)
-            message = f"the page at {crashed.page.url} has crashed; its tab is closed. Open it again, or another one."
+            message = f"the page at {crashed.page.url} has crashed and its tab was closed. Open it again, or another page."
             raise ToolFailure(ErrorKind.UNAVAILABLE, message)
 
     async def _crashed(self) -> ToolFailure:
         await self.close()
         message = (
-            "the browser has crashed, and this session's pages with it. The next call begins with a new one."
+            "the browser has crashed and this session's pages are lost. The next call starts a new browser."
         )
         return ToolFailure(ErrorKind.UNAVAILABLE, message)
 
@@ -364,7 +364,9 @@ class BrowserState:
             return
         if len(self.tabs) >= self.settings.tabs:
             self._surplus.append(page)
-            self.notes.append(f"The page opened one tab more than the {self.settings.tabs} that are allowed.")
+            self.notes.append(
+                f"The page opened more than the {self.settings.tabs} allowed tabs; the new one was closed."
+            )
             return
         self._add(page)
         self.notes.append("The page opened another tab.")
@@ -397,7 +399,7 @@ class BrowserState:
             return
         place = self.tabs.index(tab)
         self.tabs.remove(tab)
-        # What a closed page asked for gets no answer any more.
+        # Requests of a closed page are never answered.
         self.pending.clear()
         self._change()
         if self.current is tab:

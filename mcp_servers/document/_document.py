@@ -7,133 +7,133 @@ from typing import Final, NamedTuple, TypeAlias
 
 import msgspec
 
-__all__ = ["Cell", "Document", "Draft", "Node", "Table"]
+__all__ = ["Cell", "DocumentContent", "DocumentTable", "ParsedDocument", "SectionNode"]
 
 Cell: TypeAlias = str | int | float | bool | None
-"""What a field of a table holds."""
-BEFORE: Final = "0"
-"""The id of what stands before the first section."""
+"""Value of a table cell."""
+PREFACE_ID: Final = "0"
+"""Id of the text before the first section."""
 
 
-class Table(msgspec.Struct, frozen=True):
+class DocumentTable(msgspec.Struct, frozen=True):
     """A table."""
 
     rows: list[list[Cell]]
-    """Its rows; a field that was merged stands in each place that it covers."""
+    """Rows; the value of a merged cell is repeated in each cell that it covers."""
     start: int = 0
-    """Where it stands in the text, in characters."""
+    """Start in the text, in characters."""
     end: int = 0
-    """Where it ends there."""
+    """End in the text."""
     title: str = ""
-    """Its title, if it has one."""
+    """Title, if it has one."""
     page: int | None = None
-    """The page it was found on."""
+    """Page on which it was found."""
 
 
-class Draft(msgspec.Struct, frozen=True):
-    """A document as the reader gives it."""
+class DocumentContent(msgspec.Struct, frozen=True):
+    """Content of a document as the reader process returns it."""
 
     kind: str
-    """Its format."""
+    """Format of the document."""
     title: str
-    """Its title, if it says one."""
+    """Title, if it has one."""
     text: str
     """All its text."""
     pages: list[int]
-    """Where each page, slide or sheet begins in the text."""
+    """Start of each page, slide or sheet in the text."""
     sections: list[tuple[str, int, int]]
-    """Title, level and beginning of each section."""
-    tables: list[Table]
-    """Its tables, but not those of a PDF file."""
+    """Title, level and start of each section."""
+    tables: list[DocumentTable]
+    """Tables, except for a PDF file."""
     pictures: list[tuple[int, str]]
-    """Where pictures stand in the text, and what finds them again."""
+    """Position and key of each picture."""
     notes: list[str]
-    """What else there is to know."""
+    """Limitations of what was read."""
 
 
-class Node(NamedTuple):
+class SectionNode(NamedTuple):
     """A section."""
 
     id: str
-    """Its number, as in `2.1`: the first part of the second section."""
+    """Number of the section: `2.1` is the first subsection of the second section."""
     title: str
-    """Its title."""
+    """Title of the section."""
     level: int
-    """How deep it lies; 1 is the highest."""
+    """Depth, from 1."""
     start: int
-    """Where it begins in the text."""
+    """Start in the text."""
     end: int
-    """Where it ends, its own sections included."""
+    """End in the text, subsections included."""
 
 
-class Document:
-    """A document, ready to be looked things up in."""
+class ParsedDocument:
+    """A parsed document with lookup by section, page and position."""
 
-    def __init__(self, digest: str, draft: Draft) -> None:
+    def __init__(self, digest: str, content: DocumentContent) -> None:
         self.digest = digest
-        """Stands for its content."""
-        self.draft = draft
-        """What was read."""
-        self.text = draft.text
+        """Digest of the file's content."""
+        self.content = content
+        """The content as it was read."""
+        self.text = content.text
         """All its text."""
 
     @cached_property
-    def nodes(self) -> tuple[Node, ...]:
-        """Its sections in the order of the text."""
-        return tuple(_numbered(self.draft.sections, self.text, self.draft.title))
+    def nodes(self) -> tuple[SectionNode, ...]:
+        """Sections in the order of the text."""
+        return tuple(_numbered(self.content.sections, self.text, self.content.title))
 
     @cached_property
-    def _by_id(self) -> dict[str, Node]:
+    def _by_id(self) -> dict[str, SectionNode]:
         return {node.id: node for node in self.nodes}
 
     @cached_property
     def _starts(self) -> list[int]:
         return [node.start for node in self.nodes]
 
-    def node(self, name: str) -> Node | None:
-        """The section of that id."""
+    def node(self, name: str) -> SectionNode | None:
+        """Return the section with this id."""
         return self._by_id.get(name.strip().strip("§[]"))
 
-    def node_at(self, place: int) -> Node:
-        """The innermost section at that place."""
-        return self.nodes[max(bisect_right(self._starts, place) - 1, 0)]
+    def node_at(self, position: int) -> SectionNode:
+        """Return the innermost section at a position."""
+        return self.nodes[max(bisect_right(self._starts, position) - 1, 0)]
 
-    def page_at(self, place: int) -> int | None:
-        """The page at that place."""
-        return bisect_right(self.draft.pages, place) or (1 if self.draft.pages else None)
+    def page_at(self, position: int) -> int | None:
+        """Return the number of the page at a position."""
+        return bisect_right(self.content.pages, position) or (1 if self.content.pages else None)
 
     def page_span(self, number: int) -> tuple[int, int] | None:
-        """Where a page begins and ends."""
-        pages = self.draft.pages
+        """Return the start and end of a page."""
+        pages = self.content.pages
         if not 1 <= number <= len(pages):
             return None
         return pages[number - 1], pages[number] if number < len(pages) else len(self.text)
 
     def pages_of(self, start: int, end: int) -> Sequence[int]:
-        """The pages that a part of the text lies on."""
+        """Return the numbers of the pages that a part of the text covers."""
         first, last = self.page_at(start), self.page_at(max(start, end - 1))
         return range(first, last + 1) if first and last else ()
 
 
-def _numbered(sections: Sequence[tuple[str, int, int]], text: str, title: str) -> list[Node]:
-    """The sections with their ids; there is at least one."""
+def _numbered(sections: Sequence[tuple[str, int, int]], text: str, title: str) -> list[SectionNode]:
+    """Number the sections; return at least one."""
     if not sections:
-        return [Node("1", title, 1, 0, len(text))]
-    nodes: list[Node] = []
+        return [SectionNode("1", title, 1, 0, len(text))]
+    nodes: list[SectionNode] = []
     if text[: sections[0][2]].strip():
-        nodes.append(Node(BEFORE, "", 1, 0, sections[0][2]))
+        nodes.append(SectionNode(PREFACE_ID, "", 1, 0, sections[0][2]))
     path: list[tuple[int, int]] = []
     for (name, level, start), end in zip(sections, _ends(sections, len(text)), strict=True):
         count = 1
         while path and path[-1][0] >= level:
             count = path.pop()[1] + 1
         path.append((level, count))
-        nodes.append(Node(".".join(str(number) for _, number in path), name, len(path), start, end))
+        nodes.append(SectionNode(".".join(str(number) for _, number in path), name, len(path), start, end))
     return nodes
 
 
 def _ends(sections: Sequence[tuple[str, int, int]], end: int) -> list[int]:
-    """Where each section ends: where the next one begins that is no part of it."""
+    """Return the end of each section: the start of the next one that is not a subsection of it."""
     ends: list[int] = []
     following: list[tuple[int, int]] = []
     for _, level, start in reversed(sections):

@@ -5,64 +5,71 @@ from typing import NamedTuple
 
 from agentflow.errors import ErrorKind, ToolFailure
 from mcp_servers.core._failures import did_you_mean
-from mcp_servers.document._document import Document
+from mcp_servers.document._document import ParsedDocument
 from mcp_servers.document._results import Part
-from mcp_servers.document._search import Found
+from mcp_servers.document._search import ScoredPassage
 
-__all__ = ["Cut", "Span", "as_list", "chosen", "cut", "page_numbers", "part_of", "spans_of"]
+__all__ = [
+    "LimitedSpans",
+    "Span",
+    "as_list",
+    "limit_spans",
+    "page_numbers",
+    "part_of",
+    "select_passages",
+    "spans_of",
+]
 
 Span = tuple[int, int]
-MOST_PAGES = 1_000
+MAX_PAGES = 1_000
 
 
-class Cut(NamedTuple):
-    """As much of the text as may be returned."""
+class LimitedSpans(NamedTuple):
+    """Spans shortened to a token limit."""
 
     spans: list[Span]
-    """The parts."""
+    """The spans."""
     next_start: int | None
-    """Where to go on."""
+    """Position at which to continue."""
 
 
 def as_list(value: str | Sequence[str] | None) -> list[str]:
-    """One or several, without empty ones."""
+    """Return one or several values as a list, without empty ones."""
     given = [value] if isinstance(value, str) else value or ()
     return [one for one in given if one.strip()]
 
 
 def page_numbers(pages: str | int) -> list[int]:
-    """The numbers that `3`, `3-5` or `1,4-6` mean.
+    """Parse page numbers written as `3`, `3-5` or `1,4-6`.
 
-    :raises ToolFailure: `bad_arguments`, if they mean none.
+    :raises ToolFailure: `bad_arguments`, if they cannot be parsed.
     """
     numbers: dict[int, None] = {}
     for part in str(pages).split(","):
         first, dash, last = part.strip().partition("-")
         if not (first.strip().isdecimal() and (not dash or last.strip().isdecimal())):
-            message = f"document: pages {str(pages)!r} can't be read: write them as 3, 3-5 or 1,4-6."
+            message = f"document: invalid pages {str(pages)!r}: write them as 3, 3-5 or 1,4-6."
             raise ToolFailure(ErrorKind.BAD_ARGUMENTS, message)
         begin, end = int(first[:9]), int((last if dash else first)[:9])
-        numbers.update(dict.fromkeys(range(begin, min(end, begin + MOST_PAGES) + 1)))
-    return list(numbers)[:MOST_PAGES]
+        numbers.update(dict.fromkeys(range(begin, min(end, begin + MAX_PAGES) + 1)))
+    return list(numbers)[:MAX_PAGES]
 
 
 def spans_of(
-    document: Document,
+    document: ParsedDocument,
     name: str,
     sections: Sequence[str],
     pages: str | int | None,
     start: int | None,
     end: int | None,
 ) -> list[Span]:
-    """The parts of the text that were asked for; all of it, if none was.
+    """Return the requested spans of the text, or the whole text.
 
     :raises ToolFailure: `not_found`, `bad_arguments`.
     """
     asked = [bool(sections), pages is not None, start is not None or end is not None]
     if sum(asked) > 1:
-        message = (
-            "document: ask for sections, for pages or for a place (start, end), not for several of these."
-        )
+        message = "document: give sections, pages or a range (start, end), not several of these."
         raise ToolFailure(ErrorKind.BAD_ARGUMENTS, message)
     if sections:
         return [_section(document, name, one) for one in sections]
@@ -71,14 +78,14 @@ def spans_of(
     length = len(document.text)
     begin, stop = start or 0, length if end is None else min(end, length)
     if begin and begin >= length:
-        message = f"document: {name!r} has {length} characters: choose a smaller start than {begin}."
+        message = f"document: {name!r} has {length} characters: choose a start below {begin}."
         raise ToolFailure(ErrorKind.BAD_ARGUMENTS, message)
     if end is not None and end <= begin:
         raise ToolFailure(ErrorKind.BAD_ARGUMENTS, f"document: end {end} must be greater than start {begin}.")
     return [(begin, stop)]
 
 
-def _section(document: Document, name: str, wanted: str) -> Span:
+def _section(document: ParsedDocument, name: str, wanted: str) -> Span:
     node = document.node(wanted)
     if node is None:
         node = next(
@@ -91,17 +98,17 @@ def _section(document: Document, name: str, wanted: str) -> Span:
     return node.start, node.end
 
 
-def _page(document: Document, name: str, number: int) -> Span:
+def _page(document: ParsedDocument, name: str, number: int) -> Span:
     span = document.page_span(number)
     if span is None:
-        count = len(document.draft.pages)
-        has = f"it has {count}" if count else "it has none: read it by sections or places"
+        count = len(document.content.pages)
+        has = f"it has {count}" if count else "it has none: read it by section or range"
         raise ToolFailure(ErrorKind.NOT_FOUND, f"document: {name!r} has no page {number}: {has}.")
     return span
 
 
-def chosen(found: Iterable[Found], tokens: int, document: Document) -> list[Span]:
-    """The best passages that fit, in the order of the text; neighbours are one."""
+def select_passages(found: Iterable[ScoredPassage], tokens: int, document: ParsedDocument) -> list[Span]:
+    """Return the best passages within the token limit, in the order of the text."""
     kept: list[Span] = []
     for one in found:
         span = (one.passage.start, one.passage.end)
@@ -112,21 +119,21 @@ def chosen(found: Iterable[Found], tokens: int, document: Document) -> list[Span
     return sorted(kept)
 
 
-def cut(spans: Sequence[Span], tokens: int, document: Document) -> Cut:
-    """The spans, up to so many tokens."""
+def limit_spans(spans: Sequence[Span], tokens: int, document: ParsedDocument) -> LimitedSpans:
+    """Shorten spans to a number of tokens."""
     kept: list[Span] = []
     for start, end in spans:
-        stop = _stop(document.text, start, end, tokens)
+        stop = _end_within(document.text, start, end, tokens)
         if stop > start or start == end:
             kept.append((start, stop))
         if stop < end:
-            return Cut(kept, stop)
+            return LimitedSpans(kept, stop)
         tokens -= _tokens(document.text[start:stop])
-    return Cut(kept, None)
+    return LimitedSpans(kept, None)
 
 
-def part_of(document: Document, span: Span) -> Part:
-    """A part of the text, and where it stands."""
+def part_of(document: ParsedDocument, span: Span) -> Part:
+    """Return a part of the text with its section and page."""
     start, end = span
     node = document.node_at(start)
     return Part(
@@ -140,12 +147,12 @@ def part_of(document: Document, span: Span) -> Part:
 
 
 def _tokens(text: str) -> int:
-    """About so many tokens: four bytes are one."""
+    """Estimate the number of tokens at four bytes each."""
     return (len(text.encode()) + 3) // 4
 
 
-def _stop(text: str, start: int, end: int, tokens: int) -> int:
-    """How far one can read with so many tokens: to the end of a word, if there is one."""
+def _end_within(text: str, start: int, end: int, tokens: int) -> int:
+    """Return the end of the text that fits into `tokens`, at the end of a word if possible."""
     most = max(tokens, 0) * 4
     piece = text[start : min(end, start + most)]
     if len(piece.encode()) > most:

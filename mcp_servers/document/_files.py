@@ -9,74 +9,74 @@ from agentflow.errors import ConfigurationError, ErrorKind, ToolFailure
 from mcp_servers.core._failures import did_you_mean
 from mcp_servers.document._settings import DocumentSettings
 
-__all__ = ["Choice", "File", "check_place", "choice_of"]
+__all__ = ["DocumentFile", "DocumentSet", "check_paths", "select_documents"]
 
 SUFFIXES: Final = frozenset(
     (".bmp", ".docx", ".gif", ".htm", ".html", ".jpeg", ".jpg", ".markdown", ".md", ".pdf", ".png", ".pptx", ".text",
      ".tif", ".tiff", ".txt", ".webp", ".xhtml", ".xlsx")
 )  # fmt: skip
-MOST_FILES = 10_000
+MAX_FILES = 10_000
 
 
-class File(NamedTuple):
-    """A document's file."""
+class DocumentFile(NamedTuple):
+    """File of a document."""
 
     name: str
-    """What it is called: its path in the folder."""
+    """Name of the document: its path in the directory."""
     path: Path
-    """Where it is."""
+    """Path on this machine."""
     size: int
-    """Its bytes."""
+    """Size in bytes."""
     stamp: tuple[int, ...]
-    """As long as this is the same, so is its content."""
+    """Device, inode and times: unchanged as long as the content is."""
 
 
-def _file(name: str, path: Path) -> File:
+def _file(name: str, path: Path) -> DocumentFile:
     status = path.stat()
-    return File(
+    return DocumentFile(
         name, path, status.st_size, (status.st_dev, status.st_ino, status.st_mtime_ns, status.st_ctime_ns)
     )
 
 
-class Choice:
-    """The documents of a session. All methods may block."""
+class DocumentSet:
+    """The documents of a session: a file or a directory. All methods may block."""
 
-    def __init__(self, place: Path) -> None:
-        self._place = place
+    def __init__(self, path: Path) -> None:
+        self._path = path
 
     @property
     def is_folder(self) -> bool:
-        """There may be several."""
-        return self._place.is_dir()
+        """The documents are those of a directory."""
+        return self._path.is_dir()
 
-    def files(self) -> list[File]:
-        """All of them, by name.
+    def files(self) -> list[DocumentFile]:
+        """Return all documents, sorted by name.
 
-        :raises ToolFailure: `not_found`, if they are no longer there.
+        :raises ToolFailure: `not_found`, if the directory or file no longer exists.
         """
-        if not self._place.exists():
-            raise ToolFailure(ErrorKind.NOT_FOUND, f"document: {self._place.name!r} is no longer there.")
+        if not self._path.exists():
+            raise ToolFailure(ErrorKind.NOT_FOUND, f"document: {self._path.name!r} no longer exists.")
         if not self.is_folder:
-            return [_file(self._place.name, self._place)]
-        found: list[File] = []
-        for folder, folders, names in os.walk(self._place):
+            return [_file(self._path.name, self._path)]
+        found: list[DocumentFile] = []
+        for folder, folders, names in os.walk(self._path):
             folders[:] = sorted(name for name in folders if not name.startswith("."))
             for name in sorted(names):
                 path = Path(folder, name)
-                if path.suffix.lower() in SUFFIXES and self._holds(path):
-                    found.append(_file(path.relative_to(self._place).as_posix(), path))
-            if len(found) >= MOST_FILES:
+                if path.suffix.lower() in SUFFIXES and self._contains(path):
+                    found.append(_file(path.relative_to(self._path).as_posix(), path))
+            if len(found) >= MAX_FILES:
                 break
-        return sorted(found[:MOST_FILES])
+        return sorted(found[:MAX_FILES])
 
-    def file(self, name: str | None) -> File:
-        """The document of that name; without one, the only one.
+    def file(self, name: str | None) -> DocumentFile:
+        """Return the document with this name; without a name, the only document.
 
         :raises ToolFailure: `bad_arguments`, if there are several; `not_found`, if there is none.
         """
         if name is not None and self.is_folder:
-            path = self._place / name
-            if path.suffix.lower() in SUFFIXES and self._holds(path):
+            path = self._path / name
+            if path.suffix.lower() in SUFFIXES and self._contains(path):
                 return _file(name, path)
         files = self.files()
         names = [file.name for file in files]
@@ -85,51 +85,49 @@ class Choice:
                 return files[0]
             message = f"document: there are {len(files)} documents: name one. document_outline lists them."
             raise ToolFailure(ErrorKind.BAD_ARGUMENTS if files else ErrorKind.NOT_FOUND, message)
-        alike = [file for file in files if name in (file.name, file.path.name)]
-        if len(alike) != 1:
+        matching = [file for file in files if name in (file.name, file.path.name)]
+        if len(matching) != 1:
             message = f"document: no document {name!r}.{did_you_mean(name, names)}"
             raise ToolFailure(ErrorKind.NOT_FOUND, message)
-        return alike[0]
+        return matching[0]
 
-    def _holds(self, path: Path) -> bool:
-        """It is a file in the folder, also behind symlinks, and not hidden."""
+    def _contains(self, path: Path) -> bool:
+        """Return whether a path is a regular file in the directory, after resolving symlinks, and not hidden."""
         try:
             real = path.resolve(strict=True)
-            hidden = any(part.startswith(".") for part in path.relative_to(self._place).parts)
-            return not hidden and real.is_relative_to(self._place) and stat.S_ISREG(real.stat().st_mode)
+            hidden = any(part.startswith(".") for part in path.relative_to(self._path).parts)
+            return not hidden and real.is_relative_to(self._path) and stat.S_ISREG(real.stat().st_mode)
         except (OSError, ValueError, RuntimeError):
             return False
 
 
-def check_place(settings: DocumentSettings) -> None:
-    """Refuse a folder or file that isn't there.
+def check_paths(settings: DocumentSettings) -> None:
+    """Reject a directory or file that does not exist.
 
     :raises ConfigurationError: naming it.
     """
-    for name, place in (("folder", settings.folder), ("file", settings.file)):
-        if place is None:
+    for name, path in (("folder", settings.folder), ("file", settings.file)):
+        if path is None:
             continue
-        there = place.is_dir() if name == "folder" else place.is_file()
+        there = path.is_dir() if name == "folder" else path.is_file()
         if not there:
-            raise ConfigurationError(f"document: {name}: there is no {name} {str(place)!r}")
+            raise ConfigurationError(f"document: {name}: there is no {name} {str(path)!r}")
 
 
-def choice_of(settings: DocumentSettings, by_session: bool) -> Choice | None:
-    """The documents that the settings name; what a session names must lie in one of the roots.
+def select_documents(settings: DocumentSettings, by_session: bool) -> DocumentSet | None:
+    """Return the documents named by the settings; those that a session names must lie in one of the `roots`.
 
     :raises ToolFailure: `denied`, `not_found`.
     """
-    place = settings.folder or settings.file
-    if place is None:
+    path = settings.folder or settings.file
+    if path is None:
         return None
-    real = Path(os.path.realpath(place.expanduser()))
+    real = Path(os.path.realpath(path.expanduser()))
     roots = [Path(os.path.realpath(root.expanduser())) for root in settings.roots]
     if by_session and not any(real.is_relative_to(root) for root in roots):
-        # The same whether it is there or not.
-        message = (
-            f"document: {str(place)!r} may not be named by a session: it lies in none of the setting `roots`."
-        )
+        # The message does not reveal whether the path exists.
+        message = f"document: {str(path)!r} may not be named by a session: it is not inside any of the setting `roots`."
         raise ToolFailure(ErrorKind.DENIED, message)
     if not real.exists():
-        raise ToolFailure(ErrorKind.NOT_FOUND, f"document: there is nothing at {str(place)!r}.")
-    return Choice(real)
+        raise ToolFailure(ErrorKind.NOT_FOUND, f"document: {str(path)!r} does not exist.")
+    return DocumentSet(real)

@@ -16,21 +16,21 @@ import anyio.to_thread
 import msgspec
 
 from agentflow.errors import ErrorKind, ToolFailure
-from mcp_servers.document._document import Document, Draft, Table
-from mcp_servers.document._files import File
-from mcp_servers.document._reader_pool import Desks, Source
-from mcp_servers.document._search import Finder
+from mcp_servers.document._document import DocumentContent, DocumentTable, ParsedDocument
+from mcp_servers.document._files import DocumentFile
+from mcp_servers.document._reader_pool import DocumentSource, ReaderPool
+from mcp_servers.document._search import PassageIndex
 from mcp_servers.document._settings import DocumentSettings
 
-__all__ = ["Library", "Shown", "Store"]
+__all__ = ["DiskCache", "DocumentLibrary", "RenderedImage"]
 
-_ROOM = 0.9
-"""When it is too full, it is emptied to this share of what it may hold."""
+_REFILL_SHARE = 0.9
+"""A full cache is emptied to this share of its limit."""
 T = TypeVar("T")
-MOST_CHARACTERS = 40_000_000
-MOST_IMAGE_BYTES = 32 * 1024 * 1024
-MOST_DIGESTS = 20_000
-MOST_FAILURES = 1_000
+MAX_CACHED_CHARS = 40_000_000
+MAX_IMAGE_BYTES = 32 * 1024 * 1024
+MAX_DIGESTS = 20_000
+MAX_FAILURES = 1_000
 _DISTRIBUTIONS: Final = (
     "pypdfium2",
     "pdfplumber",
@@ -40,11 +40,11 @@ _DISTRIBUTIONS: Final = (
     "pillow",
     "markdown-it-py",
 )
-_LASTING: Final = (ErrorKind.TIMEOUT, ErrorKind.OUT_OF_MEMORY, ErrorKind.CPU_LIMIT, ErrorKind.OUTPUT_LIMIT)
+_PERMANENT: Final = (ErrorKind.TIMEOUT, ErrorKind.OUT_OF_MEMORY, ErrorKind.CPU_LIMIT, ErrorKind.OUTPUT_LIMIT)
 
 
-class Store:
-    """Bytes by name in a folder. Everything here may block."""
+class DiskCache:
+    """Size-limited cache of files in a directory, shared by processes. All methods may block."""
 
     def __init__(self, folder: Path, most: int) -> None:
         self._folder = folder
@@ -52,7 +52,7 @@ class Store:
         self._used: int | None = None
 
     def get(self, name: str) -> bytes | None:
-        """What is kept under that name; it is used now."""
+        """Return an entry and mark it as recently used."""
         path = self._folder / name
         try:
             data = path.read_bytes()
@@ -62,7 +62,7 @@ class Store:
         return data
 
     def put(self, name: str, data: bytes) -> None:
-        """Keep it, in one step. Where there is no room, or nothing can be written, nothing is kept."""
+        """Store an entry atomically. An entry that is too large or cannot be written is dropped silently."""
         if len(data) > self._most:
             return
         part = self._folder / f".{secrets.token_hex(8)}.part"
@@ -76,52 +76,52 @@ class Store:
             return
         self._used = None if self._used is None else self._used + len(data)
         if self._used is None or self._used > self._most:
-            self._make_room()
+            self._evict()
 
-    def _make_room(self) -> None:
-        """Drop what was not used for longest; other processes may do so too."""
-        kept: list[tuple[float, int, Path]] = []
+    def _evict(self) -> None:
+        """Drop the least recently used entries; other processes may do so at the same time."""
+        cached: list[tuple[float, int, Path]] = []
         with contextlib.suppress(OSError), os.scandir(self._folder) as entries:
             for entry in entries:
                 with contextlib.suppress(OSError):
                     status = entry.stat(follow_symlinks=False)
-                    kept.append((status.st_mtime, status.st_size, Path(entry.path)))
-        self._used = sum(size for _, size, _ in kept)
+                    cached.append((status.st_mtime, status.st_size, Path(entry.path)))
+        self._used = sum(size for _, size, _ in cached)
         if self._used <= self._most:
             return
-        for _, size, path in sorted(kept):
-            if self._used <= self._most * _ROOM:
+        for _, size, path in sorted(cached):
+            if self._used <= self._most * _REFILL_SHARE:
                 break
             with contextlib.suppress(OSError):
                 path.unlink()
             self._used -= size
 
 
-class _Size(msgspec.Struct):
+class _ImageSize(msgspec.Struct):
     width: int
     height: int
     dpi: int
 
 
-class _Tables(msgspec.Struct):
-    tables: list[Table]
+class _TablesReply(msgspec.Struct):
+    tables: list[DocumentTable]
 
 
-class Shown(NamedTuple):
-    """A picture to be shown."""
+class RenderedImage(NamedTuple):
+    """A PNG image."""
 
     png: bytes
-    """Its bytes."""
+    """The PNG data."""
     width: int
-    """Its width."""
+    """Width in pixels."""
     height: int
-    """Its height."""
+    """Height in pixels."""
     dpi: int
-    """Its resolution; 0 where it has none."""
+    """Resolution in dots per inch; 0 if it has none."""
 
 
-class _Kept(Generic[T]):
-    """What was used last, up to a size."""
+class _LruCache(Generic[T]):
+    """Size-limited cache that drops the least recently used entries."""
 
     def __init__(self, most: int, size: Callable[[T], int]) -> None:
         self._most = most
@@ -143,26 +143,30 @@ class _Kept(Generic[T]):
         return thing
 
 
-class Library:
-    """All documents that were read."""
+class DocumentLibrary:
+    """Parsed documents, cached in memory and on disk by the content of their files."""
 
     def __init__(self, settings: DocumentSettings) -> None:
         self._settings = settings
-        self._desks = Desks(settings)
-        self._store = Store(settings.cache_dir or _default_cache(), settings.cache_bytes)
-        self._digests: _Kept[str] = _Kept(MOST_DIGESTS, lambda _: 1)
-        self._documents: _Kept[Document] = _Kept(MOST_CHARACTERS, lambda one: len(one.text) + 1_000)
-        self._finders: _Kept[Finder] = _Kept(MOST_CHARACTERS, lambda one: one.characters + 1_000)
-        self._images: _Kept[Shown] = _Kept(MOST_IMAGE_BYTES, lambda one: len(one.png))
-        self._failures: _Kept[ToolFailure] = _Kept(MOST_FAILURES, lambda _: 1)
-        self._turns: dict[object, tuple[anyio.Lock, int]] = {}
+        self._readers = ReaderPool(settings)
+        self._store = DiskCache(settings.cache_dir or _default_cache(), settings.cache_bytes)
+        self._digests: _LruCache[str] = _LruCache(MAX_DIGESTS, lambda _: 1)
+        self._documents: _LruCache[ParsedDocument] = _LruCache(
+            MAX_CACHED_CHARS, lambda one: len(one.text) + 1_000
+        )
+        self._finders: _LruCache[PassageIndex] = _LruCache(
+            MAX_CACHED_CHARS, lambda one: one.characters + 1_000
+        )
+        self._images: _LruCache[RenderedImage] = _LruCache(MAX_IMAGE_BYTES, lambda one: len(one.png))
+        self._failures: _LruCache[ToolFailure] = _LruCache(MAX_FAILURES, lambda _: 1)
+        self._locks: dict[object, tuple[anyio.Lock, int]] = {}
 
     async def close(self) -> None:
-        """End what reads."""
-        await self._desks.close()
+        """Stop the readers."""
+        await self._readers.close()
 
-    async def document(self, file: File) -> Document:
-        """The document in a file.
+    async def document(self, file: DocumentFile) -> ParsedDocument:
+        """Return the parsed document of a file.
 
         :raises ToolFailure: if it can't be read.
         """
@@ -170,91 +174,93 @@ class Library:
         document = self._documents.get(digest)
         if document is not None:
             return document
-        async with self._alone(("document", digest)):
+        async with self._locked(("document", digest)):
             document = self._documents.get(digest)
             if document is None:
                 document = self._documents.put(digest, await self._read(file, digest, source))
             return document
 
-    async def finder(self, documents: Sequence[Document]) -> Finder:
+    async def finder(self, documents: Sequence[ParsedDocument]) -> PassageIndex:
         """What finds passages of these documents."""
         key = tuple(document.digest for document in documents)
-        async with self._alone(key):
+        async with self._locked(key):
             finder = self._finders.get(key)
             if finder is None:
-                finder = self._finders.put(key, await anyio.to_thread.run_sync(Finder, documents))
+                finder = self._finders.put(key, await anyio.to_thread.run_sync(PassageIndex, documents))
             return finder
 
-    async def page(self, file: File, number: int, dpi: int) -> Shown:
-        """A page as a picture.
+    async def page(self, file: DocumentFile, number: int, dpi: int) -> RenderedImage:
+        """Return a page as an image.
 
-        :raises ToolFailure: if there is none.
+        :raises ToolFailure: if the page does not exist.
         """
         return await self._image(file, {"do": "page", "page": str(number), "dpi": str(dpi)})
 
-    async def picture(self, file: File, key: str) -> Shown:
-        """A picture in a document."""
+    async def picture(self, file: DocumentFile, key: str) -> RenderedImage:
+        """Return a picture of a document."""
         return await self._image(file, {"do": "picture", "key": key})
 
-    async def tables(self, file: File, pages: Sequence[int]) -> list[Table]:
-        """The tables on pages of a PDF file."""
+    async def tables(self, file: DocumentFile, pages: Sequence[int]) -> list[DocumentTable]:
+        """Return the tables on pages of a PDF file."""
         digest, source = await self._digest(file)
         what = {"do": "tables", "pages": ",".join(map(str, pages))}
         part = f"tables-{hashlib.blake2b(what['pages'].encode(), digest_size=8).hexdigest()}"
-        said = await anyio.to_thread.run_sync(self._recall, digest, part)
-        tables = _tables_of(said) if said is not None else None
+        reply = await anyio.to_thread.run_sync(self._load_cached, digest, part)
+        tables = _tables_of(reply) if reply is not None else None
         if tables is None:
-            said, _ = await self._ask(file, source, what)
-            tables = _tables_of(said)
+            reply, _ = await self._ask(file, source, what)
+            tables = _tables_of(reply)
             if tables is None:
-                raise _garbled(file)
-            await anyio.to_thread.run_sync(self._keep, digest, part, said)
+                raise _invalid_reply(file)
+            await anyio.to_thread.run_sync(self._save_cached, digest, part, reply)
         return tables
 
-    async def _image(self, file: File, what: Mapping[str, str]) -> Shown:
+    async def _image(self, file: DocumentFile, what: Mapping[str, str]) -> RenderedImage:
         digest, source = await self._digest(file)
         key = (digest, *what.values())
         shown = self._images.get(key)
         if shown is None:
-            said, png = await self._ask(file, source, what)
+            reply, png = await self._ask(file, source, what)
             try:
-                size = msgspec.json.decode(said, type=_Size)
+                size = msgspec.json.decode(reply, type=_ImageSize)
             except msgspec.DecodeError:
-                raise _garbled(file) from None
+                raise _invalid_reply(file) from None
             if not png.startswith(b"\x89PNG"):
-                raise _garbled(file)
-            shown = self._images.put(key, Shown(png, size.width, size.height, size.dpi))
+                raise _invalid_reply(file)
+            shown = self._images.put(key, RenderedImage(png, size.width, size.height, size.dpi))
         return shown
 
-    async def _read(self, file: File, digest: str, source: Source | None) -> Document:
-        kept = await anyio.to_thread.run_sync(self._recall, digest, "draft")
-        if kept is not None:
-            draft = await anyio.to_thread.run_sync(_draft_of, kept)
-            if draft is not None:
-                return Document(digest, draft)
+    async def _read(self, file: DocumentFile, digest: str, source: DocumentSource | None) -> ParsedDocument:
+        cached = await anyio.to_thread.run_sync(self._load_cached, digest, "content")
+        if cached is not None:
+            content = await anyio.to_thread.run_sync(_content_of, cached)
+            if content is not None:
+                return ParsedDocument(digest, content)
         failure = self._failures.get(digest)
         if failure is not None:
             raise failure
         settings = self._settings
-        what = {"do": "draft", "ocr_program": settings.ocr_program, "ocr_languages": settings.ocr_languages}
+        what = {"do": "content", "ocr_program": settings.ocr_program, "ocr_languages": settings.ocr_languages}
         try:
-            said, _ = await self._ask(file, source, what)
+            reply, _ = await self._ask(file, source, what)
         except ToolFailure as error:
-            if error.kind in _LASTING:
+            if error.kind in _PERMANENT:
                 self._failures.put(digest, error)
             raise
-        draft = await anyio.to_thread.run_sync(_draft_of, said)
-        if draft is None:
-            raise _garbled(file)
-        await anyio.to_thread.run_sync(self._keep, digest, "draft", said)
-        return Document(digest, draft)
+        content = await anyio.to_thread.run_sync(_content_of, reply)
+        if content is None:
+            raise _invalid_reply(file)
+        await anyio.to_thread.run_sync(self._save_cached, digest, "content", reply)
+        return ParsedDocument(digest, content)
 
-    async def _ask(self, file: File, source: Source | None, what: Mapping[str, str]) -> tuple[bytes, bytes]:
+    async def _ask(
+        self, file: DocumentFile, source: DocumentSource | None, what: Mapping[str, str]
+    ) -> tuple[bytes, bytes]:
         source = source or await anyio.to_thread.run_sync(self._load, file)
-        return await self._desks.ask(source, what, self._settings.timeout)
+        return await self._readers.ask(source, what, self._settings.timeout)
 
-    async def _digest(self, file: File) -> tuple[str, Source | None]:
-        """What stands for the content of a file; and the content, where it had to be read for that."""
+    async def _digest(self, file: DocumentFile) -> tuple[str, DocumentSource | None]:
+        """Return the digest of a file's content, and the content if it had to be read for that."""
         key = (file.path, file.size, file.stamp)
         digest = self._digests.get(key)
         if digest is not None:
@@ -262,7 +268,7 @@ class Library:
         source = await anyio.to_thread.run_sync(self._load, file)
         return self._digests.put(key, source.digest), source
 
-    def _load(self, file: File) -> Source:
+    def _load(self, file: DocumentFile) -> DocumentSource:
         most = self._settings.file_bytes
         try:
             with open(os.open(file.path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as opened:
@@ -270,35 +276,37 @@ class Library:
         except OSError as error:
             raise ToolFailure(ErrorKind.NOT_FOUND, f"document: {file.name!r}: {error.strerror}.") from None
         if len(data) > most:
-            message = f"document: {file.name!r} is larger than the {most} bytes that are read (`file_bytes`)."
+            message = f"document: {file.name!r} is larger than {most} bytes (setting `file_bytes`)."
             raise ToolFailure(ErrorKind.FILE_TOO_LARGE, message)
         suffix = file.path.suffix.lower().encode()
-        return Source(file.name, hashlib.blake2b(data, digest_size=20, key=suffix[:64]).hexdigest(), data)
+        return DocumentSource(
+            file.name, hashlib.blake2b(data, digest_size=20, key=suffix[:64]).hexdigest(), data
+        )
 
-    def _recall(self, digest: str, part: str) -> bytes | None:
+    def _load_cached(self, digest: str, part: str) -> bytes | None:
         return self._store.get(self._name(digest, part))
 
-    def _keep(self, digest: str, part: str, said: bytes) -> None:
-        self._store.put(self._name(digest, part), said)
+    def _save_cached(self, digest: str, part: str, reply: bytes) -> None:
+        self._store.put(self._name(digest, part), reply)
 
     def _name(self, digest: str, what: str) -> str:
         settings = f"{self._settings.ocr_program} {self._settings.ocr_languages}"
         return f"{digest}-{_version(settings)}-{what}.json"
 
-    def _alone(self, key: object) -> "_Alone":
-        return _Alone(self._turns, key)
+    def _locked(self, key: object) -> "_KeyedLock":
+        return _KeyedLock(self._locks, key)
 
 
-class _Alone:
-    """One at a time for each key."""
+class _KeyedLock:
+    """Lock per key, discarded when unused."""
 
-    def __init__(self, turns: dict[object, tuple[anyio.Lock, int]], key: object) -> None:
-        self._turns = turns
+    def __init__(self, locks: dict[object, tuple[anyio.Lock, int]], key: object) -> None:
+        self._locks = locks
         self._key = key
 
     async def __aenter__(self) -> None:
-        lock, users = self._turns.get(self._key) or (anyio.Lock(), 0)
-        self._turns[self._key] = (lock, users + 1)
+        lock, users = self._locks.get(self._key) or (anyio.Lock(), 0)
+        self._locks[self._key] = (lock, users + 1)
         try:
             await lock.acquire()
         except BaseException:
@@ -306,42 +314,42 @@ class _Alone:
             raise
 
     async def __aexit__(self, *exc: object) -> None:
-        self._turns[self._key][0].release()
+        self._locks[self._key][0].release()
         self._leave()
 
     def _leave(self) -> None:
-        lock, users = self._turns[self._key]
+        lock, users = self._locks[self._key]
         if users > 1:
-            self._turns[self._key] = (lock, users - 1)
+            self._locks[self._key] = (lock, users - 1)
         else:
-            del self._turns[self._key]
+            del self._locks[self._key]
 
 
-def _draft_of(data: bytes) -> Draft | None:
-    """What was read, if that is what it is: all places lie in the text and follow each other."""
+def _content_of(data: bytes) -> DocumentContent | None:
+    """Decode the reader's reply; return `None` if it is malformed or a position lies outside the text."""
     try:
-        draft = msgspec.json.decode(data, type=Draft)
+        content = msgspec.json.decode(data, type=DocumentContent)
     except msgspec.DecodeError:
         return None
-    length = len(draft.text)
-    starts = [place for _, _, place in draft.sections]
-    tables = [place for table in draft.tables for place in (table.start, table.end)]
-    pictures = [place for place, _ in draft.pictures]
-    inside = all(0 <= place <= length for place in (*draft.pages, *starts, *tables, *pictures))
-    in_order = draft.pages == sorted(draft.pages) and starts == sorted(starts)
-    return draft if inside and in_order else None
+    length = len(content.text)
+    starts = [place for _, _, place in content.sections]
+    tables = [place for table in content.tables for place in (table.start, table.end)]
+    pictures = [place for place, _ in content.pictures]
+    inside = all(0 <= place <= length for place in (*content.pages, *starts, *tables, *pictures))
+    in_order = content.pages == sorted(content.pages) and starts == sorted(starts)
+    return content if inside and in_order else None
 
 
-def _tables_of(data: bytes) -> list[Table] | None:
+def _tables_of(data: bytes) -> list[DocumentTable] | None:
     try:
-        return msgspec.json.decode(data, type=_Tables).tables
+        return msgspec.json.decode(data, type=_TablesReply).tables
     except msgspec.DecodeError:
         return None
 
 
-def _garbled(file: File) -> ToolFailure:
+def _invalid_reply(file: DocumentFile) -> ToolFailure:
     return ToolFailure(
-        ErrorKind.FAILED, f"document: {file.name!r} can't be read: its reader gave no sound answer."
+        ErrorKind.FAILED, f"document: {file.name!r} cannot be read: its reader returned an invalid reply."
     )
 
 
@@ -352,7 +360,7 @@ def _default_cache() -> Path:
 
 @lru_cache(8)
 def _version(settings: str) -> str:
-    """Changes with the reader, its libraries and its settings."""
+    """Return a digest of the reader's code, libraries and settings; it invalidates cached entries."""
     digest = hashlib.blake2b(settings.encode(), digest_size=6)
     for path in sorted(Path(__file__).with_name("inside").glob("*.py")):
         digest.update(path.read_bytes())

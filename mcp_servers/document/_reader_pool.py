@@ -1,7 +1,7 @@
-"""Where documents are read: each in a sandbox of its own, never in the server.
+"""Pool of sandboxed reader processes: each parses one document; nothing is parsed in the server.
 
-A sandbox has one document, no network and no other file of this machine, limits on time and memory, and is ended when it
-has hit one of them. The last few stay, with their documents open.
+A sandbox contains one document. It has no network, no other file of this machine, and limits on time and memory; it is
+ended when it exceeds one. The most recently used ones stay running with their documents open.
 """
 
 import io
@@ -23,184 +23,188 @@ from agentflow.errors import ErrorKind, InstanceGone, ToolFailure
 from mcp_servers.document._settings import DocumentSettings
 from runtimes import Instance, InstanceSpec, Limits, Outcome, Runtime
 
-__all__ = ["Desks", "Source", "program"]
+__all__ = ["DocumentSource", "ReaderPool", "program"]
 
 LIBRARIES: Final = ("pypdfium2", "pdfplumber", "docx", "pptx", "openpyxl", "PIL.Image", "markdown_it")
-"""What the interpreters of the sandboxes have imported before they begin."""
+"""Libraries that the sandboxes' interpreters have preloaded."""
 INSIDE: Final = "mcp_servers.document.inside"
 MIB = 1024 * 1024
-LONGEST_ANSWER = 256 * MIB
-LONGEST_NAME = 100
+MAX_ANSWER = 256 * MIB
+MAX_SUFFIX = 100
 
 _KINDS: Final = {
-    Outcome.TIMEOUT: (ErrorKind.TIMEOUT, "reading it took too long"),
-    Outcome.CPU_LIMIT: (ErrorKind.CPU_LIMIT, "reading it took too much CPU time"),
-    Outcome.OUT_OF_MEMORY: (ErrorKind.OUT_OF_MEMORY, "reading it took too much memory"),
-    Outcome.TOO_MANY_PROCESSES: (ErrorKind.TOO_MANY_PROCESSES, "reading it took too many processes"),
+    Outcome.TIMEOUT: (ErrorKind.TIMEOUT, "parsing took too long"),
+    Outcome.CPU_LIMIT: (ErrorKind.CPU_LIMIT, "parsing took too much CPU time"),
+    Outcome.OUT_OF_MEMORY: (ErrorKind.OUT_OF_MEMORY, "parsing took too much memory"),
+    Outcome.TOO_MANY_PROCESSES: (ErrorKind.TOO_MANY_PROCESSES, "parsing took too many processes"),
     Outcome.FILE_TOO_LARGE: (ErrorKind.FILE_TOO_LARGE, "it is too large"),
-    Outcome.OUTPUT_LIMIT: (ErrorKind.OUTPUT_LIMIT, "reading it gave too much output"),
+    Outcome.OUTPUT_LIMIT: (ErrorKind.OUTPUT_LIMIT, "parsing produced too much output"),
 }
-_OF_THE_CALL: Final = (ErrorKind.NOT_FOUND, ErrorKind.BAD_ARGUMENTS)
-"""Then it is not the document that is wrong."""
+_REQUEST_ERRORS: Final = (ErrorKind.NOT_FOUND, ErrorKind.BAD_ARGUMENTS)
+"""Errors of the request, not of the document."""
 
 
-class Source(msgspec.Struct, frozen=True):
-    """A file to be read."""
+class DocumentSource(msgspec.Struct, frozen=True):
+    """A file to parse."""
 
     name: str
-    """What it is called."""
+    """Name of the document."""
     digest: str
-    """Stands for its content."""
+    """Digest of its content."""
     data: bytes
-    """Its content."""
+    """Content of the file."""
 
 
-class _Refused(msgspec.Struct):
-    """An answer that says why there is none."""
+class _ReaderError(msgspec.Struct):
+    """Error reply of a reader."""
 
     why: ErrorKind
     message: str
 
 
-class _Desk:
-    """A sandbox with one document."""
+class _Reader:
+    """A sandboxed reader process with one document."""
 
     def __init__(self, instance: Instance, name: str) -> None:
         self.instance = instance
         self.name = name
-        self.turn = anyio.Lock()
+        self.lock = anyio.Lock()
         self.users = 0
 
 
-class Desks:
-    """The sandboxes, and the runtime that makes them, which starts with the first."""
+class ReaderPool:
+    """Pool of readers, and their runtime, which starts with the first reader."""
 
     def __init__(self, settings: DocumentSettings) -> None:
         self._settings = settings
-        self._desks: OrderedDict[str, _Desk] = OrderedDict()
-        self._room = anyio.CapacityLimiter(settings.at_once)
-        self._turn = anyio.Lock()
+        self._readers: OrderedDict[str, _Reader] = OrderedDict()
+        self._capacity = anyio.CapacityLimiter(settings.at_once)
+        self._lock = anyio.Lock()
         self._runtime: Runtime | None = None
         self._stack = AsyncExitStack()
         self._program = b""
 
-    async def ask(self, source: Source, what: Mapping[str, str], seconds: float) -> tuple[bytes, bytes]:
-        """An answer of the reader: JSON, and the bytes of a picture.
+    async def ask(
+        self, source: DocumentSource, what: Mapping[str, str], seconds: float
+    ) -> tuple[bytes, bytes]:
+        """Send a request to the reader of a document; return JSON and the bytes of an image.
 
-        :raises ToolFailure: if the document can't be read within the limits.
-        :raises IsolationUnavailable: if this machine can't isolate the reader.
+        :raises ToolFailure: if the document cannot be read within the limits.
+        :raises IsolationUnavailable: if this machine cannot isolate the reader.
         """
-        async with self._room:
-            answer = await self._asked(source, what, seconds)
-            await self._tidy()
+        async with self._capacity:
+            answer = await self._request(source, what, seconds)
+            await self._stop_surplus()
         line, _, blob = answer.partition(b"\n")
         return self._checked(line, source), blob
 
-    async def _asked(self, source: Source, what: Mapping[str, str], seconds: float) -> bytes:
+    async def _request(self, source: DocumentSource, what: Mapping[str, str], seconds: float) -> bytes:
         while True:
-            desk = await self._desk(source)
-            desk.users += 1
+            reader = await self._reader(source)
+            reader.users += 1
             try:
-                async with desk.turn:
-                    if self._desks.get(source.digest) is not desk:
-                        # Whoever was here before has left it in disorder.
+                async with reader.lock:
+                    if self._readers.get(source.digest) is not reader:
+                        # The previous request failed and ended this reader.
                         continue
                     try:
-                        return await self._answer(desk, source, what, seconds)
+                        return await self._answer(reader, source, what, seconds)
                     except BaseException:
-                        await self._clear(source.digest, desk)
+                        await self._stop(source.digest, reader)
                         raise
             finally:
-                desk.users -= 1
+                reader.users -= 1
 
     async def close(self) -> None:
-        """End all of them."""
-        self._desks.clear()
+        """Stop all readers."""
+        self._readers.clear()
         await self._stack.aclose()
         self._runtime = None
 
-    async def _answer(self, desk: _Desk, source: Source, what: Mapping[str, str], seconds: float) -> bytes:
-        request = json.dumps({**what, "name": desk.name})
+    async def _answer(
+        self, reader: _Reader, source: DocumentSource, what: Mapping[str, str], seconds: float
+    ) -> bytes:
+        request = json.dumps({**what, "name": reader.name})
         try:
-            result = await desk.instance.run("python", f"_answer({request!r});", timeout=seconds)
+            result = await reader.instance.run("python", f"_answer({request!r});", timeout=seconds)
             if result.outcome in _KINDS:
                 kind, meaning = _KINDS[result.outcome]
-                raise ToolFailure(kind, f"document: {source.name!r} can't be read: {meaning}.")
+                raise ToolFailure(kind, f"document: {source.name!r} cannot be read: {meaning}.")
             if result.outcome is not Outcome.OK or result.error is not None:
                 reason = result.error.type if result.error else result.detail
                 if result.error is not None and result.error.type == "MemoryError":
                     kind, meaning = _KINDS[Outcome.OUT_OF_MEMORY]
-                    raise ToolFailure(kind, f"document: {source.name!r} can't be read: {meaning}.")
+                    raise ToolFailure(kind, f"document: {source.name!r} cannot be read: {meaning}.")
                 raise _broken(source, reason)
-            answer = await desk.instance.read("answer", length=LONGEST_ANSWER + 1)
+            answer = await reader.instance.read("answer", length=MAX_ANSWER + 1)
         except (OSError, InstanceGone) as error:
             raise _broken(source, type(error).__name__) from error
-        if len(answer) > LONGEST_ANSWER:
-            raise ToolFailure(ErrorKind.OUTPUT_LIMIT, f"document: {source.name!r} gives too much to read.")
+        if len(answer) > MAX_ANSWER:
+            raise ToolFailure(ErrorKind.OUTPUT_LIMIT, f"document: {source.name!r} produces too much output.")
         return answer
 
     @staticmethod
-    def _checked(line: bytes, source: Source) -> bytes:
+    def _checked(line: bytes, source: DocumentSource) -> bytes:
         try:
-            refused = msgspec.json.decode(line, type=_Refused) if line.startswith(b'{"why"') else None
+            refused = msgspec.json.decode(line, type=_ReaderError) if line.startswith(b'{"why"') else None
         except msgspec.DecodeError as error:
-            raise _broken(source, "its reader gave no answer") from error
+            raise _broken(source, "invalid reply") from error
         if refused is not None:
             message = " ".join(refused.message.split())[:400]
-            cant = "" if refused.why in _OF_THE_CALL else " can't be read"
-            raise ToolFailure(refused.why, f"document: {source.name!r}{cant}: {message}.")
+            prefix = "" if refused.why in _REQUEST_ERRORS else " cannot be read"
+            raise ToolFailure(refused.why, f"document: {source.name!r}{prefix}: {message}.")
         return line
 
-    async def _desk(self, source: Source) -> _Desk:
-        desk = self._desks.get(source.digest)
-        if desk is None:
-            made = await self._made(source)
-            # Another call may have laid it out meanwhile.
-            desk = self._desks.setdefault(source.digest, made)
-            if desk is not made:
-                await made.instance.stop()
-        self._desks.move_to_end(source.digest)
-        return desk
+    async def _reader(self, source: DocumentSource) -> _Reader:
+        reader = self._readers.get(source.digest)
+        if reader is None:
+            started = await self._start(source)
+            # Another call may have started one in the meantime.
+            reader = self._readers.setdefault(source.digest, started)
+            if reader is not started:
+                await started.instance.stop()
+        self._readers.move_to_end(source.digest)
+        return reader
 
-    async def _made(self, source: Source) -> _Desk:
+    async def _start(self, source: DocumentSource) -> _Reader:
         runtime = await self._running()
         memory = self._settings.memory_bytes
         limits = Limits(
             wall_seconds=self._settings.timeout,
             memory_bytes=memory,
             processes=16,
-            file_bytes=LONGEST_ANSWER + MIB,
-            disk_bytes=max(2 * len(source.data), 64 * MIB) + LONGEST_ANSWER,
+            file_bytes=MAX_ANSWER + MIB,
+            disk_bytes=max(2 * len(source.data), 64 * MIB) + MAX_ANSWER,
             files=1_000,
             output_bytes=MIB,
         )
         instance = await runtime.start(InstanceSpec(limits=limits, env={"OMP_THREAD_LIMIT": "1"}))
         try:
-            suffix = Path(source.name).suffix[:LONGEST_NAME]
+            suffix = Path(source.name).suffix[:MAX_SUFFIX]
             name = f"document{suffix if suffix[1:].isalnum() and suffix.isascii() else ''}"
             await instance.write("reader.zip", self._program)
             await instance.write(name, source.data)
-            begin = f"import sys; sys.path.insert(0, 'reader.zip')\nfrom {INSIDE}._reader import answer as _answer"
-            begun = await instance.run("python", begin, timeout=60)
-            if begun.error is not None or begun.outcome is not Outcome.OK:
-                raise _broken(source, begun.error.message if begun.error else begun.detail)
+            code = f"import sys; sys.path.insert(0, 'reader.zip')\nfrom {INSIDE}._reader import answer as _answer"
+            imported = await instance.run("python", code, timeout=60)
+            if imported.error is not None or imported.outcome is not Outcome.OK:
+                raise _broken(source, imported.error.message if imported.error else imported.detail)
         except BaseException:
             with anyio.CancelScope(shield=True):
                 await instance.stop()
             raise
-        return _Desk(instance, name)
+        return _Reader(instance, name)
 
     async def _running(self) -> Runtime:
-        """The runtime; a new one, where the last one has died."""
-        async with self._turn:
+        """Return the runtime; start it if it is not running."""
+        async with self._lock:
             running = self._runtime
             if running is None or not running.alive:
-                from runtimes.process import ProcessRuntime  # only what reads something needs it
+                from runtimes.process import ProcessRuntime  # loaded when the first document is parsed
 
-                self._desks.clear()
+                self._readers.clear()
                 self._program = self._program or await anyio.to_thread.run_sync(program)
                 running = ProcessRuntime(preload=LIBRARIES, idle=False)
-                # Shielded: a runtime that was half started would stay.
+                # Shielded: a half-started runtime would be left running.
                 with anyio.CancelScope(shield=True):
                     await self._stack.aclose()
                     self._stack = AsyncExitStack()
@@ -208,29 +212,29 @@ class Desks:
                 self._runtime = running
             return running
 
-    async def _tidy(self) -> None:
-        """End those that were not used for longest."""
-        for digest, desk in list(self._desks.items()):
-            if len(self._desks) <= self._settings.at_once:
+    async def _stop_surplus(self) -> None:
+        """Stop the least recently used readers beyond the limit."""
+        for digest, reader in list(self._readers.items()):
+            if len(self._readers) <= self._settings.at_once:
                 return
-            if not desk.users:
-                await self._clear(digest, desk)
+            if not reader.users:
+                await self._stop(digest, reader)
 
-    async def _clear(self, digest: str, desk: _Desk) -> None:
-        if self._desks.get(digest) is desk:
-            del self._desks[digest]
+    async def _stop(self, digest: str, reader: _Reader) -> None:
+        if self._readers.get(digest) is reader:
+            del self._readers[digest]
         with anyio.CancelScope(shield=True):
-            await desk.instance.stop()
+            await reader.instance.stop()
 
 
-def _broken(source: Source, reason: str) -> ToolFailure:
+def _broken(source: DocumentSource, reason: str) -> ToolFailure:
     return ToolFailure(
-        ErrorKind.FAILED, f"document: {source.name!r} can't be read: its reader broke off ({reason})."
+        ErrorKind.FAILED, f"document: {source.name!r} cannot be read: its reader failed ({reason})."
     )
 
 
 def program() -> bytes:
-    """The reader as a sandbox imports it: the project's own source is not to be seen there."""
+    """Return the reader as a zip file of bytecode for the sandbox, which cannot see the project's source."""
     here = Path(__file__).parent / "inside"
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w") as archive, tempfile.TemporaryDirectory() as folder:

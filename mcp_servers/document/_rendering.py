@@ -2,47 +2,55 @@
 
 from collections.abc import Sequence
 
-from mcp_servers.document._document import Document, Table
-from mcp_servers.document._files import File
-from mcp_servers.document._results import Hit, Listed, Outline, Part, Section, TableData, Unread
+from mcp_servers.document._document import DocumentTable, ParsedDocument
+from mcp_servers.document._files import DocumentFile
+from mcp_servers.document._results import (
+    DocumentSection,
+    ListedDocument,
+    Outline,
+    Part,
+    PassageHit,
+    TableData,
+    UnreadDocument,
+)
 
 __all__ = ["hits_text", "listed", "outline_text", "outlined", "parts_text", "tabled", "tables_text"]
 
 
-def listed(files: Sequence[File]) -> list[Listed]:
-    """The documents."""
-    return [Listed(document=file.name, size=file.size) for file in files]
+def listed(files: Sequence[DocumentFile]) -> list[ListedDocument]:
+    """List the documents."""
+    return [ListedDocument(document=file.name, size=file.size) for file in files]
 
 
-def outlined(name: str, document: Document, depth: int | None, most: int) -> Outline:
-    """How a document is built."""
-    draft = document.draft
+def outlined(name: str, document: ParsedDocument, depth: int | None, limit: int) -> Outline:
+    """Return the outline of a document."""
+    content = document.content
     nodes = [node for node in document.nodes if depth is None or node.level <= depth]
     return Outline(
         document=name,
-        format=draft.kind,
-        title=draft.title,
-        pages=len(draft.pages),
+        format=content.kind,
+        title=content.title,
+        pages=len(content.pages),
         characters=len(document.text),
-        tables=None if draft.kind == "pdf" else len(draft.tables),
-        pictures=len(draft.pictures),
+        tables=None if content.kind == "pdf" else len(content.tables),
+        pictures=len(content.pictures),
         sections=[
-            Section(
+            DocumentSection(
                 id=node.id,
                 title=node.title,
                 page=document.page_at(node.start),
                 start=node.start,
                 end=node.end,
             )
-            for node in nodes[:most]
+            for node in nodes[:limit]
         ],
         total_sections=len(nodes),
-        notes=draft.notes,
+        notes=content.notes,
     )
 
 
 def outline_text(outline: Outline) -> str:
-    """An outline as a model reads it."""
+    """Format an outline for a model."""
     if outline.document is None:
         return "\n".join(f"{one.document} ({one.size} bytes)" for one in outline.documents) or "no documents"
     facts = [str(outline.format), f"{outline.characters} characters"]
@@ -62,8 +70,8 @@ def _place(document: str, section: str, title: str, page: int | None, start: int
     return f"{document} [{section}]{' ' if title else ''}{title}{where}, {start}-{end}"
 
 
-def hits_text(hits: Sequence[Hit], unread: Sequence[Unread]) -> str:
-    """What was found as a model reads it."""
+def hits_text(hits: Sequence[PassageHit], unread: Sequence[UnreadDocument]) -> str:
+    """Format search hits for a model."""
     shown = [
         f"{_place(hit.document, hit.section, hit.title, hit.page, hit.start, hit.end)}\n{hit.text}"
         for hit in hits
@@ -72,17 +80,17 @@ def hits_text(hits: Sequence[Hit], unread: Sequence[Unread]) -> str:
 
 
 def parts_text(document: str, parts: Sequence[Part], answer: str | None, note: str) -> str:
-    """What was read as a model reads it."""
+    """Format parts of a document for a model."""
     shown = [
         f"{_place(document, part.section, part.title, part.page, part.start, part.end)}\n{part.text.strip()}"
         for part in parts
     ]
-    said = [answer] if answer else []
-    return "\n\n".join([*said, *shown, *([note] if note else [])])
+    answers = [answer] if answer else []
+    return "\n\n".join([*answers, *shown, *([note] if note else [])])
 
 
-def tabled(document: Document, tables: Sequence[Table], most: int) -> list[TableData]:
-    """Tables with where they stand."""
+def tabled(document: ParsedDocument, tables: Sequence[DocumentTable], limit: int) -> list[TableData]:
+    """Return tables with their section, page and position."""
     found: list[TableData] = []
     for table in tables:
         in_text = table.page is None
@@ -93,7 +101,7 @@ def tabled(document: Document, tables: Sequence[Table], most: int) -> list[Table
                 section=document.node_at(place).id,
                 page=table.page or document.page_at(place),
                 title=table.title,
-                rows=table.rows[:most],
+                rows=table.rows[:limit],
                 total_rows=len(table.rows),
                 start=table.start if in_text else None,
                 end=table.end if in_text else None,
@@ -103,7 +111,7 @@ def tabled(document: Document, tables: Sequence[Table], most: int) -> list[Table
 
 
 def tables_text(document: str, tables: Sequence[TableData]) -> str:
-    """Tables as a model reads them."""
+    """Format tables for a model."""
     shown: list[str] = []
     for table in tables:
         where = f", page {table.page}" if table.page else ""

@@ -1,4 +1,4 @@
-"""What the document tools return. Places are counted in characters of the document's text."""
+"""Results of the document tools. Positions are counted in characters of the document's text."""
 
 from pydantic import Field
 
@@ -6,111 +6,111 @@ from mcp_servers.core._call import Output
 from mcp_servers.document._document import Cell
 
 __all__ = [
-    "Hit",
-    "Hits",
-    "Listed",
+    "DocumentRead",
+    "DocumentSection",
+    "DocumentTables",
+    "ListedDocument",
     "Outline",
     "PageImage",
     "Part",
-    "Read",
-    "Section",
+    "PassageHit",
+    "PassageHits",
     "TableData",
-    "Tables",
-    "Unread",
+    "UnreadDocument",
 ]
 
 
-class Listed(Output):
+class ListedDocument(Output):
     """One of several documents."""
 
     document: str
     """Its name."""
     size: int
-    """Bytes of its file."""
+    """Size of its file in bytes."""
 
 
-class Section(Output):
+class DocumentSection(Output):
     """A section of a document."""
 
     id: str
-    """Its id, to be read by document_read."""
+    """Id of the section, as document_read takes it."""
     title: str
     """Its title."""
     page: int | None
-    """The page, slide or sheet it begins on; null where there are none."""
+    """Page, slide or sheet on which it starts; null for formats without pages."""
     start: int
-    """Where it begins."""
+    """Position of the first character."""
     end: int
-    """Where it ends, its own sections included."""
+    """Position after the last character, subsections included."""
 
 
 class Outline(Output):
-    """How a document is built, or which documents there are."""
+    """The sections of a document, or the list of documents."""
 
-    documents: list[Listed] = Field(default_factory=list[Listed])
-    """The documents, where there are several and none was named."""
+    documents: list[ListedDocument] = Field(default_factory=list[ListedDocument])
+    """The documents, if there are several and none was named."""
     document: str | None = None
-    """The document that was looked at."""
+    """Name of the document."""
     format: str | None = None
     """Its format."""
     title: str = ""
-    """Its title, if it says one."""
+    """Title of the document, if it has one."""
     pages: int = 0
-    """How many pages, slides or sheets it has; 0 where there is no such thing."""
+    """Number of pages, slides or sheets; 0 for formats without pages."""
     characters: int = 0
-    """Length of its text."""
+    """Length of the text."""
     tables: int | None = None
-    """How many tables it has; null for a PDF file, where document_tables looks for them page by page."""
+    """Number of tables; null for a PDF file, where document_tables searches page by page."""
     pictures: int = 0
-    """How many pictures stand in its text."""
-    sections: list[Section] = Field(default_factory=list[Section])
-    """Its sections in order; `1.2` is a part of `1`."""
+    """Number of pictures in the text."""
+    sections: list[DocumentSection] = Field(default_factory=list[DocumentSection])
+    """Sections in order; `1.2` is a subsection of `1`."""
     total_sections: int = 0
-    """How many sections it has; more than are given when there are too many."""
+    """Number of all sections, including those beyond the limit."""
     notes: list[str] = Field(default_factory=list[str])
-    """What else there is to know."""
+    """Notes on parts that were not read, if any."""
 
 
-class Hit(Output):
-    """A place that was found."""
+class PassageHit(Output):
+    """A passage that matches a query."""
 
     document: str
     """The document."""
     section: str
-    """The id of the section that it stands in."""
+    """Id of its section."""
     title: str
-    """The section's title."""
+    """Title of the section."""
     page: int | None
-    """The page, slide or sheet; null where there are none."""
+    """Page, slide or sheet; null for formats without pages."""
     start: int
-    """Where it begins."""
+    """Position of the first character."""
     end: int
-    """Where it ends."""
+    """Position after the last character."""
     text: str
-    """The text there."""
+    """Text of the passage."""
     highlights: list[tuple[int, int]]
-    """Where words of the query stand in it, counted as `start` is."""
+    """Positions of words of the query, counted like `start`."""
     score: float
-    """How well it fits; comparable within one search only."""
+    """Relevance; comparable only within one search."""
 
 
-class Unread(Output):
+class UnreadDocument(Output):
     """A document that could not be read."""
 
     document: str
     """Its name."""
     reason: str
-    """Why."""
+    """Reason."""
 
 
-class Hits(Output):
-    """What a search found."""
+class PassageHits(Output):
+    """Results of a search."""
 
-    hits: list[Hit]
+    hits: list[PassageHit]
     """Best first."""
     documents: int
-    """How many documents were searched."""
-    unread: list[Unread] = Field(default_factory=list[Unread])
+    """Number of documents searched."""
+    unread: list[UnreadDocument] = Field(default_factory=list[UnreadDocument])
     """Documents that could not be searched."""
 
 
@@ -118,76 +118,76 @@ class Part(Output):
     """A part of a document's text."""
 
     section: str
-    """The id of the section that it begins in."""
+    """Id of the section in which it starts."""
     title: str
-    """The section's title."""
+    """Title of the section."""
     page: int | None
-    """The page, slide or sheet that it begins on."""
+    """Page, slide or sheet on which it starts; null for formats without pages."""
     start: int
-    """Where it begins."""
+    """Position of the first character."""
     end: int
-    """Where it ends."""
+    """Position after the last character."""
     text: str
     """The text."""
 
 
-class Read(Output):
-    """What was read."""
+class DocumentRead(Output):
+    """The parts of a document that were read."""
 
     document: str
     """The document."""
     parts: list[Part]
-    """Its parts, in the order of the text."""
+    """Parts in the order of the text."""
     answer: str | None = None
-    """What the model that sees says to the goal, if there is one."""
+    """Answer of the vision model to the goal, if one is configured."""
     images: int = 0
-    """How many pictures are shown beside the data."""
+    """Number of pictures shown with the result."""
     next_start: int | None = None
-    """The `start` to go on with where not all could be returned."""
+    """The `start` with which to continue reading; null at the end."""
     note: str = ""
-    """What else there is to know."""
+    """Notes on the result, if any."""
 
 
 class TableData(Output):
     """A table."""
 
     section: str
-    """The id of the section that it stands in."""
+    """Id of its section."""
     page: int | None
-    """The page, slide or sheet; null where there are none."""
+    """Page, slide or sheet; null for formats without pages."""
     title: str
-    """Its title, if it has one."""
+    """Title of the table, if it has one."""
     rows: list[list[Cell]]
-    """Its rows, the heading included; a field that was merged stands in each place that it covers."""
+    """Rows including the header; the value of a merged cell is repeated in each cell that it covers."""
     total_rows: int
-    """How many rows it has; more than are given when there are too many."""
+    """Number of all rows, including those beyond the limit."""
     start: int | None = None
-    """Where it begins in the text; null for a PDF file."""
+    """Position of the table in the text; null for a PDF file."""
     end: int | None = None
-    """Where it ends."""
+    """Position after the last character."""
 
 
-class Tables(Output):
-    """The tables that were found."""
+class DocumentTables(Output):
+    """The tables of a document or of a part of it."""
 
     document: str
     """The document."""
     tables: list[TableData]
-    """In the order of the document."""
+    """Tables in the order of the document."""
     total_tables: int
-    """How many there are; more than are given when there are too many."""
+    """Number of all tables, including those beyond the limit."""
 
 
 class PageImage(Output):
-    """A page as a picture; it is shown beside the data."""
+    """A page that is shown as an image with the result."""
 
     document: str
     """The document."""
     page: int
     """The page."""
     width: int
-    """Pixels from left to right."""
+    """Width in pixels."""
     height: int
-    """Pixels from top to bottom."""
+    """Height in pixels."""
     dpi: int
-    """The resolution; 0 for a picture."""
+    """Resolution in dots per inch; 0 for an image file."""

@@ -13,70 +13,79 @@ from typing import Final, NamedTuple
 
 from tantivy import Filter, TextAnalyzer, TextAnalyzerBuilder, Tokenizer
 
-from mcp_servers.document._document import Document
+from mcp_servers.document._document import ParsedDocument
 
-__all__ = ["Finder", "Found", "Passage", "Term", "highlights", "terms_in", "terms_of_query", "words_in"]
+__all__ = [
+    "PassageIndex",
+    "ScoredPassage",
+    "Term",
+    "TextPassage",
+    "highlights",
+    "terms_in",
+    "terms_of_query",
+    "words_in",
+]
 
 _UNSPACED: Final = (
     "\u2e80-\u2fdf\u3005\u3007\u3040-\u30ff\u3130-\u318f\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff"
     "\uac00-\ud7af\uf900-\ufaff\U00020000-\U0003ffff"
 )
-"""Characters of scripts without blanks between words, and of Korean, whose words take endings."""
+"""Characters of scripts without spaces between words, and of Korean, whose words are inflected."""
 _MARKS: Final = "\u0300-\u036f\u0483-\u0487\u0591-\u05bd\u05bf\u05c1-\u05c7\u0610-\u061a\u064b-\u065f\u0670\u0900-\u0903\u093a-\u094f"
 _WORD: Final = re.compile(f"[{_UNSPACED}]+|[^\\W_{_UNSPACED}](?:[^\\W_{_UNSPACED}]|[{_MARKS}])*")
 _IS_UNSPACED: Final = re.compile(f"[{_UNSPACED}]")
-LONGEST = 80
-LONG = 1_000
-"""A passage has no more characters."""
-ENOUGH = 400
-"""Paragraphs are joined until they have so many."""
+MAX_WORD = 80
+MAX_PASSAGE = 1_000
+"""Maximum length of a passage in characters."""
+MIN_PASSAGE = 400
+"""Paragraphs are joined up to this length."""
 _K1: Final = 1.2
 _B: Final = 0.75
 _GAP: Final = re.compile(r"\n\s*\n")
-_PLACES_TO_CUT: Final = (re.compile(r"\n"), re.compile(r"[.!?。！？](?=\s|[^\x00-\x7f])"), re.compile(r"\s"))
+_BREAKS: Final = (re.compile(r"\n"), re.compile(r"[.!?。！？](?=\s|[^\x00-\x7f])"), re.compile(r"\s"))
 
 
 class Term(NamedTuple):
-    """A term where it stands."""
+    """A search term and its position."""
 
     text: str
-    """What it is found by."""
+    """Normalised text of the term."""
     start: int
-    """Where it begins."""
+    """Start in the text."""
     end: int
-    """Where it ends."""
+    """End in the text."""
 
 
 def terms_in(text: str) -> Iterator[Term]:
-    """The terms of a text: words in their plain form; of scripts without blanks each character, and each two."""
+    """Yield the terms of a text: normalised words; for scripts without spaces, single characters and pairs."""
     for found in _WORD.finditer(text):
         start, end = found.span()
         if not _IS_UNSPACED.match(found[0]):
-            yield Term(_plain(found[0]), start, end)
+            yield Term(_normalised(found[0]), start, end)
             continue
-        for place in range(start, end):
-            yield Term(text[place], place, place + 1)
-            if place + 1 < end:
-                yield Term(text[place : place + 2], place, place + 2)
+        for position in range(start, end):
+            yield Term(text[position], position, position + 1)
+            if position + 1 < end:
+                yield Term(text[position : position + 2], position, position + 2)
 
 
 def words_in(text: str) -> Iterator[str]:
-    """The same terms without their places, sooner had."""
+    """Yield the same terms without positions, which is faster."""
     for run in _WORD.findall(text):
         if not _IS_UNSPACED.match(run):
-            yield _plain(run)
+            yield _normalised(run)
         else:
             yield from run
             yield from map(add, run, run[1:])
 
 
 def terms_of_query(text: str) -> tuple[str, ...]:
-    """The distinct terms to look for. Any text is a query."""
+    """Return the distinct terms of a query. Any text is a valid query."""
     terms: dict[str, None] = {}
     for found in _WORD.finditer(text):
         run = found[0]
         if not _IS_UNSPACED.match(run):
-            terms[_plain(run)] = None
+            terms[_normalised(run)] = None
         elif len(run) == 1:
             terms[run] = None
         else:
@@ -85,9 +94,9 @@ def terms_of_query(text: str) -> tuple[str, ...]:
 
 
 @lru_cache(100_000)
-def _plain(word: str) -> str:
-    """A word without accents, case and (if it is English) ending."""
-    parts = unicodedata.normalize("NFKD", word[:LONGEST].casefold())
+def _normalised(word: str) -> str:
+    """Normalise a word: no accents, lower case and, for ASCII words, stemmed as English."""
+    parts = unicodedata.normalize("NFKD", word[:MAX_WORD].casefold())
     plain = "".join(part for part in parts if not unicodedata.combining(part))
     return _stemmed(plain) if plain.isascii() else plain
 
@@ -101,33 +110,35 @@ def _analyzer() -> TextAnalyzer:
     return TextAnalyzerBuilder(Tokenizer.raw()).filter(Filter.stemmer("english")).build()
 
 
-class Passage(NamedTuple):
-    """A part of a document's text that lies in one section and on one page."""
+class TextPassage(NamedTuple):
+    """A part of a document's text within one section and one page."""
 
     document: int
-    """Which of the documents, by its place among them."""
+    """Index of the document."""
     start: int
     """Where it begins in the text."""
     end: int
-    """Where it ends."""
+    """End in the text."""
 
 
-class Found(NamedTuple):
-    """A passage that was found."""
+class ScoredPassage(NamedTuple):
+    """A passage and its relevance."""
 
-    passage: Passage
+    passage: TextPassage
     """The passage."""
     score: float
-    """How well it fits."""
+    """Relevance."""
 
 
-class Finder:
-    """Finds passages of these documents. Making one takes a moment for large documents."""
+class PassageIndex:
+    """BM25 index of the passages of some documents. Building it takes time for large documents."""
 
-    def __init__(self, documents: Sequence[Document]) -> None:
+    def __init__(self, documents: Sequence[ParsedDocument]) -> None:
         self.characters = sum(len(document.text) for document in documents)
-        """How much text it covers."""
-        self._passages = [passage for place, one in enumerate(documents) for passage in _passages(place, one)]
+        """Length of the indexed text."""
+        self._passages = [
+            passage for position, one in enumerate(documents) for passage in _passages(position, one)
+        ]
         self._postings: dict[str, array[int]] = {}
         lengths = array("I")
         for number, passage in enumerate(self._passages):
@@ -142,14 +153,14 @@ class Finder:
 
     def search(
         self, queries: Iterable[str], count: int, within: Sequence[tuple[int, int]] | None = None
-    ) -> list[Found]:
-        """The passages that fit best; equals in the order of the documents and their texts."""
+    ) -> list[ScoredPassage]:
+        """Return the best passages; ties are in the order of the documents and their texts."""
         scores: dict[int, float] = {}
         for term in dict.fromkeys(term for query in queries for term in terms_of_query(query)):
             self._score(term, scores)
         ranked = sorted(scores.items(), key=lambda one: (-round(one[1], 6), one[0]))
-        found = (Found(self._passages[number], round(score, 4)) for number, score in ranked)
-        wanted = (one for one in found if within is None or _lies_in(one.passage, within))
+        found = (ScoredPassage(self._passages[number], round(score, 4)) for number, score in ranked)
+        wanted = (one for one in found if within is None or _overlaps(one.passage, within))
         return [one for one, _ in zip(wanted, range(count), strict=False)]
 
     def _score(self, term: str, scores: dict[int, float]) -> None:
@@ -164,7 +175,7 @@ class Finder:
 
 
 def highlights(text: str, queries: Iterable[str], start: int) -> list[tuple[int, int]]:
-    """Where words of the queries stand in a passage that begins at `start`; those that touch are one."""
+    """Return the positions of query words in a passage that starts at `start`; adjacent ones are joined."""
     wanted = {term for query in queries for term in terms_of_query(query)}
     spans: list[tuple[int, int]] = []
     for term in terms_in(text):
@@ -178,37 +189,40 @@ def highlights(text: str, queries: Iterable[str], start: int) -> list[tuple[int,
     return spans
 
 
-def _lies_in(passage: Passage, spans: Sequence[tuple[int, int]]) -> bool:
+def _overlaps(passage: TextPassage, spans: Sequence[tuple[int, int]]) -> bool:
     return any(start < passage.end and passage.start < end for start, end in spans)
 
 
-def _passages(number: int, document: Document) -> Iterator[Passage]:
+def _passages(number: int, document: ParsedDocument) -> Iterator[TextPassage]:
     text = document.text
-    borders = sorted({0, len(text), *document.draft.pages, *(node.start for node in document.nodes)})
+    borders = sorted({0, len(text), *document.content.pages, *(node.start for node in document.nodes)})
     for begin, end in pairwise(borders):
-        for start, stop in _joined(text, begin, end):
+        for start, stop in _paragraphs(text, begin, end):
             piece = text[start:stop]
             stripped = piece.strip()
             if stripped:
                 first = start + piece.index(stripped)
-                yield Passage(number, first, first + len(stripped))
+                yield TextPassage(number, first, first + len(stripped))
 
 
-def _joined(text: str, begin: int, end: int) -> Iterator[tuple[int, int]]:
-    """Paragraphs, small ones together."""
+def _paragraphs(text: str, begin: int, end: int) -> Iterator[tuple[int, int]]:
+    """Yield paragraphs, short ones joined."""
     gaps = [found.end() for found in _GAP.finditer(text, begin, end)]
     start = begin
     for gap, following in pairwise([*gaps, end, end]):
-        if gap - start >= ENOUGH or gap == end or following - start > LONG:
-            yield from _cut(text, start, gap)
+        if gap - start >= MIN_PASSAGE or gap == end or following - start > MAX_PASSAGE:
+            yield from _split(text, start, gap)
             start = gap
 
 
-def _cut(text: str, start: int, end: int) -> Iterator[tuple[int, int]]:
-    """A long paragraph in parts: between lines, sentences or words."""
-    while end - start > LONG:
-        piece = text[start : start + LONG]
-        stop = next((place for cut in _PLACES_TO_CUT if (place := _last(cut, piece)) > LONG // 3), LONG)
+def _split(text: str, start: int, end: int) -> Iterator[tuple[int, int]]:
+    """Split a long paragraph between lines, sentences or words."""
+    while end - start > MAX_PASSAGE:
+        piece = text[start : start + MAX_PASSAGE]
+        stop = next(
+            (position for pattern in _BREAKS if (position := _last(pattern, piece)) > MAX_PASSAGE // 3),
+            MAX_PASSAGE,
+        )
         yield start, start + stop
         start += stop
     yield start, end

@@ -16,52 +16,52 @@ class DocumentSettings(Section):
     """Settings of the document backend."""
 
     folder: Path | None = None
-    """A folder of documents, at any depth."""
+    """Directory of documents, searched recursively."""
     file: Path | None = Field(default=None, validation_alias=AliasChoices("file", "file_path"))
-    """One document. `seed_path` names one or the other."""
+    """A single document. `seed_path` sets either `folder` or `file`."""
     roots: tuple[Path, ...] = ()
-    """Folders of this machine that a session's `folder` or `file` may lie in; without any a session can name none."""
+    """Directories in which a session's own `folder` or `file` must lie; by default a session can name none."""
     max_search_results: int = Field(default=10, ge=1, le=100)
-    """How many places a search returns unless it is asked for another number."""
+    """Default number of hits of a search."""
     max_image_num: int = Field(default=10, ge=0, le=50)
-    """How many pictures a reading shows unless it is asked for another number."""
+    """Default number of pictures that `document_read` shows."""
     max_text_token: int = Field(default=20_000, ge=100, le=200_000)
-    """How much text a reading returns, in tokens (about four letters each), unless it is asked for another number."""
+    """Default amount of text that `document_read` returns, in tokens of about four characters."""
     max_rows: int = Field(default=200, ge=1, le=10_000)
-    """How many rows of a table are returned."""
+    """Most rows returned of a table."""
     file_bytes: int = Field(default=100 * MIB, gt=0)
-    """The largest file that is read."""
+    """Largest file to read."""
     timeout: float = Field(default=120.0, gt=0)
-    """Seconds that reading a whole document may take."""
+    """Time limit for parsing a whole document, in seconds."""
     memory_bytes: int = Field(default=1024 * MIB, ge=128 * MIB)
-    """Memory that reading one document may take."""
+    """Memory limit for parsing one document."""
     at_once: int = Field(default=2, ge=1, le=64)
-    """How many documents are read at once; as many stay open for pictures of their pages."""
+    """Most documents parsed at once; as many stay open for images of their pages."""
     cache_dir: Path | None = None
-    """Where what was read is kept, by the content of the files; by default in the user's cache."""
+    """Directory of the cache of parsed documents, keyed by file content; by default in the user's cache directory."""
     cache_bytes: int = Field(default=512 * MIB, ge=0)
-    """How much is kept there; what was not used for longest makes room."""
+    """Size limit of the cache; the least recently used entries are dropped."""
     ocr_program: str = "tesseract"
-    """The program that reads the text in pictures, where it is installed."""
+    """OCR program for text in pictures, used if installed."""
     ocr_languages: str = Field(default="eng", pattern=r"^[A-Za-z0-9_+/]+$")
-    """The languages that it looks for, as in `eng+deu`."""
+    """Languages of the OCR program, as in `eng+deu`."""
     vlm_model: str | None = None
-    """A model that sees: it reads for the `goal` of a reading. Without one the passages are chosen by words."""
+    """Vision model that answers the `goal` of `document_read`. Without one, passages are selected by their words."""
     vlm_api_key: SecretStr | None = None
-    """Its key."""
+    """API key of the vision model's endpoint."""
     vlm_api_url: str | None = None
-    """The address of its OpenAI-compatible endpoint, as in `http://127.0.0.1:8000/v1`."""
+    """OpenAI-compatible endpoint of the vision model, as in `http://127.0.0.1:8000/v1`."""
     vlm_max_tokens: int = Field(default=16_384, ge=1)
-    """The longest answer it may give."""
+    """Longest answer of the vision model, in tokens."""
     vlm_timeout: float = Field(default=300.0, gt=0)
-    """Seconds for one request to it."""
+    """Time limit of one request to the vision model, in seconds."""
     vlm_retry_max_attempts: int = Field(default=10, ge=1, le=100)
-    """How often it is asked until it answers."""
+    """Most attempts of a request to the vision model."""
 
     @model_validator(mode="before")
     @classmethod
-    def _know_a_seed(cls, given: object) -> object:
-        """`seed_path` is a folder or a file."""
+    def _expand_seed_path(cls, given: object) -> object:
+        """Replace `seed_path` by `folder` or `file`."""
         if not isinstance(given, dict) or "seed_path" not in given:
             return cast("Any", given)
         settings = dict(cast("dict[str, Any]", given))
@@ -69,9 +69,9 @@ class DocumentSettings(Section):
         return {**settings, "folder" if seed.is_dir() else "file": seed}
 
     @model_validator(mode="after")
-    def _has_what_it_needs(self) -> Self:
+    def _check_combinations(self) -> Self:
         if self.folder is not None and self.file is not None:
-            raise ValueError("folder and file: give one of them")
+            raise ValueError("folder and file exclude each other: set one of them")
         if (self.vlm_model is None) != (self.vlm_api_url is None):
-            raise ValueError("vlm_model and vlm_api_url: give both or none")
+            raise ValueError("vlm_model and vlm_api_url: set both or neither")
         return self

@@ -12,8 +12,8 @@ from mcp_servers.core._backend import Backend
 from mcp_servers.core._call import CallContext, Text
 from mcp_servers.core._running import check_settings
 from mcp_servers.core._tool import tool
-from mcp_servers.rag._library import Library, Ranked, open_library, place_of
-from mcp_servers.rag._results import BatchHits, Fetched, Hit, Hits, QueryHits, Stats
+from mcp_servers.rag._library import SearchLibrary, SearchRanking, locate_index, open_library
+from mcp_servers.rag._results import BatchHits, DocumentHit, DocumentHits, DocumentText, QueryHits, Stats
 from mcp_servers.rag._settings import RagSettings
 from mcp_servers.rag._snippets import snippet_of
 from mcp_servers.rag._vectors import Embedder
@@ -42,13 +42,13 @@ class RagBackend(Backend):
 
     def __init__(self) -> None:
         self._settings = RagSettings()
-        self._opened: Library | None = None
+        self._opened: SearchLibrary | None = None
         self._stack = AsyncExitStack()
 
     def check(self, settings: Mapping[str, object]) -> None:
         """Refuse settings that can't be used, and documents that are not there."""
         check_settings(RagSettings, self.name, settings)
-        place_of(RagSettings.model_validate(settings))
+        locate_index(RagSettings.model_validate(settings))
 
     def configure(self, settings: Mapping[str, object]) -> None:
         """Take the server's settings."""
@@ -59,7 +59,7 @@ class RagBackend(Backend):
         """Open the index, and make it first where it is missing or out of date."""
         if self._opened is None:
             settings = self._settings
-            place = await anyio.to_thread.run_sync(place_of, settings)
+            place = await anyio.to_thread.run_sync(locate_index, settings)
             embedder = Embedder(settings.embedding) if settings.embedding else None
             async with AsyncExitStack() as stack:
                 if embedder is not None:
@@ -73,7 +73,7 @@ class RagBackend(Backend):
         await self._stack.aclose()
 
     @tool(title="Search the documents", read_only=True)
-    async def search(self, context: CallContext, query: Query, top_k: Count = None) -> Hits:
+    async def search(self, context: CallContext, query: Query, top_k: Count = None) -> DocumentHits:
         """Find documents by a query in plain words; returns their ids, titles and the parts that fit best.
 
         Use it first, to find out which documents tell about something; rag_get then reads one whole. Names and rare
@@ -81,7 +81,7 @@ class RagBackend(Backend):
         """
         hits = _hits(await self._library.search(query, top_k or self._settings.top_k))
         context.show(Text(_as_text(hits)))
-        return Hits(hits=hits)
+        return DocumentHits(hits=hits)
 
     @tool(title="Search for several things", read_only=True)
     async def batch_search(
@@ -112,7 +112,7 @@ class RagBackend(Backend):
         id: Annotated[str, Field(description="The document's id, as rag_search gives it.")],
         start: Annotated[int, Field(ge=0, description="The character to begin with.")] = 0,
         length: Annotated[int, Field(ge=1, le=100_000, description="How many characters to read.")] = 10_000,
-    ) -> Fetched:
+    ) -> DocumentText:
         """Read a document, or a part of it, by its id.
 
         Use it when a snippet of rag_search is not enough, or when a document names another one's id.
@@ -125,7 +125,7 @@ class RagBackend(Backend):
         end = min(start + length, characters)
         text = document.text[start:end]
         context.show(Text(f"{document.title} ({document.id})\n{text}"))
-        return Fetched(
+        return DocumentText(
             id=document.id,
             title=document.title,
             text=text,
@@ -150,23 +150,23 @@ class RagBackend(Backend):
         )
 
     @property
-    def _library(self) -> Library:
+    def _library(self) -> SearchLibrary:
         if self._opened is None:
             raise ToolFailure(ErrorKind.UNAVAILABLE, "rag: the documents are not open.")
         return self._opened
 
 
-def _hits(ranked: Ranked) -> list[Hit]:
+def _hits(ranked: SearchRanking) -> list[DocumentHit]:
     """What was found, each with the part of it that fits best."""
-    hits: list[Hit] = []
+    hits: list[DocumentHit] = []
     for document, score in ranked.found:
         text = document.text
         start, end, highlights = snippet_of(text, ranked.terms)
-        hits.append(Hit(document.id, document.title, score, text[start:end], start, end, highlights))
+        hits.append(DocumentHit(document.id, document.title, score, text[start:end], start, end, highlights))
     return hits
 
 
-def _as_text(hits: list[Hit]) -> str:
+def _as_text(hits: list[DocumentHit]) -> str:
     """Hits as a model reads them."""
     shown = (f"[{number}] {hit.title} ({hit.id})\n{hit.snippet}" for number, hit in enumerate(hits, 1))
     return "\n\n".join(shown) or NO_HITS

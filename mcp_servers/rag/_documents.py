@@ -11,7 +11,7 @@ import msgspec
 from agentflow.errors import ConfigurationError
 from mcp_servers.rag._terms import tidy, tidy_line
 
-__all__ = ["BUNDLED", "Document", "documents_of", "files_of"]
+__all__ = ["BUNDLED", "CorpusDocument", "documents_of", "files_of"]
 
 BUNDLED: Final = Path(__file__).parent / "corpus/documents.jsonl"
 """The corpus that comes along."""
@@ -21,7 +21,7 @@ _PROSE = (".md", ".markdown", ".txt")
 _HEADING = re.compile(r"^#{1,6}[ \t]+(.+?)[ \t#]*$", re.MULTILINE)
 
 
-class Document(msgspec.Struct, frozen=True):
+class CorpusDocument(msgspec.Struct, frozen=True):
     """One document."""
 
     id: str
@@ -37,7 +37,7 @@ class Document(msgspec.Struct, frozen=True):
         return hashlib.blake2b(f"{self.title}\0{self.text}".encode(), digest_size=16).hexdigest()
 
 
-class _Line(msgspec.Struct):
+class _JsonLine(msgspec.Struct):
     """A document as a line of a JSONL file gives it; what else stands there is not used."""
 
     text: str
@@ -45,7 +45,7 @@ class _Line(msgspec.Struct):
     title: str | None = None
 
 
-_decoder = msgspec.json.Decoder(_Line)
+_decoder = msgspec.json.Decoder(_JsonLine)
 
 
 def files_of(source: Path) -> dict[str, Path]:
@@ -64,7 +64,7 @@ def _is_hidden(path: Path, source: Path) -> bool:
     return any(part.startswith(".") for part in path.relative_to(source).parts)
 
 
-def documents_of(name: str, path: Path) -> Iterator[Document]:
+def documents_of(name: str, path: Path) -> Iterator[CorpusDocument]:
     """The documents in a file.
 
     :raises ConfigurationError: for a line that is no document, or a file that can't be read.
@@ -78,13 +78,13 @@ def documents_of(name: str, path: Path) -> Iterator[Document]:
         raise ConfigurationError(f"rag: {path} can't be read: {error.strerror}") from None
 
 
-def _prose(name: str, path: Path) -> Document:
+def _prose(name: str, path: Path) -> CorpusDocument:
     text = tidy(path.read_bytes().decode("utf-8", "replace").removeprefix("\ufeff"))
     heading = _HEADING.search(text) if path.suffix.lower() != ".txt" else None
-    return Document(tidy_line(name), tidy_line(heading[1] if heading else path.stem), text)
+    return CorpusDocument(tidy_line(name), tidy_line(heading[1] if heading else path.stem), text)
 
 
-def _lines(path: Path) -> Iterator[Document]:
+def _lines(path: Path) -> Iterator[CorpusDocument]:
     with path.open("rb") as file:
         for number, line in enumerate(file, 1):
             line = line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line
@@ -99,10 +99,10 @@ def _lines(path: Path) -> Iterator[Document]:
             yield _document(given)
 
 
-def _document(given: _Line) -> Document:
+def _document(given: _JsonLine) -> CorpusDocument:
     text = tidy(given.text)
     name = tidy_line(str(given.id)) if given.id is not None else ""
     if not name:
         # What follows from the content stays the same when lines come before it.
         name = f"doc-{hashlib.blake2b(text.encode(), digest_size=8).hexdigest()}"
-    return Document(name, tidy_line(given.title or "") or name, text)
+    return CorpusDocument(name, tidy_line(given.title or "") or name, text)

@@ -11,10 +11,10 @@ from typing import NamedTuple, TypeAlias, cast
 from tantivy import DocAddress, Index, Occur, Query, Schema, SchemaBuilder, Searcher
 from tantivy import Document as Entry
 
-from mcp_servers.rag._documents import Document
+from mcp_servers.rag._documents import CorpusDocument
 from mcp_servers.rag._terms import Terms, prose_analyzer
 
-__all__ = ["Finder", "Found", "Scored", "WordIndex", "entry_of", "open_index"]
+__all__ = ["Scored", "ScoredDocument", "TopDocumentFinder", "WordIndex", "entry_of", "open_index"]
 
 _TITLE_BOOST = 2.0
 _MARGIN = 1e-3
@@ -51,7 +51,7 @@ class _Word(NamedTuple):
     term: str
 
 
-class Finder:
+class TopDocumentFinder:
     """Finds documents in an index as it stood when this was made."""
 
     def __init__(self, searcher: Searcher, schema: Schema) -> None:
@@ -159,10 +159,10 @@ def _joined(first: Sequence[Scored], second: Sequence[Scored]) -> Sequence[Score
     return sorted([*first, *more], key=lambda scored: -scored[0])
 
 
-class Found(NamedTuple):
+class ScoredDocument(NamedTuple):
     """A document and how well it fits."""
 
-    document: Document
+    document: CorpusDocument
     """The document."""
     score: float
     """Higher is better."""
@@ -186,7 +186,7 @@ def open_index(folder: Path | None) -> Index:
     return index
 
 
-def entry_of(document: Document, file: str, digest: str) -> Entry:
+def entry_of(document: CorpusDocument, file: str, digest: str) -> Entry:
     """The document as it is put into the index."""
     return Entry(id=document.id, title=document.title, text=document.text, file=file, digest=digest)
 
@@ -196,19 +196,19 @@ class WordIndex:
 
     def __init__(self, index: Index) -> None:
         index.reload()
-        self._loaded: dict[tuple[int, int], Document] = {}
+        self._loaded: dict[tuple[int, int], CorpusDocument] = {}
         self._searcher: Searcher = index.searcher()
-        self._finder = Finder(self._searcher, _schema())
+        self._finder = TopDocumentFinder(self._searcher, _schema())
 
     def __len__(self) -> int:
         return self._searcher.num_docs
 
-    def get(self, name: str) -> Document | None:
+    def get(self, name: str) -> CorpusDocument | None:
         """The document of that id."""
         hits = self._searcher.search(Query.term_query(_schema(), "id", name, "basic"), 1, count=False).hits
         return self._document(hits[0][1]) if hits else None
 
-    def search(self, terms: Terms, count: int) -> list[Found]:
+    def search(self, terms: Terms, count: int) -> list[ScoredDocument]:
         """The documents that fit best, best first, equals by id."""
         ranked = sorted(
             (-round(score, _PLACES), at.segment_ord, at.doc, at)
@@ -216,7 +216,7 @@ class WordIndex:
         )
         # Within a segment documents lie in the order of their ids.
         placed = ranked if self._searcher.num_segments == 1 else self._by_id(ranked)
-        return [Found(self._document(at), -score) for score, _, _, at in islice(placed, count)]
+        return [ScoredDocument(self._document(at), -score) for score, _, _, at in islice(placed, count)]
 
     def _by_id(self, ranked: Iterable[_Place]) -> Iterator[_Place]:
         """Equals by id across segments; hardly any document is loaded that is not asked for."""
@@ -230,7 +230,7 @@ class WordIndex:
             entry = self._searcher.doc(address)
             yield _text(entry, "id"), _text(entry, "file"), _text(entry, "digest")
 
-    def documents(self) -> Iterator[tuple[Document, str]]:
+    def documents(self) -> Iterator[tuple[CorpusDocument, str]]:
         """Every document with its digest."""
         for _, address in self._every():
             entry = self._searcher.doc(address)
@@ -239,12 +239,12 @@ class WordIndex:
     def _every(self) -> Sequence[tuple[object, DocAddress]]:
         return self._searcher.search(Query.all_query(), max(len(self), 1), count=False).hits
 
-    def _document(self, address: DocAddress) -> Document:
+    def _document(self, address: DocAddress) -> CorpusDocument:
         place = address.segment_ord, address.doc
         found = self._loaded.get(place)
         if found is None:
             entry = self._searcher.doc(address)
-            found = Document(_text(entry, "id"), _text(entry, "title"), _text(entry, "text"))
+            found = CorpusDocument(_text(entry, "id"), _text(entry, "title"), _text(entry, "text"))
             if len(found.text) <= _SHORT and len(self._loaded) < _REMEMBERED:
                 self._loaded[place] = found
         return found

@@ -15,9 +15,9 @@ from mcp_servers.rag._index import WordIndex, entry_of, open_index
 if TYPE_CHECKING:
     from tantivy import IndexWriter
 
-__all__ = ["CARD", "LOCK", "bring_up_to_date", "index_in_memory", "is_index", "open_ready"]
+__all__ = ["LOCK", "MANIFEST", "index_in_memory", "is_index", "open_ready", "update_index"]
 
-CARD = "rag.json"
+MANIFEST = "rag.json"
 """The file in an index's folder that makes it ours."""
 LOCK = "rag.lock"
 """The file there that is locked while somebody changes the index."""
@@ -37,7 +37,7 @@ _MANY = 32 * 1024 * 1024
 """Bytes of documents from which on the writer gets more memory and threads."""
 
 
-class _Card(msgspec.Struct):
+class _IndexManifest(msgspec.Struct):
     """What is known of the files whose documents are in the index."""
 
     format: int
@@ -47,17 +47,17 @@ class _Card(msgspec.Struct):
 
 def is_index(folder: Path) -> bool:
     """There is an index of ours in this folder."""
-    return (folder / CARD).is_file()
+    return (folder / MANIFEST).is_file()
 
 
 def index_in_memory(source: Path) -> WordIndex:
     """The documents of a source, indexed in memory."""
     index = open_index(None)
-    _Update(index, {}, {}, _SMALL_HEAP, 1, _go_on).run(files_of(source))
+    _Update(index, {}, {}, _SMALL_HEAP, 1, _no_checkpoint).run(files_of(source))
     return WordIndex(index)
 
 
-def _go_on() -> None:
+def _no_checkpoint() -> None:
     pass
 
 
@@ -66,13 +66,13 @@ def open_ready(folder: Path) -> WordIndex:
 
     :raises ConfigurationError: if it was made by another version.
     """
-    if _read_card(folder) is None:
+    if _read_manifest(folder) is None:
         message = "was made by another version of this program: give the documents, and it is made anew"
         raise ConfigurationError(f"rag: index_path: the index in {folder} {message}")
     return WordIndex(open_index(folder))
 
 
-def bring_up_to_date(source: Path, folder: Path, *, checkpoint: Callable[[], None]) -> WordIndex:
+def update_index(source: Path, folder: Path, *, checkpoint: Callable[[], None]) -> WordIndex:
     """The index of the documents of a source, kept in this folder, which is locked meanwhile.
 
     :param checkpoint: called now and then; raises to stop.
@@ -80,26 +80,26 @@ def bring_up_to_date(source: Path, folder: Path, *, checkpoint: Callable[[], Non
     """
     files = files_of(source)
     stamps = {name: _stamp(path) for name, path in files.items()}
-    card = _read_card(folder)
-    if card is None:
+    manifest = _read_manifest(folder)
+    if manifest is None:
         _clear(folder)
-        card = _Card(FORMAT)
-        _write_card(folder, card)
+        manifest = _IndexManifest(FORMAT)
+        _write_manifest(folder, manifest)
     index = open_index(folder)
-    if card.files != stamps:
+    if manifest.files != stamps:
         many = sum(size for size, _ in stamps.values()) > _MANY
-        same = {name: stamp for name, stamp in card.files.items() if stamps.get(name) == stamp}
-        # Until all is done the card promises only what is still true.
-        _write_card(folder, _Card(FORMAT, same))
+        same = {name: stamp for name, stamp in manifest.files.items() if stamps.get(name) == stamp}
+        # Until all is done the manifest promises only what is still true.
+        _write_manifest(folder, _IndexManifest(FORMAT, same))
         heap, threads = (_LARGE_HEAP, 2) if many else (_SMALL_HEAP, 1)
         update = _Update(index, _known(WordIndex(index)), same, heap, threads, checkpoint)
         if update.run(files) and len(WordIndex(index)) <= _FEW:
             # Documents that are gone still count in the weights of words until their segment is merged.
             _clear(folder)
-            _write_card(folder, _Card(FORMAT))
+            _write_manifest(folder, _IndexManifest(FORMAT))
             index = open_index(folder)
             _Update(index, {}, {}, heap, 1, checkpoint).run(files)
-        _write_card(folder, _Card(FORMAT, stamps))
+        _write_manifest(folder, _IndexManifest(FORMAT, stamps))
     return WordIndex(index)
 
 
@@ -115,18 +115,18 @@ def _stamp(path: Path) -> tuple[int, int]:
     return found.st_size, found.st_mtime_ns
 
 
-def _read_card(folder: Path) -> _Card | None:
+def _read_manifest(folder: Path) -> _IndexManifest | None:
     try:
-        card = msgspec.json.decode((folder / CARD).read_bytes(), type=_Card)
+        manifest = msgspec.json.decode((folder / MANIFEST).read_bytes(), type=_IndexManifest)
     except (OSError, msgspec.DecodeError):
         return None
-    return card if card.format == FORMAT and Index.exists(str(folder)) else None
+    return manifest if manifest.format == FORMAT and Index.exists(str(folder)) else None
 
 
-def _write_card(folder: Path, card: _Card) -> None:
-    fresh = folder / f"{CARD}.new"
-    fresh.write_bytes(msgspec.json.encode(card))
-    fresh.replace(folder / CARD)
+def _write_manifest(folder: Path, manifest: _IndexManifest) -> None:
+    fresh = folder / f"{MANIFEST}.new"
+    fresh.write_bytes(msgspec.json.encode(manifest))
+    fresh.replace(folder / MANIFEST)
 
 
 def _clear(folder: Path) -> None:

@@ -13,14 +13,14 @@ import anyio.from_thread
 import anyio.to_thread
 
 from agentflow.errors import ConfigurationError, ErrorKind, ToolFailure
-from mcp_servers.rag._documents import BUNDLED, Document, files_of
-from mcp_servers.rag._index import Found, WordIndex
-from mcp_servers.rag._index_update import LOCK, bring_up_to_date, index_in_memory, is_index, open_ready
+from mcp_servers.rag._documents import BUNDLED, CorpusDocument, files_of
+from mcp_servers.rag._index import ScoredDocument, WordIndex
+from mcp_servers.rag._index_update import LOCK, index_in_memory, is_index, open_ready, update_index
 from mcp_servers.rag._settings import EmbeddingSettings, Mode, RagSettings
 from mcp_servers.rag._terms import terms_of
 from mcp_servers.rag._vectors import Embedder, VectorIndex, VectorStore
 
-__all__ = ["Library", "Place", "Ranked", "open_library", "place_of"]
+__all__ = ["IndexLocation", "SearchLibrary", "SearchRanking", "locate_index", "open_library"]
 
 _SEARCHED = 100
 """How many documents each way of searching gives, for both to be joined."""
@@ -34,16 +34,16 @@ _PATIENCE = 0.05
 """Seconds between looks at whether another process is done with the index."""
 
 
-class Ranked(NamedTuple):
+class SearchRanking(NamedTuple):
     """What a search found, and by which terms."""
 
     terms: tuple[str, ...]
     """The terms of the query."""
-    found: list[Found]
+    found: list[ScoredDocument]
     """Best first, equals by id."""
 
 
-class Library:
+class SearchLibrary:
     """Documents with their index of words and, if they have one, that of vectors."""
 
     def __init__(
@@ -63,7 +63,7 @@ class Library:
     def __len__(self) -> int:
         return len(self._words)
 
-    async def search(self, query: str, count: int) -> Ranked:
+    async def search(self, query: str, count: int) -> SearchRanking:
         """The documents that fit best.
 
         :raises ToolFailure: `unavailable`, if the vector of the query can't be had.
@@ -71,18 +71,20 @@ class Library:
         terms = terms_of(query)
         if self.mode == "lexical" or self.vectors is None or self._embedder is None:
             if len(self) <= _ON_THE_LOOP:
-                return Ranked(terms.single, self._words.search(terms, count))
-            return Ranked(terms.single, await anyio.to_thread.run_sync(self._words.search, terms, count))
+                return SearchRanking(terms.single, self._words.search(terms, count))
+            return SearchRanking(
+                terms.single, await anyio.to_thread.run_sync(self._words.search, terms, count)
+            )
         vector = await self._embedder.of_query(query)
         depth = max(count, _SEARCHED)
         near = await anyio.to_thread.run_sync(self.vectors.nearest, vector, depth)
         if self.mode == "dense":
-            return Ranked(terms.single, self._loaded(near[:count]))
+            return SearchRanking(terms.single, self._loaded(near[:count]))
         by_words = await anyio.to_thread.run_sync(self._words.search, terms, depth)
         names = [[one.document.id for one in by_words], [name for name, _ in near]]
-        return Ranked(terms.single, self._loaded(_fused(names)[:count]))
+        return SearchRanking(terms.single, self._loaded(_fused(names)[:count]))
 
-    def get(self, name: str) -> Document:
+    def get(self, name: str) -> CorpusDocument:
         """The document of that id.
 
         :raises ToolFailure: `not_found`, naming ids that are alike.
@@ -95,14 +97,14 @@ class Library:
             raise ToolFailure(ErrorKind.NOT_FOUND, message)
         return found
 
-    def _loaded(self, ranked: Sequence[tuple[str, float]]) -> list[Found]:
+    def _loaded(self, ranked: Sequence[tuple[str, float]]) -> list[ScoredDocument]:
         return list(self._load(ranked))
 
-    def _load(self, ranked: Sequence[tuple[str, float]]) -> Iterator[Found]:
+    def _load(self, ranked: Sequence[tuple[str, float]]) -> Iterator[ScoredDocument]:
         for name, score in ranked:
             document = self._words.get(name)
             if document is not None:
-                yield Found(document, round(score, 4))
+                yield ScoredDocument(document, round(score, 4))
 
 
 def _fused(rankings: Sequence[Sequence[str]]) -> list[tuple[str, float]]:
@@ -114,7 +116,7 @@ def _fused(rankings: Sequence[Sequence[str]]) -> list[tuple[str, float]]:
     return sorted(scores.items(), key=lambda one: (-round(one[1], 6), one[0]))
 
 
-class Place(NamedTuple):
+class IndexLocation(NamedTuple):
     """Where a library is."""
 
     source: Path | None
@@ -123,7 +125,7 @@ class Place(NamedTuple):
     """Where its index is kept; nothing: in memory."""
 
 
-def place_of(settings: RagSettings) -> Place:
+def locate_index(settings: RagSettings) -> IndexLocation:
     """Where the library of these settings is.
 
     :raises ConfigurationError: if nothing is there.
@@ -131,38 +133,40 @@ def place_of(settings: RagSettings) -> Place:
     given, corpus = _full(settings.index_path), _full(settings.corpus_path)
     index = _full(settings.index_dir)
     if corpus is not None:
-        return Place(_documents("corpus_path", corpus), index or given or _default(corpus, settings))
+        return IndexLocation(_documents("corpus_path", corpus), index or given or _default(corpus, settings))
     if given is None:
-        return Place(BUNDLED, index or (_cached(BUNDLED) if settings.embedding else None))
+        return IndexLocation(BUNDLED, index or (_cached(BUNDLED) if settings.embedding else None))
     if given.is_dir() and is_index(given):
-        return Place(None, given)
+        return IndexLocation(None, given)
     if (given / "meta.json").is_file() and not files_of(given):
         message = "was not made by this backend: name the documents, and one is made"
         raise ConfigurationError(f"rag: index_path: the index in {given} {message}")
-    return Place(_documents("index_path", given), index or _default(given, settings))
+    return IndexLocation(_documents("index_path", given), index or _default(given, settings))
 
 
-async def open_library(place: Place, settings: RagSettings, embedder: Embedder | None) -> Library:
+async def open_library(
+    place: IndexLocation, settings: RagSettings, embedder: Embedder | None
+) -> SearchLibrary:
     """The library, brought up to date.
 
     :raises ConfigurationError: if its documents, its index or its vectors can't be used.
     """
     try:
         if place.folder is None:
-            return Library(
+            return SearchLibrary(
                 await anyio.to_thread.run_sync(index_in_memory, place.source or BUNDLED), "lexical"
             )
         async with _locked(place.folder):
             words = await anyio.to_thread.run_sync(_open_words, place.source, place.folder)
             if embedder is None or settings.embedding is None or settings.way == "lexical":
-                return Library(words, "lexical")
+                return SearchLibrary(words, "lexical")
             vectors = await _open_vectors(words, place.folder, settings.embedding, embedder)
     except OSError as error:
         where = place.folder or place.source
         raise ConfigurationError(f"rag: {where} can't be indexed: {error.strerror or error}") from None
     except ToolFailure as failure:
         raise ConfigurationError(failure.message) from None
-    return Library(words, settings.way, vectors, embedder)
+    return SearchLibrary(words, settings.way, vectors, embedder)
 
 
 @asynccontextmanager
@@ -190,7 +194,7 @@ def _try_to_lock(file: int) -> bool:
 def _open_words(source: Path | None, folder: Path) -> WordIndex:
     if source is None:
         return open_ready(folder)
-    return bring_up_to_date(source, folder, checkpoint=anyio.from_thread.check_cancelled)
+    return update_index(source, folder, checkpoint=anyio.from_thread.check_cancelled)
 
 
 async def _open_vectors(
@@ -199,7 +203,7 @@ async def _open_vectors(
     """The vectors of all documents; those that are missing are asked for, batch by batch."""
     store = await anyio.to_thread.run_sync(VectorStore, folder, settings.model)
     entries: list[tuple[str, str]] = []
-    missing: dict[str, Document] = {}
+    missing: dict[str, CorpusDocument] = {}
     for document, digest in await anyio.to_thread.run_sync(lambda: list(words.documents())):
         entries.append((document.id, digest))
         if digest not in store:
@@ -212,7 +216,7 @@ async def _open_vectors(
     return await anyio.to_thread.run_sync(VectorIndex, store, sorted(entries))
 
 
-def _embedded(document: Document) -> str:
+def _embedded(document: CorpusDocument) -> str:
     """What a document's vector is of."""
     return f"{document.title}\n\n{document.text}"
 

@@ -7,11 +7,11 @@ from pydantic import ConfigDict
 from mcp_servers.core._call import Output
 from mcp_servers.rag._settings import Mode
 
-__all__ = ["BatchHits", "Fetched", "Hit", "Hits", "QueryHits", "Stats"]
+__all__ = ["BatchHits", "DocumentHit", "DocumentHits", "DocumentText", "QueryHits", "Stats"]
 
 
 @dataclass(frozen=True, slots=True)
-class Hit:
+class DocumentHit:
     """One document that was found."""
 
     __pydantic_config__ = ConfigDict(use_attribute_docstrings=True)
@@ -32,10 +32,10 @@ class Hit:
     """Where words of the query stand in the document's text, within the snippet."""
 
 
-class Hits(Output):
+class DocumentHits(Output):
     """What a search found."""
 
-    hits: list[Hit]
+    hits: list[DocumentHit]
     """Best first; equals by id."""
 
 
@@ -44,7 +44,7 @@ class QueryHits(Output):
 
     query: str
     """The query."""
-    hits: list[Hit]
+    hits: list[DocumentHit]
     """Best first; equals by id."""
 
 
@@ -55,7 +55,7 @@ class BatchHits(Output):
     """In the order of the queries."""
 
 
-class Fetched(Output):
+class DocumentText(Output):
     """A document, or a part of it."""
 
     id: str

@@ -32,7 +32,7 @@ class Snippet(NamedTuple):
     """Where words of the query stand in it."""
 
 
-class _Anatomy(NamedTuple):
+class _SplitText(NamedTuple):
     """A text taken apart."""
 
     terms: tuple[str, ...]
@@ -47,7 +47,7 @@ class _Anatomy(NamedTuple):
 
 def snippet_of(text: str, terms: Iterable[str]) -> Snippet:
     """The run of sentences with the most of these terms; the first of equals."""
-    anatomy = _anatomy(text) if len(text) <= _CACHED else _take_apart(text)
+    anatomy = _cached_split(text) if len(text) <= _CACHED else _split_text(text)
     windows = anatomy.windows
     if not windows:
         return Snippet(0, 0, [])
@@ -60,14 +60,14 @@ def snippet_of(text: str, terms: Iterable[str]) -> Snippet:
     )
 
 
-def _take_apart(text: str) -> _Anatomy:
-    return _Anatomy(*cut(text), {}, _windows(_sentences(text)))
+def _split_text(text: str) -> _SplitText:
+    return _SplitText(*cut(text), {}, _windows(_sentences(text)))
 
 
-_anatomy = lru_cache(maxsize=2048)(_take_apart)
+_cached_split = lru_cache(maxsize=2048)(_split_text)
 
 
-def _places(anatomy: _Anatomy, term: str) -> list[Span]:
+def _places(anatomy: _SplitText, term: str) -> list[Span]:
     """Where a term stands."""
     known = anatomy.places.get(term)
     if known is None:

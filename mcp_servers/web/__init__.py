@@ -1,7 +1,7 @@
 """The web backend: searching the web, reading its pages, and Wikipedia."""
 
 from mcp_servers.web._backend import WebBackend
-from mcp_servers.web._http import Outside
+from mcp_servers.web._http import Network
 from mcp_servers.web._settings import CacheSettings, ReadingSettings, WebSettings
 
-__all__ = ["CacheSettings", "Outside", "ReadingSettings", "WebBackend", "WebSettings"]
+__all__ = ["CacheSettings", "Network", "ReadingSettings", "WebBackend", "WebSettings"]

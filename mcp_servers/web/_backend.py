@@ -14,17 +14,17 @@ from mcp_servers.core._backend import Backend
 from mcp_servers.core._call import CallContext, Image, Text
 from mcp_servers.core._running import check_settings, sendable
 from mcp_servers.core._tool import tool
-from mcp_servers.web._http import Outside
-from mcp_servers.web._parsers import Parsers
+from mcp_servers.web._http import Network
+from mcp_servers.web._parsers import ParserPool
 from mcp_servers.web._results import (
     Article,
-    Found,
-    FoundImages,
     ImageHit,
-    Link,
+    ImageResults,
+    PageLink,
     PassagesFound,
     QueryResult,
     ReadPage,
+    SearchResults,
     Visited,
     WikipediaFound,
     article_text,
@@ -33,11 +33,11 @@ from mcp_servers.web._results import (
     page_text,
     passages_text,
 )
-from mcp_servers.web._service import Service
-from mcp_servers.web._settings import WebSettings, unusable, with_environment
+from mcp_servers.web._service import WebService
+from mcp_servers.web._settings import WebSettings, unusable_tools, with_environment
 from mcp_servers.web._wikipedia import WikiText
 
-__all__ = ["WebBackend", "each"]
+__all__ = ["WebBackend"]
 
 A = TypeVar("A")
 R = TypeVar("R")
@@ -48,7 +48,9 @@ Count = Annotated[int, Field(ge=1, le=50, description="How many results to retur
 Start = Annotated[int, Field(ge=0, description="The character to begin with.")]
 
 
-async def each(given: Sequence[A], work: Callable[[A], Awaitable[R]], at_most: int) -> list[R | ToolFailure]:
+async def run_each(
+    given: Sequence[A], work: Callable[[A], Awaitable[R]], at_most: int
+) -> list[R | ToolFailure]:
     """What the work makes of each, in their order; a failure stands for itself and touches no other."""
     done: dict[int, R | ToolFailure] = {}
     places = anyio.Semaphore(at_most)
@@ -76,9 +78,9 @@ class WebBackend(Backend):
     def __init__(
         self,
         *,
-        outside: Outside | None = None,
+        outside: Network | None = None,
         environment: Callable[[], Mapping[str, str]] = read_environment,
-        parsers: Parsers | None = None,
+        parsers: ParserPool | None = None,
     ) -> None:
         """Make it.
 
@@ -86,11 +88,11 @@ class WebBackend(Backend):
         :param environment: where keys are that the settings leave out.
         :param parsers: processes of somebody else who ends them; by default it has its own.
         """
-        self._outside = outside or Outside()
+        self._outside = outside or Network()
         self._environment = environment
         self._parsers = parsers
         self._settings = WebSettings()
-        self._opened: Service | None = None
+        self._opened: WebService | None = None
         self._stack = AsyncExitStack()
 
     def check(self, settings: Mapping[str, object]) -> None:
@@ -100,7 +102,7 @@ class WebBackend(Backend):
     def unusable(self, settings: Mapping[str, object]) -> Mapping[str, str]:
         """The tools whose keys are missing."""
         try:
-            return unusable(self._read(settings))
+            return unusable_tools(self._read(settings))
         except ConfigurationError:
             return {}
 
@@ -113,7 +115,7 @@ class WebBackend(Backend):
         if self._opened is None:
             async with AsyncExitStack() as stack:
                 self._opened = await stack.enter_async_context(
-                    Service(self._settings, self._outside, self._parsers)
+                    WebService(self._settings, self._outside, self._parsers)
                 )
                 self._stack = stack.pop_all()
 
@@ -131,7 +133,7 @@ class WebBackend(Backend):
             Field(description="What to look for; a list of queries is searched for at once."),
         ],
         count: Count = 10,
-    ) -> Found:
+    ) -> SearchResults:
         """Search the web; returns titles, addresses and snippets of pages.
 
         Use it to find pages about something, or facts that are newer than what you know; web_visit then reads a page
@@ -139,7 +141,7 @@ class WebBackend(Backend):
         """
         service = self._service
         queries = [sendable("web_search", one) for one in ([query] if isinstance(query, str) else query)]
-        found = await each(queries, lambda one: service.search(one, count), self._settings.max_workers)
+        found = await run_each(queries, lambda one: service.search(one, count), self._settings.max_workers)
         results = [
             QueryResult(query=one, hits=[], error=outcome.message)
             if isinstance(outcome, ToolFailure)
@@ -148,7 +150,7 @@ class WebBackend(Backend):
         ]
         context.show(Text(hits_text(results)))
         _fail_if_all_failed("web_search", found)
-        return Found(results=results)
+        return SearchResults(results=results)
 
     @tool(title="Read web pages", read_only=True, open_world=True)
     async def visit(
@@ -178,7 +180,7 @@ class WebBackend(Backend):
         async def read(url: str) -> ReadPage:
             return await self._page(context, url, goal, start)
 
-        outcomes = await each(given, read, self._settings.max_workers)
+        outcomes = await run_each(given, read, self._settings.max_workers)
         pages = [
             ReadPage(url=url, error=outcome.message) if isinstance(outcome, ToolFailure) else outcome
             for url, outcome in zip(given, outcomes, strict=True)
@@ -214,7 +216,7 @@ class WebBackend(Backend):
         context: CallContext,
         query: Annotated[Query, Field(description="What the pictures are to show.")],
         count: Count = 10,
-    ) -> FoundImages:
+    ) -> ImageResults:
         """Find pictures on the web; returns their addresses and the pages on which they stand.
 
         Use it when a picture tells what words don't: a place, a person, a diagram.
@@ -228,7 +230,7 @@ class WebBackend(Backend):
         context: CallContext,
         image_url: Annotated[Url, Field(description="The address of the picture, on the public web.")],
         count: Count = 10,
-    ) -> FoundImages:
+    ) -> ImageResults:
         """Find pages that show a given picture, or one like it.
 
         Use it to learn what a picture shows, or where it comes from.
@@ -278,7 +280,7 @@ class WebBackend(Backend):
             context.show(Image(page.picture[1], page.picture[0]))
             return ReadPage(url=url, final_url=page.url, title=page.title, note=page.note)
         length = len(page.text)
-        links = [Link(text, where) for text, where in page.links]
+        links = [PageLink(text, where) for text, where in page.links]
         if goal:
             extract = await self._service.goals.extract(page.text, goal)
             notes = "; ".join(note for note in (page.note, extract.note) if note)
@@ -310,7 +312,7 @@ class WebBackend(Backend):
         return WebSettings.model_validate(given)
 
     @property
-    def _service(self) -> Service:
+    def _service(self) -> WebService:
         if self._opened is None:
             raise ToolFailure(ErrorKind.UNAVAILABLE, "web: it is not open.")
         return self._opened
@@ -322,9 +324,9 @@ def _fail_if_all_failed(name: str, outcomes: list[T | ToolFailure]) -> None:
         raise ToolFailure(failures[0].kind, f"{name}: {failures[0].message}")
 
 
-def _shown(context: CallContext, hits: list[ImageHit]) -> FoundImages:
+def _shown(context: CallContext, hits: list[ImageHit]) -> ImageResults:
     context.show(Text(images_text(hits)))
-    return FoundImages(hits=hits)
+    return ImageResults(hits=hits)
 
 
 def _article(found: WikiText, start: int, limit: int) -> Article:

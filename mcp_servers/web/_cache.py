@@ -13,7 +13,7 @@ import msgspec
 
 from mcp_servers.web._settings import CacheSettings
 
-__all__ = ["Cache"]
+__all__ = ["WebCache"]
 
 T = TypeVar("T")
 
@@ -21,7 +21,7 @@ SWEEP_SHARE = 16
 """Room is made when so many parts of what may be kept were written since the last time."""
 
 
-class Cache:
+class WebCache:
     """Remembers answers by what was asked. Without settings it remembers nothing; a disk that fails is no failure."""
 
     def __init__(self, settings: CacheSettings | None, wall: Callable[[], float]) -> None:

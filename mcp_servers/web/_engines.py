@@ -5,11 +5,11 @@ from typing import TypeVar
 from msgspec import Struct, field
 
 from agentflow.errors import ErrorKind, ToolFailure
-from mcp_servers.web._http import Api
+from mcp_servers.web._http import JsonApi
 from mcp_servers.web._results import ImageHit, QueryResult, WebHit
 from mcp_servers.web._settings import WebSettings, engine_of, key_of
 
-__all__ = ["Engines"]
+__all__ = ["SearchEngines"]
 
 MOST_OF_GOOGLE = 10
 """Programmable Search gives no more at once."""
@@ -111,10 +111,10 @@ class _GeminiAnswer(Struct):
     candidates: list[_GeminiCandidate] = []
 
 
-class Engines:
+class SearchEngines:
     """Asks whichever service the settings name."""
 
-    def __init__(self, settings: WebSettings, api: Api) -> None:
+    def __init__(self, settings: WebSettings, api: JsonApi) -> None:
         self._settings = settings
         self._api = api
         self.engine = engine_of(settings)

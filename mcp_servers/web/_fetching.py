@@ -10,9 +10,17 @@ import anyio
 
 from agentflow.errors import ErrorKind, ToolFailure
 from mcp_servers.core._addresses import AddressPolicy, http_target, resolve_public
-from mcp_servers.web._http import PASSING, Outside, Passing, checked_connector, kind_of, retried, wait_of
-from mcp_servers.web._jobs import Job, Robots
-from mcp_servers.web._parsers import Parsers
+from mcp_servers.web._http import (
+    TRANSIENT_STATUSES,
+    Network,
+    TransientFailure,
+    checked_connector,
+    error_kind_of,
+    retry_after,
+    retry_transient,
+)
+from mcp_servers.web._jobs import ParserJob, RobotsQuery
+from mcp_servers.web._parsers import ParserPool
 from mcp_servers.web._settings import WebSettings
 
 if TYPE_CHECKING:
@@ -22,7 +30,7 @@ if TYPE_CHECKING:
     from aiohttp import ClientResponse, ClientSession
     from yarl import URL
 
-__all__ = ["Fetched", "Fetcher"]
+__all__ = ["FetchedPage", "PageFetcher"]
 
 REDIRECTS = (301, 302, 303, 307, 308)
 LONGEST_URL = 4_000
@@ -35,7 +43,7 @@ _SAFE = "%/:@!$&'()*+,;=~-._"
 
 
 @dataclass(frozen=True, slots=True)
-class Fetched:
+class FetchedPage:
     """What a site sent."""
 
     url: str
@@ -57,14 +65,14 @@ class _Rules:
     good_until: float = -inf
 
 
-class _Refused(ToolFailure):
+class _PageRefused(ToolFailure):
     """The site answered, but not with the page."""
 
 
-class Fetcher:
+class PageFetcher:
     """Fetches pages from public addresses. An async context manager."""
 
-    def __init__(self, settings: WebSettings, outside: Outside, parsers: Parsers) -> None:
+    def __init__(self, settings: WebSettings, outside: Network, parsers: ParserPool) -> None:
         self._settings = settings
         self._outside = outside
         self._parsers = parsers
@@ -104,28 +112,28 @@ class Fetcher:
         target = http_target(_short(url))
         await resolve_public(target.host, target.port, self._policy, resolve=self._outside.resolve)
 
-    async def fetch(self, url: str) -> Fetched:
+    async def fetch(self, url: str) -> FetchedPage:
         """What is at an address, after redirects.
 
         :raises ToolFailure: if it may not be reached, can't be had, or the site wants to be left alone.
         """
 
-        async def once() -> Fetched:
+        async def once() -> FetchedPage:
             return await self._follow(url, self._settings.max_bytes, honour_robots=self._settings.robots)
 
-        return await retried(once, self._settings.retry_times, self._outside)
+        return await retry_transient(once, self._settings.retry_times, self._outside)
 
-    async def _follow(self, url: str, most: int, *, honour_robots: bool) -> Fetched:
+    async def _follow(self, url: str, most: int, *, honour_robots: bool) -> FetchedPage:
         seen = url
         for _ in range(self._settings.max_redirects + 1):
             found = await self._step(seen, most, honour_robots=honour_robots)
-            if isinstance(found, Fetched):
+            if isinstance(found, FetchedPage):
                 return found
             seen = found
         message = f"{url}: more than {self._settings.max_redirects} redirects."
         raise ToolFailure(ErrorKind.FAILED, message)
 
-    async def _step(self, url: str, most: int, *, honour_robots: bool) -> Fetched | str:
+    async def _step(self, url: str, most: int, *, honour_robots: bool) -> FetchedPage | str:
         """What is at this very address, or where it sends us."""
         import aiohttp
 
@@ -153,10 +161,10 @@ class Fetcher:
             failure = ToolFailure(
                 ErrorKind.UNAVAILABLE, f"{url}: it can't be reached: {type(error).__name__}."
             )
-            raise Passing(failure) from None
+            raise TransientFailure(failure) from None
         if response.status != 200:
             raise self._refusal(url, response)
-        return Fetched(str(address), response.headers.get("Content-Type", ""), data, cut)
+        return FetchedPage(str(address), response.headers.get("Content-Type", ""), data, cut)
 
     async def _checked(self, url: str) -> "URL":
         """The address as it is asked for: with the very host that was checked."""
@@ -202,8 +210,8 @@ class Fetcher:
             return
         reading, allowed = self._settings.reading, False
         if rules is not None:
-            question = Robots(rules, self._settings.user_agent, str(address))
-            job = Job(reading.seconds, reading.memory_bytes, robots=question)
+            question = RobotsQuery(rules, self._settings.user_agent, str(address))
+            job = ParserJob(reading.seconds, reading.memory_bytes, robots=question)
             answer = await self._parsers.do(job)
             allowed = answer.allowed and answer.failed is None
         if not allowed:
@@ -214,20 +222,20 @@ class Fetcher:
         """The rules; empty: there are none; nothing: the site can't say now, so it is left alone."""
         try:
             found = await self._follow(f"{origin}/robots.txt", LARGEST_ROBOTS, honour_robots=False)
-        except Passing as passing:
-            if isinstance(passing.failure, _Refused):
+        except TransientFailure as passing:
+            if isinstance(passing.failure, _PageRefused):
                 return None
             raise
-        except _Refused:
+        except _PageRefused:
             return ""
         return found.data.decode("utf-8", "replace")
 
     def _refusal(self, url: str, response: "ClientResponse") -> Exception:
         status = response.status
-        failure = _Refused(kind_of(status), f"{url}: the site answers with status {status}.")
-        if status not in PASSING:
+        failure = _PageRefused(error_kind_of(status), f"{url}: the site answers with status {status}.")
+        if status not in TRANSIENT_STATUSES:
             return failure
-        return Passing(failure, wait_of(response.headers, self._outside.wall()))
+        return TransientFailure(failure, retry_after(response.headers, self._outside.wall()))
 
 
 async def _read(response: "ClientResponse", most: int) -> tuple[bytes, bool]:

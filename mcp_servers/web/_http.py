@@ -21,10 +21,18 @@ if TYPE_CHECKING:
 
     from aiohttp import ClientResponse, ClientSession, TCPConnector
 
-__all__ = ["PASSING", "Api", "Outside", "Passing", "checked_connector", "retried", "wait_of"]
+__all__ = [
+    "TRANSIENT_STATUSES",
+    "JsonApi",
+    "Network",
+    "TransientFailure",
+    "checked_connector",
+    "retry_after",
+    "retry_transient",
+]
 
 T = TypeVar("T")
-PASSING: Final = frozenset({408, 425, 429, 500, 502, 503, 504})
+TRANSIENT_STATUSES: Final = frozenset({408, 425, 429, 500, 502, 503, 504})
 """Statuses that may be gone the next time."""
 FIRST_WAIT = 0.5
 LONGEST_WAIT = 20.0
@@ -33,17 +41,17 @@ LARGEST = 8 * 1024 * 1024
 SHOWN = 200
 
 
-def _as_it_is(address: str, port: int) -> tuple[str, int]:
+def _unchanged(address: str, port: int) -> tuple[str, int]:
     return address, port
 
 
 @dataclass(frozen=True, slots=True)
-class Outside:
+class Network:
     """Names, connections and clocks. Only who makes the backend can give others; no setting and no client can."""
 
     resolve: Resolve | None = None
     """Asks the name service; `None`: that of this machine."""
-    dial: Callable[[str, int], tuple[str, int]] = _as_it_is
+    dial: Callable[[str, int], tuple[str, int]] = _unchanged
     """Where to connect for an address and port that may be reached."""
     clock: Callable[[], float] = time.monotonic
     """Seconds that only grow, for the pace."""
@@ -53,12 +61,12 @@ class Outside:
     """Waits some seconds."""
 
 
-def checked_connector(outside: Outside, policy: AddressPolicy) -> "TCPConnector":
+def checked_connector(outside: Network, policy: AddressPolicy) -> "TCPConnector":
     """Connections to the addresses that were checked: between check and connection no name is resolved again."""
     import aiohttp
     from aiohttp.abc import AbstractResolver, ResolveResult
 
-    class Checked(AbstractResolver):
+    class CheckedResolver(AbstractResolver):
         async def resolve(
             self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC
         ) -> list[ResolveResult]:
@@ -80,10 +88,10 @@ def checked_connector(outside: Outside, policy: AddressPolicy) -> "TCPConnector"
         async def close(self) -> None:
             pass
 
-    return aiohttp.TCPConnector(resolver=Checked(), use_dns_cache=False, keepalive_timeout=15)
+    return aiohttp.TCPConnector(resolver=CheckedResolver(), use_dns_cache=False, keepalive_timeout=15)
 
 
-class Passing(Exception):
+class TransientFailure(Exception):
     """A request failed in a way that may be gone the next time."""
 
     def __init__(self, failure: ToolFailure, wait: float | None = None) -> None:
@@ -92,7 +100,7 @@ class Passing(Exception):
         self.wait = wait
 
 
-async def retried(work: Callable[[], Awaitable[T]], attempts: int, outside: Outside) -> T:
+async def retry_transient(work: Callable[[], Awaitable[T]], attempts: int, outside: Network) -> T:
     """What the work gives, at the latest at the last attempt.
 
     :raises ToolFailure: if that fails too, or the other side wants a wait that is too long.
@@ -101,7 +109,7 @@ async def retried(work: Callable[[], Awaitable[T]], attempts: int, outside: Outs
     while True:
         try:
             return await work()
-        except Passing as passing:
+        except TransientFailure as passing:
             attempt += 1
             wait = FIRST_WAIT * 2 ** (attempt - 1) if passing.wait is None else passing.wait
             if attempt >= attempts or wait > LONGEST_WAIT:
@@ -112,7 +120,7 @@ async def retried(work: Callable[[], Awaitable[T]], attempts: int, outside: Outs
             await outside.sleep(wait)
 
 
-def wait_of(headers: Mapping[str, str], now: float) -> float | None:
+def retry_after(headers: Mapping[str, str], now: float) -> float | None:
     """The seconds that `Retry-After` asks for."""
     said = headers.get("Retry-After", "").strip()
     if said.isdecimal() and said.isascii():
@@ -123,7 +131,7 @@ def wait_of(headers: Mapping[str, str], now: float) -> float | None:
         return None
 
 
-def kind_of(status: int) -> ErrorKind:
+def error_kind_of(status: int) -> ErrorKind:
     """What a status means for the caller."""
     if status in (404, 410):
         return ErrorKind.NOT_FOUND
@@ -134,10 +142,10 @@ def kind_of(status: int) -> ErrorKind:
     return ErrorKind.UNAVAILABLE if status >= 500 or status == 408 else ErrorKind.FAILED
 
 
-class Api:
+class JsonApi:
     """The services' side of the network: their addresses are the server's own settings. An async context manager."""
 
-    def __init__(self, outside: Outside, *, timeout: float, attempts: int, secrets: Iterable[str]) -> None:
+    def __init__(self, outside: Network, *, timeout: float, attempts: int, secrets: Iterable[str]) -> None:
         """Describe it; nothing is opened yet.
 
         :param secrets: what must never be shown, even where a service repeats it.
@@ -184,7 +192,7 @@ class Api:
         async def once() -> S:
             return await self._once(service, url, shape, headers or {}, params or {}, body)
 
-        return await retried(once, self._attempts, self._outside)
+        return await retry_transient(once, self._attempts, self._outside)
 
     async def _once(
         self,
@@ -213,10 +221,12 @@ class Api:
             ) as response:
                 answer = await _read(response, service)
         except TimeoutError:
-            raise Passing(ToolFailure(ErrorKind.TIMEOUT, f"{service} gave no answer in time.")) from None
+            raise TransientFailure(
+                ToolFailure(ErrorKind.TIMEOUT, f"{service} gave no answer in time.")
+            ) from None
         except aiohttp.ClientError as error:
             name = type(error).__name__
-            raise Passing(
+            raise TransientFailure(
                 ToolFailure(ErrorKind.UNAVAILABLE, f"{service} can't be reached: {name}.")
             ) from None
         if response.status != 200:
@@ -231,10 +241,10 @@ class Api:
         status = response.status
         said = self._shown(answer.decode(errors="replace"))
         mend = "; check its key" if status in (401, 403) else ""
-        failure = ToolFailure(kind_of(status), f"{service} answers with status {status}{mend}: {said}")
-        if status not in PASSING:
+        failure = ToolFailure(error_kind_of(status), f"{service} answers with status {status}{mend}: {said}")
+        if status not in TRANSIENT_STATUSES:
             return failure
-        return Passing(failure, wait_of(response.headers, self._outside.wall()))
+        return TransientFailure(failure, retry_after(response.headers, self._outside.wall()))
 
     def _shown(self, text: str) -> str:
         """A beginning of it on one line, without secrets."""

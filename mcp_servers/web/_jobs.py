@@ -4,15 +4,24 @@ from typing import Final
 
 from msgspec import Struct
 
-from mcp_servers.web._results import Passage
+from mcp_servers.web._results import PagePassage
 
-__all__ = ["VERSION", "Answer", "Body", "Job", "Parsed", "Question", "Robots", "Unreadable"]
+__all__ = [
+    "VERSION",
+    "PageBody",
+    "ParsedPage",
+    "ParserJob",
+    "ParserReply",
+    "PassageQuery",
+    "RobotsQuery",
+    "UnparseablePage",
+]
 
 VERSION: Final = 1
 """Of what comes out; what was kept of another one is not used."""
 
 
-class Body(Struct, frozen=True):
+class PageBody(Struct, frozen=True):
     """What a site sent."""
 
     url: str
@@ -25,7 +34,7 @@ class Body(Struct, frozen=True):
     """How many pages of a PDF are read."""
 
 
-class Parsed(Struct, frozen=True):
+class ParsedPage(Struct, frozen=True):
     """A page as text."""
 
     title: str
@@ -38,11 +47,11 @@ class Parsed(Struct, frozen=True):
     """What is missing, if something is."""
 
 
-class Unreadable(Exception):
+class UnparseablePage(Exception):
     """It can't be turned into text; the message says why."""
 
 
-class Robots(Struct, frozen=True):
+class RobotsQuery(Struct, frozen=True):
     """A question to a robots.txt."""
 
     text: str
@@ -53,7 +62,7 @@ class Robots(Struct, frozen=True):
     """For what."""
 
 
-class Question(Struct, frozen=True):
+class PassageQuery(Struct, frozen=True):
     """A question to a page."""
 
     text: str
@@ -64,27 +73,27 @@ class Question(Struct, frozen=True):
     """How many passages to find."""
 
 
-class Job(Struct, frozen=True):
+class ParserJob(Struct, frozen=True):
     """One thing to do."""
 
     seconds: float
     """Time for it."""
     memory_bytes: int
     """Memory for it."""
-    body: Body | None = None
+    body: PageBody | None = None
     """A page to parse."""
-    robots: Robots | None = None
+    robots: RobotsQuery | None = None
     """Or a question to a robots.txt."""
-    question: Question | None = None
+    question: PassageQuery | None = None
     """Or a question to a page."""
 
 
-class Answer(Struct, frozen=True):
+class ParserReply(Struct, frozen=True):
     """What came of it."""
 
-    parsed: Parsed | None = None
+    parsed: ParsedPage | None = None
     """The page."""
-    passages: list[Passage] = []
+    passages: list[PagePassage] = []
     """The passages, best first."""
     allowed: bool = True
     """What the robots.txt says."""

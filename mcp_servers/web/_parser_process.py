@@ -14,10 +14,10 @@ import sys
 
 import msgspec
 
-from mcp_servers.web._jobs import Answer, Body, Job, Unreadable
+from mcp_servers.web._jobs import PageBody, ParserJob, ParserReply, UnparseablePage
 from mcp_servers.web._parsing import allows, parse
 from mcp_servers.web._passages import best_passages
-from mcp_servers.web._seccomp import lock_down
+from mcp_servers.web._seccomp import install_seccomp_filter
 from runtimes import read_frame, write_frame
 
 _LONGEST_ANSWER = 64 * 1024 * 1024
@@ -43,7 +43,7 @@ def _load() -> None:
         with contextlib.suppress(LookupError):
             codecs.lookup(name)
     for kind, data in (("text/html", _WARM_UP), ("text/html", b"<p>caf\xe9"), ("application/pdf", _PDF)):
-        parse(Body("http://warm.up/", kind, data))
+        parse(PageBody("http://warm.up/", kind, data))
     allows("User-agent: *\nDisallow: /x*", "a", "http://warm.up/")
     best_passages("Some words.", "words", 1)
 
@@ -64,13 +64,13 @@ def _answer(job: bytes, base: int) -> bytes:
     _, status = os.waitpid(child, 0)
     if status == 0 and len(answer) <= _LONGEST_ANSWER:
         return answer
-    return msgspec.msgpack.encode(Answer(failed=_meaning(status, len(answer) > _LONGEST_ANSWER)))
+    return msgspec.msgpack.encode(ParserReply(failed=_meaning(status, len(answer) > _LONGEST_ANSWER)))
 
 
 def _work(job: bytes, base: int, writable: int) -> None:
     """In the fork: do the job and end."""
     try:
-        given = msgspec.msgpack.decode(job, type=Job)
+        given = msgspec.msgpack.decode(job, type=ParserJob)
         _limit(given, base)
         answer = msgspec.msgpack.encode(_result(given))
         with open(writable, "wb") as pipe:
@@ -82,22 +82,22 @@ def _work(job: bytes, base: int, writable: int) -> None:
         os._exit(3)
 
 
-def _result(job: Job) -> Answer:
+def _result(job: ParserJob) -> ParserReply:
     try:
         if job.robots is not None:
-            return Answer(allowed=allows(job.robots.text, job.robots.agent, job.robots.url))
+            return ParserReply(allowed=allows(job.robots.text, job.robots.agent, job.robots.url))
         if job.question is not None:
             asked = job.question
-            return Answer(passages=best_passages(asked.text, asked.query, asked.count))
+            return ParserReply(passages=best_passages(asked.text, asked.query, asked.count))
         assert job.body is not None
-        return Answer(parsed=parse(job.body))
-    except Unreadable as error:
-        return Answer(failed=str(error))
+        return ParserReply(parsed=parse(job.body))
+    except UnparseablePage as error:
+        return ParserReply(failed=str(error))
     except RecursionError:
-        return Answer(failed="it is nested too deeply")
+        return ParserReply(failed="it is nested too deeply")
 
 
-def _limit(job: Job, base: int) -> None:
+def _limit(job: ParserJob, base: int) -> None:
     seconds = job.seconds
     _at_most(resource.RLIMIT_AS, base + job.memory_bytes)
     _at_most(resource.RLIMIT_CPU, int(seconds) + 1)
@@ -106,7 +106,7 @@ def _limit(job: Job, base: int) -> None:
     _at_most(resource.RLIMIT_NOFILE, 64)
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.setitimer(signal.ITIMER_REAL, seconds)
-    lock_down()
+    install_seccomp_filter()
 
 
 def _at_most(kind: int, value: int) -> None:

@@ -14,10 +14,10 @@ import msgspec
 from anyio.abc import Process
 
 from agentflow.errors import ErrorKind, ToolFailure
-from mcp_servers.web._jobs import Answer, Job
+from mcp_servers.web._jobs import ParserJob, ParserReply
 from runtimes import FrameError, FrameReader, pack_frame
 
-__all__ = ["Parsers", "not_installed"]
+__all__ = ["ParserPool", "not_installed"]
 
 GRACE_SECONDS = 30.0
 """A process starts, and ends its own forks in time; after this much more it is killed."""
@@ -26,7 +26,7 @@ _LONGEST = 65 * 1024 * 1024
 _ENVIRONMENT: Final = {"PATH": "/usr/bin:/bin", "LANG": "C.UTF-8"}
 
 
-class _Parser:
+class _ParserProcess:
     """One process."""
 
     def __init__(self, process: Process) -> None:
@@ -52,14 +52,14 @@ class _Parser:
             await self._process.aclose()
 
 
-class Parsers:
+class ParserPool:
     """Gives jobs to processes. Each is started when it is first needed."""
 
     def __init__(self, most: int) -> None:
         self._places = anyio.Semaphore(most)
-        self._idle: list[_Parser] = []
+        self._idle: list[_ParserProcess] = []
 
-    async def do(self, job: Job) -> Answer:
+    async def do(self, job: ParserJob) -> ParserReply:
         """What came of a job.
 
         :raises ToolFailure: `unavailable`, if what parses is not installed, or broke.
@@ -72,7 +72,7 @@ class Parsers:
                     answer = await parser.do(msgspec.msgpack.encode(job))
                 kept = True
             except TimeoutError:
-                return Answer(failed="parsing it took too long")
+                return ParserReply(failed="parsing it took too long")
             except (FrameError, anyio.BrokenResourceError, OSError):
                 raise ToolFailure(ErrorKind.UNAVAILABLE, "web: the process that parses broke.") from None
             finally:
@@ -80,7 +80,7 @@ class Parsers:
                     self._idle.append(parser)
                 else:
                     await parser.end()
-        return msgspec.msgpack.decode(answer, type=Answer)
+        return msgspec.msgpack.decode(answer, type=ParserReply)
 
     async def close(self) -> None:
         """End all processes."""
@@ -94,7 +94,7 @@ def not_installed() -> str:
     return f"reading pages needs {', '.join(wanted)}: pip install 'agentflow[web]'" if wanted else ""
 
 
-async def _start() -> _Parser:
+async def _start() -> _ParserProcess:
     if reason := not_installed():
         raise ToolFailure(ErrorKind.UNAVAILABLE, f"web: {reason}.")
     process = await anyio.open_process(
@@ -106,7 +106,7 @@ async def _start() -> _Parser:
         env=_environment(),
         start_new_session=True,
     )
-    return _Parser(process)
+    return _ParserProcess(process)
 
 
 def _environment() -> Mapping[str, str]:

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from typing import NamedTuple, Protocol, cast
 from urllib.parse import urljoin, urlsplit
 
-from mcp_servers.web._jobs import Body, Parsed, Unreadable
+from mcp_servers.web._jobs import PageBody, ParsedPage, UnparseablePage
 
-__all__ = ["Pdf", "allows", "parse", "read_pdf"]
+__all__ = ["PdfText", "allows", "parse", "read_pdf"]
 
 MOST_LINKS = 100
 LONGEST_TEXT = 2_000_000
@@ -35,13 +35,13 @@ class _TextPage(Protocol):
     def get_text_range(self) -> str: ...
 
 
-class _Page(Protocol):
+class _WikiPage(Protocol):
     def get_textpage(self) -> _TextPage: ...
 
 
 class _Document(Protocol):
     def __len__(self) -> int: ...
-    def __getitem__(self, number: int) -> _Page: ...
+    def __getitem__(self, number: int) -> _WikiPage: ...
     def get_metadata_value(self, key: str) -> str: ...
 
 
@@ -51,7 +51,7 @@ class _Pdfium(Protocol):
     def PdfDocument(self, data: bytes) -> _Document: ...
 
 
-class Pdf(NamedTuple):
+class PdfText(NamedTuple):
     """What a PDF says."""
 
     title: str
@@ -62,7 +62,7 @@ class Pdf(NamedTuple):
     """How many pages it has."""
 
 
-def read_pdf(data: bytes, most: int) -> Pdf:
+def read_pdf(data: bytes, most: int) -> PdfText:
     """The text of a PDF's first pages, at most so many.
 
     :raises Unreadable: if it is encrypted or damaged.
@@ -73,7 +73,7 @@ def read_pdf(data: bytes, most: int) -> Pdf:
     except pdfium.PdfiumError as error:
         encrypted = "password" in str(error).lower()
         reason = "the PDF is encrypted and asks for a password" if encrypted else "the PDF is damaged"
-        raise Unreadable(reason) from None
+        raise UnparseablePage(reason) from None
     count = len(document)
     pages: list[str] = []
     for number in range(min(count, most)):
@@ -81,7 +81,7 @@ def read_pdf(data: bytes, most: int) -> Pdf:
             pages.append(document[number].get_textpage().get_text_range())
         except pdfium.PdfiumError:
             pages.append("")
-    return Pdf(document.get_metadata_value("Title"), pages, count)
+    return PdfText(document.get_metadata_value("Title"), pages, count)
 
 
 class _LxmlEtree(Protocol):
@@ -119,7 +119,7 @@ class Element(Protocol):
         ...
 
 
-def parse(body: Body) -> Parsed:
+def parse(body: PageBody) -> ParsedPage:
     """The text of whatever it is, as far as it is kept.
 
     :raises Unreadable: if it has none.
@@ -128,10 +128,10 @@ def parse(body: Body) -> Parsed:
     if len(page.text) <= LONGEST_TEXT:
         return page
     note = f"the first {LONGEST_TEXT} of its {len(page.text)} characters"
-    return Parsed(page.title, page.text[:LONGEST_TEXT], page.links, note)
+    return ParsedPage(page.title, page.text[:LONGEST_TEXT], page.links, note)
 
 
-def _parse(body: Body) -> Parsed:
+def _parse(body: PageBody) -> ParsedPage:
     kind = body.content_type.partition(";")[0].strip().lower()
     start = body.data[:1024].lstrip()
     if kind == "application/pdf" or start.startswith(b"%PDF-"):
@@ -140,8 +140,8 @@ def _parse(body: Body) -> Parsed:
     if kind in _HTML or looks_like_html:
         return _html(body)
     if kind.startswith("text/") or kind in _PLAIN or kind.endswith(("+json", "+xml")) or _is_text(body, kind):
-        return Parsed(title=_name_of(body.url), text=_tidy(_decoded(body)))
-    raise Unreadable(f"it is {kind or 'of no known type'}, which has no text to read")
+        return ParsedPage(title=_name_of(body.url), text=_tidy(_decoded(body)))
+    raise UnparseablePage(f"it is {kind or 'of no known type'}, which has no text to read")
 
 
 def allows(robots: str, agent: str, url: str) -> bool:
@@ -151,16 +151,16 @@ def allows(robots: str, agent: str, url: str) -> bool:
     return Protego.parse(robots).can_fetch(url, agent)
 
 
-def _html(body: Body) -> Parsed:
+def _html(body: PageBody) -> ParsedPage:
     document = _DECLARATION.sub("", _decoded(body))
     if not document.strip():
-        return Parsed(title="", text="")
+        return ParsedPage(title="", text="")
     lxml_html = cast("_LxmlHtml", importlib.import_module("lxml.html"))
     trafilatura = cast("_Trafilatura", importlib.import_module("trafilatura"))
     try:
         tree = lxml_html.document_fromstring(document)
     except lxml_html.etree.ParserError:
-        return Parsed(title="", text="")
+        return ParsedPage(title="", text="")
     title = " ".join((tree.findtext(".//title") or tree.findtext(".//h1") or "").split())
     links = list(_links(tree, body.url))
     text = trafilatura.extract(
@@ -175,16 +175,16 @@ def _html(body: Body) -> Parsed:
     if text is None or len(text) < ENOUGH:
         whole = trafilatura.html2txt(lxml_html.document_fromstring(document))
         text = whole if len(whole) > len(text or "") else text
-    return Parsed(title=title[:LONGEST_TITLE], text=_tidy(text or ""), links=links)
+    return ParsedPage(title=title[:LONGEST_TITLE], text=_tidy(text or ""), links=links)
 
 
-def _pdf(body: Body) -> Parsed:
+def _pdf(body: PageBody) -> ParsedPage:
     document = read_pdf(body.data, body.pdf_pages)
     texts = (f"[page {number}]\n\n{text.strip()}" for number, text in enumerate(document.pages, 1))
     read = len(document.pages)
     note = f"the first {read} of {document.page_count} pages" if read < document.page_count else None
     title = document.title.strip() or _name_of(body.url)
-    return Parsed(title=title[:LONGEST_TITLE], text=_tidy("\n\n".join(texts)), note=note)
+    return ParsedPage(title=title[:LONGEST_TITLE], text=_tidy("\n\n".join(texts)), note=note)
 
 
 def _links(tree: Element, base: str) -> Iterator[tuple[str, str]]:
@@ -203,7 +203,7 @@ def _links(tree: Element, base: str) -> Iterator[tuple[str, str]]:
                 return
 
 
-def _decoded(body: Body) -> str:
+def _decoded(body: PageBody) -> str:
     from trafilatura.utils import decode_file
 
     head = body.data[:2048].decode("ascii", "replace")
@@ -214,7 +214,7 @@ def _decoded(body: Body) -> str:
     return decode_file(body.data)
 
 
-def _is_text(body: Body, kind: str) -> bool:
+def _is_text(body: PageBody, kind: str) -> bool:
     """A type that says nothing, and bytes that are text."""
     if kind not in ("", "application/octet-stream", "binary/octet-stream"):
         return False

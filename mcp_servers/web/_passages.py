@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator
 from functools import lru_cache
 
-from mcp_servers.web._results import Passage
+from mcp_servers.web._results import PagePassage
 
 __all__ = ["best_passages"]
 
@@ -25,7 +25,7 @@ _ENDINGS = ("ies", "ing", "es", "ed", "s")
 _UNSPACED = re.compile(r"[\u2e80-\u9fff\uac00-\ud7af\u0e00-\u0eff\uf900-\ufaff]")
 
 
-def best_passages(text: str, query: str, count: int) -> list[Passage]:
+def best_passages(text: str, query: str, count: int) -> list[PagePassage]:
     """The passages of a text with the most of a query's words (BM25 within the text), best first; none without any."""
     spans = list(_spans(text))
     words = [Counter(_terms(text[start:end])) for start, end in spans]
@@ -43,7 +43,7 @@ def best_passages(text: str, query: str, count: int) -> list[Passage]:
         (place for place, score in enumerate(scores) if score > 0), key=lambda place: -scores[place]
     )
     return [
-        Passage(text[spans[place][0] : spans[place][1]], *spans[place], round(scores[place], 4))
+        PagePassage(text[spans[place][0] : spans[place][1]], *spans[place], round(scores[place], 4))
         for place in best[:count]
     ]
 

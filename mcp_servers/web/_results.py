@@ -10,14 +10,14 @@ from mcp_servers.core._call import Output
 __all__ = [
     "Article",
     "ArticleHit",
-    "Found",
-    "FoundImages",
     "ImageHit",
-    "Link",
-    "Passage",
+    "ImageResults",
+    "PageLink",
+    "PagePassage",
     "PassagesFound",
     "QueryResult",
     "ReadPage",
+    "SearchResults",
     "Visited",
     "WebHit",
     "WikipediaFound",
@@ -62,7 +62,7 @@ class QueryResult(Output):
     """Why this query failed; the others are not touched by it."""
 
 
-class Found(Output):
+class SearchResults(Output):
     """What a search found."""
 
     results: list[QueryResult]
@@ -91,7 +91,7 @@ class ImageHit:
     """Pixels, where known."""
 
 
-class FoundImages(Output):
+class ImageResults(Output):
     """Pictures that were found."""
 
     hits: list[ImageHit]
@@ -99,7 +99,7 @@ class FoundImages(Output):
 
 
 @dataclass(frozen=True, slots=True)
-class Link:
+class PageLink:
     """A link on a page."""
 
     __pydantic_config__ = _DESCRIBED
@@ -111,7 +111,7 @@ class Link:
 
 
 @dataclass(frozen=True, slots=True)
-class Passage:
+class PagePassage:
     """A part of a page."""
 
     __pydantic_config__ = _DESCRIBED
@@ -141,9 +141,9 @@ class ReadPage(Output):
     """Length of the whole text of the page."""
     next_start: int | None = None
     """The `start` to go on with; null at the end of the page, and with a goal."""
-    passages: list[Passage] = Field(default_factory=list[Passage])
+    passages: list[PagePassage] = Field(default_factory=list[PagePassage])
     """Where what serves the goal stands in the page's text, if no model extracted it."""
-    links: list[Link] = Field(default_factory=list[Link])
+    links: list[PageLink] = Field(default_factory=list[PageLink])
     """Links on the page, in their order; not all of a page that has very many."""
     note: str | None = None
     """What to know about it: that something was cut, or how it was extracted."""
@@ -169,7 +169,7 @@ class PassagesFound(Output):
     """Its title."""
     characters: int
     """Length of the page's text."""
-    passages: list[Passage]
+    passages: list[PagePassage]
     """Best first."""
 
 
@@ -236,7 +236,7 @@ def page_text(page: ReadPage) -> str:
     return f"# {page.title or page.url}\n{where}{note}\n\n{page.text or 'no text'}{more}"
 
 
-def passages_text(title: str, url: str, passages: Iterable[Passage]) -> str:
+def passages_text(title: str, url: str, passages: Iterable[PagePassage]) -> str:
     """Passages of a page."""
     shown = "\n\n".join(f"[{one.start}–{one.end}]\n{one.text}" for one in passages)
     return f"# {title}\n{url}\n\n{shown or 'no passage has a word of the query'}"

@@ -7,7 +7,7 @@ import platform
 import struct
 from typing import Final
 
-__all__ = ["lock_down"]
+__all__ = ["install_seccomp_filter"]
 
 _ALLOW, _REFUSE, _KILL = 0x7FFF0000, 0x00050000 | errno.EACCES, 0x80000000
 _LOAD, _EQUAL, _ANSWER = 0x20, 0x15, 0x06
@@ -49,7 +49,7 @@ _ALLOWED: Final = {
 }
 
 
-def lock_down() -> None:
+def install_seccomp_filter() -> None:
     """Refuse this process every other system call from now on: no file is opened, nothing connected, started or signalled.
 
     :raises OSError: if this machine can't do that.

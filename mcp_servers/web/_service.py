@@ -6,39 +6,39 @@ from typing import Self
 
 from pydantic import SecretStr
 
-from mcp_servers.web._cache import Cache
-from mcp_servers.web._engines import Engines
-from mcp_servers.web._fetching import Fetcher
-from mcp_servers.web._http import Api, Outside
-from mcp_servers.web._pages import Goals, Pages
-from mcp_servers.web._parsers import Parsers
+from mcp_servers.web._cache import WebCache
+from mcp_servers.web._engines import SearchEngines
+from mcp_servers.web._fetching import PageFetcher
+from mcp_servers.web._http import JsonApi, Network
+from mcp_servers.web._pages import GoalExtractor, PageReader
+from mcp_servers.web._parsers import ParserPool
 from mcp_servers.web._results import ArticleHit, QueryResult
 from mcp_servers.web._settings import WebSettings
-from mcp_servers.web._wikipedia import Wikipedia, WikiText, Zim, open_zim
+from mcp_servers.web._wikipedia import Wikipedia, WikiText, ZimFile, open_zim
 
-__all__ = ["Service"]
+__all__ = ["WebService"]
 
 
-class Service:
+class WebService:
     """Engines, pages and Wikipedia, as the settings say. An async context manager."""
 
-    def __init__(self, settings: WebSettings, outside: Outside, parsers: Parsers | None = None) -> None:
+    def __init__(self, settings: WebSettings, outside: Network, parsers: ParserPool | None = None) -> None:
         self._settings = settings
         values = (getattr(settings, name) for name in WebSettings.model_fields)
         secrets = [value.get_secret_value() for value in values if isinstance(value, SecretStr)]
-        self._api = Api(outside, timeout=settings.timeout, attempts=settings.retry_times, secrets=secrets)
-        self._own_parsers = Parsers(settings.reading.processes)
+        self._api = JsonApi(outside, timeout=settings.timeout, attempts=settings.retry_times, secrets=secrets)
+        self._own_parsers = ParserPool(settings.reading.processes)
         self._parsers = parsers or self._own_parsers
-        self._fetcher = Fetcher(settings, outside, self._parsers)
-        self._cache = Cache(settings.cache, outside.wall)
+        self._fetcher = PageFetcher(settings, outside, self._parsers)
+        self._cache = WebCache(settings.cache, outside.wall)
         self._stack = AsyncExitStack()
-        self._zim: Zim | None = None
+        self._zim: ZimFile | None = None
         self._wikipedia = Wikipedia(self._api, settings.wikipedia_url, settings.user_agent)
-        self.engines = Engines(settings, self._api)
+        self.engines = SearchEngines(settings, self._api)
         """The services that search."""
-        self.pages = Pages(settings, self._fetcher, self._parsers, self._api, self._cache)
+        self.pages = PageReader(settings, self._fetcher, self._parsers, self._api, self._cache)
         """Pages as text."""
-        self.goals = Goals(settings, self._api, self.pages)
+        self.goals = GoalExtractor(settings, self._api, self.pages)
         """What of a page serves a goal."""
 
     async def __aenter__(self) -> Self:

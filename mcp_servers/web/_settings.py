@@ -12,16 +12,16 @@ from mcp_servers.web._parsers import not_installed
 
 __all__ = [
     "CacheSettings",
-    "Engine",
     "ReadingSettings",
+    "SearchEngine",
     "WebSettings",
     "engine_of",
     "key_of",
-    "unusable",
+    "unusable_tools",
     "with_environment",
 ]
 
-Engine: TypeAlias = Literal["serper", "google", "gemini", "searxng"]
+SearchEngine: TypeAlias = Literal["serper", "google", "gemini", "searxng"]
 """Who searches."""
 MIB = 1024 * 1024
 OPENAI = "https://api.openai.com/v1"
@@ -36,7 +36,7 @@ ENVIRONMENT = {
     "openai_api_key": "OPENAI_API_KEY",
 }
 """The variable of each setting that may come from the environment."""
-NEEDS: Mapping[Engine, tuple[str, ...]] = {
+NEEDS: Mapping[SearchEngine, tuple[str, ...]] = {
     "serper": ("serper_api_key",),
     "google": ("google_api_key", "google_cx"),
     "gemini": ("gemini_api_key",),
@@ -77,7 +77,7 @@ def _own_word(method: object) -> object:
 class WebSettings(Section):
     """Settings of the web backend. They are the server's own: no client can set them for its session."""
 
-    search: Engine | None = None
+    search: SearchEngine | None = None
     """`serper`, `google`, `gemini` or `searxng`; by default the first of them that has its key or address."""
     serper_api_key: SecretStr | None = None
     """The key of Serper, for web_search and the search for images; by default `SERPER_API_KEY` of the environment."""
@@ -168,13 +168,13 @@ def with_environment(settings: Mapping[str, object], environment: Mapping[str, s
     return {**found, **given}
 
 
-def engine_of(settings: WebSettings) -> Engine | None:
+def engine_of(settings: WebSettings) -> SearchEngine | None:
     """Who searches: who is named, else the first that has what it needs."""
-    engines = cast("tuple[Engine, ...]", get_args(Engine))
+    engines = cast("tuple[SearchEngine, ...]", get_args(SearchEngine))
     return settings.search or next((one for one in engines if not _missing(settings, one)), None)
 
 
-def unusable(settings: WebSettings) -> dict[str, str]:
+def unusable_tools(settings: WebSettings) -> dict[str, str]:
     """The tools (by verb) that can't work with these settings: why, and what to set."""
     engine = engine_of(settings)
     found: dict[str, str] = {}
@@ -208,7 +208,7 @@ def key_of(secret: SecretStr | None, setting: str) -> str:
     return secret.get_secret_value()
 
 
-def _missing(settings: WebSettings, engine: Engine) -> list[str]:
+def _missing(settings: WebSettings, engine: SearchEngine) -> list[str]:
     return [
         name
         for name in NEEDS[engine]

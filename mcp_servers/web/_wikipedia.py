@@ -10,14 +10,14 @@ import anyio.to_thread
 from msgspec import Struct
 
 from agentflow.errors import ConfigurationError, ErrorKind, ToolFailure
-from mcp_servers.web._http import Api
-from mcp_servers.web._pages import Pages
+from mcp_servers.web._http import JsonApi
+from mcp_servers.web._pages import PageReader
 from mcp_servers.web._results import ArticleHit
 
 if TYPE_CHECKING:
     from libzim.reader import Archive
 
-__all__ = ["WikiText", "Wikipedia", "Zim", "open_zim"]
+__all__ = ["WikiText", "Wikipedia", "ZimFile", "open_zim"]
 
 _TAG = re.compile(r"<[^>]*>")
 _HEADING = re.compile(r"^(={2,6})[ \t]*(.+?)[ \t]*\1[ \t]*$", re.MULTILINE)
@@ -39,7 +39,7 @@ class _Hit(Struct):
     snippet: str = ""
 
 
-class _Page(Struct):
+class _WikiPage(Struct):
     title: str
     missing: bool = False
     extract: str = ""
@@ -48,14 +48,14 @@ class _Page(Struct):
 
 class _Query(Struct):
     search: list[_Hit] = []
-    pages: list[_Page] = []
+    pages: list[_WikiPage] = []
 
 
 class _Error(Struct):
     info: str = ""
 
 
-class _Answer(Struct):
+class _WikiReply(Struct):
     query: _Query | None = None
     error: _Error | None = None
 
@@ -63,7 +63,7 @@ class _Answer(Struct):
 class Wikipedia:
     """One MediaWiki API, or one for each language."""
 
-    def __init__(self, api: Api, url: str, agent: str) -> None:
+    def __init__(self, api: JsonApi, url: str, agent: str) -> None:
         self._api = api
         self._url = url
         self._agent = agent
@@ -91,7 +91,7 @@ class Wikipedia:
             "titles": title.replace("|", " "),
         }
         found = await self._ask(asked, language)
-        page = found.pages[0] if found.pages else _Page(title, missing=True)
+        page = found.pages[0] if found.pages else _WikiPage(title, missing=True)
         if page.missing:
             message = f"Wikipedia ({language}) has no article {title!r}: search for it with `query`."
             raise ToolFailure(ErrorKind.NOT_FOUND, message)
@@ -102,7 +102,7 @@ class Wikipedia:
         url = self._url.replace("{language}", language)
         params = {"action": "query", "format": "json", "formatversion": "2", **asked}
         answer = await self._api.ask(
-            "Wikipedia", url, _Answer, params=params, headers={"User-Agent": self._agent}
+            "Wikipedia", url, _WikiReply, params=params, headers={"User-Agent": self._agent}
         )
         if answer.error is not None:
             raise ToolFailure(ErrorKind.FAILED, f"Wikipedia: {' '.join(answer.error.info.split())}.")
@@ -119,10 +119,10 @@ def _plain(snippet: str) -> str:
     return html.unescape(_TAG.sub("", snippet))
 
 
-class Zim:
+class ZimFile:
     """One ZIM file, open. It is read in threads, one after the other: the library waits for the disk."""
 
-    def __init__(self, path: Path, archive: "Archive", pages: Pages) -> None:
+    def __init__(self, path: Path, archive: "Archive", pages: PageReader) -> None:
         self._path = path
         self._archive = archive
         self._pages = pages
@@ -170,12 +170,12 @@ class Zim:
         return item.title, item.path, item.mimetype, bytes(item.content)
 
 
-async def open_zim(path: Path, pages: Pages) -> Zim:
+async def open_zim(path: Path, pages: PageReader) -> ZimFile:
     """Open a ZIM file.
 
     :raises ConfigurationError: if the library or the file is missing, or it is none.
     """
-    return Zim(path, await anyio.to_thread.run_sync(_open, path), pages)
+    return ZimFile(path, await anyio.to_thread.run_sync(_open, path), pages)
 
 
 def _open(path: Path) -> "Archive":

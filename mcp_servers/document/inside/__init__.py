@@ -1,3 +1,3 @@
-"""What reads documents. It runs in a sandbox of its own for each document, never in the server."""
+"""Parsers of document formats. They run in a sandbox per document, never in the server."""
 
 __all__: list[str] = []

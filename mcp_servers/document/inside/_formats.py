@@ -5,7 +5,7 @@ import re
 import zipfile
 from typing import Final
 
-from mcp_servers.document.inside._draft import Unreadable
+from mcp_servers.document.inside._draft import UnreadableDocument
 
 __all__ = ["decoded", "kind_of"]
 
@@ -25,14 +25,14 @@ _HTML: Final = re.compile(
     rb"\s*(<\?xml[^>]*>\s*)?(<!--.*?-->\s*)*<(!doctype\s+html|html)\b", re.IGNORECASE | re.DOTALL
 )
 _CHARSET: Final = re.compile(rb"""charset\s*=\s*["']?([A-Za-z0-9_-]+)""", re.IGNORECASE)
-MOST_PARTS = 20_000
-MOST_UNPACKED = 512 * 1024 * 1024
+MAX_PARTS = 20_000
+MAX_UNPACKED = 512 * 1024 * 1024
 
 
 def kind_of(data: bytes, name: str) -> str:
-    """`pdf`, `docx`, `pptx`, `xlsx`, `html`, `markdown`, `text` or `picture`.
+    """Return `pdf`, `docx`, `pptx`, `xlsx`, `html`, `markdown`, `text` or `picture`.
 
-    :raises Unreadable: if it is none of them, or none that can be read.
+    :raises Unreadable: if the format is unknown or not supported.
     """
     suffix = name.rpartition(".")[2].lower() if "." in name else ""
     if b"%PDF-" in data[:1024]:
@@ -41,16 +41,18 @@ def kind_of(data: bytes, name: str) -> str:
         return _office(name)
     if data.startswith(_OLE):
         if "EncryptedPackage".encode("utf-16-le") in data:
-            raise Unreadable("denied", "it is encrypted: save it without a password")
-        raise Unreadable("failed", "it has the old binary Office format: save it as docx, pptx or xlsx")
-    if any(data.startswith(magic, place) for magic, place in _PICTURES) or _is_bitmap(data):
+            raise UnreadableDocument("denied", "it is encrypted: save it without a password")
+        raise UnreadableDocument(
+            "failed", "it is in the old binary Office format: save it as docx, pptx or xlsx"
+        )
+    if any(data.startswith(magic, position) for magic, position in _PICTURES) or _is_bitmap(data):
         return "picture"
     if not data.strip():
-        raise Unreadable("failed", "it is empty")
+        raise UnreadableDocument("failed", "it is empty")
     if suffix in _BINARY:
-        raise Unreadable("failed", f"its name ends in .{suffix}, but that is not what is in it")
+        raise UnreadableDocument("failed", f"its content does not match its suffix .{suffix}")
     if b"\0" in data[:65536] and not data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-        raise Unreadable("failed", "it is neither text nor a document of a known format")
+        raise UnreadableDocument("failed", "it is neither text nor a document of a known format")
     return _BY_NAME.get(suffix) or ("html" if _HTML.match(data[:4096]) else "text")
 
 
@@ -61,14 +63,14 @@ def _is_bitmap(data: bytes) -> bool:
 def _office(name: str) -> str:
     with zipfile.ZipFile(name) as archive:
         parts = archive.infolist()
-        if len(parts) > MOST_PARTS or sum(part.file_size for part in parts) > MOST_UNPACKED:
-            raise Unreadable("file_too_large", "unpacked it would be larger than any document should be")
+        if len(parts) > MAX_PARTS or sum(part.file_size for part in parts) > MAX_UNPACKED:
+            raise UnreadableDocument("file_too_large", "it is too large when unpacked")
         names = {part.filename for part in parts}
         kind = next((kind for part, kind in _OFFICE.items() if part in names), None)
         if kind is None:
-            raise Unreadable("failed", "it is an archive, but no docx, pptx or xlsx")
+            raise UnreadableDocument("failed", "it is an archive, but not a docx, pptx or xlsx file")
         if any(part.flag_bits & 1 for part in parts):
-            raise Unreadable("denied", "it is encrypted: save it without a password")
+            raise UnreadableDocument("denied", "it is encrypted: save it without a password")
         for part in parts:
             if part.filename.endswith((".xml", ".rels", ".vml")):
                 _refuse_declarations(archive, part)
@@ -76,19 +78,19 @@ def _office(name: str) -> str:
 
 
 def _refuse_declarations(archive: zipfile.ZipFile, part: zipfile.ZipInfo) -> None:
-    """Office files declare no entities; those that do mean harm."""
+    """Refuse XML declarations of entities, which only malicious Office files have."""
     tail = b""
     with archive.open(part) as file:
         while chunk := file.read(1 << 20):
-            # Without NULs, UTF-16 reads as the rest does.
+            # Without NULs, UTF-16 matches as well.
             seen = tail + chunk.replace(b"\0", b"")
             if b"<!DOCTYPE" in seen or b"<!ENTITY" in seen:
-                raise Unreadable("denied", f"its part {part.filename[:80]!r} declares XML entities")
+                raise UnreadableDocument("denied", f"its part {part.filename[:80]!r} declares XML entities")
             tail = seen[-16:]
 
 
 def decoded(data: bytes) -> str:
-    """Text in whatever encoding it says it has, else UTF-8, else Western European."""
+    """Decode text in its declared encoding, else UTF-8, else Western European."""
     for mark, encoding in (
         (codecs.BOM_UTF8, "utf-8"),
         (codecs.BOM_UTF16_LE, "utf-16"),

@@ -5,20 +5,20 @@ import shutil
 import subprocess
 from typing import Any, Final, TypeAlias
 
-from mcp_servers.document.inside._draft import Draft, Unreadable
+from mcp_servers.document.inside._draft import DocumentWriter, UnreadableDocument
 
-__all__ = ["Ocr", "Picture", "as_png", "png_of"]
+__all__ = ["ImageDocument", "Ocr", "as_png", "png_of"]
 
-Foreign: TypeAlias = Any
+Untyped: TypeAlias = Any
 SECONDS = 60
 FORMATS: Final = ("PNG", "JPEG", "GIF", "WEBP", "TIFF", "BMP")
-MOST_PIXELS = 100_000_000
-MOST_FRAMES = 500
-LONGEST_SIDE = 2048
+MAX_PIXELS = 100_000_000
+MAX_FRAMES = 500
+MAX_SIDE = 2048
 
 
-def png_of(image: Foreign) -> bytes:
-    """A picture in red, green and blue as PNG; in grey where it has no colour: a third of the work and of the bytes."""
+def png_of(image: Untyped) -> bytes:
+    """Encode an RGB image as PNG; in grey if it has no colour, which takes a third of the time and space."""
     first, *others = image.split()
     level = first.tobytes()
     if all(band.tobytes() == level for band in others):
@@ -29,7 +29,7 @@ def png_of(image: Foreign) -> bytes:
 
 
 class Ocr:
-    """A program that reads pictures."""
+    """OCR program."""
 
     def __init__(self, program: str, languages: str) -> None:
         self._program = program
@@ -38,16 +38,16 @@ class Ocr:
 
     @property
     def there(self) -> bool:
-        """It is installed."""
+        """The program is installed."""
         return self._place is not None
 
     @property
     def missing(self) -> str:
-        """What to install."""
-        return f"To read them, {self._program} is needed: install it (Debian, Ubuntu: tesseract-ocr)."
+        """Message that names what to install."""
+        return f"Install {self._program} to read them (Debian, Ubuntu: tesseract-ocr)."
 
     def text(self, picture: Any) -> str:  # noqa: ANN401 - a picture of Pillow, which is imported late
-        """The text in a picture.
+        """Return the text in a picture.
 
         :raises Unreadable: if the program fails.
         """
@@ -56,67 +56,67 @@ class Ocr:
         png = png_of(picture.convert("RGB"))
         done = subprocess.run(command, input=png, capture_output=True, timeout=SECONDS, check=False)
         if done.returncode:
-            said = " ".join(done.stderr.decode("utf-8", "replace").split())[-200:]
-            raise Unreadable("failed", f"{self._program} failed: {said}")
+            reply = " ".join(done.stderr.decode("utf-8", "replace").split())[-200:]
+            raise UnreadableDocument("failed", f"{self._program} failed: {reply}")
         return done.stdout.decode("utf-8", "replace").replace("\f", "")
 
 
-class Picture:
-    """A picture that is a document; one with several frames has as many pages."""
+class ImageDocument:
+    """An image file as a document; each frame is a page."""
 
     def __init__(self, path: str) -> None:
         with open(path, "rb") as file:
             self._data = file.read()
         self._image = _opened(self._data)
-        self._frames = min(int(getattr(self._image, "n_frames", 1)), MOST_FRAMES)
+        self._frames = min(int(getattr(self._image, "n_frames", 1)), MAX_FRAMES)
 
-    def draft(self, ocr: Ocr) -> Draft:
-        """The text in it."""
-        draft = Draft("picture")
+    def draft(self, ocr: Ocr) -> DocumentWriter:
+        """Return its text, by OCR."""
+        draft = DocumentWriter("picture")
         for number in range(self._frames):
             draft.page()
             text = ocr.text(self._frame(number + 1)) if ocr.there else ""
             draft.write(text.strip() + "\n\n")
         if not ocr.there:
-            draft.note(f"The text in pictures is not read. {ocr.missing}")
+            draft.note(f"The text in pictures was not read. {ocr.missing}")
         return draft
 
     def image(self, number: int) -> tuple[bytes, int, int, int]:
-        """A frame as PNG, its width and height; it has no resolution to speak of."""
+        """Return a frame as PNG, its width and height, and 0 as its resolution."""
         if not 1 <= number <= self._frames:
-            raise Unreadable("not_found", f"there is no page {number}: it has {self._frames}")
+            raise UnreadableDocument("not_found", f"it has no page {number}, only {self._frames}")
         return (*_thumbnail(self._frame(number)), 0)
 
-    def _frame(self, number: int) -> Foreign:
+    def _frame(self, number: int) -> Untyped:
         try:
             self._image.seek(number - 1)
             return self._image.convert("RGB")
         except (OSError, ValueError, SyntaxError, EOFError):
-            raise Unreadable("failed", "the picture is damaged") from None
+            raise UnreadableDocument("failed", "the picture is damaged") from None
 
 
 def as_png(data: bytes) -> tuple[bytes, int, int]:
-    """A picture as PNG, no larger than is shown; its width and height."""
+    """Convert a picture to PNG of at most 2048 pixels per side; return it with its width and height."""
     try:
         return _thumbnail(_opened(data).convert("RGB"))
     except (OSError, ValueError, SyntaxError, EOFError):
-        raise Unreadable("failed", "the picture is damaged") from None
+        raise UnreadableDocument("failed", "the picture is damaged") from None
 
 
-def _opened(data: bytes) -> Foreign:
+def _opened(data: bytes) -> Untyped:
     from PIL import Image, UnidentifiedImageError
 
     try:
         image = Image.open(io.BytesIO(data), formats=FORMATS)
     except Image.DecompressionBombError:
-        raise Unreadable("file_too_large", f"the picture has more than {MOST_PIXELS} pixels") from None
+        raise UnreadableDocument("file_too_large", f"the picture has more than {MAX_PIXELS} pixels") from None
     except (UnidentifiedImageError, OSError, ValueError, SyntaxError):
-        raise Unreadable("failed", "the picture is damaged, or of an unknown format") from None
-    if image.width * image.height > MOST_PIXELS:
-        raise Unreadable("file_too_large", f"the picture has more than {MOST_PIXELS} pixels")
+        raise UnreadableDocument("failed", "the picture is damaged or its format is unknown") from None
+    if image.width * image.height > MAX_PIXELS:
+        raise UnreadableDocument("file_too_large", f"the picture has more than {MAX_PIXELS} pixels")
     return image
 
 
-def _thumbnail(image: Foreign) -> tuple[bytes, int, int]:
-    image.thumbnail((LONGEST_SIDE, LONGEST_SIDE))
+def _thumbnail(image: Untyped) -> tuple[bytes, int, int]:
+    image.thumbnail((MAX_SIDE, MAX_SIDE))
     return png_of(image), image.width, image.height

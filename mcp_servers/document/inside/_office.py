@@ -6,30 +6,30 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from mcp_servers.document.inside._draft import Draft, as_line
+from mcp_servers.document.inside._draft import DocumentWriter, as_line
 
 if TYPE_CHECKING:
     from docx.document import Document
     from docx.table import Table
     from pptx.presentation import Presentation
 
-__all__ = ["Sheets", "Slides", "Word"]
+__all__ = ["DocxDocument", "PptxDocument", "XlsxDocument"]
 
-Foreign: TypeAlias = Any
-DEEPEST = 16
+Untyped: TypeAlias = Any
+MAX_DEPTH = 16
 _HEADING: Final = re.compile(r"heading\s*(\d)", re.IGNORECASE)
 _EMBEDDED: Final = ".//{http://schemas.openxmlformats.org/drawingml/2006/main}blip"
 _EMBED: Final = "{http://schemas.openxmlformats.org/officeDocument/2006/relationships}embed"
 _DESCRIBED: Final = ".//{http://schemas.openxmlformats.org/drawingml/2006/wordprocessingDrawing}docPr"
 _LEVEL: Final = ".//{http://schemas.openxmlformats.org/wordprocessingml/2006/main}outlineLvl"
 _VALUE: Final = "{http://schemas.openxmlformats.org/wordprocessingml/2006/main}val"
-LARGE: Final = 8 * 1024 * 1024
-"""A larger file is read as a stream: without merged fields."""
-MOST_COLUMNS = 1_000
-MOST_MERGED = 10_000
+STREAMED_BYTES: Final = 8 * 1024 * 1024
+"""A larger file is read as a stream, without merged cells."""
+MAX_COLUMNS = 1_000
+MAX_MERGED = 10_000
 
 
-class Word:
+class DocxDocument:
     """An open DOCX file."""
 
     def __init__(self, path: str) -> None:
@@ -37,11 +37,11 @@ class Word:
 
         self._file: Document = docx.Document(path)
 
-    def draft(self) -> Draft:
-        """Its paragraphs and tables in order."""
+    def draft(self) -> DocumentWriter:
+        """Return its paragraphs and tables in order."""
         from docx.text.paragraph import Paragraph
 
-        draft = Draft("docx", self._file.core_properties.title)
+        draft = DocumentWriter("docx", self._file.core_properties.title)
         for part in self._file.iter_inner_content():
             if isinstance(part, Paragraph):
                 self._paragraph(part, draft)
@@ -50,10 +50,10 @@ class Word:
         return draft
 
     def picture(self, key: str) -> bytes:
-        """The picture of that key."""
+        """Return the picture with this key."""
         return self._file.part.related_parts[key].blob
 
-    def _paragraph(self, paragraph: Foreign, draft: Draft) -> None:
+    def _paragraph(self, paragraph: Untyped, draft: DocumentWriter) -> None:
         level = _heading_level(paragraph)
         text = paragraph.text
         if level and text.strip():
@@ -68,13 +68,13 @@ class Word:
                 draft.picture(str(key), described.get("descr") or "" if described is not None else "")
 
 
-def _style_name(paragraph: Foreign) -> str:
+def _style_name(paragraph: Untyped) -> str:
     style = paragraph.style
     return f"{style.name} {style.style_id}" if style is not None else ""
 
 
-def _heading_level(paragraph: Foreign) -> int | None:
-    """The level of a heading, by its style or the outline."""
+def _heading_level(paragraph: Untyped) -> int | None:
+    """Return the level of a heading, by its style or outline level."""
     name = _style_name(paragraph)
     if found := _HEADING.search(name):
         return int(found[1]) or 1
@@ -86,16 +86,16 @@ def _heading_level(paragraph: Foreign) -> int | None:
 
 
 def _docx_rows(table: "Table") -> Iterator[list[str]]:
-    """The fields, row by row; a field that was merged stands in each place that it covers."""
+    """Yield the rows; the value of a merged cell is repeated in each cell that it covers."""
     for row in table.rows:
         yield [_cell_text(cell, 0) for cell in row.cells]
 
 
-def _cell_text(cell: Foreign, depth: int) -> str:
-    """The text of a field, with that of tables in it."""
+def _cell_text(cell: Untyped, depth: int) -> str:
+    """Return the text of a cell, including nested tables."""
     from docx.text.paragraph import Paragraph
 
-    if depth > DEEPEST:
+    if depth > MAX_DEPTH:
         return ""
     texts: list[str] = []
     for part in cell.iter_inner_content():
@@ -106,19 +106,19 @@ def _cell_text(cell: Foreign, depth: int) -> str:
     return " ".join(text for text in texts if text.strip())
 
 
-class Slides:
-    """An open PPTX file."""
+class PptxDocument:
+    """An open PPTX file. Each slide is a page and a section."""
 
     def __init__(self, path: str) -> None:
         import pptx
 
         self._file: Presentation = pptx.Presentation(path)
 
-    def draft(self) -> Draft:
-        """Its slides in order."""
-        draft = Draft("pptx", self._file.core_properties.title)
+    def draft(self) -> DocumentWriter:
+        """Return its slides in order."""
+        draft = DocumentWriter("pptx", self._file.core_properties.title)
         for number, slide in enumerate(self._file.slides, 1):
-            title: Foreign = slide.shapes.title
+            title: Untyped = slide.shapes.title
             text = as_line(title.text_frame.text) if title is not None else ""
             draft.page()
             draft.heading(text or f"Slide {number}", 1)
@@ -131,23 +131,23 @@ class Slides:
         return draft
 
     def picture(self, key: str) -> bytes:
-        """The picture of that key."""
+        """Return the picture with this key."""
         number, _, shape_id = key.partition("/")
         slide = self._file.slides[int(number) - 1]
         shape = next(shape for shape in _flat(slide.shapes, 0) if shape.shape_id == int(shape_id))
         return shape.image.blob
 
 
-def _flat(shapes: Iterable[Foreign], depth: int) -> Iterator[Foreign]:
-    """Shapes, and those in groups."""
+def _flat(shapes: Iterable[Untyped], depth: int) -> Iterator[Untyped]:
+    """Yield shapes, including those in groups."""
     for shape in shapes:
-        if hasattr(shape, "shapes") and depth < DEEPEST:
+        if hasattr(shape, "shapes") and depth < MAX_DEPTH:
             yield from _flat(shape.shapes, depth + 1)
         else:
             yield shape
 
 
-def _write_shape(shape: Foreign, draft: Draft, number: int) -> None:
+def _write_shape(shape: Untyped, draft: DocumentWriter, number: int) -> None:
     if getattr(shape, "has_table", False):
         draft.table(_pptx_rows(shape.table), shape.name)
     elif getattr(shape, "has_chart", False):
@@ -159,63 +159,63 @@ def _write_shape(shape: Foreign, draft: Draft, number: int) -> None:
         draft.paragraph("\n".join(line for line in lines if line.strip()))
 
 
-def _described(shape: Foreign) -> str:
+def _described(shape: Untyped) -> str:
     marks = shape._element.xpath(".//p:cNvPr")
     return (marks[0].get("descr") or "") if marks else ""
 
 
-def _pptx_rows(table: Foreign) -> Iterator[list[str]]:
-    """The fields, row by row; a field that was merged stands in each place that it covers."""
+def _pptx_rows(table: Untyped) -> Iterator[list[str]]:
+    """Yield the rows; the value of a merged cell is repeated in each cell that it covers."""
     covered: dict[tuple[int, int], str] = {}
     for y, row in enumerate(table.rows):
         texts: list[str] = []
         for x, cell in enumerate(row.cells):
             text: str = cell.text_frame.text
             if cell.is_merge_origin:
-                for place in (
+                for position in (
                     (y + j, x + i) for j in range(cell.span_height) for i in range(cell.span_width)
                 ):
-                    covered[place] = text
+                    covered[position] = text
             texts.append(covered.get((y, x), text))
         yield texts
 
 
-def _chart(chart: Foreign) -> Iterator[list[object]]:
-    """What a chart shows: its series as columns."""
+def _chart(chart: Untyped) -> Iterator[list[object]]:
+    """Yield the data of a chart, with its series as columns."""
     series = [one for plot in chart.plots for one in plot.series]
     plot = next(iter(chart.plots), None)
     names = [str(category) for category in plot.categories] if plot is not None else []
     yield [None, *(one.name for one in series)]
     columns = [list(one.values) for one in series]
-    for place in range(max(map(len, columns), default=0)):
-        name = names[place] if place < len(names) else str(place + 1)
-        yield [name, *(column[place] if place < len(column) else None for column in columns)]
+    for position in range(max(map(len, columns), default=0)):
+        name = names[position] if position < len(names) else str(position + 1)
+        yield [name, *(column[position] if position < len(column) else None for column in columns)]
 
 
-class Sheets:
-    """An open XLSX file."""
+class XlsxDocument:
+    """An open XLSX file. Each sheet is a page, a section and a table."""
 
     def __init__(self, path: str) -> None:
         import openpyxl
 
-        self._large = os.path.getsize(path) > LARGE
-        self._file: Foreign = openpyxl.load_workbook(path, read_only=self._large, data_only=True)
-        # A file that no spreadsheet program has saved has formulas without values.
-        self._formulas: Foreign = None if self._large else openpyxl.load_workbook(path)
+        self._large = os.path.getsize(path) > STREAMED_BYTES
+        self._file: Untyped = openpyxl.load_workbook(path, read_only=self._large, data_only=True)
+        # A file that was never saved by a spreadsheet program has formulas without values.
+        self._formulas: Untyped = None if self._large else openpyxl.load_workbook(path)
 
-    def draft(self) -> Draft:
-        """Its sheets in order."""
-        draft = Draft("xlsx", self._file.properties.title or "")
+    def draft(self) -> DocumentWriter:
+        """Return its sheets in order."""
+        draft = DocumentWriter("xlsx", self._file.properties.title or "")
         for sheet in self._file.worksheets:
             draft.page()
             draft.heading(sheet.title, 1)
             draft.table(self._stream(sheet) if self._large else self._rows(sheet), sheet.title)
         return draft
 
-    def _rows(self, sheet: Foreign) -> Iterator[list[object]]:
+    def _rows(self, sheet: Untyped) -> Iterator[list[object]]:
         formulas = self._formulas[sheet.title]
         merged = _merged_cells(sheet)
-        for row in sheet.iter_rows(max_col=min(sheet.max_column, MOST_COLUMNS)):
+        for row in sheet.iter_rows(max_col=min(sheet.max_column, MAX_COLUMNS)):
             values: list[object] = []
             for cell in row:
                 y, x = merged.get((cell.row, cell.column), (cell.row, cell.column))
@@ -224,10 +224,10 @@ class Sheets:
             yield values
 
     @staticmethod
-    def _stream(sheet: Foreign) -> Iterator[list[object]]:
-        # What it says of its own size may be anything.
+    def _stream(sheet: Untyped) -> Iterator[list[object]]:
+        # The declared dimensions may be wrong.
         sheet.reset_dimensions()
-        for row in sheet.iter_rows(max_col=MOST_COLUMNS, values_only=True):
+        for row in sheet.iter_rows(max_col=MAX_COLUMNS, values_only=True):
             values = [_xlsx_value(value) for value in row]
             while values and values[-1] is None:
                 values.pop()
@@ -235,19 +235,19 @@ class Sheets:
 
 
 def _xlsx_value(value: object) -> object:
-    """A day without its midnight."""
+    """Convert a date with the time 00:00 to a date."""
     if isinstance(value, datetime.datetime) and value.time() == datetime.time.min:
         return value.date()
     return value
 
 
-def _merged_cells(sheet: Foreign) -> dict[tuple[int, int], tuple[int, int]]:
-    """Where the value of each merged field stands."""
-    places: dict[tuple[int, int], tuple[int, int]] = {}
+def _merged_cells(sheet: Untyped) -> dict[tuple[int, int], tuple[int, int]]:
+    """Map each merged cell to the cell that holds its value."""
+    positions: dict[tuple[int, int], tuple[int, int]] = {}
     for part in sheet.merged_cells.ranges:
         for y in range(part.min_row, min(part.max_row, sheet.max_row) + 1):
-            for x in range(part.min_col, min(part.max_col, MOST_COLUMNS) + 1):
-                if len(places) >= MOST_MERGED:
-                    return places
-                places[y, x] = (part.min_row, part.min_col)
-    return places
+            for x in range(part.min_col, min(part.max_col, MAX_COLUMNS) + 1):
+                if len(positions) >= MAX_MERGED:
+                    return positions
+                positions[y, x] = (part.min_row, part.min_col)
+    return positions

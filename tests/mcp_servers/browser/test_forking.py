@@ -72,7 +72,7 @@ async def test_what_a_page_did_by_itself_is_said_to_be_left_behind(browsing: Bro
     fork, left_behind = await browsing.fork()
     (line,) = left_behind
     assert "/grow" in line
-    assert "looks different" in line
+    assert "differs" in line
     assert "- list" in line
     await fork.end()
 

@@ -16,7 +16,7 @@ import pytest
 from agentflow.errors import ConfigurationError
 from mcp_servers import ToolTable
 from mcp_servers.browser import BrowserBackend
-from mcp_servers.browser._page_actions import devtools
+from mcp_servers.browser._page_actions import devtools_session
 from mcp_servers.browser._state import BrowserState
 from mcp_servers.core import LOCAL
 from runtimes import Runtime
@@ -200,7 +200,7 @@ async def test_a_page_that_crashes_takes_only_its_tab_along(browsing: Browsing) 
     tab = browsing.table.sessions.find(browsing.session, LOCAL).get(BrowserState).current
     assert tab is not None
     with anyio.move_on_after(1):
-        async with devtools(tab.page) as ask:
+        async with devtools_session(tab.page) as ask:
             await ask("Page.crash")
     await until(lambda: tab.crashed)
     kind, message = await browsing.failure("snapshot")
@@ -228,7 +228,7 @@ async def test_a_page_that_takes_memory_without_end_ends_alone(site: Site, runti
             assert kind in ("failed", "unavailable"), message
             if kind == "unavailable":
                 assert "the page has crashed" in message
-                assert "its tab is closed" in (await greedy.failure("snapshot"))[1]
+                assert "its tab was closed" in (await greedy.failure("snapshot"))[1]
             assert "Home" in await greedy.open("/")
             await greedy.end()
         assert (await quiet.data("evaluate", function="() => window.kept + 1"))["value"] == "42"

@@ -8,7 +8,7 @@ import anyio
 import pytest
 
 from mcp_servers import ToolTable
-from mcp_servers.browser._proxy import Proxy
+from mcp_servers.browser._proxy import BrowserProxy
 from mcp_servers.core._addresses import AddressPolicy
 from tests.mcp_servers.browser._browsing import Browsing
 from tests.mcp_servers.browser._site import Site
@@ -153,7 +153,7 @@ async def test_the_proxy_connects_to_what_it_has_judged_itself(site: Site, secre
     async def resolve(host: str, port: int) -> list[str]:
         return answers[host]
 
-    proxy = Proxy(AddressPolicy(allowed_hosts=(f"good.test:{site.port}",)), resolve=resolve)
+    proxy = BrowserProxy(AddressPolicy(allowed_hosts=(f"good.test:{site.port}",)), resolve=resolve)
     listener = socket.create_server(("127.0.0.1", 0))
     listener.setblocking(False)
     await proxy.start(listener)
@@ -164,7 +164,7 @@ async def test_the_proxy_connects_to_what_it_has_judged_itself(site: Site, secre
         assert await ask(port, "turns.test", secret.port) == 2
         assert await ask(port, "bad.test", secret.port) == 2
         assert await ask(port, "127.0.0.1", secret.port, kind=1) == 2
-        reason = proxy.why_not("bad.test", secret.port)
+        reason = proxy.refusal("bad.test", secret.port)
         assert reason is not None
         assert re.search("loopback", reason.message)
     finally:

@@ -3,7 +3,7 @@
 import pytest
 from playwright.async_api import Error
 
-from mcp_servers.browser._page_actions import attached
+from mcp_servers.browser._page_actions import retry_while_swapping
 
 CHANGING = "Page.go_back: Protocol error (Page.getNavigationHistory): Not attached to an active page"
 
@@ -16,7 +16,7 @@ async def test_what_chromium_refuses_while_a_page_changes_its_process_is_asked_a
             raise refusals.pop()
         return "back"
 
-    assert await attached(work) == "back"
+    assert await retry_while_swapping(work) == "back"
 
 
 async def test_any_other_failure_of_a_page_is_told_at_once() -> None:
@@ -27,5 +27,5 @@ async def test_any_other_failure_of_a_page_is_told_at_once() -> None:
         raise Error("Page.go_back: Target closed")
 
     with pytest.raises(Error, match="Target closed"):
-        await attached(work)
+        await retry_while_swapping(work)
     assert asked == [1]

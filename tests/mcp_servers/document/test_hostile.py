@@ -94,7 +94,7 @@ def encrypted_office(folder: Path) -> bytes:
 
 
 MANY: dict[str, tuple[str, Callable[[Path], bytes], str, str]] = {
-    "a zip bomb": ("x.docx", zip_bomb, "file_too_large", "unpacked it would be larger"),
+    "a zip bomb": ("x.docx", zip_bomb, "file_too_large", "too large when unpacked"),
     "a zip that lies": ("x.docx", lying_zip, "failed", "damaged"),
     "entities": (
         "x.docx",
@@ -125,7 +125,7 @@ MANY: dict[str, tuple[str, Callable[[Path], bytes], str, str]] = {
         "damaged",
     ),
     "no XML": ("x.docx", lambda folder: word("<w:document", folder), "failed", "damaged"),
-    "an archive": ("x.docx", lambda folder: zipped("a.txt"), "failed", "no docx, pptx or xlsx"),
+    "an archive": ("x.docx", lambda folder: zipped("a.txt"), "failed", "not a docx, pptx or xlsx"),
     "an encrypted PDF": (
         "x.pdf",
         lambda folder: _made.pdf(folder / "locked.pdf", password="secret").read_bytes(),
@@ -146,7 +146,12 @@ MANY: dict[str, tuple[str, Callable[[Path], bytes], str, str]] = {
         "damaged",
     ),
     "a truncated picture": ("x.png", lambda folder: _made.picture("words")[:300], "failed", "damaged"),
-    "a PDF that is none": ("x.pdf", lambda folder: b"<html>404</html>", "failed", "its name ends in .pdf"),
+    "an HTML page named .pdf": (
+        "x.pdf",
+        lambda folder: b"<html>404</html>",
+        "failed",
+        "does not match its suffix .pdf",
+    ),
     "a PDF without pages": ("x.pdf", lambda folder: b"%PDF-1.4\nnothing", "failed", "damaged"),
     "a PDF of a million pages": (
         "x.pdf",
@@ -189,7 +194,7 @@ async def test_a_hostile_or_broken_file_is_one_line_and_harms_nobody(
     bad = await reader_of(table, tmp_path / "bad")
     found, message = await bad.failure("read")
     assert (found, said in message) == (kind, True), message
-    assert message.startswith(f"document: {name!r} can't be read: ")
+    assert message.startswith(f"document: {name!r} cannot be read: ")
     assert (await reader.text(document="notes/dues.md")).startswith("Before")
 
 
@@ -226,7 +231,7 @@ async def test_loops_in_a_pdf_end(table: ToolTable, tmp_path: Path) -> None:
     reader = await reader_of(table, tmp_path / "loop.pdf")
     outline = await reader.data("outline")
     assert outline["total_sections"] in (1, 2)
-    assert outline["notes"] == ["Some of its pages are damaged."]
+    assert outline["notes"] == ["Some pages are damaged and were not read."]
     assert (await reader.failure("page_image", page=1))[0] == "failed"
 
 
@@ -240,7 +245,7 @@ async def test_a_sheet_that_claims_all_rows_is_read_up_to_a_limit(table: ToolTab
     file.save(tmp_path / "wide.xlsx")
     reader = await reader_of(table, tmp_path / "wide.xlsx")
     assert "near" in await reader.text(max_tokens=100)
-    assert "fields are read" in str((await reader.data("outline"))["notes"])
+    assert "cells of the tables are read" in str((await reader.data("outline"))["notes"])
 
 
 async def test_what_is_no_file_is_no_document(table: ToolTable, tmp_path: Path) -> None:
@@ -292,7 +297,7 @@ async def test_where_nothing_reads_pictures_a_note_says_what_to_install(tmp_path
     _made.scan_pdf(tmp_path / "scan.pdf", "HARBOUR OFFICE")
     async with server(tmp_path, ocr_program="no-such-program") as reader:
         notes = (await reader.data("outline"))["notes"]
-        assert "no-such-program is needed: install it (Debian, Ubuntu: tesseract-ocr)" in str(notes)
+        assert "Install no-such-program to read them (Debian, Ubuntu: tesseract-ocr)" in str(notes)
 
 
 @pytest.mark.promise("document:ocr")

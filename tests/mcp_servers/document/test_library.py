@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from mcp_servers.document._library import Store
+from mcp_servers.document._library import DiskCache
 
 
 @pytest.mark.promise("document:once")
 def test_what_was_not_used_for_longest_makes_room(tmp_path: Path) -> None:
-    store = Store(tmp_path / "kept", 100)
+    store = DiskCache(tmp_path / "kept", 100)
     for place, name in enumerate("abcd"):
         store.put(name, bytes(24))
         os.utime(tmp_path / "kept" / name, (place, place))
@@ -25,6 +25,6 @@ def test_what_was_not_used_for_longest_makes_room(tmp_path: Path) -> None:
 @pytest.mark.promise("document:once")
 def test_where_nothing_can_be_written_nothing_is_kept_and_nothing_fails(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
-    store = Store(tmp_path / "file", 100)
+    store = DiskCache(tmp_path / "file", 100)
     store.put("a", b"a")
     assert store.get("a") is None

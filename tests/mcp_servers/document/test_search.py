@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcp_servers.document._document import Document, Draft
-from mcp_servers.document._excerpts import cut, page_numbers
-from mcp_servers.document._search import LONG, Finder, highlights, terms_in, terms_of_query
+from mcp_servers.document._document import DocumentContent, ParsedDocument
+from mcp_servers.document._excerpts import limit_spans, page_numbers
+from mcp_servers.document._search import MAX_PASSAGE, PassageIndex, highlights, terms_in, terms_of_query
 from tests.mcp_servers.document import _made
 from tests.mcp_servers.document._reading import Reader, images, shown_text
 
@@ -29,13 +29,13 @@ WORDS = (
 TEXTS = st.lists(st.sampled_from(WORDS), max_size=200).map(" ".join)
 
 
-def document(text: str, pages: list[int] | None = None, starts: list[int] | None = None) -> Document:
+def document(text: str, pages: list[int] | None = None, starts: list[int] | None = None) -> ParsedDocument:
     sections = [(f"Part {place}", 1 + place % 3, start) for place, start in enumerate(starts or [])]
-    return Document("digest", Draft("text", "", text, pages or [], sections, [], [], []))
+    return ParsedDocument("digest", DocumentContent("text", "", text, pages or [], sections, [], [], []))
 
 
 @st.composite
-def documents(draw: st.DrawFn) -> Document:
+def documents(draw: st.DrawFn) -> ParsedDocument:
     text = draw(TEXTS)
     places = st.lists(st.integers(0, len(text)), max_size=6).map(sorted)
     pages = draw(places)
@@ -120,11 +120,11 @@ async def test_a_page_is_shown_as_a_picture(reader: Reader) -> None:
     assert (sign.data["width"], sign.data["height"]) == (600, 120)
     assert await reader.failure("page_image", document="book.pdf", page=4) == (
         "not_found",
-        "document: 'book.pdf': there is no page 4: it has 3.",
+        "document: 'book.pdf': it has no page 4, only 3.",
     )
     kind, message = await reader.failure("page_image", document="ships.docx", page=1)
     assert kind == "bad_arguments"
-    assert "only PDF files and pictures" in message
+    assert "only pages of PDF files and images" in message
 
 
 @pytest.mark.promise("document:names")
@@ -163,12 +163,12 @@ async def test_the_documents_are_listed_and_then_outlined(reader: Reader) -> Non
 
 @pytest.mark.promise("document:search")
 @given(documents(), st.lists(st.sampled_from(WORDS), min_size=1, max_size=3))
-def test_every_passage_and_mark_lies_where_it_says(one: Document, queries: list[str]) -> None:
-    for found in Finder([one]).search(queries, 50):
+def test_every_passage_and_mark_lies_where_it_says(one: ParsedDocument, queries: list[str]) -> None:
+    for found in PassageIndex([one]).search(queries, 50):
         _, start, end = found.passage
         text = one.text[start:end]
         assert text == text.strip()
-        assert 0 < len(text) <= LONG
+        assert 0 < len(text) <= MAX_PASSAGE
         node = one.node_at(start)
         assert node.start <= start < end <= node.end
         assert one.page_at(start) == one.page_at(end - 1)
@@ -183,7 +183,7 @@ def test_every_passage_and_mark_lies_where_it_says(one: Document, queries: list[
 @given(TEXTS)
 def test_no_word_of_a_text_is_left_out_of_its_passages(text: str) -> None:
     one = document(text)
-    passages = [found.passage for found in Finder([one]).search([text], 10_000)]
+    passages = [found.passage for found in PassageIndex([one]).search([text], 10_000)]
     assert "".join(text.split()) == "".join(
         "".join(text[start:end].split()) for _, start, end in sorted(passages)
     ) or not all(terms_of_query(line) for line in text.split("\n"))
@@ -194,7 +194,7 @@ def test_reading_on_joins_to_the_whole(text: str, tokens: int, start: int) -> No
     one, read, place = document(text), "", min(start, len(text))
     first = place
     while place < len(text):
-        spans, following = cut([(place, len(text))], tokens, one)
+        spans, following = limit_spans([(place, len(text))], tokens, one)
         read += "".join(text[begin:end] for begin, end in spans)
         if following is None:
             break

@@ -73,7 +73,7 @@ async def test_without_a_document_the_first_use_says_what_to_set(tmp_path: Path)
     async with ToolTable([DocumentBackend()]) as table:
         assert await (await reader_of(table)).failure("outline") == (
             "unavailable",
-            "document: there is no document: set `folder` or `file` of the backend `document`.",
+            "document: no document is configured: set `folder` or `file` of the backend `document`.",
         )
 
 
@@ -83,8 +83,8 @@ async def test_without_a_document_the_first_use_says_what_to_set(tmp_path: Path)
     [
         ({"folder": "/nowhere"}, "there is no folder '/nowhere'"),
         ({"seed_path": "/nowhere"}, "there is no file '/nowhere'"),
-        ({"folder": "/etc", "file": "/etc/hostname"}, "give one of them"),
-        ({"vlm_model": "sees"}, "give both or none"),
+        ({"folder": "/etc", "file": "/etc/hostname"}, "set one of them"),
+        ({"vlm_model": "sees"}, "set both or neither"),
         ({"max_serach_results": 3}, "max_search_results"),
         ({"max_text_token": "many"}, "max_text_token"),
     ],

@@ -12,7 +12,7 @@ from aiohttp import web
 from agentflow.errors import ToolFailure
 from mcp_servers import ToolTable
 from mcp_servers.document import DocumentBackend, DocumentSettings
-from mcp_servers.document._vision import Vision
+from mcp_servers.document._vision import VisionModel
 from tests.mcp_servers.document._reading import images, reader_of, shown_text
 
 
@@ -87,18 +87,18 @@ async def test_a_model_that_is_busy_is_asked_again_and_one_that_fails_is_a_typed
 
     async with endpoint() as model:
         model.statuses = [429, 503]
-        assert await Vision(settings_of(model.url), pause).read("x", "y", []) == "seventeen, on page 2"
+        assert await VisionModel(settings_of(model.url), pause).read("x", "y", []) == "seventeen, on page 2"
         assert pauses == [1.0, 2.0]
         model.statuses = [503] * 9
         with pytest.raises(ToolFailure, match="status 503"):
-            await Vision(settings_of(model.url, vlm_retry_max_attempts=3), pause).read("x", "y", [])
+            await VisionModel(settings_of(model.url, vlm_retry_max_attempts=3), pause).read("x", "y", [])
         assert len(model.asked) == 6
         model.statuses = [401]
         with pytest.raises(ToolFailure, match="status 401"):
-            await Vision(settings_of(model.url), pause).read("x", "y", [])
+            await VisionModel(settings_of(model.url), pause).read("x", "y", [])
         model.statuses, model.body = [], {"choices": "none"}
         with pytest.raises(ToolFailure, match="no answer") as failed:
-            await Vision(settings_of(model.url), pause).read("x", "y", [])
+            await VisionModel(settings_of(model.url), pause).read("x", "y", [])
         assert len(model.asked) == 8
         assert "\n" not in failed.value.message
 

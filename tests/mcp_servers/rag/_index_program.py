@@ -13,12 +13,12 @@ from pathlib import Path
 import anyio
 
 from mcp_servers.rag import _index_update
-from mcp_servers.rag._documents import Document, documents_of
+from mcp_servers.rag._documents import CorpusDocument, documents_of
 from tests.mcp_servers.rag._library import library
 
 
 async def main(source: str, index: str, batch: int, stop: int = 0) -> None:
-    def some_documents(file: str, path: Path) -> Iterator[Document]:
+    def some_documents(file: str, path: Path) -> Iterator[CorpusDocument]:
         for number, document in enumerate(documents_of(file, path), 1):
             yield document
             if number == stop:

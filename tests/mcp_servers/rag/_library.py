@@ -18,7 +18,7 @@ def write_lines(path: Path, lines: Iterable[Line]) -> Path:
     return path
 
 
-class Library:
+class SearchLibrary:
     """The rag tools with some settings."""
 
     def __init__(self, sandbox: Sandbox) -> None:
@@ -40,9 +40,9 @@ class Library:
 
 
 @asynccontextmanager
-async def library(**settings: object) -> AsyncGenerator[Library]:
+async def library(**settings: object) -> AsyncGenerator[SearchLibrary]:
     """A library with these settings, ready."""
     own = {name: str(value) if isinstance(value, Path) else value for name, value in settings.items()}
     async with Sandbox(SandboxSettings.model_validate({"backends": {"rag": own}})) as sandbox:
         await sandbox.warmup("rag")
-        yield Library(sandbox)
+        yield SearchLibrary(sandbox)

@@ -36,7 +36,7 @@ def found(index: WordIndex, terms: Terms, count: int) -> list[tuple[str, float]]
 @pytest.mark.promise("rag:best")
 def test_no_document_that_is_not_looked_at_is_better(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     everything = documents(tmp_path, 800)
-    monkeypatch.setattr("mcp_servers.rag._index._FEW", 1)
+    monkeypatch.setattr("mcp_servers.rag._index._SCORED_AT_LEAST", 1)
     choosing = documents(tmp_path, 800)
     chance = random.Random(4)
     for _ in range(300):

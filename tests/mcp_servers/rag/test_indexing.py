@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from agentflow.errors import ConfigurationError
 from mcp_servers.rag._documents import BUNDLED
 from mcp_servers.rag._index import WordIndex
-from mcp_servers.rag._index_update import bring_up_to_date, index_in_memory
+from mcp_servers.rag._index_update import index_in_memory, update_index
 from mcp_servers.rag._terms import terms_of
 from tests.mcp_servers._program import ROOT
 from tests.mcp_servers.rag._library import library, write_lines
@@ -32,7 +32,7 @@ QUERIES = (
 
 def update(source: Path, folder: Path) -> WordIndex:
     folder.mkdir(exist_ok=True)
-    return bring_up_to_date(source, folder, checkpoint=lambda: None)
+    return update_index(source, folder, checkpoint=lambda: None)
 
 
 def answers(index: WordIndex, count: int = 7) -> list[list[tuple[str, float]]]:

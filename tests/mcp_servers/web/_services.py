@@ -8,7 +8,7 @@ from aiohttp import web
 
 KEY = "a-very-secret-key"
 
-Answer = Callable[[web.Request, dict[str, object]], object]
+ParserReply = Callable[[web.Request, dict[str, object]], object]
 
 
 class Services:
@@ -40,7 +40,7 @@ class Services:
         given = {name.replace("_", "-"): value for name, value in headers.items()}
         self.trouble.append(web.Response(status=status, text=body, headers=given))
 
-    def at(self, answer: Answer) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
+    def at(self, answer: ParserReply) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
         """A handler that records what it is asked."""
 
         async def handle(request: web.Request) -> web.StreamResponse:

@@ -6,8 +6,8 @@ from contextlib import asynccontextmanager
 
 from aiohttp import web
 
-from mcp_servers.web import Outside
-from mcp_servers.web._parsers import Parsers
+from mcp_servers.web import Network
+from mcp_servers.web._parsers import ParserPool
 
 PUBLIC = "93.184.216.34"
 
@@ -30,7 +30,7 @@ class Clock:
 class Site:
     """What stands where, and who came for it."""
 
-    def __init__(self, parsers: Parsers) -> None:
+    def __init__(self, parsers: ParserPool) -> None:
         self.parsers = parsers
         self.names: dict[str, list[str]] = {}
         self.pages: dict[str, list[web.Response]] = {}
@@ -42,10 +42,10 @@ class Site:
         self.port = 0
 
     @property
-    def outside(self) -> Outside:
+    def outside(self) -> Network:
         """The world, seen from this site's visitors."""
         clock = self.clock
-        return Outside(self.resolve, self.dial, clock, clock, clock.sleep)
+        return Network(self.resolve, self.dial, clock, clock, clock.sleep)
 
     async def resolve(self, host: str, port: int) -> list[str]:
         self.resolved.append(host)
@@ -97,7 +97,7 @@ class Site:
 
 
 @asynccontextmanager
-async def a_site(parsers: Parsers) -> AsyncGenerator[Site]:
+async def a_site(parsers: ParserPool) -> AsyncGenerator[Site]:
     """One, listening."""
     site = Site(parsers)
     application = web.Application()

@@ -5,29 +5,29 @@ from typing import Literal
 
 import pytest
 
-from mcp_servers.web._parsers import Parsers
+from mcp_servers.web._parsers import ParserPool
 from tests.mcp_servers.web._services import Services, some_services
 from tests.mcp_servers.web._site import Site, a_site
 from tests.mcp_servers.web._tools import Web, web_tools
 
 
 @pytest.fixture(scope="module")
-async def parsers(anyio_backend: Literal["asyncio"]) -> AsyncGenerator[Parsers]:
+async def parsers(anyio_backend: Literal["asyncio"]) -> AsyncGenerator[ParserPool]:
     """The processes that parse, for all tests of a module."""
-    one = Parsers(2)
+    one = ParserPool(2)
     yield one
     await one.close()
 
 
 @pytest.fixture
-async def site(parsers: Parsers) -> AsyncGenerator[Site]:
+async def site(parsers: ParserPool) -> AsyncGenerator[Site]:
     """A web that only this test has."""
     async with a_site(parsers) as one:
         yield one
 
 
 @pytest.fixture(scope="module")
-async def shared_site(parsers: Parsers) -> AsyncGenerator[Site]:
+async def shared_site(parsers: ParserPool) -> AsyncGenerator[Site]:
     """A web that the tests of a module share: each uses hosts of its own."""
     async with a_site(parsers) as one:
         yield one

@@ -20,26 +20,26 @@ from tests.mcp_servers.web._site import PUBLIC, Site
 from tests.mcp_servers.web._tools import Web, rows, web_tools
 
 
-def unusable(environment: dict[str, str] | None = None, **settings: object) -> dict[str, str]:
+def unusable_tools(environment: dict[str, str] | None = None, **settings: object) -> dict[str, str]:
     """The tools that can't work, and why."""
     return dict(WebBackend(environment=lambda: environment or {}).unusable(settings))
 
 
 @pytest.mark.promise("web:keys")
 def test_tools_without_their_keys_say_what_to_set() -> None:
-    nothing = unusable()
+    nothing = unusable_tools()
     assert set(nothing) == {"search", "image_search", "reverse_image_search"}
     assert "SERPER_API_KEY" in nothing["search"]
     assert "SEARXNG_URL" in nothing["search"]
-    assert unusable(serper_api_key="k") == {}
-    assert unusable({"SERPER_API_KEY": "k"}) == {}
-    assert set(unusable({"SERPER_API_KEY": ""}, serper_api_key="")) == set(nothing)
-    assert set(unusable({"SEARXNG_URL": "http://s.example"})) == {"reverse_image_search"}
-    assert set(unusable({"GEMINI_API_KEY": "k"})) == {"image_search", "reverse_image_search"}
-    assert "GOOGLE_CX" in unusable({"GOOGLE_API_KEY": "k"}, search="google")["search"]
-    assert "search" not in unusable({"GOOGLE_API_KEY": "k", "GOOGLE_CX": "e"}, search="google")
-    assert "JINA_API_KEY" in unusable(visit_method="jina")["visit"]
-    assert "visit" not in unusable(visit_method="crawl4ai")
+    assert unusable_tools(serper_api_key="k") == {}
+    assert unusable_tools({"SERPER_API_KEY": "k"}) == {}
+    assert set(unusable_tools({"SERPER_API_KEY": ""}, serper_api_key="")) == set(nothing)
+    assert set(unusable_tools({"SEARXNG_URL": "http://s.example"})) == {"reverse_image_search"}
+    assert set(unusable_tools({"GEMINI_API_KEY": "k"})) == {"image_search", "reverse_image_search"}
+    assert "GOOGLE_CX" in unusable_tools({"GOOGLE_API_KEY": "k"}, search="google")["search"]
+    assert "search" not in unusable_tools({"GOOGLE_API_KEY": "k", "GOOGLE_CX": "e"}, search="google")
+    assert "JINA_API_KEY" in unusable_tools(visit_method="jina")["visit"]
+    assert "visit" not in unusable_tools(visit_method="crawl4ai")
     assert all("\n" not in line for line in nothing.values())
 
 

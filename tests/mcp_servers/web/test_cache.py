@@ -5,14 +5,14 @@ from pathlib import Path
 import pytest
 
 from mcp_servers.web import CacheSettings
-from mcp_servers.web._cache import Cache
+from mcp_servers.web._cache import WebCache
 from tests.mcp_servers.web._services import KEY, Services
 from tests.mcp_servers.web._site import Clock, Site
 from tests.mcp_servers.web._tools import web_tools
 
 
-def cache(folder: Path, clock: Clock, **settings: object) -> Cache:
-    return Cache(CacheSettings.model_validate({"folder": folder, **settings}), clock)
+def cache(folder: Path, clock: Clock, **settings: object) -> WebCache:
+    return WebCache(CacheSettings.model_validate({"folder": folder, **settings}), clock)
 
 
 def kept(folder: Path) -> list[Path]:
@@ -101,9 +101,9 @@ async def test_a_disk_that_fails_or_a_file_that_is_damaged_is_no_failure(tmp_pat
 @pytest.mark.promise("web:cache")
 async def test_without_settings_nothing_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    none = Cache(None, Clock())
+    none = WebCache(None, Clock())
     await none.put(("a",), "x")
     assert await none.get(("a",), str) is None
-    usual = Cache(CacheSettings(), Clock())
+    usual = WebCache(CacheSettings(), Clock())
     await usual.put(("a",), "x")
     assert [path.relative_to(tmp_path).parts[:2] for path in kept(tmp_path)] == [("agentflow", "web")]

@@ -10,8 +10,8 @@ import pytest
 
 from agentflow.errors import ErrorKind, ToolFailure
 from mcp_servers.web import WebBackend
-from mcp_servers.web._jobs import Body, Job, Parsed
-from mcp_servers.web._parsers import Parsers
+from mcp_servers.web._jobs import PageBody, ParsedPage, ParserJob
+from mcp_servers.web._parsers import ParserPool
 from tests._processes import commands
 from tests.mcp_servers.web._pdfs import pdf
 
@@ -27,25 +27,32 @@ and a railway.</p><h2>Figures</h2><table><tr><th>Year</th><th>Trains</th></tr><t
 <script>alert("no")</script></article><footer>Imprint</footer></body></html>"""
 
 
-async def parsed(parsers: Parsers, data: str | bytes, kind: str = "text/html", *, pages: int = 300) -> Parsed:
+async def parsed(
+    parsers: ParserPool, data: str | bytes, kind: str = "text/html", *, pages: int = 300
+) -> ParsedPage:
     """A page that can be read."""
-    body = Body("http://a.example/b/c", kind, data.encode() if isinstance(data, str) else data, pages)
-    answer = await parsers.do(Job(20.0, 512 * MIB, body=body))
+    body = PageBody("http://a.example/b/c", kind, data.encode() if isinstance(data, str) else data, pages)
+    answer = await parsers.do(ParserJob(20.0, 512 * MIB, body=body))
     assert answer.parsed is not None, answer.failed
     return answer.parsed
 
 
 async def refusal(
-    parsers: Parsers, data: bytes, kind: str = "text/html", *, seconds: float = 20.0, memory: int = 512 * MIB
+    parsers: ParserPool,
+    data: bytes,
+    kind: str = "text/html",
+    *,
+    seconds: float = 20.0,
+    memory: int = 512 * MIB,
 ) -> str:
     """Why something can't be read."""
-    answer = await parsers.do(Job(seconds, memory, body=Body("http://a.example/x", kind, data)))
+    answer = await parsers.do(ParserJob(seconds, memory, body=PageBody("http://a.example/x", kind, data)))
     assert answer.failed is not None
     return answer.failed
 
 
 @pytest.mark.promise("web:visit:markdown")
-async def test_an_article_becomes_markdown_with_its_title_and_links(parsers: Parsers) -> None:
+async def test_an_article_becomes_markdown_with_its_title_and_links(parsers: ParserPool) -> None:
     page = await parsed(parsers, ARTICLE)
     assert page.title == "The bridge of Kelder"
     for part in (
@@ -65,7 +72,7 @@ async def test_an_article_becomes_markdown_with_its_title_and_links(parsers: Par
 
 
 @pytest.mark.promise("web:visit:pdf")
-async def test_a_pdf_becomes_the_text_of_its_pages(parsers: Parsers) -> None:
+async def test_a_pdf_becomes_the_text_of_its_pages(parsers: ParserPool) -> None:
     data = pdf("The first page.", "The second page.", "The third.", title="A report")
     page = await parsed(parsers, data, "application/pdf")
     assert page.title == "A report"
@@ -78,7 +85,7 @@ async def test_a_pdf_becomes_the_text_of_its_pages(parsers: Parsers) -> None:
 
 
 @pytest.mark.promise("web:visit:hostile")
-async def test_what_can_not_be_read_says_why(parsers: Parsers) -> None:
+async def test_what_can_not_be_read_says_why(parsers: ParserPool) -> None:
     assert await refusal(parsers, pdf("x", password="word"), "application/pdf") == (
         "the PDF is encrypted and asks for a password"
     )
@@ -101,15 +108,17 @@ async def test_what_can_not_be_read_says_why(parsers: Parsers) -> None:
     ids=["nested", "unclosed", "entities", "noise", "tables", "surrogates", "nothing"],
 )
 async def test_hostile_pages_end_within_limits_and_the_next_page_is_read(
-    parsers: Parsers, data: bytes
+    parsers: ParserPool, data: bytes
 ) -> None:
-    answer = await parsers.do(Job(5.0, 512 * MIB, body=Body("http://a.example/", "text/html", data)))
+    answer = await parsers.do(
+        ParserJob(5.0, 512 * MIB, body=PageBody("http://a.example/", "text/html", data))
+    )
     assert answer.failed is not None or answer.parsed is not None
     assert (await parsed(parsers, "<p>Still here.</p>")).text == "Still here."
 
 
 @pytest.mark.promise("web:visit:hostile")
-async def test_time_and_memory_of_one_page_are_limited(parsers: Parsers) -> None:
+async def test_time_and_memory_of_one_page_are_limited(parsers: ParserPool) -> None:
     large = b"<html><body>" + b"<p>Some <b>words</b> that are <i>marked</i> up.</p>" * 150_000
     assert await refusal(parsers, large, seconds=0.2) == "parsing it took too long"
     assert "memory" in await refusal(parsers, large, memory=20 * MIB)
@@ -117,7 +126,7 @@ async def test_time_and_memory_of_one_page_are_limited(parsers: Parsers) -> None
 
 
 @pytest.mark.promise("web:visit:size")
-async def test_of_a_very_long_text_a_beginning_is_kept(parsers: Parsers) -> None:
+async def test_of_a_very_long_text_a_beginning_is_kept(parsers: ParserPool) -> None:
     page = await parsed(parsers, "word " * 500_000, "text/plain")
     assert len(page.text) == 2_000_000
     assert page.note == "the first 2000000 of its 2499999 characters"
@@ -126,7 +135,7 @@ async def test_of_a_very_long_text_a_beginning_is_kept(parsers: Parsers) -> None
 @pytest.mark.promise("web:visit:hostile")
 async def test_the_process_that_parses_knows_nothing_of_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SERPER_API_KEY", "never-to-be-seen")
-    parsers = Parsers(1)
+    parsers = ParserPool(1)
     before = set(psutil.Process().children())
     try:
         await parsed(parsers, "<p>x</p>")
@@ -143,10 +152,10 @@ async def test_the_process_that_parses_knows_nothing_of_the_server(monkeypatch: 
 
 @pytest.mark.promise("web:visit:hostile")
 async def test_a_caller_that_gives_up_takes_the_parsing_with_it() -> None:
-    parsers = Parsers(1)
+    parsers = ParserPool(1)
     large = b"<html><body>" + b"<p>Some <b>words</b>.</p>" * 300_000
     with anyio.move_on_after(0.5) as scope:
-        await parsers.do(Job(60.0, 512 * MIB, body=Body("http://a.example/", "text/html", large)))
+        await parsers.do(ParserJob(60.0, 512 * MIB, body=PageBody("http://a.example/", "text/html", large)))
     assert scope.cancelled_caught
     assert (await parsed(parsers, "<p>Still here.</p>")).text == "Still here."
     await parsers.close()
@@ -159,7 +168,7 @@ async def test_without_the_extra_reading_says_what_to_install(monkeypatch: pytes
 
     monkeypatch.setattr("importlib.util.find_spec", found)
     with pytest.raises(ToolFailure, match=r"pip install 'agentflow\[web\]'") as failure:
-        await Parsers(1).do(Job(1.0, MIB))
+        await ParserPool(1).do(ParserJob(1.0, MIB))
     assert failure.value.kind is ErrorKind.UNAVAILABLE
     listed = WebBackend(environment=dict).unusable({"serper_api_key": "k"})
     assert listed["visit"] == listed["read"] == "reading pages needs protego: pip install 'agentflow[web]'"

@@ -61,7 +61,7 @@ async def test_a_wrong_question_is_refused(site: Site, services: Services) -> No
     assert all(path == "/en/w/api.php" for path, _ in services.asked)
 
 
-class Page(Item):
+class PageText(Item):
     """An article of a file."""
 
     def __init__(self, title: str, text: str) -> None:
@@ -93,9 +93,9 @@ def zim_file(path: Path, *, indexed: bool = True) -> Path:
     with creator:
         creator.set_mainpath("Kelder_Bridge")
         creator.add_item(
-            Page("Kelder Bridge", "Anna Brook built it in 1821; see <a href='Anna_Brook'>her</a>.")
+            PageText("Kelder Bridge", "Anna Brook built it in 1821; see <a href='Anna_Brook'>her</a>.")
         )
-        creator.add_item(Page("Anna Brook", "She built the bridges of the north."))
+        creator.add_item(PageText("Anna Brook", "She built the bridges of the north."))
         creator.add_metadata("Title", "Isles")
     return path
 
