@@ -178,8 +178,8 @@ async def test_without_the_extra_reading_says_what_to_install(monkeypatch: pytes
 def test_what_parses_can_open_nothing_connect_to_nothing_and_start_nothing() -> None:
     code = """
 import os, socket, subprocess
-from mcp_servers.web._seccomp import lock_down
-lock_down()
+from mcp_servers.web._seccomp import install_seccomp_filter
+install_seccomp_filter()
 def refused(work):
     try:
         work()
