@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 from runtimes._lazy import lazy_exports
 
 if TYPE_CHECKING:
-    from agentflow.learner import train
-    from agentflow.rollout import quick_rollout, rollout
+    from agentflow.learner import atrain, train
+    from agentflow.rollout import aquick_rollout, arollout, quick_rollout, rollout
     from agentflow.sandbox import Backend, Sandbox, SyncSandbox, register_api_tool
-    from agentflow.synthesis import SynthesisPipeline, load_config, load_seeds, synthesize
+    from agentflow.synthesis import SynthesisPipeline, asynthesize, load_config, load_seeds, synthesize
     from agentflow.team import construct_solver
 
 __all__ = [
@@ -17,6 +17,10 @@ __all__ = [
     "Sandbox",
     "SyncSandbox",
     "SynthesisPipeline",
+    "aquick_rollout",
+    "arollout",
+    "asynthesize",
+    "atrain",
     "construct_solver",
     "load_config",
     "load_seeds",
@@ -32,10 +36,16 @@ __all__ = [
 _load = lazy_exports(
     __name__,
     {
-        "agentflow.learner": ["train"],
-        "agentflow.rollout": ["quick_rollout"],
+        "agentflow.learner": ["atrain", "train"],
+        "agentflow.rollout": ["aquick_rollout", "arollout", "quick_rollout"],
         "agentflow.sandbox": ["Backend", "Sandbox", "SyncSandbox", "register_api_tool"],
-        "agentflow.synthesis": ["SynthesisPipeline", "load_config", "load_seeds", "synthesize"],
+        "agentflow.synthesis": [
+            "SynthesisPipeline",
+            "asynthesize",
+            "load_config",
+            "load_seeds",
+            "synthesize",
+        ],
         "agentflow.team": ["construct_solver"],
     },
 )

@@ -24,7 +24,7 @@ import aiohttp
 import anyio
 import anyio.to_thread
 
-from agentflow.rollout import RolloutConfig, RolloutRun, Summary, assign
+from agentflow.rollout import RolloutConfig, RolloutRun, RolloutSummary, assign
 from agentflow.sandbox import register_api_tool
 from agentflow.testing import fake_endpoint
 from agentflow.trajectory import Task
@@ -91,13 +91,13 @@ def config(url: str, folder: str, workers: int, **more: object) -> RolloutConfig
     return RolloutConfig.model_validate(given)
 
 
-async def ours(url: str, count: int, workers: int, **more: object) -> tuple[float, Summary]:
+async def ours(url: str, count: int, workers: int, **more: object) -> tuple[float, RolloutSummary]:
     """Seconds of the working part of a rollout, and what it gave."""
     with tempfile.TemporaryDirectory() as folder:
         settings = config(url, folder, workers, **more)
         run = RolloutRun(settings)
         began, ended = 0.0, 0.0
-        summary: Summary | None = None
+        summary: RolloutSummary | None = None
 
         async def watch() -> None:
             nonlocal began, ended
@@ -180,11 +180,11 @@ class Round(NamedTuple):
     """How long it took."""
     turn_ms: float
     """From a request of a conversation to its next one: the median."""
-    summary: Summary | None = None
+    summary: RolloutSummary | None = None
     """What a rollout gave."""
 
 
-def quickest(rounds: int, work: Callable[[str], Awaitable[tuple[float, Summary | None]]]) -> Round:
+def quickest(rounds: int, work: Callable[[str], Awaitable[tuple[float, RolloutSummary | None]]]) -> Round:
     """The quickest of some rounds; each has a loop and an endpoint of its own."""
 
     async def one() -> Round:
@@ -207,7 +207,7 @@ def measure(*, short: bool) -> dict[str, float]:
     large, many = (128, 64) if short else (LARGE, MANY)
     figures: dict[str, float] = {}
 
-    def rollouts(count: int, workers: int, **more: object) -> tuple[Round, Summary]:
+    def rollouts(count: int, workers: int, **more: object) -> tuple[Round, RolloutSummary]:
         found = quickest(rounds, lambda url: ours(url, count, workers, **more))
         assert found.summary is not None
         return found, found.summary

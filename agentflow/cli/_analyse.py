@@ -11,7 +11,7 @@ import msgspec
 
 from agentflow.cli._output import Exit, print_wide, write_out
 from agentflow.errors import ConfigurationError
-from agentflow.rollout import AnalysedRun, AnalysisTable, draw, find_runs, tables_of
+from agentflow.rollout.analysis import AnalysedRun, AnalysisTable, draw, find_runs, tables_of
 
 if TYPE_CHECKING:
     from rich.table import Table

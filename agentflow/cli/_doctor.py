@@ -9,7 +9,7 @@ import anyio
 import msgspec
 
 from agentflow.cli._output import Exit
-from agentflow.doctor import AREAS, Finding, State, examine
+from agentflow.doctor import AREAS, Diagnosis, DiagnosisState, examine
 from agentflow.settings import read_environment
 
 __all__ = ["run_doctor"]
@@ -17,7 +17,11 @@ __all__ = ["run_doctor"]
 ESSENTIAL = (("runtimes", "process"), ("backends", "rag"))
 """What the main job needs."""
 
-_MARKS = {State.WORKS: "[green]✓[/]", State.PARTLY: "[yellow]~[/]", State.MISSING: "[red]✗[/]"}
+_MARKS = {
+    DiagnosisState.WORKS: "[green]✓[/]",
+    DiagnosisState.PARTLY: "[yellow]~[/]",
+    DiagnosisState.MISSING: "[red]✗[/]",
+}
 
 
 def run_doctor(given: argparse.Namespace) -> int:
@@ -31,10 +35,10 @@ def run_doctor(given: argparse.Namespace) -> int:
     else:
         _show(findings)
     needed = [one for one in findings if given.names or (one.area, one.name) in ESSENTIAL]
-    return Exit.FAILED if any(one.state is State.MISSING for one in needed) else Exit.DONE
+    return Exit.FAILED if any(one.state is DiagnosisState.MISSING for one in needed) else Exit.DONE
 
 
-def _show(findings: Sequence[Finding]) -> None:
+def _show(findings: Sequence[Diagnosis]) -> None:
     from rich.console import Console
     from rich.markup import escape
     from rich.table import Table

@@ -13,19 +13,19 @@ from typing import TYPE_CHECKING, NamedTuple
 import anyio
 import msgspec
 
+from agentflow.cli._display import set_up_logging
 from agentflow.cli._output import Exit, print_wide, write_out
-from agentflow.cli._screen import set_up_logging
 from agentflow.errors import ConfigurationError, RunStopped
 from agentflow.rollout import (
     Assignment,
     RolloutConfig,
     RolloutRun,
-    Summary,
+    RolloutSummary,
     assign,
-    benchmark_names,
-    load_config,
-    with_interval,
+    load_rollout_config,
 )
+from agentflow.rollout.analysis import with_interval
+from agentflow.rollout.benchmarks import benchmark_names
 from agentflow.telemetry import Level
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def _cells(given: argparse.Namespace) -> list[_Cell]:
     if given.data and len(names) > 1:
         raise ConfigurationError("--data: one file can't be all benchmarks; name one of them")
     models = [name for name in given.models.split(",") if name.strip()]
-    base = load_config(given.config, given.settings)
+    base = load_rollout_config(given.config, given.settings)
     return [_cell(given, base, name, model) for name in names for model in models or [""]]
 
 
@@ -85,7 +85,7 @@ def _cell(given: argparse.Namespace, base: RolloutConfig, benchmark: str, model:
         said["parallel"] = True
     shown = model.strip() or ("offline" if base.offline else base.model_name)
     said["output_dir"] = str(Path(base.output_dir or OUTPUT) / _plain(benchmark) / _plain(shown))
-    config = load_config(given.config, given.settings, said)
+    config = load_rollout_config(given.config, given.settings, said)
     return _Cell(benchmark, shown, config, assign(config))
 
 
@@ -106,7 +106,7 @@ class _Evaluation:
         self._cells = cells
         self._room = anyio.Semaphore(AT_ONCE)
 
-    def summary(self, place: int) -> Summary | None:
+    def summary(self, place: int) -> RolloutSummary | None:
         """What that one gave; `None`: it wrote no files."""
         return self._runs[place].summary
 
@@ -157,7 +157,7 @@ def _say(cells: Sequence[_Cell], evaluation: _Evaluation, *, as_json: bool) -> N
     )
 
 
-def _table(rows: Sequence[tuple[_Cell, Summary | None]]) -> "Table":
+def _table(rows: Sequence[tuple[_Cell, RolloutSummary | None]]) -> "Table":
     from rich.table import Table
 
     table = Table(

@@ -12,8 +12,8 @@ import anyio
 import anyio.abc
 import msgspec
 
+from agentflow.cli._display import ProgressDisplay, RunView, ViewedStatus, open_display
 from agentflow.cli._output import Exit, write_out
-from agentflow.cli._screen import RunView, Screen, ViewedStatus, screen_for
 from agentflow.errors import AgentFlowError, RunStopped
 
 __all__ = ["watch_run"]
@@ -50,8 +50,8 @@ def watch_run(
     :param show: prints the report as text.
     :raises AgentFlowError: if the run failed.
     """
-    with screen_for(view) as screen:
-        program = _Program(run, work, screen)
+    with open_display(view) as display:
+        program = _Program(run, work, display)
         # uvloop is an extra: 10 % less CPU if it is installed.
         anyio.run(program.run, backend_options={"use_uvloop": find_spec("uvloop") is not None})
     status, stopped = program.status(), program.stopped
@@ -72,13 +72,15 @@ def watch_run(
 class _Program:
     """A run with its signals and its progress display."""
 
-    def __init__(self, run: StoppableRun, work: Callable[[], Awaitable[object]], screen: Screen) -> None:
+    def __init__(
+        self, run: StoppableRun, work: Callable[[], Awaitable[object]], display: ProgressDisplay
+    ) -> None:
         self.stopped: RunStopped | None = None
         """Reason of an early end."""
         self._failed: AgentFlowError | None = None
         self._run = run
         self._work = work
-        self._screen = screen
+        self._screen = display
         self._interrupted = False
 
     def status(self) -> Exit:

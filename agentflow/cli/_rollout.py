@@ -5,9 +5,9 @@ import sys
 from functools import partial
 from typing import TYPE_CHECKING
 
+from agentflow.cli._display import RunView, run_fields, run_table
 from agentflow.cli._output import Exit, print_wide
 from agentflow.cli._program import watch_run
-from agentflow.cli._screen import RunView, run_fields, run_table
 from agentflow.rollout import (
     RESULTS,
     SUMMARY,
@@ -15,9 +15,9 @@ from agentflow.rollout import (
     RolloutRun,
     RolloutStatus,
     assign,
-    load_config,
-    render,
+    load_rollout_config,
 )
+from agentflow.rollout.analysis import render_summary
 from agentflow.runs import render_config
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ def run_rollout(given: argparse.Namespace) -> int:
     :raises AgentFlowError: one line, if it fails.
     """
     named = {"data_path": given.data, "benchmark_name": given.benchmark}
-    config = load_config(
+    config = load_rollout_config(
         given.config, given.settings, {name: value for name, value in named.items() if value}
     )
     if given.print_config:
@@ -59,7 +59,7 @@ def _show(run: RolloutRun) -> None:
     }  # fmt: skip
     files = ", ".join(name for name, written in saved.items() if written) or "none but the journal"
     nothing = ["Nothing to do: every task is finished. The files contain:"] if run.nothing_to_do else []
-    print_wide(*nothing, render(run.summary), f"\nFiles in {run.directory.folder}: {files}")
+    print_wide(*nothing, render_summary(run.summary), f"\nFiles in {run.directory.folder}: {files}")
 
 
 def _start(run: RolloutRun) -> dict[str, object]:

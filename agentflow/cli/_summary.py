@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from agentflow.cli._output import buffered_console
-from agentflow.synthesis import PAIRS, REPORT, TRAJECTORIES, TREES, Report, render
-from agentflow.synthesis.pipeline import SynthesisRun
+from agentflow.synthesis import PAIRS, REPORT, TRAJECTORIES, TREES, Report
+from agentflow.synthesis.pipeline import SynthesisRun, render_report
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -26,7 +26,7 @@ def print_summary(run: SynthesisRun, report: Report) -> None:
     with buffered_console(WIDTH) as console:
         if run.nothing_to_do:
             console.print("Nothing to do: every seed is finished. The files contain:", style="bold")
-        console.print(render(report))
+        console.print(render_report(report))
         folder = run.directory.folder
         _print_sample(console, folder)
         console.print(f"\nFiles in {folder}: {PAIRS}, {TRAJECTORIES}, {TREES}, {REPORT}")

@@ -5,12 +5,12 @@ import sys
 from functools import partial
 from typing import TYPE_CHECKING
 
+from agentflow.cli._display import RunView, run_fields, run_table
 from agentflow.cli._output import Exit
 from agentflow.cli._program import watch_run
-from agentflow.cli._screen import RunView, run_fields, run_table
 from agentflow.cli._summary import print_summary
 from agentflow.runs import render_config
-from agentflow.synthesis import SynthesisConfig, load_config
+from agentflow.synthesis import SynthesisConfig, load_synthesis_config
 from agentflow.synthesis.pipeline import SynthesisRun, SynthesisStatus, seeds_for
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ def run_synth(given: argparse.Namespace) -> int:
 
     :raises AgentFlowError: one line, if it fails.
     """
-    config = load_config(given.config, given.settings)
+    config = load_synthesis_config(given.config, given.settings)
     if config.learner is not None:
         return _train(config, given)
     if given.print_config:

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 import anyio
 import msgspec
 
+from agentflow.cli._display import RunView, progress_table
 from agentflow.cli._output import Exit
 from agentflow.cli._program import watch_run
-from agentflow.cli._screen import RunView, progress_table
-from agentflow.learner import Outcome, TrainConfig, TrainRun, TrainStatus, load_config
+from agentflow.learner import Outcome, TrainConfig, TrainRun, TrainStatus, load_train_config
 from agentflow.runs import render_config
 
 if TYPE_CHECKING:
@@ -25,7 +25,9 @@ def run_train(given: argparse.Namespace) -> int:
 
     :raises AgentFlowError: one line, if it fails.
     """
-    config = load_config(given.config, given.settings, {"backbone": given.backbone} if given.backbone else {})
+    config = load_train_config(
+        given.config, given.settings, {"backbone": given.backbone} if given.backbone else {}
+    )
     if given.print_config:
         sys.stdout.write(render_config(config))
         return Exit.DONE

@@ -4,8 +4,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, cast
 
 from agentflow.errors import ConfigurationError
-from agentflow.learner import TrainConfig
-from agentflow.learner import load_config as load_training
+from agentflow.learner import TrainConfig, load_train_config
 from agentflow.runs import RunConfig
 from agentflow.synthesis import load_seeds
 from agentflow.trajectory import Task
@@ -40,7 +39,7 @@ def training_of(config: "SynthesisConfig") -> TrainConfig:
         "growth": growth | _section(learner, "growth"),
         "episodes": shared | _section(learner, "episodes"),
     }
-    return load_training(None, (), said)
+    return load_train_config(None, (), said)
 
 
 def tasks_of(config: "SynthesisConfig") -> list[Task]:

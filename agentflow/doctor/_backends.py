@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Final
 
-from agentflow.doctor._finding import Finding, State
+from agentflow.doctor._finding import Diagnosis, DiagnosisState
 from agentflow.errors import AgentFlowError
 from agentflow.sandbox import Sandbox, Tool
 
@@ -26,7 +26,7 @@ _TRIALS: Final[Mapping[str, tuple[str, Mapping[str, object]]]] = {
 """A call that changes nothing and needs what most calls need."""
 
 
-async def examine_backend(name: str) -> Finding:
+async def examine_backend(name: str) -> Diagnosis:
     """Start it, make it live in a session, and call a tool of it."""
     try:
         async with Sandbox(backends=[name]) as sandbox:
@@ -36,18 +36,18 @@ async def examine_backend(name: str) -> Finding:
             if trial is not None:
                 result = await sandbox.execute(*trial)
                 if result.error is not None:
-                    return _finding(name, State.MISSING, result.error.message)
+                    return _finding(name, DiagnosisState.MISSING, result.error.message)
     except AgentFlowError as error:
-        return _finding(name, State.MISSING, str(error))
+        return _finding(name, DiagnosisState.MISSING, str(error))
     return _by_tools(name, tools)
 
 
-def _by_tools(name: str, tools: list[Tool]) -> Finding:
+def _by_tools(name: str, tools: list[Tool]) -> Diagnosis:
     unusable = {tool.name: tool.unusable for tool in tools if tool.unusable}
     if not unusable:
         return _finding(
             name,
-            State.WORKS,
+            DiagnosisState.WORKS,
             f"{len(tools)} tools" if tools else "its tools are those of the servers that its settings name",
         )
     reasons = dict.fromkeys(unusable.values())
@@ -55,8 +55,10 @@ def _by_tools(name: str, tools: list[Tool]) -> Finding:
         f"{', '.join(tool for tool, why in unusable.items() if why == reason)}: {reason}"
         for reason in reasons
     )
-    return _finding(name, State.PARTLY if len(unusable) < len(tools) else State.MISSING, told)
+    return _finding(
+        name, DiagnosisState.PARTLY if len(unusable) < len(tools) else DiagnosisState.MISSING, told
+    )
 
 
-def _finding(name: str, state: State, said: str) -> Finding:
-    return Finding(area=AREA, name=name, state=state, said=" ".join(said.split()))
+def _finding(name: str, state: DiagnosisState, said: str) -> Diagnosis:
+    return Diagnosis(area=AREA, name=name, state=state, said=" ".join(said.split()))

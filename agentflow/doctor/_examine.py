@@ -7,7 +7,7 @@ from typing import Final, Literal, TypeAlias, get_args
 import anyio
 
 from agentflow.doctor._backends import examine_backend
-from agentflow.doctor._finding import Finding, State
+from agentflow.doctor._finding import Diagnosis, DiagnosisState
 from agentflow.doctor._models import examine_provider
 from agentflow.doctor._networks import HOSTS, examine_host
 from agentflow.doctor._runtimes import examine_runtime
@@ -28,17 +28,17 @@ AT_ONCE = 4
 SECONDS = 60.0
 """Time for one of them."""
 
-_Look: TypeAlias = Callable[[], Awaitable[Finding]]
+_Look: TypeAlias = Callable[[], Awaitable[Diagnosis]]
 
 
-async def examine(names: Iterable[str], environment: Mapping[str, str]) -> list[Finding]:
+async def examine(names: Iterable[str], environment: Mapping[str, str]) -> list[Diagnosis]:
     """Try these: areas, or runtimes, backends, providers and hosts by name; without names everything.
 
     :raises ConfigurationError: for a name that means nothing.
     """
     looks = _looks(environment)
     wanted = _wanted(list(names), looks)
-    found: dict[tuple[str, str], Finding] = {}
+    found: dict[tuple[str, str], Diagnosis] = {}
     limit = anyio.CapacityLimiter(AT_ONCE)
 
     async def look(key: tuple[str, str]) -> None:
@@ -49,10 +49,10 @@ async def examine(names: Iterable[str], environment: Mapping[str, str]) -> list[
                     found[key] = await looks[key]()
             except Exception as error:  # boundary: whatever a part raises is what is wrong with it
                 said = " ".join(f"{type(error).__name__}: {error}".split())
-                found[key] = Finding(area=area, name=name, state=State.MISSING, said=said)
+                found[key] = Diagnosis(area=area, name=name, state=DiagnosisState.MISSING, said=said)
         if key not in found:
             said = f"no end of it in {SECONDS:.0f} seconds"
-            found[key] = Finding(area=area, name=name, state=State.MISSING, said=said)
+            found[key] = Diagnosis(area=area, name=name, state=DiagnosisState.MISSING, said=said)
 
     async with anyio.create_task_group() as tasks:
         for key in wanted:

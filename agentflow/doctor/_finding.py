@@ -4,10 +4,10 @@ from enum import StrEnum
 
 from msgspec import Struct
 
-__all__ = ["Finding", "State"]
+__all__ = ["Diagnosis", "DiagnosisState"]
 
 
-class State(StrEnum):
+class DiagnosisState(StrEnum):
     """Whether something works."""
 
     WORKS = "works"
@@ -18,14 +18,14 @@ class State(StrEnum):
     """It does not work; what is said mends it."""
 
 
-class Finding(Struct, frozen=True, kw_only=True):
+class Diagnosis(Struct, frozen=True, kw_only=True):
     """One thing that was looked at."""
 
     area: str
     """`runtimes`, `backends`, `models` or `networks`."""
     name: str
     """What it is."""
-    state: State
+    state: DiagnosisState
     """Whether it works."""
     said: str = ""
     """What it is good for; or what is missing, and what to install or set."""

@@ -2,7 +2,7 @@
 
 import anyio
 
-from agentflow.doctor._finding import Finding, State
+from agentflow.doctor._finding import Diagnosis, DiagnosisState
 
 __all__ = ["HOSTS", "examine_host"]
 
@@ -20,7 +20,7 @@ HOSTS = {
 """Hosts that the programs of here reach, and what for."""
 
 
-async def examine_host(host: str, port: int = 443) -> Finding:
+async def examine_host(host: str, port: int = 443) -> Diagnosis:
     """Connect to it."""
     use = HOSTS.get(host, "")
     try:
@@ -30,5 +30,5 @@ async def examine_host(host: str, port: int = 443) -> Finding:
     except (OSError, TimeoutError) as error:
         why = " ".join(str(error).split()) or "no answer in time"
         said = f"can't be reached ({why}); without it there is no {use}"
-        return Finding(area=AREA, name=host, state=State.MISSING, said=said)
-    return Finding(area=AREA, name=host, state=State.WORKS, said=use)
+        return Diagnosis(area=AREA, name=host, state=DiagnosisState.MISSING, said=said)
+    return Diagnosis(area=AREA, name=host, state=DiagnosisState.WORKS, said=use)

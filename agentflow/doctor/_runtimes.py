@@ -1,6 +1,6 @@
 """Do sandboxes run here?"""
 
-from agentflow.doctor._finding import Finding, State
+from agentflow.doctor._finding import Diagnosis, DiagnosisState
 from agentflow.errors import AgentFlowError
 from mcp_servers.core import runtime_maker
 from runtimes import Capabilities, InstanceSpec, Outcome
@@ -10,7 +10,7 @@ __all__ = ["examine_runtime"]
 AREA = "runtimes"
 
 
-async def examine_runtime(name: str) -> Finding:
+async def examine_runtime(name: str) -> Diagnosis:
     """Start a sandbox and run something in it."""
     try:
         async with runtime_maker(name, InstanceSpec())() as runtime:
@@ -20,12 +20,14 @@ async def examine_runtime(name: str) -> Finding:
             finally:
                 await instance.stop()
             if ran.outcome is not Outcome.OK or ran.exit_code:
-                return _finding(name, State.MISSING, ran.detail or f"a command ended with {ran.exit_code}")
+                return _finding(
+                    name, DiagnosisState.MISSING, ran.detail or f"a command ended with {ran.exit_code}"
+                )
             able = runtime.capabilities
     except AgentFlowError as error:
-        return _finding(name, State.MISSING, " ".join(str(error).split()))
+        return _finding(name, DiagnosisState.MISSING, " ".join(str(error).split()))
     notes = "; ".join(able.notes)
-    return _finding(name, State.PARTLY if notes else State.WORKS, notes or _abilities(able))
+    return _finding(name, DiagnosisState.PARTLY if notes else DiagnosisState.WORKS, notes or _abilities(able))
 
 
 def _abilities(able: Capabilities) -> str:
@@ -33,5 +35,5 @@ def _abilities(able: Capabilities) -> str:
     return ", ".join(word for word in words if word)
 
 
-def _finding(name: str, state: State, said: str) -> Finding:
-    return Finding(area=AREA, name=name, state=state, said=said)
+def _finding(name: str, state: DiagnosisState, said: str) -> Diagnosis:
+    return Diagnosis(area=AREA, name=name, state=state, said=said)

@@ -9,6 +9,7 @@ from agentflow.growth._grower import Grower, Observer
 from agentflow.growth._node_path import plans_of
 from agentflow.growth._ports import Executor, Planner, Verifier
 from agentflow.growth._settings import GrowthSettings, Unforkable
+from agentflow.growth._stored_tree import with_observations, without_observations
 
 __all__ = [
     "Executor",
@@ -20,4 +21,6 @@ __all__ = [
     "Unforkable",
     "Verifier",
     "plans_of",
+    "with_observations",
+    "without_observations",
 ]

@@ -137,6 +137,19 @@ class Run:
         page = self._pages[seed.index] = Page(found, write)
         return page
 
+    async def read_page(self, seed: Seed, prefix: str = "") -> Page:
+        """Return what is recorded on a seed's page under keys that start with a prefix, to read only."""
+
+        def load(connection: Connection) -> dict[str, bytes]:
+            chosen = select(entries.c.key, entries.c.body).where(
+                entries.c.run == self._number,
+                entries.c.seed == seed.index,
+                entries.c.key.startswith(prefix, autoescape=True),
+            )
+            return {row[0]: row[1] for row in connection.execute(chosen.order_by(entries.c.ordinal))}
+
+        return Page(await self._database.read(load))
+
     async def finish(self, seed: Seed, harvest: bytes) -> None:
         """The seed is done and this is what it gave. From here on it outlives a loss of power.
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from agentflow.learner._api import Reward, atrain, train
     from agentflow.learner._backbone import Backbone
     from agentflow.learner._checkpoints import Checkpoints
-    from agentflow.learner._config import TrainConfig, load_config
+    from agentflow.learner._config import TrainConfig, load_train_config
     from agentflow.learner._groups import Batch, Group, Played
     from agentflow.learner._progress import TrainStatus
     from agentflow.learner._run import Outcome, TrainRun
@@ -33,7 +33,7 @@ __all__ = [
     "TrainRun",
     "TrainStatus",
     "atrain",
-    "load_config",
+    "load_train_config",
     "train",
 ]
 
@@ -45,7 +45,7 @@ __getattr__ = lazy_exports(
         "._api": ["Reward", "atrain", "train"],
         "._backbone": ["Backbone"],
         "._checkpoints": ["Checkpoints"],
-        "._config": ["TrainConfig", "load_config"],
+        "._config": ["TrainConfig", "load_train_config"],
         "._groups": ["Batch", "Group", "Played"],
         "._progress": ["TrainStatus"],
         "._run": ["Outcome", "TrainRun"],

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 import anyio
 from msgspec import structs
 
-from agentflow.learner._config import load_config
+from agentflow.learner._config import load_train_config
 from agentflow.learner._run import TrainRun
 from agentflow.runs import Resume, run_sync
 from agentflow.scoring import OwnMetric
@@ -78,7 +78,7 @@ async def atrain(
 ) -> dict[str, Any]:
     """`train` for code that awaits."""
     said = {**settings, **_section("tasks", tasks), **_section("validation", validation)}
-    config = load_config(None if config_path is None else fspath(config_path), overrides, said)
+    config = load_train_config(None if config_path is None else fspath(config_path), overrides, said)
     run = TrainRun(
         config,
         tasks=_given(tasks),

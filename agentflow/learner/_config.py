@@ -31,7 +31,7 @@ __all__ = [
     "TaskSettings",
     "TrainConfig",
     "ValidationSettings",
-    "load_config",
+    "load_train_config",
 ]
 
 POLICY: Final = "policy"
@@ -228,7 +228,7 @@ class ValidationSettings(Section):
 
 
 class TrainConfig(Settings):
-    """The settings of a training run. Made directly they take nothing from their surroundings; `load_config` does."""
+    """The settings of a training run. Made directly they take nothing from their surroundings; `load_train_config` does."""
 
     backbone: Literal["local", "verl", "debug"] = "local"
     """What makes the steps: torch on this machine; verl; or nothing, to look at rollouts and rewards."""
@@ -302,7 +302,7 @@ class TrainConfig(Settings):
         )
 
 
-def load_config(
+def load_train_config(
     config_path: Path | str | None = None,
     overrides: Iterable[str] = (),
     arguments: Mapping[str, object] | None = None,

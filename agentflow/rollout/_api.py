@@ -8,15 +8,15 @@ from typing import Any
 
 import msgspec
 
-from agentflow.rollout._config import RolloutConfig, load_config
+from agentflow.rollout._config import RolloutConfig, load_rollout_config
 from agentflow.rollout._pictures import Pictures, read_pictures
-from agentflow.rollout._result import Result, result_record, trajectory_record
+from agentflow.rollout._result import TaskResult, result_record, trajectory_record
 from agentflow.rollout._run import RolloutRun
 from agentflow.rollout._tasks import Tasks, assign
 from agentflow.runs import run_sync
 from agentflow.trajectory import Task
 
-__all__ = ["RolloutConfig", "aquick_rollout", "arollout", "load_config", "quick_rollout", "rollout"]
+__all__ = ["RolloutConfig", "aquick_rollout", "arollout", "load_rollout_config", "quick_rollout", "rollout"]
 
 
 def rollout(
@@ -75,7 +75,7 @@ async def arollout(
         said["evaluate_results"] = evaluate
     if metric is not None:
         said["evaluation_metric"] = metric
-    return await _run(load_config(_path(config_path), overrides, said), tasks)
+    return await _run(load_rollout_config(_path(config_path), overrides, said), tasks)
 
 
 def quick_rollout(
@@ -148,8 +148,8 @@ async def aquick_rollout(
 async def _answered(
     said: Mapping[str, object], config_path: str | PathLike[str] | None, task: Task, pictures: Pictures
 ) -> dict[str, Any]:
-    config = load_config(_path(config_path), (), said)
-    kept: list[Result] = []
+    config = load_rollout_config(_path(config_path), (), said)
+    kept: list[TaskResult] = []
     summary = await RolloutRun(config, in_order=kept.append).run(assign(config, [task], pictures))
     record, trajectory = result_record(kept[0]), trajectory_record(kept[0])
     return _plain({**record, "trajectory": trajectory, "summary": summary})

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from agentflow.models import ModelSettings
     from agentflow.team import EpisodeSettings
 
-__all__ = ["AGENT", "JUDGE", "TOOL", "RolloutConfig", "load_config"]
+__all__ = ["AGENT", "JUDGE", "TOOL", "RolloutConfig", "load_rollout_config"]
 
 AGENT: Final = "agent"
 """The role of a single agent."""
@@ -41,7 +41,7 @@ Ids = Annotated[list[str], BeforeValidator(_texts)]
 
 
 class RolloutConfig(RunConfig):
-    """The settings of a rollout. Made directly they take nothing from their surroundings; `load_config` does."""
+    """The settings of a rollout. Made directly they take nothing from their surroundings; `load_rollout_config` does."""
 
     DEFAULT_OUTPUT: ClassVar[str] = "rollout_results"
     """Where the files go, if nothing says it."""
@@ -270,7 +270,7 @@ def _default(name: str) -> object:
     return RolloutConfig.model_fields[name].get_default(call_default_factory=True, validated_data={})
 
 
-def load_config(
+def load_rollout_config(
     config_path: Path | str | None = None,
     overrides: Iterable[str] = (),
     arguments: Mapping[str, object] | None = None,

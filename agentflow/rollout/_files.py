@@ -9,8 +9,8 @@ import anyio.to_thread
 import msgspec
 
 from agentflow.rollout._config import RolloutConfig
-from agentflow.rollout._result import Result, result_record, trajectory_record, trajectory_result
-from agentflow.rollout._summary import Summary, Tally
+from agentflow.rollout._result import TaskResult, result_record, trajectory_record, trajectory_result
+from agentflow.rollout._summary import RolloutSummary, SummaryBuilder
 from agentflow.runs import AtomicFiles, report_disk_errors
 
 __all__ = ["RESULTS", "SUMMARY", "TRAJECTORIES", "ResultLines", "write_files"]
@@ -35,7 +35,7 @@ class ResultLines:
         self._turn = anyio.Lock()
         self._pending: list[bytes] = []
 
-    async def begin(self, results: AsyncIterator[Result]) -> None:
+    async def begin(self, results: AsyncIterator[TaskResult]) -> None:
         """Write what is finished already.
 
         :raises RunStopped: if it can't be written.
@@ -48,7 +48,7 @@ class ResultLines:
                 await anyio.to_thread.run_sync(files.write, {RESULTS: [self._line(result)]})
             await anyio.to_thread.run_sync(files.finish)
 
-    async def add(self, result: Result) -> None:
+    async def add(self, result: TaskResult) -> None:
         """Add a line.
 
         :raises RunStopped: if it can't be written.
@@ -67,13 +67,13 @@ class ResultLines:
         with self._file.open("ab") as file:
             file.writelines(lines)
 
-    def _line(self, result: Result) -> bytes:
+    def _line(self, result: TaskResult) -> bytes:
         return _line(result, self._config)
 
 
 async def write_files(
-    results: AsyncIterator[Result], folder: Path, config: RolloutConfig, tally: Tally
-) -> Summary:
+    results: AsyncIterator[TaskResult], folder: Path, config: RolloutConfig, tally: SummaryBuilder
+) -> RolloutSummary:
     """Write the files from the results in their order. One result is held at a time.
 
     :raises RunStopped: if a file can't be written; those of before stay as they are.
@@ -104,5 +104,5 @@ async def write_files(
     return summary
 
 
-def _line(result: Result, config: RolloutConfig) -> bytes:
+def _line(result: TaskResult, config: RolloutConfig) -> bytes:
     return _ENCODER.encode(trajectory_result(result) if config.trajectory_only else result_record(result))

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from agentflow.rollout._result import Result
+from agentflow.rollout._result import TaskResult
 from agentflow.runs import RunProgress, RunStatus
 
 __all__ = ["RolloutProgress", "RolloutStatus"]
@@ -26,7 +26,7 @@ class RolloutProgress(RunProgress):
         self._scored = 0
         self._score = 0.0
 
-    def count(self, result: Result) -> None:
+    def count(self, result: TaskResult) -> None:
         """Count a finished task."""
         self._failed += result.failure is not None
         if result.scored is not None:

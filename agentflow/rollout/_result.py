@@ -9,12 +9,12 @@ from msgspec import Struct
 from agentflow.scoring import Scored
 from agentflow.trajectory import Assessment, Episode, Failure, Seed, Task, Turn, Verdict, digest
 
-__all__ = ["Result", "result_record", "task_of", "trajectory_record", "trajectory_result"]
+__all__ = ["TaskResult", "result_record", "task_of", "trajectory_record", "trajectory_result"]
 
 _TRUST = {Assessment.COMPLETE: 1.0, Assessment.UNVERIFIED: 0.6, Assessment.AMBIGUOUS: 0.4}
 
 
-class Result(Struct, frozen=True, kw_only=True):
+class TaskResult(Struct, frozen=True, kw_only=True):
     """A finished task, or one of its samples."""
 
     task: Task
@@ -60,7 +60,7 @@ def task_of(seed: Seed) -> tuple[Task, int]:
     return msgspec.convert(seed.kwargs["task"], Task), int(seed.kwargs["sample"])
 
 
-def result_record(result: Result) -> dict[str, object]:
+def result_record(result: TaskResult) -> dict[str, object]:
     """A line of `results.jsonl`. No times: the same work is the same line."""
     task, episode = result.task, result.episode
     record: dict[str, object] = {
@@ -89,7 +89,7 @@ def result_record(result: Result) -> dict[str, object]:
     return record
 
 
-def trajectory_record(result: Result) -> dict[str, object]:
+def trajectory_record(result: TaskResult) -> dict[str, object]:
     """A line of `trajectories.jsonl`: nodes in the form that synthesis writes, and every call of a model."""
     task, episode = result.task, result.episode
     key = [task.index, task.id, task.question, result.sample]
@@ -119,7 +119,7 @@ def trajectory_record(result: Result) -> dict[str, object]:
     }
 
 
-def trajectory_result(result: Result) -> dict[str, object]:
+def trajectory_result(result: TaskResult) -> dict[str, object]:
     """A line of `results.jsonl` where only trajectories are wanted."""
     return {
         "task_id": result.task.id,

@@ -13,9 +13,9 @@ from agentflow.models import OpenModel
 from agentflow.rollout._config import AGENT, JUDGE, TOOL, RolloutConfig
 from agentflow.rollout._files import ResultLines, write_files
 from agentflow.rollout._progress import RolloutProgress, RolloutStatus
-from agentflow.rollout._result import Result
+from agentflow.rollout._result import TaskResult
 from agentflow.rollout._sandbox_pool import SandboxPool
-from agentflow.rollout._summary import Summary, Tally
+from agentflow.rollout._summary import RolloutSummary, SummaryBuilder
 from agentflow.rollout._tasks import Assignment
 from agentflow.rollout._worker import EpisodeSolver, LateModel, TaskWorker
 from agentflow.runs import (
@@ -45,7 +45,7 @@ class RolloutRun(SupervisedRun[RolloutConfig, RolloutProgress]):
         config: RolloutConfig,
         *,
         resume: Resume = "auto",
-        in_order: Callable[[Result], None] | None = None,
+        in_order: Callable[[TaskResult], None] | None = None,
         grace_seconds: float = GRACE_SECONDS,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -59,12 +59,12 @@ class RolloutRun(SupervisedRun[RolloutConfig, RolloutProgress]):
         super().__init__(
             config, RolloutProgress(clock), name="rollout", resume=resume, grace_seconds=grace_seconds
         )
-        self.summary: Summary | None = None
-        """Summary of the files, once they are written; also after a stop."""
+        self.summary: RolloutSummary | None = None
+        """RolloutSummary of the files, once they are written; also after a stop."""
         self._in_order = in_order
         self._tool_model = LateModel(TOOL)
 
-    async def run(self, assignment: Assignment) -> Summary:
+    async def run(self, assignment: Assignment) -> RolloutSummary:
         """Work on every unfinished task, write the files and return the summary of them.
 
         :raises ConfigurationError: if something can't be used; nothing was begun.
@@ -91,11 +91,11 @@ class RolloutRun(SupervisedRun[RolloutConfig, RolloutProgress]):
             return
         self._progress.phase = Phase.WRITING
         used = await run.load_usage()
-        tally = Tally(self.config, assignment, self.chosen, used, self._progress.seconds)
+        tally = SummaryBuilder(self.config, assignment, self.chosen, used, self._progress.seconds)
         results = self._reported(_results(run))
         self.summary = await write_files(results, self.directory.folder, self.config, tally)
 
-    async def _reported(self, results: AsyncIterator[Result]) -> AsyncGenerator[Result]:
+    async def _reported(self, results: AsyncIterator[TaskResult]) -> AsyncGenerator[TaskResult]:
         async for result in results:
             if self._in_order is not None:
                 self._in_order(result)
@@ -143,7 +143,7 @@ class RolloutRun(SupervisedRun[RolloutConfig, RolloutProgress]):
         spec = ChildSpec(id="sandboxes", start=lambda: sandboxes, restart=Restart.TRANSIENT, shutdown=30)
         await start_child(self._supervisor, spec)
 
-        async def report(result: Result) -> None:
+        async def report(result: TaskResult) -> None:
             self._progress.count(result)
             await lines.add(result)
 
@@ -190,6 +190,6 @@ def _seeds(assignment: Assignment) -> Sequence[NewSeed]:
     ]
 
 
-async def _results(run: Run) -> AsyncGenerator[Result]:
+async def _results(run: Run) -> AsyncGenerator[TaskResult]:
     async for _, body in run.harvests():
-        yield msgspec.json.decode(body, type=Result)
+        yield msgspec.json.decode(body, type=TaskResult)

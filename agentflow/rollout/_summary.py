@@ -8,13 +8,13 @@ from typing import Literal
 from msgspec import Struct
 
 from agentflow.rollout._config import RolloutConfig
-from agentflow.rollout._result import Result
+from agentflow.rollout._result import TaskResult
 from agentflow.rollout._tasks import Assignment
 from agentflow.runs import ChosenTools
 from agentflow.scoring import Interval, Scored, best_of, majority, pass_at, summarise
 from agentflow.trajectory import Failure, Usage
 
-__all__ = ["FailedTask", "Spread", "Summary", "Tally", "ToolUse"]
+__all__ = ["FailedTask", "RolloutSummary", "Spread", "SummaryBuilder", "ToolUsage"]
 
 _NAMED_FAILURES = 20
 _PERFECT = 0.99
@@ -32,7 +32,7 @@ class Spread(Struct, frozen=True):
     """Of 20 of them 19 have no more."""
 
 
-class ToolUse(Struct, frozen=True):
+class ToolUsage(Struct, frozen=True):
     """How a tool was used."""
 
     calls: int
@@ -54,7 +54,7 @@ class FailedTask(Struct, frozen=True):
     """What went wrong."""
 
 
-class Summary(Struct, frozen=True, kw_only=True):
+class RolloutSummary(Struct, frozen=True, kw_only=True):
     """A rollout in few figures; only `seconds` and `wall_seconds` differ from run to run of the same work."""
 
     benchmark: str
@@ -115,7 +115,7 @@ class Summary(Struct, frozen=True, kw_only=True):
     """What that costs, of roles whose model has prices."""
     tool_calls: int
     """Calls of tools."""
-    tool_use: dict[str, ToolUse]
+    tool_use: dict[str, ToolUsage]
     """The tools that were called."""
     tool_error_rate: float
     """Calls of tools that failed, of all."""
@@ -123,7 +123,7 @@ class Summary(Struct, frozen=True, kw_only=True):
     """How long this process took."""
 
 
-class Tally:
+class SummaryBuilder:
     """Counts results. What it holds of each is a few numbers."""
 
     def __init__(
@@ -154,7 +154,7 @@ class Tally:
         self._turns: list[float] = []
         self._seconds: list[float] = []
 
-    def add(self, result: Result) -> None:
+    def add(self, result: TaskResult) -> None:
         """Count a result."""
         self._tasks.setdefault(result.task.id, []).append(_mark(result))
         if result.failure is not None:
@@ -172,7 +172,7 @@ class Tally:
                 self._tool_calls[turn.action.tool] += 1
                 self._tool_errors[turn.action.tool] += turn.failure is not None or bool(turn.trouble)
 
-    def summary(self) -> Summary:
+    def summary(self) -> RolloutSummary:
         """All that was counted."""
         config = self._config
         models = config.models
@@ -182,7 +182,7 @@ class Tally:
         several = evaluated and self._assignment.samples > 1
         calls, errors = sum(self._tool_calls.values()), sum(self._tool_errors.values())
         costs = {role: own.prices for role, own in models.items()}
-        return Summary(
+        return RolloutSummary(
             benchmark=self._assignment.name,
             metric=self._assignment.metric if config.evaluate_results else None,
             agent=config.agent,
@@ -217,7 +217,7 @@ class Tally:
             },
             tool_calls=calls,
             tool_use={
-                tool: ToolUse(count, count / calls, self._tool_errors[tool])
+                tool: ToolUsage(count, count / calls, self._tool_errors[tool])
                 for tool, count in sorted(self._tool_calls.items())
             },
             tool_error_rate=errors / calls if calls else 0.0,
@@ -258,7 +258,7 @@ class _Mark(Struct, frozen=True):
 _Choice = Callable[[Sequence[_Mark]], int | None]
 
 
-def _mark(result: Result) -> _Mark:
+def _mark(result: TaskResult) -> _Mark:
     scored = result.scored
     return _Mark(
         score=result.score,

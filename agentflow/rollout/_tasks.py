@@ -8,9 +8,9 @@ from typing import Any, Final, TypeAlias
 from msgspec import Struct, field
 
 from agentflow.errors import ConfigurationError
-from agentflow.rollout._benchmarks import Benchmark, find_benchmark, load_tasks
 from agentflow.rollout._config import RolloutConfig
 from agentflow.rollout._pictures import Pictures, with_pictures
+from agentflow.rollout.benchmarks import Benchmark, find_benchmark, load_tasks
 from agentflow.runs import explores_bundled_corpus
 from agentflow.trajectory import Blob, Task
 

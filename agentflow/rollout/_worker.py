@@ -11,7 +11,7 @@ from agentflow.errors import ConfigurationError, RunStopped
 from agentflow.journal import Page, Run
 from agentflow.models import Call, Completion, Model, Prices
 from agentflow.rollout._config import AGENT, RolloutConfig
-from agentflow.rollout._result import Result, task_of
+from agentflow.rollout._result import TaskResult, task_of
 from agentflow.rollout._sandbox_pool import SandboxPool
 from agentflow.runs import PauseGate, unwrap_group
 from agentflow.sandbox import Sandbox, Tool
@@ -28,7 +28,7 @@ T = TypeVar("T")
 
 Solver = Callable[[Task, Sandbox, Page], Awaitable[Episode]]
 """Works on a task in a sandbox; effects recorded on the page are not repeated."""
-Report = Callable[[Result], Awaitable[None]]
+Report = Callable[[TaskResult], Awaitable[None]]
 """Called with each finished task."""
 CRASHED = "crashed"
 _LONGEST_REASON = 500
@@ -147,7 +147,7 @@ class TaskWorker:
         scored: Scored | None = None
         if self._metric is not None:
             scored = Scored(0.0) if failure is not None else await self._score(episode, task, page)
-        result = Result(
+        result = TaskResult(
             task=task, sample=sample, episode=episode, failure=failure, scored=scored, tries=tries
         )
         await self._report(result)
@@ -157,7 +157,7 @@ class TaskWorker:
         """Return the result of a task whose work crashed outside its episodes."""
         task, sample = task_of(seed)
         scored = None if self._metric is None else Scored(0.0)
-        return msgspec.json.encode(Result(task=task, sample=sample, failure=_crash(error), scored=scored))
+        return msgspec.json.encode(TaskResult(task=task, sample=sample, failure=_crash(error), scored=scored))
 
     async def _answered(self, task: Task, page: Page) -> tuple[Episode | None, Failure | None, int]:
         """Return the first episode with an answer, else the last one; the failure, and the number of tries."""

@@ -14,7 +14,7 @@ from agentflow.runs._directory import Resume, RunDirectory
 from agentflow.runs._memory import infrequent_gc
 from agentflow.runs._pause_gate import PauseGate
 from agentflow.runs._progress import Phase, RunProgress
-from agentflow.runs._seed_scheduler import GRACE_SECONDS, LEASE_SECONDS, SeedScheduler, Shutdown
+from agentflow.runs._seed_scheduler import GRACE_SECONDS, LEASE_SECONDS, RunShutdown, SeedScheduler
 from agentflow.runs._supervised_resources import open_accounts, open_models, open_supervised, start_child
 from agentflow.runs._tools import ChosenTools, choose_tools, sandbox_settings
 from agentflow.sandbox import Backend, Sandbox, SandboxSettings
@@ -73,7 +73,7 @@ class SupervisedRun(Generic[C, P]):
         self._progress = progress
         self._grace_seconds = grace_seconds
         self._gate = PauseGate()
-        self._shutdown = Shutdown()
+        self._shutdown = RunShutdown()
         self._supervisor = Supervisor(name=name, intensity=3, period=60)
         self._run: Run | None = None
         self._scheduler: SeedScheduler | None = None

@@ -13,7 +13,7 @@ from agentflow.runs._supervised_resources import unwrap_group
 from agentflow.telemetry import get_logger
 from agentflow.trajectory import Seed
 
-__all__ = ["GRACE_SECONDS", "LEASE_SECONDS", "SeedScheduler", "Shutdown"]
+__all__ = ["GRACE_SECONDS", "LEASE_SECONDS", "RunShutdown", "SeedScheduler"]
 
 logger = get_logger(__name__)
 
@@ -27,7 +27,7 @@ TRIES = 2
 """Attempts per seed: work that crashed is repeated once; recorded effects are not."""
 
 
-class Shutdown:
+class RunShutdown:
     """State of the end of a run; it outlives a scheduler that crashed."""
 
     def __init__(self) -> None:
@@ -64,7 +64,7 @@ class SeedScheduler:
         owner: str,
         concurrency: int,
         gate: PauseGate,
-        shutdown: Shutdown,
+        shutdown: RunShutdown,
         progress: RunProgress,
         renew_seconds: float,
         grace_seconds: float,

@@ -1,26 +1,21 @@
-"""Synthesis: from seeds to question-answer pairs that need their path and rest on it.
+"""Synthesis: question-answer pairs that need the path they were written from, and are grounded in it.
 
-`synthesize(config_path=…)` runs it all; `load_config`, `load_seeds` and `SynthesisPipeline` are its pieces. Its stages
-are here too: `harvest` selects the paths of a tree and asks about them, `write_files` makes the files of what came out.
+`synthesize(config_path=…)` runs all of it; `SynthesisPipeline` runs it from settings made in code. `write_questions` and
+`write_files` are its stages after growing. See docs/synthesis.md.
 """
 
 from typing import TYPE_CHECKING
 
-from agentflow.runs import RoleModel, render_config
-from agentflow.synthesis._checks import Check, Finding, Grounding
-from agentflow.synthesis._config import SynthesisConfig, load_config
+from agentflow.synthesis._config import SynthesisConfig, load_config, load_synthesis_config
 from agentflow.synthesis._files import PAIRS, REPORT, TRAJECTORIES, TREES, write_files
-from agentflow.synthesis._harvest import Citing, Harvest, Pair, ReasoningStep, Rejected, Trajectory
-from agentflow.synthesis._questions import harvest
-from agentflow.synthesis._render import render
-from agentflow.synthesis._report import FailedSeed, Report
-from agentflow.synthesis._roles import Generator
+from agentflow.synthesis._questions import write_questions
+from agentflow.synthesis._report import Report
+from agentflow.synthesis._seed_result import SeedResult
 from agentflow.synthesis._seeds import load_seeds
-from agentflow.synthesis._selection import Path, Score, Selection, UserStrategy, select
 from runtimes._lazy import lazy_exports
 
 if TYPE_CHECKING:
-    from agentflow.synthesis.api import synthesize
+    from agentflow.synthesis.api import asynthesize, synthesize
     from agentflow.synthesis.pipeline import SynthesisPipeline
 
 __all__ = [
@@ -28,41 +23,20 @@ __all__ = [
     "REPORT",
     "TRAJECTORIES",
     "TREES",
-    "Check",
-    "Citing",
-    "FailedSeed",
-    "Finding",
-    "Generator",
-    "Grounding",
-    "Harvest",
-    "Pair",
-    "Path",
-    "ReasoningStep",
-    "Rejected",
     "Report",
-    "RoleModel",
-    "Score",
-    "Selection",
+    "SeedResult",
     "SynthesisConfig",
     "SynthesisPipeline",
-    "Trajectory",
-    "UserStrategy",
-    "harvest",
+    "asynthesize",
     "load_config",
     "load_seeds",
-    "render",
-    "render_config",
-    "select",
+    "load_synthesis_config",
     "synthesize",
     "write_files",
+    "write_questions",
 ]
 
-
-# The stages alone load no servers.
+# The stages alone need no servers.
 __getattr__ = lazy_exports(
-    __name__,
-    {
-        ".api": ["synthesize"],
-        ".pipeline": ["SynthesisPipeline"],
-    },
+    __name__, {".pipeline": ["SynthesisPipeline"], ".api": ["asynthesize", "synthesize"]}
 )

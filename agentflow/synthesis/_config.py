@@ -15,7 +15,7 @@ from agentflow.trajectory import Example
 if TYPE_CHECKING:
     from agentflow.growth import GrowthSettings
 
-__all__ = ["Role", "SynthesisConfig", "load_config"]
+__all__ = ["Role", "SynthesisConfig", "load_config", "load_synthesis_config"]
 
 Role = Literal["planner", "verifier", "generator"]
 """Who may ask a model."""
@@ -146,7 +146,9 @@ class SynthesisConfig(RunConfig):
         )
 
 
-def load_config(config_path: Path | str | None = None, overrides: Iterable[str] = ()) -> SynthesisConfig:
+def load_synthesis_config(
+    config_path: Path | str | None = None, overrides: Iterable[str] = ()
+) -> SynthesisConfig:
     """The settings from a file, then `.env`, then the environment, then `key=value` words: the last one wins.
 
     The environment's `SEEDS_FILE` and `OUTPUT_DIR` count like `AGENTFLOW_SEEDS_FILE` and `AGENTFLOW_OUTPUT_DIR`.
@@ -161,3 +163,7 @@ def load_config(config_path: Path | str | None = None, overrides: Iterable[str] 
     config = load_settings(SynthesisConfig, config_path, [*short, *overrides])
     find_strategy(config.selection_strategy)
     return config
+
+
+load_config = load_synthesis_config
+"""The documented name of `load_synthesis_config`."""

@@ -1,4 +1,4 @@
-"""The files of a run: projections of its harvests, each written whole or not at all."""
+"""The files of a run: projections of its results, each written whole or not at all."""
 
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
@@ -10,10 +10,10 @@ import msgspec
 
 from agentflow.runs import AtomicFiles, report_disk_errors
 from agentflow.synthesis._config import SynthesisConfig
-from agentflow.synthesis._harvest import Harvest
+from agentflow.synthesis._near_duplicates import QuestionIndex
 from agentflow.synthesis._records import pair_record, trajectory_record, tree_record
-from agentflow.synthesis._report import Report, Tally
-from agentflow.synthesis._twins import Asked
+from agentflow.synthesis._report import Report, ReportBuilder
+from agentflow.synthesis._seed_result import SeedResult
 from agentflow.trajectory import Seed
 
 __all__ = ["PAIRS", "REPORT", "TRAJECTORIES", "TREES", "write_files"]
@@ -30,29 +30,29 @@ _ENCODER: Final = msgspec.json.Encoder()
 
 
 async def write_files(
-    harvests: AsyncIterator[tuple[Seed, Harvest]],
+    results: AsyncIterator[tuple[Seed, SeedResult]],
     output_dir: Path,
     config: SynthesisConfig,
     *,
     dropped_tools: Mapping[str, str] = MappingProxyType({}),
 ) -> Report:
-    """Write what the harvests give, in their order, and report on it. All files change at once, at the end.
+    """Write what the results give, in their order, and report on it. All files change at once, at the end.
 
-    A pair is dropped if an earlier one asks the same. One harvest is held at a time.
+    A pair is dropped if an earlier one asks the same. One result is held at a time.
 
     :param dropped_tools: tools that could not be used, with why, for the report.
     :raises RunStopped: if a file can't be written; those of before stay as they are.
     """
-    tally = Tally(config, dropped_tools)
-    asked = Asked(config.question_similarity)
+    tally = ReportBuilder(config, dropped_tools)
+    asked = QuestionIndex(config.question_similarity)
     with (
         report_disk_errors(output_dir),
         AtomicFiles(output_dir, (PAIRS, TRAJECTORIES, TREES, REPORT)) as files,
     ):
         await anyio.to_thread.run_sync(files.open)
-        async for seed, harvest in harvests:
-            tally.add(seed, harvest)
-            lines = _lines(seed, harvest, tally, asked)
+        async for seed, result in results:
+            tally.add(seed, result)
+            lines = _lines(seed, result, tally, asked)
             await anyio.to_thread.run_sync(files.write, lines)
         report = tally.report()
         text = msgspec.json.format(_ENCODER.encode(report), indent=2)
@@ -61,18 +61,20 @@ async def write_files(
     return report
 
 
-def _lines(seed: Seed, harvest: Harvest, tally: Tally, asked: Asked) -> dict[str, list[bytes]]:
-    """The lines that a harvest adds to each file."""
-    if harvest.tree is None:
+def _lines(
+    seed: Seed, result: SeedResult, tally: ReportBuilder, asked: QuestionIndex
+) -> dict[str, list[bytes]]:
+    """The lines that a result adds to each file."""
+    if result.tree is None:
         return {}
-    trajectories = {trajectory.id: trajectory for trajectory in harvest.trajectories}
+    trajectories = {trajectory.id: trajectory for trajectory in result.trajectories}
     pairs: list[bytes] = []
-    for pair in harvest.pairs:
+    for pair in result.pairs:
         if asked.before(pair.question, pair.answer) is not None:
             tally.drop()
             continue
         asked.add(pair.question, pair.answer, pair.id)
         tally.keep(pair)
         pairs.append(_ENCODER.encode(pair_record(seed, pair, trajectories[pair.trajectory_id])))
-    paths = [_ENCODER.encode(trajectory_record(harvest.tree, one)) for one in harvest.trajectories]
-    return {PAIRS: pairs, TRAJECTORIES: paths, TREES: [_ENCODER.encode(tree_record(harvest.tree))]}
+    paths = [_ENCODER.encode(trajectory_record(result.tree, one)) for one in result.trajectories]
+    return {PAIRS: pairs, TRAJECTORIES: paths, TREES: [_ENCODER.encode(tree_record(result.tree))]}

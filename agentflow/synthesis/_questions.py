@@ -7,11 +7,18 @@ from msgspec import Struct
 
 from agentflow.actors import together
 from agentflow.journal import Page
-from agentflow.synthesis._checks import Check, Checked, Finding, Quoted, check, words_of
+from agentflow.synthesis._checks import Check, CheckedDraft, Finding, Quoted, check, words_of
 from agentflow.synthesis._config import SynthesisConfig
-from agentflow.synthesis._harvest import Citing, Harvest, Pair, ReasoningStep, Rejected, Trajectory
-from agentflow.synthesis._roles import Generator
-from agentflow.synthesis._selection import Path, Score, select
+from agentflow.synthesis._roles import QuestionGenerator
+from agentflow.synthesis._seed_result import (
+    CitedSpan,
+    Pair,
+    ReasoningStep,
+    RejectedDraft,
+    SeedResult,
+    Trajectory,
+)
+from agentflow.synthesis._selection import EvidencePath, Score, select
 from agentflow.text import texts_agree
 from agentflow.trajectory import (
     Answer,
@@ -30,12 +37,14 @@ from agentflow.trajectory import (
     WriteRequest,
 )
 
-__all__ = ["harvest"]
+__all__ = ["write_questions"]
 
 _ROLE = "generator"
 
 
-async def harvest(tree: Tree, config: SynthesisConfig, generator: Generator, page: Page) -> Harvest:
+async def write_questions(
+    tree: Tree, config: SynthesisConfig, generator: QuestionGenerator, page: Page
+) -> SeedResult:
     """Select paths of a tree and ask about each; what stands on the page is not asked again.
 
     :raises RunStopped: if the run can't go on; the page contains_phrase what was done.
@@ -43,9 +52,9 @@ async def harvest(tree: Tree, config: SynthesisConfig, generator: Generator, pag
     """
     selection = select(tree, config)
     asked = await together(
-        partial(_Asking(tree, path, config, generator, page).ask) for path, _ in selection.chosen
+        partial(_PathQuestions(tree, path, config, generator, page).ask) for path, _ in selection.chosen
     )
-    return Harvest(
+    return SeedResult(
         tree=tree,
         trajectories=tuple(_trajectory(tree, path, score) for path, score in selection.chosen),
         left_out=selection.left_out,
@@ -56,22 +65,27 @@ async def harvest(tree: Tree, config: SynthesisConfig, generator: Generator, pag
     )
 
 
-class Asked(Struct, frozen=True):
+class PathOutcome(Struct, frozen=True):
     """What came of a path."""
 
     pair: Pair | None
     """The pair, if a draft was good."""
-    rejected: tuple[Rejected, ...]
+    rejected: tuple[RejectedDraft, ...]
     """The drafts that were not."""
     usage: Usage
     """What it took."""
 
 
-class _Asking:
+class _PathQuestions:
     """Asking about one path."""
 
     def __init__(
-        self, tree: Tree, path: Path, config: SynthesisConfig, generator: Generator, page: Page
+        self,
+        tree: Tree,
+        path: EvidencePath,
+        config: SynthesisConfig,
+        generator: QuestionGenerator,
+        page: Page,
     ) -> None:
         self._tree = tree
         self._path = path
@@ -80,16 +94,16 @@ class _Asking:
         self._page = page
         self._evidence = tuple(_step(node) for node in path.evidence)
         self._rejections: list[Rejection] = []
-        self._rejected: list[Rejected] = []
+        self._rejected: list[RejectedDraft] = []
         self._usage = Usage()
 
-    async def ask(self) -> Asked:
+    async def ask(self) -> PathOutcome:
         """Up to so many drafts, until one is good."""
         for number in range(1, self._config.max_tries + 1):
             pair = await self._try(number)
             if pair is not None:
-                return Asked(pair, tuple(self._rejected), self._usage)
-        return Asked(None, tuple(self._rejected), self._usage)
+                return PathOutcome(pair, tuple(self._rejected), self._usage)
+        return PathOutcome(None, tuple(self._rejected), self._usage)
 
     async def _try(self, number: int) -> Pair | None:
         reply = await self._page.once(
@@ -138,7 +152,7 @@ class _Asking:
             rejected=tuple(self._rejections),
         )
 
-    async def _unseen(self, checked: Checked, number: int) -> tuple[Finding, ...]:
+    async def _unseen(self, checked: CheckedDraft, number: int) -> tuple[Finding, ...]:
         """What the draft says of pictures that a look at them does not find there."""
         cited = [(quote, quote.region) for quote in checked.quotes if quote.region is not None]
         looks = await together(
@@ -174,7 +188,7 @@ class _Asking:
     def _reject(self, draft: Draft, number: int, findings: tuple[Finding, ...]) -> None:
         self._rejections.append(Rejection(draft, tuple(finding.reason for finding in findings)))
         self._rejected.append(
-            Rejected(
+            RejectedDraft(
                 trajectory_id=self._path.id,
                 number=number,
                 question=draft.question,
@@ -183,13 +197,15 @@ class _Asking:
             )
         )
 
-    def _reasoning(self, draft: Draft, checked: Checked) -> tuple[ReasoningStep, ...]:
-        citations: list[list[Citing]] = [[] for _ in draft.steps]
+    def _reasoning(self, draft: Draft, checked: CheckedDraft) -> tuple[ReasoningStep, ...]:
+        citations: list[list[CitedSpan]] = [[] for _ in draft.steps]
         for quote in checked.quotes:
             node = self._path.evidence[quote.observation]
             image = "" if quote.region is None else node.observation.blobs[quote.region.picture - 1].hash
             words = words_of(quote, self._evidence)
-            citations[quote.step].append(Citing(node.id, words, quote.start, quote.end, image, quote.region))
+            citations[quote.step].append(
+                CitedSpan(node.id, words, quote.start, quote.end, image, quote.region)
+            )
         steps = zip(draft.steps, citations, strict=True)
         return tuple(ReasoningStep(step.step.strip(), tuple(cited)) for step, cited in steps)
 
@@ -216,5 +232,5 @@ def _step(node: Node) -> Step:
     return Step(node.intent, node.action, node.observation.text, node.verdict, images=node.observation.blobs)
 
 
-def _trajectory(tree: Tree, path: Path, score: Score) -> Trajectory:
+def _trajectory(tree: Tree, path: EvidencePath, score: Score) -> Trajectory:
     return Trajectory(id=path.id, nodes=(tree.nodes[0].id, *(node.id for node in path.nodes)), score=score)

@@ -1,6 +1,6 @@
 """The lines of the files, as documented, and our fields after them."""
 
-from agentflow.synthesis._harvest import Pair, Trajectory
+from agentflow.synthesis._seed_result import Pair, Trajectory
 from agentflow.trajectory import Node, Seed, Tree
 
 __all__ = ["pair_record", "trajectory_record", "tree_record"]

@@ -8,10 +8,10 @@ from agentflow.synthesis._report import Report
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-__all__ = ["render"]
+__all__ = ["render_report"]
 
 
-def render(report: Report) -> "RenderableType":
+def render_report(report: Report) -> "RenderableType":
     """The report as tables."""
     from rich.console import Group
     from rich.table import Table

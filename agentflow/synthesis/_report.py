@@ -7,10 +7,10 @@ from msgspec import Struct
 
 from agentflow.synthesis._checks import Check
 from agentflow.synthesis._config import Role, SynthesisConfig
-from agentflow.synthesis._harvest import Harvest, Pair
+from agentflow.synthesis._seed_result import Pair, SeedResult
 from agentflow.trajectory import Seed, Tree, Usage, Verdict
 
-__all__ = ["FailedSeed", "Report", "Tally"]
+__all__ = ["FailedSeed", "Report", "ReportBuilder"]
 
 _NAMED_FAILURES = 20
 _ROLES: tuple[Role, ...] = ("planner", "verifier", "generator")
@@ -26,7 +26,7 @@ class FailedSeed(Struct, frozen=True):
 
 
 class Report(Struct, frozen=True, kw_only=True):
-    """The quality report of a run. It follows from the harvests alone, so it is the same after any crash."""
+    """The quality report of a run. It follows from the results alone, so it is the same after any crash."""
 
     engines: dict[str, str]
     """The model of each role."""
@@ -84,8 +84,8 @@ class Report(Struct, frozen=True, kw_only=True):
     """Why there is no pair, if there is none."""
 
 
-class Tally:
-    """Counts a run, harvest by harvest. What it holds does not grow with the seeds."""
+class ReportBuilder:
+    """Counts a run, result by result. What it holds does not grow with the seeds."""
 
     def __init__(self, config: SynthesisConfig, dropped_tools: Mapping[str, str]) -> None:
         """Begin with nothing but the tools that were left out before."""
@@ -97,21 +97,21 @@ class Tally:
         self._failed: list[FailedSeed] = []
         self._examples: dict[str, str] = {}
 
-    def add(self, seed: Seed, harvest: Harvest) -> None:
-        """Count a seed's harvest."""
+    def add(self, seed: Seed, result: SeedResult) -> None:
+        """Count a seed's result."""
         self._counts["seeds"] += 1
-        if harvest.failure:
+        if result.failure:
             self._counts["failed_seeds"] += 1
             if len(self._failed) < _NAMED_FAILURES:
-                self._failed.append(FailedSeed(seed.id, harvest.failure))
-        if harvest.tree is not None:
-            self._add_tree(harvest.tree)
-        self._counts["trajectories"] += len(harvest.trajectories)
-        self._counts["drafts"] += len(harvest.rejected) + len(harvest.pairs)
-        self._group("left_out").update(harvest.left_out)
-        self._group("model_failures").update(harvest.model_failures)
-        self._spend(harvest.usage)
-        for draft in harvest.rejected:
+                self._failed.append(FailedSeed(seed.id, result.failure))
+        if result.tree is not None:
+            self._add_tree(result.tree)
+        self._counts["trajectories"] += len(result.trajectories)
+        self._counts["drafts"] += len(result.rejected) + len(result.pairs)
+        self._group("left_out").update(result.left_out)
+        self._group("model_failures").update(result.model_failures)
+        self._spend(result.usage)
+        for draft in result.rejected:
             checks = {finding.check for finding in draft.findings}
             self._group("rejected").update(checks)
             self._counts["ungrounded"] += bool(checks & {Check.CITATIONS, Check.GROUNDING})

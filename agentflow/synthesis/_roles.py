@@ -21,10 +21,10 @@ from agentflow.trajectory import (
     WriteRequest,
 )
 
-__all__ = ["GatedRoles", "Generator"]
+__all__ = ["GatedRoles", "QuestionGenerator"]
 
 
-class Generator(Protocol):
+class QuestionGenerator(Protocol):
     """Write questions with their answers, and answer questions. A failed call is a reply, not an exception."""
 
     async def write(self, request: WriteRequest) -> Reply[Draft]:
@@ -50,7 +50,7 @@ class GatedRoles:
         planner: Planner,
         executor: Executor,
         verifier: Verifier,
-        generator: Generator,
+        generator: QuestionGenerator,
     ) -> None:
         self._gate = gate
         self._planner = planner
@@ -79,13 +79,13 @@ class GatedRoles:
         return await self._gate.run(self._verifier.judge, request)
 
     async def write(self, request: WriteRequest) -> Reply[Draft]:
-        """See `Generator`."""
+        """See `QuestionGenerator`."""
         return await self._gate.run(self._generator.write, request)
 
     async def look(self, request: LookRequest) -> Reply[Look]:
-        """See `Generator`."""
+        """See `QuestionGenerator`."""
         return await self._gate.run(self._generator.look, request)
 
     async def answer(self, request: AnswerRequest) -> Reply[Answer]:
-        """See `Generator`."""
+        """See `QuestionGenerator`."""
         return await self._gate.run(self._generator.answer, request)

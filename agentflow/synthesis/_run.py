@@ -6,10 +6,11 @@ from functools import partial
 from pathlib import Path
 
 import msgspec
+from msgspec.structs import replace
 
 from agentflow.actors import ChildSpec, Restart
 from agentflow.errors import ConfigurationError
-from agentflow.growth import Greenhouse, Grower
+from agentflow.growth import Greenhouse, Grower, with_observations, without_observations
 from agentflow.journal import NewSeed, Run
 from agentflow.models import ModelSettings
 from agentflow.runs import GRACE_SECONDS, Phase, Resume, SupervisedRun, check_models, start_child
@@ -17,11 +18,11 @@ from agentflow.sandbox import Sandbox
 from agentflow.synthesis._config import SynthesisConfig
 from agentflow.synthesis._control import ControlServer
 from agentflow.synthesis._files import write_files
-from agentflow.synthesis._harvest import Harvest
 from agentflow.synthesis._progress import SynthesisProgress, SynthesisStatus
-from agentflow.synthesis._questions import harvest
+from agentflow.synthesis._questions import write_questions
 from agentflow.synthesis._report import Report
 from agentflow.synthesis._roles import GatedRoles
+from agentflow.synthesis._seed_result import SeedResult
 from agentflow.team import Team
 from agentflow.trajectory import Seed
 
@@ -91,7 +92,7 @@ class SynthesisRun(SupervisedRun[SynthesisConfig, SynthesisProgress]):
         self._progress.phase = Phase.WRITING
         dropped = self.chosen.dropped
         self.report = await write_files(
-            _harvests(run), self.directory.folder, self.config, dropped_tools=dropped
+            _results(run), self.directory.folder, self.config, dropped_tools=dropped
         )
 
     @property
@@ -176,17 +177,25 @@ class _TreeWorker:
         """Grow its tree, and write questions about it."""
         page = await self._run.open_page(seed)
         tree = await self._grower.grow(seed, page)
-        given = await harvest(tree, self._config, self._generator, page)
+        given = await write_questions(tree, self._config, self._generator, page)
         self._progress.questions += len(given.pairs)
         self._progress.rejected += len(given.rejected)
-        return msgspec.json.encode(given)
+        return msgspec.json.encode(replace(given, tree=without_observations(tree)))
 
     def give_up(self, seed: Seed, error: Exception) -> bytes:
         """Return the result of a seed whose work crashed repeatedly."""
         why = f"{type(error).__name__}: {' '.join(str(error).split())}"
-        return msgspec.json.encode(Harvest(failure=why[:500]))
+        return msgspec.json.encode(SeedResult(failure=why[:500]))
 
 
-async def _harvests(run: Run) -> AsyncGenerator[tuple[Seed, Harvest]]:
+async def _results(run: Run) -> AsyncGenerator[tuple[Seed, SeedResult]]:
+    """Yield the results of finished seeds, their trees with the observations of the journal.
+
+    Earlier versions stored whole trees; those are read the same way.
+    """
     async for seed, body in run.harvests():
-        yield seed, msgspec.json.decode(body, type=Harvest)
+        found = msgspec.json.decode(body, type=SeedResult)
+        if found.tree is not None:
+            page = await run.read_page(seed, "act/")
+            found = replace(found, tree=with_observations(found.tree, seed, page))
+        yield seed, found

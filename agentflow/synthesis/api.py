@@ -1,12 +1,14 @@
-"""One call for everything."""
+"""Whole syntheses with one call."""
 
 from collections.abc import Iterable
+from functools import partial
 from os import PathLike
 
+from agentflow.runs import run_sync
 from agentflow.synthesis._config import SynthesisConfig, load_config
 from agentflow.synthesis._report import Report
-from agentflow.synthesis._seeds import load_seeds
-from agentflow.synthesis.pipeline import Seeds, SynthesisPipeline
+from agentflow.synthesis._seeds import Seeds, load_seeds
+from agentflow.synthesis.pipeline import SynthesisPipeline
 
 __all__ = ["SynthesisConfig", "asynthesize", "load_config", "load_seeds", "synthesize"]
 
@@ -17,15 +19,21 @@ def synthesize(
     seeds: Seeds | None = None,
     overrides: Iterable[str] = (),
 ) -> None:
-    """Grow trees from seeds and write question-answer pairs, as the settings say. The same again goes on or finds nothing to do.
+    """Grow trees from seeds and write question-answer pairs. The same call resumes a run that ended early.
 
-    :param config_path: a file of settings, JSON or YAML.
-    :param seeds: a file of seeds, a seed, or a list of them; `None`: those of the settings.
-    :param overrides: `key=value` words over the file.
-    :raises ConfigurationError: if something can't be used, in one line; nothing was begun.
-    :raises RunStopped: if it ended early; the same again goes on.
+    It also works inside a running event loop, as in a notebook.
+
+    :param config_path: settings file, JSON or YAML.
+    :param seeds: a file of seeds, one seed, or a list of them; `None`: those of the settings.
+    :param overrides: `key=value` settings that override the file.
+    :raises ConfigurationError: one line, if something can't be used; nothing was begun.
+    :raises RunStopped: if it ended early; the same call resumes it.
+
+    Example::
+
+        synthesize(seeds=["Explore the harbour"], overrides=["output_dir=my_output"])
     """
-    SynthesisPipeline(_config(config_path, overrides)).run(seeds)
+    run_sync(partial(asynthesize, config_path=config_path, seeds=seeds, overrides=overrides))
 
 
 async def asynthesize(
@@ -34,9 +42,11 @@ async def asynthesize(
     seeds: Seeds | None = None,
     overrides: Iterable[str] = (),
 ) -> Report:
-    """`synthesize` for code that awaits; gives the report."""
-    return await SynthesisPipeline(_config(config_path, overrides)).arun(seeds)
+    """Grow trees from seeds, write question-answer pairs and return the report on them. See `synthesize`.
 
+    Example::
 
-def _config(path: str | PathLike[str] | None, overrides: Iterable[str]) -> SynthesisConfig:
-    return load_config(None if path is None else str(path), overrides)
+        report = await asynthesize(config_path="config.yaml")
+    """
+    config = load_config(None if config_path is None else str(config_path), overrides)
+    return await SynthesisPipeline(config).arun(seeds)

@@ -1,4 +1,4 @@
-"""The synthesis as a whole, for programs: with and without `await`."""
+"""A synthesis as an object: made from settings, run with or without `await`."""
 
 from os import PathLike
 from pathlib import Path
@@ -7,6 +7,7 @@ from agentflow.journal import NewSeed
 from agentflow.runs import CONTROL_FILE, Phase, Resume, run_sync
 from agentflow.synthesis._config import SynthesisConfig
 from agentflow.synthesis._progress import SynthesisStatus
+from agentflow.synthesis._render import render_report
 from agentflow.synthesis._report import Report
 from agentflow.synthesis._run import SynthesisRun
 from agentflow.synthesis._seeds import Seeds, new_seeds, seeds_for
@@ -19,14 +20,15 @@ __all__ = [
     "SynthesisPipeline",
     "SynthesisRun",
     "SynthesisStatus",
+    "render_report",
     "seeds_for",
 ]
 
 
 class SynthesisPipeline:
-    """Grows trees from seeds and turns them into question-answer pairs.
+    """Grow trees from seeds and turn them into question-answer pairs.
 
-    ::
+    Example::
 
         SynthesisPipeline(config=load_config("config.json"), output_dir="my_output").run(["Explore the harbour"])
     """
@@ -34,24 +36,24 @@ class SynthesisPipeline:
     def __init__(self, config: SynthesisConfig, output_dir: str | PathLike[str] | None = None) -> None:
         """Describe it.
 
-        :param output_dir: where the files go, if not where the settings say.
+        :param output_dir: output directory, instead of that of the settings.
         """
         self._config = config
         self._output_dir = None if output_dir is None else Path(output_dir)
 
     def run(self, seeds: Seeds | None = None) -> None:
-        """Do everything that is not done yet; the files are in the output directory then.
+        """Work on all unfinished seeds and write the files.
 
-        It also works where a loop runs already, as in a notebook: the work has a thread of its own.
+        It also works inside a running event loop, as in a notebook.
 
-        :param seeds: what to grow; `None`: what the settings say.
-        :raises ConfigurationError: if something can't be used, in one line; nothing was begun.
-        :raises RunStopped: if it ended early; the same again goes on.
+        :param seeds: seeds to grow; `None`: those of the settings.
+        :raises ConfigurationError: one line, if something can't be used; nothing was begun.
+        :raises RunStopped: if it ended early; the same call resumes it.
         """
         run_sync(self.arun, seeds)
 
     async def arun(self, seeds: Seeds | None = None) -> Report:
-        """`run` for code that awaits; gives the report."""
+        """Work on all unfinished seeds, write the files and return the report on them. See `run`."""
         return await SynthesisRun(self._config, self._output_dir).run(self._new_seeds(seeds))
 
     def _new_seeds(self, seeds: Seeds | None) -> list[NewSeed]:

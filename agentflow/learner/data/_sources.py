@@ -8,7 +8,7 @@ from typing import Any, Final
 from msgspec import Struct
 
 from agentflow.errors import ConfigurationError
-from agentflow.rollout import Row, read_rows, references
+from agentflow.rollout.benchmarks import BenchmarkRow, read_rows, references
 from agentflow.scoring import extract_answer
 
 __all__ = ["AIME", "MATH", "SEARCH", "Item", "Reader", "read_math", "read_search", "read_source"]
@@ -38,11 +38,11 @@ class Item(Struct, frozen=True, kw_only=True):
     """What it is filed under."""
 
 
-Reader = Callable[[Row], Item]
+Reader = Callable[[BenchmarkRow], Item]
 """How a row of a source is read."""
 
 
-def read_search(row: Row) -> Item:
+def read_search(row: BenchmarkRow) -> Item:
     """A question with short answers, as Natural Questions is published for search: `question, golden_answers`.
 
     :raises ConfigurationError: with line and field, if something is missing or of another kind.
@@ -53,7 +53,7 @@ def read_search(row: Row) -> Item:
     return Item(question=row.text(*_QUESTION), answers=answers, source=SEARCH)
 
 
-def read_math(row: Row) -> Item:
+def read_math(row: BenchmarkRow) -> Item:
     """A problem with its result, as DeepMath is published: `question, final_answer`; or with a boxed solution.
 
     :raises ConfigurationError: with line and field, if something is missing or of another kind.
@@ -81,7 +81,7 @@ def read_source(source: str | Path, reader: Reader) -> Iterator[Item]:
         yield reader(row)
 
 
-def _hub(named: str) -> Iterator[Row]:
+def _hub(named: str) -> Iterator[BenchmarkRow]:
     try:
         datasets: Any = import_module("datasets")
     except ImportError:
@@ -94,4 +94,4 @@ def _hub(named: str) -> Iterator[Row]:
     except Exception as error:  # The library raises whatever its many parts raise: network, names, formats.
         raise ConfigurationError(f"{named}: can't be loaded: {str(error).splitlines()[0]}") from None
     for number, fields in enumerate(rows, 1):
-        yield Row(f"{named}: row {number}", fields)
+        yield BenchmarkRow(f"{named}: row {number}", fields)

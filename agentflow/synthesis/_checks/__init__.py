@@ -18,7 +18,7 @@ from agentflow.synthesis._checks._question import asks, hides_answer, is_brief, 
 from agentflow.synthesis._checks._steps import are_enough, say_something
 from agentflow.trajectory import Draft, Step
 
-__all__ = ["Check", "Checked", "Finding", "Grounding", "Quoted", "check", "words_of"]
+__all__ = ["Check", "CheckedDraft", "Finding", "Grounding", "Quoted", "check", "words_of"]
 
 
 class Check(StrEnum):
@@ -59,7 +59,7 @@ class Finding(Struct, frozen=True):
     """What is wrong, in one line."""
 
 
-class Checked(Struct, frozen=True):
+class CheckedDraft(Struct, frozen=True):
     """What the checks say of a draft."""
 
     findings: tuple[Finding, ...]
@@ -70,7 +70,7 @@ class Checked(Struct, frozen=True):
     """Where its answer comes from."""
 
 
-def check(draft: Draft, evidence: Sequence[Step], *, least_steps: int, most_words: int) -> Checked:
+def check(draft: Draft, evidence: Sequence[Step], *, least_steps: int, most_words: int) -> CheckedDraft:
     """Everything that is wrong with a draft, and where its citations stand."""
     answer = is_an_answer(draft.answer)
     quotes, uncited = find_citations(draft.steps, evidence)
@@ -88,4 +88,4 @@ def check(draft: Draft, evidence: Sequence[Step], *, least_steps: int, most_word
         Check.GROUNDING: ungrounded,
     }
     findings = tuple(Finding(name, reason) for name, reason in reasons.items() if reason)
-    return Checked(findings, quotes, grounding)
+    return CheckedDraft(findings, quotes, grounding)

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct, field
 
-from agentflow.synthesis._selection._paths import Path, find_paths, similarity
+from agentflow.synthesis._selection._paths import EvidencePath, find_paths, similarity
 from agentflow.synthesis._selection._score import Scale, Score
 from agentflow.synthesis._selection._strategies import UserStrategy, find_strategy
 from agentflow.trajectory import Tree
@@ -12,13 +12,13 @@ from agentflow.trajectory import Tree
 if TYPE_CHECKING:
     from agentflow.synthesis._config import SynthesisConfig
 
-__all__ = ["Path", "Score", "Selection", "UserStrategy", "find_strategy", "select"]
+__all__ = ["EvidencePath", "Score", "Selection", "UserStrategy", "find_strategy", "select"]
 
 
 class Selection(Struct, frozen=True):
     """The paths that are asked about."""
 
-    chosen: tuple[tuple[Path, Score], ...] = ()
+    chosen: tuple[tuple[EvidencePath, Score], ...] = ()
     """In the order in which they were chosen."""
     left_out: dict[str, int] = field(default_factory=dict[str, int])
     """How many were not, by why."""
@@ -35,7 +35,7 @@ def select(tree: Tree, config: "SynthesisConfig") -> Selection:
     used = {node.action.tool for node in tree.nodes if node.action is not None}
     pick = find_strategy(config.selection_strategy)(tree, paths, Scale(config.max_depth, len(used)), config)
     remaining = paths
-    chosen: list[tuple[Path, Score]] = []
+    chosen: list[tuple[EvidencePath, Score]] = []
     similar = 0
     while remaining and len(chosen) < config.max_selected_traj:
         best = pick(remaining, [path for path, _ in chosen])
@@ -49,5 +49,5 @@ def select(tree: Tree, config: "SynthesisConfig") -> Selection:
     return Selection(tuple(chosen), left_out | {why: count for why, count in counts.items() if count})
 
 
-def _too_similar(path: Path, other: Path, config: "SynthesisConfig") -> bool:
+def _too_similar(path: EvidencePath, other: EvidencePath, config: "SynthesisConfig") -> bool:
     return similarity(path.content, other.content) > config.path_similarity_threshold

@@ -7,14 +7,14 @@ from msgspec import Struct
 from agentflow.text import content_word_pairs
 from agentflow.trajectory import Node, Tree, Verdict, trajectory_id
 
-__all__ = ["Content", "Path", "find_paths", "similarity"]
+__all__ = ["Content", "EvidencePath", "find_paths", "similarity"]
 
 Content = frozenset[tuple[str, str]]
 """What observations say, as a set that can be compared."""
 _NOTHING: Content = frozenset()
 
 
-class Path(Struct, frozen=True, kw_only=True, dict=True):
+class EvidencePath(Struct, frozen=True, kw_only=True, dict=True):
     """A path from the root to the last node that told something new."""
 
     leaf: str
@@ -39,7 +39,7 @@ class Path(Struct, frozen=True, kw_only=True, dict=True):
         return frozenset(node.action.tool for node in self.evidence if node.action is not None)
 
 
-def find_paths(tree: Tree, min_depth: int) -> tuple[list[Path], dict[str, int]]:
+def find_paths(tree: Tree, min_depth: int) -> tuple[list[EvidencePath], dict[str, int]]:
     """The paths to every leaf, in path order, and how many were left out, by why.
 
     A path is cut back to its last evidence. What remains is left out if it has less than `min_depth` pieces of
@@ -48,7 +48,7 @@ def find_paths(tree: Tree, min_depth: int) -> tuple[list[Path], dict[str, int]]:
     contents = {node.id: _content(node) for node in tree.nodes if _is_evidence(node)}
     ends = [_last_evidence(tree, leaf) for leaf in tree.leaves()]
     inner = {node.id for end in ends if end is not None for node in tree.path(end.id)[:-1]}
-    found: dict[str, Path] = {}
+    found: dict[str, EvidencePath] = {}
     left_out = {"no evidence": 0, "part of another path": 0, "too short": 0}
     for end in ends:
         if end is None:
@@ -61,7 +61,7 @@ def find_paths(tree: Tree, min_depth: int) -> tuple[list[Path], dict[str, int]]:
             if len(evidence) < min_depth:
                 left_out["too short"] += 1
                 continue
-            found[end.id] = Path(
+            found[end.id] = EvidencePath(
                 leaf=end.id,
                 nodes=nodes,
                 evidence=evidence,

@@ -2,7 +2,7 @@
 
 from msgspec import Struct
 
-from agentflow.synthesis._selection._paths import Path
+from agentflow.synthesis._selection._paths import EvidencePath
 
 __all__ = ["DEPTH", "INFORMATION", "TOOLS", "Scale", "Score"]
 
@@ -35,7 +35,7 @@ class Scale(Struct, frozen=True):
     tools: int
     """How many different tools the tree used."""
 
-    def score(self, path: Path, information: float) -> Score:
+    def score(self, path: EvidencePath, information: float) -> Score:
         """The path's score, if that is what its content is worth."""
         depth = min(1.0, len(path.evidence) / max(1, self.depth))
         tools = len(path.tools) / max(1, min(len(path.evidence), self.tools))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias, cast
 from msgspec.structs import replace
 
 from agentflow.errors import ConfigurationError
-from agentflow.synthesis._selection._paths import Path, similarity
+from agentflow.synthesis._selection._paths import EvidencePath, similarity
 from agentflow.synthesis._selection._score import Scale, Score
 from agentflow.trajectory import Tree
 
@@ -16,29 +16,31 @@ if TYPE_CHECKING:
 
 __all__ = ["BUILT_IN", "Picker", "Strategy", "UserStrategy", "find_strategy"]
 
-Picker: TypeAlias = Callable[[Sequence[Path], Sequence[Path]], tuple[Path, Score] | None]
+Picker: TypeAlias = Callable[
+    [Sequence[EvidencePath], Sequence[EvidencePath]], tuple[EvidencePath, Score] | None
+]
 """The best of the paths that remain, in view of those that are chosen, with its score; `None`: no more are wanted."""
-Strategy: TypeAlias = Callable[[Tree, Sequence[Path], Scale, "SynthesisConfig"], Picker]
+Strategy: TypeAlias = Callable[[Tree, Sequence[EvidencePath], Scale, "SynthesisConfig"], Picker]
 """Makes the picker for the paths of a tree."""
-UserStrategy: TypeAlias = Callable[[Tree, Sequence[Path], "SynthesisConfig"], Sequence[int | float]]
+UserStrategy: TypeAlias = Callable[[Tree, Sequence[EvidencePath], "SynthesisConfig"], Sequence[int | float]]
 """A user's own: indices of paths, the best first, or as many scores (floats from 0 to 100) as there are paths."""
 
 
-def _novelty(tree: Tree, paths: Sequence[Path], scale: Scale, config: "SynthesisConfig") -> Picker:
+def _novelty(tree: Tree, paths: Sequence[EvidencePath], scale: Scale, config: "SynthesisConfig") -> Picker:
     """What says the most that neither its own beginning nor a chosen path has said."""
 
-    def pick(remaining: Sequence[Path], chosen: Sequence[Path]) -> tuple[Path, Score]:
+    def pick(remaining: Sequence[EvidencePath], chosen: Sequence[EvidencePath]) -> tuple[EvidencePath, Score]:
         known = frozenset[tuple[str, str]]().union(*(path.content for path in chosen))
         return _best((path, scale.score(path, _fresh(path, known))) for path in remaining)
 
     return pick
 
 
-def _fresh(path: Path, known: frozenset[tuple[str, str]]) -> float:
+def _fresh(path: EvidencePath, known: frozenset[tuple[str, str]]) -> float:
     return (len(path.content) - len(path.content & known)) / max(1, path.words)
 
 
-def _documented(tree: Tree, paths: Sequence[Path], scale: Scale, config: "SynthesisConfig") -> Picker:
+def _documented(tree: Tree, paths: Sequence[EvidencePath], scale: Scale, config: "SynthesisConfig") -> Picker:
     """What says the most on average, in characters."""
     lengths = {path.leaf: _average_length(path) for path in paths}
     least, most = min(lengths.values()), max(lengths.values())
@@ -47,21 +49,21 @@ def _documented(tree: Tree, paths: Sequence[Path], scale: Scale, config: "Synthe
         path.leaf: scale.score(path, (lengths[path.leaf] - least) / span if span else 1.0) for path in paths
     }
 
-    def pick(remaining: Sequence[Path], chosen: Sequence[Path]) -> tuple[Path, Score]:
+    def pick(remaining: Sequence[EvidencePath], chosen: Sequence[EvidencePath]) -> tuple[EvidencePath, Score]:
         return _best((path, scores[path.leaf]) for path in remaining)
 
     return pick
 
 
-def _average_length(path: Path) -> float:
+def _average_length(path: EvidencePath) -> float:
     return sum(len(node.observation.text) for node in path.evidence) / len(path.evidence)
 
 
-def _diverse(tree: Tree, paths: Sequence[Path], scale: Scale, config: "SynthesisConfig") -> Picker:
+def _diverse(tree: Tree, paths: Sequence[EvidencePath], scale: Scale, config: "SynthesisConfig") -> Picker:
     """What is farthest from the nearest chosen path; the best score first."""
     scores = {path.leaf: scale.score(path, _fresh(path, frozenset())) for path in paths}
 
-    def pick(remaining: Sequence[Path], chosen: Sequence[Path]) -> tuple[Path, Score]:
+    def pick(remaining: Sequence[EvidencePath], chosen: Sequence[EvidencePath]) -> tuple[EvidencePath, Score]:
         best = max(
             remaining,
             key=lambda path: (
@@ -74,7 +76,7 @@ def _diverse(tree: Tree, paths: Sequence[Path], scale: Scale, config: "Synthesis
     return pick
 
 
-def _best(rated: Iterable[tuple[Path, Score]]) -> tuple[Path, Score]:
+def _best(rated: Iterable[tuple[EvidencePath, Score]]) -> tuple[EvidencePath, Score]:
     # Of equals `max` keeps the first: ties go by the order of paths.
     return max(rated, key=lambda one: one[1].total)
 
@@ -107,7 +109,9 @@ def find_strategy(name: str) -> Strategy:
 
 
 def _user(name: str, function: UserStrategy) -> Strategy:
-    def strategy(tree: Tree, paths: Sequence[Path], scale: Scale, config: "SynthesisConfig") -> Picker:
+    def strategy(
+        tree: Tree, paths: Sequence[EvidencePath], scale: Scale, config: "SynthesisConfig"
+    ) -> Picker:
         try:
             said = list(function(tree, paths, config))
         except Exception as error:  # the user's own code may raise anything
@@ -115,7 +119,9 @@ def _user(name: str, function: UserStrategy) -> Strategy:
             raise ConfigurationError(f"selection_strategy: {name}: raised {why}; mend it") from error
         ranked = _ranked(name, said, paths, scale)
 
-        def pick(remaining: Sequence[Path], chosen: Sequence[Path]) -> tuple[Path, Score] | None:
+        def pick(
+            remaining: Sequence[EvidencePath], chosen: Sequence[EvidencePath]
+        ) -> tuple[EvidencePath, Score] | None:
             left = {path.leaf for path in remaining}
             return next((one for one in ranked if one[0].leaf in left), None)
 
@@ -125,8 +131,8 @@ def _user(name: str, function: UserStrategy) -> Strategy:
 
 
 def _ranked(
-    name: str, said: list[int | float], paths: Sequence[Path], scale: Scale
-) -> list[tuple[Path, Score]]:
+    name: str, said: list[int | float], paths: Sequence[EvidencePath], scale: Scale
+) -> list[tuple[EvidencePath, Score]]:
     """The paths that a user's function wants, the best first."""
     own = [(path, scale.score(path, _fresh(path, frozenset()))) for path in paths]
     if any(isinstance(one, float) for one in said):

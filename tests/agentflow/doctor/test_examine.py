@@ -8,7 +8,7 @@ import pytest
 from aiohttp import web
 from msgspec import structs
 
-from agentflow.doctor import State, examine
+from agentflow.doctor import DiagnosisState, examine
 from agentflow.doctor._models import examine_provider
 from agentflow.doctor._networks import examine_host
 from agentflow.errors import ConfigurationError
@@ -25,14 +25,14 @@ async def test_a_sandbox_and_backends_are_tried() -> None:
         ("backends", "files"),
         ("backends", "rag"),
     ]
-    assert all(one.state is not State.MISSING for one in findings)
+    assert all(one.state is not DiagnosisState.MISSING for one in findings)
 
 
 @pytest.mark.promise("doctor:mends")
 async def test_what_is_missing_says_in_one_line_what_to_set() -> None:
     [model] = await examine(["openai"], {})
     [backend] = await examine(["document"], {})
-    assert (model.state, backend.state) == (State.MISSING, State.MISSING)
+    assert (model.state, backend.state) == (DiagnosisState.MISSING, DiagnosisState.MISSING)
     assert "OPENAI_API_KEY" in model.said
     assert "folder" in backend.said
     assert "\n" not in model.said + backend.said
@@ -41,7 +41,7 @@ async def test_what_is_missing_says_in_one_line_what_to_set() -> None:
 @pytest.mark.promise("doctor:mends")
 async def test_a_backend_without_keys_names_the_tools_that_need_them() -> None:
     [found] = await examine(["web"], {})
-    assert found.state is State.PARTLY
+    assert found.state is DiagnosisState.PARTLY
     assert "web_search" in found.said
 
 
@@ -49,7 +49,7 @@ async def test_a_backend_without_keys_names_the_tools_that_need_them() -> None:
 async def test_whatever_a_part_raises_is_what_is_wrong_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(BACKENDS, "files", "tests.agentflow.doctor.test_examine:broken")
     [found] = await examine(["files"], {})
-    assert found.state is State.MISSING
+    assert found.state is DiagnosisState.MISSING
     assert "the shelf is gone" in found.said
 
 
@@ -92,8 +92,8 @@ async def test_a_provider_is_asked_with_its_own_key(monkeypatch: pytest.MonkeyPa
         monkeypatch.setitem(PROVIDERS, "xai", xai)  # pyright: ignore[reportArgumentType]
         right = await examine_provider("xai", {"XAI_API_KEY": "right", "OPENAI_API_KEY": "other"})
         wrong = await examine_provider("xai", {"XAI_API_KEY": "wrong"})
-    assert right.state is State.WORKS
-    assert wrong.state is State.MISSING
+    assert right.state is DiagnosisState.WORKS
+    assert wrong.state is DiagnosisState.MISSING
     assert "XAI_API_KEY" in wrong.said
     assert "wrong" not in wrong.said
     assert seen == ["Bearer right", "Bearer wrong"]
@@ -106,12 +106,12 @@ async def test_each_provider_is_asked_where_it_is_and_as_it_wants() -> None:
         nowhere = await examine_provider("azure", {"AZURE_OPENAI_API_KEY": "k"})
         there = await examine_provider("vllm", {"VLLM_BASE_URL": url, "VLLM_API_KEY": "right"})
     assert "AZURE_OPENAI_ENDPOINT" in nowhere.said
-    assert (there.state, seen) == (State.WORKS, ["Bearer right"])
+    assert (there.state, seen) == (DiagnosisState.WORKS, ["Bearer right"])
 
 
 @pytest.mark.promise("doctor:networks")
 async def test_a_host_is_connected_to() -> None:
     with kept_port("127.0.0.1") as port:
         async with await anyio.create_tcp_listener(local_host="127.0.0.1", local_port=port):
-            assert (await examine_host("127.0.0.1", port)).state is State.WORKS
-        assert (await examine_host("127.0.0.1", port)).state is State.MISSING
+            assert (await examine_host("127.0.0.1", port)).state is DiagnosisState.WORKS
+        assert (await examine_host("127.0.0.1", port)).state is DiagnosisState.MISSING

@@ -223,3 +223,16 @@ async def test_runs_in_one_journal_know_nothing_of_each_other(journal: Journal) 
     assert await two.counts() == (1, 0, 0)
     with pytest.raises(KeyError):
         await two.blob(sha256(b"x").hexdigest())
+
+
+@pytest.mark.promise("journal:harvests")
+async def test_a_page_can_be_read_by_the_start_of_its_keys_without_a_claim(run: Run) -> None:
+    seed = await one_seed(run)
+    await run.claim("me", 1)
+    page = await run.open_page(seed)
+    await page.record("act/0", Note("kept"))
+    await page.record("actor/0", Note("another"))
+    await run.finish(seed, b"done")
+    read = await run.read_page(seed, "act/")
+    assert list(read.keys()) == ["act/0"]
+    assert read.recall("act/0", Note) == Note("kept")

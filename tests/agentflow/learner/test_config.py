@@ -6,7 +6,7 @@ import anyio.lowlevel
 import pytest
 
 from agentflow.errors import ConfigurationError
-from agentflow.learner import load_config
+from agentflow.learner import load_train_config
 from agentflow.learner._engine import Engine
 from agentflow.runs import render_config
 from agentflow.serving import Published
@@ -49,7 +49,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 )
 def test_what_can_not_be_used_is_one_line(word: str, message: str) -> None:
     with pytest.raises(ConfigurationError) as raised:
-        load_config(overrides=["policy.model=m", word])
+        load_train_config(overrides=["policy.model=m", word])
     assert message in str(raised.value)
     assert "\n" not in str(raised.value)
 
@@ -72,12 +72,12 @@ def test_what_can_not_be_used_is_one_line(word: str, message: str) -> None:
 )
 def test_what_contradicts_another_setting_is_one_line(words: list[str], message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
-        load_config(overrides=words)
+        load_train_config(overrides=words)
 
 
 @pytest.mark.promise("training:config:models")
 def test_trained_roles_ask_the_policy_and_others_the_offline_engine() -> None:
-    rules = load_config().episodes
+    rules = load_train_config().episodes
     assert {role: model.name for role, model in rules.models.items()} == {
         "planner": "policy",
         **dict.fromkeys(("analyst", "executor", "verifier", "generator", "judge"), "offline"),
@@ -88,7 +88,7 @@ def test_trained_roles_ask_the_policy_and_others_the_offline_engine() -> None:
 
 @pytest.mark.promise("training:config:models")
 def test_each_role_may_have_a_frozen_copy_the_policy_or_any_model() -> None:
-    rules = load_config(
+    rules = load_train_config(
         overrides=[
             "episodes.trained=[planner, generator]",
             "episodes.temperature=0.9",
@@ -108,7 +108,7 @@ def test_each_role_may_have_a_frozen_copy_the_policy_or_any_model() -> None:
     }
     assert rules.temperature_in_training == 0.9
     assert rules.models["planner"].structured == "known"
-    assert load_config(overrides=["episodes.agent=single"]).episodes.trained_roles == ("agent",)
+    assert load_train_config(overrides=["episodes.agent=single"]).episodes.trained_roles == ("agent",)
 
 
 @pytest.mark.promise("training:config:examples")
@@ -118,14 +118,14 @@ def test_the_examples_load_and_hold_no_secret_when_they_are_printed(
 ) -> None:
     for name in ("OPENAI_API_KEY", "ENGINE_KEY"):
         monkeypatch.setenv(name, "sesame")
-    config = load_config(path)
+    config = load_train_config(path)
     assert config.tasks.data_path
     assert "sesame" not in render_config(config)
 
 
 @pytest.mark.promise("training:config:examples")
 def test_one_example_has_the_published_hyper_parameters() -> None:
-    config = load_config(ROOT / "configs/train/qwen2.5-7b_8gpu.yaml")
+    config = load_train_config(ROOT / "configs/train/qwen2.5-7b_8gpu.yaml")
     loss, schedule, episodes = config.loss, config.schedule, config.episodes
     assert (loss.name, loss.clip_low, loss.clip_high, loss.kl) == ("flow_grpo", 0.2, 0.2, 0.001)
     assert (loss.aggregation, loss.divide_by_std) == ("turn-mean", True)
@@ -142,7 +142,7 @@ def test_the_policy_is_asked_for_nothing_but_its_own_distribution_and_every_toke
     async def never(*_: object) -> Published:
         raise AssertionError("nothing is published here")
 
-    rules = load_config(overrides=["episodes.executor_model.model_name=frozen"]).episodes
+    rules = load_train_config(overrides=["episodes.executor_model.model_name=frozen"]).episodes
     engine = Engine(
         {"name": "p", "base_url": "http://p/v1"}, {"name": "f"}, never, anyio.lowlevel.checkpoint, 1
     )

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from agentflow.rollout import Assignment, RolloutConfig, RolloutRun, Summary, assign
+from agentflow.rollout import Assignment, RolloutConfig, RolloutRun, RolloutSummary, assign
 from agentflow.trajectory import Task
 
 QUESTIONS = (
@@ -32,7 +32,7 @@ def config_for(folder: Path, **settings: object) -> RolloutConfig:
 
 async def run_to_the_end(
     config: RolloutConfig, tasks: list[Task] | None = None
-) -> tuple[RolloutRun, Summary]:
+) -> tuple[RolloutRun, RolloutSummary]:
     """A rollout, and what it gave."""
     run = RolloutRun(config)
     return run, await run.run(assigned(config, tasks))

@@ -7,12 +7,13 @@ import msgspec
 import pytest
 
 from agentflow.errors import ConfigurationError
-from agentflow.rollout import SUMMARY, AnalysedRun, Summary, draw, find_runs, tables_of
+from agentflow.rollout import SUMMARY, RolloutSummary
+from agentflow.rollout.analysis import AnalysedRun, draw, find_runs, tables_of
 from agentflow.scoring import Interval
 from tests.agentflow.rollout._rollouts import config_for, run_to_the_end, some_tasks
 
 
-async def a_summary(folder: Path) -> Summary:
+async def a_summary(folder: Path) -> RolloutSummary:
     _, summary = await run_to_the_end(config_for(folder), some_tasks(2))
     return summary
 

@@ -8,7 +8,8 @@ import yaml
 from pydantic import SecretStr
 
 from agentflow.errors import ConfigurationError
-from agentflow.rollout import RoleModel, RolloutConfig, load_config, render_config
+from agentflow.rollout import RolloutConfig, load_rollout_config
+from agentflow.runs import RoleModel, render_config
 
 ROOT = Path(__file__).parents[3]
 
@@ -95,14 +96,14 @@ def test_every_field_is_taken_from_every_source(name: str, monkeypatch: pytest.M
     Path("config.json").write_text(json.dumps(said))
     Path("config.yaml").write_text(yaml.safe_dump(said))
     loaded = [
-        load_config("config.json"),
-        load_config("config.yaml"),
-        load_config(overrides=[f"{field}={value}" for field, value in text.items()]),
-        load_config(arguments=said),
+        load_rollout_config("config.json"),
+        load_rollout_config("config.yaml"),
+        load_rollout_config(overrides=[f"{field}={value}" for field, value in text.items()]),
+        load_rollout_config(arguments=said),
     ]
     for field, value in text.items():
         monkeypatch.setenv(f"AGENTFLOW_{field.upper()}", value)
-    loaded.append(load_config())
+    loaded.append(load_rollout_config())
     assert [shown(config, name) for config in loaded] == [OTHERWISE[name]] * 5
 
 
@@ -139,7 +140,7 @@ def test_every_field_is_taken_from_every_source(name: str, monkeypatch: pytest.M
 def test_what_can_not_be_used_is_one_line(text: str, message: str) -> None:
     Path("config.yaml").write_text(text)
     with pytest.raises(ConfigurationError) as raised:
-        load_config("config.yaml")
+        load_rollout_config("config.yaml")
     assert message in str(raised.value)
     assert "\n" not in str(raised.value)
 
@@ -193,7 +194,7 @@ def test_how_one_endpoint_is_spoken_to_does_not_hold_for_another() -> None:
 def test_what_is_printed_holds_no_secret_and_can_be_loaded_again() -> None:
     config = RolloutConfig.model_validate({"model_name": "big", "planner_model": {"seed": 3}, "max_turns": 2})
     Path("printed.yaml").write_text(render_config(config))
-    assert load_config("printed.yaml").model_dump() == config.model_dump()
+    assert load_rollout_config("printed.yaml").model_dump() == config.model_dump()
     secret = RolloutConfig(api_key=SecretStr("sk-1-hidden"), evaluator_api_key=SecretStr("sk-2-hidden"))
     assert "hidden" not in render_config(secret)
 
@@ -201,5 +202,5 @@ def test_what_is_printed_holds_no_secret_and_can_be_loaded_again() -> None:
 @pytest.mark.promise("rollout:config:examples")
 @pytest.mark.parametrize("path", sorted((ROOT / "configs/rollout").iterdir()), ids=lambda path: path.name)
 def test_the_examples_that_come_along_load(path: Path) -> None:
-    config = load_config(path)
+    config = load_rollout_config(path)
     assert config.data_path or config.benchmark_name

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from agentflow.errors import ConfigurationError, RunStopped, StopCause
-from agentflow.rollout import RESULTS, RolloutConfig, assign, load_config
+from agentflow.rollout import RESULTS, RolloutConfig, assign, load_rollout_config
 from agentflow.sandbox import register_api_tool
 from agentflow.sandbox._api_tools import registered_tools
 from agentflow.testing import fake_endpoint
@@ -291,4 +291,4 @@ async def test_what_the_offline_engine_can_not_do_is_one_line(tmp_path: Path) ->
 def test_nothing_to_work_on_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="data_path: nothing says what to work on"):
         assign(config_for(tmp_path, model_name="mine"))
-    assert len(assign(load_config(arguments={"output_dir": str(tmp_path)})).tasks) > 0
+    assert len(assign(load_rollout_config(arguments={"output_dir": str(tmp_path)})).tasks) > 0

@@ -11,7 +11,8 @@ import pytest
 from agentflow.actors import ChildSpec, Restart, Supervisor
 from agentflow.errors import ToolFailure
 from agentflow.journal import NewSeed, Page, Run, open_journal
-from agentflow.rollout import Result, RolloutConfig
+from agentflow.rollout import RolloutConfig
+from agentflow.rollout._result import TaskResult
 from agentflow.rollout._sandbox_pool import SandboxPool
 from agentflow.rollout._worker import Solver, TaskWorker
 from agentflow.sandbox import Sandbox
@@ -35,7 +36,7 @@ async def working(
 ) -> AsyncGenerator[tuple[TaskWorker, Seed, Run]]:
     """A worker with its one task."""
 
-    async def ignore(result: Result) -> None: ...
+    async def ignore(result: TaskResult) -> None: ...
 
     config = RolloutConfig(max_retries=max_retries)
     async with (
@@ -67,9 +68,9 @@ async def test_an_episode_that_crashed_or_failed_is_tried_again_and_what_was_tri
         return episode(failure=Failure("timeout", "late")) if said == "try 2" else episode("Ada")
 
     async with working(tmp_path, solve) as (worker, seed, _):
-        result = msgspec.json.decode(await worker.work(seed), type=Result)
+        result = msgspec.json.decode(await worker.work(seed), type=TaskResult)
         assert (result.answer, result.score, result.tries) == ("Ada", 1.0, 3)
-        again = msgspec.json.decode(await worker.work(seed), type=Result)
+        again = msgspec.json.decode(await worker.work(seed), type=TaskResult)
     assert again == result
     assert tries == ["try 1", "try 2", "try 3"]
 
@@ -80,8 +81,8 @@ async def test_a_task_of_which_every_try_failed_says_why_and_counts_as_wrong(tmp
         raise ExceptionGroup("inside", [KeyError("gone")])
 
     async with working(tmp_path, crash) as (worker, seed, _):
-        result = msgspec.json.decode(await worker.work(seed), type=Result)
-        given_up = msgspec.json.decode(worker.give_up(seed, OSError("disk")), type=Result)
+        result = msgspec.json.decode(await worker.work(seed), type=TaskResult)
+        given_up = msgspec.json.decode(worker.give_up(seed, OSError("disk")), type=TaskResult)
     assert result.failure == Failure("crashed", "KeyError: 'gone'")
     assert (result.score, result.tries, result.episode) == (0.0, 3, None)
     assert given_up.failure == Failure("crashed", "OSError: disk")

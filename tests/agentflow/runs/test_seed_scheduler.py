@@ -13,7 +13,7 @@ from agentflow.actors import ChildSpec, Restart, Supervisor
 from agentflow.errors import ConfigurationError, RunStopped, StopCause
 from agentflow.journal import NewSeed, Run, open_journal, this_process
 from agentflow.runs import PauseGate, RunProgress
-from agentflow.runs._seed_scheduler import SeedScheduler, Shutdown
+from agentflow.runs._seed_scheduler import RunShutdown, SeedScheduler
 from agentflow.trajectory import Seed
 
 
@@ -22,7 +22,7 @@ class Work:
 
     def __init__(self, run: Run) -> None:
         self.run = run
-        self.shutdown = Shutdown()
+        self.shutdown = RunShutdown()
         self.tries: Counter[str] = Counter()
         self.errors: dict[str, list[Exception]] = {}
         self.books = 0

@@ -10,9 +10,10 @@ from pydantic import SecretStr
 from agentflow.errors import ConfigurationError
 from agentflow.growth import Unforkable
 from agentflow.models import Accounts, make_model
+from agentflow.runs import RoleModel, render_config
 from agentflow.sandbox import Sandbox
 from agentflow.sandbox._aliases import canonical_backend
-from agentflow.synthesis import RoleModel, SynthesisConfig, load_config, render_config
+from agentflow.synthesis import SynthesisConfig, load_config
 from agentflow.trajectory import Example
 from mcp_servers import load_backend
 

@@ -18,13 +18,13 @@ from agentflow.synthesis import (
     REPORT,
     TRAJECTORIES,
     TREES,
-    Harvest,
     Report,
+    SeedResult,
     SynthesisConfig,
-    harvest,
-    render,
     write_files,
+    write_questions,
 )
+from agentflow.synthesis.pipeline import render_report
 from agentflow.trajectory import Draft, Failure, Seed, Tree, Verdict, tree_id
 from tests.agentflow.synthesis._grown import FACTS, GOOD, SEED, Scripted, chain, node, page, tree
 
@@ -35,17 +35,19 @@ ANOTHER = replace(
 )
 
 
-async def harvested(grown: Tree, *drafts: Draft | Failure, config: SynthesisConfig = CONFIG) -> Harvest:
+async def harvested(grown: Tree, *drafts: Draft | Failure, config: SynthesisConfig = CONFIG) -> SeedResult:
     """The harvest of that tree."""
-    return await harvest(grown, config, Scripted(*drafts), page())
+    return await write_questions(grown, config, Scripted(*drafts), page())
 
 
-async def given(*entries: tuple[Seed, Harvest]) -> AsyncIterator[tuple[Seed, Harvest]]:
+async def given(*entries: tuple[Seed, SeedResult]) -> AsyncIterator[tuple[Seed, SeedResult]]:
     for entry in entries:
         yield entry
 
 
-async def written(folder: Path, *entries: tuple[Seed, Harvest], config: SynthesisConfig = CONFIG) -> Report:
+async def written(
+    folder: Path, *entries: tuple[Seed, SeedResult], config: SynthesisConfig = CONFIG
+) -> Report:
     """Write the files of these harvests."""
     return await write_files(given(*entries), folder, config)
 
@@ -62,7 +64,7 @@ def held(folder: Path) -> dict[str, bytes]:
 def shown(report: Report) -> str:
     console = Console(width=160)
     with console.capture() as captured:
-        console.print(render(report))
+        console.print(render_report(report))
     return captured.get()
 
 
@@ -156,7 +158,7 @@ async def test_a_write_that_ends_early_leaves_the_old_files_and_nothing_else(tmp
     await written(tmp_path, first)
     before = held(tmp_path)
 
-    async def broken() -> AsyncIterator[tuple[Seed, Harvest]]:
+    async def broken() -> AsyncIterator[tuple[Seed, SeedResult]]:
         yield OTHER, await harvested(chain(seed=OTHER), ANOTHER)
         raise RunStopped(StopCause.JOURNAL, "the database is gone")
 
@@ -214,7 +216,7 @@ async def test_the_report_counts_what_was_made_and_dropped_and_why(tmp_path: Pat
     second = await harvested(tree({(0,): FACTS[0]}, OTHER), config=config)
     lost = Seed(index=2, id="seed_003", content="lost")
     report = await written(
-        tmp_path, (SEED, first), (OTHER, second), (lost, Harvest(failure="no room")), config=config
+        tmp_path, (SEED, first), (OTHER, second), (lost, SeedResult(failure="no room")), config=config
     )
     assert report.engines == {"planner": "big", "verifier": "big", "generator": "own"}
     assert (report.seeds, report.failed_seeds, report.trees, report.nodes) == (3, 1, 2, 4)
@@ -243,17 +245,17 @@ def failing() -> Tree:
     )
 
 
-EMPTY: list[tuple[str, Iterable[Harvest], str]] = [
+EMPTY: list[tuple[str, Iterable[SeedResult], str]] = [
     ("no seeds", [], "no seed was worked on to the end"),
-    ("lost", [Harvest(failure="no room")], "every seed failed: no room"),
+    ("lost", [SeedResult(failure="no room")], "every seed failed: no room"),
     (
         "stalled",
-        [Harvest(tree=tree({}, stalled={"x": "model unavailable"}))],
+        [SeedResult(tree=tree({}, stalled={"x": "model unavailable"}))],
         "no tree grew: model unavailable",
     ),
     (
         "tools",
-        [Harvest(tree=failing())],
+        [SeedResult(tree=failing())],
         "all 2 tool calls failed, so there is no evidence: unavailable: the index is gone",
     ),
 ]
@@ -262,7 +264,7 @@ EMPTY: list[tuple[str, Iterable[Harvest], str]] = [
 @pytest.mark.promise("synthesis:report:empty")
 @pytest.mark.parametrize(("name", "harvests", "why"), EMPTY, ids=[case[0] for case in EMPTY])
 async def test_without_a_pair_the_report_says_why(
-    tmp_path: Path, name: str, harvests: Iterable[Harvest], why: str
+    tmp_path: Path, name: str, harvests: Iterable[SeedResult], why: str
 ) -> None:
     report = await written(tmp_path, *((SEED, one) for one in harvests))
     assert report.why_empty == why
@@ -302,9 +304,9 @@ async def test_trees_that_told_nothing_new_are_named(tmp_path: Path) -> None:
 async def test_harvests_are_held_one_at_a_time(tmp_path: Path) -> None:
     padding = " It was lit each evening by hand." * 3000
     body = msgspec.json.encode(await harvested(chain([fact + padding for fact in FACTS]), GOOD))
-    decoder = msgspec.json.Decoder(Harvest)
+    decoder = msgspec.json.Decoder(SeedResult)
 
-    async def many() -> AsyncIterator[tuple[Seed, Harvest]]:
+    async def many() -> AsyncIterator[tuple[Seed, SeedResult]]:
         for index in range(100):
             yield replace(SEED, index=index), decoder.decode(body)
 

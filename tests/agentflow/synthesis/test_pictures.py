@@ -17,7 +17,7 @@ from agentflow.errors import ModelFailureKind
 from agentflow.journal import NewSeed
 from agentflow.synthesis import SynthesisConfig
 from agentflow.synthesis._checks import Check, Grounding, check
-from agentflow.synthesis._questions import harvest
+from agentflow.synthesis._questions import write_questions
 from agentflow.synthesis._records import pair_record
 from agentflow.trajectory import (
     Action,
@@ -107,7 +107,7 @@ CONFIG = SynthesisConfig(check_answerability=False, max_tries=2)
 async def test_a_picture_is_believed_only_where_somebody_has_looked() -> None:
     seeing = Scripted(draft(), sees=lambda request: request.quote == "Total: 4,711 ships")
     whole = page()
-    [pair] = (await harvest(grown(), CONFIG, seeing, whole)).pairs
+    [pair] = (await write_questions(grown(), CONFIG, seeing, whole)).pairs
     assert pair.grounding is Grounding.SEEN
     assert seeing.looked[0] == LookRequest(picture=CHART, region=UPPER, quote="Total: 4,711 ships")
     cited = pair.reasoning_steps[1].citations[0]
@@ -119,7 +119,7 @@ async def test_a_picture_is_believed_only_where_somebody_has_looked() -> None:
 @pytest.mark.parametrize("seen", [False, Failure(ModelFailureKind.UNAVAILABLE, "down")])
 async def test_what_nobody_sees_there_is_told_to_the_generator(seen: bool | Failure) -> None:
     blind = Scripted(draft(), sees=lambda _: seen)
-    result = await harvest(grown(), CONFIG, blind, page())
+    result = await write_questions(grown(), CONFIG, blind, page())
     assert result.pairs == ()
     assert {finding.check for one in result.rejected for finding in one.findings} == {Check.PICTURES}
     assert "picture 1 of observation 1" in blind.written[1].rejected[0].reasons[0]
@@ -127,8 +127,8 @@ async def test_what_nobody_sees_there_is_told_to_the_generator(seen: bool | Fail
 
 @pytest.mark.promise("synthesis:pictures:cited")
 async def test_the_files_name_picture_and_region_where_one_is_cited_and_nothing_elsewhere() -> None:
-    [pair] = (await harvest(grown(), CONFIG, Scripted(draft(), sees=lambda _: True), page())).pairs
-    given = await harvest(grown(), CONFIG, Scripted(draft(), sees=lambda _: True), page())
+    [pair] = (await write_questions(grown(), CONFIG, Scripted(draft(), sees=lambda _: True), page())).pairs
+    given = await write_questions(grown(), CONFIG, Scripted(draft(), sees=lambda _: True), page())
     record = json.loads(msgspec.json.encode(pair_record(grown().seed, pair, given.trajectories[0])))
     text, seen, _ = (step["citations"][0] for step in record["reasoning_steps"])
     assert text.keys() == {"node_id", "quote", "start", "end"}

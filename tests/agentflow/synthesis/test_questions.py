@@ -8,7 +8,8 @@ from msgspec.structs import replace
 
 from agentflow.errors import ModelFailureKind, RunStopped, StopCause
 from agentflow.journal import Page, Writing
-from agentflow.synthesis import Check, Grounding, Harvest, SynthesisConfig, harvest
+from agentflow.synthesis import SeedResult, SynthesisConfig, write_questions
+from agentflow.synthesis._checks import Check, Grounding
 from agentflow.trajectory import (
     Citation,
     Draft,
@@ -33,7 +34,7 @@ DOWN = Failure(ModelFailureKind.UNAVAILABLE, "no answer")
 async def test_a_good_draft_becomes_a_pair_whose_citations_are_spans_of_the_observations() -> None:
     generator = Scripted(GOOD)
     grown = chain()
-    result = await harvest(grown, CONFIG, generator, page())
+    result = await write_questions(grown, CONFIG, generator, page())
     (pair,) = result.pairs
     assert (pair.question, pair.answer, pair.tries, pair.engine) == (GOOD.question, GOOD.answer, 1, "offline")
     assert (pair.grounding, pair.hops, pair.answerable) == (Grounding.QUOTED, 3, False)
@@ -54,7 +55,7 @@ async def test_the_generator_is_told_what_the_settings_say() -> None:
         qa_examples=[{"question": "Who?", "answer": "Ada"}],
     )
     generator = Scripted(GOOD)
-    await harvest(chain(), config, generator, page())
+    await write_questions(chain(), config, generator, page())
     (request,) = generator.written
     assert (request.seed, request.seed_description, request.tips) == (SEED.content, "ports", "ask why")
     assert request.examples == (Example("Who?", "Ada"),)
@@ -64,7 +65,7 @@ async def test_the_generator_is_told_what_the_settings_say() -> None:
 @pytest.mark.promise("synthesis:questions:tries")
 async def test_a_rejected_draft_is_tried_again_and_the_reason_told() -> None:
     generator = Scripted(LEAKS, GOOD)
-    result = await harvest(chain(), CONFIG, generator, page())
+    result = await write_questions(chain(), CONFIG, generator, page())
     assert [pair.tries for pair in result.pairs] == [2]
     assert [finding.check for finding in result.rejected[0].findings] == [Check.LEAKAGE]
     told = generator.written[1].rejected
@@ -76,7 +77,7 @@ async def test_a_rejected_draft_is_tried_again_and_the_reason_told() -> None:
 @pytest.mark.parametrize("most", [1, 3])
 async def test_there_are_so_many_tries_and_no_more(most: int) -> None:
     generator = Scripted(LEAKS)
-    result = await harvest(chain(), SynthesisConfig(max_tries=most), generator, page())
+    result = await write_questions(chain(), SynthesisConfig(max_tries=most), generator, page())
     assert result.pairs == ()
     assert [one.number for one in result.rejected] == list(range(1, most + 1))
     assert len(generator.written) == most
@@ -87,7 +88,7 @@ async def test_there_are_so_many_tries_and_no_more(most: int) -> None:
 @pytest.mark.parametrize("known", ["jorun pike", "Jorun Pike.", "  Jorun  Pike"])
 async def test_what_the_model_answers_without_the_path_is_too_easy_and_counts_as_a_try(known: str) -> None:
     generator = Scripted(GOOD, knows=lambda _: known)
-    result = await harvest(chain(), CONFIG, generator, page())
+    result = await write_questions(chain(), CONFIG, generator, page())
     assert result.pairs == ()
     assert [finding.check for one in result.rejected for finding in one.findings] == [Check.TOO_EASY] * 3
     assert len(generator.answered) == 3
@@ -96,17 +97,17 @@ async def test_what_the_model_answers_without_the_path_is_too_easy_and_counts_as
 @pytest.mark.promise("synthesis:questions:too-easy")
 async def test_the_question_back_can_be_switched_off() -> None:
     generator = Scripted(GOOD, knows=lambda _: "Jorun Pike")
-    result = await harvest(chain(), SynthesisConfig(check_answerability=False), generator, page())
+    result = await write_questions(chain(), SynthesisConfig(check_answerability=False), generator, page())
     assert [pair.answerable for pair in result.pairs] == [None]
     assert generator.answered == []
 
 
 @pytest.mark.promise("synthesis:questions:failures")
 async def test_a_failed_call_is_a_try_and_is_counted() -> None:
-    result = await harvest(chain(), CONFIG, Scripted(DOWN), page())
+    result = await write_questions(chain(), CONFIG, Scripted(DOWN), page())
     assert (result.pairs, result.rejected) == ((), ())
     assert result.model_failures == {"unavailable": 3}
-    unknown = await harvest(chain(), CONFIG, Scripted(GOOD, knows=lambda _: DOWN), page())
+    unknown = await write_questions(chain(), CONFIG, Scripted(GOOD, knows=lambda _: DOWN), page())
     assert [pair.answerable for pair in unknown.pairs] == [None]
     assert unknown.model_failures == {"unavailable": 1}
 
@@ -117,7 +118,7 @@ async def test_failed_calls_of_growing_are_counted_too() -> None:
         "plan/0/1": msgspec.json.encode(Reply[Plan](failure=DOWN)),
         "node/0": msgspec.json.encode(Reply[Judgement](failure=DOWN)),
     }
-    result = await harvest(chain(), CONFIG, Scripted(GOOD), page({**failed, "act/0": b"true"}))
+    result = await write_questions(chain(), CONFIG, Scripted(GOOD), page({**failed, "act/0": b"true"}))
     assert result.model_failures == {"unavailable": 2}
 
 
@@ -127,13 +128,13 @@ async def test_failed_calls_of_growing_are_counted_too() -> None:
     [SynthesisConfig(min_reasoning_steps=4), SynthesisConfig(max_question_words=5)],
 )
 async def test_the_settings_of_the_checks_count(config: SynthesisConfig) -> None:
-    assert (await harvest(chain(), config, Scripted(GOOD), page())).pairs == ()
+    assert (await write_questions(chain(), config, Scripted(GOOD), page())).pairs == ()
 
 
 @pytest.mark.promise("synthesis:questions:engine")
 async def test_a_pair_says_which_model_wrote_it() -> None:
     config = SynthesisConfig.model_validate({"model_name": "big", "generator_model": {"model_name": "own"}})
-    result = await harvest(chain(), config, Scripted(GOOD), page())
+    result = await write_questions(chain(), config, Scripted(GOOD), page())
     assert [pair.engine for pair in result.pairs] == ["own"]
 
 
@@ -162,7 +163,7 @@ FOREST: dict[tuple[int, ...], str | Node] = {
 async def test_what_is_on_the_page_is_not_asked_again_wherever_it_ended() -> None:
     grown = tree(FOREST)
     whole = page()
-    undisturbed = await harvest(grown, CONFIG, Forest(), whole)
+    undisturbed = await write_questions(grown, CONFIG, Forest(), whole)
     assert len(undisturbed.pairs) == 3
     kept: dict[str, bytes] = {}
 
@@ -176,7 +177,7 @@ async def test_what_is_on_the_page_is_not_asked_again_wherever_it_ended() -> Non
     stops = 0
     for _ in range(10):
         try:
-            result = await harvest(grown, CONFIG, Forest(), Page(kept, partial(write, [1])))
+            result = await write_questions(grown, CONFIG, Forest(), Page(kept, partial(write, [1])))
         except RunStopped:
             stops += 1
             continue
@@ -191,7 +192,7 @@ async def test_what_is_on_the_page_is_not_asked_again_wherever_it_ended() -> Non
 @pytest.mark.promise("synthesis:questions:resume")
 async def test_the_keys_on_the_page_name_path_and_try() -> None:
     whole = page()
-    result = await harvest(chain(), CONFIG, Scripted(LEAKS, GOOD), whole)
+    result = await write_questions(chain(), CONFIG, Scripted(LEAKS, GOOD), whole)
     own = result.trajectories[0].id
     assert list(whole.keys()) == [f"write/{own}/1", f"write/{own}/2", f"answer/{own}/2"]
 
@@ -203,23 +204,23 @@ async def test_a_stopped_run_comes_out_as_itself() -> None:
             raise RunStopped(StopCause.BUDGET, "the budget is used up")
 
     with pytest.raises(RunStopped, match="the budget is used up"):
-        await harvest(tree(FOREST), CONFIG, Broke(), page())
+        await write_questions(tree(FOREST), CONFIG, Broke(), page())
 
 
-@pytest.mark.promise("synthesis:questions:harvest")
+@pytest.mark.promise("synthesis:questions:result")
 async def test_a_harvest_comes_back_from_the_journal_as_it_was() -> None:
     for generator in (Scripted(LEAKS, GOOD), Scripted(LEAKS), Scripted(DOWN)):
-        before = await harvest(chain(), CONFIG, generator, page())
-        again = msgspec.json.decode(msgspec.json.encode(before), type=Harvest)
+        before = await write_questions(chain(), CONFIG, generator, page())
+        again = msgspec.json.decode(msgspec.json.encode(before), type=SeedResult)
         assert again == before
-    failed = Harvest(failure="no sandbox")
-    assert msgspec.json.decode(msgspec.json.encode(failed), type=Harvest) == failed
+    failed = SeedResult(failure="no sandbox")
+    assert msgspec.json.decode(msgspec.json.encode(failed), type=SeedResult) == failed
 
 
-@pytest.mark.promise("synthesis:questions:harvest")
+@pytest.mark.promise("synthesis:questions:result")
 async def test_a_tree_without_a_path_asks_nothing() -> None:
     generator = Scripted(GOOD)
-    result = await harvest(tree({}), CONFIG, generator, page())
+    result = await write_questions(tree({}), CONFIG, generator, page())
     assert (result.trajectories, result.pairs, result.usage) == ((), (), {})
     assert result.left_out == {"no evidence": 1}
     assert generator.written == []

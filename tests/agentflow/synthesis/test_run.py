@@ -410,3 +410,39 @@ async def test_a_folder_of_data_is_seen_by_the_tools_where_it_is(tmp_path: Path)
         json.loads(line) for line in (tmp_path / "out" / TREES).read_text(encoding="utf-8").splitlines()
     ]
     assert any("hour,height" in node["observation"] for node in tree["nodes"])
+
+
+def stored_results(folder: Path) -> dict[int, dict[str, Any]]:
+    """Results of finished seeds, as they are in the journal."""
+    with closing(sqlite3.connect(folder / "journal.db")) as database:
+        rows = database.execute("SELECT seed, body FROM agentflow_harvests").fetchall()
+    return {seed: json.loads(body) for seed, body in rows}
+
+
+@pytest.mark.promise("synthesis:files:stored-once")
+async def test_observations_are_stored_once_in_the_journal(tmp_path: Path) -> None:
+    await run_to_the_end(config_for(tmp_path))
+    results = stored_results(tmp_path)
+    assert len(results) == 3
+    for result in results.values():
+        assert all(node["observation"]["parts"] == [] for node in result["tree"]["nodes"])
+
+
+@pytest.mark.promise("synthesis:files:stored-once")
+async def test_a_journal_with_whole_trees_in_its_results_gives_the_same_files(tmp_path: Path) -> None:
+    config = config_for(tmp_path)
+    await run_to_the_end(config)
+    before = contents(tmp_path)
+    trees = [json.loads(line) for line in (tmp_path / TREES).read_text(encoding="utf-8").splitlines()]
+    with closing(sqlite3.connect(tmp_path / "journal.db")) as database:
+        for (seed, result), tree in zip(sorted(stored_results(tmp_path).items()), trees, strict=True):
+            result["tree"]["seed"]["content"] = tree["seed_data"]
+            for node, record in zip(result["tree"]["nodes"], tree["nodes"], strict=True):
+                text = tree["seed_data"] if node["parent"] is None else record["observation"]
+                node["observation"] = {"parts": [{"type": "text", "text": text}]}
+            body = json.dumps(result).encode()
+            database.execute("UPDATE agentflow_harvests SET body = ? WHERE seed = ?", (body, seed))
+        database.commit()
+    run, _ = await run_to_the_end(config)
+    assert run.nothing_to_do
+    assert contents(tmp_path) == before

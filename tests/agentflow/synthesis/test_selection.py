@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from agentflow.errors import ConfigurationError
-from agentflow.synthesis import Path, Selection, SynthesisConfig, select
+from agentflow.synthesis import SynthesisConfig
+from agentflow.synthesis._selection import EvidencePath, Selection, select
 from agentflow.synthesis._selection._paths import find_paths, similarity
 from agentflow.text import content_word_pairs
 from agentflow.trajectory import Node, Tree, Verdict, tree_id
@@ -231,7 +232,7 @@ def test_ties_go_by_the_order_of_the_paths() -> None:
         assert chosen(select(even, config)) == [even.nodes[3].id]
 
 
-UserFunction = Callable[[Tree, Sequence[Path], SynthesisConfig], Sequence[object]]
+UserFunction = Callable[[Tree, Sequence[EvidencePath], SynthesisConfig], Sequence[object]]
 
 
 @pytest.fixture
@@ -275,7 +276,7 @@ def test_what_a_function_of_the_users_own_says_wrong_is_one_line(
 def test_what_a_function_of_the_users_own_raises_is_one_line(
     own: Callable[[UserFunction], SynthesisConfig],
 ) -> None:
-    def broken(tree: Tree, paths: Sequence[Path], config: SynthesisConfig) -> Sequence[object]:
+    def broken(tree: Tree, paths: Sequence[EvidencePath], config: SynthesisConfig) -> Sequence[object]:
         raise KeyError("two\nlines")
 
     with pytest.raises(

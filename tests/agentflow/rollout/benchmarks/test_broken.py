@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from agentflow.errors import ConfigurationError
-from agentflow.rollout._benchmarks import benchmark_names, load_tasks
+from agentflow.rollout.benchmarks import benchmark_names, load_tasks
 
 GOOD: dict[str, Any] = {
     "question": "Which?",

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from agentflow.errors import ConfigurationError
-from agentflow.rollout._benchmarks import find_benchmark, load_tasks
+from agentflow.rollout.benchmarks import find_benchmark, load_tasks
 from agentflow.scoring import make_metric
 
 BIRDS = """

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from agentflow.errors import ConfigurationError
-from agentflow.rollout._benchmarks import benchmark_names, find_benchmark, load_tasks
+from agentflow.rollout.benchmarks import benchmark_names, find_benchmark, load_tasks
 from agentflow.scoring import make_metric
 from agentflow.trajectory import Task
 

@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from string import ascii_uppercase
 from typing import Any, Final, cast
 
-from agentflow.rollout._benchmarks._benchmark import described
-from agentflow.rollout._benchmarks._rows import Row
+from agentflow.rollout.benchmarks._benchmark import described
+from agentflow.rollout.benchmarks._rows import BenchmarkRow
 from agentflow.scoring import extract_answer
 from agentflow.trajectory import Task, digest
 
@@ -32,12 +32,12 @@ _EXPRESSION: Final = re.compile(r"\d[\d\s()+\-*/×÷.=\\a-z{}]*[-+*/×÷]")
 _INCORRECT: Final = tuple(f"Incorrect Answer {number}" for number in (1, 2, 3))
 
 
-def references(row: Row, *names: str) -> tuple[str, ...]:
+def references(row: BenchmarkRow, *names: str) -> tuple[str, ...]:
     """Right answers: a text, a number, a list, or a list that is written as a text (`"['one', 'two']"`)."""
     return tuple(inner for text in row.texts(*names) for inner in _unlisted(text))
 
 
-def read_open(row: Row) -> Task:
+def read_open(row: BenchmarkRow) -> Task:
     """An open question with a short answer: Bamboogle, 2WikiMultihopQA, HotpotQA."""
     right = references(row, *_ANSWER)
     if not right:
@@ -46,7 +46,7 @@ def read_open(row: Row) -> Task:
     return described(row.text(*_QUESTION), right, id=row.perhaps(*_ID), **kinds)
 
 
-def read_musique(row: Row) -> Task | None:
+def read_musique(row: BenchmarkRow) -> Task | None:
     """The same, with further names of the answer; those that can't be answered belong to another task."""
     if row.fields.get("answerable") is False:
         return None
@@ -55,7 +55,7 @@ def read_musique(row: Row) -> Task | None:
     return described(task.question, (*task.references, *aliases), id=task.id)
 
 
-def read_gaia(row: Row) -> Task | None:
+def read_gaia(row: BenchmarkRow) -> Task | None:
     """A question of GAIA that needs no file; the answers of its test split are not published."""
     if row.perhaps("file_name"):
         return None
@@ -71,7 +71,7 @@ def read_gaia(row: Row) -> Task | None:
     )
 
 
-def read_aime(row: Row) -> Task:
+def read_aime(row: BenchmarkRow) -> Task:
     """A problem whose answer is a whole number from 0 to 999."""
     task = _problem(row)
     right = task.references[0].lstrip("0") or "0"
@@ -80,12 +80,12 @@ def read_aime(row: Row) -> Task:
     return described(task.question, (right,), id=task.id)
 
 
-def read_amc(row: Row) -> Task:
+def read_amc(row: BenchmarkRow) -> Task:
     """A problem of AMC, with its answer as a number or formula."""
     return _problem(row)
 
 
-def _problem(row: Row) -> Task:
+def _problem(row: BenchmarkRow) -> Task:
     right = references(row, *_ANSWER)
     if not right:
         # Some files hold the answer in its solution alone, in a box.
@@ -96,7 +96,7 @@ def _problem(row: Row) -> Task:
     return described(row.text(*_QUESTION), right, id=row.perhaps(*_ID))
 
 
-def read_game(row: Row) -> Task:
+def read_game(row: BenchmarkRow) -> Task:
     """Four numbers of the Game of 24: in a field, in the question, or in a solution."""
     name, given = row.find("Puzzles", "puzzle", "numbers", *_QUESTION)
     if given is None:
@@ -115,7 +115,7 @@ def read_game(row: Row) -> Task:
     return described(" ".join(map(str, numbers)), solutions, id=row.perhaps(*_ID, "Rank"), numbers=numbers)
 
 
-def read_gpqa(row: Row) -> Task:
+def read_gpqa(row: BenchmarkRow) -> Task:
     """A question with four options. The published file has the right one first, so they are put in an order of their own."""
     if "Correct Answer" not in row.fields:
         return _choice(row, row.find("choices", "options")[1], row.text("answer"))
@@ -128,16 +128,16 @@ def read_gpqa(row: Row) -> Task:
     return described(question, (letter,), id=id, options=options, subject=row.perhaps("Subdomain"))
 
 
-def read_medqa(row: Row) -> Task:
+def read_medqa(row: BenchmarkRow) -> Task:
     """A question with options, of which the answer is one."""
     inner: object = row.fields.get("data")
     if isinstance(inner, dict):
-        row = Row(row.place, {**row.fields, **cast("dict[str, Any]", inner)})
+        row = BenchmarkRow(row.place, {**row.fields, **cast("dict[str, Any]", inner)})
     _, options = row.find("options", "Options", "choices")
     return _choice(row, options, row.text("answer_idx", "Correct Option", "answer"))
 
 
-def _choice(row: Row, options: object, answer: str) -> Task:
+def _choice(row: BenchmarkRow, options: object, answer: str) -> Task:
     offered = _options(row, options)
     labelled = _LABELLED.match(answer)
     letter = labelled[1] if labelled else answer.strip("() ")
@@ -151,7 +151,7 @@ def _choice(row: Row, options: object, answer: str) -> Task:
     return described(row.text(*_QUESTION), (letter,), id=row.perhaps(*_ID), options=offered)
 
 
-def _options(row: Row, options: object) -> dict[str, str]:
+def _options(row: BenchmarkRow, options: object) -> dict[str, str]:
     """Options by their letters; they come as an object, a list of texts, or a list of keys with values."""
     if isinstance(options, Mapping):
         given = cast("Mapping[str, Any]", options)
@@ -166,7 +166,7 @@ def _options(row: Row, options: object) -> dict[str, str]:
     return offered
 
 
-def _option(row: Row, option: object) -> str:
+def _option(row: BenchmarkRow, option: object) -> str:
     if isinstance(option, Mapping):
         option = cast("Mapping[str, Any]", option).get("value")
     return row.plain("options", option)

@@ -11,7 +11,7 @@ from typing import Any, Final, NoReturn, cast
 
 from agentflow.errors import ConfigurationError
 
-__all__ = ["Row", "read_rows"]
+__all__ = ["BenchmarkRow", "read_rows"]
 
 _ARRAYS: Final = ("data", "examples", "questions", "rows", "tasks")
 """Where a JSON object keeps its rows."""
@@ -19,7 +19,7 @@ _DECODER: Final = json.JSONDecoder()
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class BenchmarkRow:
     """One row of a file."""
 
     place: str
@@ -80,7 +80,7 @@ class Row:
         return str(value).strip()
 
 
-def read_rows(path: Path, form: str = "", fields: Collection[str] = ()) -> Iterator[Row]:
+def read_rows(path: Path, form: str = "", fields: Collection[str] = ()) -> Iterator[BenchmarkRow]:
     """The rows of a file, in order.
 
     :param form: `jsonl`, `json`, `csv`, `tsv` or `parquet`; empty: as the file's name ends.
@@ -102,7 +102,7 @@ def read_rows(path: Path, form: str = "", fields: Collection[str] = ()) -> Itera
         raise ConfigurationError(f"{path}: can't be read: {error.strerror}") from None
 
 
-def _lines(path: Path) -> Iterator[Row]:
+def _lines(path: Path) -> Iterator[BenchmarkRow]:
     # Lines end at line feeds alone: other separators may stand inside a string.
     for number, line in enumerate(path.read_text(encoding="utf-8-sig").split("\n"), 1):
         if line.strip():
@@ -114,7 +114,7 @@ def _lines(path: Path) -> Iterator[Row]:
             yield _row(place, read)
 
 
-def _json(path: Path) -> Iterator[Row]:
+def _json(path: Path) -> Iterator[BenchmarkRow]:
     text = path.read_text(encoding="utf-8-sig")
     start = _array(text)
     if start is None:
@@ -161,7 +161,7 @@ def _skip(text: str, place: int) -> int:
     return place
 
 
-def _table(path: Path, delimiter: str = ",") -> Iterator[Row]:
+def _table(path: Path, delimiter: str = ",") -> Iterator[BenchmarkRow]:
     lines = io.StringIO(path.read_text(encoding="utf-8-sig"), newline="")
     reader = csv.DictReader(lines, restkey="", delimiter=delimiter)
     while True:
@@ -179,10 +179,10 @@ def _table(path: Path, delimiter: str = ",") -> Iterator[Row]:
             raise ConfigurationError(
                 f"{place}: has more fields than the first line names; quote those with commas"
             )
-        yield Row(place, row)
+        yield BenchmarkRow(place, row)
 
 
-def _parquet(path: Path, fields: Collection[str] = ()) -> Iterator[Row]:
+def _parquet(path: Path, fields: Collection[str] = ()) -> Iterator[BenchmarkRow]:
     try:
         parquet = importlib.import_module("pyarrow.parquet")
     except ImportError:
@@ -197,18 +197,18 @@ def _parquet(path: Path, fields: Collection[str] = ()) -> Iterator[Row]:
             for batch in table.iter_batches(columns=needed):
                 for row in batch.to_pylist():
                     number += 1
-                    yield Row(f"{path}: row {number}", row)
+                    yield BenchmarkRow(f"{path}: row {number}", row)
     except ValueError as error:
         raise ConfigurationError(f"{path}: not parquet: {_why(error)}") from None
 
 
-def _row(place: str, read: object) -> Row:
+def _row(place: str, read: object) -> BenchmarkRow:
     if not isinstance(read, dict):
         raise ConfigurationError(f"{place}: is {_kind(read)}, not an object with fields")
     fields = cast("dict[str, Any]", read)
     # As a service for data sets wraps its rows.
     inner: object = fields.get("row")
-    return Row(
+    return BenchmarkRow(
         place, cast("dict[str, Any]", inner) if isinstance(inner, dict) and "row_idx" in fields else fields
     )
 
@@ -235,7 +235,7 @@ def _why(error: Exception) -> str:
     return "it is nested too deeply" if isinstance(error, RecursionError) else str(error).splitlines()[0]
 
 
-_READERS: Final[Mapping[str, Callable[[Path], Iterator[Row]]]] = {
+_READERS: Final[Mapping[str, Callable[[Path], Iterator[BenchmarkRow]]]] = {
     "jsonl": _lines,
     "ndjson": _lines,
     "json": _json,

@@ -3,22 +3,22 @@
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from agentflow.rollout._summary import Spread, Summary
+from agentflow.rollout._summary import RolloutSummary, Spread
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-__all__ = ["render", "with_interval"]
+__all__ = ["render_summary", "with_interval"]
 
 
-def with_interval(summary: Summary) -> str:
+def with_interval(summary: RolloutSummary) -> str:
     """The mean score in per cent and where it lies: `57.3 (51.0-63.5)`."""
     if summary.score is None or summary.interval is None:
         return "not scored"
     return f"{summary.score:.1%} ({summary.interval.low:.1%} to {summary.interval.high:.1%})"
 
 
-def render(summary: Summary) -> "RenderableType":
+def render_summary(summary: RolloutSummary) -> "RenderableType":
     """The summary as a table."""
     from rich.table import Table
     from rich.text import Text
@@ -31,7 +31,7 @@ def render(summary: Summary) -> "RenderableType":
     return table
 
 
-def _rows(said: Summary) -> list[tuple[str, str]]:
+def _rows(said: RolloutSummary) -> list[tuple[str, str]]:
     several = f", {said.samples} samples each" if said.samples > 1 else ""
     rows = [
         ("engine", _names(said.models)),
@@ -73,9 +73,9 @@ def _spread(spread: Spread, form: str) -> str:
     return f"{mean} on average, half have at most {half}, 19 of 20 at most {most}"
 
 
-def _tools(said: Summary) -> str:
+def _tools(said: RolloutSummary) -> str:
     return ", ".join(f"{tool} {use.share:.0%}" for tool, use in said.tool_use.items()) or "none used"
 
 
-def _cost(said: Summary) -> str:
+def _cost(said: RolloutSummary) -> str:
     return f", cost {sum(said.cost.values()):.4f}" if said.cost else ""

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Final
 
 from agentflow.errors import ConfigurationError
-from agentflow.rollout._benchmarks import _readers as readers
-from agentflow.rollout._benchmarks._benchmark import Benchmark
-from agentflow.rollout._benchmarks._own import read_description
+from agentflow.rollout.benchmarks import _readers as readers
+from agentflow.rollout.benchmarks._benchmark import Benchmark
+from agentflow.rollout.benchmarks._described import read_description
 
 __all__ = ["benchmark_names", "find_benchmark"]
 

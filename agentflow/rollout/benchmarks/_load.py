@@ -5,8 +5,8 @@ from os import PathLike
 from pathlib import Path
 
 from agentflow.errors import ConfigurationError
-from agentflow.rollout._benchmarks._own import plain_tasks
-from agentflow.rollout._benchmarks._registry import find_benchmark
+from agentflow.rollout.benchmarks._described import plain_tasks
+from agentflow.rollout.benchmarks._registry import find_benchmark
 from agentflow.trajectory import Task
 
 __all__ = ["load_tasks"]

@@ -8,13 +8,13 @@ import yaml
 from pydantic import Field, ValidationError
 
 from agentflow.errors import ConfigurationError
-from agentflow.rollout._benchmarks._benchmark import Benchmark, Category, Reader, choose, described
-from agentflow.rollout._benchmarks._readers import references
-from agentflow.rollout._benchmarks._rows import Row
+from agentflow.rollout.benchmarks._benchmark import Benchmark, Category, Reader, choose, described
+from agentflow.rollout.benchmarks._readers import references
+from agentflow.rollout.benchmarks._rows import BenchmarkRow
 from agentflow.settings import Section
 from agentflow.trajectory import Task
 
-__all__ = ["Description", "Fields", "plain_tasks", "read_description", "read_plain"]
+__all__ = ["BenchmarkDescription", "Fields", "plain_tasks", "read_description", "read_plain"]
 
 _ID: Final = ("id", "task_id")
 _QUESTION: Final = ("question", "query", "input")
@@ -38,7 +38,7 @@ class Fields(Section):
     """`kwargs`: arguments of tools that the task fixes."""
 
 
-class Description(Section):
+class BenchmarkDescription(Section):
     """A benchmark as its file describes it."""
 
     name: Name
@@ -71,7 +71,7 @@ def read_description(path: Path) -> Benchmark:
     try:
         text = path.read_text(encoding="utf-8-sig")
         read: object = json.loads(text) if path.suffix.lower() == ".json" else yaml.safe_load(text)
-        said = Description.model_validate(read)
+        said = BenchmarkDescription.model_validate(read)
     except FileNotFoundError:
         raise ConfigurationError(
             f"{path}: no such file; name a benchmark, or a file that describes one"
@@ -98,7 +98,7 @@ def read_description(path: Path) -> Benchmark:
     )
 
 
-def read_plain(row: Row, fields: Fields | None = None) -> Task:
+def read_plain(row: BenchmarkRow, fields: Fields | None = None) -> Task:
     """A row of a file of tasks: with its aliases, and all else as metadata."""
     fields = fields or Fields()
     row = _prepared(row)
@@ -127,7 +127,7 @@ def read_plain(row: Row, fields: Fields | None = None) -> Task:
     )
 
 
-def _prepared(row: Row) -> Row:
+def _prepared(row: BenchmarkRow) -> BenchmarkRow:
     """A row of prepared training data, with its answers where other rows have theirs; any other row as it is.
 
     Such rows are `id, question, chain, result, source, extra_info`; several answers of a search question stand in one
@@ -141,7 +141,7 @@ def _prepared(row: Row) -> Row:
     if isinstance(answers, str) and row.fields.get("source") == "nq":
         answers = answers.split("; ")
     kept = {name: row.fields[name] for name in row.fields if name not in {"chain", "result", "extra_info"}}
-    return Row(row.place, {**kept, "answer": answers})
+    return BenchmarkRow(row.place, {**kept, "answer": answers})
 
 
 def plain_tasks(path: Path, limit: int | None, ids: list[str] | None) -> list[Task]:
@@ -151,13 +151,13 @@ def plain_tasks(path: Path, limit: int | None, ids: list[str] | None) -> list[Ta
 
 
 def _reader(fields: Fields) -> Reader:
-    def read(row: Row) -> Task:
+    def read(row: BenchmarkRow) -> Task:
         return read_plain(row, fields)
 
     return read
 
 
-def _kwargs(row: Row, name: str) -> dict[str, Any]:
+def _kwargs(row: BenchmarkRow, name: str) -> dict[str, Any]:
     given: object = row.fields.get(name)
     # A cell of a table can only hold text.
     if isinstance(given, str) and given.strip():
@@ -172,7 +172,7 @@ def _kwargs(row: Row, name: str) -> dict[str, Any]:
     return cast("dict[str, Any]", given)
 
 
-def _options(row: Row, name: str) -> dict[str, str]:
+def _options(row: BenchmarkRow, name: str) -> dict[str, str]:
     given: object = row.fields.get(name)
     if isinstance(given, str):
         try:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from html import escape
 
-from agentflow.rollout._analysis import AnalysedRun
+from agentflow.rollout.analysis._runs import AnalysedRun
 
 __all__ = ["draw"]
 

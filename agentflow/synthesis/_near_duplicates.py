@@ -6,7 +6,7 @@ from typing import Protocol, cast
 
 from agentflow.text import texts_agree, tokens
 
-__all__ = ["Asked"]
+__all__ = ["QuestionIndex"]
 
 _HASHES = 128
 _BANDS = 16
@@ -36,7 +36,7 @@ class _Rensa(Protocol):
     def RMinHashLSH(self, threshold: float, num_perm: int, num_bands: int) -> _Index: ...
 
 
-class Asked:
+class QuestionIndex:
     """The questions of a run so far."""
 
     def __init__(self, similarity: float) -> None:

@@ -17,13 +17,13 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 __all__ = [
+    "ProgressDisplay",
     "RunView",
-    "Screen",
     "ViewedStatus",
+    "open_display",
     "progress_table",
     "run_fields",
     "run_table",
-    "screen_for",
     "set_up_logging",
 ]
 
@@ -104,7 +104,7 @@ def progress_table(phase: str, total: int, done: int) -> "Table":
     return table
 
 
-class Screen(Protocol):
+class ProgressDisplay(Protocol):
     """Display of a run's progress."""
 
     async def watch(self) -> None:
@@ -113,11 +113,11 @@ class Screen(Protocol):
 
 
 @contextmanager
-def screen_for(view: RunView[ViewedStatus]) -> Generator[Screen]:
+def open_display(view: RunView[ViewedStatus]) -> Generator[ProgressDisplay]:
     """Yield the display that fits stderr."""
     if sys.stderr.isatty():
-        with _terminal(view) as screen:
-            yield screen
+        with _terminal(view) as display:
+            yield display
         return
     set_up_logging(Level.INFO)
     logger.info("started", **view.start)
@@ -156,7 +156,7 @@ class _LiveTable(Generic[ViewedStatus]):
 
 
 @contextmanager
-def _terminal(view: RunView[ViewedStatus]) -> Generator[Screen]:
+def _terminal(view: RunView[ViewedStatus]) -> Generator[ProgressDisplay]:
     from rich.console import Console
     from rich.live import Live
 

@@ -6,10 +6,10 @@ from agentflow.synthesis._checks import Finding, Grounding
 from agentflow.synthesis._selection import Score
 from agentflow.trajectory import Region, Tree, Usage
 
-__all__ = ["Citing", "Harvest", "Pair", "ReasoningStep", "Rejected", "Trajectory"]
+__all__ = ["CitedSpan", "Pair", "ReasoningStep", "RejectedDraft", "SeedResult", "Trajectory"]
 
 
-class Citing(Struct, frozen=True, omit_defaults=True):
+class CitedSpan(Struct, frozen=True, omit_defaults=True):
     """A span of an observation, or a part of a picture of it, that a reasoning step rests on."""
 
     node_id: str
@@ -31,7 +31,7 @@ class ReasoningStep(Struct, frozen=True):
 
     step: str
     """What is concluded."""
-    citations: tuple[Citing, ...]
+    citations: tuple[CitedSpan, ...]
     """What it rests on."""
 
 
@@ -66,7 +66,7 @@ class Pair(Struct, frozen=True, kw_only=True):
         return len({citing.node_id for step in self.reasoning_steps for citing in step.citations})
 
 
-class Rejected(Struct, frozen=True, kw_only=True):
+class RejectedDraft(Struct, frozen=True, kw_only=True):
     """A draft that was not good enough."""
 
     trajectory_id: str
@@ -92,7 +92,7 @@ class Trajectory(Struct, frozen=True, kw_only=True):
     """What it is worth, in view of those that were chosen before."""
 
 
-class Harvest(Struct, frozen=True, kw_only=True):
+class SeedResult(Struct, frozen=True, kw_only=True):
     """Everything that came of a seed. It is kept in the journal, and the files are made of it."""
 
     tree: Tree | None = None
@@ -105,7 +105,7 @@ class Harvest(Struct, frozen=True, kw_only=True):
     """How many paths were not selected, by why."""
     pairs: tuple[Pair, ...] = ()
     """The pairs that passed every check, at most one per path, in the order of the paths."""
-    rejected: tuple[Rejected, ...] = ()
+    rejected: tuple[RejectedDraft, ...] = ()
     """The drafts that did not, path by path, in the order in which they were written."""
     usage: dict[str, Usage] = field(default_factory=dict[str, Usage])
     """What questions and answers consumed, by role; growing is in the tree."""

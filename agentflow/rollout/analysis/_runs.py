@@ -8,8 +8,8 @@ from msgspec import Struct
 
 from agentflow.errors import ConfigurationError
 from agentflow.rollout._files import SUMMARY
-from agentflow.rollout._render import with_interval
-from agentflow.rollout._summary import Summary
+from agentflow.rollout._summary import RolloutSummary
+from agentflow.rollout.analysis._render import with_interval
 
 __all__ = ["AnalysedRun", "AnalysisTable", "find_runs", "tables_of"]
 
@@ -19,7 +19,7 @@ class AnalysedRun(Struct, frozen=True):
 
     folder: str
     """Where it lies."""
-    summary: Summary
+    summary: RolloutSummary
     """What it gave."""
 
     @property
@@ -71,7 +71,7 @@ def tables_of(runs: Sequence[AnalysedRun]) -> list[AnalysisTable]:
 
 def _read(file: Path) -> AnalysedRun:
     try:
-        return AnalysedRun(str(file.parent), msgspec.json.decode(file.read_bytes(), type=Summary))
+        return AnalysedRun(str(file.parent), msgspec.json.decode(file.read_bytes(), type=RolloutSummary))
     except OSError as error:
         raise ConfigurationError(f"{file}: can't be read: {error.strerror}") from None
     except msgspec.MsgspecError as error:
@@ -94,7 +94,7 @@ def _accuracy(runs: Sequence[AnalysedRun]) -> AnalysisTable:
     return AnalysisTable("Accuracy", columns, tuple(rows))
 
 
-def _counts(summary: Summary) -> tuple[str, str]:
+def _counts(summary: RolloutSummary) -> tuple[str, str]:
     return str(summary.tasks), str(summary.failed)
 
 
@@ -130,7 +130,7 @@ def _tools(runs: Sequence[AnalysedRun]) -> AnalysisTable:
     )
 
 
-def _share(summary: Summary, tool: str) -> str:
+def _share(summary: RolloutSummary, tool: str) -> str:
     return f"{summary.tool_use[tool].share:.1%}" if tool in summary.tool_use else "0.0%"
 
 

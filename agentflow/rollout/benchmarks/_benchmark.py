@@ -8,7 +8,7 @@ from typing import Any, Literal, TypeAlias
 from msgspec import Struct, field, structs
 
 from agentflow.errors import ConfigurationError
-from agentflow.rollout._benchmarks._rows import Row, read_rows
+from agentflow.rollout.benchmarks._rows import BenchmarkRow, read_rows
 from agentflow.trajectory import Task
 
 __all__ = ["Benchmark", "Category", "Reader", "choose", "described"]
@@ -16,7 +16,7 @@ __all__ = ["Benchmark", "Category", "Reader", "choose", "described"]
 Category: TypeAlias = Literal["search", "agentic", "math", "science", "own"]
 """What kind of work it is."""
 
-Reader: TypeAlias = Callable[[Row], Task | None]
+Reader: TypeAlias = Callable[[BenchmarkRow], Task | None]
 """Makes a row a task, without index and prompt; `None`: it does not belong to the benchmark."""
 
 

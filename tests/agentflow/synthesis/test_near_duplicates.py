@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentflow.synthesis._twins import Asked
+from agentflow.synthesis._near_duplicates import QuestionIndex
 
 QUESTION = "In which year was the guild of lamplighters of Brenn founded?"
 
@@ -20,7 +20,7 @@ QUESTION = "In which year was the guild of lamplighters of Brenn founded?"
     ],
 )
 def test_the_same_question_in_nearly_the_same_words_is_found(question: str, answer: str) -> None:
-    asked = Asked(0.85)
+    asked = QuestionIndex(0.85)
     asked.add(QUESTION, "1874", "first")
     assert asked.before(question, answer) == "first"
 
@@ -35,20 +35,20 @@ def test_the_same_question_in_nearly_the_same_words_is_found(question: str, answ
     ],
 )
 def test_another_question_is_not(question: str, answer: str) -> None:
-    asked = Asked(0.85)
+    asked = QuestionIndex(0.85)
     asked.add(QUESTION, "1874", "first")
     assert asked.before(question, answer) is None
 
 
 def test_words_in_another_order_are_another_question() -> None:
-    asked = Asked(0.85)
+    asked = QuestionIndex(0.85)
     asked.add("Is Brenn older than Hull?", "yes", "first")
     assert asked.before("Is Hull older than Brenn?", "no") is None
 
 
 @given(st.lists(st.text("abcd ?é東", min_size=1, max_size=20), max_size=10))
 def test_what_was_asked_in_the_same_words_is_always_found(questions: list[str]) -> None:
-    asked = Asked(0.85)
+    asked = QuestionIndex(0.85)
     for number, question in enumerate(questions):
         asked.add(question, "a", str(number))
     assert all(asked.before(question, "b") is not None for question in questions)
