@@ -37,7 +37,9 @@ async def examine_provider(name: str, environment: Mapping[str, str]) -> Diagnos
     # Gemini calls a key that is none a bad request.
     if status in (400, 401, 403):
         return _finding(name, DiagnosisState.MISSING, f"{url} refuses the key: mend {provider.key_variable}")
-    return _finding(name, DiagnosisState.WORKS if status < 500 else DiagnosisState.PARTLY, f"{url} answers with {status}")
+    return _finding(
+        name, DiagnosisState.WORKS if status < 500 else DiagnosisState.PARTLY, f"{url} answers with {status}"
+    )
 
 
 def _finding(name: str, state: DiagnosisState, said: str) -> Diagnosis:
