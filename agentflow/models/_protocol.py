@@ -4,7 +4,7 @@ from typing import Any, Generic, Literal, Protocol, TypeAlias, TypeVar
 
 from msgspec import Struct, field
 
-from agentflow.trajectory import RoleRequest, TaskRequest, Tokens, Usage
+from agentflow.trajectory import Request, Tokens, Usage
 
 __all__ = [
     "Call",
@@ -124,12 +124,12 @@ class Call(Struct, Generic[T], frozen=True, kw_only=True):
     """JSON schema that constrains the answer; `None`: that of `reply`."""
     sampling: Sampling | None = None
     """`None`: the engine's own."""
-    request: RoleRequest | TaskRequest | None = None
+    request: Request[T] | None = None
     """What the messages were rendered from, for engines that need no prose."""
     tools: tuple[ToolSpec, ...] = ()
     """Tools that the model may ask for instead of answering, any number at a time; only where the reply is `str`."""
     may_call: bool = True
-    """It may ask for them now. If not, they stand in the prompt because what was said before api of them."""
+    """It may ask for them now. If not, they stand in the prompt because what was said before refers to them."""
 
 
 class Completion(Struct, Generic[T], frozen=True, kw_only=True):

@@ -1,4 +1,5 @@
 import re
+from typing import Any
 
 import msgspec
 from msgspec import Struct
@@ -26,10 +27,9 @@ from agentflow.trajectory import (
     LookRequest,
     NextStepRequest,
     PlanRequest,
-    RoleRequest,
+    Request,
     SolutionRequest,
     SummaryRequest,
-    TaskRequest,
     Usage,
     VerificationRequest,
     WriteRequest,
@@ -41,7 +41,7 @@ _SECONDS = re.compile(rb',"seconds":[-+.0-9eE]+')
 """Time stamps of turns. No role is shown them, so they are not counted as tokens."""
 
 
-def answer(request: RoleRequest | TaskRequest) -> Struct:
+def answer(request: Request[Any]) -> Struct:
     """Return the offline engine's answer to a typed request; equal requests have equal answers.
 
     Example::
@@ -75,9 +75,11 @@ def answer(request: RoleRequest | TaskRequest) -> Struct:
             return solve(request)
         case SummaryRequest():
             return summarise(request)
+        case _:
+            raise TypeError(f"the offline engine cannot answer {type(request).__name__}")
 
 
-def usage_of(request: RoleRequest | TaskRequest, value: Struct) -> Usage:
+def usage_of(request: Request[Any], value: Struct) -> Usage:
     """Return the usage to account for one answer: four bytes of JSON are one token. See docs/offline.md."""
     return Usage(1, _tokens(_SECONDS.sub(b"", _ENCODER.encode(request))), _tokens(_ENCODER.encode(value)))
 

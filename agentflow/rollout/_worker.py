@@ -90,7 +90,7 @@ class EpisodeSolver:
                 page=page,
                 settings=self.settings,
                 prices=self.prices,
-                through=self._through,
+                gate=self._through,
                 clock=self.clock,
             )
         assert self.agent is not None, "there is a team or an agent"
@@ -104,7 +104,7 @@ class EpisodeSolver:
             put_blob=self.run.put_blob,
             blob=self.run.blob,
             prices=self.prices.get(AGENT),
-            through=self._through,
+            gate=self._through,
             clock=self.clock,
         )
 

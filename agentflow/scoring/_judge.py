@@ -105,13 +105,13 @@ class Judge:
         if not prediction.strip():
             return Scored(0.0, "there is no answer")
         asked = messages(
-            "judge",
+            "judge_verdict",
             question=task.question,
             evidence=str(task.metadata.get("evidence") or "") if self._evidence else "",
             references="\n".join(task.references),
             answer=_shortened(prediction),
         )
-        about = [prompt_version("judge"), self._model.name, self._votes, self._temperature, asked]
+        about = [prompt_version("judge_verdict"), self._model.name, self._votes, self._temperature, asked]
         return await self._verdicts.once(digest(about, 16), lambda: self._vote(asked))
 
     async def _vote(self, asked: tuple[Message, ...]) -> Scored:

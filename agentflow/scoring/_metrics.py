@@ -155,7 +155,7 @@ class DocumentMetric:
         marked = marked_answer(prediction)
         if self._model is None or marked is not None:
             return prediction if marked is None else marked, Usage()
-        asked = messages("extract", question=task.question, answer=prediction)
+        asked = messages("judge_extraction", question=task.question, answer=prediction)
         sampling = Sampling(temperature=0.0)
         call = Call(role="judge", messages=asked, reply=Extract, schema=_EXTRACTED, sampling=sampling)
         read, usage = await ask(self._model, call)

@@ -73,6 +73,6 @@ def _node(tree: Tree, node: Node) -> dict[str, object]:
         record["failure"] = node.failure
     if node.observation.blobs:
         record["images"] = [{"hash": blob.hash, "mime": blob.mime} for blob in node.observation.blobs]
-    if node.diverged:
+    if node.id in tree.diverged:
         record["diverged"] = True
     return record

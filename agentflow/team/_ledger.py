@@ -1,52 +1,80 @@
-"""What an episode has done and used up: every effect once, on its page, within its limits."""
+"""Ledger of an episode: its limits, and every effect recorded once on its journal page."""
 
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, Literal, Protocol, TypeVar
 
 from msgspec import Struct
+from pydantic import Field
 
 from agentflow.actors import Clock
 from agentflow.errors import ConfigurationError, ModelFailureKind
 from agentflow.journal import Page
 from agentflow.models import Prices
-from agentflow.team._settings import EpisodeSettings
+from agentflow.settings import Section
 from agentflow.trajectory import Ending, Exchange, Failure, Outcome, Reply
 
-__all__ = ["Ledger", "Over", "Stamped", "Through"]
+__all__ = ["EffectGate", "EpisodeEnded", "EpisodeLedger", "EpisodeSettings", "TimedResult"]
 
 T = TypeVar("T")
 
 END = "end"
-"""Where the page says why an episode's turns were cut short."""
+"""Journal key of the reason for which an episode's turns ended early."""
 
 
-class Through(Protocol):
-    """Lets an effect happen, at once or once it may."""
+class EpisodeSettings(Section):
+    """Limits and mode of an episode, for a team or a single agent. An episode that hits a limit still answers.
+
+    See docs/team.md.
+    """
+
+    max_turns: int = Field(default=10, ge=0)
+    """Maximum number of turns; 0 answers from the model's own knowledge. Training usually uses three."""
+    max_seconds: float = Field(default=300.0, gt=0)
+    """Time limit in seconds, including the answer; calls in progress are cancelled when it is reached."""
+    answer_seconds: float = Field(default=30.0, ge=0)
+    """Part of `max_seconds` reserved for the answer; at most half."""
+    max_tokens: int | None = Field(default=None, ge=1)
+    """Prompt and generated tokens after which the episode only answers."""
+    max_cost: float | None = Field(default=None, gt=0)
+    """Cost, in the currency of the prices, after which the episode only answers."""
+    memory_chars: int = Field(default=24_000, ge=1_000)
+    """Maximum characters of memory in a prompt; beyond it the oldest turns are summarised."""
+    verify: Literal["separate", "merged"] = "separate"
+    """Who decides to stop: the verifier, or the planner together with the next step."""
+    instructions: str = ""
+    """User instructions for the system prompt of the planner or the single agent."""
+
+
+class EffectGate(Protocol):
+    """Runs an effect as soon as it is allowed, for example once a paused run is resumed."""
 
     async def __call__(self, effect: Callable[[], Awaitable[T]], /) -> T:
-        """Have it, and give what came of it."""
+        """Run the effect and return its result."""
         ...
 
 
-class Stamped(Struct, Generic[T], frozen=True):
-    """What came of an effect, as it stands on the page."""
+class TimedResult(Struct, Generic[T], frozen=True):
+    """Result of an effect, as recorded in the journal."""
 
     value: T
-    """What came of it."""
+    """The result."""
     seconds: float
-    """When that was, in seconds from the episode's beginning."""
+    """Time of the result, in seconds since the start of the episode."""
 
 
-class Over(Exception):
-    """The episode's turns end here: a limit is hit, or a role could not do its part."""
+class EpisodeEnded(Exception):
+    """The episode's turns end: a limit was reached or a role failed."""
 
     def __init__(self, ending: Ending) -> None:
         super().__init__(ending)
         self.ending = ending
 
 
-class Ledger:
-    """The page of one episode, with its clock and its purse. The time before a crash counts, that between two lives does not."""
+class EpisodeLedger:
+    """Journal page, clock and budget of one episode.
+
+    Time before a crash counts towards the limit; time between a crash and its resumption does not.
+    """
 
     def __init__(
         self,
@@ -54,26 +82,24 @@ class Ledger:
         settings: EpisodeSettings,
         *,
         prices: Mapping[str, Prices] | None,
-        through: Through | None,
+        gate: EffectGate | None,
         clock: Clock,
     ) -> None:
-        """Open it.
+        """Open the ledger.
 
-        :raises ConfigurationError: if there is a limit of money, and nothing says what anything costs.
+        :raises ConfigurationError: if there is a cost limit but no prices.
         """
         if settings.max_cost is not None and not prices:
-            raise ConfigurationError(
-                "max_cost: a limit of money needs the models' prices; set `prices` of each"
-            )
+            raise ConfigurationError("max_cost: a cost limit needs the models' prices; set `prices` of each")
         self.page = page
-        """Where everything is written."""
+        """Record of all effects."""
         self.exchanges: list[Exchange] = []
-        """The calls of models so far."""
+        """Model calls so far."""
         self.seconds = 0.0
-        """When the last effect was over."""
+        """Time of the last result."""
         self._settings = settings
         self._prices = prices or {}
-        self._through = through or _at_once
+        self._gate = gate or _run_now
         self._clock = clock
         self._ended = page.recall(END, Ending)
         self._since = clock.now()
@@ -86,37 +112,37 @@ class Ledger:
     async def ask(
         self, key: str, role: str, kind: type[T], ask: Callable[[], Awaitable[Reply[T]]]
     ) -> Reply[T]:
-        """What a model answers there.
+        """Return the recorded reply for a key, or ask for it.
 
-        :raises Over: if the episode's turns end before that.
+        :raises EpisodeEnded: if the episode's turns end first.
         """
-        stamped = await self.once(key, Reply[kind], ask)
-        reply = stamped.value
-        self._note(key, role, reply, stamped.seconds)
+        timed = await self.once(key, Reply[kind], ask)
+        reply = timed.value
+        self._count(key, role, reply, timed.seconds)
         return reply
 
-    def used(self, key: str, stamped: Stamped[Outcome]) -> None:
-        """Models inside of a tool are paid, too."""
-        usage = stamped.value.usage
+    def count_tool(self, key: str, timed: TimedResult[Outcome]) -> None:
+        """Count the usage of models inside a tool."""
+        usage = timed.value.usage
         if usage.calls:
-            self._note(key, "tool", Reply[None](usage=usage), stamped.seconds)
+            self._count(key, "tool", Reply[None](usage=usage), timed.seconds)
 
-    async def once(self, key: str, kind: type[T], make: Callable[[], Awaitable[T]]) -> Stamped[T]:
-        """What stands there; if nothing does, what is made now and noted there.
+    async def once(self, key: str, kind: type[T], effect: Callable[[], Awaitable[T]]) -> TimedResult[T]:
+        """Return the recorded result for a key, or run the effect and record its result.
 
-        :raises Over: if the episode's turns end before that.
+        :raises EpisodeEnded: if the episode's turns end first.
         """
-        known = self.page.recall(key, Stamped[kind])
+        known = self.page.recall(key, TimedResult[kind])
         if known is None:
-            self._check()
-            made = await self._within(make)
-            known = Stamped(made, self._elapsed())
+            self._check_limits()
+            made = await self._within_limit(effect)
+            known = TimedResult(made, self._elapsed())
             await self.page.note(key, known)
-        self._settle(known.seconds)
+        self._advance(known.seconds)
         return known
 
     async def close(self, ending: Ending) -> None:
-        """Its turns end early. From now on it only answers."""
+        """End the turns early. From now on the episode only answers."""
         if self._ended is None:
             self._ended = ending
             await self.page.record(END, ending)
@@ -124,60 +150,60 @@ class Ledger:
     async def answer(
         self, key: str, role: str, kind: type[T], ask: Callable[[], Awaitable[Reply[T]]]
     ) -> Reply[T]:
-        """What a model answers in the end, with all the time that is left and whatever it costs."""
+        """Ask for the final answer, with all remaining time and regardless of tokens and cost."""
         self._answering = True
         try:
             return await self.ask(key, role, kind, ask)
-        except Over:
-            limit = f"the episode's {self._settings.max_seconds:g} seconds were over before it was answered"
+        except EpisodeEnded:
+            limit = f"the episode's limit of {self._settings.max_seconds:g} seconds passed before the answer"
             late: Reply[T] = Reply(failure=Failure(ModelFailureKind.TIMEOUT, limit))
-            await self.page.record(key, Stamped(late, self._elapsed()))
+            await self.page.record(key, TimedResult(late, self._elapsed()))
             return await self.ask(key, role, kind, ask)
 
     def _elapsed(self) -> float:
         return self.seconds + self._clock.now() - self._since
 
-    def _settle(self, seconds: float) -> None:
-        """So far it has come; what is only read again takes no time."""
+    def _advance(self, seconds: float) -> None:
+        """Set the episode's time to that of a result; reading a recorded one takes no time."""
         self.seconds = max(self.seconds, seconds)
         self._since = self._waiting_since = self._clock.now()
 
-    def _left(self) -> float:
-        """Seconds for what comes now; some of them are kept for the answer."""
+    def _remaining(self) -> float:
+        """Return the seconds left for the next effect; some are reserved for the answer."""
         settings = self._settings
-        kept = 0.0 if self._answering else min(settings.answer_seconds, settings.max_seconds / 2)
-        return settings.max_seconds - kept - self._elapsed()
+        reserved = 0.0 if self._answering else min(settings.answer_seconds, settings.max_seconds / 2)
+        return settings.max_seconds - reserved - self._elapsed()
 
-    def _check(self) -> None:
+    def _check_limits(self) -> None:
         if self._answering:
             return
         if self._ended is not None:
-            raise Over(self._ended)
+            raise EpisodeEnded(self._ended)
         settings = self._settings
         if settings.max_tokens is not None and self._tokens >= settings.max_tokens:
-            raise Over(Ending.TOKENS)
+            raise EpisodeEnded(Ending.TOKENS)
         if settings.max_cost is not None and self._cost >= settings.max_cost:
-            raise Over(Ending.MONEY)
+            raise EpisodeEnded(Ending.MONEY)
 
-    async def _within(self, make: Callable[[], Awaitable[T]]) -> T:
+    async def _within_limit(self, effect: Callable[[], Awaitable[T]]) -> T:
         if not self._waiting:
             self._waiting_since = self._clock.now()
         self._waiting += 1
 
         async def begin() -> T:
-            # Whoever paused the run did not pause the clock: time in which all wait for leave does not count.
+            # Pausing a run does not stop the clock: subtract the time in which every effect waited at the gate.
             self._waiting -= 1
             if not self._waiting:
                 self._since += self._clock.now() - self._waiting_since
-            left = self._left()
-            if left > 0:
-                with self._clock.deadline(left):
-                    return await make()
-            raise Over(Ending.TIME)
+            remaining = self._remaining()
+            if remaining > 0:
+                with self._clock.deadline(remaining):
+                    return await effect()
+            raise EpisodeEnded(Ending.TIME)
 
-        return await self._through(begin)
+        return await self._gate(begin)
 
-    def _note(self, key: str, role: str, reply: Reply[Any], seconds: float) -> None:
+    def _count(self, key: str, role: str, reply: Reply[Any], seconds: float) -> None:
         usage = reply.usage
         self.exchanges.append(
             Exchange(
@@ -195,5 +221,5 @@ class Ledger:
             self._cost += self._prices[role].cost(usage)
 
 
-async def _at_once(effect: Callable[[], Awaitable[T]], /) -> T:
+async def _run_now(effect: Callable[[], Awaitable[T]], /) -> T:
     return await effect()

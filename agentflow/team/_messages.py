@@ -1,129 +1,353 @@
-"""Typed requests as the messages that a language model is sent.
+"""Requests to the roles, rendered as messages for a language model.
 
-The messages of a path begin with those of the path before it: the system's word, the seed, then each step as the
-assistant's call and the user's observation. What is wanted now comes last. So an endpoint that keeps what it has read
-reads only what is new.
+Prompts share prefixes, so an endpoint with a prefix cache reads only what is new:
+
+- In growth, the messages of a path extend those of its parent: the system prompt, the seed, then each step as the
+  assistant's call and the user's observation. The current instruction is the last part.
+- In an episode, the planner and the verifier have one conversation each, which only grows: earlier messages stay as
+  they were, and the newest result comes last. It restarts only when the oldest turns are replaced by a summary.
 """
 
 from collections.abc import Iterable, Sequence
 
 from agentflow.models import Image, Message, Text
 from agentflow.models import Part as MessagePart
-from agentflow.team._prompts import prompt
 from agentflow.team._rendering import (
-    Pictures,
-    called,
+    Images,
+    bullets,
+    call_line,
     cut,
-    listed,
-    marked,
-    pictured,
-    quoted,
+    describe_tools,
+    escape_marks,
+    image_parts,
+    json_text,
+    observation_block,
+    prompt,
     system,
-    told,
     user,
-    written,
 )
 from agentflow.trajectory import (
+    AnalysisRequest,
     AnswerRequest,
+    CommandRequest,
+    DecidedStep,
     JudgementRequest,
     LookRequest,
+    Memory,
+    ModelText,
+    NextStepRequest,
     PlanRequest,
     Proposal,
+    QueryAnalysis,
+    SolutionRequest,
     Step,
+    SummaryRequest,
+    Turn,
+    VerificationRequest,
     WriteRequest,
 )
 
-__all__ = ["answer_messages", "judge_messages", "look_messages", "plan_messages", "write_messages"]
+__all__ = [
+    "analysis_messages",
+    "answer_messages",
+    "command_messages",
+    "judge_messages",
+    "look_messages",
+    "plan_messages",
+    "solution_messages",
+    "step_messages",
+    "summary_messages",
+    "turn_size",
+    "verification_messages",
+    "write_messages",
+]
+
+_OWN_ENCODING = ModelText()
 
 
-def plan_messages(request: PlanRequest, pictures: Pictures) -> tuple[Message, ...]:
-    """What to do next?"""
+def plan_messages(request: PlanRequest, images: Images) -> tuple[Message, ...]:
+    """Ask for the next actions at a node."""
     head = prompt(
-        "planner",
+        "planner_actions",
         "system",
         seed_description=request.seed_description,
         tips=request.tips,
-        tools=told(request.tools),
+        tools=describe_tools(request.tools),
     )
     now = prompt(
-        "planner",
+        "planner_actions",
         "now",
         count=request.count,
-        taken=listed(map(called, request.taken)),
-        refused=listed(request.refused),
+        taken=bullets(map(call_line, request.taken)),
+        refused=bullets(request.refused),
     )
-    return (system(head), *_path("planner", request.seed, request.path, pictures, now))
+    return (system(head), *_path("planner_actions", request.seed, request.path, images, now))
 
 
-def judge_messages(request: JudgementRequest, pictures: Pictures) -> tuple[Message, ...]:
-    """What is it worth?"""
+def judge_messages(request: JudgementRequest, images: Images) -> tuple[Message, ...]:
+    """Ask for the verdict on an observation."""
     path = (*request.path, request.step)
-    seen = "The same words came back before, elsewhere in the exploration." if request.seen_elsewhere else ""
-    now = prompt("verifier", "now", number=len(path), seen=seen)
-    return (system(prompt("verifier", "system")), *_path("verifier", request.seed, path, pictures, now))
+    seen = (
+        "Another branch of the exploration already returned the same text." if request.seen_elsewhere else ""
+    )
+    now = prompt("verifier_verdict", "now", number=len(path), seen=seen)
+    return (
+        system(prompt("verifier_verdict", "system")),
+        *_path("verifier_verdict", request.seed, path, images, now),
+    )
 
 
-def write_messages(request: WriteRequest, pictures: Pictures) -> tuple[Message, ...]:
-    """A question, please; after a rejection another one."""
+def write_messages(request: WriteRequest, images: Images) -> tuple[Message, ...]:
+    """Ask for a question with its answer; after a rejection, for another one."""
     examples = "\n\n".join(f"Question: {each.question}\nAnswer: {each.answer}" for each in request.examples)
     head = prompt(
-        "generator",
+        "generator_question",
         "system",
         seed_description=request.seed_description,
         tips=request.tips,
         examples=examples,
     )
     evidence = "\n\n".join(
-        f"{step.intent}\n{called(step.action)}\n{_observation(number, step, pictures)}"
+        f"{step.intent}\n{call_line(step.action)}\n{_observation(number, step, images)}"
         for number, step in enumerate(request.evidence, start=1)
     )
-    found = prompt("generator", "evidence", seed=quoted(request.seed), evidence=evidence)
-    shown = _shown(request.evidence, pictures)
-    now = prompt("generator", "now", pictures=len(shown) or "")
+    found = prompt("generator_question", "evidence", seed=escape_marks(request.seed), evidence=evidence)
+    shown = _step_images(request.evidence, images)
+    now = prompt("generator_question", "now", images=len(shown) or "")
     messages = [system(head), Message("user", (Text(f"{found}\n\n{now}"), *shown))]
     for rejection in request.rejected:
-        messages.append(Message("assistant", (Text(written(rejection.draft)),)))
-        messages.append(
-            user(prompt("generator", "rejected", reasons=listed(rejection.reasons) or "- unusable"))
-        )
+        messages.append(Message("assistant", (Text(json_text(rejection.draft)),)))
+        reasons = bullets(rejection.reasons) or "- unusable"
+        messages.append(user(prompt("generator_question", "rejected", reasons=reasons)))
     return tuple(messages)
 
 
 def answer_messages(request: AnswerRequest) -> tuple[Message, ...]:
-    """A question without its path."""
+    """Ask a question without its path."""
     return (
-        system(prompt("answerer", "system")),
-        user(prompt("answerer", "now", question=request.question)),
+        system(prompt("generator_closed_book", "system")),
+        user(prompt("generator_closed_book", "now", question=request.question)),
     )
 
 
-def look_messages(request: LookRequest, picture: bytes) -> tuple[Message, ...]:
-    """Is it there?"""
+def look_messages(request: LookRequest, image: bytes) -> tuple[Message, ...]:
+    """Ask whether a region of an image shows what is quoted from it."""
     region = request.region
     edges = (("left", region.left), ("top", region.top), ("right", region.right), ("bottom", region.bottom))
     where = ", ".join(f"{name} {share:.3f}" for name, share in edges)
-    now = prompt("looker", "now", where=where, quote=quoted(request.quote))
+    now = prompt("generator_image_check", "now", region=where, quote=escape_marks(request.quote))
     return (
-        system(prompt("looker", "system")),
-        Message("user", (Text(now), Image(picture, request.picture.mime))),
+        system(prompt("generator_image_check", "system")),
+        Message("user", (Text(now), Image(image, request.picture.mime))),
     )
 
 
-def _path(name: str, seed: str, path: Sequence[Step], pictures: Pictures, now: str) -> tuple[Message, ...]:
-    """The user's and the assistant's words in turn. The last of the user's has what is wanted now as its last part."""
-    said: list[Message] = []
-    parts: list[MessagePart] = [Text(prompt(name, "seed", seed=quoted(seed)) + "\n")]
+def analysis_messages(request: AnalysisRequest, images: Images) -> tuple[Message, ...]:
+    """Ask for the analysis of a question."""
+    head = prompt(
+        "planner_analysis",
+        "system",
+        instructions=request.instructions,
+        tools=describe_tools(request.tools),
+    )
+    now = prompt("planner_analysis", "now", question=escape_marks(request.question))
+    return (system(head), Message("user", (Text(now), *image_parts(request.images, images))))
+
+
+def step_messages(
+    request: NextStepRequest, images: Images, *, merged: bool, short: bool = False
+) -> tuple[Message, ...]:
+    """Ask for the next step of an episode.
+
+    Each user message ends with the number of steps that were left when it was sent.
+
+    :param merged: also ask whether the results suffice.
+    :param short: show only the question, the names of the tools and the results, for models trained on such prompts.
+    """
+    name = "planner_next_step_short" if short else "planner_next_step"
+    memory = request.memory
+    coming = memory.summarised + len(memory.turns) + 1
+
+    def now(number: int) -> Text:
+        section = "decide" if merged and number > 1 else "next"
+        return Text("\n" + prompt(name, section, left=request.turns_left + coming - number))
+
+    names = ", ".join(tool.name for tool in request.tools)
+    tools = "" if short else describe_tools(request.tools)
+    messages = [system(prompt(name, "system", instructions=request.instructions, names=names, tools=tools))]
+    parts = [
+        *_begin(name, request.question, request.analysis, memory),
+        *image_parts(request.images, images),
+        now(memory.summarised + 1),
+    ]
+    before: Turn | None = None
+    for turn in memory.turns:
+        messages.append(Message("user", tuple(parts)))
+        answered = _planner_answer(turn, before) if merged else turn.step
+        messages.append(_assistant(answered, turn.planner_text))
+        parts = [*_result(name, turn, images)]
+        if turn.decision is not None and not merged:
+            verdict = prompt(
+                name,
+                "verdict",
+                assessment=turn.decision.assessment,
+                analysis=turn.decision.analysis or "-",
+            )
+            parts.append(Text("\n" + verdict))
+        parts.append(now(turn.number + 1))
+        before = turn
+    return (*messages, Message("user", tuple(parts)))
+
+
+def command_messages(request: CommandRequest) -> tuple[Message, ...]:
+    """Ask for the arguments of a tool call; after a mistake, once more."""
+    step = request.step
+    messages = [
+        system(prompt("executor_arguments", "system", tool=describe_tools([request.tool]))),
+        user(
+            prompt(
+                "executor_arguments",
+                "now",
+                question=escape_marks(request.question),
+                goal=step.sub_goal or step.justification,
+                context=step.context,
+            )
+        ),
+    ]
+    if request.mistake:
+        messages.append(_assistant(request.before))
+        messages.append(user(prompt("executor_arguments", "mistake", mistake=request.mistake)))
+    return tuple(messages)
+
+
+def verification_messages(request: VerificationRequest, images: Images) -> tuple[Message, ...]:
+    """Ask whether the memory answers the question."""
+    tools = bullets(
+        f"{tool.name}: {tool.description.strip().partition(chr(10))[0]}" for tool in request.tools
+    )
+    messages = [system(prompt("verifier_stop", "system", tools=tools))]
+    parts = [
+        *_begin("verifier_stop", request.question, request.analysis, request.memory),
+        *image_parts(request.images, images),
+    ]
+    now = Text("\n" + prompt("verifier_stop", "now"))
+    for turn in request.memory.turns:
+        parts += [*_result("verifier_stop", turn, images), now]
+        if turn.decision is not None:
+            messages += [Message("user", tuple(parts)), _assistant(turn.decision, turn.verifier_text)]
+            parts = []
+    if not request.memory.turns:
+        parts.append(now)
+    return (*messages, Message("user", tuple(parts)))
+
+
+def solution_messages(request: SolutionRequest, images: Images) -> tuple[Message, ...]:
+    """Ask for the answer to a task."""
+    memory = request.memory
+    now = prompt(
+        "generator_answer",
+        "now",
+        question=escape_marks(request.question),
+        analysis=_analysis(request.analysis),
+        count=memory.summarised or "",
+        summary=escape_marks(memory.summary),
+        steps=_steps(memory.turns, images),
+    )
+    blobs = [*request.images, *(blob for turn in memory.turns for blob in turn.images)]
+    return (
+        system(prompt("generator_answer", "system")),
+        Message("user", (Text(now), *image_parts(blobs, images))),
+    )
+
+
+def summary_messages(request: SummaryRequest) -> tuple[Message, ...]:
+    """Ask for a summary of the oldest turns."""
+    now = prompt(
+        "generator_summary",
+        "now",
+        question=escape_marks(request.question),
+        summary=escape_marks(request.summary),
+        steps=_steps(request.turns, {}),
+    )
+    return (system(prompt("generator_summary", "system")), user(now))
+
+
+def turn_size(turn: Turn) -> int:
+    """Return the number of characters that a turn takes in a prompt."""
+    text = json_text(turn.step) if turn.decision is None else json_text((turn.step, turn.decision))
+    return len(text) + len(turn.result) + (0 if turn.action is None else len(call_line(turn.action)))
+
+
+def _path(name: str, seed: str, path: Sequence[Step], images: Images, now: str) -> tuple[Message, ...]:
+    """Return alternating user and assistant messages; the current instruction is the last part of the last one."""
+    messages: list[Message] = []
+    parts: list[MessagePart] = [Text(prompt(name, "seed", seed=escape_marks(seed)) + "\n")]
     for number, step in enumerate(path, start=1):
         proposal = Proposal(step.intent, step.action.tool, step.action.arguments)
-        said.append(Message("user", tuple(parts)))
-        said.append(Message("assistant", (Text(written(proposal)),)))
-        parts = [Text(_observation(number, step, pictures) + "\n"), *_shown([step], pictures)]
-    return (*said, Message("user", (*parts, Text(now))))
+        messages.append(Message("user", tuple(parts)))
+        messages.append(Message("assistant", (Text(json_text(proposal)),)))
+        parts = [Text(_observation(number, step, images) + "\n"), *_step_images([step], images)]
+    return (*messages, Message("user", (*parts, Text(now))))
 
 
-def _observation(number: int, step: Step, pictures: Pictures) -> str:
-    return marked(number, cut(step.observation), step.images, pictures)
+def _observation(number: int, step: Step, images: Images) -> str:
+    return observation_block(number, cut(step.observation), step.images, images)
 
 
-def _shown(steps: Iterable[Step], pictures: Pictures) -> list[MessagePart]:
-    return pictured((blob for step in steps for blob in step.images), pictures)
+def _step_images(steps: Iterable[Step], images: Images) -> list[MessagePart]:
+    return image_parts((blob for step in steps for blob in step.images), images)
+
+
+def _begin(name: str, question: str, analysis: QueryAnalysis, memory: Memory) -> list[MessagePart]:
+    text = prompt(name, "begin", question=escape_marks(question), analysis=_analysis(analysis))
+    parts: list[MessagePart] = [Text(text + "\n")]
+    if memory.summarised:
+        summary = prompt(name, "summary", count=memory.summarised, summary=escape_marks(memory.summary))
+        parts.append(Text(f"\n{summary}\n"))
+    return parts
+
+
+def _result(name: str, turn: Turn, images: Images) -> list[MessagePart]:
+    return [Text(_turn(name, "result", turn, images) + "\n"), *image_parts(turn.images, images)]
+
+
+def _turn(name: str, section: str, turn: Turn, images: Images) -> str:
+    return prompt(
+        name,
+        section,
+        number=turn.number,
+        goal=escape_marks(turn.step.sub_goal) or "(none)",
+        call="nothing" if turn.action is None else escape_marks(call_line(turn.action)),
+        observation=observation_block(turn.number, turn.result, turn.images, images),
+    )
+
+
+def _steps(turns: Iterable[Turn], images: Images) -> str:
+    return "\n\n".join(_turn("generator_answer", "step", turn, images) for turn in turns)
+
+
+def _planner_answer(turn: Turn, before: Turn | None) -> object:
+    """Return the answer with which a planner that verifies its own work began this turn.
+
+    There was nothing to decide before the first turn.
+    """
+    if before is None or before.decision is None:
+        return turn.step
+    return DecidedStep(before.decision, turn.step)
+
+
+def _analysis(analysis: QueryAnalysis | None) -> str:
+    if analysis is None:
+        return ""
+    lines = (
+        ("Question", analysis.concise_summary),
+        ("Skills", analysis.required_skills),
+        ("Tools", analysis.relevant_tools),
+        ("Considerations", analysis.additional_considerations),
+    )
+    return "\n".join(f"{title}: {escape_marks(text)}" for title, text in lines if text)
+
+
+def _assistant(answer: object, text: ModelText = _OWN_ENCODING) -> Message:
+    """Return an answer in the model's own words where they are known, so that the next prompt extends them exactly."""
+    return Message("assistant", (Text(text.text or json_text(answer)),), text.mark)

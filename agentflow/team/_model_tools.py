@@ -1,4 +1,4 @@
-"""Tools with a model inside: one that answers from what it knows, and one that writes code and runs it."""
+"""Tools with a model inside: `base_generator` answers from its own knowledge, `python_coder` writes and runs code."""
 
 from typing import Annotated, TypeVar
 
@@ -8,10 +8,8 @@ from pydantic import BaseModel, ConfigDict, Field
 from agentflow.errors import ErrorKind, RunStopped, ToolFailure
 from agentflow.models import Call, Message, Model, Text
 from agentflow.sandbox import Backend, Session, tool
-from agentflow.team._asking import ask_model
-from agentflow.team._metering import count
-from agentflow.team._prompts import prompt
-from agentflow.team._rendering import cut, system, user, written
+from agentflow.team._model_calls import ask_model, count_usage
+from agentflow.team._rendering import cut, json_text, prompt, system, user
 from agentflow.team._schemas import answer_schema
 from mcp_servers import CallContext
 from mcp_servers.code import CodeBackend
@@ -20,19 +18,20 @@ __all__ = ["model_tools"]
 
 T = TypeVar("T")
 
-PRINTED = 3_500
-"""Characters of output that are shown."""
-VARIABLES = 20
-"""Variables that are shown."""
-VALUE = 2_000
-"""Characters of what is shown of them together."""
+MAX_OUTPUT_CHARS = 3_500
+MAX_VARIABLES = 20
+MAX_VARIABLES_CHARS = 2_000
 
 
 def model_tools(*, base_generator: Model | None = None, python_coder: Model | None = None) -> list[Backend]:
-    """Backends with the tools `base_generator` and `python_coder`, each with a model of its own; for a sandbox in this process.
+    """Return backends with the tools `base_generator` and `python_coder`, for a sandbox in this process.
 
-    :param base_generator: answers from what it knows; without one there is no such tool.
-    :param python_coder: writes the code that is run in the sandbox; without one there is no such tool.
+    Example::
+
+        sandbox = Sandbox(backends=["code", *model_tools(python_coder=model)])
+
+    :param base_generator: model that answers from its own knowledge; without it the tool is absent.
+    :param python_coder: model that writes the code run in the sandbox; without it the tool is absent.
     """
     found: list[Backend] = []
     if base_generator is not None:
@@ -42,35 +41,35 @@ def model_tools(*, base_generator: Model | None = None, python_coder: Model | No
     return found
 
 
-class Code(Struct, frozen=True):
-    """A program."""
+class Program(Struct, frozen=True):
+    """Program written by the model."""
 
     code: str
-    """Its source."""
+    """Source code."""
 
 
-class Coded(BaseModel):
-    """What a program gave that a model wrote."""
+class ProgramResult(BaseModel):
+    """Result of a program written by the model."""
 
     model_config = ConfigDict(use_attribute_docstrings=True)
 
     code: str
-    """The program."""
+    """Source code of the program."""
     stdout: str
-    """What it printed."""
+    """Standard output."""
     value: str | None
-    """The value of its last expression."""
+    """Value of its last expression."""
     error: str | None
-    """How it failed, if it did."""
+    """Exception type and message, if it failed."""
     variables: str
-    """Its variables, a line each."""
+    """Its variables, one per line."""
 
 
 class _BaseGenerator(Backend):
-    """One call of a model."""
+    """Backend of `base_generator`: one model call."""
 
     name = "base"
-    description = "A model that answers from what it knows."
+    description = "A language model that answers from its own knowledge."
 
     def __init__(self, model: Model) -> None:
         self._model = model
@@ -80,53 +79,56 @@ class _BaseGenerator(Backend):
         open_world=True,
         title="Generate with a model",
         limits=[
-            "It knows nothing of what was found before, unless the query says it.",
-            "It may be wrong in details, and knows nothing recent.",
+            "It sees only the query: include earlier results that it needs.",
+            "It may be wrong in details and knows nothing recent.",
         ],
         practices=[
-            "Ask it to reason, to explain, to sum up or to put into words; look facts up with other tools.",
-            "Give it all that it needs in the query.",
+            "Use it to reason, explain, summarise or rephrase; look up facts with other tools.",
+            "Put everything it needs into the query.",
         ],
         examples=[{"query": "List, step by step, how to convert 72 degrees Fahrenheit to Celsius."}],
     )
     async def generator(
-        self, query: Annotated[str, Field(description="What to do, with all that is needed for it.")]
+        self, query: Annotated[str, Field(description="The task, with everything needed for it.")]
     ) -> str:
-        """Have a language model do what is asked, from what it knows and what the query says.
+        """Have a language model do a task from its own knowledge and the query.
 
-        Use it for general knowledge, reasoning and wording, and where no other tool fits.
+        Use it for general knowledge, reasoning and wording, and when no other tool fits.
         """
-        messages = (system(prompt("generalist", "system")), user(prompt("generalist", "now", query=query)))
-        return await _asked(self._model, Call(role="tool", messages=messages, reply=str), "base_generator")
+        messages = (
+            system(prompt("tool_base_generator", "system")),
+            user(prompt("tool_base_generator", "now", query=query)),
+        )
+        return await _ask(self._model, Call(role="tool", messages=messages, reply=str), "base_generator")
 
 
 class _PythonCoder(Backend):
-    """Code by a model, run in the session's own Python."""
+    """Backend of `python_coder`: code written by a model, run in the session's Python interpreter."""
 
     name = "python"
-    description = "A model that writes Python code, which is run in the sandbox."
+    description = "A language model that writes Python code and runs it in the sandbox."
 
     def __init__(self, model: Model) -> None:
         self._model = model
         self._code = CodeBackend()
 
     async def initialize(self, session: Session, settings: object) -> None:
-        """Make the Python session that the code backend has, too."""
+        """Start the Python session shared with the code backend."""
         if self._code.name not in session.live:
             await self._code.initialize(session, {})
 
     async def fork(self, session: Session, forked: Session) -> None:
-        """Take it over; the interpreter was forked with the instance."""
+        """Adopt the forked interpreter."""
         await self._code.fork(session, forked)
 
     @tool(
         title="Write and run Python code",
         limits=[
-            "It sees the query alone: neither the question nor earlier results.",
-            "It has no network, and the packages of the sandbox only.",
+            "It sees only the query, neither the question nor earlier results.",
+            "It has no network and only the sandbox's packages.",
         ],
         practices=[
-            "Say exactly what is to be computed, with all numbers and names, and what is to be printed.",
+            "State exactly what to compute, with all numbers and names, and what to print.",
             "Use it for arithmetic, counting, dates, sorting and searching by computation.",
         ],
         examples=[{"query": "Print the sum of all primes below 100."}],
@@ -135,50 +137,55 @@ class _PythonCoder(Backend):
         self,
         session: Session,
         context: CallContext,
-        query: Annotated[str, Field(description="What the code has to do, with all that it needs to know.")],
-    ) -> Coded:
-        """Have a language model write Python code for what is asked, run it, and return what it printed.
+        query: Annotated[
+            str, Field(description="The task of the program, with everything it needs to know.")
+        ],
+    ) -> ProgramResult:
+        """Have a language model write Python code for a task, run it, and return its output.
 
-        Use it to compute. Variables last from call to call. A program that fails is written once more.
+        Use it to compute. Variables persist between calls. A program that fails is rewritten once.
         """
-        asked = [system(prompt("coder", "system")), user(prompt("coder", "now", query=query))]
-        code = await self._write(asked)
-        coded = await self._run(session, context, code)
-        if coded.error is not None:
-            said = Message("assistant", (Text(written(Code(code))),))
-            asked += [said, user(prompt("coder", "failed", error=coded.error))]
-            coded = await self._run(session, context, await self._write(asked))
-        return coded
+        messages = [
+            system(prompt("tool_python_coder", "system")),
+            user(prompt("tool_python_coder", "now", query=query)),
+        ]
+        code = await self._write(messages)
+        result = await self._run(session, context, code)
+        if result.error is not None:
+            answer = Message("assistant", (Text(json_text(Program(code))),))
+            messages += [answer, user(prompt("tool_python_coder", "failed", error=result.error))]
+            result = await self._run(session, context, await self._write(messages))
+        return result
 
     async def _write(self, messages: list[Message]) -> str:
-        call = Call(role="tool", messages=tuple(messages), reply=Code, schema=answer_schema(Code))
-        return (await _asked(self._model, call, "python_coder")).code
+        call = Call(role="tool", messages=tuple(messages), reply=Program, schema=answer_schema(Program))
+        return (await _ask(self._model, call, "python_coder")).code
 
-    async def _run(self, session: Session, context: CallContext, code: str) -> Coded:
+    async def _run(self, session: Session, context: CallContext, code: str) -> ProgramResult:
         ran = await self._code.run(session, context, code)
         lines: list[str] = []
         if ran.error is None:
             found = await self._code.variables(session, context)
-            lines = [f"{each.name}: {each.type} = {each.summary}" for each in found.variables[:VARIABLES]]
-        return Coded(
+            lines = [f"{each.name}: {each.type} = {each.summary}" for each in found.variables[:MAX_VARIABLES]]
+        return ProgramResult(
             code=code,
-            stdout=cut(ran.stdout, PRINTED),
-            value=None if ran.value is None else cut(ran.value, PRINTED),
+            stdout=cut(ran.stdout, MAX_OUTPUT_CHARS),
+            value=None if ran.value is None else cut(ran.value, MAX_OUTPUT_CHARS),
             error=None if ran.error is None else f"{ran.error.type}: {ran.error.message}",
-            variables=cut("\n".join(lines), VALUE),
+            variables=cut("\n".join(lines), MAX_VARIABLES_CHARS),
         )
 
 
-async def _asked(model: Model, call: Call[T], name: str) -> T:
-    """The model's answer.
+async def _ask(model: Model, call: Call[T], name: str) -> T:
+    """Return the model's answer and count its usage.
 
-    :raises ToolFailure: if there is none; also where the run can't go on, which whoever asks a model next is told.
+    :raises ToolFailure: if there is no answer, also if the run must stop: the next model call outside a tool stops it.
     """
     try:
         reply = await ask_model(model, call)
     except RunStopped as stopped:
         raise ToolFailure(ErrorKind.FAILED, f"{name}: {stopped.message}") from None
-    count(reply.usage)
+    count_usage(reply.usage)
     if reply.value is None:
         why = "no answer" if reply.failure is None else f"{reply.failure.kind}: {reply.failure.message}"
         raise ToolFailure(ErrorKind.FAILED, f"{name}: {why}")

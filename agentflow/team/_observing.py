@@ -1,67 +1,71 @@
-"""What a tool returned, as text that a reader understands and that is the same in every run.
+"""Tool results as readable, reproducible text.
 
-Left out is what differs from run to run without meaning anything: handles, process ids, durations, times of change,
-addresses in memory, names of temporary files, links.
+Details that vary between runs without meaning are removed: handles, process ids, durations, modification times, memory
+addresses, names of temporary files, links.
 """
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import TypeAlias, cast
+from typing import Any, TypeAlias
 
 __all__ = ["observed_text", "trouble_of"]
 
-Data: TypeAlias = Mapping[str, object]
+Json: TypeAlias = Any
+"""A JSON value."""
+Data: TypeAlias = Mapping[str, Json]
 
-MOST_ROWS = 100
-"""Rows of a table, and entries of a list, that are shown."""
-LONGEST_TROUBLE = 300
+MAX_ROWS = 100
+"""Maximum rows of a table, and items of a list, that are shown."""
+MAX_TROUBLE_CHARS = 300
 
 _VARYING = frozenset({"session_id", "pid", "duration", "elapsed", "modified"})
-_SCRUBBED = (
+_VARYING_TEXT = (
     (re.compile(r"(?<=\bat )0x[0-9a-fA-F]{4,16}\b"), "0x…"),
     (re.compile(r"/tmp/tmp[A-Za-z0-9_]{6,}"), "/tmp/tmp…"),
     (re.compile(r"; the whole is at agentflow://\S+"), ""),
-    # What a shell says of a program that a signal ended begins with its process id.
+    # A shell reports a program ended by a signal with its process id.
     (re.compile(r"(: line \d+:) +\d+ (?=[A-Z][a-z]+)"), r"\1 "),
 )
-_HINTS = ("0x", "/tmp/tmp", "agentflow://", ": line ")
-"""What a text has in which something of that may stand: most have none."""
+_VARYING_HINTS = ("0x", "/tmp/tmp", "agentflow://", ": line ")
+"""Substrings of texts that may contain varying text; most texts contain none."""
 
 
 def observed_text(data: Data) -> str:
-    """The data of a result as text; empty if it tells nothing."""
+    """Render the data of a result as text; empty if it contains no information."""
     for names, render in _KNOWN:
         if names <= data.keys():
             text = render(data)
             break
     else:
-        text = _anything(data)
+        text = _generic(data)
     return scrubbed(text)
 
 
 def scrubbed(text: str) -> str:
-    """The text without what differs from run to run."""
-    if any(hint in text for hint in _HINTS):
-        for pattern, instead in _SCRUBBED:
+    """Remove varying details from a text."""
+    if any(hint in text for hint in _VARYING_HINTS):
+        for pattern, instead in _VARYING_TEXT:
             text = pattern.sub(instead, text)
     return text
 
 
 def trouble_of(data: Data) -> str:
-    """How what a call ran ended badly, in one line; empty if it did not.
+    """Describe in one line how a program or code failed; empty if it did not.
 
-    A program that ends with 1 and complains of nothing has said no, as `grep` and `diff` do.
+    Exit code 1 without output on stderr is a negative result, as of `grep` and `diff`, not a failure.
     """
     code = data.get("exit_code")
     if isinstance(code, int) and code != 0 and not (code == 1 and not _text(data, "stderr").strip()):
         return f"exit code {code}"
     error = data.get("error")
-    if isinstance(error, Mapping):
-        problem = cast("Data", error)
-        told = f"{problem.get('type', 'error')}: {problem.get('message', '')}"
-    else:
-        told = error if isinstance(error, str) else ""
-    return scrubbed(" ".join(told.split()))[:LONGEST_TROUBLE].removesuffix(":")
+    match error:
+        case {**problem}:
+            text = f"{problem.get('type', 'error')}: {problem.get('message', '')}"
+        case str():
+            text = error
+        case _:
+            text = ""
+    return scrubbed(" ".join(text.split()))[:MAX_TROUBLE_CHARS].removesuffix(":")
 
 
 def _shell(data: Data) -> str:
@@ -77,7 +81,7 @@ def _shell(data: Data) -> str:
 def _python(data: Data) -> str:
     value, tables = _text(data, "value"), _mappings(data.get("tables"))
     if tables and "\n" in value:
-        # A table's own text: the table itself tells more.
+        # The value is the printed table; the table itself has more detail.
         value = ""
     displays = [_text(each, "text") for each in _mappings(data.get("displays"))]
     return _joined(
@@ -92,13 +96,13 @@ def _python(data: Data) -> str:
 
 
 def _table(data: Data) -> str:
-    rows = [cast("Sequence[object]", row) for row in _sequence(data.get("rows"))]
+    rows: list[Sequence[Json]] = list(_sequence(data.get("rows")))
     names = [str(column.get("name", "")) for column in _mappings(data.get("columns"))]
     total = data.get("total_rows")
-    shown = rows[:MOST_ROWS]
+    shown = rows[:MAX_ROWS]
     lines = [" | ".join(names), *(" | ".join(map(_cell, row)) for row in shown)] if rows else []
     more = isinstance(total, int) and total > len(shown)
-    return _joined(*lines, f"… {total} rows in all" if more else "", _titled("error", trouble_of(data)))
+    return _joined(*lines, f"… {total} rows in total" if more else "", _titled("error", trouble_of(data)))
 
 
 def _file(data: Data) -> str:
@@ -106,7 +110,7 @@ def _file(data: Data) -> str:
         return f"{data['path']}: {data.get('mime')}, {data.get('size')} bytes"
     following = data.get("next_offset")
     total = data.get("total_lines")
-    rest = f"… line {following} and what follows is not shown{f' ({total} lines in all)' if total else ''}"
+    rest = f"… from line {following} on not shown{f' ({total} lines in total)' if total else ''}"
     return _joined(_text(data, "content"), rest if following else "", _titled("note", _text(data, "note")))
 
 
@@ -126,7 +130,7 @@ def _listing(data: Data) -> str:
     lines = [f"{each.get('path')} ({each.get('kind')}, {each.get('size')} bytes)" for each in entries]
     total = data.get("total")
     more = isinstance(total, int) and total > len(entries)
-    return _joined(*lines, f"… {total} in all" if more else "") or "no entries"
+    return _joined(*lines, f"… {total} in total" if more else "") or "no entries"
 
 
 def _edited(data: Data) -> str:
@@ -144,17 +148,17 @@ _KNOWN: tuple[tuple[set[str], Callable[[Data], str]], ...] = (
 )
 
 
-def _anything(data: Data) -> str:
-    told = _lasting(data)
-    if _says_nothing(told):
+def _generic(data: Data) -> str:
+    stable = _stable(data)
+    if _is_empty(stable):
         return ""
-    if list(told) == ["result"]:
-        return "\n".join(_lines(told["result"]))
-    return "\n".join(_lines(told))
+    if list(stable) == ["result"]:
+        return "\n".join(_lines(stable["result"]))
+    return "\n".join(_lines(stable))
 
 
-def _lasting(data: Data) -> Data:
-    """What of it is the same in every run."""
+def _stable(data: Data) -> Data:
+    """Select the fields that are the same in every run."""
     return {
         name: value
         for name, value in data.items()
@@ -162,41 +166,43 @@ def _lasting(data: Data) -> Data:
     }
 
 
-def _says_nothing(value: object) -> bool:
-    """Whether something is empty in it, and everything else is empty or zero: no hits, 0 in all."""
+def _is_empty(value: Json) -> bool:
+    """Tell whether some leaf is empty and every other is empty or zero: no hits, 0 in total."""
     leaves = list(_leaves(value))
     return not leaves or (None in leaves and all(not leaf for leaf in leaves))
 
 
-def _leaves(value: object) -> list[object]:
-    """Its values; `None` for each that is empty."""
-    if isinstance(value, Mapping):
-        entries = [leaf for each in cast("Data", value).values() for leaf in _leaves(each)]
-    elif isinstance(value, list | tuple):
-        entries = [leaf for each in cast("Sequence[object]", value) for leaf in _leaves(each)]
-    else:
-        return [None if value in (None, "") else value]
-    return entries or [None]
+def _leaves(value: Json) -> list[Json]:
+    """Return all leaf values; `None` for each empty one."""
+    match value:
+        case {**members}:
+            leaves = [leaf for each in members.values() for leaf in _leaves(each)]
+        case [*items]:
+            leaves = [leaf for each in items for leaf in _leaves(each)]
+        case _:
+            return [None if value in (None, "") else value]
+    return leaves or [None]
 
 
-def _lines(value: object) -> list[str]:
-    """One line for each thing, what belongs to it indented below; lists numbered."""
-    if isinstance(value, Mapping):
-        told = _lasting(cast("Data", value))
-        return [line for name, each in told.items() for line in _named(f"{name}:", each)]
-    if isinstance(value, list | tuple):
-        entries = cast("Sequence[object]", value)
-        shown = [
-            line
-            for number, each in enumerate(entries[:MOST_ROWS], start=1)
-            for line in _named(f"{number}.", each)
-        ]
-        more = len(entries) - MOST_ROWS
-        return [*shown, f"… {more} more"] if more > 0 else shown
-    return _cell(value).splitlines()
+def _lines(value: Json) -> list[str]:
+    """Render a value as lines: fields by name, list items by number, nested values indented."""
+    match value:
+        case {**members}:
+            stable = _stable(members)
+            return [line for name, each in stable.items() for line in _named(f"{name}:", each)]
+        case [*items]:
+            shown = [
+                line
+                for number, each in enumerate(items[:MAX_ROWS], start=1)
+                for line in _named(f"{number}.", each)
+            ]
+            more = len(items) - MAX_ROWS
+            return [*shown, f"… {more} more"] if more > 0 else shown
+        case _:
+            return _cell(value).splitlines()
 
 
-def _named(name: str, value: object) -> list[str]:
+def _named(name: str, value: Json) -> list[str]:
     lines = _lines(value)
     if not lines:
         return [f"{name} none"]
@@ -208,7 +214,7 @@ def _named(name: str, value: object) -> list[str]:
     return [name, *(f"  {line}" for line in lines)]
 
 
-def _cell(value: object) -> str:
+def _cell(value: Json) -> str:
     match value:
         case None:
             return "none"
@@ -225,12 +231,16 @@ def _text(data: Data, name: str) -> str:
     return value if isinstance(value, str) else ""
 
 
-def _sequence(value: object) -> Sequence[object]:
-    return cast("Sequence[object]", value) if isinstance(value, list | tuple) else ()
+def _sequence(value: Json) -> Sequence[Json]:
+    match value:
+        case [*items]:
+            return items
+        case _:
+            return ()
 
 
-def _mappings(value: object) -> list[Data]:
-    return [cast("Data", each) for each in _sequence(value) if isinstance(each, Mapping)]
+def _mappings(value: Json) -> list[Data]:
+    return [each for each in _sequence(value) if isinstance(each, Mapping)]
 
 
 def _titled(title: str, text: str) -> str:
@@ -239,5 +249,5 @@ def _titled(title: str, text: str) -> str:
 
 
 def _joined(*pieces: str) -> str:
-    """The pieces that say something, line after line."""
+    """Join the non-empty pieces by newlines."""
     return "\n".join(piece.rstrip() for piece in pieces if piece.strip())

@@ -1,88 +1,131 @@
-"""Workers of one kind: made at need, used again, replaced when they crash."""
+"""Pool of supervised workers: started on demand, reused, and replaced when they crash."""
 
 import asyncio
 import math
 from collections import deque
 from collections.abc import Awaitable, Callable
-from typing import Generic, TypeVar, cast
+from functools import wraps
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar
 
 import anyio
-from msgspec import Struct
 
 from agentflow.actors import (
     Actor,
     ActorGone,
     ChildSpec,
+    Clock,
     DynamicSupervisor,
     ExitKind,
     Restart,
     SupervisorGone,
 )
-from agentflow.errors import RunStopped, StopCause
+from agentflow.errors import ModelFailureKind, RunStopped, StopCause
+from agentflow.trajectory import Failure, Reply
 
-__all__ = ["Pool", "Question", "Worker"]
+if TYPE_CHECKING:
+    from types import CoroutineType
 
-M = TypeVar("M")
+__all__ = ["Role", "WorkerCrashed", "WorkerPool", "in_worker"]
+
+P = ParamSpec("P")
 R = TypeVar("R")
+S = TypeVar("S", bound="Role")
+T = TypeVar("T")
 
-LONGEST_LINE = 500
-HIRED_AT_ONCE = 8
-"""More workers are not started at a time: who needs one takes the first that comes free, be it a new one or not."""
+MAX_MESSAGE_CHARS = 500
+MAX_CONCURRENT_STARTS = 8
+"""Workers starting at the same time. Beyond this, a caller waits for the first worker to become free or to start."""
 
-
-class Question(Struct, Generic[M]):
-    """What a worker is asked."""
-
-    about: M
-    """The request."""
-    scope: anyio.CancelScope
-    """Cancelled when nobody waits for the answer any more."""
+Work = Callable[[Clock], Awaitable[R]]
+"""Work for a worker, given the worker's clock."""
 
 
-class Worker(Actor[Question[M], R | RunStopped | None]):
-    """An actor that works on one question at a time, and stops when nobody wants the answer any more."""
+class WorkerCrashed(Exception):
+    """The worker crashed, and so did its replacement, or the work must not be repeated."""
 
-    async def work(self, about: M) -> R:
-        """Find the answer. What may go wrong is an answer; what must not is a crash.
 
-        :raises RunStopped: if the run can't go on; whoever asked is told.
-        """
-        raise NotImplementedError
+class PoolMessage(Protocol):
+    """Message to a worker."""
 
-    async def receive(self, message: Question[M]) -> R | RunStopped | None:
-        """Work on a question."""
-        with message.scope:
+    async def run(self, clock: Clock) -> None:
+        """Do the work and keep the result."""
+        ...
+
+
+class Job(Generic[R]):
+    """Message that carries work of result type `R` to a worker, and its result back."""
+
+    def __init__(self, work: Work[R]) -> None:
+        self.result: R | None = None
+        """Result of the work; `None` until it is done, or if the run stopped."""
+        self.stopped: RunStopped | None = None
+        """End of the run, raised by the work. It is an answer, not a crash of the worker."""
+        self._work = work
+        self._scope = anyio.CancelScope()
+
+    async def run(self, clock: Clock) -> None:
+        """Do the work, unless nobody waits for it any more."""
+        with self._scope:
             try:
-                return await self.work(message.about)
+                self.result = await self._work(clock)
             except RunStopped as stopped:
-                # An answer, so that the end of the run is not taken for a crash of the worker.
-                return stopped
-        return None
+                self.stopped = stopped
+
+    def cancel(self) -> None:
+        """Abort the work."""
+        self._scope.cancel()
 
 
-class Pool(Generic[M, R]):
-    """Workers of one kind under a supervisor of their own. The one that was idle last works next."""
+class Worker(Actor[PoolMessage, None]):
+    """Actor that does one job at a time."""
 
-    def __init__(self, name: str, make: Callable[[], Worker[M, R]], *, workers: int) -> None:
-        """Describe it; its `spec` is for a supervisor.
+    async def receive(self, message: PoolMessage) -> None:
+        """Do a job."""
+        await message.run(self._clock)
 
-        :param name: the name of the whole, `planners`.
-        :param workers: the most there are at once; further questions wait, in order.
+
+class WorkerPool:
+    """Workers under a supervisor of their own. The most recently used idle worker is used next."""
+
+    def __init__(self, name: str, *, workers: int) -> None:
+        """Describe the pool; its `spec` starts it under a supervisor.
+
+        :param name: name of the pool in the plural, such as `planners`.
+        :param workers: maximum number of workers; further requests wait in order.
         """
         self._name = name
         self._template = ChildSpec(
-            id=name.removesuffix("s"), start=make, restart=Restart.TEMPORARY, shutdown=0
+            id=name.removesuffix("s"), start=Worker, restart=Restart.TEMPORARY, shutdown=0
         )
         self._supervisor = self._new_supervisor()
-        self._idle: list[Worker[M, R]] = []
-        self._line: deque[asyncio.Future[None]] = deque()
-        self._hiring = 0
-        self._turns = anyio.Semaphore(workers, fast_acquire=True)
+        self._idle: list[Worker] = []
+        self._waiters: deque[asyncio.Future[None]] = deque()
+        self._starting = 0
+        self._slots = anyio.Semaphore(workers, fast_acquire=True)
 
     @property
     def spec(self) -> ChildSpec:
-        """How to start it."""
+        """Child specification of the pool."""
         return ChildSpec(id=self._name, start=self._start, kind="supervisor")
+
+    async def ask(self, work: Work[R], *, again: Callable[[], Awaitable[bool]] | None = None) -> R:
+        """Return the result of the work. If the worker crashes, one other worker tries again.
+
+        :param again: decides whether the work may be repeated; by default it may.
+        :raises WorkerCrashed: if the second worker crashes too, or the work must not be repeated.
+        :raises RunStopped: if the work raises it, or the pool has ended.
+        """
+        async with self._slots:
+            try:
+                return await self._ask(work, again)
+            except ActorGone as gone:
+                crash = gone
+            try:
+                if again is None or await again():
+                    return await self._ask(work, again)
+            except ActorGone as gone:
+                crash = gone
+            raise WorkerCrashed(" ".join(str(crash).split())[:MAX_MESSAGE_CHARS])
 
     def _start(self) -> DynamicSupervisor:
         self._idle.clear()
@@ -92,94 +135,103 @@ class Pool(Generic[M, R]):
     def _new_supervisor(self) -> DynamicSupervisor:
         return DynamicSupervisor(self._template, name=self._name)
 
-    async def ask(self, about: M, *, again: Callable[[], Awaitable[bool]] | None = None) -> R:
-        """Have a worker answer. If it crashes another one is asked, once; if that one crashes too, that is the answer.
-
-        :param again: whether another one may be asked; without it always.
-        :raises RunStopped: if the worker says so, or the team has ended.
-        """
-        async with self._turns:
-            try:
-                return await self._ask(about, again)
-            except ActorGone as gone:
-                crash = gone
-            try:
-                if again is None or await again():
-                    return await self._ask(about, again)
-            except ActorGone as gone:
-                crash = gone
-            return self.fallen(one_line(crash))
-
-    def fallen(self, why: str) -> R:
-        """The answer when workers crashed."""
-        raise NotImplementedError
-
-    async def _ask(self, about: M, again: Callable[[], Awaitable[bool]] | None) -> R:
+    async def _ask(self, work: Work[R], again: Callable[[], Awaitable[bool]] | None) -> R:
         while True:
-            worker = self._idle.pop() if self._idle else await self._first_free()
-            question = Question(about, anyio.CancelScope())
+            worker = self._idle.pop() if self._idle else await self._next_worker()
+            job = Job(work)
             try:
-                answer = await worker.ask(question, timeout=math.inf)
+                await worker.ask(job, timeout=math.inf)
             except ActorGone as gone:
                 if gone.reason is not None and gone.reason.kind is ExitKind.CRASHED:
                     raise
-                # It was stopped: if its supervisor was not, another one takes over, where that does no harm.
+                # The worker was stopped. If its supervisor was not, another worker takes over where that is safe.
                 self._idle.append(await self._new_worker())
                 if again is not None and not await again():
                     raise
                 continue
             except BaseException:
-                question.scope.cancel()
+                job.cancel()
                 self._release(worker)
                 raise
             self._release(worker)
-            if isinstance(answer, RunStopped):
-                raise answer
-            assert answer is not None
-            return answer
+            if job.stopped is not None:
+                raise job.stopped
+            assert job.result is not None, "a job that was not cancelled has a result"
+            return job.result
 
-    def _release(self, worker: Worker[M, R]) -> None:
+    def _release(self, worker: Worker) -> None:
         self._idle.append(worker)
-        self._call_next()
+        self._wake_next()
 
-    def _call_next(self) -> None:
-        """Have the first in line look again: a worker is free, or one more may be hired."""
-        while self._line:
-            place = self._line.popleft()
-            if not place.done():
-                place.set_result(None)
+    def _wake_next(self) -> None:
+        """Wake the first waiter: a worker is free, or another one may be started."""
+        while self._waiters:
+            waiter = self._waiters.popleft()
+            if not waiter.done():
+                waiter.set_result(None)
                 return
 
-    async def _first_free(self) -> Worker[M, R]:
-        """An idle worker, or a new one."""
+    async def _next_worker(self) -> Worker:
+        """Return an idle worker or a new one, whichever is available first."""
         while not self._idle:
-            if self._hiring < HIRED_AT_ONCE:
-                self._hiring += 1
+            if self._starting < MAX_CONCURRENT_STARTS:
+                self._starting += 1
                 try:
                     return await self._new_worker()
                 finally:
-                    self._hiring -= 1
-                    self._call_next()
-            place: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._line.append(place)
+                    self._starting -= 1
+                    self._wake_next()
+            waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._waiters.append(waiter)
             try:
-                await place
+                await waiter
             except asyncio.CancelledError:
-                if place.done() and not place.cancelled():
-                    # The call came in the same moment: it is for the next.
-                    self._call_next()
+                if waiter.done() and not waiter.cancelled():
+                    # Woken and cancelled at the same time: pass the wake-up on.
+                    self._wake_next()
                 raise
         return self._idle.pop()
 
-    async def _new_worker(self) -> Worker[M, R]:
+    async def _new_worker(self) -> Worker:
         try:
             _, worker = await self._supervisor.start_child()
         except SupervisorGone:
-            message = f"the {self._name} have ended; run the same again to go on"
+            message = f"the {self._name} have ended; run the same command to resume"
             raise RunStopped(StopCause.INTERRUPTED, message) from None
-        return cast("Worker[M, R]", worker)
+        assert isinstance(worker, Worker), "the template starts workers only"
+        return worker
 
 
-def one_line(error: Exception) -> str:
-    """What it says, in one line of bearable length."""
-    return " ".join(str(error).split())[:LONGEST_LINE]
+class Role:
+    """Base of the roles: a class with one typed method per request, each of which runs in a supervised worker."""
+
+    def __init__(self, name: str, *, workers: int) -> None:
+        """Create the role.
+
+        :param name: name of its pool in the plural, such as `planners`.
+        :param workers: maximum number of workers.
+        """
+        self.pool = WorkerPool(name, workers=workers)
+        """The workers."""
+
+
+def in_worker(
+    method: Callable[Concatenate[S, P], Awaitable[Reply[T]]],
+) -> Callable[Concatenate[S, P], "CoroutineType[Any, Any, Reply[T]]"]:
+    """Run a method of a role in one of its workers; a crash becomes a failed reply.
+
+    Example::
+
+        class Planner(Role):
+            @in_worker
+            async def plan(self, request: PlanRequest) -> Reply[Plan]: ...
+    """
+
+    @wraps(method)
+    async def ask(self: S, /, *args: P.args, **kwargs: P.kwargs) -> Reply[T]:
+        try:
+            return await self.pool.ask(lambda _: method(self, *args, **kwargs))
+        except WorkerCrashed as crash:
+            return Reply(failure=Failure(ModelFailureKind.UNAVAILABLE, str(crash)))
+
+    return ask

@@ -1,8 +1,10 @@
-"""Pieces of which messages are made."""
+"""Prompt files, and the pieces from which messages are made."""
 
 import re
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
+from pathlib import Path
+from string import Template
 
 import msgspec
 
@@ -11,103 +13,156 @@ from agentflow.models import Part as MessagePart
 from agentflow.trajectory import Action, Blob, ToolCard
 
 __all__ = [
-    "LONGEST_OBSERVATION",
-    "Pictures",
-    "called",
+    "MAX_OBSERVATION_CHARS",
+    "Images",
+    "bullets",
+    "call_line",
     "card_notes",
     "cut",
-    "listed",
-    "marked",
-    "pictured",
-    "quoted",
+    "describe_tools",
+    "escape_marks",
+    "image_parts",
+    "json_text",
+    "observation_block",
+    "prompt",
+    "prompt_versions",
     "system",
-    "told",
-    "tool_cards",
     "user",
-    "written",
 ]
 
-Pictures = Mapping[str, bytes]
-"""Pictures by their hashes, as far as the model sees them."""
+Images = Mapping[str, bytes]
+"""Bytes of the images that the model can see, by hash."""
 
-LONGEST_OBSERVATION = 6_000
-"""Characters of an observation that are shown; from longer ones the middle is left out."""
+MAX_OBSERVATION_CHARS = 6_000
+"""Maximum characters of an observation in a prompt; longer ones are cut in the middle."""
 
+_FOLDER = Path(__file__).parent / "prompts"
+_FILE = re.compile(r"(?P<name>[a-z_]+)\.(?P<version>v\d+)\.md")
+_HEADING = re.compile(r"^# (\w+)\n", re.MULTILINE)
 _JSON = msgspec.json.Encoder()
-_MARK = re.compile(r"<(?=/?(?:observation|question|seed)\b)", re.IGNORECASE)
+_MARK = re.compile(r"<(?=/?(?:observation|question|seed|claim)\b)", re.IGNORECASE)
 
 
-def cut(text: str, longest: int = LONGEST_OBSERVATION) -> str:
-    """The text, without its middle where it is too long."""
-    if len(text) <= longest:
+def prompt(name: str, section: str, **values: object) -> str:
+    """Return a section of a prompt file, filled in. A paragraph with an empty value is omitted."""
+    texts = {each: str(value) for each, value in values.items()}
+    filled = [
+        paragraph.format_map(texts).strip()
+        for paragraph, names in _sections(name)[section]
+        if all(map(texts.__getitem__, names))
+    ]
+    return "\n\n".join(filled)
+
+
+def prompt_versions() -> Mapping[str, str]:
+    """Return the version of each prompt. Answers to different versions are not comparable.
+
+    Example::
+
+        assert prompt_versions()["planner_next_step"] == "v2"
+    """
+    return {name: version for name, (version, _) in _files().items()}
+
+
+@lru_cache
+def _files() -> dict[str, tuple[str, Path]]:
+    """Return the newest version and file of each prompt."""
+    found: dict[str, tuple[str, Path]] = {}
+    for path in sorted(_FOLDER.iterdir(), key=lambda path: (len(path.name), path.name)):
+        if match := _FILE.fullmatch(path.name):
+            found[match["name"]] = (match["version"], path)
+    return dict(sorted(found.items()))
+
+
+@lru_cache
+def _sections(name: str) -> dict[str, list[tuple[str, list[str]]]]:
+    """Return the paragraphs of each section with the names of their values."""
+    _, path = _files()[name]
+    _, *rest = _HEADING.split(path.read_text(encoding="utf-8"))
+    sections: dict[str, list[tuple[str, list[str]]]] = {}
+    for heading, body in zip(rest[::2], rest[1::2], strict=True):
+        paragraphs = map(Template, body.strip().split("\n\n"))
+        sections[heading] = [(_format(paragraph), paragraph.get_identifiers()) for paragraph in paragraphs]
+    return sections
+
+
+def _format(paragraph: Template) -> str:
+    """Convert a template for `str.format_map`, which is many times faster."""
+    plain = paragraph.template.replace("{", "{{").replace("}", "}}")
+    return Template(plain).substitute({name: f"{{{name}}}" for name in paragraph.get_identifiers()})
+
+
+def cut(text: str, limit: int = MAX_OBSERVATION_CHARS) -> str:
+    """Cut a long text in the middle, and state how much was left out."""
+    if len(text) <= limit:
         return text
-    half = longest // 2
+    half = limit // 2
     return f"{text[:half]}\n… {len(text) - 2 * half} characters left out …\n{text[-half:]}"
 
 
-def quoted(text: str) -> str:
-    """The text, without what would look like the end of its own block."""
+def escape_marks(text: str) -> str:
+    """Escape tags that would end the text's own block."""
     return _MARK.sub("< ", text) if "<" in text else text
 
 
-def marked(number: int, text: str, images: tuple[Blob, ...], pictures: Pictures) -> str:
-    """What came back, between the marks of data; pictures that are not shown are counted."""
-    text = quoted(text)
-    unseen = sum(blob.hash not in pictures for blob in images)
+def observation_block(number: int, text: str, blobs: tuple[Blob, ...], images: Images) -> str:
+    """Return an observation between its tags; images that the model cannot see are counted."""
+    text = escape_marks(text)
+    unseen = sum(blob.hash not in images for blob in blobs)
     if unseen:
-        text = f"{text}\n({unseen} picture{'s' if unseen > 1 else ''} that can't be shown here)".strip()
+        text = f"{text}\n({unseen} image{'s' if unseen > 1 else ''} that cannot be shown here)".strip()
     return f'<observation number="{number}">\n{text}\n</observation>'
 
 
-def pictured(images: Iterable[Blob], pictures: Pictures) -> list[MessagePart]:
-    """The pictures themselves, each once, as far as they are seen."""
-    blobs = {blob.hash: blob for blob in images if blob.hash in pictures}
-    return [Image(pictures[hash], blob.mime) for hash, blob in blobs.items()]
+def image_parts(blobs: Iterable[Blob], images: Images) -> list[MessagePart]:
+    """Return each visible image once."""
+    seen = {blob.hash: blob for blob in blobs if blob.hash in images}
+    return [Image(images[hash], blob.mime) for hash, blob in seen.items()]
 
 
-def told(tools: Iterable[ToolCard]) -> str:
-    """The tools as text."""
-    return tool_cards(msgspec.json.encode(tuple(tools)))
+def describe_tools(tools: Iterable[ToolCard]) -> str:
+    """Describe tools with their arguments and notes."""
+    return _describe_tools(msgspec.json.encode(tuple(tools)))
 
 
 @lru_cache(maxsize=64)
-def tool_cards(tools: bytes) -> str:
-    """The tools as text. Kept by content: a run asks with the same few sets of tools all the time."""
-    return "\n\n".join(map(_card, msgspec.json.decode(tools, type=tuple[ToolCard, ...])))
+def _describe_tools(tools: bytes) -> str:
+    """Describe encoded tools. Cached by content: a run uses the same few sets of tools throughout."""
+    return "\n\n".join(map(_describe_tool, msgspec.json.decode(tools, type=tuple[ToolCard, ...])))
 
 
-def _card(card: ToolCard) -> str:
-    said = f"## {card.name}\n\n{card.description}\n\nArguments: {written(card.schema)}"
-    return f"{said}{card_notes(card)}"
+def _describe_tool(card: ToolCard) -> str:
+    text = f"## {card.name}\n\n{card.description}\n\nArguments: {json_text(card.schema)}"
+    return f"{text}{card_notes(card)}"
 
 
 def card_notes(card: ToolCard) -> str:
-    """What a tool can't do, how it is best used, and good calls; empty where nothing is said of that."""
-    examples = tuple(map(written, card.examples))
+    """Describe a tool's limits, recommended use and examples; empty if it declares none."""
+    examples = tuple(map(json_text, card.examples))
     notes = (("Limits", card.limits), ("Best", card.practices), ("Examples", examples))
-    return "".join(f"\n\n{title}:\n{listed(each)}" for title, each in notes if each)
+    return "".join(f"\n\n{title}:\n{bullets(each)}" for title, each in notes if each)
 
 
-def called(action: Action) -> str:
-    """A call in one line."""
-    return f"{action.tool} {written(action.arguments)}"
+def call_line(action: Action) -> str:
+    """Return a tool call in one line."""
+    return f"{action.tool} {json_text(action.arguments)}"
 
 
-def listed(lines: Iterable[str]) -> str:
-    """Lines as a list."""
+def bullets(lines: Iterable[str]) -> str:
+    """Return lines as a bulleted list."""
     return "\n".join(f"- {line}" for line in lines)
 
 
-def written(value: object) -> str:
-    """The value as JSON."""
+def json_text(value: object) -> str:
+    """Encode a value as JSON text."""
     return _JSON.encode(value).decode()
 
 
 def system(text: str) -> Message:
-    """What stands over everything."""
+    """Return a system message."""
     return Message("system", (Text(text),))
 
 
 def user(text: str) -> Message:
-    """What is asked."""
+    """Return a user message."""
     return Message("user", (Text(text),))

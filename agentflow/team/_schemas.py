@@ -1,45 +1,111 @@
-"""JSON schemas of answers, as strict as endpoints want them: every object closed, every property required."""
+"""Tools as models see them, and JSON schemas of answers in the strict form that endpoints require.
+
+In a strict schema every object is closed and every property is required; optional ones may be null.
+"""
 
 import copy
+from collections.abc import Mapping
 from functools import lru_cache
-from typing import Any, TypeAlias, cast
+from typing import Any, TypeAlias
 
 import msgspec
 
+from agentflow.sandbox import Tool, argument_of
 from agentflow.trajectory import Decision, Draft, NextStep, ToolCard
 
-__all__ = ["answer_schema", "command_schema", "decided_schema", "draft_schema", "plan_schema", "step_schema"]
+__all__ = [
+    "answer_schema",
+    "card_of",
+    "command_schema",
+    "decided_schema",
+    "draft_schema",
+    "drop_unused_nulls",
+    "fixed_arguments",
+    "plan_schema",
+    "step_schema",
+]
 
-Schema: TypeAlias = dict[str, Any]
+Json: TypeAlias = Any
+"""A JSON value."""
+Schema: TypeAlias = dict[str, Json]
 
 _DROPPED = {"title", "default", "$defs", "discriminator"}
 
 
+def fixed_arguments(tool: Tool, fixed: Mapping[str, Any]) -> dict[str, Any]:
+    """Select the fixed arguments that a tool takes, under the tool's own names. See docs/team.md."""
+    known = _properties(tool.input_schema)
+    found = {name: argument_of(name, known) for name in fixed}
+    by_alias = {own: fixed[name] for name, own in found.items() if own is not None and own != name}
+    return {**by_alias, **{name: fixed[name] for name, own in found.items() if own == name}}
+
+
+def card_of(tool: Tool, fixed: Mapping[str, Any]) -> ToolCard:
+    """Describe a tool for the roles, without the fixed arguments. See docs/team.md."""
+    own = fixed_arguments(tool, fixed)
+    schema: Schema = dict(tool.input_schema)
+    schema["properties"] = {name: kind for name, kind in _properties(schema).items() if name not in own}
+    if "required" in schema:
+        schema["required"] = [name for name in schema["required"] if name not in own]
+    return ToolCard(
+        tool.name,
+        tool.description,
+        schema,
+        limits=tool.limits,
+        practices=tool.practices,
+        examples=tuple(map(dict, tool.examples)),
+    )
+
+
+def drop_unused_nulls(arguments: Mapping[str, Any], card: ToolCard | None) -> dict[str, Any]:
+    """Drop nulls given for optional arguments, which strict schemas force a model to write."""
+    required: list[str] = card.schema.get("required", []) if card is not None else []
+    return {
+        name: _without_nulls(value)
+        for name, value in arguments.items()
+        if value is not None or name in required
+    }
+
+
+def _without_nulls(value: Json) -> Json:
+    match value:
+        case {**members}:
+            return {name: _without_nulls(member) for name, member in members.items() if member is not None}
+        case [*items]:
+            return [_without_nulls(item) for item in items]
+        case _:
+            return value
+
+
+def _properties(schema: Mapping[str, Any]) -> Schema:
+    return schema.get("properties", {})
+
+
 @lru_cache
 def answer_schema(kind: type[msgspec.Struct]) -> Schema:
-    """The schema of a role's answer."""
+    """Return the schema of an answer."""
     schema = msgspec.json.schema(kind)
-    named = cast("dict[str, Schema]", schema["$defs"])
-    # Ours have defaults, not nulls: what may be left out in Python is asked for here.
-    asked = {name: {**_typed(each), **_required(each)} for name, each in named.items()}
-    return _strict(schema, asked, ())
+    named: Schema = schema["$defs"]
+    # Fields with defaults are optional in Python; the model has to write them all.
+    complete = {name: {**_with_type(each), **_all_required(each)} for name, each in named.items()}
+    return _strict(schema, complete, ())
 
 
-def _required(schema: Schema) -> Schema:
+def _all_required(schema: Schema) -> Schema:
     return {"required": list(schema["properties"])} if "properties" in schema else {}
 
 
-def _typed(schema: Schema) -> Schema:
-    """With the type that words to choose from have: some endpoints want it said."""
-    words = cast("list[object]", schema.get("enum", []))
+def _with_type(schema: Schema) -> Schema:
+    """Add the type of an enumeration of strings, which some endpoints require."""
+    words: list[Any] = schema.get("enum", [])
     return {"type": "string", **schema} if words and all(isinstance(word, str) for word in words) else schema
 
 
 @lru_cache
-def draft_schema(pictures: bool) -> Schema:
-    """The schema of a draft. Only what was shown pictures may cite them."""
+def draft_schema(images: bool) -> Schema:
+    """Return the schema of a draft; it may cite regions only if images were shown."""
     schema = answer_schema(Draft)
-    if pictures:
+    if images:
         return schema
     schema = copy.deepcopy(schema)
     citation = schema["properties"]["steps"]["items"]["properties"]["citations"]["items"]
@@ -49,7 +115,7 @@ def draft_schema(pictures: bool) -> Schema:
 
 
 def plan_schema(tools: tuple[ToolCard, ...], count: int) -> Schema:
-    """The schema of a plan: so many proposals, each a call of one of these tools with arguments of its own schema."""
+    """Return the schema of a plan: `count` proposals, each a call of one tool with that tool's own arguments."""
     items = {"anyOf": list(_proposals(msgspec.json.encode(tools)))}
     proposals = {"type": "array", "minItems": count, "maxItems": count, "items": items}
     return _closed({"proposals": proposals})
@@ -57,7 +123,7 @@ def plan_schema(tools: tuple[ToolCard, ...], count: int) -> Schema:
 
 @lru_cache(maxsize=64)
 def _proposals(tools: bytes) -> tuple[Schema, ...]:
-    """A schema for each tool. Kept by content: a run asks with the same few sets of tools all the time."""
+    """Return a schema for each encoded tool. Cached by content: a run uses the same few sets of tools throughout."""
     return tuple(_proposal(tool) for tool in msgspec.json.decode(tools, type=tuple[ToolCard, ...]))
 
 
@@ -67,14 +133,12 @@ def _proposal(tool: ToolCard) -> Schema:
 
 
 def _arguments(tool: ToolCard) -> Schema:
-    return _strict(
-        {"type": "object", "properties": {}, **tool.schema}, cast("Schema", tool.schema.get("$defs", {})), ()
-    )
+    return _strict({"type": "object", "properties": {}, **tool.schema}, tool.schema.get("$defs", {}), ())
 
 
 @lru_cache(maxsize=64)
 def step_schema(tools: tuple[str, ...]) -> Schema:
-    """The schema of a next step: one of these tools."""
+    """Return the schema of a next step that names one of these tools."""
     schema = copy.deepcopy(answer_schema(NextStep))
     schema["properties"]["tool_name"] = {"type": "string", "enum": list(tools)}
     return schema
@@ -82,13 +146,13 @@ def step_schema(tools: tuple[str, ...]) -> Schema:
 
 @lru_cache(maxsize=64)
 def decided_schema(tools: tuple[str, ...]) -> Schema:
-    """The schema of a decision with what follows from it: a step, or nothing."""
+    """Return the schema of a decision with the next step, or null."""
     following = {"anyOf": [step_schema(tools), {"type": "null"}]}
     return _closed({"decision": answer_schema(Decision), "next": following})
 
 
 def command_schema(tool: ToolCard) -> Schema:
-    """The schema of a call of this tool."""
+    """Return the schema of a call of this tool."""
     return _command(msgspec.json.encode(tool))
 
 
@@ -108,40 +172,39 @@ def _closed(properties: Schema) -> Schema:
 
 
 def _strict(schema: Schema, named: Schema, inside: tuple[str, ...]) -> Schema:
-    """The schema with references filled in, objects closed, and optional properties as required ones that may be null.
+    """Inline references, close objects, and make optional properties required but nullable.
 
-    What refers to itself, and objects with keys of any name, can't be written so: they stay open.
+    Recursive references, and objects with arbitrary keys, cannot be expressed so: they stay open.
     """
     if "$ref" in schema:
         name = str(schema["$ref"]).rpartition("/")[2]
         if name in inside or name not in named:
             return {}
         rest = {key: value for key, value in schema.items() if key != "$ref"}
-        return _strict({**cast("Schema", named[name]), **rest}, named, (*inside, name))
+        return _strict({**named[name], **rest}, named, (*inside, name))
     strict: Schema = {}
     for key, value in schema.items():
         match key, value:
             case ("properties", dict()):
                 continue
-            case (("anyOf" | "oneOf" | "allOf" | "prefixItems"), list()):
-                strict[key] = [_strict(each, named, inside) for each in cast("list[Schema]", value)]
-            case (("items" | "additionalProperties"), dict()):
-                strict[key] = _strict(cast("Schema", value), named, inside)
+            case (("anyOf" | "oneOf" | "allOf" | "prefixItems"), [*choices]):
+                strict[key] = [_strict(each, named, inside) for each in choices]
+            case (("items" | "additionalProperties"), {**inner}):
+                strict[key] = _strict(inner, named, inside)
             case _ if key not in _DROPPED:
                 strict[key] = value
             case _:
                 continue
     if "properties" not in schema or isinstance(schema.get("additionalProperties"), dict):
         return strict
-    required = cast("list[str]", schema.get("required", []))
-    properties = cast("dict[str, Schema]", schema["properties"])
-    own = {name: _strict(each, named, inside) for name, each in properties.items()}
+    required: list[str] = schema.get("required", [])
+    own = {name: _strict(each, named, inside) for name, each in _properties(schema).items()}
     own = {name: each if name in required else _nullable(each) for name, each in own.items()}
     return {**strict, **_closed(own)}
 
 
 def _nullable(schema: Schema) -> Schema:
-    choices = cast("list[Schema]", schema.get("anyOf", []))
+    choices: list[Schema] = schema.get("anyOf", [])
     if {"type": "null"} in choices:
         return schema
     described = {"description": schema["description"]} if "description" in schema else {}

@@ -1,4 +1,4 @@
-"""An episode of one agent that calls tools by itself."""
+"""Episodes of a single agent with native tool calls."""
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -10,15 +10,13 @@ from agentflow.errors import ErrorKind, ToolFailure
 from agentflow.journal import Page
 from agentflow.models import Call, Message, Model, Prices, Text, ToolCall, ToolReply, ToolSpec
 from agentflow.sandbox import Sandbox, Tool
-from agentflow.team._asking import ReadBlob, reply_of, seen_by
-from agentflow.team._cards import card_of, fixed_arguments
-from agentflow.team._executor import Deed, PutBlob, carry_out
-from agentflow.team._ledger import Ledger, Over, Stamped, Through
-from agentflow.team._prompts import prompt
-from agentflow.team._rendering import card_notes, cut, pictured, system
-from agentflow.team._settings import EpisodeSettings
+from agentflow.team._executor import PutBlob, call_tool
+from agentflow.team._ledger import EffectGate, EpisodeEnded, EpisodeLedger, EpisodeSettings, TimedResult
+from agentflow.team._model_calls import ReadBlob, reply_of, visible_images
+from agentflow.team._rendering import card_notes, cut, image_parts, prompt, system
+from agentflow.team._schemas import card_of, fixed_arguments
 from agentflow.team._solving import turn_of
-from agentflow.team._tool_replay import Hands
+from agentflow.team._tool_replay import ToolReplay
 from agentflow.trajectory import (
     Action,
     Ending,
@@ -35,20 +33,19 @@ from agentflow.trajectory import (
 
 __all__ = ["solve_alone"]
 
-SHORT = 200
-"""Characters that are left of an old result where all of them together got too long."""
+SHORT_RESULT_CHARS = 200
+"""Characters kept of an old result when the results together are too long."""
+
+_NOT_RUN = Failure(ErrorKind.CANCELLED, "not run: the episode ended first")
 
 
-_LATE = Failure(ErrorKind.CANCELLED, "not done: the episode ended before")
-
-
-class Said(Struct, frozen=True):
-    """What the agent said."""
+class AgentAnswer(Struct, frozen=True):
+    """Answer of the agent to one model call."""
 
     text: str
-    """In words."""
+    """Text of the answer."""
     calls: tuple[ToolCall, ...] = ()
-    """Tools that it wants called."""
+    """Requested tool calls."""
 
 
 async def solve_alone(
@@ -62,64 +59,64 @@ async def solve_alone(
     put_blob: PutBlob,
     blob: ReadBlob,
     prices: Prices | None = None,
-    through: Through | None = None,
+    gate: EffectGate | None = None,
     clock: Clock = SYSTEM_CLOCK,
 ) -> Episode:
-    """Have one model work on a task, with tools that it calls by itself. See `solve_task`.
+    """Have a single model work on a task with native tool calls. See `solve_task` and docs/team.md.
 
-    It is asked `max_turns` times at most, and the last time it has to answer. Each of its calls is a turn of the episode.
+    The model is called at most `max_turns` times, the last time without tools. Each tool call is a turn of the episode.
 
-    :param put_blob: keeps a picture.
-    :param blob: gives it back, for a model that sees.
+    :param put_blob: stores images.
+    :param blob: reads images for a model with vision.
     """
     by_role = None if prices is None else {"agent": prices}
-    ledger = Ledger(page, settings, prices=by_role, through=through, clock=clock)
+    ledger = EpisodeLedger(page, settings, prices=by_role, gate=gate, clock=clock)
 
     async def act(sandbox: Sandbox, action: Action) -> Outcome:
-        return await carry_out(Deed(sandbox, action), put_blob, clock)
+        return await call_tool(sandbox, action, put_blob, clock)
 
     own = {tool.name: tool for tool in tools}
-    hands = Hands(sandbox, own, act, page)
-    return await _Alone(task, model, own, hands, ledger, settings, blob).solve()
+    replay = ToolReplay(sandbox, own, act, page)
+    return await _AgentEpisode(task, model, own, replay, ledger, settings, blob).solve()
 
 
-class _Alone:
-    """One episode while it goes on."""
+class _AgentEpisode:
+    """An episode in progress."""
 
     def __init__(
         self,
         task: Task,
         model: Model,
         tools: dict[str, Tool],
-        hands: Hands,
-        ledger: Ledger,
+        replay: ToolReplay,
+        ledger: EpisodeLedger,
         settings: EpisodeSettings,
-        blob: ReadBlob,
+        read_blob: ReadBlob,
     ) -> None:
         self._task = task
         self._model = model
         self._tools = tools
-        self._hands = hands
+        self._replay = replay
         self._ledger = ledger
         self._settings = settings
-        self._blob = blob
+        self._read_blob = read_blob
         self._specs = tuple(_spec(tool, task) for tool in tools.values())
-        self._said: list[tuple[Said, list[Turn]]] = []
-        self._system = system(prompt("agent", "system", instructions=settings.instructions))
-        self._begin = Text(prompt("agent", "begin", question=task.question))
+        self._history: list[tuple[AgentAnswer, list[Turn]]] = []
+        self._system = system(prompt("agent_answer", "system", instructions=settings.instructions))
+        self._begin = Text(prompt("agent_answer", "begin", question=task.question))
 
     async def solve(self) -> Episode:
         try:
             reply, ending = await self._work()
-        except Over as over:
-            await self._ledger.close(over.ending)
-            ending = over.ending
+        except EpisodeEnded as ended:
+            await self._ledger.close(ended.ending)
+            ending = ended.ending
             reply = await self._last()
-        said = reply.value
+        answer = reply.value
         failure = reply.failure
-        if said is not None and not said.text.strip():
-            failure = Failure(ErrorKind.FAILED, "the agent said nothing when it was to answer")
-        solution = None if said is None or failure is not None else Solution("", said.text.strip())
+        if answer is not None and not answer.text.strip():
+            failure = Failure(ErrorKind.FAILED, "the agent gave an empty answer")
+        solution = None if answer is None or failure is not None else Solution("", answer.text.strip())
         return Episode(
             task=self._task,
             agent="single",
@@ -129,31 +126,31 @@ class _Alone:
             failure=failure,
             exchanges=tuple(self._ledger.exchanges),
             seconds=self._ledger.seconds,
-            diverged=self._hands.diverged,
+            diverged=self._replay.diverged,
         )
 
     @property
     def _turns(self) -> tuple[Turn, ...]:
-        return tuple(turn for _, turns in self._said for turn in turns)
+        return tuple(turn for _, turns in self._history for turn in turns)
 
-    async def _work(self) -> tuple[Reply[Said], Ending]:
-        """Until it answers, or all turns but the last are used."""
+    async def _work(self) -> tuple[Reply[AgentAnswer], Ending]:
+        """Call the model until it answers or only the last turn is left."""
         for number in range(1, self._settings.max_turns if self._tools else 1):
             ask = partial(self._ask, may_call=True)
-            reply = await self._ledger.ask(f"{number}/agent", "agent", Said, ask)
+            reply = await self._ledger.ask(f"{number}/agent", "agent", AgentAnswer, ask)
             if reply.value is None:
-                raise Over(Ending.FAILED)
+                raise EpisodeEnded(Ending.FAILED)
             if not reply.value.calls:
                 return reply, Ending.ANSWERED
             turns: list[Turn] = []
-            self._said.append((reply.value, turns))
+            self._history.append((reply.value, turns))
             await self._call(number, reply.value, turns)
-        return await self._last(), Ending.TURNS if self._said else Ending.ANSWERED
+        return await self._last(), Ending.TURNS if self._history else Ending.ANSWERED
 
-    async def _last(self) -> Reply[Said]:
-        return await self._ledger.answer("solution", "agent", Said, partial(self._ask, may_call=False))
+    async def _last(self) -> Reply[AgentAnswer]:
+        return await self._ledger.answer("solution", "agent", AgentAnswer, partial(self._ask, may_call=False))
 
-    async def _ask(self, *, may_call: bool) -> Reply[Said]:
+    async def _ask(self, *, may_call: bool) -> Reply[AgentAnswer]:
         call = Call(
             role="agent",
             messages=await self._messages(last=not may_call),
@@ -161,22 +158,22 @@ class _Alone:
             tools=self._specs,
             may_call=may_call,
         )
-        return await reply_of(self._model, call, lambda done: Said(done.text, done.calls))
+        return await reply_of(self._model, call, lambda done: AgentAnswer(done.text, done.calls))
 
-    async def _call(self, number: int, said: Said, turns: list[Turn]) -> None:
-        """Do all that it wants done: what does no harm at once, the rest one after the other; a turn for each, in order.
+    async def _call(self, number: int, answer: AgentAnswer, turns: list[Turn]) -> None:
+        """Make the requested calls, repeatable ones concurrently and the others in order; add a turn for each.
 
-        :raises Over: if the episode's turns end before that; what was not done says so.
+        :raises EpisodeEnded: if the episode's turns end first; calls that were not made become failed turns.
         """
         before, began = len(self._turns), self._ledger.seconds
-        done: dict[int, Stamped[Outcome]] = {}
-        prepared = [self._prepared(call) for call in said.calls]
+        done: dict[int, TimedResult[Outcome]] = {}
+        prepared = [self._prepared(call) for call in answer.calls]
 
-        async def do(index: int, action: Action) -> None:
+        async def run(index: int, action: Action) -> None:
             key = f"{number}/act/{index}"
-            now = key not in self._ledger.page
-            done[index] = await self._ledger.once(key, Outcome, partial(self._hands.act, action))
-            self._hands.remember(before + index + 1, action, done[index].value, now=now)
+            current = key not in self._ledger.page
+            done[index] = await self._ledger.once(key, Outcome, partial(self._replay.act, action))
+            self._replay.add(before + index + 1, action, done[index].value, current=current)
 
         try:
             actions = [
@@ -184,26 +181,26 @@ class _Alone:
                 for index, (action, failure) in enumerate(prepared)
                 if action is not None and failure is None
             ]
-            for group in _groups(actions, self._harmless):
-                await together([partial(do, index, action) for index, action in group])
+            for group in _concurrent_groups(actions, self._is_repeatable):
+                await together([partial(run, index, action) for index, action in group])
         finally:
-            # In the order of the calls, whichever ended first.
-            for index, (call, (action, failure)) in enumerate(zip(said.calls, prepared, strict=True)):
-                undone = Outcome(Observation(), failure or _LATE)
-                stamped = done.get(index) or Stamped(undone, began)
-                self._ledger.used(f"{number}/act/{index}", stamped)
-                step = NextStep(said.text, "", "", call.name)
-                turns.append(turn_of(before + index + 1, step, action, stamped.value, stamped.seconds))
+            # In the order of the calls, regardless of the order in which they ended.
+            for index, (call, (action, failure)) in enumerate(zip(answer.calls, prepared, strict=True)):
+                not_run = Outcome(Observation(), failure or _NOT_RUN)
+                timed = done.get(index) or TimedResult(not_run, began)
+                self._ledger.count_tool(f"{number}/act/{index}", timed)
+                step = NextStep(answer.text, "", "", call.name)
+                turns.append(turn_of(before + index + 1, step, action, timed.value, timed.seconds))
 
     def _prepared(self, call: ToolCall) -> tuple[Action | None, Failure | None]:
-        """What the call means, and why it can't be made, if it can't."""
+        """Return the action of a call, and the reason if it cannot be made."""
         tool = self._tools.get(call.name)
         if tool is None:
             known = ", ".join(self._tools)
-            why = f"there is no tool {call.name!r}; there are: {known}"
+            why = f"there is no tool {call.name!r}; available tools: {known}"
             return None, Failure(ErrorKind.TOOL_NOT_FOUND, why)
         if call.arguments is None:
-            why = f"the arguments are no JSON object: {call.raw_arguments[:SHORT]}"
+            why = f"the arguments are not a JSON object: {call.raw_arguments[:SHORT_RESULT_CHARS]}"
             return None, Failure(ErrorKind.BAD_ARGUMENTS, why)
         action = Action(tool.name, {**call.arguments, **fixed_arguments(tool, self._task.kwargs)})
         try:
@@ -212,27 +209,29 @@ class _Alone:
             return action, Failure(failure.kind, failure.message)
         return action, None
 
-    def _harmless(self, action: Action) -> bool:
+    def _is_repeatable(self, action: Action) -> bool:
         hints = self._tools[action.tool].hints
         return hints.read_only or hints.idempotent
 
     async def _messages(self, *, last: bool) -> tuple[Message, ...]:
-        """The conversation. Where the results got too long together, the oldest ones are shown in short."""
+        """Return the conversation; if the results together are too long, the oldest ones are cut."""
         images = [*self._task.images, *(blob for turn in self._turns for blob in turn.images)]
-        pictures = await seen_by(self._model, images, self._blob)
-        messages = [self._system, Message("user", (self._begin, *pictured(self._task.images, pictures)))]
-        short = _too_old(self._turns, self._settings.memory_chars)
-        for said, turns in self._said:
-            messages.append(Message("assistant", (*([Text(said.text)] if said.text else []), *said.calls)))
+        visible = await visible_images(self._model, images, self._read_blob)
+        messages = [self._system, Message("user", (self._begin, *image_parts(self._task.images, visible)))]
+        shortened = _shortened(self._turns, self._settings.memory_chars)
+        for answer, turns in self._history:
+            messages.append(
+                Message("assistant", (*([Text(answer.text)] if answer.text else []), *answer.calls))
+            )
             replies: list[ToolReply] = []
-            for call, turn in zip(said.calls, turns, strict=True):
-                text = cut(turn.result, SHORT) if turn.number in short else turn.result
-                shown = pictured(turn.images, pictures)
+            for call, turn in zip(answer.calls, turns, strict=True):
+                text = cut(turn.result, SHORT_RESULT_CHARS) if turn.number in shortened else turn.result
+                shown = image_parts(turn.images, visible)
                 parts = (Text(text), *(part for part in shown if not isinstance(part, ToolCall | ToolReply)))
                 replies.append(ToolReply(call.id, call.name, parts, failed=turn.failure is not None))
             messages.append(Message("user", tuple(replies)))
-        if last and self._said:
-            messages[-1] = Message("user", (*messages[-1].parts, Text(prompt("agent", "last"))))
+        if last and self._history:
+            messages[-1] = Message("user", (*messages[-1].parts, Text(prompt("agent_answer", "last"))))
         return tuple(messages)
 
 
@@ -241,29 +240,29 @@ def _spec(tool: Tool, task: Task) -> ToolSpec:
     return ToolSpec(card.name, f"{card.description}{card_notes(card)}", card.schema)
 
 
-def _too_old(turns: Sequence[Turn], longest: int) -> frozenset[int]:
-    """The turns that are shown in short. So many at once that what was shown before is seldom shown otherwise."""
+def _shortened(turns: Sequence[Turn], max_chars: int) -> frozenset[int]:
+    """Choose the turns whose results are cut: many at once, so that the prompt prefix rarely changes."""
     short: set[int] = set()
     total = 0
     for position, turn in enumerate(turns):
         total += len(turn.result)
-        if total > longest:
+        if total > max_chars:
             for older in turns[:position]:
-                if total <= longest // 2:
+                if total <= max_chars // 2:
                     break
-                if older.number not in short and len(older.result) > 2 * SHORT:
+                if older.number not in short and len(older.result) > 2 * SHORT_RESULT_CHARS:
                     short.add(older.number)
-                    total -= len(older.result) - SHORT
+                    total -= len(older.result) - SHORT_RESULT_CHARS
     return frozenset(short)
 
 
-def _groups(
-    actions: Sequence[tuple[int, Action]], harmless: Callable[[Action], bool]
+def _concurrent_groups(
+    actions: Sequence[tuple[int, Action]], is_repeatable: Callable[[Action], bool]
 ) -> Iterator[list[tuple[int, Action]]]:
-    """Actions that may be done at once, group after group."""
+    """Split actions into groups that may run concurrently."""
     group: list[tuple[int, Action]] = []
     for index, action in actions:
-        if harmless(action):
+        if is_repeatable(action):
             group.append((index, action))
             continue
         if group:

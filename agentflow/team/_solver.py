@@ -1,4 +1,4 @@
-"""A solver for one question at a time: `construct_solver(...).solve(...)`."""
+"""Solver for single questions: `construct_solver(...).solve(...)`."""
 
 import mimetypes
 from collections.abc import AsyncGenerator, Sequence
@@ -6,7 +6,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from hashlib import sha256
 from os import PathLike
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, TypeAlias, cast
+from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
 from anyio.from_thread import start_blocking_portal
 from pydantic import ValidationError
@@ -26,12 +26,19 @@ from agentflow.models import (
     make_model,
 )
 from agentflow.sandbox import Sandbox, Tool
-from agentflow.team._asking import ask_model, seen_by
-from agentflow.team._engines import CORPUS_TOOLS, USUAL_TOOLS, model_name, tool_name
+from agentflow.team._ledger import EpisodeSettings
+from agentflow.team._model_calls import ask_model, visible_images
 from agentflow.team._model_tools import model_tools
-from agentflow.team._rendering import pictured
-from agentflow.team._settings import EpisodeSettings
-from agentflow.team._solver_output import Heard, Output, result_of
+from agentflow.team._rendering import image_parts
+from agentflow.team._solver_names import (
+    CORPUS_TOOLS,
+    USUAL_TOOLS,
+    PromptRecorder,
+    SolverOutput,
+    model_name,
+    result_of,
+    tool_name,
+)
 from agentflow.team._solving import solve_task
 from agentflow.team._team import Team
 from agentflow.telemetry import get_logger
@@ -42,10 +49,10 @@ __all__ = ["Solver", "construct_solver"]
 
 logger = get_logger(__name__)
 
-Role: TypeAlias = Literal["planner", "analyst", "verifier", "executor"]
+_SolverRole: TypeAlias = Literal["planner", "analyst", "verifier", "executor"]
 
-_OUTPUTS: tuple[Output, ...] = ("base", "final", "direct")
-_ROLES: tuple[Role, ...] = ("planner", "analyst", "verifier", "executor")
+_OUTPUTS: tuple[SolverOutput, ...] = get_args(SolverOutput)
+_ROLES: tuple[_SolverRole, ...] = get_args(_SolverRole)
 
 
 def construct_solver(
@@ -62,30 +69,40 @@ def construct_solver(
     verbose: bool = False,
     sandbox_url: str | None = None,
 ) -> "Solver":
-    """A team that answers questions one by one, in this process. Without arguments it needs no model.
+    """Create a solver: a team that answers one question at a time in this process.
+
+    Without arguments it uses the offline engine.
+
+    Example::
+
+        solver = construct_solver(max_steps=3)
+        print(solver.solve("In which year was Skyreach Observatory founded?")["direct_output"])
 
     :param llm_engine_name: the model: `provider/model`, or a documented name such as `vllm-…` or `dashscope`.
-    :param enabled_tools: tools by name, documented or ours; `all`: the usual ones, as far as they can be used here.
-    :param tool_engine: models of the tools that have one inside, in the order of the tools, or one for all; `Default` and
-        `self` mean `llm_engine_name`.
-    :param model_engine: models of planner, analyst with generator, verifier, executor; `trainable` means `llm_engine_name`.
-    :param output_types: of `base`, `final` and `direct`, with commas.
-    :param max_steps: turns at most.
-    :param max_time: seconds, the answer counted.
-    :param max_tokens: the longest answer of a model.
-    :param temperature: of all models.
-    :param base_url: where `llm_engine_name` is served.
+    :param enabled_tools: documented tool names or ours; `all` selects the usual ones that are usable here.
+    :param tool_engine: models of tools with a model inside: one per tool in the same order, or one for all;
+        `Default` and `self` mean `llm_engine_name`.
+    :param model_engine: models of planner, analyst and generator, verifier, executor; `trainable` means
+        `llm_engine_name`.
+    :param output_types: comma-separated list of `base`, `final` and `direct`.
+    :param max_steps: maximum number of turns.
+    :param max_time: time limit in seconds, including the answer.
+    :param max_tokens: maximum tokens of one model answer.
+    :param temperature: temperature of all models.
+    :param base_url: endpoint that serves `llm_engine_name`.
     :param verbose: log every turn.
-    :param sandbox_url: a sandbox server, instead of a sandbox in this process.
-    :raises ConfigurationError: if something can't be used, in one line.
+    :param sandbox_url: a sandbox server to use instead of a sandbox in this process.
+    :raises ConfigurationError: if an argument cannot be used.
     """
-    outputs = [word.strip() for word in output_types.split(",") if word.strip()]
-    if unknown := next((word for word in outputs if word not in _OUTPUTS), None):
-        raise ConfigurationError(f"output_types: {unknown!r} is none of {', '.join(_OUTPUTS)}")
+    words = [word.strip() for word in output_types.split(",") if word.strip()]
+    if unknown := next((word for word in words if word not in _OUTPUTS), None):
+        raise ConfigurationError(f"output_types: unknown type {unknown!r}; use {', '.join(_OUTPUTS)}")
     if len(model_engine) != len(_ROLES):
-        raise ConfigurationError(f"model_engine: give one for each of {', '.join(_ROLES)}")
+        raise ConfigurationError(f"model_engine: give one model for each of {', '.join(_ROLES)}")
     if len(tool_engine) not in (1, len(enabled_tools)):
-        raise ConfigurationError("tool_engine: give one for all tools, or one for each of enabled_tools")
+        raise ConfigurationError(
+            "tool_engine: give one model for all tools, or one for each of enabled_tools"
+        )
     own = {"trainable", "self", "Default"}
 
     def settings(engine: str) -> ModelSettings:
@@ -95,12 +112,12 @@ def construct_solver(
         return ModelSettings(name=name, base_url=url, temperature=temperature, max_tokens=max_tokens)
 
     try:
-        models: dict[Role, ModelSettings] = {
+        models: dict[_SolverRole, ModelSettings] = {
             role: settings(engine) for role, engine in zip(_ROLES, model_engine, strict=True)
         }
         engines = tool_engine if len(tool_engine) > 1 else [*tool_engine] * len(enabled_tools)
         chosen = [
-            _Enabled(tool_name(name), settings(engine))
+            _EnabledTool(tool_name(name), settings(engine))
             for name, engine in zip(enabled_tools, engines, strict=True)
         ]
         limits = EpisodeSettings(max_turns=max_steps, max_seconds=max_time)
@@ -108,32 +125,36 @@ def construct_solver(
         problem = error.errors()[0]
         where = ".".join(map(str, problem["loc"]))
         raise ConfigurationError(f"construct_solver: {where}: {problem['msg']}") from None
-    return Solver(models, chosen, limits, cast("Sequence[Output]", outputs), verbose, sandbox_url)
+    outputs: list[SolverOutput] = [each for each in _OUTPUTS if words.count(each)]
+    return Solver(models, chosen, limits, outputs, verbose, sandbox_url)
 
 
-class _Enabled(NamedTuple):
+class _EnabledTool(NamedTuple):
     name: str
     engine: ModelSettings
 
 
-class _Open(NamedTuple):
+class _SolverResources(NamedTuple):
     team: Team
     planner: Model
     sandbox: Sandbox
     tools: list[Tool]
-    blobs: "_Blobs"
-    heard: dict[str, list[str]]
+    blobs: "_MemoryBlobs"
+    prompts: dict[str, list[str]]
 
 
 class Solver:
-    """Answers questions; made by `construct_solver`. Each question has a memory and a sandbox of its own."""
+    """Team that answers one question at a time, each with its own memory and sandbox.
+
+    Created by `construct_solver`; see docs/team.md.
+    """
 
     def __init__(
         self,
-        models: dict[Role, ModelSettings],
-        enabled: Sequence[_Enabled],
+        models: dict[_SolverRole, ModelSettings],
+        enabled: Sequence[_EnabledTool],
         settings: EpisodeSettings,
-        outputs: Sequence[Output],
+        outputs: Sequence[SolverOutput],
         verbose: bool,
         sandbox_url: str | None,
     ) -> None:
@@ -145,51 +166,51 @@ class Solver:
         self._sandbox_url = sandbox_url
 
     def solve(self, question: str, image_path: str | PathLike[str] | None = None) -> dict[str, Any]:
-        """Answer a question: `direct_output`, `final_output`, and how it came to that.
+        """Answer a question; the result has `direct_output`, `final_output` and a record of the turns.
 
-        It also works where a loop runs already, as in a notebook: the work has a thread of its own.
+        It runs in its own thread, so it also works inside a running event loop, for example in a notebook.
 
-        :param image_path: a picture that belongs to the question.
-        :raises ConfigurationError: if something can't be used, in one line.
-        :raises RunStopped: if a model can't be used.
+        :param image_path: an image that belongs to the question.
+        :raises ConfigurationError: if a model, a tool or the image cannot be used.
+        :raises RunStopped: if a model cannot be used any more.
         """
         with start_blocking_portal() as portal:
             future = portal.start_task_soon(self.asolve, question, image_path)
             try:
                 return future.result()
             except BaseException:
-                # Interrupted while it waited: what runs ends in order before this goes on.
+                # Interrupted while waiting: cancel the work and let it end in order.
                 future.cancel()
                 raise
 
     async def asolve(self, question: str, image_path: str | PathLike[str] | None = None) -> dict[str, Any]:
-        """`solve` for code that awaits."""
+        """Answer a question asynchronously; see `solve`."""
         image = None if image_path is None else _read(Path(image_path))
-        async with self._open() as house:
-            images = () if image is None else (await house.blobs.put(*image),)
+        async with self._open() as resources:
+            images = () if image is None else (await resources.blobs.put(*image),)
             task = Task(index=0, id="question", question=question, images=images)
-            said: dict[str, Any] = {
+            result: dict[str, Any] = {
                 "query": question,
                 "image": None if image_path is None else str(image_path),
             }
             if "base" in self._outputs:
-                said["base_response"] = await _plainly(task, house)
-                house.heard.clear()
+                result["base_response"] = await _plain_answer(task, resources)
+                resources.prompts.clear()
             episode = await solve_task(
                 task,
-                team=house.team,
-                sandbox=house.sandbox,
-                tools=house.tools,
+                team=resources.team,
+                sandbox=resources.sandbox,
+                tools=resources.tools,
                 page=Page(),
                 settings=self._settings,
             )
         if self._verbose:
-            _tell(episode)
-        return {**said, **result_of(episode, self._outputs, house.heard)}
+            _log_turns(episode)
+        return {**result, **result_of(episode, self._outputs, resources.prompts)}
 
     @asynccontextmanager
-    async def _open(self) -> AsyncGenerator[_Open]:
-        accounts, endpoints, blobs = Accounts(), Endpoints(), _Blobs()
+    async def _open(self) -> AsyncGenerator[_SolverResources]:
+        accounts, endpoints, blobs = Accounts(), Endpoints(), _MemoryBlobs()
         async with AsyncExitStack() as stack:
             opened: list[tuple[ModelSettings, Model]] = []
 
@@ -201,8 +222,11 @@ class Solver:
                 opened.append((settings, await stack.enter_async_context(made)))
                 return opened[-1][1]
 
-            heard: dict[str, list[str]] = {}
-            roles = {role: Heard(await model(settings), heard) for role, settings in self._models.items()}
+            prompts: dict[str, list[str]] = {}
+            roles = {
+                role: PromptRecorder(await model(settings), prompts)
+                for role, settings in self._models.items()
+            }
             inside = {each.name: await model(each.engine) for each in self._with_models()}
             team = Team(
                 planner=roles["planner"],
@@ -216,21 +240,23 @@ class Solver:
             )
             await stack.enter_async_context(Supervisor(team.specs(), name="solver"))
             sandbox = await stack.enter_async_context(self._sandbox(inside))
-            yield _Open(team, roles["planner"], sandbox, await self._tools(sandbox), blobs, heard)
+            yield _SolverResources(
+                team, roles["planner"], sandbox, await self._tools(sandbox), blobs, prompts
+            )
 
     @property
     def _offline(self) -> bool:
         return self._models["planner"].name == OFFLINE
 
-    def _with_models(self) -> list[_Enabled]:
-        """The tools that have a model inside."""
+    def _with_models(self) -> list[_EnabledTool]:
+        """Return the enabled tools with a model inside."""
         inside = ("base_generator", "python_coder")
         if self._sandbox_url is not None:
             return []
         named = [each for each in self._enabled if each.name in inside]
         every = next((each for each in self._enabled if each.name == "all"), None)
         if every is not None and not self._offline:
-            named += [_Enabled(name, every.engine) for name in inside]
+            named += [_EnabledTool(name, every.engine) for name in inside]
         return list({each.name: each for each in reversed(named)}.values())
 
     def _sandbox(self, inside: dict[str, Model]) -> Sandbox:
@@ -242,9 +268,9 @@ class Solver:
         return Sandbox(backends=[*BACKENDS, *tools])
 
     async def _tools(self, sandbox: Sandbox) -> list[Tool]:
-        """The tools that were asked for. Of `all`, those that can be used here.
+        """Return the enabled tools; `all` skips those that are unusable here.
 
-        :raises ConfigurationError: for one that was named and can't be used.
+        :raises ConfigurationError: if a tool given by name is unusable.
         """
         found: dict[str, Tool] = {}
         for each in self._enabled:
@@ -258,14 +284,14 @@ class Solver:
                 if not reason:
                     found |= {tool.name: tool for tool in tools}
                 elif each.name == "all":
-                    logger.warning("tool dropped", tool=name, reason=reason)
+                    logger.warning("tool skipped", tool=name, reason=reason)
                 else:
-                    raise ConfigurationError(f"enabled_tools: {name} can't be used: {reason}")
+                    raise ConfigurationError(f"enabled_tools: {name} cannot be used: {reason}")
         return list(found.values())
 
 
-class _Blobs:
-    """The pictures of one question."""
+class _MemoryBlobs:
+    """Blob store in memory, for one question."""
 
     def __init__(self) -> None:
         self._kept: dict[str, bytes] = {}
@@ -283,7 +309,7 @@ def _read(path: Path) -> tuple[bytes, str]:
     mime = mimetypes.guess_type(path.name)[0] or ""
     if not mime.startswith("image/"):
         raise ConfigurationError(
-            f"image_path: {path.name} is no picture by its name; give a png, jpeg, gif or webp"
+            f"image_path: {path.name} has no image extension; give a png, jpeg, gif or webp"
         )
     try:
         return path.read_bytes(), mime
@@ -291,15 +317,15 @@ def _read(path: Path) -> tuple[bytes, str]:
         raise ConfigurationError(f"image_path: {path}: {error.strerror}") from None
 
 
-async def _plainly(task: Task, house: _Open) -> str:
-    """What the planner's model says to the question alone."""
-    pictures = await seen_by(house.planner, task.images, house.blobs.read)
-    asked = Message("user", (Text(task.question), *pictured(task.images, pictures)))
-    reply = await ask_model(house.planner, Call(role="planner", messages=(asked,), reply=str))
+async def _plain_answer(task: Task, resources: _SolverResources) -> str:
+    """Return the answer of the planner's model to the question alone."""
+    images = await visible_images(resources.planner, task.images, resources.blobs.read)
+    asked = Message("user", (Text(task.question), *image_parts(task.images, images)))
+    reply = await ask_model(resources.planner, Call(role="planner", messages=(asked,), reply=str))
     return reply.value or ""
 
 
-def _tell(episode: Episode) -> None:
+def _log_turns(episode: Episode) -> None:
     for turn in episode.turns:
         logger.info("turn", number=turn.number, tool=turn.step.tool_name, goal=turn.step.sub_goal)
     logger.info("answered", ending=str(episode.ending), answer=episode.answer, seconds=episode.seconds)

@@ -1,6 +1,6 @@
-"""An episode of the team: analysis, then turn by turn a step, its call, what came back, and whether that is enough."""
+"""Episodes of a team: an analysis, then in each turn a step, its tool call, the result, and the decision to stop."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -11,13 +11,12 @@ from agentflow.errors import ErrorKind, ToolFailure
 from agentflow.journal import Page
 from agentflow.models import Prices
 from agentflow.sandbox import Sandbox, Tool
-from agentflow.team._cards import card_of, fixed_arguments
-from agentflow.team._ledger import Ledger, Over, Through
-from agentflow.team._memory import Notebook
-from agentflow.team._rendering import cut
-from agentflow.team._settings import EpisodeSettings
+from agentflow.team._ledger import EffectGate, EpisodeEnded, EpisodeLedger, EpisodeSettings
+from agentflow.team._messages import turn_size
+from agentflow.team._rendering import call_line, cut
+from agentflow.team._schemas import card_of, fixed_arguments
 from agentflow.team._team import Team
-from agentflow.team._tool_replay import Hands
+from agentflow.team._tool_replay import ToolReplay
 from agentflow.trajectory import (
     Action,
     AnalysisRequest,
@@ -29,6 +28,8 @@ from agentflow.trajectory import (
     Ending,
     Episode,
     Failure,
+    Memory,
+    ModelText,
     NextStep,
     NextStepRequest,
     Observation,
@@ -37,15 +38,17 @@ from agentflow.trajectory import (
     Reply,
     Solution,
     SolutionRequest,
+    Summary,
+    SummaryRequest,
     Task,
     Turn,
     VerificationRequest,
-    Words,
 )
 
 __all__ = ["solve_task", "turn_of"]
 
-_NOTHING = QueryAnalysis("", "", "", "")
+_NO_ANALYSIS = QueryAnalysis("", "", "", "")
+_OWN_ENCODING = ModelText()
 
 
 async def solve_task(
@@ -57,23 +60,23 @@ async def solve_task(
     page: Page,
     settings: EpisodeSettings,
     prices: Mapping[str, Prices] | None = None,
-    through: Through | None = None,
+    gate: EffectGate | None = None,
     clock: Clock = SYSTEM_CLOCK,
 ) -> Episode:
-    """Have the team work on a task. What stands on the page is neither asked nor done again.
+    """Have a team work on a task. Effects recorded on the page are not repeated. See docs/team.md.
 
-    :param sandbox: the episode's own, fresh; whoever gives it closes it.
-    :param tools: what may be used.
-    :param prices: of each role's model, for `max_cost`.
-    :param through: what every call of a model or tool goes through; without one they happen at once.
-    :raises RunStopped: if the run can't go on; the page holds what was done.
+    :param sandbox: a fresh sandbox for this episode alone; the caller closes it.
+    :param tools: the available tools.
+    :param prices: prices of each role's model, for `max_cost`.
+    :param gate: gate for every call of a model or tool; without one they run immediately.
+    :raises RunStopped: if the run cannot continue; completed effects are on the page.
     """
-    ledger = Ledger(page, settings, prices=prices, through=through, clock=clock)
-    return await _Solving(task, team, sandbox, tools, ledger, settings).solve()
+    ledger = EpisodeLedger(page, settings, prices=prices, gate=gate, clock=clock)
+    return await _TeamEpisode(task, team, sandbox, tools, ledger, settings).solve()
 
 
-class _Solving:
-    """One episode while it goes on."""
+class _TeamEpisode:
+    """An episode in progress."""
 
     def __init__(
         self,
@@ -81,7 +84,7 @@ class _Solving:
         team: Team,
         sandbox: Sandbox,
         tools: Sequence[Tool],
-        ledger: Ledger,
+        ledger: EpisodeLedger,
         settings: EpisodeSettings,
     ) -> None:
         self._task = task
@@ -90,16 +93,17 @@ class _Solving:
         self._cards = {tool.name: card_of(tool, task.kwargs) for tool in tools}
         self._ledger = ledger
         self._settings = settings
-        self._hands = Hands(sandbox, self._tools, team.executor.act, ledger.page)
-        longest = settings.memory_chars
-        self._memory = Notebook(task.question, ledger, team.generator.summarise, longest=longest)
+        self._replay = ToolReplay(sandbox, self._tools, team.executor.act, ledger.page)
+        self._memory = EpisodeMemory(
+            task.question, ledger, team.generator.summarise, max_chars=settings.memory_chars
+        )
         self._analysis: QueryAnalysis | None = None
 
     async def solve(self) -> Episode:
         try:
             ending = await self._work()
-        except Over as over:
-            ending = over.ending
+        except EpisodeEnded as ended:
+            ending = ended.ending
             await self._ledger.close(ending)
         request = SolutionRequest(
             question=self._task.question,
@@ -119,18 +123,18 @@ class _Solving:
             failure=reply.failure,
             exchanges=tuple(self._ledger.exchanges),
             seconds=self._ledger.seconds,
-            diverged=self._hands.diverged,
+            diverged=self._replay.diverged,
         )
 
     async def _work(self) -> Ending:
-        """Until it is verified, or all turns are used."""
+        """Run turns until the verifier stops them or all are used."""
         await self._analyse()
         for number in range(1, self._settings.max_turns + 1 if self._tools else 1):
-            step, said = await self._step(number)
+            step, text = await self._step(number)
             if step is None:
                 return Ending.VERIFIED
-            self._memory.turns.append(replace(await self._turn(number, step), said=said))
-            if self._settings.verify == "separate" and await self._is_enough(number):
+            self._memory.turns.append(replace(await self._turn(number, step), planner_text=text))
+            if self._settings.verify == "separate" and await self._is_verified(number):
                 return Ending.VERIFIED
             if number < self._settings.max_turns:
                 await self._memory.shorten()
@@ -146,17 +150,17 @@ class _Solving:
         ask = partial(self._team.planner.analyse, request)
         self._analysis = (await self._ledger.ask("analysis", "analyst", QueryAnalysis, ask)).value
 
-    async def _step(self, number: int) -> tuple[NextStep | None, Words]:
-        """What comes next, and how the planner wrote it; `None`: nothing, what is known is enough.
+    async def _step(self, number: int) -> tuple[NextStep | None, ModelText]:
+        """Ask for the next step, and return it with the planner's text; `None` if the memory suffices.
 
-        :raises Over: if the planner can't say.
+        :raises EpisodeEnded: if the planner fails.
         """
         request = NextStepRequest(
             question=self._task.question,
             images=self._task.images,
             instructions=self._settings.instructions,
             tools=tuple(self._cards.values()),
-            analysis=self._analysis or _NOTHING,
+            analysis=self._analysis or _NO_ANALYSIS,
             memory=self._memory.shown,
             turns_left=self._settings.max_turns - number + 1,
         )
@@ -165,29 +169,29 @@ class _Solving:
             ask = partial(planner.next_step, request)
             reply = await self._ledger.ask(f"{number}/next", "planner", NextStep, ask)
             if reply.value is None:
-                raise Over(Ending.FAILED)
-            return reply.value, _words(reply)
+                raise EpisodeEnded(Ending.FAILED)
+            return reply.value, _text(reply)
         decide = partial(planner.decide, DecisionRequest(next=request))
-        told = await self._ledger.ask(f"{number}/decide", "planner", DecidedStep, decide)
-        if (decided := told.value) is None:
-            raise Over(Ending.FAILED)
-        self._memory.decide(decided.decision)
-        return None if decided.decision.stop else decided.next, _words(told)
+        reply = await self._ledger.ask(f"{number}/decide", "planner", DecidedStep, decide)
+        if (decided := reply.value) is None:
+            raise EpisodeEnded(Ending.FAILED)
+        self._memory.set_decision(decided.decision)
+        return None if decided.decision.stop else decided.next, _text(reply)
 
-    async def _is_enough(self, number: int) -> bool:
-        """Whether the verifier says stop. If it can't say, the episode goes on."""
+    async def _is_verified(self, number: int) -> bool:
+        """Ask the verifier whether to stop. If it fails, the episode continues."""
         request = VerificationRequest(
             question=self._task.question,
             images=self._task.images,
             tools=tuple(self._cards.values()),
-            analysis=self._analysis or _NOTHING,
+            analysis=self._analysis or _NO_ANALYSIS,
             memory=self._memory.shown,
         )
         ask = partial(self._team.verifier.decide, request)
         reply = await self._ledger.ask(f"{number}/verify", "verifier", Decision, ask)
         if reply.value is None:
             return False
-        self._memory.decide(reply.value, _words(reply))
+        self._memory.set_decision(reply.value, _text(reply))
         return reply.value.stop
 
     async def _turn(self, number: int, step: NextStep) -> Turn:
@@ -196,14 +200,14 @@ class _Solving:
         if tool is None:
             known = ", ".join(self._tools)
             failure = Failure(
-                ErrorKind.TOOL_NOT_FOUND, f"there is no tool {step.tool_name!r}; there are: {known}"
+                ErrorKind.TOOL_NOT_FOUND, f"there is no tool {step.tool_name!r}; available tools: {known}"
             )
-            return self._nothing_done(number, step, failure)
+            return self._no_call(number, step, failure)
         request = CommandRequest(question=self._task.question, step=step, tool=self._cards[tool.name])
         given = await self._try(number, "", request, tool)
-        if isinstance(given, tuple) and _misled(given[2]):
+        if isinstance(given, tuple) and _has_bad_arguments(given[2]):
             command, _, outcome = given
-            assert outcome.failure is not None, "only a failed call was misled"
+            assert outcome.failure is not None, "only a failed call has bad arguments"
             again = CommandRequest(
                 question=request.question,
                 step=step,
@@ -214,18 +218,18 @@ class _Solving:
             repaired = await self._try(number, "/again", again, tool)
             given = repaired if isinstance(repaired, tuple) else given
         if isinstance(given, Failure):
-            return self._nothing_done(number, step, given)
+            return self._no_call(number, step, given)
         _, action, outcome = given
         return turn_of(number, step, action, outcome, self._ledger.seconds)
 
     async def _try(
         self, number: int, again: str, request: CommandRequest, tool: Tool
     ) -> tuple[Command, Action, Outcome] | Failure:
-        """Have a call written and make it, unless its arguments can't be right."""
+        """Ask for the arguments of a call and make it, unless they violate the schema."""
         ask = partial(self._team.executor.command, request)
         reply = await self._ledger.ask(f"{number}/command{again}", "executor", Command, ask)
         if reply.value is None:
-            return reply.failure or Failure(ErrorKind.FAILED, "the executor gave no call")
+            return reply.failure or Failure(ErrorKind.FAILED, "the executor wrote no call")
         arguments = {**reply.value.arguments, **fixed_arguments(tool, self._task.kwargs)}
         action = Action(tool.name, arguments)
         try:
@@ -236,23 +240,23 @@ class _Solving:
         return reply.value, action, await self._act(number, f"{number}/act{again}", action)
 
     async def _act(self, number: int, key: str, action: Action) -> Outcome:
-        now = key not in self._ledger.page
-        stamped = await self._ledger.once(key, Outcome, partial(self._hands.act, action))
-        self._ledger.used(key, stamped)
-        self._hands.remember(number, action, stamped.value, now=now)
-        return stamped.value
+        current = key not in self._ledger.page
+        timed = await self._ledger.once(key, Outcome, partial(self._replay.act, action))
+        self._ledger.count_tool(key, timed)
+        self._replay.add(number, action, timed.value, current=current)
+        return timed.value
 
-    def _nothing_done(self, number: int, step: NextStep, failure: Failure) -> Turn:
+    def _no_call(self, number: int, step: NextStep, failure: Failure) -> Turn:
         outcome = Outcome(Observation(), failure)
         return turn_of(number, step, None, outcome, self._ledger.seconds)
 
 
-def _words(reply: Reply[Any]) -> Words:
-    return Words(reply.said, reply.mark)
+def _text(reply: Reply[Any]) -> ModelText:
+    return ModelText(reply.text, reply.mark)
 
 
 def turn_of(number: int, step: NextStep, action: Action | None, outcome: Outcome, seconds: float) -> Turn:
-    """What happened, as roles see it."""
+    """Return a turn as shown to the roles."""
     failure = outcome.failure
     failed = "" if failure is None else f"The call failed: {failure.kind}: {failure.message}"
     text = "\n".join(part for part in (cut(outcome.observation.text), failed) if part)
@@ -260,7 +264,7 @@ def turn_of(number: int, step: NextStep, action: Action | None, outcome: Outcome
         number=number,
         step=step,
         action=action,
-        result=text or "(nothing)",
+        result=text or "(empty)",
         images=outcome.observation.blobs,
         failure=failure,
         trouble=outcome.trouble,
@@ -268,5 +272,72 @@ def turn_of(number: int, step: NextStep, action: Action | None, outcome: Outcome
     )
 
 
-def _misled(outcome: Outcome) -> bool:
+def _has_bad_arguments(outcome: Outcome) -> bool:
     return outcome.failure is not None and outcome.failure.kind == ErrorKind.BAD_ARGUMENTS
+
+
+class EpisodeMemory:
+    """Memory of one episode: all turns are kept, and prompts replace the oldest ones by a summary when it is too long."""
+
+    def __init__(
+        self,
+        question: str,
+        ledger: EpisodeLedger,
+        summarise: Callable[[SummaryRequest], Awaitable[Reply[Summary]]],
+        *,
+        max_chars: int,
+    ) -> None:
+        """Start with an empty memory.
+
+        :param max_chars: maximum characters shown to the roles.
+        """
+        self.turns: list[Turn] = []
+        """All turns."""
+        self._question = question
+        self._ledger = ledger
+        self._summarise = summarise
+        self._max_chars = max_chars
+        self._summary = ""
+        self._summarised = 0
+
+    @property
+    def shown(self) -> Memory:
+        """The memory as shown to the roles."""
+        kept = tuple(self.turns[self._summarised :])
+        return Memory(summary=self._summary, summarised=self._summarised, turns=kept)
+
+    def set_decision(self, decision: Decision, text: ModelText = _OWN_ENCODING) -> None:
+        """Set the decision on the last turn.
+
+        :param text: the decision as the verifier wrote it.
+        """
+        self.turns[-1] = replace(self.turns[-1], decision=decision, verifier_text=text)
+
+    async def shorten(self) -> None:
+        """If the memory is too long, summarise as many of the oldest turns as it takes to halve it.
+
+        :raises EpisodeEnded: if the episode's turns end first.
+        """
+        sizes = [turn_size(turn) for turn in self.turns[self._summarised :]]
+        if len(self._summary) + sum(sizes) <= self._max_chars:
+            return
+        room, kept = self._max_chars // 2 - sizes[-1], 1
+        while kept < len(sizes) and (room := room - sizes[-kept - 1]) >= 0:
+            kept += 1
+        oldest = tuple(self.turns[self._summarised : len(self.turns) - kept])
+        if not oldest:
+            return
+        request = SummaryRequest(question=self._question, summary=self._summary, turns=oldest)
+        key = f"summary/{len(self.turns)}"
+        reply = await self._ledger.ask(key, "generator", Summary, partial(self._summarise, request))
+        summary = _listed(self._summary, oldest) if reply.value is None else reply.value.summary
+        self._summary = cut(summary, self._max_chars // 4)
+        self._summarised = len(self.turns) - kept
+
+
+def _listed(summary: str, turns: tuple[Turn, ...]) -> str:
+    """Summarise turns without a model: each call with the beginning of its result."""
+    lines = [
+        f"{turn.number}. {call_line(turn.action) if turn.action else '-'}: {turn.result}" for turn in turns
+    ]
+    return "\n".join([summary, *(cut(" ".join(line.split()), 300) for line in lines)]).strip()

@@ -1,21 +1,22 @@
-"""The team: four roles, each with its own workers."""
-
-from functools import partial
+"""The team of four roles."""
 
 from agentflow.actors import ChildSpec
 from agentflow.errors import ConfigurationError
 from agentflow.models import Model
-from agentflow.team._asking import ReadBlob
-from agentflow.team._executor import Executor, Executors, PutBlob
-from agentflow.team._generator import Generator, Generators
-from agentflow.team._planner import Planner, Planners
-from agentflow.team._verifier import Verifier, Verifiers, Verify
+from agentflow.team._executor import Executor, PutBlob
+from agentflow.team._generator import Generator
+from agentflow.team._model_calls import ReadBlob
+from agentflow.team._planner import Planner
+from agentflow.team._verifier import Verifier, Verify
 
 __all__ = ["Team"]
 
 
 class Team:
-    """Planners, executors, verifiers and generators, to be put under a supervisor."""
+    """A planner, an executor, a verifier and a generator, each with its own supervised workers.
+
+    See docs/team.md.
+    """
 
     def __init__(
         self,
@@ -31,40 +32,36 @@ class Team:
         short_prompts: bool = False,
         workers: int = 512,
     ) -> None:
-        """Put it together; it works while its `specs` run.
+        """Create the roles; they work while their `specs` run under a supervisor.
 
-        :param verifier: the model that judges, for `verify="model"`, and that verifies in an episode; there the planner's,
-            if there is none.
-        :param analyst: the model that analyses a task; without one the planner's.
-        :param executor: the model that writes the calls of an episode; without one the planner's.
-        :param verify: how observations are judged in growing.
-        :param put_blob: keeps a picture.
-        :param blob: gives it back, for models that see.
-        :param short_prompts: the planner of an episode is told no word more than the question, the names of tools, and
-            results: for small models that were trained to it.
-        :param workers: the most there are of each role at once.
-        :raises ConfigurationError: if a model is to judge and there is none.
+        :param verifier: model that verifies episodes and, for `verify="model"`, judges observations; defaults to the
+            planner's.
+        :param analyst: model that analyses tasks; defaults to the planner's.
+        :param executor: model that writes the arguments of calls; defaults to the planner's.
+        :param verify: method for judging observations during growth.
+        :param put_blob: stores images.
+        :param blob: reads images for models with vision.
+        :param short_prompts: show an episode's planner only the question, the names of the tools and the results, for
+            small models trained on such prompts.
+        :param workers: maximum number of concurrent workers per role.
+        :raises ConfigurationError: if a model is to judge and none is given.
         """
         if verify == "model" and verifier is None:
             raise ConfigurationError(
                 "team: verify=model needs a model; give `verifier` one or set verify=rule"
             )
-        self.planner = Planners(
-            "planners", partial(Planner, planner, analyst or planner, blob, short_prompts), workers=workers
+        self.planner = Planner(
+            planner, analyst or planner, blob, short_prompts=short_prompts, workers=workers
         )
-        """Proposes what to do next; analyses tasks."""
-        self.executor = Executors(
-            "executors", partial(Executor, put_blob, executor or planner), workers=workers
-        )
-        """Does it; writes the call first, if there is none."""
-        self.verifier = Verifiers(
-            verify, partial(Verifier, verify, verifier or planner, blob), workers=workers
-        )
-        """Says what came of it, and whether that is enough."""
-        self.generator = Generators("generators", partial(Generator, generator, blob), workers=workers)
-        """Writes questions with their answers, and answers."""
+        """Proposes what to do next and analyses tasks."""
+        self.executor = Executor(put_blob, executor or planner, workers=workers)
+        """Calls tools and writes their arguments."""
+        self.verifier = Verifier(verify, verifier or planner, blob, workers=workers)
+        """Judges results."""
+        self.generator = Generator(generator, blob, workers=workers)
+        """Writes questions, answers and summaries."""
 
     def specs(self) -> list[ChildSpec]:
-        """A supervisor for each role."""
-        pools = (self.planner, self.executor, self.verifier, self.generator)
-        return [pool.spec for pool in pools]
+        """Return the child specification of each role's pool."""
+        roles = (self.planner, self.executor, self.verifier, self.generator)
+        return [role.pool.spec for role in roles]

@@ -1,4 +1,4 @@
-"""Doing an episode's actions in its sandbox, whose state follows from what was done there."""
+"""Actions of an episode in its sandbox, replayed in a fresh one when the old one is lost."""
 
 from collections.abc import Awaitable, Callable, Mapping
 from typing import NamedTuple
@@ -10,23 +10,24 @@ from agentflow.journal import Page
 from agentflow.sandbox import Sandbox, Tool
 from agentflow.trajectory import Action, Outcome
 
-__all__ = ["Act", "Hands"]
+__all__ = ["ToolReplay"]
 
 Act = Callable[[Sandbox, Action], Awaitable[Outcome]]
-"""Calls a tool. A failed call is an outcome."""
+"""Calls a tool; a failed call is an outcome."""
 
 
-class _Past(NamedTuple):
+class _TurnAction(NamedTuple):
     turn: int
     action: Action
     outcome: Outcome
 
 
-class Hands:
-    """Does what an episode wants done.
+class ToolReplay:
+    """Runs the actions of one episode.
 
-    What stands on the page was done in a sandbox that may be gone. The first action that needs its state does it again
-    before; if it comes out otherwise, what stands on the page counts, and the turn is named as diverged.
+    Actions recorded on the page may have changed a sandbox that no longer exists. The first action that needs its
+    state replays them. If a replayed action returns something else, the recorded outcome counts and the turn is
+    reported as diverged.
     """
 
     def __init__(self, sandbox: Sandbox, tools: Mapping[str, Tool], act: Act, page: Page) -> None:
@@ -34,49 +35,49 @@ class Hands:
         self._tools = tools
         self._act = act
         self._page = page
-        self._history: list[_Past] = []
-        self._done = 0
-        self._turn = anyio.Lock()
+        self._history: list[_TurnAction] = []
+        self._replayed = 0
+        self._lock = anyio.Lock()
 
     @property
     def diverged(self) -> tuple[int, ...]:
-        """Turns that came out otherwise when they were done again."""
+        """Turns whose action returned something else when it was replayed."""
         turns = dict.fromkeys(past.turn for past in self._history)
         return tuple(turn for turn in turns if f"diverged/{turn}" in self._page)
 
     async def act(self, action: Action) -> Outcome:
-        """Do it now."""
+        """Run an action in the current state."""
         tool = self._tools[action.tool]
         if tool.hints.changes_world:
-            # Who decided on it must not be forgotten by a crash.
+            # A crash must not lose the decision that led to an external effect.
             await self._page.settle()
         if not tool.stateful:
             return await self._act(self._sandbox, action)
         await self._catch_up()
         outcome = await self._act(self._sandbox, action)
         if outcome.failure is not None and outcome.failure.kind == ErrorKind.SESSION_NOT_FOUND:
-            # It ended behind our back, and nothing was done in it: the next call makes another one.
+            # The session ended before the action ran; the next call starts another one.
             await self._sandbox.destroy_session()
-            self._done = 0
+            self._replayed = 0
             await self._catch_up()
             outcome = await self._act(self._sandbox, action)
         return outcome
 
-    def remember(self, turn: int, action: Action, outcome: Outcome, *, now: bool) -> None:
-        """It was done.
+    def add(self, turn: int, action: Action, outcome: Outcome, *, current: bool) -> None:
+        """Add an action to the history.
 
-        :param now: in this sandbox, not in one before it.
+        :param current: it ran in the current sandbox, not in an earlier one.
         """
         if self._tools[action.tool].stateful:
-            self._history.append(_Past(turn, action, outcome))
-            self._done += now
+            self._history.append(_TurnAction(turn, action, outcome))
+            self._replayed += current
 
     async def _catch_up(self) -> None:
-        async with self._turn:
-            while self._done < len(self._history):
-                past = self._history[self._done]
+        async with self._lock:
+            while self._replayed < len(self._history):
+                past = self._history[self._replayed]
                 outcome = await self._act(self._sandbox, past.action)
-                self._done += 1
-                alike = (outcome.observation, outcome.lost) == (past.outcome.observation, past.outcome.lost)
-                if not alike and f"diverged/{past.turn}" not in self._page:
+                self._replayed += 1
+                same = (outcome.observation, outcome.lost) == (past.outcome.observation, past.outcome.lost)
+                if not same and f"diverged/{past.turn}" not in self._page:
                     await self._page.record(f"diverged/{past.turn}", True)

@@ -1,11 +1,16 @@
-"""Trees of trajectories: what is grown, what the roles ask and answer, and how both are named.
+"""Data model of trees and episodes: nodes, tasks, requests to the roles and their answers, and ids.
 
-Everything here is a frozen msgspec struct: small, immutable, serialisable, with no behaviour beyond reading itself.
+Every type is a frozen msgspec struct: small, immutable and serialisable. See docs/growth.md and docs/team.md.
 """
 
-from agentflow.trajectory._canonical import canonical, canonical_text
-from agentflow.trajectory._episode import Episode, Exchange
-from agentflow.trajectory._ids import digest, node_id, trajectory_id, tree_id
+from agentflow.trajectory._identity import (
+    canonical,
+    canonical_text,
+    digest,
+    node_id,
+    trajectory_id,
+    tree_id,
+)
 from agentflow.trajectory._node import (
     Action,
     Blob,
@@ -38,7 +43,7 @@ from agentflow.trajectory._roles import (
     Region,
     Rejection,
     Reply,
-    RoleRequest,
+    Request,
     Step,
     ToolCard,
     WriteRequest,
@@ -52,7 +57,10 @@ from agentflow.trajectory._task import (
     Decision,
     DecisionRequest,
     Ending,
+    Episode,
+    Exchange,
     Memory,
+    ModelText,
     NextStep,
     NextStepRequest,
     QueryAnalysis,
@@ -61,10 +69,8 @@ from agentflow.trajectory._task import (
     Summary,
     SummaryRequest,
     Task,
-    TaskRequest,
     Turn,
     VerificationRequest,
-    Words,
 )
 
 __all__ = [
@@ -93,6 +99,7 @@ __all__ = [
     "Look",
     "LookRequest",
     "Memory",
+    "ModelText",
     "NextStep",
     "NextStepRequest",
     "Node",
@@ -105,7 +112,7 @@ __all__ = [
     "Region",
     "Rejection",
     "Reply",
-    "RoleRequest",
+    "Request",
     "Seed",
     "Solution",
     "SolutionRequest",
@@ -113,7 +120,6 @@ __all__ = [
     "Summary",
     "SummaryRequest",
     "Task",
-    "TaskRequest",
     "Text",
     "Tokens",
     "ToolCard",
@@ -122,7 +128,6 @@ __all__ = [
     "Usage",
     "Verdict",
     "VerificationRequest",
-    "Words",
     "WriteRequest",
     "canonical",
     "canonical_text",

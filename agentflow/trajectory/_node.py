@@ -1,4 +1,4 @@
-"""The tree: seeds, nodes, actions, observations."""
+"""Trees: seeds, nodes, actions and observations."""
 
 from array import array
 from collections.abc import Iterator
@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 
 from msgspec import Struct, field
 
-from agentflow.trajectory._canonical import canonical_form
+from agentflow.trajectory._identity import canonical_form
 
 __all__ = [
     "Action",
@@ -29,55 +29,55 @@ __all__ = [
 
 
 class Verdict(StrEnum):
-    """The verifier's word on an observation. Only `NEW` grows, and only `NEW` is evidence."""
+    """The verifier's verdict on an observation. Only a `NEW` node grows children or is used as evidence."""
 
     NEW = "new"
-    """It tells something that the path and the tree did not know."""
+    """It contains something that neither the path nor the tree contained."""
     REPEATS = "repeats"
-    """It tells what is known already."""
+    """It repeats what is already known."""
     EMPTY = "empty"
-    """It tells nothing."""
+    """It contains no information."""
     ERROR = "error"
-    """The call failed, or what it ran ended badly."""
+    """The call, or the program it ran, failed."""
     OFF_TOPIC = "off_topic"
-    """It has nothing to do with the seed and the path."""
+    """It is unrelated to the seed and the path."""
 
 
 class Isolation(StrEnum):
-    """How the action was kept apart from what its siblings did."""
+    """Isolation of an action from its siblings."""
 
     FORK = "fork"
-    """It ran in its own fork of its parent's sandbox, or took the parent's over as the last child."""
+    """It ran in a fork of its parent's sandbox or, as the last child, in the parent's sandbox itself."""
     REPLAY = "replay"
-    """It ran in a fresh sandbox in which the path was replayed, because the backend can't fork."""
+    """It ran in a fresh sandbox after replaying the path, because the backend cannot fork."""
     SHARED = "shared"
-    """It touched no state, so nothing had to be kept apart."""
+    """It ran in the shared sandbox, because its tool has no state."""
 
 
 class Seed(Struct, frozen=True, kw_only=True):
-    """What a tree grows from."""
+    """Starting point of a tree."""
 
     index: int
-    """Its place among the run's seeds: the order of the files."""
+    """Position among the run's seeds; output files use this order."""
     id: str
-    """`seed_001`, or the id that the seed brought along: the `source_id` of the files."""
+    """`seed_001`, or the seed's own id: the `source_id` in output files."""
     content: str
-    """What to explore, in words."""
+    """The subject to explore."""
     kwargs: dict[str, Any] = field(default_factory=dict[str, Any])
-    """Arguments of tools that this seed fixes: they win over the model's, which is not shown them."""
+    """Tool arguments fixed by this seed: they override the model's, which does not see them."""
 
 
 class Action(Struct, frozen=True, dict=True):
     """A typed tool call."""
 
     tool: str
-    """The tool's name, `rag_search`."""
+    """Name of the tool, such as `rag_search`."""
     arguments: dict[str, Any]
-    """What it is called with."""
+    """Arguments of the call."""
 
     @cached_property
     def canonical(self) -> str:
-        """See `agentflow.trajectory.canonical`."""
+        """Canonical form; see `agentflow.trajectory.canonical`."""
         return canonical_form(self.tool, self.arguments)
 
 
@@ -89,53 +89,53 @@ class Text(Struct, frozen=True, tag="text"):
 
 
 class Blob(Struct, frozen=True, tag="blob"):
-    """A picture or other bytes, kept once in the run's blob store."""
+    """An image or other bytes, stored once in the run's blob store."""
 
     hash: str
-    """SHA-256 of the bytes, by which the blob store finds them."""
+    """SHA-256 of the bytes: the key in the blob store."""
     mime: str
-    """Its type."""
+    """MIME type."""
 
 
 Part: TypeAlias = Text | Blob
-"""One piece of an observation."""
+"""A part of an observation."""
 
 
 class Observation(Struct, frozen=True):
-    """What an action returned, as roles and evidence see it. Spans are offsets into `text`."""
+    """Result of an action as shown to the roles. Evidence spans are offsets into `text`."""
 
     parts: tuple[Part, ...] = ()
-    """In the order in which they were shown."""
+    """Texts and blobs, in the tool's order."""
 
     @property
     def text(self) -> str:
-        """All text, piece after piece."""
+        """All texts, joined by newlines."""
         return "\n".join(part.text for part in self.parts if isinstance(part, Text))
 
     @property
     def blobs(self) -> tuple[Blob, ...]:
-        """All pictures."""
+        """All blobs."""
         return tuple(part for part in self.parts if isinstance(part, Blob))
 
 
 class Failure(Struct, frozen=True):
-    """Why something failed, as data."""
+    """A failed tool or model call, as data."""
 
     kind: str
-    """A closed kind: of `agentflow.errors.ErrorKind` for tools, of `agentflow.models.FailureKind` for models."""
+    """Value of `agentflow.errors.ErrorKind` for tools, of `agentflow.errors.ModelFailureKind` for models."""
     message: str
-    """One line."""
+    """The reason, in one line."""
 
 
 class Usage(Struct, frozen=True):
-    """What model calls consumed."""
+    """Usage of language models."""
 
     calls: int = 0
-    """Requests that were answered, usable or not."""
+    """Requests answered, whether or not the answer was usable."""
     prompt_tokens: int = 0
-    """Tokens read."""
+    """Tokens in prompts."""
     completion_tokens: int = 0
-    """Tokens written."""
+    """Tokens generated."""
 
     def __add__(self, other: "Usage") -> "Usage":
         return Usage(
@@ -146,82 +146,81 @@ class Usage(Struct, frozen=True):
 
 
 class Tokens(Struct, frozen=True, kw_only=True):
-    """What an engine read and wrote in one call, exactly."""
+    """Exact tokens of one model call."""
 
     prompt: tuple[int, ...]
-    """The tokens it read."""
+    """Tokens of the prompt."""
     sampled: tuple[int, ...]
-    """The tokens it wrote."""
+    """Generated tokens."""
     logprobs: tuple[float, ...]
-    """The log-probability of each of them under the distribution it was drawn from."""
+    """Log-probability of each generated token under the sampling distribution."""
     version: str = ""
-    """Which weights drew them; empty: the engine doesn't say."""
+    """Version of the weights; empty if the engine does not report it."""
     versions: tuple[tuple[str, int, int], ...] = ()
-    """Which weights drew which of them, where the engine tells it token by token: version, first token, where they end."""
+    """Ranges of generated tokens by version of the weights, if the engine reports them: version, start, end."""
     finish: str = ""
-    """Why it stopped writing: `stop`, `length`, …; empty: not told."""
+    """Finish reason: `stop`, `length`, …; empty if not reported."""
 
     @property
     def mark(self) -> str:
-        """What the call is known by to those who go on from it: a digest of all that was read and written."""
+        """Digest of the prompt and the generated tokens, which identifies the call to later ones."""
         ids = array("i", self.prompt)
         ids.extend(self.sampled)
         return blake2b(ids.tobytes(), digest_size=12).hexdigest()
 
 
 class Node(Struct, frozen=True, kw_only=True):
-    """One action and what came of it. The root has no action; its observation is the seed."""
+    """An action with its observation and verdict. The root has no action; its observation is the seed."""
 
     id: str
-    """A function of run, seed and path."""
+    """Function of run, seed and path."""
     parent: str | None
-    """The parent's id; `None` for the root."""
+    """Id of the parent; `None` for the root."""
     depth: int
-    """Actions from the root."""
+    """Number of actions from the root."""
     position: int
-    """Its place among its siblings."""
+    """Position among its siblings."""
     intent: str
-    """Why the planner wanted the action."""
+    """The planner's reason for the action."""
     action: Action | None
-    """What was done; `None` for the root."""
+    """The tool call; `None` for the root."""
     observation: Observation
-    """What came back."""
+    """Result of the action."""
     verdict: Verdict
-    """What it is worth."""
+    """The verifier's verdict."""
     reason: str = ""
-    """Why the verdict is not `new`."""
+    """Reason for a verdict other than `new`."""
     failure: Failure | None = None
-    """Why the call failed, if it did."""
+    """Reason for a failed call."""
     isolation: Isolation = Isolation.SHARED
-    """How it was kept apart from its siblings."""
-    diverged: bool = False
-    """Rebuilding its sandbox gave another observation; the one written here stands."""
+    """Isolation from its siblings."""
     usage: Usage = Usage()
-    """What the verifier consumed on it."""
+    """Usage of the verifier's model."""
 
 
 class Tree(Struct, frozen=True, kw_only=True, dict=True):
-    """A grown tree. Nodes stand level by level, siblings in path order: no child before its parent."""
+    """A grown tree. Nodes are ordered by level, then by path, so a parent precedes its children."""
 
     id: str
-    """A function of run and seed."""
+    """Function of run and seed."""
     seed: Seed
-    """What it grew from."""
+    """Starting point."""
     nodes: tuple[Node, ...]
-    """The root first."""
+    """All nodes, the root first."""
     stalled: dict[str, str] = field(default_factory=dict[str, str])
-    """Nodes that should have grown and got fewer children than asked for: node id -> why."""
+    """Nodes with fewer children than asked for: node id -> reason."""
     duplicates: int = 0
-    """Proposals that were refused because the tree had them, or nearly."""
+    """Number of proposals refused as duplicates."""
     drawn: dict[str, int] = field(default_factory=dict[str, int])
-    """How often an action was proposed at its place, where that was more than once and duplicates are merged: node id ->
-    times."""
+    """Actions proposed more than once at their node, if duplicates are merged: node id -> number of proposals."""
+    diverged: tuple[str, ...] = ()
+    """Ids of nodes whose action returned something else when it was replayed; the node keeps its first observation."""
     usage: dict[str, Usage] = field(default_factory=dict[str, Usage])
-    """What growing it consumed, by role."""
+    """Usage by role."""
 
     @cached_property
     def by_id(self) -> dict[str, Node]:
-        """The nodes by their ids."""
+        """Nodes by id."""
         return {node.id: node for node in self.nodes}
 
     @cached_property
@@ -234,7 +233,7 @@ class Tree(Struct, frozen=True, kw_only=True, dict=True):
         return {parent: tuple(ids) for parent, ids in found.items()}
 
     def path(self, node_id: str) -> tuple[Node, ...]:
-        """The nodes from the root to this one."""
+        """Return the nodes from the root to this one."""
         path: list[Node] = []
         step: str | None = node_id
         while step is not None:
@@ -243,5 +242,5 @@ class Tree(Struct, frozen=True, kw_only=True, dict=True):
         return tuple(reversed(path))
 
     def leaves(self) -> Iterator[Node]:
-        """The nodes without children, in order."""
+        """Iterate over the nodes without children, in order."""
         return (node for node in self.nodes if not self.children[node.id])

@@ -1,12 +1,12 @@
-"""What the roles are asked and what they answer.
+"""Requests to the roles of a team, and their answers, in growth and synthesis.
 
-Each request is everything that its role may know, typed. A language model sees it rendered as messages; the
-offline engine sees it as it is. Each answer is what a model's output is constrained to and decoded into.
+A request holds everything its role may know. Language models see it rendered as messages; the offline engine reads
+it directly. `Request[T]` is answered by `T`, the type a model's output is constrained to and decoded into.
 """
 
-from typing import Any, Generic, TypeAlias, TypeVar
+from typing import Any, Generic, TypeVar
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from agentflow.trajectory._node import Action, Blob, Failure, Observation, Tokens, Usage, Verdict
 
@@ -28,155 +28,204 @@ __all__ = [
     "Region",
     "Rejection",
     "Reply",
-    "RoleRequest",
+    "Request",
     "Step",
     "ToolCard",
     "WriteRequest",
 ]
 
 
-T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
 
 
-class Reply(Struct, Generic[T], frozen=True):
-    """What came of asking a role: its answer, or why there is none. Exactly one of the two is there."""
+class Request(Struct, Generic[T_co], frozen=True):
+    """Base of all requests to a role; `T_co` is the type of the answer."""
 
-    value: T | None = None
+
+class Reply(Struct, Generic[T_co], frozen=True):
+    """Result of asking a role: either an answer or a failure, never both."""
+
+    value: T_co | None = None
     """The answer."""
     failure: Failure | None = None
-    """Why there is none."""
+    """Reason for a missing answer."""
     usage: Usage = Usage()
-    """What asking consumed."""
+    """Model calls and tokens used."""
     tokens: Tokens | None = None
-    """What was read and written, token by token, where the engine was asked for it; without an answer that of the last
-    one that could not be used."""
+    """Exact tokens of the answer, if the engine reports them; without an answer, those of the last unusable one."""
     unusable: tuple[Tokens, ...] = ()
-    """The same of answers before it that could not be used."""
-    said: str = ""
-    """The answer as the model wrote it; empty: as we write it."""
+    """Exact tokens of earlier answers that could not be used."""
+    text: str = field(default="", name="said")
+    """The answer as the model wrote it; empty if it equals our own encoding."""
 
     @property
     def mark(self) -> str:
-        """The mark of its tokens; empty: they are not known."""
+        """Digest of its tokens; empty if they are unknown."""
         return "" if self.tokens is None else self.tokens.mark
 
 
 class ToolCard(Struct, frozen=True):
-    """A tool as the planner sees it."""
+    """Description of a tool for a role."""
 
     name: str
-    """Its name, `rag_search`."""
+    """Name of the tool, such as `rag_search`."""
     description: str
-    """What it does and when to use it."""
+    """Purpose of the tool and when to use it."""
     schema: dict[str, Any]
-    """JSON schema of its arguments, without those that the seed fixes."""
+    """JSON schema of its arguments, without those fixed by the seed or the task."""
     limits: tuple[str, ...] = ()
-    """What it can't do."""
+    """Limitations."""
     practices: tuple[str, ...] = ()
-    """How it is best used."""
+    """Recommended use."""
     examples: tuple[dict[str, Any], ...] = ()
     """Arguments of good calls."""
 
 
 class Step(Struct, frozen=True):
-    """One node of a path, as roles see it."""
+    """A node of a path, as shown to the roles."""
 
     intent: str
-    """Why it was done."""
+    """The planner's reason for the action."""
     action: Action
-    """What was done."""
+    """The tool call."""
     observation: str
-    """What came back, cut in the middle where it is long."""
+    """Text of the result; messages cut a long one in the middle."""
     verdict: Verdict = Verdict.NEW
-    """What it was worth."""
+    """The verifier's verdict."""
     images: tuple[Blob, ...] = ()
-    """Pictures that came back."""
-
-
-class PlanRequest(Struct, frozen=True, kw_only=True):
-    """To the planner: what to do next from here."""
-
-    seed: str
-    """What is explored."""
-    seed_description: str = ""
-    """What seeds are in this run."""
-    tips: str = ""
-    """The user's guidance for exploring."""
-    tools: tuple[ToolCard, ...]
-    """What can be called."""
-    path: tuple[Step, ...] = ()
-    """What was done from the root to here, with what came back."""
-    count: int
-    """How many different actions are wanted."""
-    taken: tuple[Action, ...] = ()
-    """Actions that are taken or were refused as duplicates: others are wanted."""
-    refused: tuple[str, ...] = ()
-    """Why earlier proposals could not be used, one line each."""
-
-
-class Proposal(Struct, frozen=True):
-    """One action that the planner proposes."""
-
-    intent: str
-    """Why."""
-    tool: str
-    """The tool's name."""
-    arguments: dict[str, Any]
-    """What to call it with."""
-
-
-class Plan(Struct, frozen=True):
-    """The planner's answer."""
-
-    proposals: tuple[Proposal, ...]
-    """The best first."""
+    """Images in the result."""
 
 
 class Outcome(Struct, frozen=True):
-    """The executor's answer: what came of an action."""
+    """Result of an action."""
 
     observation: Observation
-    """What it returned; of a failed call what there was of it."""
+    """What the tool returned; of a failed call, its partial output."""
     failure: Failure | None = None
-    """Why the call failed, if it did."""
+    """Reason for a failed call."""
     trouble: str = ""
-    """How what it ran ended badly, if it did: `exit code 2`, `ValueError: …`."""
+    """Error of the program or code that the call ran: `exit code 2`, `ValueError: …`."""
     lost: bool = False
-    """The state of the session went with it: the shell or interpreter ended, or was killed."""
+    """The session lost its state: its shell or interpreter ended or was killed."""
     usage: Usage = Usage()
-    """What models inside of the tool consumed."""
+    """Usage of models inside the tool."""
 
 
-class JudgementRequest(Struct, frozen=True, kw_only=True):
-    """To the verifier: what is this observation worth here."""
+class Proposal(Struct, frozen=True):
+    """An action proposed by the planner."""
+
+    intent: str
+    """Reason for the action."""
+    tool: str
+    """Name of the tool."""
+    arguments: dict[str, Any]
+    """Arguments of the call."""
+
+
+class Plan(Struct, frozen=True):
+    """Actions proposed by the planner."""
+
+    proposals: tuple[Proposal, ...]
+    """The proposed actions, best first."""
+
+
+class PlanRequest(Request[Plan], frozen=True, kw_only=True):
+    """Ask the planner for the next actions at a node."""
 
     seed: str
-    """What is explored."""
-    path: tuple[Step, ...]
-    """What was known before."""
-    step: Step
-    """What was done now and what came back; its own `verdict` says nothing yet."""
-    failure: Failure | None = None
-    """Why the call failed, if it did."""
-    trouble: str = ""
-    """How what it ran ended badly, if it did: `exit code 2`, `ValueError: …`."""
-    seen_elsewhere: bool = False
-    """The same words came back at another node of the tree before (in path order)."""
-    computes: bool = False
-    """The tool runs what it is given, and need not speak in the seed's words."""
+    """The subject to explore."""
+    seed_description: str = ""
+    """Description of the seeds of this run."""
+    tips: str = ""
+    """The user's guidance for exploration."""
+    tools: tuple[ToolCard, ...]
+    """The available tools."""
+    path: tuple[Step, ...] = ()
+    """Steps from the root to this node."""
+    count: int
+    """Number of different actions wanted."""
+    taken: tuple[Action, ...] = ()
+    """Actions already chosen or refused as duplicates; the proposals must differ from them."""
+    refused: tuple[str, ...] = ()
+    """Reasons for which earlier proposals were refused, one line each."""
 
 
 class Judgement(Struct, frozen=True):
-    """The verifier's answer."""
+    """The verifier's verdict on an observation."""
 
     verdict: Verdict
-    """Its word."""
+    """The verdict."""
     reason: str = ""
-    """One line: why."""
+    """The reason, in one line."""
+
+
+class JudgementRequest(Request[Judgement], frozen=True, kw_only=True):
+    """Ask the verifier for its verdict on an observation."""
+
+    seed: str
+    """The subject to explore."""
+    path: tuple[Step, ...]
+    """Steps before this one."""
+    step: Step
+    """The step to judge; its `verdict` is not set yet."""
+    failure: Failure | None = None
+    """Reason for a failed call."""
+    trouble: str = ""
+    """Error of the program or code that the call ran: `exit code 2`, `ValueError: …`."""
+    seen_elsewhere: bool = False
+    """An earlier node of the tree, in path order, returned the same text."""
+    computes: bool = False
+    """The tool runs code or commands, so its output need not share words with the seed."""
+
+
+class Region(Struct, frozen=True):
+    """Region of an image; edges are fractions of its width and height, from 0 at the top left to 1."""
+
+    picture: int
+    """Number of the image within the observation, from 1."""
+    left: float
+    """Left edge."""
+    top: float
+    """Top edge."""
+    right: float
+    """Right edge."""
+    bottom: float
+    """Bottom edge."""
+
+
+class Citation(Struct, frozen=True):
+    """Source of a reasoning step."""
+
+    observation: int
+    """Number of the observation, from 1."""
+    quote: str
+    """Verbatim quote from the observation; for an image, what the region shows."""
+    region: Region | None = None
+    """Cited region of an image."""
+
+
+class DraftStep(Struct, frozen=True):
+    """A step of the reasoning from question to answer."""
+
+    step: str
+    """The conclusion."""
+    citations: tuple[Citation, ...]
+    """Its sources."""
+
+
+class Draft(Struct, frozen=True):
+    """A question, its answer, and the reasoning between them."""
+
+    question: str
+    """The question, understandable without the path."""
+    answer: str
+    """The answer, as short as possible."""
+    steps: tuple[DraftStep, ...]
+    """The reasoning, at least three steps."""
 
 
 class Example(Struct, frozen=True):
-    """A question with its answer that shows the style wanted."""
+    """Example of a question and its answer in the wanted style."""
 
     question: str
     """The question."""
@@ -185,108 +234,58 @@ class Example(Struct, frozen=True):
 
 
 class Rejection(Struct, frozen=True):
-    """A draft that was not good enough."""
+    """A rejected draft."""
 
-    draft: "Draft"
+    draft: Draft
     """The draft."""
     reasons: tuple[str, ...]
-    """What was wrong with it, one line each."""
+    """Its faults, one line each."""
 
 
-class WriteRequest(Struct, frozen=True, kw_only=True):
-    """To the generator: write a question that needs this path, with its answer."""
+class WriteRequest(Request[Draft], frozen=True, kw_only=True):
+    """Ask the generator for a question that requires this path, with its answer."""
 
     seed: str
-    """What was explored."""
+    """The subject that was explored."""
     seed_description: str = ""
-    """What seeds are in this run."""
+    """Description of the seeds of this run."""
     tips: str = ""
     """The user's guidance for questions."""
     examples: tuple[Example, ...] = ()
-    """Examples of the style wanted."""
+    """Examples of the wanted style."""
     evidence: tuple[Step, ...]
-    """The observations that may be cited, numbered from 1 in this order."""
+    """Observations that may be cited, numbered from 1 in this order."""
     rejected: tuple[Rejection, ...] = ()
-    """Earlier tries, oldest first."""
+    """Earlier attempts, oldest first."""
 
 
-class Region(Struct, frozen=True):
-    """A part of a picture, its edges in shares of the picture's width and height: from 0 at its upper left to 1."""
+class Answer(Struct, frozen=True):
+    """Answer to a question."""
 
-    picture: int
-    """Which picture of the observation, from 1."""
-    left: float
-    """Its left edge."""
-    top: float
-    """Its upper edge."""
-    right: float
-    """Its right edge."""
-    bottom: float
-    """Its lower edge."""
-
-
-class Citation(Struct, frozen=True):
-    """Where a reasoning step takes its fact from."""
-
-    observation: int
-    """The number of the observation, from 1."""
-    quote: str
-    """The words of the observation that say it, verbatim; of a picture what is to be seen there."""
-    region: Region | None = None
-    """Where a picture shows it."""
-
-
-class DraftStep(Struct, frozen=True):
-    """One step of the reasoning from question to answer."""
-
-    step: str
-    """What is concluded."""
-    citations: tuple[Citation, ...]
-    """What it rests on."""
-
-
-class Draft(Struct, frozen=True):
-    """The generator's answer: a question, its answer, and how one gets from one to the other."""
-
-    question: str
-    """Understandable without the path."""
     answer: str
-    """As short as can be."""
-    steps: tuple[DraftStep, ...]
-    """The reasoning, at least three steps."""
+    """The answer, as short as possible; empty if unknown."""
 
 
-class AnswerRequest(Struct, frozen=True, kw_only=True):
-    """To the generator: answer from what you know, to see whether a question needs its path at all."""
+class AnswerRequest(Request[Answer], frozen=True, kw_only=True):
+    """Ask the generator to answer from its own knowledge, to test whether a question needs its path."""
 
     question: str
     """The question."""
 
 
-class LookRequest(Struct, frozen=True, kw_only=True):
-    """To the generator: does the picture show there what a draft says of it?"""
-
-    picture: Blob
-    """The picture."""
-    region: Region
-    """Where."""
-    quote: str
-    """What is said to be there."""
-
-
 class Look(Struct, frozen=True):
-    """What a look at a picture finds."""
+    """Result of checking a region of an image."""
 
     shows: bool
-    """It is there as it was said."""
+    """The region shows what the quote says."""
 
 
-class Answer(Struct, frozen=True):
-    """The answer to a question."""
+class LookRequest(Request[Look], frozen=True, kw_only=True):
+    """Ask the generator whether a region of an image shows what a draft quotes from it."""
 
-    answer: str
-    """As short as can be; empty: not known."""
-
-
-RoleRequest: TypeAlias = PlanRequest | JudgementRequest | WriteRequest | AnswerRequest | LookRequest
-"""What any role can be asked."""
+    picture: Blob
+    """The image."""
+    region: Region
+    """The region."""
+    quote: str
+    """The quoted content."""

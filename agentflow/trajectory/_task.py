@@ -1,16 +1,15 @@
-"""A task: a question with what is expected, and the episodes in which a team works on it.
+"""Tasks, the requests and answers of an episode, and the episode itself.
 
-Each request below is everything that its role may know, typed, and each answer is what a model's output is constrained
-to and decoded into. An episode is its exchanges in order: whoever reads them knows all that was asked and answered.
+An episode is its exchanges in order: they contain everything that was asked and answered.
 """
 
 from enum import StrEnum
-from typing import Any, TypeAlias
+from typing import Any, Literal
 
 from msgspec import Struct, field
 
-from agentflow.trajectory._node import Action, Blob, Failure
-from agentflow.trajectory._roles import ToolCard
+from agentflow.trajectory._node import Action, Blob, Failure, Tokens, Usage
+from agentflow.trajectory._roles import Request, ToolCard
 
 __all__ = [
     "AnalysisRequest",
@@ -21,7 +20,10 @@ __all__ = [
     "Decision",
     "DecisionRequest",
     "Ending",
+    "Episode",
+    "Exchange",
     "Memory",
+    "ModelText",
     "NextStep",
     "NextStepRequest",
     "QueryAnalysis",
@@ -30,69 +32,67 @@ __all__ = [
     "Summary",
     "SummaryRequest",
     "Task",
-    "TaskRequest",
     "Turn",
     "VerificationRequest",
-    "Words",
 ]
 
 
 class Task(Struct, frozen=True, kw_only=True):
-    """A question, and what is known of its answer."""
+    """A question, with its reference answers where they are known."""
 
     index: int
-    """Its place in its file."""
+    """Position in its file."""
     id: str
-    """Unique in its file."""
+    """Identifier, unique in its file."""
     question: str
-    """What is asked."""
+    """The question."""
     references: tuple[str, ...] = ()
-    """Right answers, each of them enough; empty: not known."""
+    """Correct answers, any of which suffices; empty if unknown."""
     kwargs: dict[str, Any] = field(default_factory=dict[str, Any])
-    """Arguments of tools that this task fixes: they win over the model's, which is not shown them."""
+    """Tool arguments fixed by this task: they override the model's, which does not see them."""
     images: tuple[Blob, ...] = ()
-    """Pictures that belong to the question."""
+    """Images that belong to the question."""
     metadata: dict[str, Any] = field(default_factory=dict[str, Any])
-    """Whatever else its file says of it: options, level, source."""
+    """Other fields of its file: options, level, source."""
 
 
 class QueryAnalysis(Struct, frozen=True):
-    """The planner's view of a question, before anything is done."""
+    """The planner's analysis of a question, before the first turn."""
 
     concise_summary: str
-    """What is asked."""
+    """Summary of the question."""
     required_skills: str
-    """What it takes."""
+    """Skills that the answer requires."""
     relevant_tools: str
-    """Which tools help, and how."""
+    """Useful tools and how to use them."""
     additional_considerations: str
-    """What else is to be kept in mind."""
+    """Other points to consider."""
 
 
 class NextStep(Struct, frozen=True):
-    """The planner's action: what is to be done next, and by which tool."""
+    """The planner's next step and the tool for it."""
 
     justification: str
-    """Why this, now."""
+    """Reason for this step at this point."""
     context: str
-    """All that the executor needs to know: it sees nothing else of what was done before."""
+    """Everything the executor needs to know: it sees none of the previous turns."""
     sub_goal: str
-    """What is to come of it."""
+    """Goal of the step."""
     tool_name: str
-    """The tool."""
+    """Name of the tool."""
 
 
 class Command(Struct, frozen=True):
-    """The executor's call of the tool that was named."""
+    """The executor's call of the tool that the planner named."""
 
     analysis: str
-    """What the call has to achieve."""
+    """Goal of the call."""
     arguments: dict[str, Any]
-    """Of the tool's own schema."""
+    """Arguments that match the tool's own schema."""
 
 
 class Assessment(StrEnum):
-    """What memory is worth for the question."""
+    """State of the memory with respect to the question."""
 
     COMPLETE = "complete"
     """It answers the question."""
@@ -101,213 +101,267 @@ class Assessment(StrEnum):
     INCONSISTENT = "inconsistent"
     """It contradicts itself."""
     UNVERIFIED = "needs_verification"
-    """It answers the question, but rests on something that should be checked."""
+    """It answers the question but relies on something that should be checked."""
     AMBIGUOUS = "ambiguous"
     """It can be read in several ways."""
 
 
 class Decision(Struct, frozen=True):
-    """The verifier's word on memory."""
+    """The verifier's decision on the memory."""
 
     analysis: str
-    """Why."""
+    """The reason."""
     assessment: Assessment
-    """What memory is worth."""
+    """State of the memory."""
     stop: bool
     """Answer now."""
 
 
 class DecidedStep(Struct, frozen=True):
-    """The planner's word on memory, and what follows from it, in one answer."""
+    """A decision on the memory and the next step, in one answer."""
 
     decision: Decision
-    """What memory is worth."""
+    """The decision."""
     next: NextStep | None
-    """What is to be done next; `None`: nothing, answer now."""
+    """The next step; `None` to answer now."""
 
 
 class Solution(Struct, frozen=True):
-    """The generator's answer."""
+    """The generator's answer to a task."""
 
     working: str
-    """How one gets there, step by step, from what memory holds."""
+    """Derivation of the answer, step by step, from the memory."""
     answer: str
-    """The direct answer, as short as can be; empty: not known."""
+    """The direct answer, as short as possible; empty if unknown."""
 
 
 class Summary(Struct, frozen=True):
-    """The oldest part of memory in short."""
+    """Summary of the oldest turns."""
 
     summary: str
-    """All of it that the question may need."""
+    """Everything in those turns that the question may need."""
 
 
-class Words(Struct, frozen=True):
-    """How a model wrote an answer."""
+class ModelText(Struct, frozen=True):
+    """Text of an answer as the model wrote it."""
 
     text: str = ""
-    """To the letter; empty: as we write it."""
+    """The exact text; empty if it equals our own encoding."""
     mark: str = ""
-    """The mark of its tokens; empty: they are not known."""
+    """Digest of its tokens; empty if they are unknown."""
 
 
 class Turn(Struct, frozen=True, kw_only=True):
-    """One entry of memory: what was wanted, what was done, what came back."""
+    """An entry of the memory: a step, its action and the result."""
 
     number: int
-    """Its place in the episode, from 1."""
+    """Number of the turn, from 1."""
     step: NextStep
-    """What the planner wanted."""
+    """The planner's step."""
     action: Action | None
-    """The call; `None`: there was none, `failure` says why."""
+    """The tool call; `None` if there was none, see `failure`."""
     result: str
-    """What came back, as roles see it."""
+    """The result as shown to the roles."""
     images: tuple[Blob, ...] = ()
-    """Pictures that came back."""
+    """Images in the result."""
     failure: Failure | None = None
-    """Why the call failed, if it did."""
+    """Reason for a failed call."""
     trouble: str = ""
-    """How what it ran ended badly, if it did."""
+    """Error of the program or code that the call ran."""
     decision: Decision | None = None
-    """What the verifier said of memory up to here; `None`: it was not asked or could not say."""
-    said: Words = Words()
-    """How the planner wrote what it wanted: it is shown its own words, to the letter."""
-    decided: Words = Words()
-    """How the verifier wrote what it said."""
+    """The verifier's decision after this turn; `None` if it was not asked or failed."""
+    planner_text: ModelText = field(default=ModelText(), name="said")
+    """The step as the planner wrote it: its next prompt repeats this text exactly."""
+    verifier_text: ModelText = field(default=ModelText(), name="decided")
+    """The decision as the verifier wrote it."""
     seconds: float = 0.0
-    """When it was over, in seconds from the episode's beginning. No role is shown it."""
+    """End of the turn, in seconds since the start of the episode. Not shown to the roles."""
 
 
 class Memory(Struct, frozen=True, kw_only=True):
-    """What one episode knows. It only grows; where it gets too long its oldest turns are put in short."""
+    """Memory of one episode as shown to the roles: the oldest turns may be replaced by a summary."""
 
     summary: str = ""
-    """The turns before `turns`, in short; empty: there are none."""
+    """Summary of the turns before `turns`; empty if there are none."""
     summarised: int = 0
-    """How many turns it stands for."""
+    """Number of turns covered by the summary."""
     turns: tuple[Turn, ...] = ()
-    """The rest, oldest first."""
+    """The remaining turns, oldest first."""
 
 
-class AnalysisRequest(Struct, frozen=True, kw_only=True):
-    """To the planner: what does this question take?"""
-
-    question: str
-    """What is asked."""
-    images: tuple[Blob, ...] = ()
-    """Pictures that belong to it."""
-    instructions: str = ""
-    """The user's own words to the planner."""
-    tools: tuple[ToolCard, ...]
-    """What can be used."""
-
-
-class NextStepRequest(Struct, frozen=True, kw_only=True):
-    """To the planner: what next?"""
+class AnalysisRequest(Request[QueryAnalysis], frozen=True, kw_only=True):
+    """Ask the planner to analyse a question."""
 
     question: str
-    """What is asked."""
+    """The question."""
     images: tuple[Blob, ...] = ()
-    """Pictures that belong to it."""
+    """Images that belong to it."""
     instructions: str = ""
-    """The user's own words to the planner."""
+    """The user's instructions to the planner."""
     tools: tuple[ToolCard, ...]
-    """What can be used."""
+    """The available tools."""
+
+
+class NextStepRequest(Request[NextStep], frozen=True, kw_only=True):
+    """Ask the planner for the next step."""
+
+    question: str
+    """The question."""
+    images: tuple[Blob, ...] = ()
+    """Images that belong to it."""
+    instructions: str = ""
+    """The user's instructions to the planner."""
+    tools: tuple[ToolCard, ...]
+    """The available tools."""
     analysis: QueryAnalysis
-    """What the planner made of the question."""
+    """The planner's analysis of the question."""
     memory: Memory
-    """What is known."""
+    """The memory so far."""
     turns_left: int
-    """How many steps may follow, this one counted."""
+    """Remaining turns, this one included."""
 
 
-class CommandRequest(Struct, frozen=True, kw_only=True):
-    """To the executor: call this tool for that."""
+class CommandRequest(Request[Command], frozen=True, kw_only=True):
+    """Ask the executor for the arguments of a tool call."""
 
     question: str
-    """What is asked."""
+    """The question."""
     step: NextStep
-    """What the planner wants."""
+    """The planner's step."""
     tool: ToolCard
     """The tool."""
     mistake: str = ""
-    """Why the call before could not be made; empty: there was none."""
+    """Reason why the previous call was refused; empty for the first one."""
     before: Command | None = None
-    """That call."""
+    """The previous call."""
 
 
-class VerificationRequest(Struct, frozen=True, kw_only=True):
-    """To the verifier: does memory answer the question?"""
+class VerificationRequest(Request[Decision], frozen=True, kw_only=True):
+    """Ask the verifier whether the memory answers the question."""
 
     question: str
-    """What is asked."""
+    """The question."""
     images: tuple[Blob, ...] = ()
-    """Pictures that belong to it."""
+    """Images that belong to it."""
     tools: tuple[ToolCard, ...]
-    """What can be used."""
+    """The available tools."""
     analysis: QueryAnalysis
-    """What the planner made of the question."""
+    """The planner's analysis of the question."""
     memory: Memory
-    """What is known."""
+    """The memory so far."""
 
 
-class DecisionRequest(Struct, frozen=True, kw_only=True):
-    """To the planner, where it is its own verifier: does memory answer the question, and if not, what next?"""
+class DecisionRequest(Request[DecidedStep], frozen=True, kw_only=True):
+    """Ask a planner that verifies its own work whether the memory suffices, and for the next step if not."""
 
     next: NextStepRequest
-    """The same as for the next step alone."""
+    """The request for the next step."""
 
 
-class SolutionRequest(Struct, frozen=True, kw_only=True):
-    """To the generator: answer from what is known."""
+class SolutionRequest(Request[Solution], frozen=True, kw_only=True):
+    """Ask the generator for the answer to a task."""
 
     question: str
-    """What is asked."""
+    """The question."""
     images: tuple[Blob, ...] = ()
-    """Pictures that belong to it."""
+    """Images that belong to it."""
     analysis: QueryAnalysis | None
-    """What the planner made of the question; `None`: it could not say."""
+    """The planner's analysis of the question; `None` if it failed."""
     memory: Memory
-    """What is known."""
+    """The memory so far."""
 
 
-class SummaryRequest(Struct, frozen=True, kw_only=True):
-    """To the generator: put the oldest part of memory in short."""
+class SummaryRequest(Request[Summary], frozen=True, kw_only=True):
+    """Ask the generator for a summary of the oldest turns."""
 
     question: str
-    """What is asked."""
+    """The question."""
     summary: str
-    """What was put in short before."""
+    """The previous summary."""
     turns: tuple[Turn, ...]
-    """What follows it."""
+    """The turns that follow it."""
 
 
 class Ending(StrEnum):
-    """Why an episode's turns came to an end. It is answered in any case."""
+    """Reason for the end of an episode's turns. An answer is attempted in every case."""
 
     VERIFIED = "verified"
-    """The verifier said stop."""
+    """The verifier decided to stop."""
     TURNS = "turns"
-    """All its turns were used."""
+    """All turns were used."""
     TIME = "time"
-    """Its time was over."""
+    """The time limit was reached."""
     TOKENS = "tokens"
-    """Its tokens were used up."""
+    """The token limit was reached."""
     MONEY = "money"
-    """Its money was used up."""
+    """The cost limit was reached."""
     ANSWERED = "answered"
-    """A single agent answered by itself."""
+    """A single agent answered."""
     FAILED = "failed"
-    """A role could not do its part."""
+    """A role failed."""
 
 
-TaskRequest: TypeAlias = (
-    AnalysisRequest
-    | NextStepRequest
-    | CommandRequest
-    | VerificationRequest
-    | DecisionRequest
-    | SolutionRequest
-    | SummaryRequest
-)
-"""What a role can be asked in an episode."""
+class Exchange(Struct, frozen=True, kw_only=True):
+    """A model call of an episode."""
+
+    key: str
+    """Position in the episode: `analysis`, `2/next`, `2/command/again`, `solution`."""
+    role: str
+    """Role that was asked: `analyst`, `planner`, `executor`, `verifier`, `generator`; `agent` for a single agent;
+    `tool` for models inside a tool."""
+    usage: Usage
+    """Usage of the call."""
+    failure: Failure | None = None
+    """Reason for a missing answer."""
+    tokens: Tokens | None = None
+    """Exact tokens of the answer, if the engine reports them; without an answer, those of the last unusable one."""
+    unusable: tuple[Tokens, ...] = ()
+    """Exact tokens of earlier answers that could not be used."""
+    seconds: float
+    """End of the call, in seconds since the start of the episode."""
+
+
+class Episode(Struct, frozen=True, kw_only=True):
+    """A task with everything done for it, from the first call to the answer."""
+
+    task: Task
+    """The task."""
+    agent: Literal["team", "single"]
+    """Kind of agent that worked on it."""
+    ending: Ending
+    """Reason for the end of its turns."""
+    analysis: QueryAnalysis | None = None
+    """The planner's analysis; `None` if it was not asked or failed."""
+    turns: tuple[Turn, ...] = ()
+    """All turns, none replaced by a summary."""
+    solution: Solution | None = None
+    """The answer; `None` if there is none, see `failure`."""
+    failure: Failure | None = None
+    """Reason for a missing answer."""
+    exchanges: tuple[Exchange, ...] = ()
+    """All model calls, in order."""
+    seconds: float = 0.0
+    """Duration."""
+    diverged: tuple[int, ...] = ()
+    """Turns whose action was replayed in a fresh sandbox, because the old one was lost, and returned something else."""
+
+    @property
+    def answer(self) -> str:
+        """The direct answer; empty if there is none."""
+        return "" if self.solution is None else self.solution.answer
+
+    @property
+    def usage(self) -> dict[str, Usage]:
+        """Usage by role."""
+        found: dict[str, Usage] = {}
+        for exchange in self.exchanges:
+            found[exchange.role] = found.get(exchange.role, Usage()) + exchange.usage
+        return found
+
+    @property
+    def calls(self) -> dict[str, int]:
+        """Number of model calls by role."""
+        found: dict[str, int] = {}
+        for exchange in self.exchanges:
+            found[exchange.role] = found.get(exchange.role, 0) + 1
+        return found

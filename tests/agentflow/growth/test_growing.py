@@ -150,7 +150,7 @@ async def test_a_node_that_can_not_be_rebuilt_alike_says_so_and_keeps_what_it_sa
         del journal[key]
     async with grower(PlanBy(plan), settings=chain) as growing:
         again = await growing.grow(SEED, fresh_page(journal))
-    assert [node.diverged for node in again.nodes] == [False, True, True, False]
+    assert again.diverged == tuple(node.id for node in again.nodes[1:3])
     assert [words_of(again)[node.id] for node in again.nodes[:3]] == [*words_of(whole).values()][:3]
 
 

@@ -17,14 +17,14 @@ from agentflow.trajectory import (
     JudgementRequest,
     Plan,
     PlanRequest,
-    RoleRequest,
+    Request,
     WriteRequest,
 )
 from tests.agentflow.offline._walks import BATCH, SEARCH, walks
 
 CONTENT = "Explore the Grey Petrel and her captain."
 PATH = next(walks(CONTENT, (SEARCH, BATCH)))
-REQUESTS: dict[type[msgspec.Struct], RoleRequest] = {
+REQUESTS: dict[type[msgspec.Struct], Request[msgspec.Struct]] = {
     Plan: PlanRequest(seed=CONTENT, tools=(SEARCH, BATCH), path=PATH, count=2),
     Judgement: JudgementRequest(seed=CONTENT, path=PATH[:-1], step=PATH[-1]),
     Draft: WriteRequest(seed=CONTENT, evidence=PATH),
@@ -32,7 +32,7 @@ REQUESTS: dict[type[msgspec.Struct], RoleRequest] = {
 }
 
 
-def call(reply: type[msgspec.Struct], request: RoleRequest | None) -> Call[msgspec.Struct]:
+def call(reply: type[msgspec.Struct], request: Request[msgspec.Struct] | None) -> Call[msgspec.Struct]:
     return Call(role="planner", messages=(), reply=reply, request=request)
 
 
@@ -101,7 +101,7 @@ async def test_a_budget_ends_it() -> None:
 @pytest.mark.promise("offline:refuses")
 @pytest.mark.parametrize(("reply", "request_"), [(Plan, None), (Plan, REQUESTS[Answer])])
 async def test_a_call_that_it_can_not_understand_is_refused_in_one_line(
-    reply: type[msgspec.Struct], request_: RoleRequest | None
+    reply: type[msgspec.Struct], request_: Request[msgspec.Struct] | None
 ) -> None:
     with pytest.raises(ModelFailure, match=r"^the offline engine answers .*$"):
         await OfflineModel(Accounts()).complete(call(reply, request_))

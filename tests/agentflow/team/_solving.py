@@ -11,7 +11,7 @@ from agentflow.errors import ErrorKind, ToolFailure
 from agentflow.journal import Page, Writing
 from agentflow.models import Call, Prices
 from agentflow.sandbox import Backend, Sandbox, Session, tool
-from agentflow.team import EpisodeSettings, Through, solve_task
+from agentflow.team import EffectGate, EpisodeSettings, solve_task
 from agentflow.trajectory import (
     AnalysisRequest,
     Assessment,
@@ -170,7 +170,7 @@ async def solved(
     task: Task = TASK,
     tools: Sequence[str] = ("diary_write", "diary_look"),
     prices: Mapping[str, Prices] | None = None,
-    through: Through | None = None,
+    gate: EffectGate | None = None,
     clock: Clock = SYSTEM_CLOCK,
     blobs: Blobs | None = None,
     **settings: object,
@@ -185,7 +185,7 @@ async def solved(
             page=(book or Book()).open(),
             settings=EpisodeSettings.model_validate(settings),
             prices=prices,
-            through=through,
+            gate=gate,
             clock=clock,
         )
     return episode, model

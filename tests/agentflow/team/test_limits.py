@@ -66,7 +66,7 @@ class TestTime:
         episode = await slowly(
             Slow(Script(turns=9), 30, answering=60), book, max_seconds=100, answer_seconds=20
         )
-        why = "the episode's 100 seconds were over before it was answered"
+        why = "the episode's limit of 100 seconds passed before the answer"
         assert (episode.ending, episode.solution) == (Ending.TIME, None)
         assert episode.failure == Failure("timeout", why)
         assert episode.seconds == pytest.approx(100, abs=0.1)  # pyright: ignore[reportUnknownMemberType]
@@ -96,7 +96,7 @@ async def test_tokens_and_money_end_the_turns_but_not_the_answer() -> None:
 
 @pytest.mark.promise("team:solve:limits")
 async def test_a_limit_of_money_needs_prices() -> None:
-    with pytest.raises(ConfigurationError, match="max_cost: a limit of money needs the models' prices"):
+    with pytest.raises(ConfigurationError, match="max_cost: a cost limit needs the models' prices"):
         await solved(Script(), max_cost=1)
 
 

@@ -6,7 +6,7 @@ from agentflow.errors import ModelFailure, ModelFailureKind, RunStopped, StopCau
 from agentflow.models import Call
 from agentflow.sandbox import Sandbox
 from agentflow.team import EpisodeSettings, model_tools, solve_task
-from agentflow.team._model_tools import Code
+from agentflow.team._model_tools import Program
 from agentflow.trajectory import Command, NextStep, Usage
 from tests.agentflow.team._model import FunctionModel, team
 from tests.agentflow.team._solving import TASK, Book, Script
@@ -56,8 +56,8 @@ async def test_the_coder_writes_code_that_runs_in_the_sandbox_and_mends_it_once(
         "[][2]",
     ]
 
-    def write(call: Call[object]) -> Code:
-        return Code(programs.pop(0))
+    def write(call: Call[object]) -> Program:
+        return Program(programs.pop(0))
 
     model = FunctionModel(write)
     async with Sandbox(backends=["code", *model_tools(python_coder=model)]) as sandbox:

@@ -97,7 +97,7 @@ async def test_time_in_which_a_run_is_paused_does_not_count() -> None:
         clock.advance(10)
         return Script(turns=1)(call)
 
-    episode, _ = await solved(slow, clock=clock, through=Pausing(clock), max_seconds=60, answer_seconds=5)
+    episode, _ = await solved(slow, clock=clock, gate=Pausing(clock), max_seconds=60, answer_seconds=5)
     assert (episode.ending, episode.seconds) == (Ending.VERIFIED, 50)
 
 
@@ -128,7 +128,7 @@ async def test_a_session_that_ended_behind_its_back_is_made_again_with_all_that_
             tools=await sandbox.tools("diary_write"),
             page=Book().open(),
             settings=EpisodeSettings(),
-            through=Forgetting(sandbox, diary),
+            gate=Forgetting(sandbox, diary),
         )
     assert episode.turns[-1].result == "line 1 (blue); line 2 (blue)"
     assert diary.calls == ["line 1", "line 1", "line 2"]

@@ -75,7 +75,7 @@ def test_an_answer_is_closed_and_asks_for_everything_but_never_takes_a_null(
 
 @pytest.mark.promise("team:schemas")
 def test_a_draft_may_cite_pictures_only_where_some_were_shown() -> None:
-    plain, pictured = draft_schema(pictures=False), draft_schema(pictures=True)
+    plain, pictured = draft_schema(images=False), draft_schema(images=True)
     for schema in (plain, pictured):
         assert_strict(schema)
         assert list(schema["properties"]) == list(Draft.__struct_fields__)

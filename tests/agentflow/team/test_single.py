@@ -122,7 +122,7 @@ async def test_an_agent_that_says_nothing_or_fails_has_not_answered() -> None:
     silent = await solved(Agent([write("a")], [write("b")]), max_turns=2)
     assert (silent.ending, silent.solution) == (Ending.FAILED, None)
     assert silent.failure is not None
-    assert silent.failure.message == "the agent said nothing when it was to answer"
+    assert silent.failure.message == "the agent gave an empty answer"
     failure = ModelFailure(ModelFailureKind.TOO_LONG, "it does not fit")
     episode = await solved(Agent([write("a")], failure, "1871"))
     assert (episode.ending, episode.answer) == (Ending.FAILED, "1871")
@@ -144,8 +144,8 @@ async def test_calls_that_cannot_be_made_are_answered_as_failed() -> None:
     assert diary.calls == ["forbidden"]
     told = replies(model.calls[1])
     assert [failed for _, _, failed in told] == [True] * 4
-    assert "there is no tool 'nowhere'; there are: diary_write, diary_look" in told[0][1]
-    assert "the arguments are no JSON object: {text: a" in told[1][1]
+    assert "there is no tool 'nowhere'; available tools: diary_write, diary_look" in told[0][1]
+    assert "the arguments are not a JSON object: {text: a" in told[1][1]
     assert "argument 'text' is missing" in told[2][1]
     assert "that may not be written" in told[3][1]
     assert episode.turns[2].action == Action("diary_write", {"txt": "a"})
@@ -216,7 +216,7 @@ class TestTogether:
         episode = await solved(model, backends=[Meeting()], book=book, max_seconds=5, answer_seconds=2.5)
         assert (episode.ending, episode.answer) == (Ending.TIME, "1871")
         assert [turn.failure is None for turn in episode.turns] == [True, True, False, False, False]
-        assert "not done: the episode ended before" in replies(model.calls[1])[-1][1]
+        assert "not run: the episode ended first" in replies(model.calls[1])[-1][1]
         assert (
             await solved(Agent(), backends=[Meeting()], book=book, max_seconds=5, answer_seconds=2.5)
             == episode

@@ -8,7 +8,7 @@ import pytest
 
 from agentflow import construct_solver
 from agentflow.errors import ConfigurationError
-from agentflow.team._engines import model_name, tool_name
+from agentflow.team._solver_names import model_name, tool_name
 
 QUESTION = "In which year was Skyreach Observatory founded?"
 
@@ -62,7 +62,7 @@ async def test_it_also_works_in_a_running_loop_and_with_await_and_forgets_the_qu
         ("together/meta-llama/Llama-3", "", "together/meta-llama/Llama-3"),
     ],
 )
-def test_documented_engines_lead_to_a_provider_by_their_beginning_alone(
+def test_documented_solver_names_lead_to_a_provider_by_their_beginning_alone(
     engine: str, url: str, name: str
 ) -> None:
     assert model_name(engine, url) == name
@@ -79,7 +79,7 @@ def test_documented_tools_have_a_name_here() -> None:
 @pytest.mark.parametrize(
     ("arguments", "why"),
     [
-        ({"output_types": "final,finale"}, "output_types: 'finale' is none of base, final, direct"),
+        ({"output_types": "final,finale"}, "output_types: unknown type 'finale'; use base, final, direct"),
         ({"model_engine": ["trainable"]}, "model_engine: give one for each of planner"),
         ({"tool_engine": ["a", "b"]}, "tool_engine: give one for all tools"),
         ({"max_steps": -1}, "construct_solver: max_turns: "),
@@ -93,11 +93,11 @@ def test_what_does_not_fit_is_refused_in_one_line(arguments: dict[str, object], 
 
 
 @pytest.mark.promise("team:solver:arguments")
-async def test_a_tool_that_cannot_be_used_and_a_picture_that_is_none_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigurationError, match=r"enabled_tools: rag_serch can't be used: .*rag:search"):
+async def test_a_tool_that_cannot_be_used_and_a_file_that_is_not_an_image_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match=r"enabled_tools: rag_serch cannot be used: .*rag:search"):
         await construct_solver(enabled_tools=["rag_serch"]).asolve(QUESTION)
     solver = construct_solver()
-    with pytest.raises(ConfigurationError, match=r"image_path: notes\.txt is no picture"):
+    with pytest.raises(ConfigurationError, match=r"image_path: notes\.txt has no image extension"):
         await solver.asolve(QUESTION, tmp_path / "notes.txt")
     with pytest.raises(ConfigurationError, match=r"image_path: .*no\.png: No such file"):
         await solver.asolve(QUESTION, tmp_path / "no.png")
@@ -111,7 +111,7 @@ async def test_a_named_model_without_its_key_is_refused(monkeypatch: pytest.Monk
 
 
 @pytest.mark.promise("team:solver:solve")
-async def test_a_picture_belongs_to_the_question(tmp_path: Path) -> None:
+async def test_an_image_belongs_to_the_question(tmp_path: Path) -> None:
     (tmp_path / "dot.png").write_bytes(_png())
     said = await construct_solver(output_types="direct").asolve(QUESTION, tmp_path / "dot.png")
     assert said["image"] == str(tmp_path / "dot.png")

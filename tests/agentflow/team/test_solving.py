@@ -117,7 +117,7 @@ async def test_a_tool_that_is_not_there_is_a_result_with_those_that_are() -> Non
     [turn] = episode.turns
     assert turn.action is None
     assert turn.failure is not None
-    assert turn.failure.message == "there is no tool 'nowhere'; there are: diary_write, diary_look"
+    assert turn.failure.message == "there is no tool 'nowhere'; available tools: diary_write, diary_look"
     assert "executor" not in roles(model)
 
 

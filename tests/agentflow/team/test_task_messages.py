@@ -7,14 +7,14 @@ import pytest
 from msgspec.structs import replace
 
 from agentflow.models import Call, Image, Message, Text
-from agentflow.team._schemas import answer_schema, command_schema, decided_schema, step_schema
-from agentflow.team._task_messages import (
+from agentflow.team._messages import (
     command_messages,
     solution_messages,
     step_messages,
     summary_messages,
     verification_messages,
 )
+from agentflow.team._schemas import answer_schema, command_schema, decided_schema, step_schema
 from agentflow.trajectory import (
     Action,
     Blob,
@@ -22,6 +22,7 @@ from agentflow.trajectory import (
     CommandRequest,
     Decision,
     Memory,
+    ModelText,
     NextStep,
     NextStepRequest,
     SolutionRequest,
@@ -29,7 +30,6 @@ from agentflow.trajectory import (
     ToolCard,
     Turn,
     VerificationRequest,
-    Words,
 )
 from tests.agentflow.team._model import SEARCH, FunctionModel
 from tests.agentflow.team._solving import ANALYSIS, GO_ON, Script, solved
@@ -140,16 +140,16 @@ def test_the_planner_is_shown_tools_analysis_steps_results_verdicts_and_what_is_
         "Few words.",
         '{"query":"Mara Voss"}',
         "When?",
-        "Asked: A year.",
-        "Step 1 called: rag_search",
+        "Question: A year.",
+        "Step 1. Call: rag_search",
         "Born in 1871.",
-        "The verifier: incomplete. Not yet.",
+        "Verifier: incomplete. Not yet.",
         "Steps left: 4.",
     ):
         assert word in shown
-    assert shown.endswith("Steps left: 3. What next?")
+    assert shown.endswith("Steps left: 3. What should be done next?")
     assert shown.count("</observation>") == 1
-    assert "(1 picture that can't be shown here)" in shown
+    assert "(1 image that cannot be shown here)" in shown
     assert "$" not in shown
 
 
@@ -190,15 +190,18 @@ def test_the_executor_is_shown_the_step_and_its_tool_and_what_was_wrong() -> Non
 def test_a_summary_stands_for_the_turns_before() -> None:
     memory = Memory(summary="Mara was born.", summarised=4, turns=(replace(TURN, number=5),))
     planner = text(step_messages(next_request(memory=memory), {}, merged=False))
-    assert "Steps 1 to 4 in short:\nMara was born." in planner
-    assert "Step 5 called" in planner
+    assert "Summary of steps 1 to 4:\nMara was born." in planner
+    assert "Step 5. Call:" in planner
     answer = text(solution_messages(SolutionRequest(question="W?", analysis=ANALYSIS, memory=memory), {}))
-    assert "Steps 1 to 4 in short:\nMara was born." in answer
+    assert "Summary of steps 1 to 4:\nMara was born." in answer
     short = text(summary_messages(SummaryRequest(question="W?", summary="Mara was born.", turns=(TURN,))))
-    assert "What was put in short before:\nMara was born." in short
+    assert "Previous summary:\nMara was born." in short
     bare = text(solution_messages(SolutionRequest(question="W?", analysis=None, memory=Memory()), {}))
-    assert "in short" not in bare
-    assert "What was" not in bare.partition("<question>")[2]
+    asked = bare.partition("<question>")[2]
+    assert asked
+    assert "Summary" not in asked
+    assert "Analysis" not in asked
+    assert "Steps" not in asked
 
 
 @pytest.mark.promise("team:tasks:schemas")
@@ -216,13 +219,13 @@ def test_schemas_name_the_tools_and_the_arguments_of_the_tool() -> None:
 
 @pytest.mark.promise("team:solve:words")
 def test_planner_and_verifier_are_shown_their_own_words_to_the_letter() -> None:
-    said, decided = Words('{ "as":  "it wrote" }', "m1"), Words("[its word]", "m2")
-    turn = replace(TURN, said=said, decided=decided)
+    step, decision = ModelText('{ "as":  "it wrote" }', "m1"), ModelText("[its word]", "m2")
+    turn = replace(TURN, planner_text=step, verifier_text=decision)
     for merged in (False, True):
         answers = [
             one for one in step_messages(next_request(turn), {}, merged=merged) if one.role == "assistant"
         ]
-        assert answers == [Message("assistant", (Text(said.text),), "m1")]
+        assert answers == [Message("assistant", (Text(step.text),), "m1")]
     request = VerificationRequest(
         question="When?", tools=(CARD,), analysis=ANALYSIS, memory=Memory(turns=(turn,))
     )

@@ -7,7 +7,7 @@ import pytest
 
 from agentflow.sandbox import Sandbox, register_api_tool
 from agentflow.sandbox._api_tools import registered_tools
-from agentflow.team._tool_replay import Hands
+from agentflow.team._tool_replay import ToolReplay
 from agentflow.trajectory import Action, Observation, Outcome
 from tests._pages import SlowDisk
 
@@ -48,9 +48,9 @@ async def test_only_what_may_change_the_world_waits_for_the_page() -> None:
 
     async with Sandbox(backends=[]) as sandbox, anyio.create_task_group() as tasks:
         tools = {tool.name: tool for tool in await sandbox.tools("mail:*")}
-        hands = Hands(sandbox, tools, act, disk.page)
-        tasks.start_soon(hands.act, Action("mail_send", {"text": "Hello."}))
-        tasks.start_soon(hands.act, Action("mail_read", {}))
+        replay = ToolReplay(sandbox, tools, act, disk.page)
+        tasks.start_soon(replay.act, Action("mail_send", {"text": "Hello."}))
+        tasks.start_soon(replay.act, Action("mail_read", {}))
         await anyio.wait_all_tasks_blocked()
         assert done == ["mail_read"]
         disk.catch_up()

@@ -1,0 +1,132 @@
+"""Calls of language models: failures become data, and usage inside tools is measured."""
+
+from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any, TypeAlias, TypeVar
+
+import msgspec
+
+from agentflow.errors import ModelFailure
+from agentflow.models import Call, Completion, Message, Model
+from agentflow.team._rendering import json_text
+from agentflow.team._schemas import answer_schema
+from agentflow.trajectory import Blob, Failure, Reply, Request, Usage
+
+__all__ = [
+    "ReadBlob",
+    "UsageMeter",
+    "answer_request",
+    "ask_model",
+    "count_usage",
+    "measure_usage",
+    "reply_of",
+    "visible_images",
+]
+
+T = TypeVar("T")
+R = TypeVar("R")
+A = TypeVar("A", bound=msgspec.Struct)
+
+ReadBlob: TypeAlias = Callable[[str], Awaitable[bytes]]
+"""Returns the bytes of a blob, given its hash."""
+
+
+async def answer_request(
+    model: Model,
+    request: Request[A],
+    answer: type[A],
+    messages: tuple[Message, ...],
+    *,
+    role: str,
+    schema: dict[str, Any] | None = None,
+) -> Reply[A]:
+    """Have a model answer a request to a role.
+
+    :param answer: the type of the answer.
+    :param messages: the request as messages.
+    :param role: the role, by which usage is accounted.
+    :param schema: JSON schema of the answer, if not that of its type.
+    :raises RunStopped: if the model cannot be used any more.
+    """
+    schema = answer_schema(answer) if schema is None else schema
+    return await ask_model(
+        model, Call(role=role, messages=messages, reply=answer, schema=schema, request=request)
+    )
+
+
+async def ask_model(model: Model, call: Call[T]) -> Reply[T]:
+    """Return a model's answer; a failed call is a failed reply.
+
+    :raises RunStopped: if the model cannot be used any more.
+    """
+
+    def text(completion: Completion[T]) -> str:
+        return "" if completion.text == json_text(completion.value) else completion.text
+
+    return await reply_of(model, call, lambda completion: completion.value, text)
+
+
+async def reply_of(
+    model: Model,
+    call: Call[T],
+    read: Callable[[Completion[T]], R],
+    text: Callable[[Completion[T]], str] = lambda _: "",
+) -> Reply[R]:
+    """Return a value read from a model's answer; a failed call is a failed reply.
+
+    :param read: reads the value from the completion.
+    :param text: the answer as the model wrote it, where it differs from our own encoding.
+    :raises RunStopped: if the model cannot be used any more.
+    """
+    try:
+        completion = await model.complete(call)
+    except ModelFailure as failure:
+        return Reply(
+            failure=Failure(failure.kind, failure.message),
+            usage=Usage(failure.answers, failure.prompt_tokens, failure.completion_tokens),
+            tokens=failure.drawn[-1] if failure.drawn else None,
+            unusable=failure.drawn[:-1],
+        )
+    return Reply(
+        value=read(completion),
+        usage=completion.usage,
+        tokens=completion.tokens,
+        unusable=completion.unusable,
+        text=text(completion),
+    )
+
+
+async def visible_images(model: Model, images: Iterable[Blob], read: ReadBlob) -> Mapping[str, bytes]:
+    """Return the bytes of images by hash; empty for a model without vision."""
+    if not model.vision:
+        return {}
+    return {hash: await read(hash) for hash in dict.fromkeys(blob.hash for blob in images)}
+
+
+class UsageMeter:
+    """Usage of models measured within a block."""
+
+    def __init__(self) -> None:
+        self.usage = Usage()
+        """Usage so far."""
+
+
+_METER: ContextVar[UsageMeter | None] = ContextVar("agentflow_meter", default=None)
+
+
+@contextmanager
+def measure_usage() -> Generator[UsageMeter]:
+    """Measure the usage of models inside tools, including in tasks started within the block."""
+    meter = UsageMeter()
+    token = _METER.set(meter)
+    try:
+        yield meter
+    finally:
+        _METER.reset(token)
+
+
+def count_usage(usage: Usage) -> None:
+    """Add the usage of a model inside a tool to the current meter, if there is one."""
+    if (meter := _METER.get()) is not None:
+        meter.usage += usage
