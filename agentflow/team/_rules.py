@@ -21,6 +21,7 @@ MIN_WORDS = 12
 """Shorter texts are repetitions only if they are equal: few words agree by chance."""
 MIN_CONTENT_WORDS = 20
 """Content words that a text needs before it can be off topic."""
+
 _NO_RESULT = re.compile(
     r"(?:none|null|nil|nan|undefined|empty|n a"
     r"|(?:(?:there (?:are|were|is|was) )?(?:no|0|zero)(?: \w+)? "
@@ -97,7 +98,7 @@ def _is_off_topic(request: JudgementRequest) -> bool:
     if any(is_content_word(word) for each in known for word in own & each):
         return False
     content = frozenset(filter(is_content_word, own))
-    if countwords(content) < MIN_CONTENT_WORDS:
+    if count_words(content) < MIN_CONTENT_WORDS:
         return False
     forms = add_plurals(content)
     # A text in another script may well be on the subject, so some script must be shared.

@@ -104,7 +104,7 @@ async def test_in_its_last_turn_it_is_asked_to_answer_without_tools() -> None:
     episode = await solved(model, max_turns=3)
     assert (episode.ending, episode.answer) == (Ending.TURNS, "1871")
     assert [call.may_call for call in model.calls] == [True, True, False]
-    assert "No more calls can be made" in str(model.calls[2].messages[-1])
+    assert "cannot make any more calls" in str(model.calls[2].messages[-1])
     assert model.calls[2].tools == model.calls[0].tools
 
 

@@ -80,8 +80,8 @@ def test_documented_tools_have_a_name_here() -> None:
     ("arguments", "why"),
     [
         ({"output_types": "final,finale"}, "output_types: unknown type 'finale'; use base, final, direct"),
-        ({"model_engine": ["trainable"]}, "model_engine: give one for each of planner"),
-        ({"tool_engine": ["a", "b"]}, "tool_engine: give one for all tools"),
+        ({"model_engine": ["trainable"]}, "model_engine: give one model for each of planner"),
+        ({"tool_engine": ["a", "b"]}, "tool_engine: give one model for all tools"),
         ({"max_steps": -1}, "construct_solver: max_turns: "),
         ({"temperature": -1.0}, "construct_solver: temperature: "),
     ],
