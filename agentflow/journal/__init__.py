@@ -1,7 +1,7 @@
-"""The journal: nothing lost, nothing twice.
+"""Durable record of runs: nothing is lost, nothing is done twice.
 
-`async with open_journal("sqlite:///run.db")` or a Postgres address; `open_run` gives a `Run` with its seeds, each seed has
-a `Page` on which every result is written, in the order in which they came.
+`async with open_journal("sqlite:///run.db")`, or a Postgres URL; `open_run` gives a `Run` with its seeds, and each seed has
+a `Page` that stores every result in the order of arrival.
 """
 
 from typing import TYPE_CHECKING

@@ -1,4 +1,4 @@
-"""What SQLite and Postgres do differently."""
+"""Interface of a database, with the differences between SQLite and Postgres."""
 
 from collections.abc import Callable, Sequence
 from enum import Enum, auto
@@ -12,18 +12,18 @@ T = TypeVar("T")
 
 
 class Trouble(Enum):
-    """What an error of the database means for those who wait."""
+    """Consequence of a database error for the callers that wait."""
 
     PASSING = auto()
-    """It can be over soon: a lost connection, a server that starts."""
+    """It may pass soon: a lost connection, a server that starts."""
     FULL = auto()
-    """There is no room."""
+    """The disk is full."""
     BROKEN = auto()
-    """Trying again would not help."""
+    """A retry would not help."""
 
 
 class EntryRow(NamedTuple):
-    """One entry, as it is written."""
+    """One entry, encoded for writing."""
 
     run: int
     seed: int
@@ -31,32 +31,32 @@ class EntryRow(NamedTuple):
     ordinal: int
     body: bytes
     claims: int
-    """How often its seed was claimed when the page was opened: who claims it again takes it over."""
+    """Number of claims of its seed when the page was opened; a later claim takes the page over."""
 
 
 class Backend(Protocol):
     """One kind of database.
 
-    What is asked and changed is written once, as a plain function of a connection. SQLite calls it in a thread of its
-    own, where no statement costs the event loop anything; with Postgres it runs on the loop and waits there.
+    Each query and change is written once, as a plain function of a connection. SQLite calls it in a worker thread, so
+    that no statement blocks the event loop; with Postgres it runs on the loop and awaits.
     """
 
     shown: str
-    """Its address, without a password."""
+    """Its URL, without a password."""
 
     async def read(self, ask: Callable[[Connection], T]) -> T:
-        """Ask something that changes nothing."""
+        """Run a query that changes nothing."""
         ...
 
     async def write(self, change: Callable[[Connection], T], *, durable: bool) -> T:
-        """Change something in one transaction, for one task at a time; what fails leaves nothing behind.
+        """Run a change in one transaction, one at a time; a failed change leaves nothing behind.
 
-        A durable one outlives a loss of power, with all before it.
+        A durable change survives a power loss, together with everything before it.
         """
         ...
 
     async def insert(self, rows: Sequence[EntryRow]) -> int:
-        """Write the entries whose key is new and whose seed was not claimed since; how many those were."""
+        """Write the entries whose key is new and whose seed was not claimed since; return their number."""
         ...
 
     async def close(self) -> None:
@@ -64,20 +64,20 @@ class Backend(Protocol):
         ...
 
     def lock_schema(self, connection: Connection) -> None:
-        """Be the only one that changes tables, until the transaction ends."""
+        """Take the exclusive lock for changing tables, until the transaction ends."""
         ...
 
     def now(self, connection: Connection) -> float:
-        """The time that all who share the database agree on."""
+        """Return the time that all users of the database agree on."""
         ...
 
     def trouble(self, error: BaseException) -> Trouble:
-        """What that error means."""
+        """Classify a database error."""
         ...
 
 
 def root_of(error: BaseException) -> BaseException:
-    """The driver's own error, from beneath what SQLAlchemy made of it."""
+    """Return the driver's error below SQLAlchemy's wrapper."""
     while (cause := getattr(error, "orig", None) or error.__cause__) is not None:
         error = cause
     return error

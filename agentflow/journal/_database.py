@@ -1,4 +1,4 @@
-"""Reading and writing that outlast a lost connection."""
+"""Reads and writes that survive a lost connection."""
 
 import sqlite3
 from collections.abc import Awaitable, Callable, Sequence
@@ -20,16 +20,16 @@ __all__ = ["Database", "backend_for"]
 
 T = TypeVar("T")
 
-# SQLite's own come from entries, which are written on the driver's connection.
+# SQLite entries are written on the driver's connection and raise the driver's errors.
 _ERRORS = (SQLAlchemyError, OSError, sqlite3.Error)
 _BACKOFF = Backoff(initial=0.05, maximum=2.0)
 _log = get_logger(__name__)
 
 
 def backend_for(url: str | Path) -> Backend:
-    """The kind of database that an address names; a path is a SQLite file, whatever signs it holds.
+    """Return the kind of database that a URL names; a path is a SQLite file, whatever characters it contains.
 
-    :raises ConfigurationError: if it names none that can be used.
+    :raises ConfigurationError: if the URL names no supported database.
     """
     if isinstance(url, Path):
         return Sqlite(URL.create("sqlite", database=str(url)))
@@ -41,54 +41,54 @@ def backend_for(url: str | Path) -> Backend:
     if address is not None and kind == "sqlite" and address.database not in (None, "", ":memory:"):
         return Sqlite(address)
     if address is not None and kind in ("postgresql", "postgres"):
-        # Who has a file needs none of its drivers.
+        # A SQLite file needs no driver package.
         from agentflow.journal._postgres import Postgres
 
         return Postgres(address)
-    # The address itself is not repeated: it can hold a password.
+    # The message leaves out the URL: it may contain a password.
     raise ConfigurationError(
         "journal: not an address that can be used; write sqlite:///FILE or postgresql://…"
     )
 
 
 class Database:
-    """A database that may go away for a while.
+    """Database that may be unavailable for a while.
 
-    Whatever finds it gone tries again until the patience is over, which starts with the first failure and is renewed
-    by the first success.
+    A failed operation is retried until the patience is over. Patience starts with the first failure and is renewed by the
+    first success.
     """
 
     def __init__(self, backend: Backend, patience: float, clock: Clock) -> None:
         self.backend = backend
-        """What kind it is."""
+        """The kind of database."""
         self._patience = patience
         self._clock = clock
         self._failing_since: float | None = None
         self._closed = False
 
     async def read(self, ask: Callable[[Connection], T]) -> T:
-        """Ask something that changes nothing.
+        """Run a query that changes nothing.
 
         :raises RunStopped: if the database can't be read.
         """
         return await self._persist(lambda: self.backend.read(ask))
 
     async def write(self, change: Callable[[Connection], T], *, durable: bool = False) -> T:
-        """Change something in one transaction; for one task at a time. An attempt that failed is undone and made again.
+        """Run a change in one transaction, one at a time. A failed attempt is rolled back and retried.
 
         :raises RunStopped: if the database can't be written.
         """
         return await self._persist(lambda: self.backend.write(change, durable=durable))
 
     async def insert(self, rows: Sequence[EntryRow]) -> int:
-        """Write the entries that are new; how many those were.
+        """Write the new entries; return their number.
 
         :raises RunStopped: if the database can't be written.
         """
         return await self._persist(lambda: self.backend.insert(rows))
 
     async def close(self) -> None:
-        """Close all connections. Who asks for something later is told."""
+        """Close all connections. Later calls fail."""
         self._closed = True
         with anyio.CancelScope(shield=True):
             await self.backend.close()
@@ -109,7 +109,7 @@ class Database:
                 return result
 
     def _check(self, error: Exception) -> None:
-        """Whether to try again after that error.
+        """Return whether to retry after an error.
 
         :raises RunStopped: if not.
         """

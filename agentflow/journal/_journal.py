@@ -1,4 +1,4 @@
-"""Opening the journal, and a run in it."""
+"""Opening the journal and its runs."""
 
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import asynccontextmanager
@@ -33,15 +33,17 @@ async def open_journal(
     now: Callable[[], float] | None = None,
     clock: Clock = SYSTEM_CLOCK,
 ) -> AsyncGenerator["Journal"]:
-    """Open the journal, making its tables where they are missing.
+    """Open the journal and create missing tables.
+
+    See docs/journal.md for an example.
 
     :param url: `sqlite:///FILE` or `postgresql://…`; a `Path` is a SQLite file.
-    :param patience: for how many seconds a database that does not answer is tried again.
-    :param hosted: whether the writer runs in here; else put `writer_spec()` into a supervisor before anything else.
-    :param now: the time of leases; by default the database's.
-    :param clock: the time of retries.
-    :raises ConfigurationError: if the address can't be used, or the tables are of a newer version.
-    :raises RunStopped: if the database can't be used, or does not answer for too long.
+    :param patience: seconds for which an unavailable database is retried.
+    :param hosted: run the writer in this task; otherwise put `writer_spec()` into a supervisor first.
+    :param now: clock of leases; by default the database's.
+    :param clock: clock of retries.
+    :raises ConfigurationError: if the URL can't be used, or the tables belong to a newer version.
+    :raises RunStopped: if the database is unusable or unavailable for longer than `patience`.
     """
     database, inbox = Database(backend_for(url), patience, clock), Inbox()
     journal = Journal(database, inbox, now)
@@ -58,7 +60,7 @@ async def open_journal(
 
 
 class Journal:
-    """The durable record of runs."""
+    """Durable record of runs."""
 
     def __init__(self, database: Database, inbox: Inbox, now: Callable[[], float] | None) -> None:
         self._database = database
@@ -66,17 +68,17 @@ class Journal:
         self._now = now
 
     def writer_spec(self) -> ChildSpec:
-        """The writer as a supervised child. One that crashed loses nothing: the next one begins where it was."""
+        """Return the writer as a supervised child. After a crash the next writer continues without a loss."""
         return ChildSpec(id="journal-writer", start=lambda: Writer(self._database, self._inbox), shutdown=10)
 
     async def open_run(
         self, name: str, settings: Mapping[str, object], *, lease_seconds: float = 30.0
     ) -> Run:
-        """The run of that name; the first time it is made.
+        """Open the run of that name; create it the first time.
 
-        :param settings: what decides its content, without secrets.
-        :param lease_seconds: for how long a seed is held without being renewed.
-        :raises ConfigurationError: if it was made with other settings; the line names each difference.
+        :param settings: the settings that determine its content, without secrets.
+        :param lease_seconds: seconds for which a claimed seed is held without renewal.
+        :raises ConfigurationError: if it was created with other settings; the line names each difference.
         :raises RunStopped: if the journal can't be written.
         """
         if not name or not name.isprintable():

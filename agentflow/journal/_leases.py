@@ -1,4 +1,4 @@
-"""Who works on which seed: each has one owner at a time, for as long as its lease is renewed."""
+"""Leases of seeds: each seed has one owner at a time, as long as the lease is renewed."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -12,29 +12,29 @@ __all__ = ["Claimed", "Counts", "claim", "count", "release", "renew"]
 
 
 class Counts(NamedTuple):
-    """How many seeds of a run are in which state."""
+    """Numbers of a run's seeds by state."""
 
     waiting: int
-    """Nobody works on them."""
+    """Unclaimed seeds."""
     leased: int
-    """Somebody does, or did until lately."""
+    """Claimed seeds, including those whose lease has just run out."""
     done: int
-    """They are finished."""
+    """Finished seeds."""
 
 
 class Claimed(NamedTuple):
-    """A seed that was claimed."""
+    """A claimed seed."""
 
     body: bytes
     """The seed."""
     claims: int
-    """How often it was claimed by now."""
+    """Number of claims so far, including this one."""
 
 
 def claim(
     connection: Connection, run: int, owner: str, limit: int, now: float, seconds: float
 ) -> list[Claimed]:
-    """Take free seeds, the lowest index first; those are free that nobody holds, or somebody who is gone."""
+    """Claim free seeds, lowest index first: unclaimed ones, and those whose owner is gone."""
     holders = connection.scalars(
         select(seeds.c.owner).where(seeds.c.run == run, seeds.c.owner.is_not(None)).distinct()
     )
@@ -61,7 +61,7 @@ def claim(
 def renew(
     connection: Connection, run: int, owner: str, held: Sequence[int], now: float, seconds: float
 ) -> None:
-    """Extend the leases of an owner on these seeds."""
+    """Extend an owner's leases on these seeds."""
     connection.execute(
         update(seeds)
         .where(_open(run), seeds.c.owner == owner, seeds.c.number.in_(held))
@@ -70,12 +70,12 @@ def renew(
 
 
 def release(connection: Connection, run: int, owner: str) -> None:
-    """Give back what an owner has not finished."""
+    """Release an owner's unfinished seeds."""
     connection.execute(update(seeds).where(_open(run), seeds.c.owner == owner).values(owner=None, until=None))
 
 
 def count(connection: Connection, run: int) -> Counts:
-    """How many seeds are in which state."""
+    """Count the seeds by state."""
     rows = connection.execute(
         select(seeds.c.done, seeds.c.owner.is_not(None), func.count())
         .where(seeds.c.run == run)

@@ -1,4 +1,4 @@
-"""How the journal's tables came to be, step by step."""
+"""Migrations of the journal's tables."""
 
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
@@ -12,7 +12,7 @@ from agentflow.journal._schema import schema
 __all__ = ["MIGRATIONS", "Migration", "migrate"]
 
 Migration: TypeAlias = Callable[[Connection], None]
-"""One step. It spells out its own statements, so that it does the same for ever."""
+"""One migration. It contains its own statements, so that later code changes do not alter it."""
 
 
 _FIRST_TABLES = """
@@ -45,9 +45,9 @@ _FIRST_TABLES = """
 
 
 def _first_tables(connection: Connection) -> None:
-    """Runs, seeds, entries, harvests, blobs and usage.
+    """Create runs, seeds, entries, harvests, blobs and usage.
 
-    By the indices claiming reads past neither the finished seeds nor, looking for leases, the waiting ones.
+    The indices let a claim skip finished seeds, and a search for leases skip waiting ones.
     """
     sqlite = connection.dialect.name == "sqlite"
     number, blob = ("INTEGER", "BLOB") if sqlite else ("SERIAL", "BYTEA")
@@ -56,11 +56,11 @@ def _first_tables(connection: Connection) -> None:
 
 
 MIGRATIONS: tuple[Migration, ...] = (_first_tables,)
-"""All steps, in order. A step is never changed once it was released."""
+"""All migrations, in order. A released migration never changes."""
 
 
 async def migrate(database: Database, steps: Sequence[Migration] = MIGRATIONS) -> None:
-    """Bring the tables up to date: each step in a transaction of its own, done by one process only.
+    """Apply the missing migrations, each in its own transaction and by one process only.
 
     :raises ConfigurationError: if the tables are newer than this program.
     """
@@ -69,7 +69,7 @@ async def migrate(database: Database, steps: Sequence[Migration] = MIGRATIONS) -
 
 
 def _one_step(database: Database, connection: Connection, steps: Sequence[Migration]) -> bool:
-    """Do the next step; whether there was one."""
+    """Apply the next migration; return whether there was one."""
     database.backend.lock_schema(connection)
     connection.execute(text("CREATE TABLE IF NOT EXISTS agentflow_schema (version INTEGER NOT NULL)"))
     version = connection.scalar(select(schema.c.version))

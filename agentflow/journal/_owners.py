@@ -1,4 +1,4 @@
-"""Who works on a seed, and whether they are still alive."""
+"""Owners of seeds: identity and liveness of processes."""
 
 import os
 import socket
@@ -9,13 +9,13 @@ __all__ = ["has_died", "this_process"]
 
 
 def this_process() -> str:
-    """The name of this process as an owner of seeds: no other process, before or after, has the same."""
+    """Return this process's name as an owner; no earlier or later process has the same name."""
     pid = os.getpid()
     return f"{_place()}:{pid}:{_started(pid)}"
 
 
 def has_died(owner: str) -> bool:
-    """Whether that owner was a process of this machine and is no more. Of others nothing is known: not dead."""
+    """Return whether an owner was a process of this machine and has ended. Owners elsewhere count as alive."""
     place, _, rest = owner.partition(":")
     pid, _, started = rest.partition(":")
     if place != _place() or not pid.isdecimal():
@@ -25,21 +25,21 @@ def has_died(owner: str) -> bool:
 
 @cache
 def _place() -> str:
-    """Where numbers of processes mean the same: this start of this machine, this namespace of processes."""
+    """Return the scope in which process ids are unique: this boot of this machine, this pid namespace."""
     parts = [socket.gethostname().replace(":", "-")]
     try:
         parts.append(Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip())
         parts.append(str(Path("/proc/self/ns/pid").stat().st_ino))
     except OSError:
-        # No Linux: the machine's name has to do.
+        # Outside Linux the host name is the best scope available.
         pass
     return "/".join(parts)
 
 
 def _started(pid: int) -> str:
-    """When that process started; empty if there is none, or it waits for its parent to take note of its end."""
+    """Return the start time of a process; empty if there is none or it is a zombie."""
     try:
-        # After the name of the program, which can hold anything but ends with the last parenthesis.
+        # The program's name may contain anything; it ends at the last parenthesis.
         fields = (
             Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
         )

@@ -1,4 +1,4 @@
-"""A seed's page of the journal: everything that was done for it, each thing once."""
+"""Page of a seed in the journal: the result of each effect, once."""
 
 import asyncio
 from collections import deque
@@ -14,32 +14,32 @@ __all__ = ["Page", "Write", "Writing"]
 T = TypeVar("T")
 
 BEHIND = 8
-"""Results of a page that may be on their way to disk while work goes on."""
+"""Number of results of a page that may be in flight to disk."""
 
 Writing: TypeAlias = asyncio.Future[None]
-"""An entry on its way; done once it is on disk."""
+"""Entry in flight; done once it is on disk."""
 
 Write: TypeAlias = Callable[[str, bytes], Awaitable[Writing | None]]
-"""Begins to write an entry, after all that it was given before; gives nothing where it is on disk already."""
+"""Starts writing an entry after all earlier ones; returns `None` if it is already on disk."""
 
 
 class Page:
     """Results by key, written once and never changed.
 
-    Growing and synthesis are deterministic but for their effects: model calls and actions. Each effect has a key that
-    follows from its place in the tree, and its result is written here. So whoever dies is continued by doing the same
-    again: what stands here is not done twice.
+    Growth and synthesis are deterministic except for their effects: model calls and actions. The key of an effect follows
+    from its position in the tree, and its result is stored here. To continue after a crash, run the same program again: an effect
+    with a stored result is not repeated.
 
-    Results get to disk in the order in which they came, and whoever notes one goes on at once, unless too many are on their
-    way: the newest may be lost by a crash, with what was done since. Whoever is about to change something that outlives the
-    sandbox waits for all of them first (`settle`).
+    Results are written asynchronously and in order; `record` waits only while more than `BEHIND` are in flight. A crash can
+    lose the last few, together with everything that depended on them. Before changing something outside the sandbox, call
+    `settle` to wait for all of them.
     """
 
     def __init__(self, entries: Mapping[str, bytes] | None = None, write: Write | None = None) -> None:
-        """Open it.
+        """Open a page.
 
-        :param entries: what stands on it.
-        :param write: writes what comes; none: it is remembered only.
+        :param entries: the stored entries.
+        :param write: writes new entries; without it they stay in memory.
         """
         self._entries = dict(entries or {})
         self._write = write
@@ -49,11 +49,11 @@ class Page:
         return key in self._entries
 
     def keys(self) -> Iterator[str]:
-        """All keys, in the order in which they were written."""
+        """All keys, in the order of writing."""
         return iter(self._entries)
 
     def section(self, name: str) -> "Page":
-        """A part of it, with keys of its own."""
+        """Return a part of the page with its own key prefix."""
         start = f"{name}/"
         held = {key.removeprefix(start): body for key, body in self._entries.items() if key.startswith(start)}
 
@@ -65,14 +65,14 @@ class Page:
         return Page(held, write)
 
     def recall(self, key: str, kind: type[T]) -> T | None:
-        """What stands under that key."""
+        """Return the result stored under a key."""
         body = self._entries.get(key)
         return None if body is None else msgspec.json.decode(body, type=kind)
 
     async def note(self, key: str, value: Any) -> None:  # noqa: ANN401 - whatever msgspec can write
-        """Begin to write a result; returns once no more than `BEHIND` are on their way.
+        """Start writing a result; return once at most `BEHIND` results are in flight.
 
-        :raises RunStopped: if one of those before it can't be written.
+        :raises RunStopped: if an earlier result can't be written.
         """
         body = msgspec.json.encode(value)
         await self._begin(key, body)
@@ -81,7 +81,7 @@ class Page:
             await _end_of(self._under_way[-BEHIND - 1])
 
     async def record(self, key: str, value: Any) -> None:  # noqa: ANN401 - whatever msgspec can write
-        """Write a result; returns once it is on disk.
+        """Write a result; return once it is on disk.
 
         :raises RunStopped: if it can't be written.
         """
@@ -90,13 +90,13 @@ class Page:
             try:
                 await _end_of(writing)
             except RunStopped:
-                # Whoever recorded it knows, and nothing was built on it.
+                # The caller that recorded it gets the error, and nothing depends on it.
                 self._under_way.remove(writing)
                 raise
         self._entries[key] = body
 
     async def settle(self) -> None:
-        """Returns once all is on disk.
+        """Wait until all results are on disk.
 
         :raises RunStopped: if the newest can't be written.
         """
@@ -105,7 +105,7 @@ class Page:
         self._look()
 
     async def once(self, key: str, kind: type[T], make: Callable[[], Awaitable[T]]) -> T:
-        """What stands under that key; if nothing does, what `make` gives, which is noted."""
+        """Return the result stored under a key; if there is none, record and return the result of `make`."""
         known = self.recall(key, kind)
         if known is None:
             known = await make()
@@ -120,9 +120,9 @@ class Page:
         return writing
 
     def _look(self) -> None:
-        """Let go of what is on disk.
+        """Forget the entries that are on disk.
 
-        :raises RunStopped: if something can't be written.
+        :raises RunStopped: if one can't be written.
         """
         while self._under_way and self._under_way[0].done():
             self._under_way[0].result()
@@ -133,5 +133,5 @@ async def _end_of(writing: Writing) -> None:
     if writing.done():
         writing.result()
         return
-    # What is written down has happened: who is cancelled now must not make it undone.
+    # A cancelled caller must not undo a result that was recorded.
     await asyncio.shield(writing)

@@ -1,4 +1,4 @@
-"""The journal in a Postgres database that many machines share."""
+"""Journal in a Postgres database shared by many machines."""
 
 from collections.abc import Callable, Sequence
 from importlib.util import find_spec
@@ -17,7 +17,7 @@ __all__ = ["Postgres"]
 T = TypeVar("T")
 
 _READERS = 4
-# The share on the seed holds up whoever would claim it until these entries are there for them to read.
+# The shared lock on the seed delays other claims until these entries are readable.
 _INSERT = """
     INSERT INTO agentflow_entries (run, seed, key, ordinal, body)
     SELECT entry.run, entry.seed, entry.key, entry.ordinal, entry.body
@@ -29,13 +29,13 @@ _INSERT = """
     ON CONFLICT DO NOTHING
 """
 _SCHEMA_LOCK = 0x6166_6A6F_7572_6E61
-# Classes and codes of SQLSTATE: connections, lost races, a server that stops, starts or has no place.
+# SQLSTATE classes and codes: connections, lost races, a server that stops, starts or has no space.
 _PASSING = ("08", "40", "57P01", "57P02", "57P03", "53300", "55P03")
 _FULL = "53100"
 
 
 class Postgres:
-    """A database by its address. What a transaction wrote outlives a loss of the server's power at once."""
+    """Database by URL. A committed transaction survives a power loss of the server."""
 
     def __init__(self, url: URL) -> None:
         if find_spec("asyncpg") is None:
@@ -44,7 +44,7 @@ class Postgres:
             )
         query = dict(url.query)
         if "sslmode" in query:
-            # What libpq calls sslmode the driver calls ssl.
+            # libpq's sslmode is the driver's ssl.
             query["ssl"] = query.pop("sslmode")
         self.shown = url.render_as_string(hide_password=True)
         self._engine = create_async_engine(
@@ -57,26 +57,26 @@ class Postgres:
         self._writing: AsyncConnection | None = None
 
     async def read(self, ask: Callable[[Connection], T]) -> T:
-        """Ask on one of a few connections that read."""
+        """Run a query on one of a few reading connections."""
         async with self._readers, self._engine.connect() as connection:
             return await connection.run_sync(ask)
 
     async def write(self, change: Callable[[Connection], T], *, durable: bool) -> T:
-        """Change something; every transaction is durable."""
+        """Run a change; every transaction is durable."""
         if self._writing is None:
             self._writing = await self._engine.connect()
         try:
             result = await self._writing.run_sync(change)
             await self._writing.commit()
         except BaseException:
-            # Whatever it was, the transaction is undone before anything else is done on the connection.
+            # Roll back after any error, before the connection is used again.
             with anyio.CancelScope(shield=True):
                 await self._drop_writer()
             raise
         return result
 
     async def insert(self, rows: Sequence[EntryRow]) -> int:
-        """All rows in one statement, each column an array."""
+        """Send all rows in one statement, each column as an array."""
         columns = tuple(list(column) for column in zip(*rows, strict=True))
         return await self.write(
             lambda connection: connection.exec_driver_sql(_INSERT, columns).rowcount, durable=True
@@ -88,16 +88,16 @@ class Postgres:
         await self._engine.dispose()
 
     def lock_schema(self, connection: Connection) -> None:
-        """Wait for a lock that every such transaction takes."""
+        """Wait for the lock that every such transaction takes."""
         connection.execute(text(f"SELECT pg_advisory_xact_lock({_SCHEMA_LOCK})"))
 
     def now(self, connection: Connection) -> float:
-        """The server's time."""
+        """Return the server's time."""
         found = connection.scalar(text("SELECT extract(epoch FROM clock_timestamp())::float8"))
         return float(found or 0)
 
     def trouble(self, error: BaseException) -> Trouble:
-        """By SQLSTATE; an error without one is a connection that could not be made, or broke."""
+        """Classify by SQLSTATE; an error without one is a failed or broken connection."""
         state: object = getattr(root_of(error), "sqlstate", None)
         if state == _FULL:
             return Trouble.FULL

@@ -1,4 +1,4 @@
-"""One run in the journal: its seeds, their pages and harvests, its blobs and what it consumed."""
+"""One run in the journal: seeds, pages, harvests, blobs and usage."""
 
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import suppress
@@ -34,7 +34,7 @@ _END = (
 
 
 class Run:
-    """What is known of one run. Every method that writes returns once it is on disk.
+    """Records of one run. Every writing method returns once its data is on disk.
 
     :raises RunStopped: from every method, if the journal can't be read or written.
     """
@@ -51,7 +51,7 @@ class Run:
         now: Callable[[], float] | None,
     ) -> None:
         self.key = key
-        """A digest of the settings that decide the content; ids of trees follow from it."""
+        """Digest of the settings that determine the content; ids of trees derive from it."""
         self._database = database
         self._inbox = inbox
         self._number = number
@@ -64,17 +64,17 @@ class Run:
         self._used_before: Mapping[str, Usage] | None = None
 
     async def add_seeds(self, seeds: Sequence[NewSeed], origin: str = "start") -> list[Seed]:
-        """Add a list of seeds. The same list again adds nothing, a longer one its tail.
+        """Add a list of seeds. The same list again adds nothing; a longer list adds its tail.
 
-        :raises ConfigurationError: if the list of that origin began otherwise before, or an id can't be used.
+        :raises ConfigurationError: if the list of that origin began differently before, or an id can't be used.
         """
         return await self._inbox.change(lambda connection: add_seeds(connection, self._number, seeds, origin))
 
     async def claim(self, owner: str, count: int) -> list[Seed]:
-        """Take up to so many free seeds, the lowest index first, for as long as the lease is renewed.
+        """Claim up to `count` free seeds, lowest index first, for as long as the lease is renewed.
 
-        Free is what nobody holds, whose lease has run out, or whose owner was a process of this machine
-        (see `this_process`) and has ended.
+        A seed is free if nobody holds it, its lease has run out, or its owner was a process of this machine
+        (see `this_process`) that has ended.
         """
 
         def take(connection: Connection) -> list[_leases.Claimed]:
@@ -87,8 +87,8 @@ class Run:
         return found
 
     async def renew(self, owner: str) -> None:
-        """Extend all leases that this owner got here."""
-        # Not those that were got by a claim whose answer a lost connection swallowed: they run out.
+        """Extend all leases that this owner claimed here."""
+        # Leases of a claim whose reply was lost are not extended: they run out.
         held = list(self._claims)
 
         def extend(connection: Connection) -> None:
@@ -98,15 +98,15 @@ class Run:
         await self._inbox.change(extend)
 
     async def release(self, owner: str) -> None:
-        """Give back at once what this owner has not finished."""
+        """Release this owner's unfinished seeds at once."""
         await self._inbox.change(lambda connection: _leases.release(connection, self._number, owner))
 
     async def open_page(self, seed: Seed) -> Page:
-        """The seed's page, with what stands on it. It can be written until somebody else claims the seed."""
+        """Open the seed's page with its entries. It is writable until another owner claims the seed."""
         held = self._claims.get(seed.index)
 
         def load(connection: Connection) -> tuple[int, int, dict[str, bytes]]:
-            # First how often it was claimed: whoever claims it from here on shuts this page.
+            # Read the number of claims first: a later claim closes this page.
             claims = held if held is not None else self._claims_of(connection, seed)
             written, found = 0, dict[str, bytes]()
             for key, ordinal, body in connection.execute(
@@ -118,12 +118,12 @@ class Run:
             return claims, written, found
 
         if (before := self._pages.pop(seed.index, None)) is not None:
-            # What it could not write does not stand there, that is all.
+            # An entry that could not be written is simply missing.
             with suppress(RunStopped):
                 await before.settle()
         found: dict[str, bytes] = {}
         if held == 1 and seed.index not in self._opened:
-            # Nobody can have written on a page that nobody had before.
+            # The page of a seed that was never claimed is empty.
             claims, written = held, 0
         else:
             claims, written, found = await self._database.read(load)
@@ -151,9 +151,9 @@ class Run:
         return Page(await self._database.read(load))
 
     async def finish(self, seed: Seed, harvest: bytes) -> None:
-        """The seed is done and this is what it gave. From here on it outlives a loss of power.
+        """Mark the seed as finished and store its result; both survive a power loss.
 
-        :raises SeedTaken: if somebody else claimed it meanwhile.
+        :raises SeedTaken: if another owner has claimed it.
         """
         if (page := self._pages.pop(seed.index, None)) is not None:
             await page.settle()
@@ -174,7 +174,7 @@ class Run:
         self._opened.discard(seed.index)
 
     async def harvests(self) -> AsyncIterator[tuple[Seed, bytes]]:
-        """The finished seeds with what they gave, by their index; few are in memory at a time."""
+        """Iterate over the finished seeds and their results by index, a few at a time in memory."""
         last = -1
         while True:
             chunk = await self._database.read(lambda connection, last=last: self._harvests(connection, last))
@@ -186,11 +186,11 @@ class Run:
                 return
 
     async def counts(self) -> Counts:
-        """How many seeds are in which state."""
+        """Count the seeds by state."""
         return await self._database.read(lambda connection: _leases.count(connection, self._number))
 
     async def load_usage(self) -> dict[str, Usage]:
-        """What the run consumed by now, by role, in all processes."""
+        """Return the run's usage so far, by role, over all processes."""
 
         def load(connection: Connection) -> dict[str, Usage]:
             found: dict[str, Usage] = {}
@@ -207,7 +207,7 @@ class Run:
         return found
 
     async def save_usage(self, by_role: Mapping[str, Usage]) -> None:
-        """Keep what was consumed by now: what the first `load_usage` gave, and what this process added to it."""
+        """Store the usage so far: what the first `load_usage` returned plus this process's own."""
         before = self._used_before or {}
 
         own = {role: _less(total, before.get(role, Usage())) for role, total in by_role.items()}
@@ -221,7 +221,7 @@ class Run:
         await self._inbox.change(save)
 
     async def put_blob(self, data: bytes, mime: str) -> Blob:
-        """Keep bytes; the same bytes are kept once."""
+        """Store bytes; equal bytes are stored once."""
         hash = sha256(data).hexdigest()
 
         def keep(connection: Connection) -> None:
@@ -233,7 +233,7 @@ class Run:
         return Blob(hash=hash, mime=mime)
 
     async def blob(self, hash: str) -> bytes:
-        """The bytes with that SHA-256.
+        """Return the bytes with a SHA-256.
 
         :raises KeyError: if the run has none.
         """

@@ -1,4 +1,4 @@
-"""The journal's tables, as the newest migration leaves them."""
+"""Tables of the journal after the newest migration."""
 
 from sqlalchemy import (
     Boolean,
@@ -16,7 +16,7 @@ __all__ = ["METADATA", "blobs", "entries", "harvests", "runs", "schema", "seeds"
 METADATA = MetaData()
 
 schema = Table("agentflow_schema", METADATA, Column("version", Integer, nullable=False))
-"""One row: how many migrations were done."""
+"""One row: the number of applied migrations."""
 
 runs = Table(
     "agentflow_runs",
@@ -25,7 +25,7 @@ runs = Table(
     Column("name", Text, nullable=False),
     Column("settings", LargeBinary, nullable=False),
 )
-"""Runs by name, with what decides their content."""
+"""Runs by name, with the settings that determine their content."""
 
 seeds = Table(
     "agentflow_seeds",
@@ -41,7 +41,7 @@ seeds = Table(
     Column("until", Double),
     Column("claims", Integer, nullable=False),
 )
-"""Seeds by their index, with who works on them until when, and how often they were claimed."""
+"""Seeds by index, with owner, lease and number of claims."""
 
 entries = Table(
     "agentflow_entries",
@@ -52,7 +52,7 @@ entries = Table(
     Column("ordinal", Integer, nullable=False),
     Column("body", LargeBinary, nullable=False),
 )
-"""What was recorded on the pages of seeds."""
+"""Entries of the seeds' pages."""
 
 harvests = Table(
     "agentflow_harvests",
@@ -61,7 +61,7 @@ harvests = Table(
     Column("seed", Integer, primary_key=True),
     Column("body", LargeBinary, nullable=False),
 )
-"""What finished seeds gave."""
+"""Results of finished seeds."""
 
 blobs = Table(
     "agentflow_blobs",
@@ -70,7 +70,7 @@ blobs = Table(
     Column("hash", Text, primary_key=True),
     Column("data", LargeBinary, nullable=False),
 )
-"""Pictures and other bytes."""
+"""Images and other bytes."""
 
 usage = Table(
     "agentflow_usage",
@@ -80,4 +80,4 @@ usage = Table(
     Column("role", Text, primary_key=True),
     Column("body", LargeBinary, nullable=False),
 )
-"""What each process consumed, by role."""
+"""Usage of each process, by role."""

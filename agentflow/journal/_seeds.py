@@ -1,4 +1,4 @@
-"""Adding seeds: each once, in order, whoever else adds some."""
+"""Adding seeds: each once and in order, with concurrent writers."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -15,22 +15,22 @@ __all__ = ["NewSeed", "add_seeds"]
 
 
 class NewSeed(Struct, frozen=True):
-    """A seed that is to be added to a run."""
+    """Seed to be added to a run."""
 
     content: str
-    """What to explore, in words."""
+    """The topic to explore, in words."""
     kwargs: dict[str, Any] = field(default_factory=dict[str, Any])
-    """Arguments of tools that it fixes."""
+    """Tool arguments that the seed fixes."""
     id: str | None = None
-    """Its own name; by default `seed_` and its number."""
+    """Its id; by default `seed_` and its number."""
 
 
 def add_seeds(connection: Connection, run: int, wanted: Sequence[NewSeed], origin: str) -> list[Seed]:
-    """Add those of a list that are not there yet; all of the list, as they stand in the run.
+    """Add the missing seeds of a list; return the whole list as stored.
 
-    :raises ConfigurationError: if the list began otherwise before, or an id is taken or none.
+    :raises ConfigurationError: if the list began differently before, or an id is taken or invalid.
     """
-    # Whoever adds holds the run: indices and ids are given by one at a time.
+    # A writer locks the run, so that indices and ids are assigned by one at a time.
     connection.execute(select(runs.c.id).where(runs.c.id == run).with_for_update())
     known = [
         msgspec.json.decode(body, type=Seed)
@@ -42,7 +42,7 @@ def add_seeds(connection: Connection, run: int, wanted: Sequence[NewSeed], origi
     count = connection.scalar(select(func.count()).where(seeds.c.run == run)) or 0
     tail = wanted[len(known) :]
     written = [_encoded(new, index) for index, new in enumerate(tail, start=count)]
-    # As it will be read: who adds a seed and who finds it must have the same.
+    # Normalise as a reader will see it: the adder and the reader of a seed must agree.
     added = [msgspec.json.decode(body, type=Seed) for body in written]
     _check_ids(connection, run, added)
     if added:
@@ -70,7 +70,7 @@ def _check_same(known: Sequence[Seed], wanted: Sequence[NewSeed], origin: str) -
     if len(wanted) < len(known):
         raise ConfigurationError(f"seeds ({origin}): {len(known)} were there, now {len(wanted)} are; {mend}")
     for place, (old, new) in enumerate(zip(known, wanted, strict=False), start=1):
-        # By what is written of it: reading back makes a list of a tuple.
+        # Compare the encoded form: decoding turns a tuple into a list.
         kwargs = msgspec.json.decode(msgspec.json.encode(new.kwargs))
         if (old.content, old.kwargs, old.id) != (new.content, kwargs, _id(new, old.index)):
             raise ConfigurationError(

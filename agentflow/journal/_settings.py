@@ -1,4 +1,4 @@
-"""A run's settings never change: what makes them the same, and how others differ."""
+"""Settings of a run, which never change: equality and differences."""
 
 from collections.abc import Iterator, Mapping
 from typing import cast
@@ -14,12 +14,12 @@ _NOTHING = msgspec.Raw(b"nothing")
 
 
 def encode(settings: Mapping[str, object]) -> bytes:
-    """The settings as they are kept; equal settings give equal bytes."""
+    """Encode settings; equal settings give equal bytes."""
     return msgspec.json.encode(settings, order="deterministic")
 
 
 def check_same(run: str, before: bytes, now: bytes) -> None:
-    """Refuse other settings than the run was made with.
+    """Refuse settings other than those the run was created with.
 
     :raises ConfigurationError: one line that names each difference.
     """

@@ -1,4 +1,4 @@
-"""The journal in one SQLite file."""
+"""Journal in one SQLite file."""
 
 import sqlite3
 import time
@@ -24,12 +24,12 @@ _INSERT = """
     WHERE (SELECT claims FROM agentflow_seeds WHERE run = column1 AND number = column2) = column6
     ON CONFLICT DO NOTHING
 """
-# Rows of one statement. The driver keeps 128 compiled ones.
+# Rows per statement. The driver caches 128 compiled statements.
 _MANY = 100
-# How long the driver waits for others who write. Not long: whoever closes the journal waits for it too, and an attempt
-# that was in vain is made again.
+# Seconds that the driver waits for other writers. Short: closing the journal waits for it, too, and a failed attempt
+# is retried.
 _BUSY_SECONDS = 2
-# The other one is no room for the memory that all processes share; it is a file beside the journal.
+# The second code means no space for the shared-memory file beside the journal.
 _NO_ROOM = {"SQLITE_FULL", "SQLITE_IOERR_SHMSIZE"}
 _PASSING = {"SQLITE_BUSY", "SQLITE_LOCKED"}
 _CHECKPOINT_PAGES = 4000
@@ -37,21 +37,21 @@ _WRITE_AHEAD_BYTES = 64 * 2**20
 
 
 class Sqlite:
-    """One file in WAL mode, written by one thread and read by another.
+    """One file in WAL mode, with one writing and one reading thread.
 
-    What a transaction wrote outlives the process at once. It outlives a loss of power from the next durable
-    transaction on (the end of a seed): what is lost by that is the newest work only, never something older, and
-    whoever was to build on it is gone as well.
+    A committed transaction survives the process. It survives a power loss once the next durable transaction (the end
+    of a seed) is committed: a power loss can lose only the newest work, never something older that later
+    work depends on.
     """
 
     def __init__(self, url: URL) -> None:
         self.shown = str(url.database)
         engine = create_engine(
             url.set(drivername="sqlite+pysqlite"),
-            # Each thread keeps the one connection that it has.
+            # Each thread keeps its own connection.
             poolclass=NullPool,
-            # The driver begins nothing by itself: a transaction that writes takes the lock at its start, and one
-            # statement is a transaction of its own.
+            # The driver begins no transaction by itself: a writing transaction takes the lock at its start, and a single
+            # statement is its own transaction.
             connect_args={"timeout": _BUSY_SECONDS, "isolation_level": None},
         )
         event.listen(engine, "connect", _prepare)
@@ -59,11 +59,11 @@ class Sqlite:
         self._reader = _Connected(engine, "journal-reader")
 
     async def read(self, ask: Callable[[Connection], T]) -> T:
-        """Ask in the thread that reads, which nobody who writes holds up."""
+        """Run a query in the reading thread, which writers do not block."""
         return await self._reader.do(ask)
 
     async def write(self, change: Callable[[Connection], T], *, durable: bool) -> T:
-        """Change something, having said how much of the disk's time its end is worth."""
+        """Run a change, durable or not."""
 
         def transact(connection: Connection) -> T:
             driver = _driver(connection, durable=durable)
@@ -74,23 +74,23 @@ class Sqlite:
         return await self._writer.do(transact)
 
     async def insert(self, rows: Sequence[EntryRow]) -> int:
-        """On the driver's own connection, with a statement that is compiled once."""
+        """Write entries on the driver's connection with a statement that is compiled once."""
         return await self._writer.do(lambda connection: _insert_all(connection, rows))
 
     async def close(self) -> None:
-        """Close both connections, after what their threads are at."""
+        """Close both connections after their current work."""
         await self._reader.close()
         await self._writer.close()
 
     def lock_schema(self, connection: Connection) -> None:
-        """Nothing is left to lock: there is one writer at a time."""
+        """Do nothing: there is only one writer."""
 
     def now(self, connection: Connection) -> float:
-        """The machine's time, since all are on one machine."""
+        """Return this machine's time: all users are on this machine."""
         return time.time()
 
     def trouble(self, error: BaseException) -> Trouble:
-        """By SQLite's own name of the error."""
+        """Classify by SQLite's error name."""
         name = str(getattr(root_of(error), "sqlite_errorname", ""))
         if name in _NO_ROOM:
             return Trouble.FULL
@@ -98,7 +98,7 @@ class Sqlite:
 
 
 class _Connected:
-    """A thread with a connection, which is made where it is missing and given up when something went wrong on it."""
+    """Thread with a connection, which is opened when missing and dropped after an error."""
 
     def __init__(self, engine: Engine, name: str) -> None:
         self._engine = engine
@@ -106,7 +106,7 @@ class _Connected:
         self._connection: Connection | None = None
 
     async def do(self, work: Callable[[Connection], T]) -> T:
-        """Do it in the thread."""
+        """Run a function in the thread."""
         return await self._lane.do(lambda: self._attempt(work))
 
     async def close(self) -> None:
@@ -121,10 +121,10 @@ class _Connected:
             self._connection = self._engine.connect()
         try:
             result = work(self._connection)
-            # Ends what SQLAlchemy began to count when it was asked something.
+            # Ends the transaction that SQLAlchemy began for a query.
             self._connection.commit()
         except BaseException:
-            # Whatever it was, it is undone before anything else is done.
+            # Roll back after any error, before the connection is used again.
             self._drop()
             raise
         return result
@@ -137,7 +137,7 @@ class _Connected:
 
 
 def _driver(connection: Connection, *, durable: bool) -> sqlite3.Connection:
-    """The driver's connection, on which the next transaction is durable or not."""
+    """Return the driver's connection, set so that the next transaction is durable or not."""
     driver = cast("sqlite3.Connection", connection.connection.driver_connection)
     if connection.info.get("durable", False) is not durable:
         driver.execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
@@ -156,8 +156,8 @@ def _insert_all(connection: Connection, rows: Sequence[EntryRow]) -> int:
 
 
 def _insert_some(driver: sqlite3.Connection, rows: Sequence[EntryRow]) -> int:
-    # One statement for all of them: `executemany` would give the loop's thread the lock back and ask for it again at
-    # every row, and a busy loop lets it wait each time.
+    # One statement for all rows: `executemany` would release and reacquire the interpreter lock at every row, and a busy
+    # event loop makes each of these wait.
     return driver.execute(_insert(len(rows)), [value for row in rows for value in row]).rowcount
 
 
@@ -169,7 +169,7 @@ def _insert(rows: int) -> str:
 def _prepare(connection: DBAPIConnection, _record: object) -> None:
     cursor = connection.cursor()
     for pragma in (
-        # An entry of a usual length fits into a page; that halves the cost of writing it. For a new file only.
+        # Entries of the usual length fit into a page of this size, which halves the cost of writing. New files only.
         "page_size = 8192",
         "journal_mode = WAL",
         "synchronous = NORMAL",

@@ -1,4 +1,4 @@
-"""Inserting what may be there already; both databases write it alike."""
+"""Inserts that tolerate existing rows, for both databases."""
 
 from collections.abc import Mapping
 from functools import cache
@@ -16,14 +16,14 @@ def put(connection: Connection, table: Table, row: Mapping[str, Any]) -> None:
 
 
 def put_new(connection: Connection, table: Table, row: dict[str, Any], *, unique: str) -> Insert:
-    """Insert a row unless there is one with the same value in that column."""
+    """Insert a row unless one has the same value in that column."""
     insert = _insert(connection.dialect.name, table).values(row)
     return insert.on_conflict_do_nothing(index_elements=[unique])
 
 
 @cache
 def _put(dialect: str, table: Table, names: tuple[str, ...]) -> Insert:
-    """A statement costs several times as much to build as to carry out."""
+    """Build the statement once: building costs several times as much as executing."""
     insert = _insert(dialect, table).values({name: bindparam(name) for name in names})
     keys = [column.name for column in table.primary_key]
     rest = {name: insert.excluded[name] for name in names if name not in keys}

@@ -1,4 +1,4 @@
-"""A thread that does one thing after another for an event loop."""
+"""Thread that runs one function after another for an event loop."""
 
 import asyncio
 from collections.abc import Callable
@@ -14,9 +14,9 @@ R = TypeVar("R")
 
 
 class Lane:
-    """One thread and the queue in front of it; it starts with the first piece of work.
+    """One thread with a queue; it starts with the first job.
 
-    A trip there and back costs the loop a third of what an executor's does.
+    A round trip costs the loop a third of an executor's.
     """
 
     def __init__(self, name: str) -> None:
@@ -25,12 +25,12 @@ class Lane:
         self._thread: Thread | None = None
 
     async def do(self, work: Callable[[], T]) -> T:
-        """What it gives or raises.
+        """Run a function in the thread; return or raise its outcome.
 
-        If the caller is cancelled, work that was not begun is not done, and other work ends unseen.
+        If the caller is cancelled, a job that has not begun is dropped, and a running one ends unobserved.
         """
         if self._thread is None:
-            # A daemon, so that a program which was told to end does not wait for a database.
+            # A daemon thread, so that a program that must exit does not wait for a database.
             self._thread = Thread(target=_work_off, args=(self._queue,), name=self._name, daemon=True)
             self._thread.start()
         answer: asyncio.Future[T] = asyncio.get_running_loop().create_future()
@@ -38,7 +38,7 @@ class Lane:
         return await answer
 
     def close(self) -> None:
-        """End the thread, after all that it was given."""
+        """End the thread after all its jobs."""
         thread, self._thread = self._thread, None
         if thread is not None:
             self._queue.put(None)
@@ -46,7 +46,7 @@ class Lane:
 
 
 class _Work(Generic[T]):
-    """Something to do, and who waits for it."""
+    """One job and its waiting caller."""
 
     __slots__ = ("_answer", "_do")
 
@@ -55,19 +55,19 @@ class _Work(Generic[T]):
         self._answer = answer
 
     def do(self) -> None:
-        """Do it, and tell the loop."""
+        """Run the job and notify the loop."""
         if self._answer.cancelled():
             return
         try:
             result = self._do()
-        # The edge of the thread: whatever it is belongs to who asked.
+        # Boundary of the thread: every exception belongs to the caller.
         except BaseException as error:
             self._tell(self._fail, error)
         else:
             self._tell(self._succeed, result)
 
     def _tell(self, how: Callable[[R], None], what: R) -> None:
-        # A loop that is closed has nobody left who waits.
+        # A closed loop has no waiting caller.
         with suppress(RuntimeError):
             self._answer.get_loop().call_soon_threadsafe(how, what)
 
@@ -83,5 +83,5 @@ class _Work(Generic[T]):
 def _work_off(queue: SimpleQueue[_Work[Any] | None]) -> None:
     while (work := queue.get()) is not None:
         work.do()
-        # Not kept until the next one comes: it holds what is to be written.
+        # Drop the reference before waiting for the next job: it holds the data to write.
         del work

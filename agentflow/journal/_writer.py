@@ -1,4 +1,4 @@
-"""The one writer of a journal, and the queue in front of it."""
+"""The single writer of a journal, and the queue in front of it."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -23,9 +23,9 @@ _BATCH = 500
 
 
 class SeedTaken(RunStopped):
-    """Another process works on this seed now, because this one let its lease run out.
+    """Another process owns this seed now, because this one let its lease run out.
 
-    :raises: by writing on the seed's page and by finishing it; what the other one does is not disturbed.
+    Raised by writing to the seed's page and by finishing it; the other owner's work is not disturbed.
     """
 
     def __init__(self, seed: int) -> None:
@@ -39,7 +39,7 @@ class SeedTaken(RunStopped):
 
 
 class _Entry:
-    """An entry that somebody waits for."""
+    """An entry with its waiting caller."""
 
     __slots__ = ("answer", "row")
 
@@ -49,7 +49,7 @@ class _Entry:
 
 
 class _Change(Generic[T]):
-    """Any other change, with a transaction of its own."""
+    """Any other change, with its own transaction."""
 
     __slots__ = ("answer", "durable", "make")
 
@@ -63,7 +63,7 @@ _Job: TypeAlias = _Entry | _Change[Any]
 
 
 class Inbox:
-    """What is to be written. It is the journal's own: a writer that crashed leaves to the next one what it had taken."""
+    """Queue of writes. It belongs to the journal: after a crash the next writer takes over the unfinished batch."""
 
     def __init__(self) -> None:
         channel: Channel[_Job] = Channel(_CAPACITY)
@@ -72,16 +72,16 @@ class Inbox:
         self._taken: list[_Job] = []
 
     async def begin(self, row: EntryRow) -> "asyncio.Future[None]":
-        """Have an entry written; what it gives is done once the entry is on disk. It gets there also if nobody waits for it.
+        """Queue an entry; the returned future is done once the entry is on disk. It is written even if nobody waits for it.
 
-        :raises RunStopped: if nothing is taken in any more; what it gives, if the entry can't be written.
+        :raises RunStopped: if the queue is closed; from the future, if the entry can't be written.
         """
         answer: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         await self._send(_Entry(row, answer))
         return answer
 
     async def change(self, make: Callable[[Connection], T], *, durable: bool = False) -> T:
-        """Have something else done in a transaction; returns what it gives, once it is on disk.
+        """Run another change in a transaction; return its result once it is on disk.
 
         :raises RunStopped: if it can't be done.
         """
@@ -90,13 +90,13 @@ class Inbox:
         return await answer
 
     async def take(self) -> Sequence[_Job]:
-        """All that waits, up to a bound; again what was taken last until it is done.
+        """Return everything that waits, up to a bound; the unfinished batch first, until it is done.
 
-        :raises ChannelEnded: once it is closed and empty.
+        :raises ChannelEnded: once the queue is closed and empty.
         """
         if not self._taken:
             self._taken.append(await self._receiver.receive())
-            # Others who are about to ask, such as those whom the last transaction woke, come along with this one.
+            # Let callers that are about to write, such as those woken by the last transaction, join this batch.
             await anyio.lowlevel.checkpoint()
             with suppress(WouldBlock, ChannelEnded):
                 while len(self._taken) < _BATCH:
@@ -104,15 +104,15 @@ class Inbox:
         return [job for job in self._taken if not job.answer.done()]
 
     def done(self) -> None:
-        """What was taken last is done."""
+        """Mark the current batch as done."""
         self._taken.clear()
 
     def close(self) -> None:
-        """Take nothing more in."""
+        """Close the queue."""
         self._sender.close()
 
     def abandon(self) -> None:
-        """Tell those who still wait that nobody will write for them."""
+        """Fail the remaining callers: nobody will write for them."""
         self.close()
         with suppress(WouldBlock, ChannelClosed):
             while True:
@@ -123,7 +123,7 @@ class Inbox:
 
     async def _send(self, job: _Job) -> None:
         try:
-            # Where there is room nobody is cancelled on the way: what was done is written down.
+            # With room in the queue a caller is not cancelled on the way: a recorded result is written.
             try:
                 self._sender.send_nowait(job)
             except WouldBlock:
@@ -133,19 +133,19 @@ class Inbox:
 
 
 class Writer:
-    """Writes what waits, all of it at once, and then wakes all who wait for it."""
+    """Actor that writes everything that waits in one batch and then wakes all callers."""
 
     def __init__(self, database: Database, inbox: Inbox) -> None:
         self._database = database
         self._inbox = inbox
 
     async def run(self, context: Context) -> None:
-        """Write until the inbox is closed and empty."""
+        """Write until the queue is closed and empty."""
         context.on_stop(self._inbox.close)
         context.ready()
         with suppress(ChannelEnded):
             while True:
-                # Nobody here waits for another's job before it asks for its own: entries may come first.
+                # No caller waits for another's job before queueing its own, so entries may come first.
                 jobs = await self._inbox.take()
                 if batch := [job for job in jobs if isinstance(job, _Entry)]:
                     await self._write(batch)
@@ -166,14 +166,14 @@ class Writer:
                 entry.answer.set_result(None)
 
     async def _look_at(self, batch: Sequence[_Entry]) -> None:
-        """Find those of a batch that are not on disk, and tell their writers why."""
+        """Find the entries of a batch that are not on disk and fail their callers."""
         found = await self._database.read(
             lambda connection: [_standing(connection, entry.row) for entry in batch]
         )
         for entry, (body, claims) in zip(batch, found, strict=True):
             row = entry.row
             if body == row.body:
-                # A try before this one had written it, or somebody the same.
+                # An earlier attempt, or another writer, had written it.
                 continue
             if claims != row.claims:
                 _fail(entry, SeedTaken(row.seed))
@@ -182,7 +182,7 @@ class Writer:
                 _fail(entry, RunStopped(StopCause.JOURNAL, told))
 
     async def _change_all(self, changes: Sequence[_Change[Any]]) -> None:
-        """In one transaction, so that the disk is waited for once; where one of them is refused, each by itself."""
+        """Run a batch in one transaction, for a single disk sync; if one is refused, run each by itself."""
         if len(changes) > 1:
             durable = any(change.durable for change in changes)
             with suppress(AgentFlowError):
@@ -199,7 +199,7 @@ class Writer:
     async def _change(self, change: _Change[Any]) -> None:
         try:
             result = await self._database.write(change.make, durable=change.durable)
-        # The edge of who asked: it is their refusal, and the writer goes on.
+        # Boundary of the caller: the error is its own, and the writer continues.
         except AgentFlowError as refusal:
             _fail(change, refusal)
         else:
@@ -208,7 +208,7 @@ class Writer:
 
 
 def _standing(connection: Connection, row: EntryRow) -> tuple[bytes | None, int | None]:
-    """What stands under an entry's key, and how often its seed was claimed."""
+    """Return the stored value of an entry's key and the number of claims of its seed."""
     body = connection.scalar(
         select(entries.c.body).where(
             entries.c.run == row.run, entries.c.seed == row.seed, entries.c.key == row.key
@@ -223,7 +223,7 @@ def _standing(connection: Connection, row: EntryRow) -> tuple[bytes | None, int 
 def _fail(job: _Job, error: AgentFlowError) -> None:
     if not job.answer.done():
         job.answer.set_exception(error)
-        # Who was cancelled meanwhile never asks for it, and that is no fault of the program.
+        # A cancelled caller never reads the error; asyncio must not report it as unhandled.
         job.answer.exception()
 
 

@@ -1,8 +1,8 @@
 """Sandboxes: tools that share a workspace, keep their state, and can be forked.
 
-`async with Sandbox() as sandbox` has them in this process, `Sandbox("http://host:18890")` on a server; the
+`async with Sandbox() as sandbox` hosts the tools in this process, `Sandbox("http://host:18890")` uses a server; the
 same calls give the same results. `register_api_tool` makes a function a tool; a `Backend` subclass makes a
-stateful one. `SyncSandbox` is the same without `await`.
+stateful one. `SyncSandbox` is the variant without `await`.
 """
 
 from agentflow.sandbox._aliases import argument_of

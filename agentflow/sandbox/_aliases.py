@@ -1,4 +1,4 @@
-"""The one table of other names: what the documentation calls a tool or a backend, and what it is here."""
+"""Aliases of tools, backends and arguments."""
 
 from collections.abc import Collection, Mapping
 from typing import Final
@@ -13,7 +13,7 @@ BACKEND_ALIASES: Final[Mapping[str, str]] = {
     "knowledge_base": "rag",
     "text2sql": "sql",
 }
-"""Other name of a backend -> its name. `web`, `document` and the rest are called the same everywhere."""
+"""Alias of a backend -> its name. `web`, `document` and the rest have no alias."""
 
 TOOL_ALIASES: Final[Mapping[str, str]] = {
     "browse_url": "web:visit",
@@ -31,7 +31,7 @@ TOOL_ALIASES: Final[Mapping[str, str]] = {
     "text2sql_get_schema": "sql:schema",
     "wikipedia_search": "web:wikipedia",
 }
-"""Other name of a tool, written with underscores only -> `backend:verb`; where not only the backend is called otherwise."""
+"""Alias of a tool, with underscores only -> `backend:verb`; only where more than the backend differs."""
 
 ARGUMENT_ALIASES: Final[Mapping[str, str]] = {
     "csv_file": "file",
@@ -44,11 +44,11 @@ ARGUMENT_ALIASES: Final[Mapping[str, str]] = {
     "seed_path": "folder",
     "table_names": "tables",
 }
-"""Other name of a tool's argument -> its name, where the tool has an argument of that name and none of the other."""
+"""Alias of an argument -> its name, for tools that have an argument of that name and none called like the alias."""
 
 
 def argument_of(name: str, known: Collection[str]) -> str | None:
-    """The argument that this name means, of those that a tool takes: itself, the one it is an alias of, or none."""
+    """Return the argument that a name means for a tool: the name itself, the target of the alias, or `None`."""
     if name in known:
         return name
     own = ARGUMENT_ALIASES.get(name)
@@ -56,5 +56,5 @@ def argument_of(name: str, known: Collection[str]) -> str | None:
 
 
 def canonical_backend(name: str) -> str:
-    """The backend that this name means: itself, unless it is an alias."""
+    """Return the backend that a name means."""
     return BACKEND_ALIASES.get(name, name)

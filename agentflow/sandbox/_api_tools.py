@@ -1,4 +1,4 @@
-"""Plain functions as tools."""
+"""Functions as tools."""
 
 import inspect
 import re
@@ -21,7 +21,7 @@ __all__ = ["ApiBackend", "ApiTool", "api_backends", "register_api_tool", "regist
 F = TypeVar("F", bound=Callable[..., object])
 
 DEFAULT_FAMILY: Final = "api"
-"""The backend of functions that are registered without one."""
+"""Backend of functions registered without a family."""
 
 _DESCRIBED: Final = re.compile(r"^\s*(?::param\s+)?(\w+)\s*(?:\([^)]*\))?\s*:\s*(\S.*)$", re.MULTILINE)
 """`:param city: ...`, `city: ...` or `city (str): ...` in a docstring."""
@@ -32,14 +32,14 @@ class ApiTool:
     """A registered function."""
 
     tool: Tool
-    """The tool that it makes; it is called without settings."""
+    """Creates its tool; called without settings."""
     function: Callable[..., object]
-    """The function itself."""
+    """The function."""
     config_key: str
-    """Which of the settings' `apis` are passed as keywords to a function that takes `**settings`."""
+    """Key of the settings' `apis` that a function with `**settings` receives as keywords."""
 
     def configured(self, config: Mapping[str, object]) -> Tool:
-        """The tool, with its settings filled in."""
+        """Return the tool with its settings bound."""
         if _settings_parameter(self.function) is None:
             return self.tool
         return replace(self.tool, invoke=_invoker(partial(self.function, **config)))
@@ -51,7 +51,7 @@ def _settings_parameter(function: Callable[..., object]) -> str | None:
 
 
 def _invoker(function: Callable[..., object]) -> Callable[..., Awaitable[object]]:
-    """The function as an async one; a plain one runs in a thread, so that it may block."""
+    """Return the function as an async one; a plain one runs in a thread, so it may block."""
     if inspect.iscoroutinefunction(function):
         return cast("Callable[..., Awaitable[object]]", function)
 
@@ -62,7 +62,7 @@ def _invoker(function: Callable[..., object]) -> Callable[..., Awaitable[object]
 
 
 def _described(function: Callable[..., object], description: str | None) -> Callable[..., Awaitable[object]]:
-    """An async function with the same signature and a description for every argument."""
+    """Return an async function with the same signature and a description of every argument."""
     text = inspect.getdoc(function) or ""
     found = dict(_DESCRIBED.findall(text))
     signature = inspect.signature(function)
@@ -84,7 +84,7 @@ def _described(function: Callable[..., object], description: str | None) -> Call
 
 
 def _with_description(hint: object, found: str | None, name: str) -> object:
-    """The type with a description: its own, the docstring's, or the argument's name in words."""
+    """Annotate a type with a description: its own, the docstring's, or the argument's name in words."""
     extras = get_args(hint)[1:] if get_origin(hint) is Annotated else ()
     if any(isinstance(extra, FieldInfo) and extra.description for extra in extras):
         return hint
@@ -93,7 +93,7 @@ def _with_description(hint: object, found: str | None, name: str) -> object:
 
 
 class ApiBackend(Backend):
-    """Registered functions of one family."""
+    """Backend of the registered functions of one family."""
 
     def __init__(self, family: str, tools: tuple[Tool, ...]) -> None:
         self.name = family
@@ -107,7 +107,7 @@ class ApiBackend(Backend):
 
 
 registered_tools: dict[str, ApiTool] = {}
-"""Every registered function, by the route of its tool."""
+"""All registered functions, by the route of their tools."""
 
 
 @overload
@@ -129,17 +129,19 @@ def register_api_tool(
     read_only: bool = False,
     open_world: bool = True,
 ) -> F | Callable[[F], F]:
-    """Make a function, plain or async, a tool of every in-process sandbox made from now on.
+    """Make a function, plain or async, a tool of every in-process sandbox created afterwards.
+
+    See docs/sandbox.md for an example.
 
     :param name: `family:verb`; without a family it is `api:verb`; without a name the function's own.
-    :param description: tells a model when to use it; without one the docstring does.
-    :param config_key: which of the settings' `apis` a function with `**settings` is given; else its family.
-    :param read_only: it changes nothing.
-    :param open_world: it reaches things outside of the sandbox.
-    :raises TypeError: if an argument has no type, or nothing describes the tool.
-    :raises ConfigurationError: if the family is a backend of its own.
+    :param description: tells a model when to use it; by default the docstring.
+    :param config_key: key of the settings' `apis` that a function with `**settings` receives; by default its family.
+    :param read_only: the tool changes nothing.
+    :param open_world: the tool reaches things outside the sandbox.
+    :raises TypeError: if an argument has no type, or the tool has no description.
+    :raises ConfigurationError: if the family is the name of a backend.
 
-    The signature gives the schema. The function runs in this process, not in the sandbox: a plain one in a
+    The signature gives the schema. The function runs in this process, not in the sandbox: a plain one runs in a
     thread, so it may block.
     """
 
@@ -161,10 +163,10 @@ def register_api_tool(
 
 
 def api_backends(settings: Mapping[str, Mapping[str, object]]) -> list[ApiBackend]:
-    """A backend for each family of registered functions.
+    """Return a backend for each family of registered functions.
 
-    :param settings: by `config_key`.
-    :raises ConfigurationError: for settings that no function asks for.
+    :param settings: settings by `config_key`.
+    :raises ConfigurationError: for settings that no function uses.
     """
     unused = settings.keys() - {one.config_key for one in registered_tools.values()}
     if unused:

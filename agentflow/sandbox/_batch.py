@@ -1,4 +1,4 @@
-"""Several calls in one."""
+"""Batches of calls."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,7 +16,8 @@ __all__ = ["Call", "run_batch"]
 
 Call: TypeAlias = tuple[str, Mapping[str, object]] | Mapping[str, object]
 """`("bash:run", {"command": "ls"})`, or `{"tool": "bash:run", "arguments": {"command": "ls"}, "timeout": 5}`;
-`action` and `params`, the names of the documentation, are understood as well."""
+the documented names `action` and `params` are accepted, too.
+"""
 
 Execute: TypeAlias = Callable[..., Awaitable[ToolResult]]
 
@@ -39,7 +40,7 @@ class _Call:
 async def run_batch(
     execute: Execute, calls: Sequence[Call], *, parallel: bool, stop_on_error: bool
 ) -> list[ToolResult]:
-    """A result for each call, in their order. See `Sandbox.execute_batch`."""
+    """Return a result for each call, in order. See `Sandbox.execute_batch`."""
     if parallel and stop_on_error:
         raise ConfigurationError(
             "execute_batch: choose parallel or stop_on_error: calls at once have no order to stop in"
@@ -82,7 +83,7 @@ async def _all_at_once(steps: Sequence[Step]) -> list[ToolResult]:
 
 
 def _read(call: Call, number: int) -> _Call:
-    """The call, whichever way it was written."""
+    """Normalise a call."""
     if isinstance(call, tuple):
         return _Call(call[0], call[1], None)
     unknown = [key for key in call if key not in _KEYS]

@@ -1,4 +1,4 @@
-"""The sandbox without `await`."""
+"""Blocking variant of the sandbox."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import CancelledError
@@ -22,18 +22,18 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 _portals = BlockingPortalProvider()
-"""One event loop in a thread of its own, shared by all that block; it is there while one of them is open."""
+"""Event loop in its own thread, shared by all blocking sandboxes and closed with the last one."""
 
 
 class SyncSandbox:
-    """`Sandbox` for code that does not await; it also works where a loop runs already, as in a notebook.
+    """`Sandbox` for code without `await`; it also works inside a running loop, as in a notebook.
 
     ::
 
         with SyncSandbox() as sandbox:
             result = sandbox.execute("bash:run", {"command": "echo hi"})
 
-    Its methods may be called from many threads. Interrupting one (Ctrl-C) kills what it runs.
+    Methods may be called from many threads. Interrupting one (Ctrl-C) kills the process it runs.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class SyncSandbox:
         timeout: float | None = None,
         auto_start: bool | None = None,
     ) -> None:
-        """Describe it, as `Sandbox`."""
+        """Create it with the arguments of `Sandbox`."""
         self._describe(
             Sandbox(target, token=token, backends=backends, timeout=timeout, auto_start=auto_start)
         )
@@ -57,7 +57,7 @@ class SyncSandbox:
 
     @property
     def left_behind(self) -> tuple[str, ...]:
-        """Of a fork: one line for each thing that could not be carried over."""
+        """In a fork: one line for each thing that was not copied."""
         return self._sandbox.left_behind
 
     def __enter__(self) -> Self:
@@ -159,7 +159,7 @@ class SyncSandbox:
         try:
             return self._portal.start_task_soon(run).result()
         except BaseException:
-            # An interrupt may come while the call is handed over, before there is a future that could be cancelled.
+            # An interrupt may arrive during the hand-over, before there is a future to cancel.
             self._portal.start_task_soon(stop)
             raise
 

@@ -1,4 +1,4 @@
-"""Starts a server on this machine where none answers, and stops it with whoever needed it."""
+"""Starting a server on this machine if none answers, and stopping it with its user."""
 
 import json
 import os
@@ -22,19 +22,19 @@ __all__ = ["Launcher", "local_token"]
 
 POLL_SECONDS = 0.02
 STOP_SECONDS = 20.0
-"""Time for a server to end its sessions."""
+"""Seconds for a server to end its sessions."""
 ADDRESS_PORT = {"http": 80, "https": 443}
 
 
 def local_token(url: str) -> str | None:
-    """The token that this user's own server on this machine has made for itself, if there is one."""
+    """Return the token that this user's server on this machine has written to its file, if any."""
     host, port = _address(url)
     path = token_path(port)
     return path.read_text(encoding="utf-8").strip() if is_loopback(host) and path.is_file() else None
 
 
 class Launcher:
-    """A server of our own for an address, if nobody else serves there."""
+    """Server of our own for an address, unless another process serves there."""
 
     def __init__(self, url: str, settings: SandboxSettings) -> None:
         self._host, self._port = _address(url)
@@ -43,9 +43,9 @@ class Launcher:
         self._hosted: Hosted[None] | None = None
 
     async def ensure(self) -> None:
-        """See that something answers: start a server if need be.
+        """Ensure that a server answers: start one if necessary.
 
-        :raises ToolFailure: `unavailable`, if nothing can be started there.
+        :raises ToolFailure: `unavailable`, if no server can be started there.
         """
         if await self._answers():
             return
@@ -56,7 +56,7 @@ class Launcher:
         try:
             await hosted.open()
         except ToolFailure:
-            # Somebody else may have been faster, and hold the port now.
+            # Another process may have been faster and hold the port now.
             if not await self._answers():
                 raise
         else:
@@ -94,7 +94,7 @@ class Launcher:
         return command if config is None else [*command, "--config", str(config)]
 
     def _environment(self) -> dict[str, str]:
-        """Ours, with the server's settings: there may be secrets in them, and a command line can be read by all."""
+        """Write the server's settings to a private file: they may contain secrets, and any user can read a command line."""
         settings = self._settings
         values: dict[str, object] = {"log_level": "warning"}
         if settings.token is not None:
@@ -113,7 +113,7 @@ class Launcher:
         return {**os.environ, **{f"AGENTFLOW_SERVER_{key.upper()}": word for key, word in words.items()}}
 
     async def _ready(self) -> None:
-        """It accepts connections some time before it answers them; only then its token is where we look for it."""
+        """Wait for the first answer: the server accepts connections earlier, and its token file exists only then."""
         request = f"GET /health HTTP/1.1\r\nHost: {self._host}:{self._port}\r\nConnection: close\r\n\r\n"
         while True:
             try:

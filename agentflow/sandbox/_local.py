@@ -1,4 +1,4 @@
-"""The door to tools in this process: straight through the tool table, no protocol in between."""
+"""Tools in this process: direct calls of the tool table, without a protocol."""
 
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -8,16 +8,16 @@ from agentflow.errors import ConfigurationError, ErrorKind, ToolFailure
 from agentflow.sandbox._names import Names, backend_of
 from agentflow.sandbox._runtimes import SharedRuntime, shared_runtime
 from agentflow.sandbox._settings import SandboxSettings
-from agentflow.sandbox._tool_host import Door
+from agentflow.sandbox._tool_host import ToolHost
 from mcp_servers import Backend, TableLimits, Tool, ToolResult, ToolTable, load_backend
 from mcp_servers.core import LOCAL, ProgressSink, did_you_mean
 from runtimes import Runtime
 
-__all__ = ["LocalDoor"]
+__all__ = ["LocalToolHost"]
 
 
-class LocalDoor(Door):
-    """A tool table of our own. Its backends are loaded and started at first use: what nobody asks for never is."""
+class LocalToolHost(ToolHost):
+    """Tool table of this process. Backends are loaded and started at first use."""
 
     def __init__(
         self,
@@ -27,9 +27,9 @@ class LocalDoor(Door):
         *,
         unloaded: Iterable[str] = (),
     ) -> None:
-        """Describe it.
+        """Create a host.
 
-        :param unloaded: names of further backends, in the order in which their tools are to stand.
+        :param unloaded: names of further backends, in the order of their tools.
         """
         super().__init__()
         self._settings = settings
@@ -50,7 +50,7 @@ class LocalDoor(Door):
 
     @property
     def names(self) -> Names:
-        """The tools behind it, by all their names."""
+        """The tools, by all their names."""
         if self._edition != self._table.edition:
             self._edition = self._table.edition
             self._names = self._all_names()
@@ -61,7 +61,7 @@ class LocalDoor(Door):
         return Names(sorted(self._table.tools, key=lambda tool: self._order.get(tool.backend, last)))
 
     def names_for(self, wanted: Iterable[str]) -> Names:
-        """The names, with the backends loaded that these may mean."""
+        """Return the names after loading the backends that they may mean."""
         for name in wanted:
             if not self._unloaded:
                 break
@@ -82,22 +82,22 @@ class LocalDoor(Door):
             del self._unloaded[name]
 
     async def open(self) -> None:
-        """Start what the settings want warm."""
+        """Start the backends that the settings name."""
         for name in tuple(self._unloaded):
-            # Which tools it has may depend on its settings.
+            # The set of tools may depend on the settings.
             if self._settings.backend_settings.get(name):
                 self._load(name)
         discovering = [name for name, backend in self._table.backends.items() if backend.discovers]
         await self.warmup(dict.fromkeys([*self._settings.warmup_names, *discovering]))
 
     async def close(self) -> None:
-        """End the sessions, then the backends, then let go of the runtime."""
+        """End the sessions, then the backends, then release the runtime."""
         await self._table.close()
         if self._shared is not None:
             await self._shared.give_back()
 
     async def warmup(self, backends: Iterable[str]) -> None:
-        """Start these backends, unless they are."""
+        """Start backends that have not started."""
         for name in backends:
             self._load(name)
             if name not in self._table.backends:
@@ -114,13 +114,13 @@ class LocalDoor(Door):
         timeout: float | None,
         progress: ProgressSink | None,
     ) -> ToolResult:
-        """Call the tool, once."""
+        """Call a tool, once."""
         return await self._table.call(
             tool.name, arguments, session=session, timeout=timeout, progress=progress
         )
 
     async def read(self, uri: str) -> bytes:
-        """What a result's link leads to."""
+        """Return the target of a result's link."""
         resource = self._table.sessions.resource(uri, LOCAL)
         if resource is None:
             raise ToolFailure(ErrorKind.NOT_FOUND, f"nothing is kept as {uri!r}, or no longer.")

@@ -1,4 +1,4 @@
-"""Every way to write a tool's name, and patterns over names."""
+"""Spellings of tool names, and patterns over names."""
 
 from collections.abc import Iterable, Sequence
 from fnmatch import fnmatchcase
@@ -15,22 +15,22 @@ _SEPARATORS: Final = str.maketrans(":-.", "___")
 
 
 def _plain(name: str) -> str:
-    """`bash:run`, `bash-run`, `bash.run` and `bash_run` are one name."""
+    """Normalise separators: `bash:run`, `bash-run`, `bash.run` and `bash_run` are one name."""
     return name.strip().translate(_SEPARATORS)
 
 
 def backend_of(name: str) -> str:
-    """The backend that stands at the beginning of a tool's name or a pattern; a word that is none, of others."""
+    """Return the backend at the beginning of a tool's name or pattern, among those given."""
     route = TOOL_ALIASES.get(_plain(name), name)
     return canonical_backend(_plain(route).partition("_")[0])
 
 
 class Names:
-    """What some tools may be called: their names, aliases of the tool or of its backend, bare verbs of which there is one."""
+    """Names of a set of tools: their own, aliases of tool or backend, and unambiguous verbs."""
 
     def __init__(self, tools: Iterable[Tool]) -> None:
         self.tools = tuple(tools)
-        """The tools, in their order."""
+        """The tools, in order."""
         self._spellings: dict[str, Tool] = {_plain(tool.name): tool for tool in self.tools}
         for tool in self.tools:
             for alias, backend in BACKEND_ALIASES.items():
@@ -45,17 +45,17 @@ class Names:
         for verb, owners in self._verbs.items():
             if len(owners) == 1:
                 self._spellings.setdefault(verb, owners[0])
-        # What somebody else named may differ in a separator only: written exactly, it is found all the same.
+        # External tools may differ in a separator only: an exact spelling finds each of them.
         self._spellings.update({exact: tool for tool in self.tools for exact in (tool.route, tool.name)})
 
     def __contains__(self, name: str) -> bool:
-        """A tool is called so, in full."""
+        """Return whether a tool has this full name."""
         return (tool := self._spellings.get(_plain(name))) is not None and _plain(name) == _plain(tool.name)
 
     def find(self, name: str) -> Tool:
-        """The tool that this name means.
+        """Return the tool that a name means.
 
-        :raises ToolFailure: `tool_not_found`, with the nearest right name.
+        :raises ToolFailure: `tool_not_found`, with the nearest name.
         """
         tool = self._spellings.get(name) or self._spellings.get(_plain(name))
         if tool is None:
@@ -63,9 +63,9 @@ class Names:
         return tool
 
     def select(self, patterns: str | Sequence[str] = "*") -> list[Tool]:
-        """The tools that a pattern, or any of several, means: a name, an alias, a backend, or one with `*` or `?`.
+        """Return the tools that one or several patterns mean: a name, an alias, a backend, or a pattern with `*` or `?`.
 
-        :raises ToolFailure: `tool_not_found`, for a pattern that means no tool.
+        :raises ToolFailure: `tool_not_found`, for a pattern without a match.
         """
         patterns = [patterns] if isinstance(patterns, str) else patterns
         chosen = {tool.name for pattern in patterns for tool in self._matching(pattern)}

@@ -1,4 +1,4 @@
-"""From what a caller asked for to the door that leads there."""
+"""Choice of the tool host for a sandbox's target."""
 
 from collections.abc import Sequence
 from os import PathLike
@@ -10,22 +10,22 @@ from pydantic import SecretStr
 from agentflow.errors import ConfigurationError
 from agentflow.sandbox._aliases import canonical_backend
 from agentflow.sandbox._api_tools import api_backends
-from agentflow.sandbox._local import LocalDoor
+from agentflow.sandbox._local import LocalToolHost
 from agentflow.sandbox._settings import SandboxSettings
-from agentflow.sandbox._tool_host import Door
+from agentflow.sandbox._tool_host import ToolHost
 from agentflow.settings import load_settings
 from mcp_servers import BACKENDS, Backend, load_backend
 from mcp_servers.core import check_runtime
 from runtimes import Runtime
 
-__all__ = ["Target", "door_to", "settings_for"]
+__all__ = ["Target", "settings_for", "tool_host_for"]
 
 Target: TypeAlias = str | PathLike[str] | SandboxSettings | None
-"""A server's address, a settings file, settings, or nothing for the defaults."""
+"""A server's URL, a settings file, settings, or `None` for the defaults."""
 
 
 def settings_for(target: Target, *, token: str | None, auto_start: bool | None) -> SandboxSettings:
-    """The settings that a target stands for.
+    """Return the settings of a target.
 
     :raises ConfigurationError: if a settings file can't be used.
     """
@@ -45,18 +45,18 @@ def settings_for(target: Target, *, token: str | None, auto_start: bool | None) 
     return settings.model_copy(update=changes)
 
 
-def door_to(
+def tool_host_for(
     settings: SandboxSettings, backends: Sequence[str | Backend] | None, runtime: Runtime | None
-) -> Door:
-    """The door, not yet open.
+) -> ToolHost:
+    """Return the tool host, not open yet.
 
-    :raises ConfigurationError: for an unknown backend, or things that do not go together.
+    :raises ConfigurationError: for an unknown backend, or a contradictory combination.
     """
     if settings.server_url is None:
         check_runtime(settings.runtime)
         chosen = _backends(settings, backends)
         loaded = [(name, one) for name, one in chosen if one is not None]
-        return LocalDoor(
+        return LocalToolHost(
             _by_own_names(settings, loaded),
             [*(backend for _, backend in loaded), *api_backends(settings.apis)],
             runtime,
@@ -67,22 +67,22 @@ def door_to(
             "a remote sandbox takes no backend or runtime objects: give them to the server, or leave out the address"
         )
     from agentflow.sandbox._launch import Launcher
-    from agentflow.sandbox._remote import RemoteDoor  # the protocol's client is heavy
+    from agentflow.sandbox._remote import RemoteToolHost  # the protocol's client is heavy
 
     url = _endpoint(settings.server_url)
     token = None if settings.token is None else settings.token.get_secret_value()
-    return RemoteDoor(url, token, Launcher(url, settings) if settings.auto_start else None)
+    return RemoteToolHost(url, token, Launcher(url, settings) if settings.auto_start else None)
 
 
 def _endpoint(url: str) -> str:
-    """The address of all backends together, where the address is only the server's."""
+    """Return the endpoint of all backends together, if the URL is only the server's."""
     return url if urlsplit(url).path.strip("/") else f"{url.rstrip('/')}/mcp"
 
 
 def _backends(
     settings: SandboxSettings, wanted: Sequence[str | Backend] | None
 ) -> list[tuple[str, Backend | None]]:
-    """Each with the name by which settings know it; of those that are known by name the name alone, until it is needed."""
+    """Return backends by the name used in settings; those known by name are loaded at first use."""
     asked = (settings.backend_names or BACKENDS) if wanted is None else wanted
     found: list[tuple[str, Backend | None]] = []
     for one in asked:
@@ -98,7 +98,7 @@ def _backends(
 
 
 def _by_own_names(settings: SandboxSettings, chosen: Sequence[tuple[str, Backend]]) -> SandboxSettings:
-    """The settings, with a backend's own name where they name it by the place where it is made."""
+    """Return the settings with a backend's own name in place of its import path."""
     own = {name: backend.name for name, backend in chosen}
     return settings.model_copy(
         update={

@@ -1,4 +1,4 @@
-"""The one session that a sandbox is, behind whichever door."""
+"""Session of a sandbox, on any tool host."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -7,12 +7,12 @@ from typing import cast
 import anyio
 
 from agentflow.errors import ErrorKind, ToolFailure
-from agentflow.sandbox._tool_host import Door
+from agentflow.sandbox._tool_host import ToolHost
 
 __all__ = ["OwnSession", "SessionInfo"]
 
 END_SECONDS = 30.0
-"""Time for a session to end; a server that hangs must not keep a sandbox from closing."""
+"""Seconds for a session to end; a hanging server must not keep a sandbox from closing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,28 +22,28 @@ class SessionInfo:
     backend: str
     """Its name."""
     session: str
-    """The handle of the session that it is live in; all backends of a sandbox share one."""
+    """Handle of its session; all backends of a sandbox share one."""
     running: int
-    """Calls that run in the session now."""
+    """Number of calls running in the session."""
     idle_seconds: float
-    """How long nobody has used the session."""
+    """Seconds since the session was last used."""
 
 
 class OwnSession:
-    """A session made at first use, and worked on by the `session_*` tools as any client would."""
+    """Session that is created at first use and driven by the `session_*` tools, as any client would."""
 
-    def __init__(self, door: Door, handle: str | None = None) -> None:
-        self._door = door
+    def __init__(self, host: ToolHost, handle: str | None = None) -> None:
+        self._host = host
         self._handle = handle
         self._turn = anyio.Lock()
 
     @property
     def begun(self) -> bool:
-        """It has been made."""
+        """Return whether it has been created."""
         return self._handle is not None
 
     async def handle(self) -> str:
-        """Its handle; makes it if need be."""
+        """Return its handle; create it if necessary."""
         if self._handle is None:
             async with self._turn:
                 if self._handle is None:
@@ -56,17 +56,17 @@ class OwnSession:
         await self._call("add", {"settings": settings}, session=await self.handle())
 
     async def remove(self, backends: Iterable[str]) -> None:
-        """Clean backends up."""
+        """Clean up backends."""
         if self._handle is not None:
             await self._call("remove", {"backends": list(backends)}, session=self._handle)
 
     async def refresh(self) -> None:
-        """Keep it from ending for want of use."""
+        """Reset its idle time."""
         if self._handle is not None:
             await self._call("add", {"settings": {}}, session=self._handle)
 
     async def end(self) -> None:
-        """End it; whoever uses it next makes a new one. Fine if it has ended, or its server has."""
+        """End it; the next use creates a new one. Does nothing if it has ended, or its server has."""
         async with self._turn:
             handle, self._handle = self._handle, None
             if handle is None:
@@ -78,7 +78,7 @@ class OwnSession:
                     raise
 
     async def info(self) -> list[SessionInfo]:
-        """What is live in it."""
+        """Return the live backends."""
         if self._handle is None:
             return []
         listing = await self._call("list", {}, session=None)
@@ -91,18 +91,18 @@ class OwnSession:
         return [SessionInfo(backend, self._handle, running, idle) for backend in backends]
 
     async def fork(self) -> "tuple[OwnSession, tuple[str, ...]]":
-        """An independent copy, and what could not be carried."""
+        """Return an independent copy, and a line for each thing that was not copied."""
         if self._handle is None:
-            return OwnSession(self._door), ()
+            return OwnSession(self._host), ()
         forked = await self._call("fork", {}, session=self._handle)
         left_behind = cast("list[str]", forked["left_behind"])
-        return OwnSession(self._door, cast("str", forked["session"])), tuple(left_behind)
+        return OwnSession(self._host, cast("str", forked["session"])), tuple(left_behind)
 
     async def _call(
         self, verb: str, arguments: Mapping[str, object], *, session: str | None, timeout: float | None = None
     ) -> dict[str, object]:
-        tool = self._door.names.find(f"session_{verb}")
-        result = await self._door.call(tool, arguments, session=session, timeout=timeout, progress=None)
+        tool = self._host.names.find(f"session_{verb}")
+        result = await self._host.call(tool, arguments, session=session, timeout=timeout, progress=None)
         if result.error is not None:
             raise ToolFailure(result.error.kind, result.error.message, result.data)
         return result.data

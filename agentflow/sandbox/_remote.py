@@ -1,4 +1,4 @@
-"""The door to tools on a server, by the official MCP client over streamable HTTP."""
+"""Tools of a server, through the official MCP client over streamable HTTP."""
 
 import base64
 import json
@@ -20,26 +20,26 @@ from agentflow.actors import Hosted
 from agentflow.errors import ErrorKind, ToolFailure
 from agentflow.sandbox._launch import Launcher, local_token
 from agentflow.sandbox._names import Names
-from agentflow.sandbox._tool_host import Door, failed
+from agentflow.sandbox._tool_host import ToolHost, failed
 from agentflow.sandbox._transport import SteadyTransport
 from agentflow.sandbox._wire import failure_of, tool_of, tool_result
 from mcp_servers import Tool, ToolResult
 from mcp_servers.core import TIMEOUT_KEY, ProgressSink, did_you_mean
 
-__all__ = ["RemoteDoor"]
+__all__ = ["RemoteToolHost"]
 
 logger = logging.getLogger(__name__)
 
 GRACE_SECONDS = 5.0
-"""A server ends a call whose time is up and says what there was; this much later we give up on it."""
+"""Seconds to wait beyond a call's timeout: the server ends the call first and returns its output."""
 
 
 RESOURCE_NOT_FOUND = -32002
-"""What servers of the handshake era say; later ones say `INVALID_PARAMS`."""
+"""Error code of servers with a handshake; newer ones use `INVALID_PARAMS`."""
 
 
-class RemoteDoor(Door):
-    """A connection to a server. Sessions live there, by handle. A call is sent once, whatever happens to it."""
+class RemoteToolHost(ToolHost):
+    """Connection to a server. Sessions live there, by handle. A call is sent exactly once."""
 
     def __init__(self, url: str, token: str | None, launcher: Launcher | None = None) -> None:
         super().__init__()
@@ -53,11 +53,11 @@ class RemoteDoor(Door):
 
     @property
     def names(self) -> Names:
-        """The tools behind it, by all their names."""
+        """The tools, by all their names."""
         return self._names
 
     async def open(self) -> None:
-        """Connect and learn the tools; start the server first if that is wanted and nobody has."""
+        """Connect and list the tools; start the server first if configured and none answers."""
         try:
             if self._launcher is not None:
                 await self._launcher.ensure()
@@ -73,7 +73,7 @@ class RemoteDoor(Door):
             await self._launcher.close()
 
     async def warmup(self, backends: Iterable[str]) -> None:
-        """See that the server has them; starting them is its own business."""
+        """Check that the server has these backends; the server itself starts them."""
         known = {tool.backend for tool in self._names.tools}
         for name in backends:
             if name not in known:
@@ -89,7 +89,7 @@ class RemoteDoor(Door):
         timeout: float | None,
         progress: ProgressSink | None,
     ) -> ToolResult:
-        """Call the tool, once."""
+        """Call a tool, once."""
         given = dict(arguments)
         if tool.stateful and session is not None:
             given.setdefault("session", session)
@@ -113,7 +113,7 @@ class RemoteDoor(Door):
         return tool_result(result)
 
     async def read(self, uri: str) -> bytes:
-        """What a result's link leads to."""
+        """Return the target of a result's link."""
         client = await self._connected()
         try:
             found = await client.read_resource(uri, cache_mode="bypass")
@@ -127,7 +127,7 @@ class RemoteDoor(Door):
         return base64.b64decode(content.blob)
 
     async def _connected(self) -> Client:
-        """The connection: the same one for all, and a new one after it broke."""
+        """Return the shared connection; a new one after it broke."""
         if self._client is not None and self._hosted.alive:
             return self._client
         async with self._turn:
@@ -168,12 +168,12 @@ async def _drop(hosted: Hosted[Client]) -> None:
     try:
         with anyio.CancelScope(shield=True):
             await hosted.close()
-    except Exception:  # boundary: how a connection breaks is of no consequence once nobody needs it
+    except Exception:  # boundary: errors of a connection that is no longer needed are irrelevant
         logger.debug("a connection broke while it was closed", exc_info=True)
 
 
 def _check_json(tool: str, arguments: Mapping[str, object]) -> None:
-    """What can't be written must not reach the connection: it would end it for all."""
+    """Refuse arguments that can't be encoded: they would break the connection for all calls."""
     try:
         json.dumps(arguments, ensure_ascii=False, allow_nan=False).encode()
     except (TypeError, ValueError) as error:

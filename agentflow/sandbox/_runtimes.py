@@ -1,4 +1,4 @@
-"""The runtimes that all sandboxes of an event loop share: started at the first need, stopped with the last user."""
+"""Runtimes shared by all sandboxes of an event loop: started at first use, stopped with the last user."""
 
 import asyncio
 from collections.abc import Callable
@@ -15,7 +15,7 @@ __all__ = ["SharedRuntime", "shared_runtime"]
 
 
 class SharedRuntime:
-    """One runtime of one event loop, and how many use it."""
+    """A runtime of one event loop, with a count of its users."""
 
     def __init__(self, make: Callable[[], Runtime]) -> None:
         self._make = make
@@ -26,7 +26,7 @@ class SharedRuntime:
 
     @property
     def running(self) -> bool:
-        """It is started, and not stopped or dead."""
+        """Return whether it is started, not stopped and not dead."""
         return (
             self._hosted is not None
             and self._hosted.alive
@@ -35,7 +35,7 @@ class SharedRuntime:
         )
 
     async def borrow(self) -> Runtime:
-        """The runtime, started if it is not; to be given back."""
+        """Return the runtime, started if necessary; the caller must release it."""
         self._users += 1
         try:
             return await self.current()
@@ -44,7 +44,7 @@ class SharedRuntime:
             raise
 
     async def current(self) -> Runtime:
-        """The runtime, for one who has borrowed it: another one, if that one's processes have died."""
+        """Return the runtime for a current user: a new one if its processes have died."""
         async with self._turn:
             if self._runtime is None or not self.running:
                 if self._hosted is not None:
@@ -54,7 +54,7 @@ class SharedRuntime:
             return self._runtime
 
     async def give_back(self) -> None:
-        """One user less; the last one stops it."""
+        """Release it; the last user stops it."""
         self._users -= 1
         async with self._turn:
             if self._users == 0 and self._hosted is not None:
@@ -68,9 +68,9 @@ _shared: "WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, SharedRuntime]]
 def shared_runtime(
     choice: str | RuntimeSettings = "process", spec: InstanceSpec | None = None
 ) -> SharedRuntime:
-    """The running loop's runtime of that kind. Where it keeps instances ready, they are of that spec.
+    """Return the running loop's runtime of a kind. Instances kept ready have the given spec.
 
-    :raises ConfigurationError: if there is no such runtime, or it has no such options.
+    :raises ConfigurationError: if there is no such runtime or option.
     """
     spec = spec or InstanceSpec()
     stocked = isinstance(choice, RuntimeSettings) and choice.pool > 0

@@ -1,4 +1,4 @@
-"""The sandbox that a programmer holds."""
+"""The sandbox facade for programs."""
 
 import logging
 import warnings
@@ -12,9 +12,9 @@ import anyio
 from agentflow.errors import ErrorKind, ToolFailure
 from agentflow.sandbox._aliases import canonical_backend
 from agentflow.sandbox._batch import Call, run_batch
-from agentflow.sandbox._opening import Target, door_to, settings_for
+from agentflow.sandbox._opening import Target, settings_for, tool_host_for
 from agentflow.sandbox._own_session import OwnSession, SessionInfo
-from agentflow.sandbox._tool_host import Door, failed
+from agentflow.sandbox._tool_host import ToolHost, failed
 from mcp_servers import BACKENDS, Backend, Tool, ToolResult
 from mcp_servers.core import ProgressSink
 from runtimes import Runtime
@@ -25,22 +25,22 @@ __all__ = ["Sandbox"]
 logger = logging.getLogger(__name__)
 
 GRACE_SECONDS = 5.0
-"""A tool with a timeout of its own ends what it runs and says what there was; this much later it is given up."""
+"""Seconds to wait beyond a call's timeout: the tool ends its work first and returns its output."""
 
 
 class Sandbox:
-    """One session over its backends: tools that share a workspace and keep their state, and can be forked.
+    """One session over its backends: tools that share a workspace, keep their state, and can be forked.
 
     ::
 
         async with Sandbox() as sandbox:
             result = await sandbox.execute("bash:run", {"command": "echo hi"})
 
-    `Sandbox()` has every backend in this process, `Sandbox("http://host:18890", token=...)` those of a server,
-    `Sandbox("sandbox.yaml")` what a settings file says. Nothing is started before it is needed. All methods
-    may be called at the same time from many tasks of one event loop.
+    `Sandbox()` has every backend in this process, `Sandbox("http://host:18890", token=...)` those of a server, and
+    `Sandbox("sandbox.yaml")` follows a settings file. Everything starts at first use. All methods may be called
+    concurrently from many tasks of one event loop.
 
-    A call that fails is a result that is not `ok`; what concerns the sandbox itself raises `ToolFailure`.
+    A failed call is a result that is not `ok`; failures of the sandbox itself raise `ToolFailure`.
     """
 
     def __init__(
@@ -53,29 +53,31 @@ class Sandbox:
         timeout: float | None = None,
         auto_start: bool | None = None,
     ) -> None:
-        """Describe it; it starts with `async with`, `start` or the first call.
+        """Create a sandbox; it starts with `async with`, `start` or the first call.
 
-        :param target: a server's address, a settings file or settings.
+        :param target: a server's URL, a settings file or settings.
         :param token: the server's bearer token.
-        :param backends: names of backends and backends of your own; without it all there are.
-        :param runtime: a runtime that is running, instead of the one that all sandboxes of this process share.
-        :param timeout: seconds for a call that names none of its own.
-        :param auto_start: start a server on this machine if none answers at the address; it stops with this.
-        :raises ConfigurationError: if something of it can't be used, in one line.
+        :param backends: names of backends and `Backend` instances; by default all built-in ones.
+        :param runtime: a running runtime, instead of the one that all sandboxes of this process share.
+        :param timeout: seconds for a call without its own timeout.
+        :param auto_start: start a server on this machine if none answers at the URL; it stops with this sandbox.
+        :raises ConfigurationError: if an argument can't be used, in one line.
         """
         settings = settings_for(target, token=token, auto_start=auto_start)
-        self._describe(door_to(settings, backends, runtime), settings.timeout if timeout is None else timeout)
+        self._describe(
+            tool_host_for(settings, backends, runtime), settings.timeout if timeout is None else timeout
+        )
 
-    def _describe(self, door: Door, timeout: float | None) -> None:
+    def _describe(self, host: ToolHost, timeout: float | None) -> None:
         self.left_behind: tuple[str, ...] = ()
-        """Of a fork: one line for each thing that could not be carried over."""
-        self._door = door
+        """In a fork: one line for each thing that was not copied."""
+        self._host = host
         self._timeout = timeout
         self._turn = anyio.Lock()
         self._holding = False
         self._started = False
         self._closed = False
-        self._session = OwnSession(door)
+        self._session = OwnSession(host)
 
     async def __aenter__(self) -> Self:
         try:
@@ -93,7 +95,7 @@ class Sandbox:
             warnings.warn(f"{self!r} was never closed", ResourceWarning, source=self, stacklevel=2)
 
     async def start(self) -> None:
-        """Connect, and start what the settings want warm. Fine if it has started.
+        """Connect, and start the backends that the settings name. Does nothing if it has started.
 
         :raises ToolFailure: `unavailable`, if the server can't be reached; `session_not_found` after `close`.
         """
@@ -103,23 +105,23 @@ class Sandbox:
             if self._closed:
                 raise ToolFailure(ErrorKind.SESSION_NOT_FOUND, "this sandbox is closed.")
             if not self._holding:
-                self._door.hold()
+                self._host.hold()
                 self._holding = True
             if not self._started:
-                await self._door.open()
+                await self._host.open()
                 self._started = True
 
     async def close(self) -> None:
-        """End the session: what runs is stopped, its files are deleted. Forks go on. Fine if it is closed."""
+        """End the session: its processes are stopped and its files deleted. Forks continue. Does nothing if it is closed."""
         if self._closed:
             return
         self._closed = True
-        # Shielded: whoever is cancelled while closing must not leave processes or files behind.
+        # Shielded: a cancelled caller must not leave processes or files behind.
         with anyio.CancelScope(shield=True):
             async with self._turn:
                 if self._holding:
                     await self._session.end()
-                    await self._door.release()
+                    await self._host.release()
                     self._holding = False
 
     async def execute(
@@ -130,18 +132,18 @@ class Sandbox:
         timeout: float | None = None,
         on_progress: ProgressSink | None = None,
     ) -> ToolResult:
-        """Call a tool, once. The session is made at the first call that needs it.
+        """Call a tool, once. The first call that needs a session creates it.
 
-        :param tool: `bash:run`, also written `bash_run`; an alias of the documentation; a verb of which there is one.
-        :param timeout: seconds after which what runs is killed; the result says what there was until then.
-        :param on_progress: is given the progress that the tool reports; must not block.
+        :param tool: `bash:run`, also written `bash_run`; a documented alias; an unambiguous verb.
+        :param timeout: seconds after which the tool's processes are killed; the result has the output so far.
+        :param on_progress: receives the progress that the tool reports; must not block.
 
-        Never raises for what goes wrong with the call: see `result.error.kind`. Cancelling kills what it runs.
+        Never raises for a failed call: see `result.error.kind`. Cancellation kills the tool's processes.
         """
         try:
             if not self._started or self._closed:
                 await self.start()
-            found = self._door.names_for([tool]).find(tool)
+            found = self._host.names_for([tool]).find(tool)
             session = await self._session.handle() if found.stateful else None
         except ToolFailure as failure:
             return failed(failure)
@@ -151,62 +153,62 @@ class Sandbox:
             given.setdefault("timeout", limit)
             limit += GRACE_SECONDS
         progress = None if on_progress is None else partial(_tell, on_progress)
-        return await self._door.call(found, given, session=session, timeout=limit, progress=progress)
+        return await self._host.call(found, given, session=session, timeout=limit, progress=progress)
 
     async def execute_batch(
         self, calls: Sequence[Call], *, parallel: bool = False, stop_on_error: bool = False
     ) -> list[ToolResult]:
-        """Make several calls, one after the other or all at once; a result for each, in their order.
+        """Make several calls, sequentially or concurrently; return their results in order.
 
         :param calls: `("bash:run", {"command": "ls"})`, or `{"tool": ..., "arguments": ..., "timeout": ...}`.
-        :param stop_on_error: calls after the first failed one are not made; their results are `cancelled`.
-        :raises ConfigurationError: if both are asked for, or a call can't be read.
+        :param stop_on_error: skip the calls after the first failure; their results are `cancelled`.
+        :raises ConfigurationError: if both options are set, or a call is malformed.
         """
         return await run_batch(self.execute, calls, parallel=parallel, stop_on_error=stop_on_error)
 
     async def tools(self, patterns: str | Sequence[str] = "*") -> list[Tool]:
-        """The definitions of tools: schemas, `tool.function()` for OpenAI-style calls, `tool.prompt()` as text.
+        """Return tool definitions: schemas, `tool.function()` for OpenAI-style calls, `tool.prompt()` as text.
 
-        :param patterns: one or several of: a name, an alias, a backend, a pattern such as `bash:*` or `web_*`.
-        :raises ToolFailure: `tool_not_found`, for a pattern that means no tool.
+        :param patterns: names, aliases, backends, or patterns such as `bash:*` and `web_*`.
+        :raises ToolFailure: `tool_not_found`, for a pattern without a match.
         """
         await self.start()
         return [
             _without_session(tool)
-            for tool in self._door.names_for([patterns] if isinstance(patterns, str) else patterns).select(
+            for tool in self._host.names_for([patterns] if isinstance(patterns, str) else patterns).select(
                 patterns
             )
             if tool.backend != "session"
         ]
 
     async def warmup(self, *backends: str) -> None:
-        """Start backends before they are needed; without names all of them. A server starts its own as it was told to.
+        """Start backends early; by default all of them. A server starts its backends by its own settings.
 
         :raises ToolFailure: if there is no such backend, or it can't be started.
         """
         await self.start()
         names = [canonical_backend(name) for name in backends]
-        await self._door.warmup(names or dict.fromkeys(tool.backend for tool in await self.tools()))
+        await self._host.warmup(names or dict.fromkeys(tool.backend for tool in await self.tools()))
 
     async def create_session(
         self,
         backends: str | Sequence[str] | Mapping[str, Mapping[str, object]],
         settings: Mapping[str, object] | None = None,
     ) -> list[SessionInfo]:
-        """Make backends live now, with their settings, instead of at first use. New settings begin anew.
+        """Make backends live now, with their settings, instead of at first use. New settings replace the old state.
 
         :param backends: a name, several, or a mapping from names to their settings.
-        :param settings: the settings, for one backend.
+        :param settings: the settings of a single backend.
         :raises ToolFailure: if there is no such backend, or it can't be made live.
         """
         await self.start()
         wanted = _settings_by_backend(backends, settings)
-        await self._door.warmup(wanted)
+        await self._host.warmup(wanted)
         await self._session.add(wanted)
         return await self._session.info()
 
     async def destroy_session(self, *backends: str) -> None:
-        """End backends in the session; without names the whole session: the next call begins a fresh one."""
+        """End backends of the session; by default the whole session: the next call creates a new one."""
         await self.start()
         if backends:
             await self._session.remove([canonical_backend(name) for name in backends])
@@ -214,40 +216,40 @@ class Sandbox:
             await self._session.end()
 
     async def list_sessions(self) -> list[SessionInfo]:
-        """The backends that are live in this sandbox."""
+        """Return the live backends."""
         await self.start()
         return await self._session.info()
 
     async def refresh_sessions(self) -> list[SessionInfo]:
-        """Keep the session from ending for want of use."""
+        """Reset the session's idle time."""
         await self.start()
         await self._session.refresh()
         return await self._session.info()
 
     async def read(self, uri: str) -> bytes:
-        """What a link in a result's `parts` leads to: an output kept whole, a picture.
+        """Return the target of a link in a result's `parts`: a full output, an image.
 
-        :raises ToolFailure: `not_found`, if it is not kept, or no longer.
+        :raises ToolFailure: `not_found`, if it is not stored (any more).
         """
         await self.start()
-        return await self._door.read(uri)
+        return await self._host.read(uri)
 
     async def fork(self) -> "Sandbox":
-        """An independent sandbox with a copy of everything live: files, variables, shells. To be closed by itself.
+        """Return an independent sandbox with a copy of everything live: files, variables, shells. Close it separately.
 
-        Waits for the calls that run. What can't be carried stands in the fork's `left_behind`.
+        Waits for running calls. Anything that can't be copied is listed in the fork's `left_behind`.
 
-        :raises ToolFailure: `cannot_fork`, if the live state can't be copied; this sandbox goes on.
+        :raises ToolFailure: `cannot_fork`, if the live state can't be copied; this sandbox continues.
         """
         await self.start()
-        self._door.hold()
+        self._host.hold()
         try:
             session, left_behind = await self._session.fork()
         except BaseException:
-            await self._door.release()
+            await self._host.release()
             raise
         forked = Sandbox.__new__(Sandbox)
-        forked._describe(self._door, self._timeout)
+        forked._describe(self._host, self._timeout)
         forked._session = session
         forked._holding = forked._started = True
         forked.left_behind = left_behind
@@ -257,19 +259,19 @@ class Sandbox:
 def _tell(listener: ProgressSink, done: float, total: float | None, message: str | None) -> None:
     try:
         listener(done, total, message)
-    except Exception:  # boundary: a listener's trouble is not the call's
+    except Exception:  # boundary: an error of the listener does not belong to the call
         logger.exception("a progress listener failed")
 
 
 def _ends_itself(tool: Tool) -> bool:
-    """One of our own that takes a timeout, in seconds; what others mean by theirs is unknown."""
+    """Return whether a tool of ours takes a timeout in seconds; units of external tools are unknown."""
     return tool.backend in BACKENDS and "timeout" in cast(
         "dict[str, object]", tool.input_schema.get("properties", {})
     )
 
 
 def _without_session(tool: Tool) -> Tool:
-    """The tool as it is called here: the sandbox names the session."""
+    """Return the tool without its `session` argument, which the sandbox fills in."""
     if not tool.stateful:
         return tool
     properties = cast("dict[str, object]", tool.input_schema.get("properties", {}))

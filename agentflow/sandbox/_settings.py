@@ -1,4 +1,4 @@
-"""What a sandbox is to be: settings from code or from a file."""
+"""Settings of a sandbox, from code or a file."""
 
 from pathlib import Path
 
@@ -19,23 +19,23 @@ class SandboxSettings(Settings):
     model_config = SettingsConfigDict(env_prefix="AGENTFLOW_SANDBOX_")
 
     server_url: str | None = None
-    """A running server's address, such as `http://127.0.0.1:18890`; `None`: the tools run in this process."""
+    """URL of a running server, such as `http://127.0.0.1:18890`; `None` hosts the tools in this process."""
     token: SecretStr | None = None
-    """The bearer token for that server."""
+    """Bearer token of that server."""
     auto_start: bool = False
-    """Start a server on this machine when nothing answers at `server_url`; it stops with the sandbox."""
+    """Start a server on this machine if none answers at `server_url`; it stops with the sandbox."""
     server_config: Path | None = None
-    """The configuration file for a server that is started."""
+    """Configuration file of a server that is started."""
     start_seconds: float = 30.0
-    """Time for a server to start to answer."""
+    """Seconds for a server to answer after its start."""
     backends: list[str] | dict[str, dict[str, object]] | None = None
-    """Backends to have, by name, or by name with their settings; `None`: all there are."""
+    """Backends by name, or names with their settings; `None` means all built-in ones."""
     apis: dict[str, dict[str, object]] = Field(default_factory=dict[str, dict[str, object]])
-    """Settings of functions made tools by `register_api_tool`, by their `config_key`."""
+    """Settings of functions registered by `register_api_tool`, by `config_key`."""
     warmup: list[str] = Field(default_factory=list[str])
-    """Backends to start at once; the others start at first use."""
+    """Backends to start immediately; the others start at first use."""
     runtime: RuntimeChoice = "process"
-    """What isolates the sessions: `process`, `docker`, `runc` or `gvisor`, or a mapping with that `name` and options."""
+    """Runtime of the sessions: `process`, `docker`, `runc` or `gvisor`, or a mapping with that `name` and options."""
     limits: Limits = Limits()
     """Limits of each session."""
     env: dict[str, str] = Field(default_factory=dict[str, str])
@@ -43,26 +43,26 @@ class SandboxSettings(Settings):
     mounts: dict[str, str] = Field(default_factory=dict[str, str])
     """Read-only folders of each session: path inside -> path on this machine."""
     timeout: float | None = None
-    """Seconds for a call that names no timeout of its own; `None`: the session's limits alone."""
+    """Seconds for a call without its own timeout; `None` leaves only the session's limits."""
 
     @property
     def spec(self) -> InstanceSpec:
-        """What every session's instance is to be."""
+        """Return the spec of every session's instance."""
         return InstanceSpec(limits=self.limits, env=self.env, mounts=self.mounts)
 
     @property
     def backend_names(self) -> list[str] | None:
-        """The backends to have, by their proper names; `None`: all there are."""
+        """Return the backends by canonical name; `None` means all."""
         return None if self.backends is None else [canonical_backend(name) for name in self.backends]
 
     @property
     def warmup_names(self) -> list[str]:
-        """The backends to start at once, by their proper names."""
+        """Return the backends to start immediately, by canonical name."""
         return [canonical_backend(name) for name in self.warmup]
 
     @property
     def backend_settings(self) -> dict[str, dict[str, object]]:
-        """Settings by backend."""
+        """Return the settings by backend."""
         if not isinstance(self.backends, dict):
             return {}
         return {canonical_backend(name): own for name, own in self.backends.items()}

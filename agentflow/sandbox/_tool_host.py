@@ -1,4 +1,4 @@
-"""What a sandbox asks of the place where its tools are, whether that is this process or a server."""
+"""Interface between a sandbox and its tools, in this process or on a server."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
@@ -8,16 +8,16 @@ from agentflow.sandbox._names import Names
 from mcp_servers import Tool, ToolError, ToolResult
 from mcp_servers.core import ProgressSink
 
-__all__ = ["Door", "failed"]
+__all__ = ["ToolHost", "failed"]
 
 
 def failed(failure: ToolFailure) -> ToolResult:
-    """The failure as the result of a call."""
+    """Return a failure as the result of a call."""
     return ToolResult(False, failure.data, ToolError(failure.kind, failure.message))
 
 
-class Door(ABC):
-    """The way to a tool table. A sandbox and its forks share one; it closes when the last of them lets go."""
+class ToolHost(ABC):
+    """Access to a tool table. A sandbox and its forks share one host; the last of them closes it."""
 
     def __init__(self) -> None:
         self._holders = 0
@@ -25,26 +25,26 @@ class Door(ABC):
     @property
     @abstractmethod
     def names(self) -> Names:
-        """The tools behind it, by all their names. Known once it is open."""
+        """The tools, by all their names; known once the host is open."""
 
     def names_for(self, wanted: Iterable[str]) -> Names:
-        """The names, those among them that these names and patterns may mean.
+        """Return the names, after loading the tools that these names and patterns may mean.
 
-        :raises ToolFailure: `unavailable`, if what they mean can't be loaded.
+        :raises ToolFailure: `unavailable`, if they can't be loaded.
         """
         return self.names
 
     @abstractmethod
     async def open(self) -> None:
-        """Get ready for calls. Fine if it is."""
+        """Prepare for calls. Does nothing if it is open."""
 
     @abstractmethod
     async def close(self) -> None:
-        """Give everything back."""
+        """Release all resources."""
 
     @abstractmethod
     async def warmup(self, backends: Iterable[str]) -> None:
-        """Start these backends, unless they are.
+        """Start backends that have not started.
 
         :raises ToolFailure: if there is no such backend, or it can't be started.
         """
@@ -59,21 +59,21 @@ class Door(ABC):
         timeout: float | None,
         progress: ProgressSink | None,
     ) -> ToolResult:
-        """Call the tool, once. Never raises for what goes wrong with the call."""
+        """Call a tool, once. Never raises for a failed call."""
 
     @abstractmethod
     async def read(self, uri: str) -> bytes:
-        """What a result's link leads to.
+        """Return the target of a result's link.
 
         :raises ToolFailure: `not_found`.
         """
 
     def hold(self) -> None:
-        """One more sandbox uses it."""
+        """Register one more sandbox."""
         self._holders += 1
 
     async def release(self) -> None:
-        """One sandbox less; the last one closes it."""
+        """Unregister a sandbox; the last one closes the host."""
         self._holders -= 1
         if self._holders == 0:
             await self.close()

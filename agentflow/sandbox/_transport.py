@@ -1,4 +1,4 @@
-"""HTTP that turns what goes wrong with a request into the failure of the one call that made it."""
+"""HTTP transport that turns a failed request into the failure of its one call."""
 
 import json
 from typing import Final, cast
@@ -11,10 +11,10 @@ from agentflow.errors import ErrorKind
 __all__ = ["KIND_KEY", "SteadyTransport"]
 
 KEEPALIVE_SECONDS: Final = 2.0
-"""Idle connections are dropped before a server drops them: a call must not go out on a dying one."""
+"""Seconds after which idle connections are dropped, before a server does: a call must not use a dying connection."""
 
 KIND_KEY: Final = "agentflow/kind"
-"""Where the `data` of an error made here says which `ErrorKind` it is."""
+"""Key in an error's `data` for the `ErrorKind` of an error made here."""
 
 _REFUSALS: Final = {
     401: ErrorKind.DENIED,
@@ -25,14 +25,14 @@ _REFUSALS: Final = {
     502: ErrorKind.UNAVAILABLE,
     503: ErrorKind.UNAVAILABLE,
 }
-"""What the statuses mean by which a server refuses a request before any tool sees it."""
+"""Kinds of the statuses with which a server refuses a request before any tool sees it."""
 
 
 class SteadyTransport(httpx2.AsyncHTTPTransport):
-    """Answers for a server that does not.
+    """Answers in place of a failed server.
 
-    The protocol's client ends, with all calls in flight, when a request raises; here it gets an error for that
-    request instead, and goes on. Nothing is sent twice: whether the call has run is for the caller to find out.
+    The protocol's client ends, with all calls in flight, when a request raises; with this transport it receives an error for
+    that request and continues. Nothing is sent twice: the caller must find out whether the call has run.
     """
 
     def __init__(self) -> None:
@@ -43,7 +43,7 @@ class SteadyTransport(httpx2.AsyncHTTPTransport):
         )
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
-        """Send the request, once."""
+        """Send a request, once."""
         try:
             response = await super().handle_async_request(request)
             refusal = _REFUSALS.get(response.status_code)
@@ -58,7 +58,7 @@ class SteadyTransport(httpx2.AsyncHTTPTransport):
 
 
 def _reason(response: httpx2.Response) -> str:
-    """Why the server refuses."""
+    """Return the reason of a server's refusal."""
     try:
         body = cast("dict[str, dict[str, object]]", json.loads(response.content))
         return f"the server refuses: {body['error']['message']}"

@@ -1,4 +1,4 @@
-"""What comes over MCP, as what the tool table would have given in process."""
+"""Conversion from MCP to the results of the in-process tool table."""
 
 import base64
 from collections.abc import Mapping
@@ -21,11 +21,11 @@ _KINDS = {
     types.METHOD_NOT_FOUND: ErrorKind.UNAVAILABLE,
     types.INVALID_PARAMS: ErrorKind.BAD_ARGUMENTS,
 }
-"""What an error of the protocol means for the caller."""
+"""Kinds of failures for the protocol's error codes."""
 
 
 def tool_result(result: types.CallToolResult) -> ToolResult:
-    """The result of a call."""
+    """Return the result of a call."""
     data = cast("dict[str, object]", result.structured_content or {})
     if not result.is_error:
         return ToolResult(True, data, None, _parts(result.content, skip=_texts_of_data(result, data)))
@@ -35,13 +35,13 @@ def tool_result(result: types.CallToolResult) -> ToolResult:
         data = cast("dict[str, object]", known.get("data", {}))
         error = ToolError(ErrorKind(str(known["kind"])), str(known["message"]))
         return ToolResult(False, data, error, _parts(result.content, skip=2 if data else 1))
-    # Another server than ours: all that it says is text.
+    # An external server: treat all of its content as text.
     message = " ".join(block.text for block in result.content if isinstance(block, types.TextContent))
     return ToolResult(False, data, ToolError(ErrorKind.FAILED, message or "the call failed."))
 
 
 def failure_of(error: MCPError, where: str) -> ToolFailure:
-    """The failure that an error of the protocol means."""
+    """Return the failure that a protocol error means."""
     data: object = error.data
     if isinstance(data, dict) and KIND_KEY in data:
         kind = ErrorKind(str(cast("dict[str, object]", data)[KIND_KEY]))
@@ -51,7 +51,7 @@ def failure_of(error: MCPError, where: str) -> ToolFailure:
 
 
 def tool_of(listed: types.Tool) -> Tool:
-    """The definition that a server gives. It is called through its door, not by itself."""
+    """Return a server's tool definition. It is called through its host."""
     family, _, verb = listed.name.partition("_")
     properties = cast("dict[str, object]", listed.input_schema.get("properties", {}))
     return Tool(
@@ -78,7 +78,7 @@ class _Card(TypedDict, total=False):
 
 
 def _card(said: object) -> _Card:
-    """What a server says of how to use a tool; nothing, if it is not what ours say."""
+    """Return a server's usage notes of a tool; empty unless it is one of our servers."""
     try:
         return msgspec.convert(said or {}, _Card)
     except msgspec.ValidationError:
@@ -90,7 +90,7 @@ async def _elsewhere(**_: object) -> object:
 
 
 def _hints(given: types.ToolAnnotations) -> Hints:
-    """The four annotations; the protocol's defaults for what is left out."""
+    """Return the four annotations, with the protocol's defaults for missing ones."""
     return Hints(
         read_only=bool(given.read_only_hint),
         destructive=given.destructive_hint is not False,
@@ -100,7 +100,7 @@ def _hints(given: types.ToolAnnotations) -> Hints:
 
 
 def _texts_of_data(result: types.CallToolResult, data: dict[str, object]) -> int:
-    """How many blocks at the beginning only repeat the data."""
+    """Count the leading blocks that only repeat the data."""
     if data:
         return 1
     empty = result.structured_content is not None and len(result.content) == 1

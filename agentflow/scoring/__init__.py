@@ -1,7 +1,7 @@
-"""Scoring: metrics, judges, and what many scores come to.
+"""Scoring: metrics, judges, and summaries of many scores.
 
-`make_metric` gives a metric by its name; `score` is the same for rules, on plain texts. A prediction that could not be
-judged is a `failure`, never a wrong answer. Nothing that a model wrote is ever evaluated as code.
+`make_metric` returns a metric by name; `score` applies a rule to plain texts. A prediction that could not be
+judged is a `failure`, never a wrong answer. Text written by a model is never evaluated as code.
 """
 
 from agentflow.scoring._answers import extract_answer, marked_answer

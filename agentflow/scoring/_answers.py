@@ -1,4 +1,4 @@
-"""Where a text says its answer."""
+"""Extraction of the answer from a text."""
 
 import re
 from typing import Final
@@ -15,7 +15,7 @@ _FENCE: Final = "*_`\"' \t"
 
 
 def marked_answer(text: str) -> str | None:
-    """The last answer that the text marks as such: `<answer>`, a box, `final answer:`; `None`: it marks none."""
+    """Return the last marked answer (`<answer>`, a box, `final answer:`), or `None`."""
     if (tagged := _tagged(text)) is not None:
         return tagged
     if (box := boxed(text)) is not None:
@@ -24,10 +24,10 @@ def marked_answer(text: str) -> str | None:
 
 
 def extract_answer(text: str) -> str:
-    """The answer of a text in prose.
+    """Return the answer of a text in prose.
 
-    It is what the text marks, else what follows `answer:` or `the answer is`, else the last conclusion (`therefore`,
-    `thus`, `hence`, `so` at the beginning of a sentence), else the last line that says something.
+    This is the marked answer, else the text after `answer:` or `the answer is`, else the last conclusion (`therefore`,
+    `thus`, `hence`, `so` at the beginning of a sentence), else the last line with content.
     """
     marked = marked_answer(text)
     plain = tidy(text)
@@ -42,13 +42,13 @@ def extract_answer(text: str) -> str:
 
 
 def tidy(text: str) -> str:
-    """The lines that say something, with single spaces. Patterns that skip spaces take long over many of them."""
+    """Return the lines with content, with single spaces. Patterns that skip spaces are slow on many of them."""
     lines = (" ".join(line.split()) for line in text.splitlines())
     return "\n".join(line for line in lines if line)
 
 
 def boxed(text: str) -> str | None:
-    r"""What stands in the last `\boxed{…}`, whatever braces are in it; `None`: there is none that ends."""
+    r"""Return the content of the last closed `\boxed{…}`, with nested braces; `None` if there is none."""
     begins = {found.end(): found[1] for found in _BOX.finditer(text)}
     last = max((begin for begin, single in begins.items() if single), default=-1)
     answer = begins.get(last)
@@ -62,7 +62,7 @@ def boxed(text: str) -> str | None:
 
 
 def _tagged(text: str) -> str | None:
-    """What stands in the last pair of tags; without any pair, after a tag with which the text was cut."""
+    """Return the content of the last pair of tags; without a pair, the text after an unclosed tag."""
     begin, answer = -1, None
     for tag in _TAG.finditer(text):
         if not tag[1]:
@@ -75,7 +75,7 @@ def _tagged(text: str) -> str | None:
 
 
 def _after(mark: re.Pattern[str], text: str) -> str | None:
-    """The line that follows the last such mark; if nothing is left of it, the next one."""
+    """Return the rest of the line after the last marker; if it is empty, the next line."""
     for found in reversed(list(mark.finditer(text))):
         rest = text[found.end() :].strip(_FENCE + "\n")
         if rest:
@@ -85,5 +85,5 @@ def _after(mark: re.Pattern[str], text: str) -> str | None:
 
 def _clean(line: str) -> str:
     bare = line.strip(_FENCE).lstrip(":").strip(_FENCE)
-    # The full stop of a sentence goes, that of an abbreviation may be part of the answer: metrics don't mind it.
+    # Drop the full stop of a sentence. The one of an abbreviation may go, too: metrics ignore it.
     return bare.removesuffix(".").rstrip(_FENCE) if not re.search(r"\b\w\.\w\.$", bare) else bare

@@ -23,10 +23,9 @@ _NAMED: Final = re.compile(
 def multiple_choice(
     prediction: str, references: Sequence[str], *, options: Mapping[str, str] | Sequence[str] = ()
 ) -> float:
-    """1 if the prediction chooses the right option, by its letter, its text, or both alike.
+    """Return 1 if the prediction chooses the right option, by its letter, its text, or both.
 
-    :param options: what can be chosen: texts by their letters, or texts in order. A reference is a letter, a text, or
-        both (`A. 0.9`).
+    :param options: the options: texts by letter, or texts in order. A reference is a letter, a text, or both (`A. 0.9`).
     """
     if isinstance(options, Mapping):
         offered = {letter.upper(): text for letter, text in options.items()}
@@ -39,7 +38,7 @@ def multiple_choice(
 
 
 def _chosen(text: str, offered: Mapping[str, str]) -> str | None:
-    """The letter that a text chooses, or without known options what it says; `None`: it is not clear."""
+    """Return the chosen letter, or without known options the text; `None` if it is ambiguous."""
     alike = [letter for letter, option in offered.items() if normalise_squad(option) == normalise_squad(text)]
     if len(alike) == 1:
         return alike[0]
@@ -51,7 +50,7 @@ def _chosen(text: str, offered: Mapping[str, str]) -> str | None:
             for each, option in offered.items()
             if each != letter and normalise_squad(option) == normalise_squad(rest)
         ]
-        # A letter with the text or the letter of another option is no choice.
+        # A letter with the text or the letter of another option is ambiguous.
         return None if (others and normalise_squad(rest)) or _named(rest) - {letter} else letter
     named = _named(text)
     if len(named) == 1 and (not offered or named <= offered.keys()):
@@ -66,7 +65,7 @@ def _named(text: str) -> set[str]:
 
 
 def _only_named(text: str, offered: Mapping[str, str]) -> str | None:
-    """The one option whose text stands in this one; an option that is part of another does not count beside it."""
+    """Return the one option whose text occurs; an option contained in another occurring one does not count."""
     found = [letter for letter, option in offered.items() if contains_answer(text, [option])]
     longest = [
         letter

@@ -10,7 +10,7 @@ from rapidfuzz.distance import Levenshtein
 __all__ = ["AnswerFormat", "anls", "document_score", "is_unanswerable"]
 
 AnswerFormat = Literal["Str", "Int", "Float", "List", "None"]
-"""What kind of answer a question of a document has."""
+"""Type of a document question's answer."""
 
 _UNIT: Final = re.compile(r"\s*(?:miles?|million)$")
 _EXACT: Final = re.compile(
@@ -25,9 +25,9 @@ _UNANSWERABLE: Final = re.compile(
 
 
 def anls(prediction: str, references: Sequence[str], *, threshold: float = 0.5) -> float:
-    """How alike two texts are by edits, as a share of the longer one; 0 up to the threshold. The best over references.
+    """Return the normalised Levenshtein similarity, 0 up to the threshold; the best over references.
 
-    :param threshold: what is no more alike than this is wrong.
+    :param threshold: largest similarity that still counts as wrong.
     """
     said = _folded(prediction)
     alike = [Levenshtein.normalized_similarity(said, _folded(reference)) for reference in references]
@@ -37,9 +37,9 @@ def anls(prediction: str, references: Sequence[str], *, threshold: float = 0.5) 
 def document_score(
     prediction: str, references: Sequence[str], *, answer_format: AnswerFormat | None = None
 ) -> float:
-    """A prediction beside the reference by the rules of MMLongBench-Doc: whole numbers equal, others nearly, texts by ANLS.
+    """Compare by the rules of MMLongBench-Doc: integers equal, floats nearly equal, strings by ANLS.
 
-    :param answer_format: what kind of answer it is; `None`: as the reference looks.
+    :param answer_format: type of the answer; `None` infers it from the reference.
     """
     return max(
         (_beside(prediction, each, answer_format or _format_of(each)) for each in references), default=0.0
@@ -47,7 +47,7 @@ def document_score(
 
 
 def is_unanswerable(answer: str) -> bool:
-    """It says that the document does not answer the question."""
+    """Return whether it says that the document does not answer the question."""
     return bool(_UNANSWERABLE.search(answer))
 
 
@@ -89,7 +89,7 @@ def _lists(said: list[str], right: list[str]) -> float:
 
 
 def _listed(text: str) -> list[str]:
-    """The elements of a list as it is written in Python, JSON or prose."""
+    """Return the elements of a list written in Python, JSON or prose."""
     if text.strip().startswith("["):
         found = _ELEMENT.findall(text.strip()[1:].removesuffix("]"))
         return [element.strip() for element in ("".join(each) for each in found) if element.strip()]
@@ -103,7 +103,7 @@ def _number(text: str) -> float | None:
 
 
 def _nearly(said: float | None, right: float | None) -> bool:
-    """Within a hundredth, as a number or as a percentage of it."""
+    """Return whether the numbers agree within 1 %, directly or as percentages."""
     if said is None or right is None:
         return False
     return any(isclose(said, each, rel_tol=0.01) for each in (right / 100, right, right * 100))

@@ -1,7 +1,7 @@
-"""Whether two expressions are the same: they are if they agree to many digits at several points.
+"""Equality of expressions, decided numerically: equal ones agree to many digits at several points.
 
-Nothing is expanded, factored or kept exactly, so no expression is too clever: every number on the way has as many digits
-as all others, and none may grow beyond a limit.
+Nothing is expanded, factored or kept exactly, so no expression is too complex: every intermediate number has the same
+number of digits and a bounded size.
 """
 
 import importlib
@@ -28,12 +28,12 @@ _POINTS: Final = (
     (Fraction(-53, 31), Fraction(29, 43)),
     (Fraction(19, 23), Fraction(67, 59)),
 )
-"""Where expressions with variables are compared: the first variable's value, and the step to each further one's."""
+"""Points of comparison for expressions with variables: the first variable's value, and the step to each further one's."""
 _CONSTANTS: Final = frozenset({"pi", "e", "i"})
 
 
 class _Value(Protocol):
-    """A number of the library, which has no types of its own."""
+    """Number of mpmath, which has no type annotations."""
 
     @property
     def real(self) -> "_Value": ...
@@ -61,7 +61,7 @@ _Function: TypeAlias = Callable[..., _Value]
 
 
 class _Numbers(Protocol):
-    """Its context: numbers of so many digits, and functions of them."""
+    """Context of mpmath: numbers with a fixed precision, and functions of them."""
 
     dps: int
     pi: _Value
@@ -77,14 +77,14 @@ class _Numbers(Protocol):
 
 
 def can_compare() -> bool:
-    """The extra `math` is installed."""
+    """Return whether the extra `math` is installed."""
     return importlib.util.find_spec("mpmath") is not None
 
 
 def same_expression(one: Expression, other: Expression, *, tolerance: float = 0.0) -> bool:
-    """They have the same value, wherever both have a real one.
+    """Return whether two expressions have the same value wherever both are real.
 
-    :param tolerance: how far they may be apart, as a share.
+    :param tolerance: relative tolerance.
     """
     if one == other:
         return True
@@ -114,7 +114,7 @@ def _variables(expression: Expression) -> Iterator[str]:
 def _same_at(
     one: Expression, other: Expression, point: Mapping[str, Fraction], tolerance: float
 ) -> bool | None:
-    """The same value at a point; `None`: one of them has no real value there that can be told."""
+    """Compare the values at a point; `None` if one of them has no real value there."""
     try:
         left, right = _value(one, point), _value(other, point)
     except (ArithmeticError, ValueError):
@@ -127,9 +127,9 @@ def _same_at(
 
 
 def _value(expression: Expression, point: Mapping[str, Fraction]) -> _Value:
-    """Its value at a point.
+    """Return the value at a point.
 
-    :raises ArithmeticError: there is none, or it would be too large on the way.
+    :raises ArithmeticError: if it is undefined, or an intermediate value is too large.
     """
     numbers = _numbers()
     match expression:
@@ -180,13 +180,13 @@ def _functions() -> Mapping[str, _Function]:
 
 
 def _log(value: _Value, base: _Value | None = None) -> _Value:
-    """Without a base it is the natural one, as in most of mathematics."""
+    """Return the logarithm; natural without a base."""
     ln = _numbers().ln
     return ln(value) if base is None else ln(value) / ln(base)
 
 
 def _small(function: _Function) -> _Function:
-    """The function, for what does not make it grow too far."""
+    """Restrict a function to arguments for which it stays small."""
 
     def checked(value: _Value) -> _Value:
         if abs(value) > _HIGHEST_EXPONENT:
@@ -206,7 +206,7 @@ def _root(value: _Value, degree: _Value) -> _Value:
     if not degree:
         raise ZeroDivisionError
     odd = not degree.imag and degree.real % 2 == 1
-    # The real root, where there is one.
+    # The real root, if there is one.
     if odd and not value.imag and value.real < 0:
         return -_power(-value, 1 / degree)
     return _power(value, 1 / degree)

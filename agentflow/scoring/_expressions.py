@@ -1,6 +1,6 @@
-r"""Mathematics as it is written, in plain text or LaTeX, read into a small tree. Nothing is ever evaluated by Python.
+r"""Parser of mathematical expressions in plain text or LaTeX. Python never evaluates any of it.
 
-What is read is bounded: so many characters, so many nested parts. What can't be read is `None`.
+The number of characters and the nesting are bounded. Text that can't be parsed gives `None`.
 """
 
 import re
@@ -27,16 +27,16 @@ class Symbol(Struct, frozen=True):
 
 
 class Apply(Struct, frozen=True):
-    """An operator or function with what it is applied to."""
+    """An operator or function with its arguments."""
 
     function: str
     """`+ - * / ^`, `neg`, or a function's name."""
     arguments: tuple["Expression", ...]
-    """What it is applied to."""
+    """Its arguments."""
 
 
 Expression: TypeAlias = Number | Symbol | Apply
-"""A piece of mathematics."""
+"""A mathematical expression."""
 
 FUNCTIONS: Final = frozenset(
     [
@@ -64,7 +64,7 @@ FUNCTIONS: Final = frozenset(
         "ceil",
     ]
 )
-"""Functions that are written by their names."""
+"""Functions that are written by name."""
 _LONGEST: Final = 1000
 _MOST_DIGITS: Final = 200
 _DEEPEST: Final = 40
@@ -83,11 +83,11 @@ _TOKEN: Final = re.compile(
 
 
 class _Unreadable(Exception):
-    """The text is no mathematics that we know."""
+    """The text is not a supported expression."""
 
 
 def parse(text: str) -> Expression | None:
-    """The text as one expression; `None`: it is none."""
+    """Parse a text as one expression; `None` if it is not one."""
     try:
         return _Parser(_split(text)).whole()
     except _Unreadable:
@@ -95,7 +95,7 @@ def parse(text: str) -> Expression | None:
 
 
 def _split(text: str) -> list[str]:
-    """The tokens: numbers, names without their backslashes, signs."""
+    """Return the tokens: numbers, names without backslashes, signs."""
     if len(text) > _LONGEST:
         raise _Unreadable
     for written, meant in {**_RAISED, **_HALVES}.items():
@@ -134,7 +134,7 @@ def _names(found: re.Match[str]) -> list[str]:
 
 
 def _letters(word: str) -> list[str]:
-    """A product of variables, with functions and constants in it: `xy`, `xsin`, `rpi`. A longer word is none."""
+    """Split a product of variables, functions and constants: `xy`, `xsin`, `rpi`. A longer word is not a product."""
     for name in sorted(FUNCTIONS | {"pi"}, key=len, reverse=True):
         before, found, after = word.partition(name)
         if found and len(before) <= 2 and len(after) <= 1:
@@ -145,7 +145,7 @@ def _letters(word: str) -> list[str]:
 
 
 class _Parser:
-    """Recursive descent, with implicit products."""
+    """Recursive-descent parser with implicit products."""
 
     def __init__(self, tokens: list[str]) -> None:
         self._tokens = tokens
@@ -198,7 +198,7 @@ class _Parser:
                 return read
 
     def _beside(self, read: Expression) -> Expression:
-        """Two things without a sign between them: a mixed number, or a product."""
+        """Parse two factors without a sign between them: a mixed number, or a product."""
         whole = isinstance(read, Number) and read.value.denominator == 1
         after = self._next or ""
         if whole and after == "frac":
@@ -235,7 +235,7 @@ class _Parser:
         return Apply("^", (base, exponent))
 
     def _script(self) -> Expression:
-        """An exponent: in braces, or signed and bound to the right."""
+        """Parse an exponent: in braces, or signed and right-associative."""
         if self._next == "{":
             return self._group("{", "}")
         if self._accept("-"):
@@ -308,7 +308,7 @@ class _Parser:
         return self._group("{", "}") if self._next == "{" else self._atom()
 
     def _argument(self) -> Expression:
-        r"""An argument of a LaTeX command: in braces, or one sign or digit, as in `\frac12`."""
+        r"""Parse an argument of a LaTeX command: in braces, or one sign or digit, as in `\frac12`."""
         token = self._next or ""
         if token == "{":
             return self._group("{", "}")
@@ -317,7 +317,7 @@ class _Parser:
         return self._atom()
 
     def _operand(self, name: str) -> Expression:
-        """What a function is applied to: a group, or without one the product that follows."""
+        """Parse the argument of a function: a group, or else the product that follows."""
         if self._next in {"(", "[", "{", "|"}:
             return self._atom()
         if name == "sqrt":

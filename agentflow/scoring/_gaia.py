@@ -1,4 +1,4 @@
-"""The quasi exact match of GAIA: numbers as numbers, lists element by element, words without spaces and punctuation."""
+"""GAIA's quasi exact match: numbers as numbers, lists by element, words without spaces and punctuation."""
 
 import re
 import string
@@ -12,7 +12,7 @@ _NUMBER: Final = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)(?:e[-+]?\d{1,3})?", re.IG
 
 
 def gaia_match(prediction: str, references: Sequence[str]) -> float:
-    """1 if the prediction is a reference as GAIA compares them."""
+    """Return 1 if the prediction equals a reference by GAIA's rules."""
     return float(any(_same(prediction, reference) for reference in references))
 
 
@@ -29,7 +29,7 @@ def _same(said: str, right: str) -> bool:
 def _element(said: str, right: str) -> bool:
     if _number(right) is not None:
         return _number(said) == _number(right)
-    # In a list punctuation may tell its elements apart.
+    # In a list, punctuation may separate elements.
     return re.sub(r"\s+", "", said).lower() == re.sub(r"\s+", "", right).lower()
 
 

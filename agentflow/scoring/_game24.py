@@ -1,4 +1,4 @@
-"""The Game of 24: expressions that use each given number once and come to a target."""
+"""Game of 24: expressions that use each given number once and reach a target."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -20,11 +20,11 @@ _BESIDE: Final = re.compile(r"\d\s+\d")
 def game24(
     prediction: str, references: Sequence[str] = (), *, numbers: Sequence[int] = (), target: int = 24
 ) -> float:
-    """1 if each expression of the answer uses every number exactly once, with + - * / and brackets, and comes to the target.
+    """Return 1 if each expression uses every number exactly once, with + - * / and brackets, and equals the target.
 
-    :param references: the numbers, or a solution from which they are read, where `numbers` does not give them.
-    :param numbers: what is to be used.
-    :param target: what it has to come to.
+    :param references: the numbers, or a solution from which they are read, unless `numbers` is given.
+    :param numbers: the numbers to use.
+    :param target: the value to reach.
     """
     wanted = sorted(map(Fraction, numbers)) or _given(references)
     pieces = _pieces(extract_answer(prediction))
@@ -51,7 +51,7 @@ def _solves(piece: str, wanted: list[Fraction], target: int) -> bool:
         return False
     written = _RESULT.sub("", piece)
     read = parse(written)
-    # Two numbers beside each other are neither a sum nor a longer number.
+    # Two adjacent numbers are neither a sum nor a longer number.
     if read is None or _BESIDE.search(written) or sorted(_numbers_of(read)) != wanted:
         return False
     try:
@@ -76,9 +76,9 @@ def _leaves(expression: Expression) -> Iterator[Fraction]:
 
 
 def _value(expression: Expression) -> Fraction:
-    """Its exact value.
+    """Return the exact value.
 
-    :raises ArithmeticError: it divides by zero, or does more than the game allows.
+    :raises ArithmeticError: on division by zero or an operation that the game does not allow.
     """
     match expression:
         case Number(value):

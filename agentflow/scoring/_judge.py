@@ -1,4 +1,4 @@
-"""A language model as a judge."""
+"""Language model as a judge."""
 
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -21,16 +21,16 @@ __all__ = ["Judge", "Opinion", "ask", "schema_of"]
 
 
 class Opinion(Struct, frozen=True):
-    """What a judge answers."""
+    """Reply of a judge."""
 
     analysis: str
-    """Why, in short."""
+    """Short explanation."""
     correct: bool
-    """The answer is right."""
+    """True if the answer is right."""
 
 
 def schema_of(**fields: str) -> dict[str, Any]:
-    """A closed schema of fields with their types."""
+    """Return a closed schema of fields with their types."""
     return {
         "type": "object",
         "properties": {name: {"type": kind} for name, kind in fields.items()},
@@ -40,15 +40,15 @@ def schema_of(**fields: str) -> dict[str, Any]:
 
 
 _LONGEST: Final = 20_000
-"""Characters of an answer that a judge is shown; of a longer one its middle is left out."""
+"""Number of characters of an answer shown to a judge; the middle of a longer one is omitted."""
 _SCHEMA: Final = schema_of(analysis="string", correct="boolean")
 
 
 class Judge:
-    """Asks a model whether an answer is right, unless a rule settles it.
+    """Metric that asks a model whether an answer is right, unless a rule decides.
 
-    The judge sees the question, the references, and the evidence where the task has some. The same is never judged
-    twice. A judge that fails says nothing about the answer: that is a `failure`, not a wrong answer.
+    The judge sees the question, the references, and the task's evidence if there is any. Equal cases are judged once. A failed
+    judgement says nothing about the answer: it is a `failure`, not a wrong answer.
     """
 
     def __init__(
@@ -62,13 +62,13 @@ class Judge:
         evidence: bool = False,
         cache: str = "",
     ) -> None:
-        """Make it.
+        """Create a judge.
 
-        :param votes: how many opinions are asked for; the majority decides.
-        :param temperature: of the model; without one it is 0 for one vote, and the model's own for several.
-        :param rule: what it finds right is right without asking; `None`: everything is asked.
-        :param evidence: show the judge what the document says, from the task's `evidence`.
-        :param cache: a file that keeps the verdicts; empty: they are kept in memory.
+        :param votes: number of opinions; the majority decides.
+        :param temperature: sampling temperature; by default 0 for one vote, and the model's own for several.
+        :param rule: rule whose full marks are final; `None` asks the model every time.
+        :param evidence: show the judge the task's `evidence`.
+        :param cache: file that keeps verdicts; empty keeps them in memory.
         :raises ConfigurationError: one line.
         """
         if votes < 1 or votes % 2 == 0:
@@ -81,22 +81,22 @@ class Judge:
         self._evidence = evidence
         self._verdicts = Verdicts(Path(cache) if cache else None)
         self.by_rule = 0
-        """Predictions that a rule settled."""
+        """Number of predictions decided by the rule."""
         self.asked = 0
-        """Predictions that the model was asked about."""
+        """Number of predictions decided by the model."""
 
     @property
     def name(self) -> str:
-        """What it is called."""
+        """Its name."""
         return self._name
 
     @property
     def from_cache(self) -> int:
-        """Predictions whose verdict was known already."""
+        """Number of predictions with a cached verdict."""
         return self._verdicts.found
 
     async def score(self, prediction: str, task: Task) -> Scored:
-        """1 if the answer is right, 0 if not; a failure if the judge can't say."""
+        """Return 1 if the answer is right, 0 if not; a failure if the judge can't decide."""
         marked = marked_answer(prediction)
         answer = prediction if marked is None else marked
         if self._rule is not None and self._rule(answer, task.references) == 1.0:
@@ -126,7 +126,7 @@ class Judge:
             try:
                 votes[number] = await ask(self._model, call)
             except RunStopped as stop:
-                # A group of tasks would wrap it.
+                # A task group would wrap the exception.
                 stopped.append(stop)
 
         async with anyio.create_task_group() as group:
@@ -145,9 +145,9 @@ def _shortened(answer: str) -> str:
 
 
 async def ask(model: Model, call: Call[Any]) -> tuple[Any, Usage]:
-    """The model's answer, or its failure, with what it consumed.
+    """Return the model's reply, or its failure, with the usage.
 
-    :raises RunStopped: if the run can't go on.
+    :raises RunStopped: if the run can't continue.
     """
     try:
         completion = await model.complete(call)

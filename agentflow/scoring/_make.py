@@ -50,12 +50,19 @@ _DOCUMENTS: Final = {"MMLongBench-Doc_Acc": False, "MMLongBench-Doc_F1": True}
 
 
 def metric_names() -> list[str]:
-    """All metrics that have a name."""
+    """Return the names of all metrics.
+
+    See docs/scoring.md for each of them.
+    """
     return [*_RULES, *_JUDGES, *_DOCUMENTS]
 
 
 def needs_judge(name: str) -> bool:
-    """That metric asks a model."""
+    """Return whether a metric calls a model.
+
+    >>> needs_judge("exact_match")
+    False
+    """
     return name in _JUDGES
 
 
@@ -66,12 +73,14 @@ def make_metric(
     judge: Model | None = None,
     embed: Embed | None = None,
 ) -> Metric:
-    """The metric of that name, or the user's own function at `module:function`.
+    """Return the metric of a name, or a custom function at `module:function`.
 
-    :param options: what can be set about it, such as `tolerance` or `votes`.
-    :param judge: the model that judges, for metrics that need one; those of documents read answers by it.
-    :param embed: gives vectors for texts; with it `similarity` goes by them.
-    :raises ConfigurationError: one line, if there is no such metric or option, or what it needs is missing.
+    See docs/scoring.md for examples.
+
+    :param options: options of the metric, such as `tolerance` or `votes`.
+    :param judge: model for metrics that need one; document metrics extract answers with it.
+    :param embed: returns vectors of texts, for `similarity`.
+    :raises ConfigurationError: one line, if the metric or option is unknown, or something it needs is missing.
     """
     given = dict(options or {})
     if ":" in name:
@@ -94,11 +103,14 @@ def make_metric(
 
 
 def score(metric: str, prediction: str, references: str | Sequence[str], **options: object) -> float:
-    """What a prediction is worth by a rule, as it stands: `score("f1_score", prediction, references)`.
+    """Score a prediction by a rule.
+
+    >>> score("exact_match", "The Gull", "gull")
+    1.0
 
     :param references: a right answer, or several.
-    :param options: what can be set about the metric, such as `tolerance`, `options` of a choice or `numbers` of a game.
-    :raises ConfigurationError: one line, if there is no such rule or option.
+    :param options: options of the metric, such as `tolerance`, `options` of a choice or `numbers` of a game.
+    :raises ConfigurationError: one line, if the rule or option is unknown.
     """
     right = (references,) if isinstance(references, str) else tuple(references)
     if metric in _DOCUMENTS:
@@ -122,7 +134,7 @@ def _rule(name: str) -> Rule:
 def _judge_options(
     *, votes: int = 1, temperature: float | None = None, rule: str = "exact_match", cache: str = ""
 ) -> float:
-    """What can be set about a judge."""
+    """Options of a judge."""
     raise NotImplementedError
 
 

@@ -1,4 +1,4 @@
-"""Mathematical answers: whether two say the same, however they are written."""
+"""Equivalence of mathematical answers in any notation."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -42,11 +42,11 @@ _MOST: Final = 40
 
 
 def math_match(prediction: str, references: Sequence[str], *, tolerance: float = 0.0) -> float:
-    r"""1 if the prediction is equivalent to a reference: as an expression, equation, tuple, interval, set or matrix.
+    r"""Return 1 if the prediction is equivalent to a reference: as an expression, equation, tuple, interval, set or matrix.
 
-    Of a prediction with a `\boxed{…}` that counts.
+    If the prediction has a `\boxed{…}`, only its content counts.
 
-    :param tolerance: how far a value may be off, as a share; 0: only what is equal counts.
+    :param tolerance: relative tolerance of a value; 0 accepts only equality.
     """
     inner = boxed(prediction)
     said = prediction if inner is None else inner
@@ -54,7 +54,7 @@ def math_match(prediction: str, references: Sequence[str], *, tolerance: float =
 
 
 def same_answer(one: str, other: str, *, tolerance: float = 0.0) -> bool:
-    """Both say the same."""
+    """Return whether two answers are equivalent."""
     if max(len(one), len(other)) > _LONGEST:
         return one.strip() == other.strip()
     left, right = _clean(one), _clean(other)
@@ -71,7 +71,7 @@ def _unboxed(reference: str) -> str:
 
 
 def _clean(text: str) -> str:
-    """Without what only sets it: dollars, spaces, `\\left`; words as words; numbers without their groups."""
+    """Remove typesetting: dollars, spaces, `\\left`; unwrap text; join groups of digits."""
     text = text.strip().rstrip(".").strip()
     text = _DOLLARS.sub("", _SPACES.sub(" ", text))
     text = _TEXT.sub(r" \1 ", text).replace("\\{", "⦃").replace("\\}", "⦄")
@@ -86,13 +86,13 @@ def _squeezed(text: str) -> str:
 
 
 class _Comparing:
-    """One comparison of two cleaned answers."""
+    """Compare two cleaned answers."""
 
     def __init__(self, tolerance: float) -> None:
         self._tolerance = tolerance
 
     def same(self, one: str, other: str) -> bool:
-        """The first way in which they can be compared decides."""
+        """Compare in the first applicable way."""
         one, other = _unnamed(one, other)
         for compare in (self._based, self._words, self._matrices, self._unions, self._lists, self._relations):
             verdict = compare(one, other)
@@ -110,7 +110,7 @@ class _Comparing:
         return same_expression(left, right, tolerance=self._tolerance)
 
     def _percentages(self, one: str, other: str) -> bool:
-        """50 % is 0.5, and 50 where the percentage is what was asked for."""
+        """Compare percentages: 50 % equals 0.5, and 50 if a percentage was asked for."""
         bare = [re.sub(r"\s*\\?%$", "", each) for each in (one, other)]
         if bare == [one, other]:
             return False
@@ -123,7 +123,7 @@ class _Comparing:
         return self._expressions(*shares)
 
     def _based(self, one: str, other: str) -> bool | None:
-        """Digits in a base: it need not be said, but not said wrongly."""
+        """Compare digits with a base: the base may be missing, but not wrong."""
         left, right = (_BASED.fullmatch(_squeezed(each)) for each in (one, other))
         if left and right:
             return left.groups() == right.groups() if left[1][0].isdigit() and right[1][0].isdigit() else None
@@ -131,7 +131,7 @@ class _Comparing:
         return based[1] == _squeezed(plain) if based and based[1][0].isdigit() else None
 
     def _words(self, one: str, other: str) -> bool | None:
-        """A word is no product of variables."""
+        """Compare words, which are not products of variables."""
         if any(map(_is_word, (one, other))):
             return _squeezed(one) == _squeezed(other)
         return None
@@ -160,7 +160,7 @@ class _Comparing:
         return self._unordered([each.strip() for each in parts[0]], [each.strip() for each in parts[1]])
 
     def _lists(self, one: str, other: str) -> bool | None:
-        """Tuples and intervals in order, with their brackets; sets and enumerations in any order."""
+        """Compare tuples and intervals in order, with their brackets; sets and enumerations in any order."""
         left, right = _bracketed(one), _bracketed(other)
         mine, theirs = _elements(left[1]), _elements(right[1])
         if max(len(mine), len(theirs)) == 1 and "⦃⦄" not in {left[0], right[0]}:
@@ -181,7 +181,7 @@ class _Comparing:
         return not left
 
     def _relations(self, one: str, other: str) -> bool | None:
-        """Equations and inequalities: the same sides, turned round or not, or the same up to a factor."""
+        """Compare equations and inequalities: the same sides, possibly swapped, or the same up to a factor."""
         left, right = _relation(one), _relation(other)
         if left is None and right is None:
             return None
@@ -196,7 +196,7 @@ class _Comparing:
         return left[1::2] == right[1::2] and all(map(self._expressions, left[::2], right[::2]))
 
     def _proportional(self, left: list[str], right: list[str]) -> bool:
-        """Both sides' difference is a constant multiple of the other's."""
+        """Return whether the differences of the sides are proportional."""
         sides = [_parsed(each) for each in (left[0], left[2], right[0], right[2])]
         if any(each is None for each in sides):
             return False
@@ -204,7 +204,7 @@ class _Comparing:
         mine, theirs = Apply("-", (one, two)), Apply("-", (three, four))
         if any(same_expression(each, Number(Fraction(0))) for each in (mine, theirs)):
             return False
-        # Two functions are proportional if f(x) g(y) = f(y) g(x), wherever y is.
+        # Two functions are proportional if f(x) g(y) = f(y) g(x) for all x and y.
         return same_expression(Apply("*", (mine, _elsewhere(theirs))), Apply("*", (_elsewhere(mine), theirs)))
 
 
@@ -214,7 +214,7 @@ def _parsed(text: str) -> Expression | None:
 
 
 def _elsewhere(expression: Expression) -> Expression:
-    """The same with other variables."""
+    """Rename the variables of an expression."""
     match expression:
         case Symbol(name):
             return expression if name in {"pi", "e", "i"} else Symbol(f"{name}'")
@@ -235,7 +235,7 @@ def _infinity(expression: Expression) -> int:
 
 
 def _unnamed(one: str, other: str) -> tuple[str, str]:
-    """Without `x =`, where the other has the same or none."""
+    """Remove `x =`, if the other answer has the same or none."""
     found = [_NAMED.match(each) for each in (one, other)]
     names = {_squeezed(each[0]) for each in found if each}
     plain = any(
@@ -250,7 +250,7 @@ def _unnamed(one: str, other: str) -> tuple[str, str]:
 
 
 def _is_word(text: str) -> bool:
-    """It is made of words, not of variables and functions."""
+    """Return whether it consists of words, not of variables and functions."""
     words = re.findall(r"[A-Za-z]+", text)
     if not re.fullmatch(r"[A-Za-z][A-Za-z\s'-]+", text) or any(
         word in FUNCTIONS | {"pi", "oo"} for word in words
@@ -260,7 +260,7 @@ def _is_word(text: str) -> bool:
 
 
 def _bracketed(text: str) -> tuple[str, str]:
-    """The brackets around all of it, with what is in them; without any, the text."""
+    """Return the enclosing brackets with their content; without brackets, the text."""
     text = text.strip()
     if len(text) < 2 or text[0] not in _OPENING or text[-1] not in _CLOSING:
         return "", text
@@ -272,7 +272,7 @@ def _bracketed(text: str) -> tuple[str, str]:
 
 
 def _elements(text: str) -> list[str]:
-    """What stands between commas outside of all brackets; a plus-minus is two."""
+    """Split at commas outside brackets; a plus-minus gives two parts."""
     depths = {0: 0} | dict(_depths(text))
     cuts = [each for each in _SEPARATOR.finditer(text) if depths[each.start()] == 0]
     starts, ends = [0, *(each.end() for each in cuts)], [*(each.start() for each in cuts), len(text)]
@@ -289,7 +289,7 @@ def _signs(text: str) -> Iterator[str]:
 
 
 def _depths(text: str) -> Iterator[tuple[int, int]]:
-    """How many brackets are open after each character."""
+    """Return the bracket depth after each character."""
     depth = 0
     for place, character in enumerate(text):
         depth += (character in _OPENING) - (character in _CLOSING)
@@ -297,7 +297,7 @@ def _depths(text: str) -> Iterator[tuple[int, int]]:
 
 
 def _relation(text: str) -> list[str] | None:
-    """Sides and signs in turn; `None`: there is no sign."""
+    """Return sides and relation signs alternately; `None` without a sign."""
     parts = [part.strip() for part in _RELATION.split(text)]
     if len(parts) == 1 or not all(parts):
         return None

@@ -1,4 +1,4 @@
-"""Metrics: rules on texts, likeness by vectors, documents, the user's own."""
+"""Metrics: rules on texts, similarity of vectors, documents, custom functions."""
 
 import inspect
 from collections.abc import Awaitable, Callable, Mapping
@@ -29,18 +29,18 @@ __all__ = [
 ]
 
 Rule = Callable[..., float]
-"""A function of a prediction and its references; what it takes by keyword are its options."""
+"""Function of a prediction and its references; keyword parameters are its options."""
 
 _EXTRACTED: Final = schema_of(answer="string")
 _KEEPS_PROSE: Final = frozenset({"contains_answer", "game24", "multiple_choice", "math"})
-"""Rules that look for the answer themselves."""
+"""Rules that extract the answer themselves."""
 
 
 class RuleMetric:
-    """A rule, with its options set.
+    """Metric of a rule with its options.
 
-    Of a prediction that marks its answer (`<answer>`, a box, `final answer:`) that counts. An option that is not set is
-    taken from the task: `question`, and whatever else its metadata has under that name.
+    If a prediction marks its answer (`<answer>`, a box, `final answer:`), only that counts. An option that is not set is
+    taken from the task: `question`, or the metadata under that name.
     """
 
     def __init__(self, name: str, rule: Rule, options: Mapping[str, Any]) -> None:
@@ -50,11 +50,11 @@ class RuleMetric:
 
     @property
     def name(self) -> str:
-        """What it is called."""
+        """Its name."""
         return self._name
 
     async def score(self, prediction: str, task: Task) -> Scored:
-        """What the rule says."""
+        """Apply the rule."""
         try:
             options = self._of_task(task)
         except ValueError as error:
@@ -71,9 +71,9 @@ class RuleMetric:
 
 
 def typed_options(rule: Rule, options: Mapping[str, object]) -> dict[str, Any]:
-    """The options as the rule's types want them.
+    """Convert the options to the types of the rule's parameters.
 
-    :raises ValueError: one line, if one has another type.
+    :raises ValueError: one line, if an option has another type.
     """
     typed: dict[str, Any] = {}
     for name, value in options.items():
@@ -92,16 +92,16 @@ def _adapters(rule: Rule) -> dict[str, TypeAdapter[Any]]:
 
 
 class SimilarityMetric:
-    """How near two texts are by their vectors: the cosine, the best over references."""
+    """Metric of similarity: cosine of two texts' vectors, the best over references."""
 
     name = "similarity"
-    """What it is called."""
+    """Its name."""
 
     def __init__(self, embed: Embed) -> None:
         self._embed = embed
 
     async def score(self, prediction: str, task: Task) -> Scored:
-        """From 0, nothing in common, to 1, the same."""
+        """Return the similarity from 0 (unrelated) to 1 (equal)."""
         if not task.references:
             return _unjudged("the task has no right answer to compare with")
         marked = marked_answer(prediction)
@@ -113,16 +113,16 @@ class SimilarityMetric:
 
 
 class Extract(Struct, frozen=True):
-    """What a model reads from an answer."""
+    """Short answer extracted by a model."""
 
     answer: str
-    """The answer in short."""
+    """The short answer."""
 
 
 class DocumentMetric:
-    """Accuracy or F1 of MMLongBench-Doc. With a model, that reads the short answer from a long one first.
+    """Accuracy or F1 of MMLongBench-Doc. A model, if given, first extracts the short answer from a long one.
 
-    The F1 weighs tasks: those that neither have an answer nor are given one don't count. Its mean by weight is the F1.
+    The F1 weighs tasks: those without an answer in reference and prediction do not count. Its weighted mean is the F1.
     """
 
     def __init__(self, name: str, model: Model | None, *, f1: bool) -> None:
@@ -132,11 +132,11 @@ class DocumentMetric:
 
     @property
     def name(self) -> str:
-        """What it is called."""
+        """Its name."""
         return self._name
 
     async def score(self, prediction: str, task: Task) -> Scored:
-        """What the answer is worth by the rules of the benchmark."""
+        """Score the answer by the rules of the benchmark."""
         answer, usage = await self._short(prediction, task)
         if isinstance(answer, Failure):
             return Scored(0.0, failure=answer, usage=usage)
@@ -163,7 +163,7 @@ class DocumentMetric:
 
 
 class OwnMetric:
-    """The user's own function of a prediction and its task; it gives a number or a `Scored`, at once or awaited."""
+    """Custom function of a prediction and its task; it returns a number or a `Scored`, or awaits one."""
 
     def __init__(self, name: str, function: Callable[[str, Task], object]) -> None:
         self._name = name
@@ -175,14 +175,12 @@ class OwnMetric:
         return self._name
 
     async def score(self, prediction: str, task: Task) -> Scored:
-        """What the function says; a failure if it raises or gives something else."""
+        """Call the function; a failure if it raises or returns anything else."""
         try:
             said = self._function(prediction, task)
             if inspect.isawaitable(said):
                 said = await cast("Awaitable[object]", said)
-        except (
-            Exception
-        ) as error:  # The user's code may fail in any way, and one task is no reason to end a run.
+        except Exception as error:  # Custom code may raise anything, and one task must not end a run.
             return _unjudged(f"{self._name}: {type(error).__name__}: {error}")
         if isinstance(said, Scored):
             return said

@@ -1,4 +1,4 @@
-"""Prompts of judges as files: `prompts/<name>.v<version>.md`, in sections, filled in by name."""
+"""Prompts of judges as files: `prompts/<name>.v<version>.md`, in sections with placeholders."""
 
 import re
 from functools import cache
@@ -15,7 +15,7 @@ _HEADING: Final = re.compile(r"^# (\w+)\n", re.MULTILINE)
 
 
 def messages(name: str, **values: str) -> tuple[Message, ...]:
-    """The newest prompt of that name as messages. A paragraph with a value that is empty is left out."""
+    """Fill in the newest prompt of a name and return its messages. A paragraph with an empty value is left out."""
     sections = _sections(name)
     said = {each: _kept_inside(value) for each, value in values.items()}
     paragraphs = [Template(paragraph) for paragraph in sections["ask"].split("\n\n")]
@@ -29,7 +29,7 @@ def messages(name: str, **values: str) -> tuple[Message, ...]:
 
 
 def prompt_version(name: str) -> str:
-    """Its version, `v1`. What was judged with another one may have been judged otherwise."""
+    """Return its version, such as `v2`. A verdict belongs to one version."""
     return _file(name).suffixes[0][1:]
 
 
@@ -45,7 +45,7 @@ def _sections(name: str) -> dict[str, str]:
 
 
 def _kept_inside(value: str) -> str:
-    """What is judged can't leave its marks."""
+    """Escape judged text so that it can't close its delimiters."""
     return re.sub(
         r"<(?=/?(?:answer|question|references|evidence)\b)", "‹", value.strip(), flags=re.IGNORECASE
     )

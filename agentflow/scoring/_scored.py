@@ -1,4 +1,4 @@
-"""What a metric is, and what it says."""
+"""Metric interface and scores."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol, TypeAlias
@@ -10,22 +10,22 @@ from agentflow.trajectory import Failure, Task, Usage
 __all__ = ["Embed", "Metric", "Scored"]
 
 Embed: TypeAlias = Callable[[Sequence[str]], Awaitable[Sequence[Sequence[float]]]]
-"""Gives a vector for each text."""
+"""Returns a vector for each text."""
 
 
 class Scored(Struct, frozen=True):
-    """What a prediction is worth."""
+    """Score of a prediction."""
 
     score: float
-    """From 0, wrong, to 1, right."""
+    """From 0 (wrong) to 1 (right)."""
     reason: str = ""
-    """Why, where there is something to say."""
+    """Explanation, if there is one."""
     failure: Failure | None = None
-    """It could not be judged: nothing is known about the prediction, and `score` is 0."""
+    """The prediction could not be judged: nothing is known about it, and `score` is 0."""
     usage: Usage = Usage()
-    """What judging it consumed."""
+    """Usage of the judgement."""
     weight: float = 1.0
-    """How much it counts in a mean; only the F1 of documents sets it."""
+    """Weight in a mean; only the F1 of documents sets it."""
 
 
 class Metric(Protocol):
@@ -33,12 +33,12 @@ class Metric(Protocol):
 
     @property
     def name(self) -> str:
-        """What it is called in settings and reports."""
+        """Its name in settings and reports."""
         ...
 
     async def score(self, prediction: str, task: Task) -> Scored:
-        """What the prediction is worth for that task.
+        """Score a prediction of a task.
 
-        :raises RunStopped: if it asks a model and the run can't go on.
+        :raises RunStopped: if it calls a model and the run can't continue.
         """
         ...

@@ -1,4 +1,4 @@
-"""Many scores in few figures: means with intervals, pass@k, votes."""
+"""Summaries of scores: means with intervals, pass@k, votes."""
 
 from collections.abc import Callable, Sequence
 from math import comb
@@ -18,38 +18,40 @@ _PERFECT: Final = 0.99
 
 
 class Interval(Struct, frozen=True):
-    """Where a mean lies, were other tasks of the same kind drawn."""
+    """Confidence interval of a mean over tasks."""
 
     low: float
-    """Its lower end."""
+    """Lower end."""
     high: float
-    """Its upper end."""
+    """Upper end."""
 
 
 class Summary(Struct, frozen=True, kw_only=True):
-    """The scores of many tasks."""
+    """Summary of the scores of many tasks."""
 
     tasks: int
-    """All of them."""
+    """Number of tasks."""
     failed: int
-    """Those that gave no answer: they count as wrong."""
+    """Number of tasks without an answer: they count as wrong."""
     unjudged: int
-    """Those whose answer could not be judged: nothing is known of them, and they are not in the mean."""
+    """Number of tasks that could not be judged: they are left out of the mean."""
     perfect: int
-    """Those with full marks."""
+    """Number of tasks with full marks."""
     mean: float
-    """The mean over all tasks but the unjudged ones; 0 if there are none."""
+    """Mean over all judged tasks; 0 if there are none."""
     interval: Interval
-    """Where the mean lies, 95 times of 100."""
+    """Its 95 % confidence interval."""
     usage: Usage
-    """What judging consumed."""
+    """Usage of all judgements."""
 
 
 def summarise(scores: Sequence[Scored | None], *, seed: int = 0) -> Summary:
-    """The scores in few figures. The same scores give the same figures.
+    """Summarise scores. Equal scores give equal summaries.
 
-    :param scores: one for each task; `None`: the task failed, it has no answer to score.
-    :param seed: of the draws for the interval.
+    See docs/scoring.md for an example.
+
+    :param scores: one for each task; `None` for a failed task.
+    :param seed: seed of the interval's resampling.
     """
     judged = [each for each in scores if each is None or each.failure is None]
     values = [(0.0, 1.0) if each is None else (each.score, each.weight) for each in judged]
@@ -65,16 +67,21 @@ def summarise(scores: Sequence[Scored | None], *, seed: int = 0) -> Summary:
 
 
 def bootstrap(values: Sequence[float], *, seed: int = 0, level: float = 0.95) -> Interval:
-    """The interval of the values' mean, from drawing them anew a thousand times.
+    """Return the bootstrap confidence interval of a mean, from 1,000 resamples.
 
-    :param seed: of the draws.
-    :param level: how sure it is.
+    See docs/scoring.md for an example.
+
+    :param seed: seed of the resampling.
+    :param level: confidence level.
     """
     return _drawn([(value, 1.0) for value in values], seed, level)
 
 
 def pass_at(k: int, *, right: int, samples: int) -> float:
-    """How likely one of k samples is right, where so many of all samples were: the unbiased estimate.
+    """Return the unbiased estimate of pass@k for one task.
+
+    >>> pass_at(1, right=5, samples=10)
+    0.5
 
     :raises ValueError: if there are fewer than k samples, or more right ones than samples.
     """
@@ -84,10 +91,13 @@ def pass_at(k: int, *, right: int, samples: int) -> float:
 
 
 def majority(answers: Sequence[str | None], *, same: Callable[[str, str], bool] | None = None) -> int | None:
-    """The place of the first answer of those that most samples give; `None`: no sample answered.
+    """Return the index of the majority answer's first sample; `None` if no sample has an answer.
 
-    :param answers: one for each sample; `None` or nothing: it gave none.
-    :param same: two answers say the same; without it they do if they are equal as SQuAD normalises them.
+    >>> majority(["5", "7", "5"])
+    0
+
+    :param answers: one for each sample; `None` or empty for no answer.
+    :param same: equality of two answers; by default equality after SQuAD's normalisation.
     """
     alike = same or _equal
     groups: list[list[int]] = []
@@ -99,12 +109,16 @@ def majority(answers: Sequence[str | None], *, same: Callable[[str, str], bool] 
             groups.append([place])
         else:
             group.append(place)
-    # Of those with as many votes the first one, so that the order of samples decides and nothing else.
+    # A tie goes to the first sample, so that only the order of samples decides.
     return max(groups, key=len)[0] if groups else None
 
 
 def best_of(marks: Sequence[float | None]) -> int | None:
-    """The place of the sample to which a verifier gives the highest mark; the first of several; `None`: it marked none."""
+    """Return the index of the sample with the highest verifier score, the first of a tie; `None` without scores.
+
+    >>> best_of([0.2, None, 0.9])
+    2
+    """
     marked = [(mark, -place) for place, mark in enumerate(marks) if mark is not None]
     return -max(marked)[1] if marked else None
 

@@ -1,4 +1,4 @@
-"""What was judged before, by content: nothing is asked twice, not even by two at once."""
+"""Cache of verdicts by content: equal cases are judged once, also when requested concurrently."""
 
 import json
 from collections.abc import Awaitable, Callable
@@ -18,12 +18,12 @@ _MOST: Final = 100_000
 
 
 class Verdicts:
-    """Verdicts by key, in memory and, if wished, in a file."""
+    """Verdicts by key, in memory and optionally in a file."""
 
     def __init__(self, path: Path | None = None) -> None:
-        """Open them.
+        """Open the cache.
 
-        :param path: a JSONL file that keeps them; it is made if it is not there.
+        :param path: JSONL file that keeps the verdicts; created if missing.
         :raises ConfigurationError: one line, if the file can't be used.
         """
         self._path = path
@@ -31,12 +31,12 @@ class Verdicts:
         self._asking: dict[str, anyio.Event] = {}
         self._writing = anyio.Lock()
         self.found = 0
-        """How often a verdict was known."""
+        """Number of cache hits."""
         if path is not None:
             self._read(path)
 
     async def once(self, key: str, ask: Callable[[], Awaitable[Scored]]) -> Scored:
-        """The verdict of that key; it is asked for if nobody did before. A failure is no verdict, and not kept."""
+        """Return the verdict of a key; compute it if it is missing. Failures are not cached."""
         while key in self._asking:
             await self._asking[key].wait()
         if (known := self._known.get(key)) is not None:
@@ -53,7 +53,7 @@ class Verdicts:
             asked.set()
 
     async def _keep(self, key: str, scored: Scored) -> None:
-        # It costs nothing when it is found again.
+        # A cached verdict costs nothing.
         self._known[key] = Scored(scored.score, scored.reason)
         if len(self._known) > _MOST:
             del self._known[next(iter(self._known))]
@@ -72,7 +72,7 @@ class Verdicts:
                 f"cache: {path} can't be read as a file of verdicts; name another one"
             ) from None
         for line in lines:
-            # The last line of what was killed may be broken: it is asked for again.
+            # The last line of a killed process may be broken: that case is judged again.
             with suppress(ValueError, KeyError, TypeError):
                 kept: Any = json.loads(line)
                 self._known[str(kept["key"])] = Scored(float(kept["score"]), str(kept["reason"]))
@@ -80,7 +80,7 @@ class Verdicts:
 
 def _append(path: Path, line: str) -> None:
     with path.open("a+b") as file:
-        # A line that was not finished must not spoil this one.
+        # Start on a new line after an unfinished one.
         if file.tell():
             file.seek(-1, 2)
             line = line if file.read(1) == b"\n" else "\n" + line

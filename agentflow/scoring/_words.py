@@ -1,4 +1,4 @@
-"""Metrics on words: exact match, F1, containing, likeness."""
+"""Metrics on words: exact match, F1, containment, edit similarity."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -11,25 +11,25 @@ __all__ = ["contains_answer", "exact_match", "f1_score", "likeness"]
 
 
 def exact_match(prediction: str, references: Sequence[str]) -> float:
-    """1 if the prediction is one of the references, as SQuAD normalises them."""
+    """Return 1 if the prediction equals a reference after SQuAD's normalisation."""
     said = normalise_squad(prediction)
     return float(any(said == normalise_squad(reference) for reference in references))
 
 
 def f1_score(prediction: str, references: Sequence[str]) -> float:
-    """The harmonic mean of precision and recall of words, as SQuAD counts them; the best over all references."""
+    """Return the F1 of words as SQuAD counts them, the best over references."""
     said = normalise_squad(prediction).split()
     return max((_f1(said, normalise_squad(reference).split()) for reference in references), default=0.0)
 
 
 def contains_answer(prediction: str, references: Sequence[str]) -> float:
-    """1 if all words of a reference stand in the prediction, next to each other. A reference that says nothing does not."""
+    """Return 1 if the prediction contains the words of a reference in sequence. An empty reference is never contained."""
     said = whole_tokens(prediction)
     return float(any(_stands(_without_article(whole_tokens(reference)), said) for reference in references))
 
 
 def likeness(prediction: str, references: Sequence[str]) -> float:
-    """How alike two texts are by the fewest edits that make one the other, as a share of the longer one."""
+    """Return the normalised Levenshtein similarity, the best over references."""
     said = normalise_squad(prediction)
     return max(
         (Levenshtein.normalized_similarity(said, normalise_squad(reference)) for reference in references),

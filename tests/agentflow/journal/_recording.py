@@ -1,6 +1,6 @@
-"""Records entry after entry and says so: `python -m tests.agentflow.journal._recording URL [FOLDER]`.
+"""Records entry after entry and reports each: `python -m tests.agentflow.journal._recording URL [FOLDER]`.
 
-With a folder that is a small disk it fills it up, makes room and looks at what is left.
+With a folder on a small disk it fills the disk, frees space and checks the entries.
 """
 
 import os
@@ -20,24 +20,24 @@ WRITERS = 20
 
 
 class Note(Struct, frozen=True):
-    """Something to record."""
+    """Entry to record."""
 
     text: str
 
 
 async def take_over(run: Run, owner: str) -> Seed:
-    """Claim the one seed. A server may be about to end the last transaction of a killed process, and skips it then."""
+    """Claim the one seed. Retry: a claim skips a seed while the server still ends a killed process's last transaction."""
     while not (claimed := await run.claim(owner, 1)):
         await anyio.lowlevel.checkpoint()
     return claimed[0]
 
 
 async def record(page: Page, writer: int) -> None:
-    """Record without end, and tell each entry once it is acknowledged."""
+    """Record without end, and print each acknowledged entry."""
     for number in count():
         key = f"{os.getpid()}/{writer}/{number}"
         await page.record(key, Note(key * 20))
-        # One write, so that no line is cut by the end of the process.
+        # A single write, so that the end of the process cuts no line.
         os.write(1, f"{key}\n".encode())
 
 
@@ -54,7 +54,7 @@ async def record_until_killed(url: str) -> None:
 
 
 async def fill(url: str, folder: Path) -> None:
-    """Record until the disk is full; then make room, and look."""
+    """Record until the disk is full; then free space and check the entries."""
     ballast = folder / "ballast"
     ballast.write_bytes(b"x" * 2**20)
     known: dict[str, Note] = {}

@@ -11,7 +11,7 @@ from tests._postgres import PostgresServer
 
 @pytest.fixture(params=["sqlite", "postgres"])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """The address of an empty journal."""
+    """URL of an empty journal."""
     if request.param == "sqlite":
         return f"sqlite:///{tmp_path}/journal.db"
     server: object = request.getfixturevalue("postgres")

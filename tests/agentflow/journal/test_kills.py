@@ -1,4 +1,4 @@
-"""Whatever was acknowledged is there after any kill."""
+"""Acknowledged writes survive any kill."""
 
 import random
 import subprocess
@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parents[3]
 
 
 def record_and_kill(url: str, after: int) -> list[str]:
-    """Let a process record, kill it some entries later, and give the keys of all that it said it had recorded."""
+    """Let a process record, kill it some entries later, and return the keys of all acknowledged entries."""
     command = [sys.executable, "-m", "tests.agentflow.journal._recording", url]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None

@@ -1,4 +1,4 @@
-"""Who works on which seed."""
+"""Leases of seeds."""
 
 import sys
 from collections.abc import Callable
@@ -27,7 +27,7 @@ OWNERS = st.sampled_from("abc")
 
 
 class Model:
-    """Leases, as simple as can be."""
+    """Reference model of leases."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -38,7 +38,7 @@ class Model:
         self.held: dict[tuple[str, int], int] = {}
 
     def claim(self, owner: str, limit: int) -> list[Seed]:
-        """What that owner gets."""
+        """Return the seeds that an owner claims."""
         free = [
             seed
             for seed in self.seeds
@@ -52,7 +52,7 @@ class Model:
 
 
 class LeaseMachine(RuleBasedStateMachine):
-    """Drives three owners of one run, and the model beside it."""
+    """Drives three owners of one run beside the reference model."""
 
     def __init__(
         self, portal: anyio.from_thread.BlockingPortal, journal: Journal, time: list[float], name: str
@@ -189,12 +189,12 @@ async def test_leases_run_by_the_clock_of_the_database(journal: Journal) -> None
 
 
 class ForgetfulDatabase(Database):
-    """Its first answer is lost on the way, after the change was made."""
+    """Loses the first answer after its change was made."""
 
     forgets = False
 
     async def write(self, change: Callable[[Connection], T], *, durable: bool = False) -> T:
-        """Change it, and change it again if nobody heard of the first time."""
+        """Run a change, and run it again as if its first answer had been lost."""
         if self.forgets:
             self.forgets = False
             await super().write(change, durable=durable)

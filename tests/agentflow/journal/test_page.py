@@ -1,4 +1,4 @@
-"""Who waits for what on a page."""
+"""Waiting and durability of a page."""
 
 import anyio
 import pytest

@@ -1,4 +1,4 @@
-"""What is SQLite's own."""
+"""Behaviour specific to SQLite."""
 
 import sqlite3
 import threading
@@ -25,7 +25,7 @@ FULL, NORMAL = 2, 1
 
 
 def level(connection: Connection) -> int:
-    """How much the end of the transaction is worth."""
+    """Return the transaction's `synchronous` level."""
     return int(connection.exec_driver_sql("PRAGMA synchronous").scalar_one())
 
 
@@ -46,7 +46,7 @@ async def test_only_a_durable_transaction_waits_for_the_disk(tmp_path: Path) -> 
 
 @contextmanager
 def held(file: Path) -> Generator[None]:
-    """Nobody else can write the file."""
+    """Block all other writers."""
     with closing(sqlite3.connect(file, isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
         yield
@@ -55,7 +55,7 @@ def held(file: Path) -> Generator[None]:
 
 @pytest.fixture
 def impatient_driver(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who finds the file held hears of it soon."""
+    """A blocked writer is refused after 20 ms."""
     monkeypatch.setattr("agentflow.journal._sqlite._BUSY_SECONDS", 0.02)
 
 
@@ -125,7 +125,7 @@ async def test_closing_while_writes_wait_for_the_file_tells_them(tmp_path: Path)
 
 
 def journal_threads() -> list[str]:
-    """The threads that journals have now."""
+    """Return the threads of open journals."""
     return [thread.name for thread in threading.enumerate() if thread.name.startswith("journal-")]
 
 

@@ -16,7 +16,7 @@ PIXEL = b"\x89PNG\r\n\x1a\n not really"
 
 @dataclass
 class Tally:
-    """What a session has counted."""
+    """Count of a session."""
 
     value: int
 
@@ -29,7 +29,7 @@ class CounterBackend(Backend):
 
     def __init__(self) -> None:
         self.life: list[str] = []
-        """What happened to it, in order."""
+        """Events in order."""
         self.entered = anyio.Event()
         """Set when `stay` runs."""
         self.left = anyio.Event()
@@ -86,7 +86,7 @@ class EchoBackend(Backend):
 
     def __init__(self) -> None:
         self.calls = 0
-        """How often `say` ran."""
+        """Number of runs of `say`."""
 
     @tool(read_only=True)
     async def say(self, text: Annotated[str, Field(description="What.")]) -> dict[str, object]:

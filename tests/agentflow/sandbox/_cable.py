@@ -1,4 +1,4 @@
-"""A cable to a server that can be cut while a call is on its way."""
+"""Connection to a server that can be cut while a call is in flight."""
 
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
@@ -14,11 +14,11 @@ class Cable:
     def __init__(self, url: str) -> None:
         self._target = urlsplit(url)
         self.url = ""
-        """The address of its near end."""
+        """URL of its near end."""
         self.cut_before = b""
-        """When a request has this in it, the cable is cut once the request is through and before its answer is."""
+        """A request that contains this is delivered, and then the connection is cut before the answer."""
         self.requests = 0
-        """How many requests with `cut_before` in them went through."""
+        """Number of delivered requests that contained `cut_before`."""
 
     async def carry(self, near: SocketStream) -> None:
         """Carry one connection."""
@@ -31,7 +31,7 @@ class Cable:
             group.cancel_scope.cancel()
 
     async def _there(self, near: ByteReceiveStream, far: ByteSendStream) -> None:
-        # The server answers only for the host that it knows itself by.
+        # The server answers only for its own host name.
         here, there = (urlsplit(url).netloc.encode() for url in (self.url, self._target.geturl()))
         async for data in near:
             if self.cut_before and self.cut_before in data:
@@ -50,7 +50,7 @@ class Cable:
 
 @asynccontextmanager
 async def cable_to(url: str) -> AsyncGenerator[Cable]:
-    """A cable to the server at this address."""
+    """Return a connection to the server at a URL."""
     cable = Cable(url)
     listener = await anyio.create_tcp_listener(local_host="127.0.0.1")
     port = listener.extra(anyio.abc.SocketAttribute.local_port)

@@ -7,26 +7,26 @@ from agentflow.errors import ConfigurationError, ErrorKind
 from agentflow.sandbox import Call, Sandbox, ToolResult
 from agentflow.sandbox._batch import run_batch
 from tests.agentflow.sandbox._backends import CounterBackend, EchoBackend
-from tests.agentflow.sandbox._doors import DOORS, Door, opened
+from tests.agentflow.sandbox._hosts import HOSTS, Host, opened
 
-both_doors = pytest.mark.parametrize("door", DOORS)
+on_both_hosts = pytest.mark.parametrize("host", HOSTS)
 
 
-@both_doors
+@on_both_hosts
 @pytest.mark.promise("sandbox:batch:order")
-async def test_a_batch_is_called_in_order_and_goes_on_after_an_error(door: Door) -> None:
+async def test_a_batch_is_called_in_order_and_goes_on_after_an_error(host: Host) -> None:
     calls: list[Call] = [("up", {}), ("up", {"by": -1}), ("up", {"by": 5}), ("nowhere:to", {}), ("up", {})]
-    async with opened(door, CounterBackend()) as sandbox:
+    async with opened(host, CounterBackend()) as sandbox:
         results = await sandbox.execute_batch(calls)
     assert [result.data.get("result") for result in results] == [1, None, 6, None, 7]
 
 
-@both_doors
+@on_both_hosts
 @pytest.mark.promise("sandbox:batch:stop")
-async def test_stop_on_error_makes_no_call_after_the_first_failed_one(door: Door) -> None:
+async def test_stop_on_error_makes_no_call_after_the_first_failed_one(host: Host) -> None:
     backend = EchoBackend()
     calls: list[Call] = [("say", {"text": "a"}), ("refuse", {"kind": "denied"}), ("say", {"text": "b"})]
-    async with opened(door, backend) as sandbox:
+    async with opened(host, backend) as sandbox:
         results = await sandbox.execute_batch(calls, stop_on_error=True)
     assert [result.ok for result in results] == [True, False, False]
     assert results[2].error is not None

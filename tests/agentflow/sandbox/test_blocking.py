@@ -11,7 +11,7 @@ from anyio.from_thread import BlockingPortal
 from agentflow.errors import ErrorKind, ToolFailure
 from agentflow.sandbox import SyncSandbox
 from tests.agentflow.sandbox._backends import CounterBackend, EchoBackend
-from tests.agentflow.sandbox._doors import TOKEN, serving
+from tests.agentflow.sandbox._hosts import TOKEN, serving
 
 
 @pytest.mark.promise("sandbox:blocking")

@@ -1,4 +1,4 @@
-"""Whatever is forked, used and closed, in whichever order: each member counts for itself, and all ends with the last."""
+"""Forks in any order of use and closing: each keeps its own count, and everything ends with the last one."""
 
 from dataclasses import dataclass
 

@@ -7,7 +7,7 @@ import pytest
 from agentflow.errors import ErrorKind, ToolFailure
 from agentflow.sandbox import Sandbox, SandboxSettings
 from tests.agentflow.sandbox._backends import EchoBackend
-from tests.agentflow.sandbox._doors import TOKEN, serving
+from tests.agentflow.sandbox._hosts import TOKEN, serving
 from tests.agentflow.sandbox.test_remote import free_port
 
 

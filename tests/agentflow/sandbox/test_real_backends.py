@@ -1,4 +1,4 @@
-"""The sandbox as people use it: shell, Python and files over one workspace, forked live, behind each door."""
+"""The sandbox as people use it: shell, Python and files over one workspace, forked live, on each host."""
 
 import anyio
 import pytest
@@ -6,10 +6,10 @@ import pytest
 from agentflow.errors import ErrorKind
 from agentflow.sandbox import Image, Sandbox, SyncSandbox
 from mcp_servers import load_backend
-from tests.agentflow.sandbox._doors import DOORS, Door, eager_runtime, opened
+from tests.agentflow.sandbox._hosts import HOSTS, Host, eager_runtime, opened
 from tests.agentflow.sandbox.test_sandbox import kind
 
-both_doors = pytest.mark.parametrize("door", DOORS)
+on_both_hosts = pytest.mark.parametrize("host", HOSTS)
 
 
 @pytest.mark.promise("sandbox:real:first-page")
@@ -27,11 +27,11 @@ async def test_the_first_page_of_the_documentation_is_true() -> None:
         await fork.close()
 
 
-@both_doors
+@on_both_hosts
 @pytest.mark.promise("sandbox:real:workspace")
-async def test_backends_share_a_workspace_and_a_fork_has_its_own(door: Door) -> None:
+async def test_backends_share_a_workspace_and_a_fork_has_its_own(host: Host) -> None:
     backends = [load_backend(name) for name in ("bash", "code", "files")]
-    async with opened(door, *backends) as sandbox:
+    async with opened(host, *backends) as sandbox:
         await sandbox.execute("files:write", {"path": "n.txt", "content": "7"})
         await sandbox.execute("bash:run", {"command": "export N=8; mkdir d; cd d"})
         value = await sandbox.execute("python_execute", {"code": "n = int(open('n.txt').read()); n"})
@@ -45,10 +45,10 @@ async def test_backends_share_a_workspace_and_a_fork_has_its_own(door: Door) -> 
         await fork.close()
 
 
-@both_doors
+@on_both_hosts
 @pytest.mark.promise("sandbox:real:programs-fail")
-async def test_a_program_that_ends_badly_is_no_failed_call(door: Door) -> None:
-    async with opened(door, load_backend("bash"), load_backend("code")) as sandbox:
+async def test_a_program_that_ends_badly_is_no_failed_call(host: Host) -> None:
+    async with opened(host, load_backend("bash"), load_backend("code")) as sandbox:
         shell = await sandbox.execute("bash:run", {"command": "false"})
         assert shell.ok
         assert shell.data["exit_code"] == 1
@@ -57,20 +57,20 @@ async def test_a_program_that_ends_badly_is_no_failed_call(door: Door) -> None:
         assert "ZeroDivisionError" in str(code.data["error"])
 
 
-@both_doors
+@on_both_hosts
 @pytest.mark.promise("sandbox:real:timeout")
-async def test_a_timeout_returns_what_there_was(door: Door) -> None:
-    async with opened(door, load_backend("bash"), make=eager_runtime) as sandbox:
+async def test_a_timeout_returns_what_there_was(host: Host) -> None:
+    async with opened(host, load_backend("bash"), make=eager_runtime) as sandbox:
         result = await sandbox.execute("bash:run", {"command": "echo begun; sleep 600"}, timeout=2)
         assert kind(result) is ErrorKind.TIMEOUT
         assert result.data["stdout"] == "begun\n"
         assert (await sandbox.execute("bash:run", {"command": "pgrep sleep"})).data["stdout"] == ""
 
 
-@both_doors
+@on_both_hosts
 @pytest.mark.promise("sandbox:real:cancel")
-async def test_cancelling_execute_kills_the_processes_of_the_call(door: Door) -> None:
-    async with opened(door, load_backend("bash"), make=eager_runtime) as sandbox:
+async def test_cancelling_execute_kills_the_processes_of_the_call(host: Host) -> None:
+    async with opened(host, load_backend("bash"), make=eager_runtime) as sandbox:
         begun = anyio.Event()
         with anyio.fail_after(60):
             async with anyio.create_task_group() as group:
@@ -89,10 +89,10 @@ async def test_cancelling_execute_kills_the_processes_of_the_call(door: Door) ->
             assert listing.data["stdout"] == ""
 
 
-@both_doors
+@on_both_hosts
 @pytest.mark.promise("sandbox:execute:parts")
-async def test_a_plot_is_a_picture(door: Door) -> None:
-    async with opened(door, load_backend("code")) as sandbox:
+async def test_a_plot_is_a_picture(host: Host) -> None:
+    async with opened(host, load_backend("code")) as sandbox:
         code = "import matplotlib.pyplot as plt\nplt.plot([1, 2])\nplt.show()"
         result = await sandbox.execute("code:run", {"code": code})
     pictures = [part for part in result.parts if isinstance(part, Image)]

@@ -9,7 +9,7 @@ from agentflow.errors import ConfigurationError, ErrorKind, ToolFailure
 from agentflow.sandbox import Sandbox
 from tests.agentflow.sandbox._backends import CounterBackend, EchoBackend
 from tests.agentflow.sandbox._cable import cable_to
-from tests.agentflow.sandbox._doors import TOKEN, serving
+from tests.agentflow.sandbox._hosts import TOKEN, serving
 from tests.agentflow.sandbox.test_sandbox import kind
 
 

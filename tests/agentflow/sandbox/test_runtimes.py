@@ -8,7 +8,7 @@ from agentflow.errors import ConfigurationError, ErrorKind
 from agentflow.sandbox import Sandbox, SandboxSettings
 from agentflow.sandbox._runtimes import SharedRuntime, shared_runtime
 from runtimes.process import ProcessRuntime
-from tests.agentflow.sandbox._doors import eager_runtime
+from tests.agentflow.sandbox._hosts import eager_runtime
 
 
 class Watched(ProcessRuntime):

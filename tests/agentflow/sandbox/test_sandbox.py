@@ -7,31 +7,31 @@ import pytest
 from agentflow.errors import ErrorKind, ToolFailure
 from agentflow.sandbox import Image, ResourceLink, Sandbox, ToolResult
 from tests.agentflow.sandbox._backends import PIXEL, CounterBackend, EchoBackend
-from tests.agentflow.sandbox._doors import DOORS, Door, opened
+from tests.agentflow.sandbox._hosts import HOSTS, Host, opened
 
-both_doors = pytest.mark.parametrize("door", DOORS)
+on_both_hosts = pytest.mark.parametrize("host", HOSTS)
 
 
 def kind(result: ToolResult) -> ErrorKind:
-    """Why it failed."""
+    """Return the error of a failed call."""
     assert not result.ok
     assert result.error is not None
     return result.error.kind
 
 
-@both_doors
+@on_both_hosts
 @pytest.mark.promise("sandbox:execute:state")
-async def test_state_lasts_from_call_to_call(door: Door) -> None:
-    async with opened(door, CounterBackend()) as sandbox:
+async def test_state_lasts_from_call_to_call(host: Host) -> None:
+    async with opened(host, CounterBackend()) as sandbox:
         assert (await sandbox.execute("counter:up")).data == {"result": 1}
         assert (await sandbox.execute("counter:up", {"by": 2})).data == {"result": 3}
 
 
-@both_doors
+@on_both_hosts
 @pytest.mark.promise("sandbox:session:first-use")
-async def test_the_session_is_made_at_first_use_and_only_once(door: Door) -> None:
+async def test_the_session_is_made_at_first_use_and_only_once(host: Host) -> None:
     backend = CounterBackend()
-    async with opened(door, backend) as sandbox:
+    async with opened(host, backend) as sandbox:
         assert await sandbox.list_sessions() == []
         results: list[ToolResult] = []
 
@@ -46,10 +46,10 @@ async def test_the_session_is_made_at_first_use_and_only_once(door: Door) -> Non
         assert [live.backend for live in await sandbox.list_sessions()] == ["counter"]
 
 
-@both_doors
+@on_both_hosts
 @pytest.mark.promise("sandbox:execute:parts")
-async def test_pictures_and_links_come_with_the_result(door: Door) -> None:
-    async with opened(door, EchoBackend()) as sandbox:
+async def test_pictures_and_links_come_with_the_result(host: Host) -> None:
+    async with opened(host, EchoBackend()) as sandbox:
         assert (await sandbox.execute("echo:show")).parts == (Image(PIXEL),)
         (link,) = (await sandbox.execute("echo:keep", {"text": "grüße"})).parts
         assert isinstance(link, ResourceLink)
@@ -59,10 +59,10 @@ async def test_pictures_and_links_come_with_the_result(door: Door) -> None:
         assert raised.value.kind is ErrorKind.NOT_FOUND
 
 
-@both_doors
+@on_both_hosts
 @pytest.mark.promise("sandbox:fork:independent")
-async def test_a_fork_begins_where_its_parent_was_and_goes_its_own_way(door: Door) -> None:
-    async with opened(door, CounterBackend()) as sandbox:
+async def test_a_fork_begins_where_its_parent_was_and_goes_its_own_way(host: Host) -> None:
+    async with opened(host, CounterBackend()) as sandbox:
         await sandbox.execute("up", {"by": 5})
         fork = await sandbox.fork()
         await sandbox.execute("up", {"by": 100})
@@ -72,11 +72,11 @@ async def test_a_fork_begins_where_its_parent_was_and_goes_its_own_way(door: Doo
         await fork.close()
 
 
-@both_doors
+@on_both_hosts
 @pytest.mark.promise("sandbox:fork:outlives")
-async def test_a_fork_may_outlive_its_parent(door: Door) -> None:
+async def test_a_fork_may_outlive_its_parent(host: Host) -> None:
     backend = CounterBackend()
-    async with opened(door, backend) as sandbox:
+    async with opened(host, backend) as sandbox:
         await sandbox.execute("up")
         fork = await sandbox.fork()
         grandchild = await fork.fork()
@@ -87,24 +87,24 @@ async def test_a_fork_may_outlive_its_parent(door: Door) -> None:
         assert "shutdown" not in backend.life
         await grandchild.close()
         assert backend.life.count("cleanup") == 3
-        if door == "here":
+        if host == "here":
             assert backend.life[-1] == "shutdown"
 
 
-@both_doors
+@on_both_hosts
 @pytest.mark.promise("sandbox:fork:independent")
-async def test_a_fork_of_an_unused_sandbox_is_an_unused_sandbox(door: Door) -> None:
-    async with opened(door, CounterBackend()) as sandbox:
+async def test_a_fork_of_an_unused_sandbox_is_an_unused_sandbox(host: Host) -> None:
+    async with opened(host, CounterBackend()) as sandbox:
         fork = await sandbox.fork()
         assert (await fork.execute("up")).data == {"result": 1}
         assert (await sandbox.execute("up")).data == {"result": 1}
         await fork.close()
 
 
-@both_doors
+@on_both_hosts
 @pytest.mark.promise("sandbox:session:settings")
-async def test_create_session_makes_a_backend_live_with_its_settings(door: Door) -> None:
-    async with opened(door, CounterBackend(), EchoBackend()) as sandbox:
+async def test_create_session_makes_a_backend_live_with_its_settings(host: Host) -> None:
+    async with opened(host, CounterBackend(), EchoBackend()) as sandbox:
         live = await sandbox.create_session("counter", {"start": 40})
         assert [one.backend for one in live] == ["counter"]
         assert (await sandbox.execute("up")).data == {"result": 41}
@@ -114,41 +114,41 @@ async def test_create_session_makes_a_backend_live_with_its_settings(door: Door)
         assert (await sandbox.execute("up")).data == {"result": 8}, "with settings it begins anew"
 
 
-@both_doors
+@on_both_hosts
 @pytest.mark.promise("sandbox:session:unknown-backend")
-async def test_create_session_of_an_unknown_backend_fails_at_once(door: Door) -> None:
-    async with opened(door, CounterBackend()) as sandbox:
+async def test_create_session_of_an_unknown_backend_fails_at_once(host: Host) -> None:
+    async with opened(host, CounterBackend()) as sandbox:
         with pytest.raises(ToolFailure, match="counter") as raised:
             await sandbox.create_session(["counter", "conter"])
         assert raised.value.kind is ErrorKind.TOOL_NOT_FOUND
         assert await sandbox.list_sessions() == []
 
 
-@both_doors
+@on_both_hosts
 @pytest.mark.promise("sandbox:session:settings")
-async def test_settings_that_are_refused_leave_nothing_behind(door: Door) -> None:
-    async with opened(door, CounterBackend()) as sandbox:
+async def test_settings_that_are_refused_leave_nothing_behind(host: Host) -> None:
+    async with opened(host, CounterBackend()) as sandbox:
         with pytest.raises(ToolFailure):
             await sandbox.create_session("counter", {"start": "soon"})
         assert (await sandbox.execute("up")).data == {"result": 1}
 
 
-@both_doors
+@on_both_hosts
 @pytest.mark.promise("sandbox:life")
-async def test_a_backend_is_warm_before_a_session_that_is_started_with_it(door: Door) -> None:
+async def test_a_backend_is_warm_before_a_session_that_is_started_with_it(host: Host) -> None:
     backend = CounterBackend()
-    async with opened(door, backend) as sandbox:
+    async with opened(host, backend) as sandbox:
         started = await sandbox.execute("session:start", {"backends": ["counter"]})
         assert started.ok
         assert backend.life == ["warmup", "initialize 0"]
         await sandbox.execute("session:end", {"session": started.data["session"]})
 
 
-@both_doors
+@on_both_hosts
 @pytest.mark.promise("sandbox:session:destroy")
-async def test_destroy_session_ends_a_backend_or_the_whole_session(door: Door) -> None:
+async def test_destroy_session_ends_a_backend_or_the_whole_session(host: Host) -> None:
     backend = CounterBackend()
-    async with opened(door, backend, EchoBackend()) as sandbox:
+    async with opened(host, backend, EchoBackend()) as sandbox:
         await sandbox.execute("up")
         await sandbox.execute("keep", {"text": "x"})
         await sandbox.destroy_session("counter")
@@ -162,10 +162,10 @@ async def test_destroy_session_ends_a_backend_or_the_whole_session(door: Door) -
         assert (await sandbox.list_sessions())[0].session != first
 
 
-@both_doors
+@on_both_hosts
 @pytest.mark.promise("sandbox:session:refresh")
-async def test_refresh_sessions_tells_what_is_live_and_keeps_it(door: Door) -> None:
-    async with opened(door, CounterBackend()) as sandbox:
+async def test_refresh_sessions_tells_what_is_live_and_keeps_it(host: Host) -> None:
+    async with opened(host, CounterBackend()) as sandbox:
         assert await sandbox.refresh_sessions() == []
         await sandbox.execute("up")
         (before,) = await sandbox.list_sessions()
@@ -173,13 +173,13 @@ async def test_refresh_sessions_tells_what_is_live_and_keeps_it(door: Door) -> N
         assert (after.backend, after.session) == (before.backend, before.session)
 
 
-@both_doors
+@on_both_hosts
 @pytest.mark.promise("sandbox:life")
-async def test_a_backend_lives_through_its_four_phases(door: Door) -> None:
+async def test_a_backend_lives_through_its_four_phases(host: Host) -> None:
     backend = CounterBackend()
-    async with opened(door, backend) as sandbox:
+    async with opened(host, backend) as sandbox:
         await sandbox.warmup("counter")
-        assert backend.life == (["warmup"] if door == "here" else []), "a server warms up as it was told"
+        assert backend.life == (["warmup"] if host == "here" else []), "a server warms up as it was told"
         await sandbox.execute("up")
         await sandbox.execute("up")
     assert backend.life == ["warmup", "initialize 0", "cleanup", "shutdown"]
@@ -216,11 +216,11 @@ async def test_a_backend_that_can_not_start_fails_its_own_calls_only() -> None:
         assert (await sandbox.execute("up")).ok, "the next call tries again"
 
 
-@both_doors
+@on_both_hosts
 @pytest.mark.promise("sandbox:cancel")
-async def test_cancelling_execute_stops_what_runs(door: Door) -> None:
+async def test_cancelling_execute_stops_what_runs(host: Host) -> None:
     backend = CounterBackend()
-    async with opened(door, backend) as sandbox:
+    async with opened(host, backend) as sandbox:
         with anyio.fail_after(60):
             async with anyio.create_task_group() as group:
                 group.start_soon(sandbox.execute, "counter:stay")
@@ -230,11 +230,11 @@ async def test_cancelling_execute_stops_what_runs(door: Door) -> None:
         assert (await sandbox.execute("up")).data == {"result": 1}
 
 
-@both_doors
+@on_both_hosts
 @pytest.mark.promise("sandbox:timeout")
-async def test_a_timeout_ends_the_call_and_says_so(door: Door) -> None:
+async def test_a_timeout_ends_the_call_and_says_so(host: Host) -> None:
     backend = CounterBackend()
-    async with opened(door, backend) as sandbox:
+    async with opened(host, backend) as sandbox:
         # Long enough for it to begin, with a session that is there.
         assert (await sandbox.execute("up")).ok
         assert kind(await sandbox.execute("counter:stay", timeout=1)) is ErrorKind.TIMEOUT
@@ -243,19 +243,19 @@ async def test_a_timeout_ends_the_call_and_says_so(door: Door) -> None:
         assert (await sandbox.execute("up")).ok
 
 
-@both_doors
+@on_both_hosts
 @pytest.mark.promise("sandbox:timeout")
-async def test_a_sandbox_has_a_timeout_for_calls_that_name_none(door: Door) -> None:
-    async with opened(door, CounterBackend(), timeout=0.05) as sandbox:
+async def test_a_sandbox_has_a_timeout_for_calls_that_name_none(host: Host) -> None:
+    async with opened(host, CounterBackend(), timeout=0.05) as sandbox:
         assert kind(await sandbox.execute("counter:stay")) is ErrorKind.TIMEOUT
 
 
-@both_doors
+@on_both_hosts
 @pytest.mark.promise("sandbox:progress")
-async def test_progress_is_told_as_it_is_made(door: Door) -> None:
+async def test_progress_is_told_as_it_is_made(host: Host) -> None:
     backend = CounterBackend()
     told: list[tuple[float, float | None, str | None]] = []
-    async with opened(door, backend) as sandbox, anyio.create_task_group() as group:
+    async with opened(host, backend) as sandbox, anyio.create_task_group() as group:
         heard = anyio.Event()
 
         def hear(done: float, total: float | None, message: str | None) -> None:
@@ -269,22 +269,22 @@ async def test_progress_is_told_as_it_is_made(door: Door) -> None:
     assert told == [(1, 2, "staying")]
 
 
-@both_doors
+@on_both_hosts
 @pytest.mark.promise("sandbox:progress")
-async def test_a_listener_that_fails_does_not_fail_the_call(door: Door) -> None:
+async def test_a_listener_that_fails_does_not_fail_the_call(host: Host) -> None:
     def fail(done: float, total: float | None, message: str | None) -> None:
         raise LookupError("the listener's own trouble")
 
-    async with opened(door, CounterBackend()) as sandbox:
+    async with opened(host, CounterBackend()) as sandbox:
         result = await sandbox.execute("counter:stay", timeout=0.05, on_progress=fail)
         assert kind(result) is ErrorKind.TIMEOUT
 
 
-@both_doors
+@on_both_hosts
 @pytest.mark.promise("sandbox:close")
-async def test_closing_stops_what_runs_and_may_be_done_twice(door: Door) -> None:
+async def test_closing_stops_what_runs_and_may_be_done_twice(host: Host) -> None:
     backend = CounterBackend()
-    async with opened(door, backend) as sandbox:
+    async with opened(host, backend) as sandbox:
         results: list[ToolResult] = []
 
         async def stay() -> None:

@@ -1,4 +1,4 @@
-"""Where a text says its answer."""
+"""Extraction of the answer from a text."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The same sandbox behind each door."""
+"""The same sandbox on each host."""
 
 from collections.abc import AsyncGenerator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -13,8 +13,8 @@ from mcp_servers.serving._http import HttpOptions, HttpServer
 from runtimes import Runtime
 from runtimes.process import ProcessRuntime
 
-Door: TypeAlias = Literal["here", "server"]
-DOORS: tuple[Door, ...] = ("here", "server")
+Host: TypeAlias = Literal["here", "server"]
+HOSTS: tuple[Host, ...] = ("here", "server")
 TOKEN = "sesame"
 
 
@@ -76,11 +76,11 @@ async def serving(
 
 @asynccontextmanager
 async def opened(
-    door: Door, *backends: Backend, timeout: float | None = None, make: Callable[[], Runtime] | None = None
+    host: Host, *backends: Backend, timeout: float | None = None, make: Callable[[], Runtime] | None = None
 ) -> AsyncGenerator[Sandbox]:
-    """A sandbox over the backends, behind that door; by default in a runtime like anybody's."""
+    """A sandbox over the backends, behind that host; by default in a runtime like anybody's."""
     async with AsyncExitStack() as stack:
-        if door == "here":
+        if host == "here":
             runtime = await stack.enter_async_context(make()) if make else None
             sandbox = Sandbox(backends=backends, timeout=timeout, runtime=runtime)
         else:

@@ -1,4 +1,4 @@
-"""Whoever calls in this process and whoever calls through a server get the same."""
+"""In-process calls and calls through a server give the same results."""
 
 import re
 from collections.abc import Mapping
@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from agentflow.sandbox import ResourceLink, ToolResult
 from tests.agentflow.sandbox._backends import CounterBackend, EchoBackend
-from tests.agentflow.sandbox._doors import DOORS, opened
+from tests.agentflow.sandbox._hosts import HOSTS, opened
 
 Calls = list[tuple[str, Mapping[str, object]]]
 
@@ -55,25 +55,25 @@ def plain(result: ToolResult) -> object:
 
 
 async def outcomes(calls: Calls) -> list[list[object]]:
-    """What the calls give, through each door."""
+    """Results of the calls on each host."""
     behind: list[list[object]] = []
-    for door in DOORS:
-        async with opened(door, CounterBackend(), EchoBackend()) as sandbox:
+    for host in HOSTS:
+        async with opened(host, CounterBackend(), EchoBackend()) as sandbox:
             behind.append([plain(result) for result in await sandbox.execute_batch(calls)])
     return behind
 
 
-@pytest.mark.promise("sandbox:doors-agree")
-async def test_every_kind_of_result_and_error_is_the_same_through_both_doors() -> None:
+@pytest.mark.promise("sandbox:host-agree")
+async def test_every_kind_of_result_and_error_is_the_same_on_both_hosts() -> None:
     here, server = await outcomes(EVERY_KIND)
     assert server == here
 
 
-@pytest.mark.promise("sandbox:doors-agree")
-async def test_the_tools_are_the_same_through_both_doors() -> None:
+@pytest.mark.promise("sandbox:host-agree")
+async def test_the_tools_are_the_same_on_both_hosts() -> None:
     listings: list[object] = []
-    for door in DOORS:
-        async with opened(door, CounterBackend(), EchoBackend()) as sandbox:
+    for host in HOSTS:
+        async with opened(host, CounterBackend(), EchoBackend()) as sandbox:
             tools = await sandbox.tools()
             listings.append([(t.function(), t.prompt(), t.route, t.output_schema, t.hints) for t in tools])
     assert listings[0] == listings[1]
@@ -88,7 +88,7 @@ arguments = st.dictionaries(
 )
 
 
-@pytest.mark.promise("sandbox:doors-agree")
+@pytest.mark.promise("sandbox:host-agree")
 @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     st.lists(
@@ -99,6 +99,6 @@ arguments = st.dictionaries(
         max_size=8,
     )
 )
-async def test_random_calls_give_the_same_through_both_doors(calls: Calls) -> None:
+async def test_random_calls_give_the_same_on_both_hosts(calls: Calls) -> None:
     here, server = await outcomes(calls)
     assert server == here
