@@ -12,7 +12,7 @@ from runtimes.process.trusted import _wire
 
 
 class RequestChannel:
-    """Requests in flight to one builder of sandboxes (the sandbox init process or a container's first process), and its events."""
+    """Requests in flight to one builder, the sandbox init process or a container's first process, and its events."""
 
     lost: ClassVar[str] = "the runtime is closed"
     """Start of the error message after the builder is gone."""

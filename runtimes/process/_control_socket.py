@@ -139,5 +139,5 @@ class ShellControlSocket(ControlSocket[ShellReply]):
         :raises ValueError: if the text contains a NUL character.
         """
         if "\0" in text:
-            raise ValueError("a shell command can't hold a NUL character")
+            raise ValueError("a shell command can't contain a NUL character")
         self.send(word.encode() + b"\0" + text.encode("utf-8", "surrogateescape") + b"\0")

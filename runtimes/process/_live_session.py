@@ -250,7 +250,7 @@ class LiveSession(ABC, Generic[ReplyT]):
         await self._signal(signal.SIGKILL)
 
     async def _abandon(self, call: PendingRun[ReplyT]) -> None:
-        """The caller is gone: end the run all the same."""
+        """End the run of a cancelled caller."""
         with anyio.CancelScope(shield=True):
             await self._stop_run(call)
         if self._pipes is not None:

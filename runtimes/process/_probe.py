@@ -20,7 +20,13 @@ def _read(path: str) -> str:
 
 
 def missing() -> list[str]:
-    """Return what the machine lacks, as far as can be checked without trying; empty if it lacks nothing."""
+    """Return one line for each requirement that this machine lacks, as far as can be checked without trying.
+
+    Example::
+
+        for line in missing():
+            print(line)  # "user namespaces are disabled: sysctl user.max_user_namespaces=10000"
+    """
     if sys.platform != "linux":
         return [
             f"sandboxes need Linux namespaces, and this is {platform.system()}: use a Linux machine or container"

@@ -11,9 +11,9 @@ from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
 from io import BytesIO
 from types import ModuleType
-from typing import TypeVar, cast
+from typing import TypeGuard, TypeVar
 
-from runtimes.process.inside._tables import TABLE_MIME, Foreign, table_of
+from runtimes.process.inside._tables import TABLE_MIME, Foreign, is_mapping, table_of
 
 __all__ = ["Displays"]
 
@@ -132,10 +132,9 @@ def _rich(value: object) -> dict[str, bytes]:
 
 def _bundle(value: object) -> dict[str, bytes]:
     bundle = _call(value, "_repr_mimebundle_")
-    if not isinstance(bundle, dict):
+    if not is_mapping(bundle):
         return {}
-    forms = cast("dict[object, object]", bundle)
-    encoded = {str(mime): _encoded(str(mime), data) for mime, data in forms.items() if mime != "text/plain"}
+    encoded = {str(mime): _encoded(str(mime), data) for mime, data in bundle.items() if mime != "text/plain"}
     return {mime: data for mime, data in encoded.items() if data is not None}
 
 
@@ -144,9 +143,11 @@ def _call(value: object, method: str) -> object:
     found = getattr(type(value), method, None)
     data: object = found(value) if callable(found) else None
     # Metadata may follow the data; only notebooks use it.
-    if isinstance(data, tuple):
-        return cast("tuple[object, ...]", data)[0]
-    return data
+    return data[0] if _is_tuple(data) else data
+
+
+def _is_tuple(value: object) -> TypeGuard[tuple[object, ...]]:
+    return isinstance(value, tuple)
 
 
 def _encoded(mime: str, data: object) -> bytes | None:

@@ -1,4 +1,4 @@
-"""PythonEvaluator: runs source text in one persistent namespace, like a notebook. Runs inside a session.
+"""Evaluator: runs source text in one persistent namespace, like a notebook. Runs inside a session.
 
 It is imported into a warm interpreter that is then forked, so it and its neighbours (`_displays`, `_tables`,
 `_variables`, `_errors`) need only the standard library.

@@ -1,19 +1,19 @@
-# The program of a shell session. Reads commands, each ended by a NUL, from descriptor 197; answers each on the
-# same descriptor with status NUL working-directory NUL. A command beginning with one of the words below is ours.
-# Every command runs at top level, inside a sourced file, so that a signal can make it return.
+# Program of a shell session. Reads requests from descriptor 197, a word and a text that each end in a NUL, and replies on
+# the same descriptor with status NUL working-directory NUL. Every command runs at top level, inside a sourced file, so
+# that a signal handler can make it return.
 #
-# A trap's `return` leaves one function only; with the second trap every further command leaves the next.
+# The `return` of a trap leaves only one function; with the second trap, each further command leaves the next one.
 __agentflow_stop='[[ -z $__agentflow_running || ${#BASH_SOURCE[@]} -eq 0 ]] || return 124'
 trap '[[ -z $__agentflow_running ]] || { __agentflow_stopped=1; trap "$__agentflow_stop" DEBUG; }; eval "$__agentflow_stop"' SIGRTMAX
 __agentflow_running= __agentflow_stopped= __agentflow_word= __agentflow_last=0 __agentflow_trace=
 __agentflow_status() { return "$1"; }
-# Answers the command before and takes the next. Each round begins with it, so that a stray `continue` or `break` in a
-# command skips no answer; its output is thrown away, so that `set -x`, `set -v` and traps show commands only.
+# Replies to the last command and reads the next. Every iteration starts with it, so that a stray `continue` or `break` in
+# a command skips no reply; its output is discarded, so that `set -x`, `set -v` and traps show only commands.
 __agentflow_turn() {
   [[ $__agentflow_word != run && $__agentflow_word != ask ]] || __agentflow_last=$1 __agentflow_trace=${-//[^vx]/}
   set +vx
   [[ -z $__agentflow_word ]] || builtin printf '%s\0%s\0' "$1" "$PWD" >&197
-  # A signal or `TMOUT` can end a `read` that has taken a part.
+  # A signal or `TMOUT` can end a `read` that has read only a part.
   __agentflow_word= __agentflow_command= __agentflow_part=
   until IFS= builtin read -r -d '' -u 197 __agentflow_part; do
     (($? > 128)) || exit 0
@@ -34,7 +34,7 @@ while { builtin declare -F __agentflow_turn; } >/dev/null 2>&1; do
     __agentflow_turn "$__agentflow_index"
   } >/dev/null 2>&1; do
     case $__agentflow_word in
-    # The condition sets `$?`, and neither `set -e` nor a trap on errors minds a condition.
+    # The condition sets `$?`; conditions trigger neither `set -e` nor ERR traps.
     run) if __agentflow_status "$__agentflow_last"; then . /etc/bash; else . /etc/bash; fi </dev/null 197>&- ;;
     ask) if __agentflow_status "$__agentflow_last"; then . /etc/bash; else . /etc/bash; fi 197>&- ;;
     dump)

@@ -10,9 +10,9 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from decimal import Decimal
 from itertools import islice
-from typing import Any, TypeAlias, cast
+from typing import Any, TypeAlias, TypeGuard
 
-__all__ = ["TABLE_MIME", "Foreign", "build_table", "run_sql", "table_of"]
+__all__ = ["TABLE_MIME", "Foreign", "build_table", "is_mapping", "run_sql", "table_of"]
 
 Foreign: TypeAlias = Any
 """Object of a library that is not imported here, or of user code; its attributes are looked up dynamically."""
@@ -121,11 +121,11 @@ def _cell(value: Foreign, depth: int = 0) -> object:
 
 
 def _nested_cell(value: Foreign, depth: int) -> object:
-    if isinstance(value, dict):
-        pairs = islice(cast("dict[object, object]", value).items(), ITEMS)
+    if is_mapping(value):
+        pairs = islice(value.items(), ITEMS)
         return {_cut(str(key)): _cell(item, depth + 1) for key, item in pairs}
-    if isinstance(value, list | tuple | set | frozenset):
-        return [_cell(item, depth + 1) for item in islice(cast("Iterable[object]", value), ITEMS)]
+    if _is_collection(value):
+        return [_cell(item, depth + 1) for item in islice(value, ITEMS)]
     if type(value).__name__ in {"NAType", "NaTType"}:
         return None
     if hasattr(value, "isoformat"):
@@ -135,6 +135,15 @@ def _nested_cell(value: Foreign, depth: int) -> object:
         if type(plain) is not type(value):
             return _cell(plain, depth + 1)
     return _cut(str(value))
+
+
+def is_mapping(value: object) -> TypeGuard[dict[object, object]]:
+    """Return whether a value is a dictionary."""
+    return isinstance(value, dict)
+
+
+def _is_collection(value: object) -> TypeGuard[Iterable[object]]:
+    return isinstance(value, list | tuple | set | frozenset)
 
 
 def _cut(text: str) -> str:

@@ -4,7 +4,6 @@ import sys
 from collections.abc import Mapping
 from itertools import islice
 from types import BuiltinFunctionType, FunctionType, ModuleType
-from typing import cast
 
 from runtimes.process.inside._tables import Foreign
 
@@ -35,8 +34,8 @@ def _describe(name: str, value: object) -> dict[str, str]:
     return {"name": name, "type": kind, "summary": _clean(summary)}
 
 
-def _summary(value: Foreign) -> str:
-    cls = cast("type[object]", type(value))
+def _summary(value: object) -> str:
+    cls = type(value)
     if cls in _SIMPLE:
         return _short(value)
     if cls in (list, tuple, set, frozenset, dict):

@@ -92,38 +92,27 @@ def _fail(server: socket.socket, error: BaseException, what: str) -> NoReturn:
     sys.exit(1)
 
 
-class _MountHelper:
-    """A process in the user namespace that still sees the host's files: it hands out read-only mounts of folders."""
-
-    def __init__(self, idmap: _base.IdMap) -> None:
-        self._idmap = idmap
-
-    def run(
-        self, host_monitor: socket.socket, start_sandbox_init: Callable[[_base.HostMounts, list[Any]], None]
-    ) -> None:
-        sc.unshare(sc.CLONE_NEWUSER | sc.CLONE_NEWNS)
-        _wire.send(host_monitor, {"unshared": True})
-        if _wire.receive(host_monitor) is None:
-            os._exit(1)
-        sc.mount_private()
-        collected = _base.collect()
-        etc = _base.read_etc(collected)
-        start_sandbox_init(collected, etc)
-        self._serve(host_monitor)
-
-    def _serve(self, host_monitor: socket.socket) -> NoReturn:
-        while True:
-            message = _wire.receive(host_monitor)
-            if message is None:
-                os._exit(0)
-            fds: list[int] = []
-            try:
-                fds = [_base.read_only_view(path) for path in message.fields["paths"]]
-                _wire.send(host_monitor, {}, fds)
-            except OSError as error:
-                _wire.send(host_monitor, {"error": str(error)})
-            for fd in fds:
-                os.close(fd)
+def _run_mount_helper(
+    host_monitor: socket.socket, start_sandbox_init: Callable[[_base.HostMounts, list[Any]], None]
+) -> NoReturn:
+    """Create the user namespace, start the sandbox init process, then hand out read-only mounts of host folders."""
+    sc.unshare(sc.CLONE_NEWUSER | sc.CLONE_NEWNS)
+    _wire.send(host_monitor, {"unshared": True})
+    if _wire.receive(host_monitor) is None:
+        os._exit(1)
+    sc.mount_private()
+    collected = _base.collect()
+    start_sandbox_init(collected, _base.read_etc(collected))
+    while (message := _wire.receive(host_monitor)) is not None:
+        fds: list[int] = []
+        try:
+            fds = [_base.read_only_view(path) for path in message.fields["paths"]]
+            _wire.send(host_monitor, {}, fds)
+        except OSError as error:
+            _wire.send(host_monitor, {"error": str(error)})
+        for fd in fds:
+            os.close(fd)
+    os._exit(0)
 
 
 def _start(
@@ -142,7 +131,7 @@ def _start(
             for sock in (helper_end, to_helper, to_init, pid_reader, pid_writer):
                 sock.close()
             _spawn.run_child(lambda: _become_sandbox_init(server, init_end, idmap, collected, etc, settings))
-        _send_pid(pid_writer, pid)
+        pid_writer.send(pid.to_bytes(4, sys.byteorder))
         server.close()
         init_end.close()
         for _, fd in [*collected.trees, *collected.devices]:
@@ -155,10 +144,9 @@ def _start(
         os.close(alive)
         sc.prctl(sc.PR_SET_PDEATHSIG, signal.SIGKILL)
         try:
-            _MountHelper(idmap).run(helper_end, start_sandbox_init)
+            _run_mount_helper(helper_end, start_sandbox_init)
         except OSError as error:
             _fail(server, error, "can't prepare the base of the sandboxes")
-        os._exit(0)
     helper_end.close()
     init_end.close()
     pid_writer.close()
@@ -174,13 +162,6 @@ def _map_ids(server: socket.socket, idmap: _base.IdMap, pid: int, to_helper: soc
     except OSError as error:
         _fail(server, error, "can't map user ids")
     _wire.send(to_helper, {"mapped": True})
-
-
-def _send_pid(sock: socket.socket, pid: int) -> None:
-    """Send a pid to a process in the same pid namespace."""
-    import struct
-
-    sock.send(struct.pack("=i", pid))
 
 
 def _receive_pid(sock: socket.socket) -> int:

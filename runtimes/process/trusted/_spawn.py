@@ -146,7 +146,7 @@ def become_pause_process(config: RuntimeConfig) -> NoReturn:
 
 
 def enter_sandbox(config: RuntimeConfig, placement: ProcessPlacement, *, python: bool = False) -> None:
-    """ForkMove the calling process into its sandbox for good."""
+    """Move the calling process into its sandbox, irrevocably."""
     _cgroups.attach(placement.group)
     _confine.begin_session(idle=config.idle)
     if placement.namespaces:

@@ -1,4 +1,4 @@
-"""A runtime of the process runtime's own tests, and the kinds of user that use it."""
+"""Fixtures for the process runtime's tests: a runtime, and the kinds of users that run it."""
 
 import json
 import subprocess
@@ -14,44 +14,40 @@ from runtimes.process import ProcessRuntime
 if TYPE_CHECKING:
     from tests._plain_user import PlainUser
 
-Kind = Literal["whoever runs the suite", "a user with a range of ids", "a user without a range of ids"]
+Kind = Literal["the current user", "a user with a range of ids", "a user without a range of ids"]
 KINDS: tuple[Kind, ...] = (
-    "whoever runs the suite",
+    "the current user",
     "a user with a range of ids",
     "a user without a range of ids",
 )
-"""Who may use the process runtime."""
+"""Kinds of users of the process runtime."""
 
-# Without this program an ordinary user can't be given its range of ids.
+# Without `newuidmap` an ordinary user can't map its range of ids.
 _NO_NEWUIDMAP = {"PATH": "/nowhere"}
 
 
 @pytest.fixture
 async def runtime() -> AsyncIterator[ProcessRuntime]:
-    """A runtime of this test's own.
-
-    Like those of the other tests it is not idle: what is in its sandboxes has deadlines to meet, the test's and the
-    runtime's own, also where the rest of the suite runs at the same time.
-    """
+    """Runtime of one test, without idle priority: its sandboxes must meet deadlines while other tests run."""
     async with ProcessRuntime(preload=(), idle=False) as runtime:
         yield runtime
 
 
 @pytest.fixture
 async def instance(runtime: ProcessRuntime) -> Instance:
-    """One instance with the default limits."""
+    """Instance with the default limits."""
     return await runtime.start()
 
 
 class Users:
-    """Runs a module of the tests as each kind of user; every module once for each."""
+    """Run test modules as each kind of user, each module once per kind."""
 
     def __init__(self, plain: pytest.FixtureRequest) -> None:
         self._request = plain
         self._reports: dict[tuple[str, Kind], object] = {}
 
     def report(self, module: str, kind: Kind) -> object:
-        """What the module printed, as JSON."""
+        """Return the JSON that the module printed."""
         if (module, kind) not in self._reports:
             done = self._run(f"from {module} import main; main()", kind)
             assert done.returncode == 0, done.stderr
@@ -59,7 +55,7 @@ class Users:
         return self._reports[module, kind]
 
     def _run(self, script: str, kind: Kind) -> subprocess.CompletedProcess[str]:
-        if kind == "whoever runs the suite":
+        if kind == "the current user":
             return subprocess.run(
                 [sys.executable, "-c", script],
                 capture_output=True,
@@ -74,5 +70,5 @@ class Users:
 
 @pytest.fixture(scope="session")
 def users(request: pytest.FixtureRequest) -> Users:
-    """Runs modules as each kind of user."""
+    """Runner of modules as each kind of user."""
     return Users(request)

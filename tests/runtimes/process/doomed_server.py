@@ -1,4 +1,4 @@
-"""A server that is going to be killed: a runtime with busy sessions of every kind. Run as a program."""
+"""Server to be killed: a runtime with busy sessions of every kind. Run as a program."""
 
 import asyncio
 import sys
@@ -26,12 +26,12 @@ BUSY: list[tuple[Language, str, str]] = [
     ("bash", "bomb() { bomb | bomb & }; bomb", "wait"),
     ("bash", "", "yes > /dev/null"),
 ]
-"""The language, what is done before it says that it has begun, and what after."""
+"""Language, code before the start signal, and code after it."""
 _SAYS = {"python": "print('begun', flush=True)", "bash": "echo begun"}
 
 
 async def main(rounds: int) -> None:
-    """Start everything, say so, and never end."""
+    """Start every session, print their number, and never end."""
     async with ProcessRuntime(idle=False) as runtime, anyio.create_task_group() as tasks:
         instances: list[Instance] = []
         ears: list[Ear] = []

@@ -1,4 +1,4 @@
-"""Tries every attempt of the table as the user who runs this, and prints what was seen as JSON.
+"""Try every attempt of the table as the current user and print the observations as JSON.
 
 Run as a program: as root, as an ordinary user with a range of ids, or as one without.
 """
@@ -29,24 +29,24 @@ _HEAP = "heap-" + secrets.token_hex(8)
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What a run of the table saw."""
+    """Observations of one run of the table."""
 
     seen: dict[str, str]
-    """By attempt (`language: name`) what was seen inside."""
+    """Observation inside by attempt (`language: name`)."""
     outside: dict[str, str]
-    """The same for what was tried outside."""
+    """Observation outside by attempt."""
     probes: dict[str, str]
-    """What came of the attempts that take two sandboxes."""
+    """Observation by probe, which needs two sandboxes."""
     before: dict[str, str]
-    """The host, before."""
+    """Fingerprint of the host before."""
     after: dict[str, str]
-    """The host, after."""
+    """Fingerprint of the host after."""
     single_user: bool
-    """There was no range of ids."""
+    """The user had no range of ids."""
 
 
 class Host:
-    """Things on the host that nobody inside may see or touch."""
+    """Resources of the host that no sandbox may see or touch."""
 
     def __init__(self, stack: ExitStack) -> None:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="escape-")))
@@ -86,7 +86,7 @@ class Host:
         return sock
 
     def fingerprint(self) -> dict[str, str]:
-        """What must be the same afterwards."""
+        """Return the state that must be unchanged afterwards."""
         sysctls = ("kernel/hostname", "kernel/core_pattern", "kernel/domainname", "vm/swappiness")
         return {
             "marker": self._marker.read_text(encoding="utf-8"),
@@ -103,7 +103,7 @@ class Host:
 
 
 def key(attempt: Attempt) -> str:
-    """What an attempt is called in a report."""
+    """Return an attempt's key in a report."""
     return f"{attempt.language}: {attempt.name}"
 
 
@@ -131,7 +131,7 @@ def _outside(attempt: Attempt, names: Mapping[str, str]) -> str:
 
 
 async def try_all(instance: Instance, names: Mapping[str, str]) -> dict[str, str]:
-    """What is seen of every attempt inside."""
+    """Return the observation of every attempt inside."""
     await instance.run("python", PRELUDE)
     seen: dict[str, str] = {}
     for attempt in ATTEMPTS:
@@ -159,11 +159,11 @@ def scan(pid, letters):
             return "found"
     return "not found"
 """
-"""Looks for a word, given as its letters, in a process's memory without holding it itself."""
+"""Search a process's memory for a word given as letters, without holding the word itself."""
 
 
 async def _heap(runtime: Runtime) -> str:
-    """What one sandbox was told is not in the memory that another starts with."""
+    """Data sent to one sandbox is not in the memory that another starts with."""
     told = await runtime.start(InstanceSpec(env={"TOLD": _HEAP}))
     letters = list(_HEAP)
     own = await told.run("python", f"{SCAN}\nword = os.environ['TOLD']\nscan('self', {letters!r})")
@@ -173,12 +173,12 @@ async def _heap(runtime: Runtime) -> str:
     session = await other.run("python", f"{SCAN}\nscan('self', {letters!r})")
     await other.write("scan.py", f"{SCAN}\nprint(scan(os.getppid(), {letters!r}))".encode())
     command = await other.exec([sys.executable, "scan.py"])
-    keeper = command.stdout.decode() or command.stderr.decode().splitlines()[-1].split(":")[0]
-    return f"own: {own.value}, session: {session.value}, keeper: {keeper.strip()}"
+    supervisor = command.stdout.decode() or command.stderr.decode().splitlines()[-1].split(":")[0]
+    return f"own: {own.value}, session: {session.value}, supervisor: {supervisor.strip()}"
 
 
 async def _neighbour(runtime: Runtime) -> str:
-    """Another sandbox's files, shared memory, loopback and processes can't be found."""
+    """Another sandbox's files, shared memory, loopback and processes are invisible."""
     one, two = await runtime.start(), await runtime.start()
     await one.run(
         "bash",
@@ -186,7 +186,7 @@ async def _neighbour(runtime: Runtime) -> str:
     )
     await one.run("python", "import socket; server = socket.create_server(('127.0.0.1', 4711))")
     await two.run("bash", "touch ~/own-file")
-    # Not in what all sandboxes are shown of the host, which is large and which none can write to.
+    # Skips the shared read-only trees, which are large.
     found = await two.run(
         "bash",
         "find / /home/agent /dev /dev/shm -xdev -name neighbour-secret -o -name own-file 2>/dev/null | sort -u",
@@ -197,14 +197,14 @@ async def _neighbour(runtime: Runtime) -> str:
 
 
 async def _devices(runtime: Runtime) -> str:
-    """The devices that sandboxes share can't carry anything from one to another."""
+    """The shared devices can't carry data between sandboxes."""
     one, two = await runtime.start(), await runtime.start()
     await one.run("bash", "touch /dev/note; rm -f /dev/stdin /dev/fd; ln -s / /dev/way; echo x > /dev/null")
     return (await two.run("bash", "ls /dev | wc -l")).stdout.strip()
 
 
 async def _files_of_processes(runtime: Runtime) -> str:
-    """File operations reach nothing of processes, whose power they do not have."""
+    """File operations can't open anything in /proc."""
     instance = await runtime.start()
     answers: list[str] = []
     operations: list[Callable[[], Awaitable[object]]] = [
@@ -224,14 +224,14 @@ async def _files_of_processes(runtime: Runtime) -> str:
 
 
 async def _random(runtime: Runtime) -> str:
-    """Sessions that start as copies of one interpreter don't draw the same random numbers."""
+    """Sessions forked from one interpreter draw different random numbers."""
     draw = "import random, numpy, uuid\n(random.random(), numpy.random.rand(), uuid.uuid4())"
     one, two = [(await (await runtime.start()).run("python", draw)).value for _ in range(2)]
     return str(one is not None and one != two)
 
 
 async def _poison(runtime: Runtime) -> str:
-    """What a session does to its modules is not seen by the next."""
+    """Changes that a session makes to its modules are invisible to the next."""
     one = await runtime.start()
     await one.run(
         "python",
@@ -245,7 +245,7 @@ async def _poison(runtime: Runtime) -> str:
 
 
 async def _group_kill(runtime: Runtime) -> str:
-    """Killing everything in sight ends nothing but the sandbox's own processes."""
+    """`kill(-1)` ends only the sandbox's own processes."""
     one, two = await runtime.start(), await runtime.start()
     await two.run("python", "x = 1")
     killed = await one.run(
@@ -263,16 +263,16 @@ PROBES = {
         "((PermissionError|FileNotFoundError|OSError) ?){5}",
     ),
     "group kill": (_group_kill, "ended 2 1"),
-    "heap": (_heap, "own: 'found', session: 'not found', keeper: (FileNotFoundError|PermissionError)"),
+    "heap": (_heap, "own: 'found', session: 'not found', supervisor: (FileNotFoundError|PermissionError)"),
     "neighbour": (_neighbour, "/home/agent/own-file 1 0"),
     "poison": (_poison, r"\(1, False, False\)"),
     "random": (_random, "True"),
 }
-"""Attempts that take two sandboxes, and the pattern that what they say must match."""
+"""Probes with two sandboxes, and the pattern that their observation must match."""
 
 
 async def run() -> Report:
-    """Try everything."""
+    """Try every attempt."""
     with ExitStack() as stack:
         host = Host(stack)
         before = host.fingerprint()

@@ -1,8 +1,8 @@
-"""The attempts to get out of a sandbox: one table, run by every kind of user.
+"""Table of attempts to escape from a sandbox, tried by every kind of user.
 
-Each says in which language it is tried, with what code, and what must be seen: the precise error, so that an
-attempt that is merely misspelt does not count as contained. In the code, `$NAME` stands for something that the
-host has (see `escape_run.Host`); what is said of `{host}` attempts is also tried outside, where it must succeed.
+Each has a language, code and the exact expected error, so that a misspelt attempt does not count as contained. In the
+code, `$NAME` stands for a resource of the host (see `escape_run.Host`). Attempts with `outside` are also tried on the
+host, where they must succeed.
 """
 
 import platform
@@ -26,7 +26,7 @@ def connect(family, address, kind=socket.SOCK_STREAM):
         sock.settimeout(5)
         return attempt(sock.connect, address)
 """
-"""What Python attempts may use."""
+"""Helpers for Python attempts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,21 +34,21 @@ class Attempt:
     """One attempt."""
 
     name: str
-    """What is attempted."""
+    """Description of the attempt."""
     language: Literal["bash", "python"]
-    """Where."""
+    """Session that runs the code."""
     code: str
-    """How. Python: an expression, or lines whose last is one. bash: what is printed counts, errors included."""
+    """Python: an expression, or lines that end with one. bash: commands whose output and errors count."""
     seen: str
-    """A pattern that the whole of what is seen must match."""
+    """Pattern that the whole observation must match."""
     outside: str | None = None
-    """What the same code says on the host, where it is harmless to try."""
+    """Observation of the same code on the host, if it is harmless to try there."""
 
 
 _ARCHITECTURE = 0 if platform.machine() == "x86_64" else 1
 _NEWUSER, _NEWNS = 0x10000000, 0x20000
 
-# name: (x86_64, aarch64), arguments. Each would be a way out, or of changing the machine.
+# name: (x86_64, aarch64), arguments. Each could escape from the sandbox or change the machine.
 _CALLS: dict[str, tuple[tuple[int, int], str]] = {
     "acct": ((163, 89), "b'/tmp/acct'"),
     "add_key": ((248, 217), "b'user', b'k', b'v', 1, -3"),
@@ -95,7 +95,7 @@ _CALLS: dict[str, tuple[tuple[int, int], str]] = {
     "unshare a user namespace": ((272, 97), f"{_NEWUSER}"),
     "userfaultfd": ((323, 282), "1"),
 }
-# Calls that the filter does not know, and those that see into other mount namespaces: as if they did not exist.
+# Calls unknown to the filter or that inspect other mount namespaces: they fail as if they did not exist.
 _MISSING = {
     "clone3": (435, "bytes(88), 88"),
     "listmount": (458, "bytes(64), bytes(64), 8, 0"),
@@ -255,4 +255,4 @@ _NETWORK = [
 ]  # fmt: skip
 
 ATTEMPTS: list[Attempt] = [*_files(), *_FILES, *_PROCESSES, *_PRIVILEGE, *_NETWORK, *_calls()]
-"""All of them."""
+"""All attempts."""

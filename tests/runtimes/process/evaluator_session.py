@@ -1,4 +1,4 @@
-"""A Python session without isolation: an interpreter of its own that runs an `PythonEvaluator`."""
+"""A Python session without isolation: a separate interpreter that runs a `PythonEvaluator`."""
 
 import marshal
 import os
@@ -29,7 +29,7 @@ while True:
 
 @dataclass(frozen=True)
 class ShownOutput:
-    """One display."""
+    """One item of rich output."""
 
     mime: str
     data: str
@@ -37,7 +37,7 @@ class ShownOutput:
 
 @dataclass(frozen=True)
 class Ran:
-    """What one run gave."""
+    """Result of one run."""
 
     value: str | None
     error: dict[str, str] | None
@@ -51,7 +51,7 @@ class Ran:
 
 
 class EvaluatorSession:
-    """Runs source texts one after the other in one evaluator."""
+    """Run source texts in sequence in one evaluator."""
 
     def __init__(self, folder: Path) -> None:
         self._output = folder / "stdout"

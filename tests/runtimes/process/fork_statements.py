@@ -1,4 +1,4 @@
-"""Random statements for sessions, and what can be seen of the state that they leave.
+"""Random statements for sessions, and observations of the state that they leave.
 
 A statement may well fail (it may name a variable that isn't there): a failure is an observation as good as any
 other, and the same wherever the same statements ran before.
@@ -180,7 +180,7 @@ def _filled(language: Language, templates: tuple[str, ...]) -> st.SearchStrategy
 
 
 def statements() -> st.SearchStrategy[Statement]:
-    """Any statement in either language."""
+    """Return a strategy for statements in either language."""
     return _filled("python", PYTHON) | _filled("bash", BASH)
 
 
@@ -188,7 +188,7 @@ PROLOGUE = Statement(
     "python",
     "import os, random, signal, sys, tempfile\nrandom.seed(0)\nsignal.signal(signal.SIGUSR1, signal.SIG_IGN)",
 )
-"""Ends what differs between any two sessions: where their random numbers start."""
+"""Remove the one difference between two sessions: the start of their random numbers."""
 
 SEEN_BY_PYTHON = r"""
 def _seen():
@@ -233,7 +233,7 @@ for _n, _v in sorted(globals().items()):
         except (OSError, ValueError) as _error:
             print(_n, _error)
 """
-"""Prints all that Python code can tell of its state, in the end by reading its open files."""
+"""Print all observable state of a Python session, and read its open files last."""
 
 _CHANGES_BY_ITSELF = "_|E?UID|BASH[A-Z0-9_]*|COMP_WORDBREAKS|DIRSTACK|EPOCH[A-Z]*|FUNCNAME|GROUPS|HISTCMD|LINENO|PIPESTATUS|PPID|RANDOM|SECONDS|SRANDOM|__agentflow_.*"
 
@@ -247,11 +247,11 @@ ulimit -Sn; ulimit -Hn; ulimit -St
 ls -laR --time-style=+ ~ | sed 's/^total .*//'
 find ~ -type f -exec sha1sum {{}} + | sort -k2
 """
-"""Prints all that the shell can tell of its state, and the workspace."""
+"""Print all observable state of a shell session and the workspace."""
 
 
 def observed(result: RunResult) -> tuple[object, ...]:
-    """What a run showed, without where in memory things lie."""
+    """Return the result of a run without memory addresses."""
     error = result.error and (result.error.type, result.error.message)
     return (
         result.outcome, result.stdout, result.stderr, result.exit_code, result.value, error, result.cwd,

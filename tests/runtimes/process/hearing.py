@@ -6,17 +6,17 @@ import anyio
 
 
 class Ear:
-    """An output sink that hears a word."""
+    """Output sink that waits for a word."""
 
     def __init__(self, word: bytes) -> None:
         self._word = word
         self.said = b""
-        """Everything so far, both streams in the order of arrival."""
+        """All output so far, both streams in order of arrival."""
         self.heard = anyio.Event()
-        """Set when the word has come."""
+        """Set when the word has arrived."""
 
     def __call__(self, name: Literal["stdout", "stderr"], data: bytes) -> None:
-        """Take in a piece of output."""
+        """Receive a piece of output."""
         self.said += data
         if self._word in self.said:
             self.heard.set()

@@ -1,7 +1,7 @@
-"""Code that runs inside a session and, when its fork moves through the gate, misbehaves.
+"""Code that runs inside a session and misbehaves when its fork moves into its new sandbox.
 
-It finds the runtime's own code in the interpreter that it runs in, as hostile code would, and puts its own move in
-place of the runtime's. What it sees on its way it writes to a file of the parent that it keeps open.
+It finds the runtime's code in the interpreter that it runs in, as hostile code would, and replaces the runtime's move by
+its own. It logs what it sees to a file of the parent that it keeps open.
 """
 
 PRELUDE = """
@@ -9,15 +9,15 @@ import ctypes, errno, os, resource, signal, socket, sys, threading, time
 frame = sys._getframe()
 while "_fork_move" not in frame.f_globals:
     frame = frame.f_back
-guest = frame.f_globals
-moving = guest["_fork_move"]
-gate, confine, sc = moving._seccomp_broker, moving._confine, moving.sc
+loop_globals = frame.f_globals
+moving = loop_globals["_fork_move"]
+broker, confine, sc = moving._seccomp_broker, moving._confine, moving.sc
 libc = ctypes.CDLL(None, use_errno=True)
 log_fd = os.open("/home/agent/log", os.O_CREAT | os.O_RDWR | os.O_APPEND)
 POWER = confine.FORK_CAPABILITIES
 ROOT_MOUNT = confine.ROOT_MOUNT
-PLACE = gate.first_namespace_fd(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
-CHANNELS = gate.first_channel_fd(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+FIRST_FD = broker.first_namespace_fd(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+CHANNELS = broker.first_channel_fd(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
 
 def log(what):
     os.write(log_fd, f"{what}\\n".encode())
@@ -37,14 +37,14 @@ def raise_power():
     sc.capset(effective=POWER, permitted=POWER)
 
 def enter(number):
-    sc.setns(PLACE + number, confine.NAMESPACE_KINDS[number])
+    sc.setns(FIRST_FD + number, confine.NAMESPACE_KINDS[number])
 
 def enter_all():
     for number in range(4):
         enter(number)
 
 def forget_namespaces():
-    os.closerange(PLACE, PLACE + 4)
+    os.closerange(FIRST_FD, FIRST_FD + 4)
 
 def become(uid):
     os.setgroups([])
@@ -80,4 +80,4 @@ def honest(uid, control, keep=(), **sets):
     close_all(control, keep)
     return be_checked(control)
 """
-"""What hostile moves are made of; `honest` is the move that the runtime would make."""
+"""Building blocks of hostile moves; `honest` is the move that the runtime makes."""

@@ -1,7 +1,7 @@
-"""A sandbox of inspect_ai over an instance of any runtime: inspect_ai's own checks then judge ours.
+"""Adapter that runs inspect_ai's own sandbox checks over an instance of any runtime.
 
-As a program it runs all the checks at once, each in an instance of its own, and prints as JSON what went wrong
-in those that failed: `python -m tests.runtimes.process.inspect_adapter`.
+Run as a program, `python -m tests.runtimes.process.inspect_adapter` runs all checks concurrently, each in its own
+instance, and prints the errors of the failed ones as JSON.
 """
 
 import json
@@ -30,7 +30,7 @@ _AT_ONCE = 8
 
 
 class InstanceEnvironment(SandboxEnvironment):
-    """One instance as inspect_ai sees a sandbox."""
+    """Instance as a sandbox of inspect_ai."""
 
     def __init__(self, instance: Instance) -> None:
         super().__init__()
@@ -91,11 +91,11 @@ class InstanceEnvironment(SandboxEnvironment):
         environments: dict[str, SandboxEnvironment],
         interrupted: bool,
     ) -> None:
-        """Whoever started an instance stops it."""
+        """Do nothing: the code that started an instance stops it."""
 
 
 async def failures(runtime: Runtime) -> dict[str, str]:
-    """Run all checks; the failed ones with what went wrong."""
+    """Run all checks; return the failed ones with their errors."""
     found: dict[str, str] = {}
     turns = anyio.CapacityLimiter(_AT_ONCE)
 
@@ -105,7 +105,7 @@ async def failures(runtime: Runtime) -> dict[str, str]:
             try:
                 await check(InstanceEnvironment(instance))
             except Exception as error:
-                # The checks are another project's: whatever they raise is their verdict.
+                # The checks belong to another project: any exception is a failure.
                 found[name] = repr(error)
             await instance.stop()
 

@@ -1,6 +1,6 @@
-"""Runs into every limit, in bash, in Python and in single commands, and prints what came of it as JSON.
+"""Exceed every limit in bash, in Python and in single commands, and print the outcomes as JSON.
 
-Run as a program: as root, where groups of processes can be limited together, and as an ordinary user, where not.
+Run as a program: as root, with cgroups that limit whole sandboxes, and as an ordinary user without them.
 """
 
 import json
@@ -18,51 +18,51 @@ from runtimes.process import ProcessRuntime
 MIB = 1024 * 1024
 Where = Literal["bash", "python", "exec"]
 _PATIENCE = 60.0
-"""Seconds for what is not to run into a limit."""
+"""Wall limit of runs that must hit another limit first."""
 _WALL = Limits(wall_seconds=3)
-"""Short, but long enough for a command to begin on a busy machine."""
+"""Short, but long enough for a command to start on a busy machine."""
 _CPU = Limits(cpu_seconds=1, wall_seconds=300)
-"""On a busy machine, a second of a processor's time takes far longer."""
+"""On a busy machine, a second of CPU time takes much longer than a second."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Excess:
-    """Something that goes beyond a limit."""
+    """Code that exceeds a limit."""
 
     name: str
-    """What it does."""
+    """Description."""
     where: Where
-    """Where it runs; a single command is a shell's, or Python's if it is written in it."""
+    """Session to run it in; `exec` is a single command of bash or Python."""
     code: str
-    """How. All print `before` first."""
+    """Code, which prints `before` first."""
     limits: Limits
-    """The limits of its instance."""
+    """Limits of its instance."""
     outcome: str
-    """The outcome that is expected."""
+    """Expected outcome."""
     keeps_state: bool | None = True
-    """The session is expected to live on; `None` where that is a matter of chance."""
+    """The session must survive; `None` if that depends on timing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observed:
-    """What came of it."""
+    """Observed outcome."""
 
     outcome: str
-    """The outcome."""
+    """Outcome of the run."""
     detail: str
-    """The line that explains it."""
+    """Detail of the result."""
     output: str
-    """The start of what was printed."""
+    """Start of the output."""
     printed: int
-    """How many characters were."""
+    """Length of the output in characters."""
     state_lost: bool
     """The session was ended."""
     state: str
-    """What a variable of before holds now."""
+    """Value of a variable set before the run."""
     again: str
-    """What the next run says."""
+    """Output of the next run."""
     processes: int
-    """How many processes are left beside the session's own, once they have had time to go."""
+    """Number of processes left besides the session's own, after a wait."""
 
 
 def _all(
@@ -124,7 +124,7 @@ async def _started(runtime: Runtime, limits: Limits) -> AsyncGenerator[Instance]
 
 
 async def _left(instance: Instance, own: int) -> int:
-    """How many processes are left; a little patience, because dying takes time on a busy machine."""
+    """Return the number of processes left, after a wait: exiting takes time on a busy machine."""
     left = 1
     with anyio.move_on_after(_PATIENCE):
         while left > 0:
@@ -157,21 +157,21 @@ async def _exceed(instance: Instance, excess: Excess) -> Observed:
 
 
 def key(excess: Excess) -> str:
-    """What it is called in a report."""
+    """Return its key in a report."""
     return f"{excess.where}: {excess.name}"
 
 
 async def observe(runtime: Runtime, excess: Excess) -> Observed:
-    """Run into one limit."""
+    """Exceed one limit."""
     async with _started(runtime, excess.limits) as instance:
         return await _exceed(instance, excess)
 
 
 async def run() -> dict[str, dict[str, object]]:
-    """Run into everything."""
+    """Exceed every limit."""
     observed: dict[str, dict[str, object]] = {}
     at_once = anyio.CapacityLimiter(6)
-    # Limits of a second shall be met by what ran in it, also where the rest of the suite runs at the same time.
+    # Without idle priority, so that short limits are exceeded by the code under test even while other tests run.
     async with ProcessRuntime(preload=(), idle=False) as runtime:
 
         async def one(excess: Excess) -> None:

@@ -1,4 +1,4 @@
-"""What a run shows besides text."""
+"""Rich output of a run besides text."""
 
 import base64
 import json
@@ -45,7 +45,7 @@ def test_open_figures_are_shown_once_and_closed(session: EvaluatorSession) -> No
     assert session.run("plt.get_fignums()").displays == []
 
 
-def test_show_shows_what_is_open_and_the_next_plot_starts_anew(session: EvaluatorSession) -> None:
+def test_show_displays_open_figures_and_the_next_plot_starts_anew(session: EvaluatorSession) -> None:
     session.run("import matplotlib.pyplot as plt")
     ran = session.run("plt.plot([1]); plt.show(); plt.plot([2]); axes = plt.gca(); plt.show(block=False)")
     assert len(ran.displays) == 2
@@ -65,7 +65,7 @@ def test_figures_of_a_run_that_failed_are_shown_too(session: EvaluatorSession) -
     assert_png(ran.displays[0])
 
 
-def test_a_figure_that_cannot_be_drawn_is_the_run_s_error(session: EvaluatorSession) -> None:
+def test_a_figure_that_cannot_be_drawn_is_an_error_of_the_run(session: EvaluatorSession) -> None:
     ran = session.run("import matplotlib.pyplot as plt\nplt.title(r'$\\nothing$')\n1")
     assert ran.failure["type"] == "ValueError"
     assert session.run("plt.get_fignums()").value == "[]"
@@ -104,7 +104,7 @@ def test_a_labelled_index_comes_first(session: EvaluatorSession) -> None:
     assert grouped["rows"] == [[1, 2, 4], [1, 3, 5]]
 
 
-def test_a_big_table_is_bounded_and_says_how_big_it_is(session: EvaluatorSession) -> None:
+def test_a_big_table_is_bounded_and_reports_its_size(session: EvaluatorSession) -> None:
     found = table(session.run("import pandas as pd\npd.DataFrame({i: range(10**5) for i in range(300)})"))
     rows = cast("list[list[int]]", found["rows"])
     assert (len(rows), len(rows[0])) == (200, 200)
@@ -120,7 +120,7 @@ def test_arrow_tables_and_duckdb_relations_are_tables(session: EvaluatorSession)
     assert len(cast("list[object]", relation["rows"])) == 200
 
 
-def test_rich_forms_are_shown_the_richest_first(session: EvaluatorSession) -> None:
+def test_an_object_is_shown_in_its_richest_form(session: EvaluatorSession) -> None:
     session.run(
         "class Rich:\n"
         "    def _repr_html_(self): return '<b>é</b>'\n"
@@ -137,7 +137,7 @@ def test_rich_forms_are_shown_the_richest_first(session: EvaluatorSession) -> No
     assert session.run("Rich").displays == []
 
 
-def test_pictures_of_pil_are_images(session: EvaluatorSession) -> None:
+def test_pil_images_are_shown_as_images(session: EvaluatorSession) -> None:
     (shown,) = session.run("from PIL import Image\nImage.new('RGB', (200, 200))").displays
     assert_png(shown)
 
@@ -147,7 +147,7 @@ def test_display_shows_any_value_in_order(session: EvaluatorSession) -> None:
     assert [shown.mime for shown in ran.displays] == ["text/plain", TABLE]
 
 
-def test_what_is_too_much_to_show_is_said(session: EvaluatorSession) -> None:
+def test_output_over_the_display_limit_is_reported(session: EvaluatorSession) -> None:
     session.run("class Big:\n    def _repr_html_(self): return 'x' * 30_000_000")
     (shown,) = session.run("Big()").displays
     assert base64.b64decode(shown.data) == b"(text/html of 30000000 bytes left out: too much to show)"

@@ -1,4 +1,4 @@
-"""Every attempt to get out of a sandbox is contained, whoever runs the runtime, and the host is unchanged."""
+"""Every attempt to escape from a sandbox is contained for every kind of user, and the host is unchanged."""
 
 import re
 from typing import cast
@@ -35,7 +35,7 @@ def test_the_same_attempt_succeeds_outside(users: Users, kind: Kind, attempt: At
 @pytest.mark.promise("containment:neighbours")
 @pytest.mark.parametrize("probe", PROBES)
 @pytest.mark.parametrize("kind", KINDS)
-def test_one_sandbox_learns_nothing_of_another(users: Users, kind: Kind, probe: str) -> None:
+def test_one_sandbox_learns_nothing_about_another(users: Users, kind: Kind, probe: str) -> None:
     seen = of_report(users, kind, "probes")[probe]
     assert re.fullmatch(PROBES[probe][1], seen), seen
 

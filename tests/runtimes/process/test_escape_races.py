@@ -1,4 +1,4 @@
-"""Swapping files for links while the runtime works on them leads it nowhere else."""
+"""Replacing files by links during an operation of the runtime never leads it out of the sandbox."""
 
 import contextlib
 import os
@@ -13,8 +13,8 @@ from runtimes import Instance
 
 pytestmark = pytest.mark.timeout(200)
 
-# A line of a file that only the world has in which sandboxes are built.
-_OF_THE_BUILDER = b"agent:x:1000:"
+# A line of a file that exists only in the root of the sandbox init process.
+_BUILDER_LINE = b"agent:x:1000:"
 _SWAP_FULL_FOLDER = (
     "import os, time\n"
     "os.mkdir('d')\n"
@@ -46,7 +46,7 @@ _SWAP_FOLDER = (
 
 @pytest.fixture
 def marker(tmp_path: Path) -> Path:
-    """A file of the host in a folder that everybody may write to."""
+    """File of the host in a world-writable folder."""
     tmp_path.chmod(0o777)
     (tmp_path / "marker").write_text("host", encoding="utf-8")
     return tmp_path / "marker"
@@ -62,26 +62,26 @@ async def swapping(instance: Instance, code: str) -> AsyncGenerator[None]:
 
 
 @pytest.mark.promise("containment:races")
-async def test_a_snapshot_follows_no_link_that_is_swapped_in(instance: Instance) -> None:
+async def test_a_snapshot_follows_no_swapped_in_link(instance: Instance) -> None:
     async with swapping(instance, _SWAP_FULL_FOLDER):
         for _ in range(30):
             with contextlib.suppress(OSError, RuntimeFailure):
-                assert _OF_THE_BUILDER not in (await instance.snapshot()).archive
+                assert _BUILDER_LINE not in (await instance.snapshot()).archive
 
 
 @pytest.mark.promise("containment:races")
-async def test_a_fork_copies_no_file_that_is_swapped_in(instance: Instance) -> None:
+async def test_a_fork_copies_no_swapped_in_file(instance: Instance) -> None:
     async with swapping(instance, _SWAP_FULL_FOLDER):
         for _ in range(15):
             with contextlib.suppress(CannotFork):
                 fork = (await instance.fork()).instance
                 with contextlib.suppress(OSError):
-                    assert _OF_THE_BUILDER not in await fork.read("d/passwd")
+                    assert _BUILDER_LINE not in await fork.read("d/passwd")
                 await fork.stop()
 
 
 @pytest.mark.promise("containment:churn")
-async def test_forks_and_snapshots_are_made_while_files_come_and_go(instance: Instance) -> None:
+async def test_forks_and_snapshots_succeed_while_files_are_created_and_removed(instance: Instance) -> None:
     churn = (
         "import os\n"
         "if (swapper := os.fork()) == 0:\n"
@@ -99,7 +99,7 @@ async def test_forks_and_snapshots_are_made_while_files_come_and_go(instance: In
 
 
 @pytest.mark.promise("containment:races")
-async def test_no_file_is_written_or_removed_through_a_folder_that_is_swapped(
+async def test_no_file_is_written_or_removed_through_a_swapped_folder(
     instance: Instance, marker: Path
 ) -> None:
     async with swapping(instance, _SWAP_FOLDER):
@@ -116,7 +116,7 @@ async def test_no_file_is_written_or_removed_through_a_folder_that_is_swapped(
 
 
 @pytest.mark.promise("containment:races")
-async def test_giving_root_its_files_follows_no_link_that_is_swapped_in(instance: Instance) -> None:
+async def test_changing_the_owner_of_system_files_follows_no_swapped_in_link(instance: Instance) -> None:
     swap = _SWAP_FILE.replace("'d", "'/tmp/d").replace("/proc/1/cmdline", "/skeleton/etc/passwd")
     async with swapping(instance, swap):
         done = await instance.exec(["stat", "-c", "%U", "/etc/passwd"], user="root")
@@ -128,7 +128,9 @@ async def test_giving_root_its_files_follows_no_link_that_is_swapped_in(instance
 @pytest.mark.parametrize(
     "path", ["x" * 5000, "x" * 300, "\ud800", "nul\0in-it", "../../../..", "/", "/proc/self/mem", "d/" * 2100]
 )
-async def test_a_path_that_is_none_is_refused_and_the_runtime_goes_on(instance: Instance, path: str) -> None:
+async def test_an_invalid_path_is_refused_and_the_runtime_keeps_running(
+    instance: Instance, path: str
+) -> None:
     with anyio.fail_after(60):
         for operation in (
             instance.read(path),
@@ -143,7 +145,9 @@ async def test_a_path_that_is_none_is_refused_and_the_runtime_goes_on(instance: 
 
 
 @pytest.mark.promise("containment:names")
-async def test_folders_without_end_are_a_typed_failure_and_the_runtime_goes_on(instance: Instance) -> None:
+async def test_endlessly_deep_folders_are_a_typed_failure_and_the_runtime_keeps_running(
+    instance: Instance,
+) -> None:
     deep = "import os\nfor _ in range(3000):\n    os.mkdir('deep')\n    os.chdir('deep')\nos.chdir('/home/agent')"
     assert (await instance.run("python", deep)).error is None
     with anyio.fail_after(60):

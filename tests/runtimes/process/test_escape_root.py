@@ -1,4 +1,4 @@
-"""Root inside has power over its own sandbox's files and users, and over nothing else."""
+"""Root inside has power only over its own sandbox's files and users."""
 
 import re
 import sys
@@ -35,7 +35,7 @@ IN_PYTHON = {
     "opens files by handle": ("call(304, -100, bytes(136), 0)", "EPERM"),
     "traces": ("call(101, 16, 1, 0, 0)", "EPERM"),
     "loads programs into the kernel": ("call(321, 0, bytes(72), 72)", "EPERM"),
-    "reads its keeper's memory": ("attempt(open, f'/proc/{os.getppid()}/mem')", "(ENOENT|EACCES)"),
+    "reads its supervisor's memory": ("attempt(open, f'/proc/{os.getppid()}/mem')", "(ENOENT|EACCES)"),
     "reads a session's memory": (
         (
             "sorted({attempt(open, f'/proc/{p}/mem') for p in os.listdir('/proc') if p.isdigit() and "
@@ -55,7 +55,7 @@ async def runtime(anyio_backend: Literal["asyncio"]) -> AsyncIterator[ProcessRun
 
 @pytest.fixture(scope="module")
 async def instance(runtime: ProcessRuntime) -> Instance:
-    """One for all attempts: giving it a root takes far longer than any of them, and none may change anything."""
+    """One instance for all attempts: preparing root inside is slow, and no attempt may change anything."""
     if not runtime.capabilities.root:
         pytest.skip("this user has one id only, so there is no root inside")
     instance = await runtime.start()
@@ -71,7 +71,7 @@ def marker(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("attempt", IN_SHELL)
-async def test_root_inside_can_not_do_in_a_shell_what_root_outside_can(
+async def test_root_inside_lacks_the_power_of_root_outside_in_a_shell(
     instance: Instance, attempt: str
 ) -> None:
     code, seen = IN_SHELL[attempt]
@@ -80,7 +80,7 @@ async def test_root_inside_can_not_do_in_a_shell_what_root_outside_can(
 
 
 @pytest.mark.parametrize("attempt", IN_PYTHON)
-async def test_root_inside_can_not_do_in_a_program_what_root_outside_can(
+async def test_root_inside_lacks_the_power_of_root_outside_in_a_program(
     instance: Instance, attempt: str
 ) -> None:
     code, seen = IN_PYTHON[attempt]
@@ -89,7 +89,7 @@ async def test_root_inside_can_not_do_in_a_program_what_root_outside_can(
     assert re.fullmatch(seen, done.stdout.decode().strip()), done
 
 
-async def test_root_inside_is_root_there(instance: Instance) -> None:
+async def test_root_inside_owns_the_files_of_its_sandbox(instance: Instance) -> None:
     code = "id -u; touch /etc/made; chown agent /etc/made; stat -c %U /etc/made; touch /home/agent/made"
     done = await instance.exec(["sh", "-c", code], user="root")
     assert done.stdout.decode().split() == ["0", "agent"], done
@@ -103,14 +103,14 @@ async def test_root_inside_reaches_no_file_of_the_host_or_of_a_fork(
     fork = (await instance.fork()).instance
     await fork.write("of-the-fork", b"")
     await instance.write("of-its-own", b"")
-    # Not in what all sandboxes are shown of the host, which is large and which none can write to.
+    # Skips the shared read-only trees, which are large.
     find = f"find / /dev /dev/shm -xdev -name of-the-fork -o -name of-its-own 2>/dev/null; cat {marker}"
     done = await instance.exec(["sh", "-c", find], user="root")
     assert done.stdout == b"/home/agent/of-its-own\n"
     assert b"No such file" in done.stderr
 
 
-async def test_what_root_inside_made_executable_for_all_gives_nobody_power(instance: Instance) -> None:
+async def test_a_set_user_id_program_of_root_inside_gives_no_power(instance: Instance) -> None:
     made = "cp /usr/bin/id /tmp/id; chown root /tmp/id; chmod 4755 /tmp/id"
     assert (await instance.exec(["sh", "-c", made], user="root")).exit_code == 0
     assert (await instance.run("bash", "[[ $(/tmp/id -u) == $UID ]] && echo harmless")).stdout == "harmless\n"

@@ -1,4 +1,4 @@
-"""The evaluator behaves as a notebook does, whatever the code in it does."""
+"""The evaluator behaves like a notebook, whatever its code does."""
 
 import os
 import signal
@@ -19,7 +19,7 @@ def session(tmp_path: Path) -> Iterator[EvaluatorSession]:
 
 
 @pytest.mark.promise("code:state:kept")
-def test_names_last_from_run_to_run(session: EvaluatorSession) -> None:
+def test_names_persist_between_runs(session: EvaluatorSession) -> None:
     session.run("import math\nx = 41\ndef twice(n):\n    return n * 2")
     assert session.run("twice(x) + math.floor(0.5)").value == "82"
 
@@ -38,12 +38,12 @@ def test_nothing_is_shown_without_a_last_value(session: EvaluatorSession, source
 
 
 @pytest.mark.parametrize("source", ["'ä;'", "1 # not; silent", "(\n1\n)", "';'"])
-def test_a_semicolon_inside_does_not_silence(session: EvaluatorSession, source: str) -> None:
+def test_a_semicolon_inside_does_not_hide_the_value(session: EvaluatorSession, source: str) -> None:
     assert session.run(source).value is not None
 
 
 @pytest.mark.promise("code:value:bounded")
-def test_a_huge_value_is_cut_and_says_so(session: EvaluatorSession) -> None:
+def test_a_huge_value_is_truncated_with_a_note(session: EvaluatorSession) -> None:
     text = session.run("'x' * 50_000_000").value or ""
     assert len(text) < 1_100_000
     assert text.endswith("… 49000000 more")
@@ -59,7 +59,7 @@ def test_a_value_is_always_valid_text(session: EvaluatorSession) -> None:
     assert made == "half \\ud800 of a pair"
 
 
-def test_what_is_printed_goes_to_standard_output(session: EvaluatorSession) -> None:
+def test_printed_text_goes_to_standard_output(session: EvaluatorSession) -> None:
     assert session.run("print('héllo')\n1").stdout == "héllo\n"
 
 
@@ -77,7 +77,7 @@ def test_top_level_await_runs_the_whole_cell_in_one_loop(session: EvaluatorSessi
 
 
 @pytest.mark.promise("code:error:traceback")
-def test_a_traceback_shows_the_user_s_lines_and_no_frame_of_the_runtime(session: EvaluatorSession) -> None:
+def test_a_traceback_shows_the_users_lines_and_no_frame_of_the_runtime(session: EvaluatorSession) -> None:
     session.run("def divide(a, b):\n    return a / b")
     error = session.run("import asyncio\nawait asyncio.sleep(0)\ndivide(1, 0)").failure
     assert (error["type"], error["message"]) == ("ZeroDivisionError", "division by zero")
@@ -92,14 +92,14 @@ def test_a_traceback_shows_the_user_s_lines_and_no_frame_of_the_runtime(session:
     ]
 
 
-def test_frames_of_the_runtime_between_the_user_s_are_left_out(session: EvaluatorSession) -> None:
+def test_frames_of_the_runtime_between_user_frames_are_omitted(session: EvaluatorSession) -> None:
     source = "class Bad:\n    def __repr__(self):\n        raise ValueError('no')\ndisplay(Bad())"
     error = session.run(source).failure
     assert error["traceback"].count("File ") == 2
     assert "_displays.py" not in error["traceback"]
 
 
-def test_chained_and_grouped_exceptions_are_told_whole(session: EvaluatorSession) -> None:
+def test_chained_and_grouped_exceptions_are_reported_completely(session: EvaluatorSession) -> None:
     source = "try:\n    {}['k']\nexcept KeyError as cause:\n    raise ExceptionGroup('both', [ValueError(1)]) from cause"
     told = session.run(source).failure["traceback"]
     assert "KeyError: 'k'" in told
@@ -110,22 +110,20 @@ def test_chained_and_grouped_exceptions_are_told_whole(session: EvaluatorSession
 @pytest.mark.parametrize(
     "source", ["x = = 1", "def f(:", "return 1", "  x = 1", "'\\N{nothing}'", "a\0b", "(" * 300]
 )
-def test_what_is_no_python_is_an_error_and_the_session_goes_on(
-    session: EvaluatorSession, source: str
-) -> None:
+def test_invalid_source_is_an_error_and_the_session_continues(session: EvaluatorSession, source: str) -> None:
     error = session.run(source).failure
     assert error["type"] in {"SyntaxError", "IndentationError", "ValueError"}
     assert "_evaluate.py" not in error["traceback"]
     assert session.run("1 + 1").value == "2"
 
 
-def test_a_syntax_error_points_at_its_place(session: EvaluatorSession) -> None:
+def test_a_syntax_error_points_at_its_position(session: EvaluatorSession) -> None:
     lines = session.run("x = 1\ny = = 2").failure["traceback"].splitlines()
     assert lines[:3] == ['  File "<cell 1>", line 2', "    y = = 2", "        ^"]
 
 
 @pytest.mark.promise("code:exit:goes-on")
-def test_leaving_ends_the_run_and_not_the_session(session: EvaluatorSession) -> None:
+def test_exit_ends_the_run_but_not_the_session(session: EvaluatorSession) -> None:
     session.run("kept = 1")
     assert session.run("exit()\nkept = 2").error is None
     assert session.run("import sys; sys.exit(0)").error is None
@@ -134,7 +132,7 @@ def test_leaving_ends_the_run_and_not_the_session(session: EvaluatorSession) -> 
     assert session.run("kept").value == "1"
 
 
-def test_an_interrupt_ends_the_run_and_not_the_session(session: EvaluatorSession, tmp_path: Path) -> None:
+def test_an_interrupt_ends_the_run_but_not_the_session(session: EvaluatorSession, tmp_path: Path) -> None:
     ready = tmp_path / "ready"
     subprocess.run(["mkfifo", str(ready)], check=True)
     session.run("kept = 1")
@@ -158,7 +156,9 @@ def test_an_interrupt_ends_the_run_and_not_the_session(session: EvaluatorSession
         ("x = []\nx.append(x)\nfor _ in range(10**5):\n    x = [x]\nx", "RecursionError"),
     ],
 )
-def test_odd_failures_are_told_in_bounds(session: EvaluatorSession, source: str, kind: str) -> None:
+def test_unusual_failures_are_reported_within_bounds(
+    session: EvaluatorSession, source: str, kind: str
+) -> None:
     error = session.run(source).failure
     assert error["type"] == kind
     assert len(error["traceback"]) + len(error["message"]) < 100_000
@@ -175,13 +175,13 @@ def test_functions_of_cells_can_be_pickled_and_inspected(session: EvaluatorSessi
     assert session.run("__name__").value == "'__main__'"
 
 
-def test_a_future_import_holds_for_the_runs_that_follow(session: EvaluatorSession) -> None:
+def test_a_future_import_applies_to_later_runs(session: EvaluatorSession) -> None:
     session.run("from __future__ import annotations")
     assert session.run("def f(a: nowhere): ...\nf.__annotations__").value == "{'a': 'nowhere'}"
 
 
 @pytest.mark.promise("code:hostile:survives")
-def test_a_session_survives_code_that_breaks_what_it_stands_on(session: EvaluatorSession) -> None:
+def test_a_session_survives_code_that_replaces_builtins(session: EvaluatorSession) -> None:
     session.run("kept = 1")
     session.run(
         "import builtins\nfor name in ('len', 'isinstance', 'str', 'repr', 'dict', 'open'):\n    setattr(builtins, name, None)"
@@ -196,7 +196,7 @@ def test_a_session_survives_code_that_breaks_what_it_stands_on(session: Evaluato
     assert session.run("print('still here', flush=True)\nkept").stdout == "still here\n"
 
 
-def test_one_interpreter_imports_the_evaluator_without_heavy_libraries() -> None:
+def test_importing_the_evaluator_loads_no_heavy_library() -> None:
     program = (
         "import sys; from runtimes.process.inside._evaluate import PythonEvaluator; PythonEvaluator().run('1', 'cell');"
         "print(sorted({n.partition('.')[0] for n in sys.modules} - set(sys.stdlib_module_names)))"
@@ -215,7 +215,7 @@ def test_modules_of_the_working_directory_can_be_imported(session: EvaluatorSess
     assert session.run("import own_module\nown_module.ANSWER").value == "42"
 
 
-def test_an_interrupted_await_is_told_without_the_event_loop(session: EvaluatorSession) -> None:
+def test_an_interrupted_await_is_reported_without_frames_of_the_event_loop(session: EvaluatorSession) -> None:
     source = (
         "import asyncio, os, signal\n"
         "asyncio.get_running_loop().call_later(0.01, os.kill, os.getpid(), signal.SIGINT)\n"
@@ -229,7 +229,7 @@ def test_an_interrupted_await_is_told_without_the_event_loop(session: EvaluatorS
 
 
 @pytest.mark.promise("code:forked:silent")
-def test_a_process_that_code_forks_never_answers_for_the_session(session: EvaluatorSession) -> None:
+def test_a_process_forked_by_user_code_never_replies_for_the_session(session: EvaluatorSession) -> None:
     session.run("import os")
     ran = session.run("pid = os.fork()\nif pid:\n    os.waitpid(pid, 0)\npid != 0")
     assert ran.value == "True"
@@ -238,7 +238,7 @@ def test_a_process_that_code_forks_never_answers_for_the_session(session: Evalua
     assert status.value == "1"
 
 
-def test_lines_are_counted_as_python_counts_them(session: EvaluatorSession) -> None:
+def test_lines_are_numbered_as_python_numbers_them(session: EvaluatorSession) -> None:
     source = "text = 'a\\u2028b\x0cc'\r\nother = '\x0b'\r\n1 / 0;"
     error = session.run(source).failure
     assert '  File "<cell 1>", line 3, in <module>\n    1 / 0;\n' in error["traceback"]

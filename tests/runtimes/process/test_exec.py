@@ -1,4 +1,4 @@
-"""Single commands: what they are given, how their end is told, and that nothing of them stays."""
+"""Single commands: their input, environment, outcome and cleanup."""
 
 from collections.abc import AsyncIterator
 from functools import partial
@@ -35,7 +35,7 @@ def needs_other_users(runtime: ProcessRuntime) -> None:
 
 
 async def running(instance: Instance, word: str) -> int:
-    """How many processes of the instance have a word in their command line."""
+    """Return the number of processes of the instance with a word in their command line."""
     script = (
         "import os, sys\nn = 0\nfor p in os.listdir('/proc'):\n if p.isdigit() and int(p) != os.getpid():\n"
     )
@@ -45,11 +45,11 @@ async def running(instance: Instance, word: str) -> int:
     return int(found.stdout)
 
 
-# -- what a command is given ----------------------------------------------------------------------------
+# -- input and environment ----------------------------------------------------------------------------
 
 
 @pytest.mark.promise("instances:exec:streams")
-async def test_a_command_gets_its_input_and_gives_both_its_outputs_as_bytes(instance: Instance) -> None:
+async def test_a_command_gets_its_input_and_returns_both_outputs_as_bytes(instance: Instance) -> None:
     result = await instance.exec(["sh", "-c", "cat; printf '\\376' >&2"], input=b"\0\xff\n")
     assert (result.outcome, result.exit_code) == (Outcome.OK, 0)
     assert (result.stdout, result.stderr) == (b"\0\xff\n", b"\xfe")
@@ -73,7 +73,7 @@ async def test_a_command_need_not_read_its_input(instance: Instance) -> None:
 
 
 @pytest.mark.promise("instances:exec:streams")
-async def test_output_is_told_as_it_comes(instance: Instance) -> None:
+async def test_output_is_streamed_as_it_arrives(instance: Instance) -> None:
     ear = Ear(b"two")
     result = await instance.exec(["sh", "-c", "echo one; echo two >&2; echo three"], on_output=ear)
     assert sorted(ear.said.split()) == [b"one", b"three", b"two"]
@@ -81,23 +81,23 @@ async def test_output_is_told_as_it_comes(instance: Instance) -> None:
 
 
 @pytest.mark.promise("instances:exec:folder")
-async def test_a_command_starts_in_the_workspace_or_where_it_is_told(instance: Instance) -> None:
+async def test_a_command_starts_in_the_workspace_or_in_the_given_folder(instance: Instance) -> None:
     await instance.make_directory("deep/er")
     for cwd, place in ((None, b"/home/agent\n"), ("deep/er", b"/home/agent/deep/er\n"), ("/tmp", b"/tmp\n")):
         assert (await instance.exec(["pwd"], cwd=cwd)).stdout == place
 
 
 @pytest.mark.promise("instances:exec:folder")
-async def test_a_folder_that_is_not_there_is_named(instance: Instance) -> None:
+async def test_a_missing_working_directory_is_named(instance: Instance) -> None:
     result = await instance.exec(["pwd"], cwd="missing")
     assert (result.exit_code, result.stderr) == (126, b"/home/agent/missing: No such file or directory\n")
 
 
 @pytest.mark.promise("instances:exec:environment")
-async def test_a_command_sees_a_small_clean_environment_and_what_it_is_given(
+async def test_a_command_sees_a_small_clean_environment_and_the_given_variables(
     runtime: ProcessRuntime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("SECRET_OF_THE_HOST", "told to nobody")
+    monkeypatch.setenv("SECRET_OF_THE_HOST", "hidden")
     instance = await runtime.start(InstanceSpec(env={"FROM_SPEC": "a b", "BOTH": "spec"}))
     result = await instance.exec(["env", "-0"], env={"BOTH": "call", "LINES": "1\n2"})
     seen = dict(pair.split("=", 1) for pair in result.stdout.decode().split("\0") if pair)
@@ -115,7 +115,7 @@ async def test_programs_are_found_on_the_commands_own_path(instance: Instance) -
 
 
 @pytest.mark.promise("instances:exec:arguments")
-async def test_arguments_arrive_as_they_are(instance: Instance) -> None:
+async def test_arguments_arrive_unchanged(instance: Instance) -> None:
     odd = ["", " ", "*", "$HOME", "a\nb", "'\"\\", "ünï ☃", "-n"]
     result = await instance.exec(["python3", "-c", "import sys; print(sys.argv[1:])", *odd])
     assert result.stdout.decode() == f"{odd}\n"
@@ -139,14 +139,14 @@ async def test_a_megabyte_of_arguments_arrives(instance: Instance) -> None:
         (["true"], {"A": "\0"}),
     ],
 )
-async def test_what_no_process_can_be_given_is_refused(
+async def test_arguments_that_no_process_can_get_are_refused(
     instance: Instance, argv: list[str], env: dict[str, str]
 ) -> None:
     with pytest.raises(ValueError, match=r"program|process|variable"):
         await instance.exec(argv, env=env)
 
 
-# -- how it ends ----------------------------------------------------------------------------------------
+# -- outcomes ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.promise("instances:exec:status")
@@ -160,7 +160,7 @@ async def test_what_no_process_can_be_given_is_refused(
         ("kill -SEGV $$", 139),
     ],
 )
-async def test_the_status_is_the_commands_own_or_tells_the_signal(
+async def test_the_status_is_the_commands_own_or_names_the_signal(
     instance: Instance, script: str, code: int
 ) -> None:
     result = await shell(instance, script)
@@ -176,7 +176,7 @@ async def test_the_status_is_the_commands_own_or_tells_the_signal(
         ("/tmp", 126, b"/tmp: Permission denied\n"),
     ],
 )
-async def test_a_program_that_cannot_be_run_is_told_as_a_shell_would(
+async def test_a_program_that_cannot_be_run_is_reported_as_a_shell_would(
     instance: Instance, program: str, code: int, said: bytes
 ) -> None:
     result = await instance.exec([program])
@@ -193,13 +193,13 @@ async def test_a_program_that_cannot_be_run_is_told_as_a_shell_would(
     ],
     ids=["a job", "a daemon", "one that ignores signals"],
 )
-async def test_what_a_command_leaves_running_ends_with_it(instance: Instance, script: str) -> None:
+async def test_processes_that_a_command_leaves_running_end_with_it(instance: Instance, script: str) -> None:
     assert (await shell(instance, script)).stdout == b"done\n"
     assert await running(instance, "4321") == 0
 
 
 @pytest.mark.promise("instances:exec:timeout")
-async def test_a_command_that_takes_too_long_is_killed_and_keeps_what_it_said(instance: Instance) -> None:
+async def test_a_command_that_takes_too_long_is_killed_and_its_output_is_kept(instance: Instance) -> None:
     script = "echo part; sleep 4322 & sleep 4322"
     result = await instance.exec(["bash", "-c", script], timeout=3)
     assert (result.outcome, result.stdout) == (Outcome.TIMEOUT, b"part\n")
@@ -207,7 +207,7 @@ async def test_a_command_that_takes_too_long_is_killed_and_keeps_what_it_said(in
 
 
 @pytest.mark.promise("instances:exec:output-limit")
-async def test_a_command_that_prints_without_end_is_stopped(instance: Instance) -> None:
+async def test_a_command_that_prints_endlessly_is_stopped(instance: Instance) -> None:
     result = await instance.exec(["yes"])
     assert result.outcome is Outcome.OUTPUT_LIMIT
     limit = instance.spec.limits.output_bytes
@@ -215,7 +215,7 @@ async def test_a_command_that_prints_without_end_is_stopped(instance: Instance) 
 
 
 @pytest.mark.promise("instances:exec:cancel")
-async def test_giving_up_on_a_command_kills_it(instance: Instance) -> None:
+async def test_cancelling_a_command_kills_it(instance: Instance) -> None:
     ear = Ear(b"started")
     script = "echo started; sleep 4323; echo survived > /tmp/after"
     async with anyio.create_task_group() as tasks:
@@ -228,7 +228,7 @@ async def test_giving_up_on_a_command_kills_it(instance: Instance) -> None:
 
 
 @pytest.mark.promise("instances:exec:cancel")
-async def test_giving_up_while_a_command_starts_leaves_none_behind(instance: Instance) -> None:
+async def test_cancelling_the_start_of_a_command_leaves_no_process(instance: Instance) -> None:
     for _ in range(5):
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(instance.exec, ["sleep", "4324"])
@@ -238,7 +238,7 @@ async def test_giving_up_while_a_command_starts_leaves_none_behind(instance: Ins
 
 
 @pytest.mark.promise("instances:exec:many")
-async def test_commands_run_beside_each_other(instance: Instance) -> None:
+async def test_commands_run_concurrently(instance: Instance) -> None:
     await instance.exec(["mkfifo", "here", "there"])
     results: list[bytes] = []
 
@@ -252,7 +252,7 @@ async def test_commands_run_beside_each_other(instance: Instance) -> None:
 
 
 @pytest.mark.promise("instances:exec:users")
-async def test_root_inside_can_do_what_the_inhabitant_cannot(
+async def test_root_inside_can_do_what_the_sandbox_user_cannot(
     runtime: ProcessRuntime, instance: Instance
 ) -> None:
     needs_other_users(runtime)
@@ -282,7 +282,7 @@ async def test_an_unknown_user_is_named(runtime: ProcessRuntime, instance: Insta
 
 
 @pytest.mark.promise("instances:gone")
-async def test_everything_about_an_ended_instance_says_that_it_has_ended(runtime: ProcessRuntime) -> None:
+async def test_every_call_of_an_ended_instance_reports_its_end(runtime: ProcessRuntime) -> None:
     instance = await runtime.start()
     await instance.stop()
     await instance.stop()
@@ -304,7 +304,7 @@ async def test_everything_about_an_ended_instance_says_that_it_has_ended(runtime
 
 
 @pytest.mark.promise("instances:gone")
-async def test_stopping_an_instance_ends_what_runs_in_it(runtime: ProcessRuntime) -> None:
+async def test_stopping_an_instance_ends_its_processes(runtime: ProcessRuntime) -> None:
     instance = await runtime.start()
     ears = {"bash": Ear(b"on"), "python": Ear(b"on")}
 

@@ -1,4 +1,4 @@
-"""Files of an instance from outside: what is where, whose rights count, and that nothing leads out."""
+"""File operations from outside: content, rights, and no way out of the sandbox."""
 
 import os
 from collections.abc import AsyncIterator
@@ -42,7 +42,7 @@ async def shell(instance: Instance, script: str) -> str:
 
 
 @pytest.mark.promise("instances:files:content")
-async def test_what_is_written_is_read_back(instance: Instance) -> None:
+async def test_written_content_is_read_back(instance: Instance) -> None:
     data = bytes(range(256)) * 20_000
     await instance.write("deep/er/data", data)
     assert await instance.read("deep/er/data") == data
@@ -60,7 +60,7 @@ async def test_appending_adds_to_the_end(instance: Instance) -> None:
 
 
 @pytest.mark.promise("instances:files:content")
-async def test_what_cannot_be_a_position_is_refused(instance: Instance) -> None:
+async def test_an_invalid_position_is_refused(instance: Instance) -> None:
     await instance.write("file", b"abc")
     for offset, length in ((-1, None), (0, -1)):
         with pytest.raises(ValueError, match="negative"):
@@ -75,7 +75,7 @@ async def test_what_cannot_be_a_position_is_refused(instance: Instance) -> None:
     ).filter(lambda name: name not in (".", "..") and len(name.encode()) <= 255),
     data=st.binary(max_size=2000),
 )
-async def test_any_name_that_a_file_can_have_works(instance: Instance, name: str, data: bytes) -> None:
+async def test_any_valid_file_name_works(instance: Instance, name: str, data: bytes) -> None:
     await instance.write(f"any/{name}", data)
     assert await instance.read(f"any/{name}") == data
     assert [info.path for info in await instance.list("any")] == [f"{HOME}/any/{name}"]
@@ -84,7 +84,7 @@ async def test_any_name_that_a_file_can_have_works(instance: Instance, name: str
 
 
 @pytest.mark.promise("instances:files:content")
-async def test_a_name_may_be_no_text_and_as_long_as_the_kernel_allows(instance: Instance) -> None:
+async def test_a_name_may_be_undecodable_and_as_long_as_the_kernel_allows(instance: Instance) -> None:
     for name in ("not text \udcff", "n" * 255, "é" * 127):
         await instance.write(name, b"x")
         assert await instance.read(name) == b"x"
@@ -92,7 +92,7 @@ async def test_a_name_may_be_no_text_and_as_long_as_the_kernel_allows(instance: 
 
 
 @pytest.mark.promise("instances:files:rights")
-async def test_files_belong_to_the_inhabitant_and_can_be_made_executable(instance: Instance) -> None:
+async def test_files_belong_to_the_sandbox_user_and_can_be_made_executable(instance: Instance) -> None:
     await instance.write("run", b"#!/bin/sh\necho ran\n", executable=True)
     await instance.write("plain", b"")
     await instance.make_directory("folder")
@@ -101,7 +101,7 @@ async def test_files_belong_to_the_inhabitant_and_can_be_made_executable(instanc
 
 
 @pytest.mark.promise("instances:files:replace")
-async def test_a_file_is_replaced_in_one_step_and_keeps_its_mode(instance: Instance) -> None:
+async def test_a_file_is_replaced_atomically_and_keeps_its_mode(instance: Instance) -> None:
     await shell(instance, "echo old > file; chmod 777 file; ln file other")
     async with await instance.open_stream(["sh", "-c", "exec 3<file; echo open; read x; cat <&3"]) as reader:
         answers = reader.receive()
@@ -127,7 +127,7 @@ async def test_a_write_that_does_not_fit_leaves_the_old_file(runtime: ProcessRun
 
 
 @pytest.mark.promise("instances:files:replace")
-async def test_writers_at_once_never_mix(instance: Instance) -> None:
+async def test_concurrent_writes_never_mix(instance: Instance) -> None:
     async with anyio.create_task_group() as tasks:
         for number in range(8):
             tasks.start_soon(instance.write, "shared", bytes([number]) * 300_000)
@@ -140,7 +140,7 @@ async def test_writers_at_once_never_mix(instance: Instance) -> None:
 
 
 @pytest.mark.promise("instances:files:rights")
-async def test_the_inhabitants_rights_count(instance: Instance) -> None:
+async def test_file_operations_have_the_rights_of_the_sandbox_user(instance: Instance) -> None:
     await shell(instance, "echo x > unreadable; chmod 222 unreadable; echo x > fixed; chmod 444 fixed")
     await shell(
         instance,
@@ -165,16 +165,16 @@ async def test_the_inhabitants_rights_count(instance: Instance) -> None:
 
 @pytest.mark.promise("instances:files:rights")
 @pytest.mark.parametrize("path", ["/etc/passwd", "/usr/bin/env", "/bin/new", "/proc/1/comm"])
-async def test_what_the_inhabitant_cannot_change_stays(instance: Instance, path: str) -> None:
+async def test_files_that_the_sandbox_user_cannot_change_stay(instance: Instance, path: str) -> None:
     with pytest.raises(OSError, match=r"Permission denied|Read-only|No such file"):
         await instance.write(path, b"mine")
 
 
-# -- what is no file ------------------------------------------------------------------------------------
+# -- not a regular file ------------------------------------------------------------------------------------
 
 
 @pytest.mark.promise("instances:files:errors")
-async def test_errors_are_those_of_the_kernel_and_name_the_path(instance: Instance) -> None:
+async def test_errors_come_from_the_kernel_and_name_the_path(instance: Instance) -> None:
     await instance.write("file", b"x")
     await instance.write("folder/file", b"x")
     with pytest.raises(FileNotFoundError) as missing:
@@ -203,7 +203,7 @@ async def test_errors_are_those_of_the_kernel_and_name_the_path(instance: Instan
 
 @pytest.mark.promise("instances:files:errors")
 @pytest.mark.parametrize("path", ["a\0b", "\ud800", "a/" * 3000])
-async def test_what_cannot_be_a_path_is_refused(instance: Instance, path: str) -> None:
+async def test_an_invalid_path_is_refused(instance: Instance, path: str) -> None:
     for ask in (
         instance.read(path),
         instance.write(path, b""),
@@ -229,7 +229,7 @@ async def test_only_regular_files_are_read_and_written(instance: Instance, path:
 
 
 @pytest.mark.promise("instances:files:links")
-async def test_links_lead_only_to_what_is_inside(instance: Instance) -> None:
+async def test_links_lead_only_to_files_inside(instance: Instance) -> None:
     await shell(
         instance,
         "mkdir a; ln -s a/file good; ln -s ../../../../../../etc/passwd up; ln -s loop loop; ln -s / top",
@@ -257,7 +257,7 @@ async def test_links_are_described_and_removed_as_links(instance: Instance) -> N
 
 
 @pytest.mark.promise("instances:files:links")
-async def test_a_path_that_changes_under_the_server_never_leads_out(instance: Instance) -> None:
+async def test_a_path_that_changes_during_an_operation_never_leads_out(instance: Instance) -> None:
     await instance.write("real/hostname", b"inside\n")
     swap = "ln -s /etc link; while :; do mv -T real aside; mv -T link real; mv -T real link; mv -T aside real; done"
     async with await instance.open_stream(["bash", "-c", f"echo go; {swap}"]) as stream:
@@ -273,7 +273,7 @@ async def test_a_path_that_changes_under_the_server_never_leads_out(instance: In
 
 
 @pytest.mark.promise("instances:files:folders")
-async def test_a_folder_is_listed_sorted_and_below_if_asked(instance: Instance) -> None:
+async def test_a_folder_is_listed_in_order_and_recursively_on_request(instance: Instance) -> None:
     await shell(instance, "mkdir -p b/c; echo 12345 > a; touch b/c/d; ln -s a z; chmod 700 b; chmod 640 a")
     assert [info.path for info in await instance.list()] == [f"{HOME}/{name}" for name in "abz"]
     listed = await instance.list(recursive=True)
@@ -286,7 +286,7 @@ async def test_a_folder_is_listed_sorted_and_below_if_asked(instance: Instance) 
 
 
 @pytest.mark.promise("instances:files:folders")
-async def test_a_folder_can_be_made_again_but_not_over_a_file(instance: Instance) -> None:
+async def test_a_folder_can_be_created_again_but_not_over_a_file(instance: Instance) -> None:
     for _ in range(2):
         await instance.make_directory("a/b/c")
     await instance.write("file", b"")
@@ -295,7 +295,7 @@ async def test_a_folder_can_be_made_again_but_not_over_a_file(instance: Instance
 
 
 @pytest.mark.promise("instances:files:folders")
-async def test_removing_a_folder_takes_all_in_it_and_nothing_else(instance: Instance) -> None:
+async def test_removing_a_folder_removes_its_content_and_nothing_else(instance: Instance) -> None:
     await shell(instance, "mkdir -p a/b kept; touch a/b/c kept/d; ln -s ../kept a/link")
     await instance.remove("a", recursive=True)
     assert [info.path for info in await instance.list(recursive=True)] == [f"{HOME}/kept", f"{HOME}/kept/d"]
@@ -305,7 +305,7 @@ async def test_removing_a_folder_takes_all_in_it_and_nothing_else(instance: Inst
 
 
 @pytest.mark.promise("instances:files:deep")
-async def test_folders_too_deep_for_a_path_harm_nobody(instance: Instance) -> None:
+async def test_folders_too_deep_for_a_path_do_no_harm(instance: Instance) -> None:
     deep = "import os\nfor _ in range(3000):\n os.mkdir('d'*50); os.chdir('d'*50)"
     assert (await instance.exec(["python3", "-c", deep])).exit_code == 0
     assert len(await instance.list(recursive=True)) > 50
@@ -320,7 +320,7 @@ async def test_folders_too_deep_for_a_path_harm_nobody(instance: Instance) -> No
 
 
 @pytest.mark.promise("instances:files:move")
-async def test_moving_replaces_only_when_asked(instance: Instance) -> None:
+async def test_moving_replaces_only_on_request(instance: Instance) -> None:
     await instance.write("one", b"1")
     await instance.write("two", b"2")
     with pytest.raises(FileExistsError, match="two"):
@@ -334,11 +334,11 @@ async def test_moving_replaces_only_when_asked(instance: Instance) -> None:
         await instance.move("/tmp/moved", "/tmp/moved/below")
 
 
-# -- together with what runs inside -----------------------------------------------------------------------
+# -- shared with processes inside -----------------------------------------------------------------------
 
 
 @pytest.mark.promise("instances:files:shared")
-async def test_files_are_the_same_from_everywhere(instance: Instance) -> None:
+async def test_shell_python_commands_and_server_see_the_same_files(instance: Instance) -> None:
     await instance.write("from-outside", b"1")
     assert (await instance.run("bash", "cat from-outside; echo 2 > from-bash")).stdout == "1"
     assert (
@@ -348,7 +348,7 @@ async def test_files_are_the_same_from_everywhere(instance: Instance) -> None:
 
 
 @pytest.mark.promise("instances:files:shared")
-async def test_work_on_files_is_no_process_of_the_instance_and_outlives_a_run_that_is_ended_beside_it(
+async def test_a_file_operation_is_not_a_process_of_the_instance_and_survives_the_end_of_a_run(
     runtime: ProcessRuntime,
 ) -> None:
     instance = await runtime.start()
@@ -357,7 +357,7 @@ async def test_work_on_files_is_no_process_of_the_instance_and_outlives_a_run_th
     reader, writer = os.pipe()
 
     async def pack() -> None:
-        # As for a snapshot, but to where it must wait until somebody reads.
+        # Like a snapshot, but into a pipe, where it must wait for a reader.
         try:
             await instance._client.ask("pack", [writer], sandbox=instance.id)  # pyright: ignore[reportPrivateUsage]
         finally:
@@ -428,7 +428,7 @@ anyio.run(main)
 
 @pytest.mark.promise("instances:files:user")
 @pytest.mark.parametrize("env", [{}, {"PATH": "/nowhere"}], ids=["with a range of ids", "with one id"])
-def test_an_ordinary_user_serves_private_files_with_the_inhabitants_rights(
+def test_an_ordinary_user_serves_private_files_with_the_rights_of_the_sandbox_user(
     plain_user: PlainUser, env: dict[str, str]
 ) -> None:
     run = plain_user.run_python(AS_A_USER, env=env)

@@ -1,4 +1,4 @@
-"""What a fork carries, what it leaves behind, and who may end first."""
+"""Forks: copied state, state left behind, and independent ends."""
 
 from collections.abc import AsyncIterator
 
@@ -38,11 +38,11 @@ async def bash(instance: Instance, source: str) -> str:
     return result.stdout
 
 
-# -- what comes along -----------------------------------------------------------------------------------
+# -- copied state -----------------------------------------------------------------------------------
 
 
 @pytest.mark.promise("fork:python")
-async def test_an_interpreter_goes_on_where_its_parent_was(instance: Instance) -> None:
+async def test_a_forked_interpreter_continues_where_its_parent_was(instance: Instance) -> None:
     await python(
         instance, "import textwrap\ndef double(x): return 2 * x\nlines = (n for n in range(9))\nnext(lines)"
     )
@@ -52,7 +52,7 @@ async def test_an_interpreter_goes_on_where_its_parent_was(instance: Instance) -
 
 
 @pytest.mark.promise("fork:bash")
-async def test_a_shell_goes_on_where_its_parent_was(instance: Instance) -> None:
+async def test_a_forked_shell_continues_where_its_parent_was(instance: Instance) -> None:
     await bash(
         instance,
         "mkdir -p deep; cd deep; declare -A m=([k]=v); f() { echo f:$1; }; set -o pipefail; umask 077",
@@ -64,7 +64,7 @@ async def test_a_shell_goes_on_where_its_parent_was(instance: Instance) -> None:
 
 
 @pytest.mark.promise("fork:offsets")
-async def test_open_files_keep_their_places(instance: Instance) -> None:
+async def test_open_files_keep_their_offsets(instance: Instance) -> None:
     await python(
         instance,
         "import os, tempfile\nnamed = open('n', 'w+')\nnamed.write('0123456789')\nnamed.seek(4)\n"
@@ -78,7 +78,7 @@ async def test_open_files_keep_their_places(instance: Instance) -> None:
 
 
 @pytest.mark.promise("fork:offsets")
-async def test_duplicated_descriptors_still_share_their_place(instance: Instance) -> None:
+async def test_duplicated_descriptors_still_share_their_offset(instance: Instance) -> None:
     await python(
         instance, "import os\na = os.open('f', os.O_RDWR | os.O_CREAT)\nb = os.dup(a)\nos.write(a, b'12345')"
     )
@@ -88,7 +88,9 @@ async def test_duplicated_descriptors_still_share_their_place(instance: Instance
 
 
 @pytest.mark.promise("fork:offsets")
-async def test_a_deleted_file_is_not_mistaken_for_one_that_is_named_so(instance: Instance) -> None:
+async def test_a_deleted_file_is_not_mistaken_for_a_file_with_the_name_of_a_deleted_one(
+    instance: Instance,
+) -> None:
     await python(
         instance,
         "import os\nmine = open('f', 'w+b', buffering=0)\nmine.write(b'mine')\nos.unlink('f')\n"
@@ -99,7 +101,7 @@ async def test_a_deleted_file_is_not_mistaken_for_one_that_is_named_so(instance:
 
 
 @pytest.mark.promise("fork:offsets")
-async def test_a_file_that_can_only_be_written_keeps_its_content(instance: Instance) -> None:
+async def test_a_write_only_file_keeps_its_content(instance: Instance) -> None:
     source = "import os\nfile = open('f', 'wb', buffering=0)\nfile.write(b'mine')\nos.unlink('f')"
     await python(instance, source)
     fork = (await instance.fork()).instance
@@ -107,7 +109,7 @@ async def test_a_file_that_can_only_be_written_keeps_its_content(instance: Insta
 
 
 @pytest.mark.promise("fork:memory")
-async def test_shared_memory_is_shared_no_longer(instance: Instance) -> None:
+async def test_shared_memory_is_no_longer_shared(instance: Instance) -> None:
     await python(
         instance,
         "import mmap\nblank = mmap.mmap(-1, 4096)\nblank[:2] = b'ab'\nopen('f', 'wb').write(bytes(4096))\n"
@@ -121,7 +123,7 @@ async def test_shared_memory_is_shared_no_longer(instance: Instance) -> None:
 
 
 @pytest.mark.promise("fork:instant")
-async def test_files_and_memory_are_of_one_instant(instance: Instance) -> None:
+async def test_files_and_memory_belong_to_one_instant(instance: Instance) -> None:
     source = "with open('count', 'w') as file: file.write('{0}')\ncount = {0}"
     async with anyio.create_task_group() as tasks:
 
@@ -141,7 +143,7 @@ async def test_files_and_memory_are_of_one_instant(instance: Instance) -> None:
 
 
 @pytest.mark.promise("fork:independent")
-async def test_siblings_and_parent_see_nothing_of_each_other(instance: Instance) -> None:
+async def test_siblings_and_parent_see_no_change_of_each_other(instance: Instance) -> None:
     await python(instance, "import os\nwho = 'parent'")
     await bash(instance, "who=parent; echo parent > who")
     members = [instance] + [(await instance.fork()).instance for _ in range(3)]
@@ -159,7 +161,7 @@ async def test_siblings_and_parent_see_nothing_of_each_other(instance: Instance)
 
 
 @pytest.mark.promise("fork:generations")
-async def test_sixty_generations_of_forks_each_know_their_line(runtime: ProcessRuntime) -> None:
+async def test_sixty_generations_of_forks_keep_their_state(runtime: ProcessRuntime) -> None:
     member: Instance = await runtime.start()
     await python(member, "line = []")
     await bash(member, "line=")
@@ -178,7 +180,7 @@ async def test_sixty_generations_of_forks_each_know_their_line(runtime: ProcessR
 
 @pytest.mark.promise("fork:order")
 @pytest.mark.parametrize("first", ["parent", "fork"])
-async def test_either_may_end_first(runtime: ProcessRuntime, first: str) -> None:
+async def test_parent_and_fork_can_end_in_either_order(runtime: ProcessRuntime, first: str) -> None:
     parent: Instance = await runtime.start()
     await python(parent, "x = 1")
     await bash(parent, "y=2; sleep 1000 & disown")
@@ -220,7 +222,7 @@ async def test_a_fork_waits_for_the_running_call(instance: Instance) -> None:
 
 
 @pytest.mark.promise("fork:concurrent")
-async def test_forks_and_runs_at_once_keep_apart(instance: Instance) -> None:
+async def test_concurrent_forks_and_runs_do_not_mix(instance: Instance) -> None:
     await python(instance, "calls = []")
     forks: list[Instance] = []
     async with anyio.create_task_group() as tasks:
@@ -242,7 +244,7 @@ async def test_forks_and_runs_at_once_keep_apart(instance: Instance) -> None:
 
 @pytest.mark.promise("fork:after-end")
 @pytest.mark.parametrize("language", ["python", "bash"])
-async def test_a_session_that_ended_is_started_anew_in_parent_and_fork(
+async def test_an_ended_session_is_started_anew_in_parent_and_fork(
     instance: Instance, language: Language
 ) -> None:
     ends = {"python": "import os\nos._exit(3)", "bash": "exit 3"}
@@ -254,7 +256,7 @@ async def test_a_session_that_ended_is_started_anew_in_parent_and_fork(
     assert (await instance.run(language, says[language])).stdout == "False\n"
 
 
-# -- what stays behind ----------------------------------------------------------------------------------
+# -- state left behind ----------------------------------------------------------------------------------
 
 
 async def left_behind(instance: Instance, language: Language, source: str) -> str:
@@ -309,7 +311,7 @@ GONE = "import os\nos.mkdir('here')\nos.chdir('here')\nos.rmdir('../here')"
         "daemon",
     ],
 )
-async def test_what_a_fork_leaves_behind_is_said(
+async def test_a_fork_reports_what_it_leaves_behind(
     instance: Instance, language: Language, source: str, said: str
 ) -> None:
     assert said in await left_behind(instance, language, source)
@@ -317,7 +319,7 @@ async def test_what_a_fork_leaves_behind_is_said(
 
 @pytest.mark.promise("fork:python")
 @pytest.mark.parametrize("before", ["import threading", THREAD], ids=["one-thread", "threads"])
-async def test_a_fork_is_nobodys_child_and_no_more_than_one_process_that_goes_when_it_ends(
+async def test_a_fork_is_one_process_that_is_not_a_child_of_its_parent_and_is_reaped_at_its_end(
     runtime: ProcessRuntime, before: str
 ) -> None:
     instance = await runtime.start()
@@ -326,7 +328,7 @@ async def test_a_fork_is_nobodys_child_and_no_more_than_one_process_that_goes_wh
     fork = (await instance.fork()).instance
     theirs = set(trusted_processes().sandboxed()) - set(alone)
     with anyio.fail_after(60):
-        # Whoever built its room may still be on the way out.
+        # The builder process may still be exiting.
         while len(theirs) > 1:
             theirs &= set(trusted_processes().sandboxed())
             await anyio.lowlevel.checkpoint()
@@ -341,14 +343,14 @@ async def test_a_fork_is_nobodys_child_and_no_more_than_one_process_that_goes_wh
     with anyio.fail_after(60):
         for pid in theirs:
             await ended(pid)
-        # The template interpreter has heard of it before it answers.
+        # The zygote has noticed its end before it replies.
         await runtime.warmup()
     assert [pid for pid in theirs if psutil.pid_exists(pid)] == []
     await instance.stop()
 
 
 @pytest.mark.promise("fork:left-behind")
-async def test_nothing_is_said_where_nothing_is_left(instance: Instance) -> None:
+async def test_nothing_is_reported_if_everything_was_copied(instance: Instance) -> None:
     await bash(instance, "x=1; (sleep 0) & wait")
     assert await left_behind(instance, "python", "import numpy, pandas\nfile = open('/etc/passwd')") == ""
 
@@ -365,7 +367,7 @@ lib.pthread_create(ctypes.byref(thread), None, address, lock)
 
 
 @pytest.mark.promise("fork:cannot")
-async def test_threads_of_a_native_library_are_an_obstacle_and_no_hang(instance: Instance) -> None:
+async def test_threads_of_a_native_library_prevent_a_fork_without_a_hang(instance: Instance) -> None:
     await python(instance, NATIVE_THREAD)
     with anyio.fail_after(60), pytest.raises(CannotFork, match="thread"):
         await instance.fork()
@@ -373,7 +375,7 @@ async def test_threads_of_a_native_library_are_an_obstacle_and_no_hang(instance:
 
 
 @pytest.mark.promise("fork:cannot")
-async def test_a_module_that_is_known_to_hang_is_an_obstacle(instance: Instance) -> None:
+async def test_a_module_known_to_hang_prevents_a_fork(instance: Instance) -> None:
     await python(instance, "import sys, types\nsys.modules['polars'] = types.ModuleType('polars')")
     with pytest.raises(CannotFork, match="polars"):
         await instance.fork()
@@ -397,7 +399,7 @@ async def test_a_module_that_is_known_to_hang_is_an_obstacle(instance: Instance)
     ],
     ids=["dies", "kills", "stops", "limit"],
 )
-async def test_a_fork_that_does_not_come_up_is_an_error_and_no_hang(instance: Instance, source: str) -> None:
+async def test_a_fork_that_does_not_start_is_an_error_and_not_a_hang(instance: Instance, source: str) -> None:
     await python(instance, source)
     with anyio.fail_after(60), pytest.raises(CannotFork):
         await instance.fork()

@@ -1,4 +1,4 @@
-"""A fork is exact: what follows is what would have followed without it."""
+"""A fork is exact: parent and fork continue as if no fork had happened."""
 
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
@@ -28,7 +28,7 @@ async def runtime() -> AsyncIterator[ProcessRuntime]:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One branch goes on, or (without a statement) forks."""
+    """One branch runs a statement, or (without one) forks."""
 
     branch: int
     statement: Statement | None
@@ -36,7 +36,7 @@ class Step:
 
 @dataclass(slots=True)
 class Branch:
-    """A live instance with all that ever happened on its way, before the forks too."""
+    """Live instance and all statements that led to its state, including those before its forks."""
 
     instance: Instance
     history: list[Statement] = field(default_factory=list[Statement])
@@ -85,7 +85,7 @@ async def compare_with_replay(runtime: ProcessRuntime, steps: list[Step]) -> Non
 @pytest.mark.promise("fork:exact")
 @settings(max_examples=25, deadline=None, suppress_health_check=SLOW)
 @given(steps=STEPS)
-async def test_forks_and_parent_go_on_as_a_replay_from_the_start_would(
+async def test_forks_and_parent_continue_like_a_replay_from_the_start(
     runtime: ProcessRuntime, steps: list[Step]
 ) -> None:
     with anyio.fail_after(100):
@@ -96,5 +96,5 @@ async def test_forks_and_parent_go_on_as_a_replay_from_the_start_would(
 @pytest.mark.promise("fork:exact")
 @settings(max_examples=3000, deadline=None, suppress_health_check=SLOW)
 @given(steps=STEPS)
-async def test_thousands_of_forks_go_on_as_replays_would(runtime: ProcessRuntime, steps: list[Step]) -> None:
+async def test_thousands_of_forks_continue_like_replays(runtime: ProcessRuntime, steps: list[Step]) -> None:
     await compare_with_replay(runtime, steps)

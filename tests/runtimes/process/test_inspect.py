@@ -1,4 +1,4 @@
-"""inspect_ai's own checks of what a sandbox must do, run against the process runtime."""
+"""inspect_ai's own checks for sandboxes, run against the process runtime."""
 
 import json
 from collections.abc import AsyncIterator
@@ -27,11 +27,11 @@ async def environment(runtime: ProcessRuntime) -> AsyncIterator[SandboxEnvironme
 
 @pytest.mark.promise("instances:inspect")
 @pytest.mark.parametrize("check", CHECKS)
-async def test_an_instance_is_a_sandbox_for_inspect(environment: SandboxEnvironment, check: str) -> None:
+async def test_an_instance_passes_the_check_of_inspect(environment: SandboxEnvironment, check: str) -> None:
     await CHECKS[check](environment)
 
 
-def test_all_of_the_checks_are_found() -> None:
+def test_every_check_of_inspect_is_found() -> None:
     assert len(CHECKS) >= 44
 
 

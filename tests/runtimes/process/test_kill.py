@@ -1,4 +1,4 @@
-"""Whatever is killed, with whatever running: a clear error, no hang, and nothing of the sandboxes is left."""
+"""Killing any process gives a clear error, no hang, and leaves nothing of the sandboxes."""
 
 import os
 import select
@@ -30,12 +30,12 @@ from tests.runtimes.process.machine import (
 )
 
 SECOND = 1.0
-"""How long anything of a killed server may live: this is a promise, so it is measured."""
+"""Promised time within which a killed server's processes end; it is measured."""
 
 
 @contextmanager
 def doomed_server(rounds: int) -> Generator[subprocess.Popen[str]]:
-    """A running server with many busy sessions."""
+    """Run a server with many busy sessions."""
     command = [sys.executable, "-m", "tests.runtimes.process.doomed_server", str(rounds)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
         assert server.stdout is not None
@@ -45,7 +45,7 @@ def doomed_server(rounds: int) -> Generator[subprocess.Popen[str]]:
 
 
 def hold(stack: ExitStack, pids: list[int]) -> list[int]:
-    """Descriptors of processes, by which their end can be waited for."""
+    """Open pidfds, to wait for the end of processes."""
     found: list[int] = []
     for pid in pids:
         try:
@@ -57,7 +57,7 @@ def hold(stack: ExitStack, pids: list[int]) -> list[int]:
 
 
 def seconds_until_gone(processes: list[int], limit: float) -> float:
-    """How long until the last of them has ended, at most the limit."""
+    """Return the seconds until the last process has ended, at most the limit."""
     start = time.monotonic()
     for process in processes:
         poll = select.poll()
@@ -72,7 +72,7 @@ def still_there(trusted: Trusted, name: str) -> list[object]:
 
 
 async def kill_server() -> float:
-    """Seconds from the kill of a busy server to the end of the last process of its sandboxes."""
+    """Kill a busy server; return the seconds until the last process of its sandboxes has ended."""
     with doomed_server(1) as server, ExitStack() as stack:
         trusted = trusted_processes(server.pid)
         folder = trusted.folder
@@ -83,15 +83,15 @@ async def kill_server() -> float:
         seconds = seconds_until_gone(processes, 20)
         with anyio.fail_after(60):
             await ended(trusted.host_monitor)
-        # The first process of the sandboxes' namespace goes last: what was born meanwhile is gone as well.
+        # The sandbox init process ends last, so processes started meanwhile are gone too.
         assert still_there(trusted, folder.name) == []
         assert not folder.exists()
         return seconds
 
 
 @pytest.mark.promise("kill:server")
-async def test_a_killed_server_takes_all_its_sandboxes_along() -> None:
-    # The promise is for a machine that has a core to spare; others' load, shared by more, stretches it.
+async def test_killing_a_server_ends_all_its_sandboxes() -> None:
+    # The promise assumes a free core; load from other processes extends it.
     limit = SECOND * max(1.0, 2 * os.getloadavg()[0] / (os.cpu_count() or 1))
     tries: list[float] = []
     while not tries or (tries[-1] > limit and len(tries) < 3):
@@ -100,7 +100,7 @@ async def test_a_killed_server_takes_all_its_sandboxes_along() -> None:
 
 
 @pytest.mark.promise("kill:sweep")
-async def test_what_a_killed_server_left_on_disk_is_swept_at_the_next_start() -> None:
+async def test_files_of_a_killed_server_are_removed_at_the_next_start() -> None:
     with doomed_server(1) as server, ExitStack() as stack:
         trusted = trusted_processes(server.pid)
         folder = trusted.folder
@@ -109,18 +109,16 @@ async def test_what_a_killed_server_left_on_disk_is_swept_at_the_next_start() ->
         server.kill()
         os.kill(trusted.host_monitor, signal.SIGKILL)
         assert seconds_until_gone(processes, 60) < 60
-    # The warden had no chance to tidy up. Another server's start may have swept by now, as this one's must.
+    # The host monitor could not clean up. The start of another server may have done it already; this one must.
     async with ProcessRuntime():
-        # What another one is removing at this moment it leaves to that one.
+        # Files that another server is removing right now are left to it.
         with anyio.fail_after(60):
             while folder.exists() or groups_of(folder.name):
                 await anyio.lowlevel.checkpoint()
 
 
 @pytest.mark.promise("kill:sweep")
-async def test_a_sandbox_that_cant_be_built_because_its_groups_were_removed_is_isolation_that_cant_be_had() -> (
-    None
-):
+async def test_a_sandbox_whose_cgroups_were_removed_fails_as_isolation_unavailable() -> None:
     async with ProcessRuntime(preload=(), idle=False) as runtime:
         await (await runtime.start()).stop()
         for group in reversed(trusted_processes().groups()):
@@ -146,7 +144,7 @@ async def kill(pid: int) -> None:
 
 @pytest.mark.promise("kill:trusted")
 @pytest.mark.parametrize("who", ["host_monitor", "mount_helper", "sandbox_init"])
-async def test_a_killed_builder_ends_running_calls_and_later_ones_with_a_clear_error(
+async def test_killing_a_trusted_process_ends_running_and_later_calls_with_a_clear_error(
     instance: ProcessInstance, who: str
 ) -> None:
     trusted = trusted_processes()
@@ -173,7 +171,7 @@ async def test_a_killed_builder_ends_running_calls_and_later_ones_with_a_clear_e
 
 @pytest.mark.promise("kill:session")
 @pytest.mark.parametrize(("language", "source"), [("python", "1"), ("bash", "echo 1")])
-async def test_a_session_that_was_killed_between_two_runs_is_known_to_be_lost_by_the_next_one_and_by_forks(
+async def test_a_session_killed_between_two_runs_is_reported_lost_by_the_next_run_and_by_forks(
     language: Language, source: str
 ) -> None:
     with anyio.fail_after(90):
@@ -193,12 +191,12 @@ async def test_a_session_that_was_killed_between_two_runs_is_known_to_be_lost_by
 
 
 @pytest.mark.promise("kill:session")
-async def test_an_instance_whose_processes_are_dying_is_gone_and_not_one_that_cant_be_forked(
+async def test_an_instance_whose_processes_are_dying_is_reported_gone(
     instance: ProcessInstance,
 ) -> None:
     trusted = trusted_processes()
     [init] = trusted.inits
-    # It waits for its sessions to go, and they for the template interpreter to look after them.
+    # It waits for the end of its sessions, which wait to be reaped by the zygote.
     os.kill(trusted.zygote, signal.SIGSTOP)
     try:
         os.kill(init, signal.SIGKILL)
@@ -216,11 +214,11 @@ async def test_an_instance_whose_processes_are_dying_is_gone_and_not_one_that_ca
 
 
 @pytest.mark.promise("kill:trusted")
-async def test_who_waits_for_a_builder_that_is_killed_is_told_that_the_instance_is_gone(
+async def test_a_call_that_waits_for_a_killed_init_process_is_reported_gone(
     instance: ProcessInstance,
 ) -> None:
-    mason = trusted_processes().sandbox_init
-    os.kill(mason, signal.SIGSTOP)
+    init = trusted_processes().sandbox_init
+    os.kill(init, signal.SIGSTOP)
     async with anyio.create_task_group() as tasks:
 
         async def look() -> None:
@@ -229,11 +227,11 @@ async def test_who_waits_for_a_builder_that_is_killed_is_told_that_the_instance_
 
         tasks.start_soon(look)
         await anyio.wait_all_tasks_blocked()
-        await kill(mason)
+        await kill(init)
 
 
 @pytest.mark.promise("kill:trusted")
-async def test_a_killer_that_was_killed_is_replaced_and_sandboxes_end_as_before(
+async def test_a_killed_kill_helper_is_replaced_and_sandboxes_end_as_before(
     instance: ProcessInstance,
 ) -> None:
     for _ in range(2):
@@ -249,7 +247,7 @@ async def test_a_killer_that_was_killed_is_replaced_and_sandboxes_end_as_before(
 
 
 @pytest.mark.promise("kill:zygote")
-async def test_a_killed_zygote_is_replaced_and_its_sessions_go_on_or_say_so(
+async def test_a_killed_zygote_is_replaced_and_its_sessions_continue_or_report_their_end(
     instance: ProcessInstance,
 ) -> None:
     await kill(trusted_processes().zygote)
@@ -262,7 +260,7 @@ async def test_a_killed_zygote_is_replaced_and_its_sessions_go_on_or_say_so(
 
 
 @pytest.mark.promise("kill:zygote")
-async def test_a_zygote_killed_at_work_is_an_error_or_no_matter(instance: ProcessInstance) -> None:
+async def test_a_zygote_killed_during_a_request_is_an_error(instance: ProcessInstance) -> None:
     await instance.run("python", "import os\nos._exit(0)")
     zygote = trusted_processes().zygote
     os.kill(zygote, signal.SIGSTOP)
@@ -274,14 +272,14 @@ async def test_a_zygote_killed_at_work_is_an_error_or_no_matter(instance: Proces
 
         tasks.start_soon(run)
         await anyio.wait_all_tasks_blocked()
-        # Requests are taken in their order: before it answers this one, the builder has passed the other one on.
+        # Requests are handled in order: before replying to this one, the init process has forwarded the other.
         await instance.stat(".")
         await kill(zygote)
     assert (await instance.run("python", "1 + 1")).value == "2"
 
 
 async def stop(pid: int) -> None:
-    """Stop a process, and wait until it does nothing any more."""
+    """Stop a process and wait until it is stopped."""
     os.kill(pid, signal.SIGSTOP)
     with anyio.fail_after(60):
         while (process := read_process(pid)) and process.state != "T":
@@ -289,7 +287,7 @@ async def stop(pid: int) -> None:
 
 
 @pytest.mark.promise("kill:zygote")
-async def test_a_zygote_whose_death_nobody_has_noticed_yet_is_replaced_by_who_asks_it(
+async def test_a_zygote_whose_death_is_still_unnoticed_is_replaced_by_the_next_request(
     instance: ProcessInstance,
 ) -> None:
     await instance.run("python", "import os\nos._exit(0)")
@@ -302,27 +300,27 @@ async def test_a_zygote_whose_death_nobody_has_noticed_yet_is_replaced_by_who_as
             assert (await instance.run("python", "1 + 1")).value == "2"
 
         tasks.start_soon(run)
-        # The mason finds the request, and behind it the news.
+        # The init process receives the request before the news of the death.
         await anyio.wait_all_tasks_blocked()
         await kill(zygote)
         os.kill(trusted.sandbox_init, signal.SIGCONT)
 
 
-def faults_of_the_dead(pid: int) -> int:
-    """Page faults of the children that a process has asked after: more with each of them."""
+def faults_of_reaped_children(pid: int) -> int:
+    """Return the page faults of the children that a process has reaped; each child adds some."""
     return int(read(f"/proc/{pid}/stat").rpartition(")")[2].split()[8])
 
 
 @pytest.mark.promise("kill:session")
-async def test_a_session_whose_end_is_told_with_its_beginning_is_not_waited_for() -> None:
+async def test_a_session_that_ends_before_its_start_is_reported_is_not_waited_for() -> None:
     async with ProcessRuntime(preload=(), idle=False) as runtime:
         await runtime.warmup()
-        # More than a process can be given: what is to be its session ends at once.
+        # An impossible limit: the session's process ends at once.
         instance = await runtime.start(InstanceSpec(limits=Limits(file_bytes=1 << 70)))
         trusted = trusted_processes()
         zygote = trusted.zygote
         await stop(zygote)
-        before = faults_of_the_dead(zygote)
+        before = faults_of_reaped_children(zygote)
         with anyio.fail_after(40):
             async with anyio.create_task_group() as tasks:
 
@@ -332,24 +330,26 @@ async def test_a_session_whose_end_is_told_with_its_beginning_is_not_waited_for(
 
                 tasks.start_soon(run)
                 await anyio.wait_all_tasks_blocked()
-                # Answered once the request above has been passed on.
+                # The reply comes after the request above has been forwarded.
                 await instance.stat(".")
                 await stop(trusted.sandbox_init)
                 os.kill(zygote, signal.SIGCONT)
-                while faults_of_the_dead(zygote) == before:
+                while faults_of_reaped_children(zygote) == before:
                     await anyio.lowlevel.checkpoint()
                 os.kill(trusted.sandbox_init, signal.SIGCONT)
 
 
 @pytest.mark.promise("kill:session")
-async def test_a_session_that_ends_as_soon_as_it_is_ready_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_session_that_ends_as_soon_as_it_is_ready_is_reported(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     wait_ready = PythonSession.wait_ready
 
-    async def wait_and_kill(lane: PythonSession) -> dict[str, Any]:
-        answer = await wait_ready(lane)
+    async def wait_and_kill(session: PythonSession) -> dict[str, Any]:
+        answer = await wait_ready(session)
         for pid in children(trusted_processes().zygote):
             await kill(pid)
-        while lane.alive:
+        while session.alive:
             await anyio.lowlevel.checkpoint()
         return answer
 
@@ -363,7 +363,7 @@ async def test_a_session_that_ends_as_soon_as_it_is_ready_is_told(monkeypatch: p
 
 
 @pytest.mark.promise("limits:outcomes")
-async def test_what_a_run_left_is_ended_however_late_the_builder_hears_of_it(
+async def test_processes_left_by_a_run_are_killed_however_late_the_request_arrives(
     instance: ProcessInstance,
 ) -> None:
     source = (
@@ -384,7 +384,7 @@ async def test_what_a_run_left_is_ended_however_late_the_builder_hears_of_it(
         await ear.heard.wait()
         await stop(trusted.sandbox_init)
         os.kill(session, signal.SIGUSR1)
-        # As long again as the run had lasted when it started what it leaves.
+        # As long again as the run had lasted when it started the process.
         await anyio.sleep(anyio.current_time() - begun + 1)
         os.kill(trusted.sandbox_init, signal.SIGCONT)
     with anyio.fail_after(60):
@@ -393,7 +393,7 @@ async def test_what_a_run_left_is_ended_however_late_the_builder_hears_of_it(
 
 
 @pytest.mark.promise("kill:fork-group")
-async def test_a_killed_family_is_an_error_for_its_members_and_nothing_to_others() -> None:
+async def test_killing_a_pause_process_ends_its_fork_group_and_no_other() -> None:
     with anyio.fail_after(90):
         async with ProcessRuntime(preload=(), idle=False) as runtime:
             first = await runtime.start()

@@ -1,4 +1,4 @@
-"""Each limit is a typed outcome with what was printed before it, and nothing that ran is left."""
+"""Each limit is a typed outcome with the output printed before, and no process is left."""
 
 import contextlib
 from typing import cast
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.timeout(500)
 @pytest.mark.promise("limits:outcomes")
 @pytest.mark.parametrize("excess", EXCESSES, ids=key)
 @pytest.mark.parametrize("kind", KINDS[:2])
-def test_going_beyond_a_limit_is_a_typed_outcome(users: Users, kind: Kind, excess: Excess) -> None:
+def test_exceeding_a_limit_is_a_typed_outcome(users: Users, kind: Kind, excess: Excess) -> None:
     report = cast("dict[str, dict[str, str | int | bool]]", users.report(MODULE, kind))
     seen = report[key(excess)]
     assert seen["outcome"] == excess.outcome, seen
@@ -34,7 +34,7 @@ def test_going_beyond_a_limit_is_a_typed_outcome(users: Users, kind: Kind, exces
 
 @pytest.mark.promise("limits:output")
 @pytest.mark.parametrize("language", ["bash", "python"])
-async def test_output_beyond_the_limit_is_cut_there(runtime: ProcessRuntime, language: str) -> None:
+async def test_output_is_cut_exactly_at_the_limit(runtime: ProcessRuntime, language: str) -> None:
     instance = await runtime.start(InstanceSpec(limits=Limits(output_bytes=1000)))
     code = "yes" if language == "bash" else "while True: print('y')"
     result = await instance.run("bash" if language == "bash" else "python", code)
@@ -59,7 +59,7 @@ async def test_a_process_can_open_no_more_files_than_allowed(runtime: ProcessRun
 
 
 @pytest.mark.promise("limits:apart")
-async def test_what_one_sandbox_uses_up_others_still_have(runtime: ProcessRuntime) -> None:
+async def test_resources_used_up_by_one_sandbox_are_available_to_others(runtime: ProcessRuntime) -> None:
     greedy = await runtime.start(InstanceSpec(limits=Limits(processes=64, wall_seconds=60)))
     modest = await runtime.start()
 
@@ -79,7 +79,7 @@ async def test_what_one_sandbox_uses_up_others_still_have(runtime: ProcessRuntim
 
 
 @pytest.mark.promise("limits:chain")
-async def test_processes_that_replace_themselves_without_end_hold_up_nobody(runtime: ProcessRuntime) -> None:
+async def test_endlessly_respawning_processes_delay_no_other_sandbox(runtime: ProcessRuntime) -> None:
     chain = "import os\nif os.fork() == 0:\n    os.setsid()\n    while True:\n        if os.fork():\n            os._exit(0)"
     instance, other = await runtime.start(), await runtime.start()
     with anyio.fail_after(90):

@@ -1,4 +1,4 @@
-"""What a process shares by memory is found, however the kernel can be asked."""
+"""Shared memory mappings of a process are found through every kernel interface."""
 
 import mmap
 import os
@@ -10,11 +10,11 @@ from runtimes.process.linux._mappings import Mapping, read_all, shared_mappings
 
 
 def find(mappings: list[Mapping], path: Path) -> list[Mapping]:
-    """Those of one file."""
+    """Return the mappings of one file."""
     return [mapping for mapping in mappings if mapping.path == os.fsencode(path)]
 
 
-def test_a_shared_mapping_is_told_with_all_that_bringing_it_back_needs(tmp_path: Path) -> None:
+def test_a_shared_mapping_has_every_field_needed_to_restore_it(tmp_path: Path) -> None:
     path = tmp_path / "a file\nof two lines"
     path.write_bytes(bytes(3 * mmap.PAGESIZE))
     with path.open("r+b") as file, mmap.mmap(file.fileno(), mmap.PAGESIZE, offset=mmap.PAGESIZE):
@@ -25,7 +25,7 @@ def test_a_shared_mapping_is_told_with_all_that_bringing_it_back_needs(tmp_path:
     assert found.device == (os.major(info), os.minor(info))
 
 
-def test_the_text_that_older_kernels_have_says_the_same(tmp_path: Path) -> None:
+def test_the_text_format_of_older_kernels_gives_the_same_mappings(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_bytes(bytes(mmap.PAGESIZE))
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ), mmap.mmap(-1, 4096):
@@ -34,12 +34,12 @@ def test_the_text_that_older_kernels_have_says_the_same(tmp_path: Path) -> None:
         assert find(asked, path)
 
 
-def test_memory_of_ones_own_is_not_among_them() -> None:
+def test_private_memory_is_not_listed() -> None:
     text = b"7f0000000000-7f0000001000 rw-p 00000000 00:00 0 \n"
     assert read_all(text) == []
 
 
-def test_of_a_process_that_is_gone_nothing_can_be_told() -> None:
+def test_a_process_that_has_ended_has_no_mappings() -> None:
     child = os.posix_spawn("/bin/true", ["true"], {})
     os.waitpid(child, 0)
     with pytest.raises(FileNotFoundError):

@@ -1,4 +1,4 @@
-"""The stock of ready instances."""
+"""The pool of ready instances."""
 
 import anyio
 import pytest
@@ -10,7 +10,7 @@ BOTH = InstanceSpec(warm=frozenset({"python", "bash"}), env={"POOLED": "yes"})
 
 
 @pytest.mark.promise("instances:pool")
-async def test_ready_instances_are_handed_out_and_made_anew() -> None:
+async def test_ready_instances_are_handed_out_and_replaced() -> None:
     async with ProcessRuntime(preload=(), pool=2, pool_spec=BOTH, idle=False) as runtime:
         await runtime.warmup()
         instances = [await runtime.start(BOTH) for _ in range(5)]
@@ -23,7 +23,7 @@ async def test_ready_instances_are_handed_out_and_made_anew() -> None:
 
 
 @pytest.mark.promise("instances:pool")
-async def test_pooled_sessions_run_before_they_are_asked_for() -> None:
+async def test_pooled_sessions_are_started_in_advance() -> None:
     async with ProcessRuntime(preload=(), pool=1, pool_spec=BOTH, idle=False) as runtime:
         await runtime.warmup()
         instance = await runtime.start(BOTH)
@@ -31,7 +31,7 @@ async def test_pooled_sessions_run_before_they_are_asked_for() -> None:
 
 
 @pytest.mark.promise("instances:pool:other")
-async def test_an_instance_of_another_kind_is_made_for_whoever_asks() -> None:
+async def test_a_request_for_another_spec_gets_a_new_instance() -> None:
     async with ProcessRuntime(preload=(), pool=1, pool_spec=BOTH, idle=False) as runtime:
         await runtime.warmup()
         spec = InstanceSpec(limits=Limits(open_files=2048))
@@ -41,13 +41,13 @@ async def test_an_instance_of_another_kind_is_made_for_whoever_asks() -> None:
 
 
 @pytest.mark.promise("instances:pool:other")
-async def test_a_runtime_can_be_left_while_its_stock_is_being_filled() -> None:
+async def test_a_runtime_can_be_left_while_its_pool_is_being_filled() -> None:
     async with ProcessRuntime(preload=(), pool=8, pool_spec=BOTH, idle=False):
         await anyio.lowlevel.checkpoint()
 
 
 @pytest.mark.promise("instances:pool")
-async def test_many_callers_at_once_get_an_instance_each() -> None:
+async def test_concurrent_callers_each_get_an_instance() -> None:
     names: set[str] = set()
     async with ProcessRuntime(preload=(), pool=2, pool_spec=BOTH, idle=False) as runtime:
 

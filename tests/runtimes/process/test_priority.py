@@ -1,4 +1,4 @@
-"""Who goes first."""
+"""CPU priority of sandboxes."""
 
 import os
 
@@ -9,9 +9,7 @@ from runtimes.process import ProcessRuntime
 
 @pytest.mark.promise("document:busy")
 @pytest.mark.parametrize(("idle", "policy"), [(True, os.SCHED_IDLE), (False, os.SCHED_OTHER)])
-async def test_sandboxes_let_everybody_else_go_first_unless_somebody_waits_for_them(
-    idle: bool, policy: int
-) -> None:
+async def test_sandboxes_run_at_idle_priority_unless_idle_is_off(idle: bool, policy: int) -> None:
     async with ProcessRuntime(preload=(), idle=idle) as runtime:
         instance = await runtime.start()
         there = await instance.run("python", "import os; os.sched_getscheduler(0)")

@@ -1,4 +1,4 @@
-"""What a machine lacks is said in one line with how to get it, and nothing starts with less than was asked for."""
+"""Missing requirements are reported in one line with the remedy, and nothing starts without them."""
 
 import json
 
@@ -33,7 +33,7 @@ anyio.run(main)
 FORBIDDEN = """
 import anyio, ctypes, os, struct
 libc = ctypes.CDLL(None, use_errno=True)
-# This process may make no user namespaces, as on a machine where they are switched off.
+# This process can't create user namespaces, as on a machine where they are disabled.
 code = b"".join(struct.pack("=HBBI", *line) for line in [
     (0x20, 0, 0, 0), (0x15, 0, 3, NUMBER), (0x20, 0, 0, 16), (0x45, 0, 1, 0x10000000), (6, 0, 0, 0x50001), (6, 0, 0, 0x7FFF0000),
 ])
@@ -63,7 +63,7 @@ def test_a_user_with_a_range_of_ids_has_live_forks_and_root_inside(plain_user: P
 
 
 @pytest.mark.promise("probe:no-range")
-def test_a_user_without_a_range_of_ids_is_told_what_to_install(plain_user: PlainUser) -> None:
+def test_a_user_without_a_range_of_ids_gets_the_package_to_install(plain_user: PlainUser) -> None:
     done = plain_user.run_python(REPORT, timeout=100, env={"PATH": "/nowhere"})
     seen = json.loads(done.stdout)
     assert seen["can"] == "none", done.stderr
@@ -75,7 +75,7 @@ def test_a_user_without_a_range_of_ids_is_told_what_to_install(plain_user: Plain
 
 
 @pytest.mark.promise("probe:closed")
-def test_where_isolation_can_not_be_had_nothing_starts(plain_user: PlainUser) -> None:
+def test_nothing_starts_without_isolation(plain_user: PlainUser) -> None:
     done = plain_user.run_python(FORBIDDEN, timeout=100)
     assert "started" not in done.stdout, done.stderr
     assert len(done.stdout.splitlines()) == 1
@@ -83,7 +83,7 @@ def test_where_isolation_can_not_be_had_nothing_starts(plain_user: PlainUser) ->
 
 
 @pytest.mark.promise("probe:closed")
-async def test_a_machine_that_is_no_linux_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_machine_without_linux_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.platform", "darwin")
     with pytest.raises(IsolationUnavailable, match="Linux"):
         await ProcessRuntime().__aenter__()

@@ -1,4 +1,4 @@
-"""Python sessions: what they keep, what they show, and what no code inside can break for whoever is outside."""
+"""Python sessions: persistent state, output, and isolation of the server from the code inside."""
 
 from collections.abc import AsyncIterator
 from functools import partial
@@ -36,11 +36,11 @@ async def value(instance: Instance, source: str) -> str | None:
     return result.value
 
 
-# -- what a run gives -----------------------------------------------------------------------------------
+# -- results of a run -----------------------------------------------------------------------------------
 
 
 @pytest.mark.promise("instances:python:state")
-async def test_names_last_from_run_to_run(instance: Instance) -> None:
+async def test_names_persist_between_runs(instance: Instance) -> None:
     await value(instance, "import math\nx = 41\ndef up(n):\n    return n + 1\nclass Box:\n    full = True")
     assert await value(instance, "up(x), math.floor(2.5), Box().full") == "(42, 2, True)"
     await python(instance, "x = 'changed'\nraise ValueError")
@@ -48,7 +48,7 @@ async def test_names_last_from_run_to_run(instance: Instance) -> None:
 
 
 @pytest.mark.promise("instances:python:state")
-async def test_the_working_directory_lasts_and_is_told(instance: Instance) -> None:
+async def test_the_working_directory_persists_and_is_reported(instance: Instance) -> None:
     result = await python(instance, "import os; os.makedirs('deep'); os.chdir('deep')")
     assert result.cwd == "/home/agent/deep"
     assert await value(instance, "os.getcwd()") == "'/home/agent/deep'"
@@ -87,13 +87,13 @@ async def test_the_last_expression_is_the_value(instance: Instance, source: str,
         max_leaves=20,
     )
 )
-async def test_a_value_is_told_as_python_writes_it(instance: Instance, data: object) -> None:
+async def test_a_value_is_reported_as_its_repr(instance: Instance, data: object) -> None:
     wanted = None if data is None else repr(data).encode("utf-8", "backslashreplace").decode()
     assert await value(instance, ascii(data)) == wanted
 
 
 @pytest.mark.promise("instances:python:value")
-async def test_a_huge_value_is_cut_before_it_leaves(instance: Instance) -> None:
+async def test_a_huge_value_is_truncated_inside(instance: Instance) -> None:
     for source in (
         "'x' * 50_000_000",
         "list(range(2_000_000))",
@@ -114,7 +114,7 @@ async def test_output_is_text_whatever_bytes_are_written(instance: Instance) -> 
 
 
 @pytest.mark.promise("instances:python:output")
-async def test_output_is_heard_while_the_run_goes_on(instance: Instance) -> None:
+async def test_output_is_streamed_during_the_run(instance: Instance) -> None:
     ear = Ear(b"step 2")
     async with anyio.create_task_group() as tasks:
         source = "import time\nfor n in range(3): print('step', n, flush=True)\ntime.sleep(100)"
@@ -125,7 +125,7 @@ async def test_output_is_heard_while_the_run_goes_on(instance: Instance) -> None
 
 
 @pytest.mark.promise("instances:python:output")
-async def test_what_threads_and_children_print_is_heard(instance: Instance) -> None:
+async def test_output_of_threads_and_children_is_received(instance: Instance) -> None:
     source = "import subprocess, threading\nt = threading.Thread(target=print, args=['thread'])\nt.start(); t.join()\n"
     result = await python(
         instance, source + "subprocess.run(['sh', '-c', 'echo child; echo bad >&2; exit 3']).returncode"
@@ -134,7 +134,7 @@ async def test_what_threads_and_children_print_is_heard(instance: Instance) -> N
 
 
 @pytest.mark.promise("instances:python:error")
-async def test_an_exception_is_told_with_the_lines_of_the_user(instance: Instance) -> None:
+async def test_an_exception_is_reported_with_the_users_lines(instance: Instance) -> None:
     await python(instance, "def divide(a, b):\n    return a / b")
     error = (await python(instance, "divide(1, 0)")).error
     assert error is not None
@@ -160,7 +160,9 @@ async def test_an_exception_is_told_with_the_lines_of_the_user(instance: Instanc
         ("import missing_module", "ModuleNotFoundError"),
     ],
 )
-async def test_however_code_fails_the_session_goes_on(instance: Instance, source: str, kind: str) -> None:
+async def test_the_session_continues_after_any_failure_of_user_code(
+    instance: Instance, source: str, kind: str
+) -> None:
     await value(instance, "kept = 1")
     result = await python(instance, source)
     assert result.outcome is Outcome.OK
@@ -211,7 +213,7 @@ async def test_classes_and_sources_of_cells_can_be_looked_up(instance: Instance)
 
 
 @pytest.mark.promise("instances:python:forked")
-async def test_a_process_that_code_forks_never_answers_for_the_session(instance: Instance) -> None:
+async def test_a_process_forked_by_user_code_never_replies_for_the_session(instance: Instance) -> None:
     result = await python(
         instance, "import os\nparent = os.getpid()\nos.fork()\nprint('once each', flush=True)\n'done'"
     )
@@ -220,7 +222,7 @@ async def test_a_process_that_code_forks_never_answers_for_the_session(instance:
     assert [await value(instance, f"{n}") for n in range(5)] == ["0", "1", "2", "3", "4"]
 
 
-# -- what code does to its own session --------------------------------------------------------------------
+# -- code that damages its own session --------------------------------------------------------------------
 
 
 @pytest.mark.promise("instances:python:rude")
@@ -246,7 +248,7 @@ async def test_a_process_that_code_forks_never_answers_for_the_session(instance:
         "import linecache, traceback; linecache.cache.clear(); traceback.format_exc = None",
     ],
 )
-async def test_a_session_survives_what_code_replaces(instance: Instance, source: str) -> None:
+async def test_a_session_survives_replaced_parts_of_the_interpreter(instance: Instance, source: str) -> None:
     await python(instance, source)
     result = await python(instance, "import sys\nsys.settrace(None)\n6 * 7")
     assert (result.outcome, result.value, result.state_lost) == (Outcome.OK, "42", False), result
@@ -266,7 +268,7 @@ async def test_a_session_survives_what_code_replaces(instance: Instance, source:
     ],
     ids=["exit", "kill", "segmentation fault", "abort"],
 )
-async def test_a_session_that_ends_is_told_and_followed_by_a_fresh_one(
+async def test_the_end_of_a_session_is_reported_and_a_fresh_one_follows(
     instance: Instance, source: str, code: int
 ) -> None:
     await value(instance, "kept = 1")
@@ -278,7 +280,7 @@ async def test_a_session_that_ends_is_told_and_followed_by_a_fresh_one(
 
 
 @pytest.mark.promise("instances:python:ended")
-async def test_a_session_that_dies_beside_its_children_is_still_told(instance: Instance) -> None:
+async def test_the_end_of_a_session_with_living_children_is_still_reported(instance: Instance) -> None:
     source = "import os, time\nif os.fork() == 0:\n    time.sleep(100)\nos.kill(os.getpid(), 9)"
     assert (await python(instance, source)).outcome is Outcome.ENDED
     assert await value(instance, "1") == "1"
@@ -302,7 +304,7 @@ async def test_a_session_that_dies_beside_its_children_is_still_told(instance: I
         "b = b'{\"ready\": true, \"run\": 1}'; os.write(3, len(b).to_bytes(4, 'big') + b)",
     ],
 )
-async def test_whoever_speaks_for_the_session_ends_it_and_nothing_else(
+async def test_code_that_writes_to_the_control_channel_ends_only_its_own_session(
     instance: Instance, source: str
 ) -> None:
     result = await python(instance, f"import os, socket\n{source}")
@@ -311,7 +313,7 @@ async def test_whoever_speaks_for_the_session_ends_it_and_nothing_else(
 
 
 @pytest.mark.promise("instances:python:control")
-async def test_a_forged_answer_can_only_be_about_its_own_run(instance: Instance) -> None:
+async def test_a_forged_reply_affects_only_its_own_run(instance: Instance) -> None:
     forged = '{"value": "forged", "error": null, "displays": [], "cwd": "/", "run": 1}'
     source = f"import os\nb = {forged.encode()!r}\nos.write(3, len(b).to_bytes(4, 'big') + b)\n'own'"
     assert (await python(instance, source)).value in ("forged", "'own'")
@@ -342,7 +344,7 @@ async def test_an_interrupt_ends_the_run_and_keeps_the_session(instance: Instanc
 
 
 @pytest.mark.promise("instances:python:cancel")
-async def test_giving_up_on_a_run_ends_it_with_what_it_started(instance: Instance) -> None:
+async def test_cancelling_a_run_ends_it_with_the_processes_it_started(instance: Instance) -> None:
     ear = Ear(b"on")
     source = (
         "import subprocess\nkept = 1\nprint('on', flush=True)\nsubprocess.run(['sleep', '5432'])\nkept = 2"
@@ -352,13 +354,13 @@ async def test_giving_up_on_a_run_ends_it_with_what_it_started(instance: Instanc
         await ear.heard.wait()
         tasks.cancel_scope.cancel()
     assert await value(instance, "kept") == "1"
-    # Nobody waits for its processes where nobody waits for the run.
+    # A cancelled run does not wait for the end of its processes.
     gone = "while cat /proc/[0-9]*/cmdline | grep -q '[5]432'; do :; done; echo gone"
     assert (await instance.exec(["sh", "-c", gone])).stdout == b"gone\n"
 
 
 @pytest.mark.promise("instances:python:cancel")
-async def test_giving_up_on_a_waiting_run_leaves_the_running_one_alone(instance: Instance) -> None:
+async def test_cancelling_a_queued_run_does_not_affect_the_running_one(instance: Instance) -> None:
     ear = Ear(b"on")
     results: list[RunResult] = []
 
@@ -379,7 +381,7 @@ async def test_giving_up_on_a_waiting_run_leaves_the_running_one_alone(instance:
 
 
 @pytest.mark.promise("instances:sessions")
-async def test_runs_of_one_language_queue_and_the_languages_run_beside_each_other(instance: Instance) -> None:
+async def test_runs_of_one_language_queue_and_the_languages_run_concurrently(instance: Instance) -> None:
     await instance.exec(["mkfifo", "to-bash", "to-python"])
     order: list[str | None] = []
 

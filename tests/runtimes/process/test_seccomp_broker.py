@@ -1,4 +1,4 @@
-"""A fork's short time with power can't be used for anything but the move, however hostile its code is."""
+"""The capabilities of a fork during its move serve only the move, however hostile its code is."""
 
 import anyio
 import pytest
@@ -10,7 +10,7 @@ from tests.runtimes.process.hostile import PRELUDE
 
 pytestmark = pytest.mark.timeout(200)
 
-BROKEN_OFF = {
+HOSTILE_MOVES = {
     "becomes root": (
         "raise_power(); os.setresuid(0, 0, 0)",
         r"called setresuid\(0, 0\), not setns",
@@ -42,7 +42,7 @@ BROKEN_OFF = {
     ),
     "keeps its power": ("honest(uid, control, effective=POWER)", "CapEff"),
     "keeps power for its programs": ("honest(uid, control, inheritable=POWER)", "died during its move"),
-    "gives up what its own forks need": ("honest(uid, control, permitted=0)", "CapPrm"),
+    "drops what its own forks need": ("honest(uid, control, permitted=0)", "CapPrm"),
     "has a thread with it": (
         "threading.Thread(target=time.sleep, args=(60,), daemon=True).start(); honest(uid, control)",
         "several threads",
@@ -79,7 +79,7 @@ BROKEN_OFF = {
     "keeps a namespace of its own": (
         (
             "raise_power(); enter_all(); confine.enter_root(); become(uid); lower_power()\n"
-            "close_all(control, keep=(PLACE + 2,)); be_checked(control)"
+            "close_all(control, keep=(FIRST_FD + 2,)); be_checked(control)"
         ),
         "kept descriptor 1002 of another sandbox",
     ),
@@ -98,21 +98,24 @@ BROKEN_OFF = {
         "import mmap\nos.ftruncate(log_fd, 4096); kept = mmap.mmap(log_fd, 4096); honest(uid, control)",
         "kept memory that it shares",
     ),
-    "kills itself on its way": (
+    "kills itself during its move": (
         "raise_power(); enter_all(); os.kill(os.getpid(), 9)",
         "died during its move",
     ),
     "asks for no power": ("enter_all()", "hung during its move"),
     "ends before it asks": ("os._exit(0)", "hung during its move"),
-    "hangs on its way": ("raise_power(); enter_all()\nwhile True: time.sleep(1)", "hung during its move"),
-    "spins on its way": ("raise_power(); enter(0)\nwhile True: pass", "hung during its move"),
-    "stops itself on its way": (
+    "hangs during its move": (
+        "raise_power(); enter_all()\nwhile True: time.sleep(1)",
+        "hung during its move",
+    ),
+    "spins during its move": ("raise_power(); enter(0)\nwhile True: pass", "hung during its move"),
+    "stops itself during its move": (
         "raise_power(); os.kill(os.getpid(), signal.SIGSTOP)",
         "hung during its move",
     ),
     "is never made": ("pass", "does not respond"),
 }
-"""Hostile moves that must end in `CannotFork`, and why."""
+"""Hostile moves that must end in `CannotFork`, with the expected reason."""
 HANGS = ("hung during its move", "does not respond")
 
 
@@ -136,18 +139,18 @@ async def remember(instance: Instance) -> None:
 
 
 @pytest.mark.promise("broker:hostile-fork")
-@pytest.mark.parametrize("attack", BROKEN_OFF)
-async def test_a_fork_that_breaks_the_rules_is_no_fork(
+@pytest.mark.parametrize("attack", HOSTILE_MOVES)
+async def test_a_fork_that_breaks_the_rules_fails(
     instance: Instance, attack: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    body, reason = BROKEN_OFF[attack]
+    body, reason = HOSTILE_MOVES[attack]
     await remember(instance)
     await arm(instance, body)
     if attack == "is never made":
         await instance.run("python", "moving.fork_copy = lambda: time.sleep(3600)")
     with monkeypatch.context() as patch:
         if reason in HANGS:
-            # Long enough to be asked for on a busy machine, short enough for several that hang.
+            # Long enough for an honest move on a busy machine, short enough for several that hang.
             patch.setattr("runtimes.process._python_session._MOVE_DEADLINE", 5.0)
         with anyio.fail_after(60), pytest.raises(CannotFork, match=reason):
             await instance.fork()
@@ -164,7 +167,7 @@ async def test_a_fork_that_breaks_the_rules_is_no_fork(
 
 
 @pytest.mark.promise("broker:power")
-async def test_power_in_the_window_serves_the_move_alone(instance: Instance) -> None:
+async def test_capabilities_raised_during_a_move_serve_only_the_move(instance: Instance) -> None:
     await arm(
         instance,
         "raise_power()\n"
@@ -188,7 +191,7 @@ async def test_power_in_the_window_serves_the_move_alone(instance: Instance) -> 
 
 
 @pytest.mark.promise("broker:power")
-async def test_nobody_else_gets_the_power_of_a_fork_on_its_way(instance: Instance) -> None:
+async def test_no_other_process_gets_the_capabilities_of_a_moving_fork(instance: Instance) -> None:
     await arm(
         instance,
         "raise_power(); log(attempt(os.fork)); enter_all(); log(attempt(os.fork)); confine.enter_root()\n"
@@ -203,12 +206,12 @@ async def test_nobody_else_gets_the_power_of_a_fork_on_its_way(instance: Instanc
 
 
 @pytest.mark.promise("broker:namespaces")
-async def test_a_fork_goes_where_it_is_sent_whatever_it_puts_in_the_way(instance: Instance) -> None:
+async def test_a_fork_enters_its_new_sandbox_whatever_descriptors_it_replaces(instance: Instance) -> None:
     await arm(
         instance,
         "mine = [os.open(f'/proc/self/ns/{kind}', 0) for kind in ('mnt', 'net', 'ipc', 'uts')]\n"
         "raise_power()\n"
-        "for number, fd in enumerate(mine):\n    os.dup2(fd, PLACE + number)\n    enter(number)\n"
+        "for number, fd in enumerate(mine):\n    os.dup2(fd, FIRST_FD + number)\n    enter(number)\n"
         "log(sorted(os.listdir('/'))); log(os.listdir('/proc') + os.listdir('/stage'))\n"
         "confine.enter_root(); forget_namespaces(); become(uid); lower_power(); close_all(control)\n"
         "return be_checked(control)",
@@ -224,7 +227,7 @@ async def test_a_fork_goes_where_it_is_sent_whatever_it_puts_in_the_way(instance
 
 
 @pytest.mark.promise("broker:outsiders")
-async def test_nobody_passes_the_gate_outside_of_a_fork(instance: Instance) -> None:
+async def test_the_broker_refuses_changes_of_identity_outside_a_fork(instance: Instance) -> None:
     await remember(instance)
     raising = "attempt(raise_power), attempt(os.setresuid, 0, 0, 0), attempt(os.setgroups, []), attempt(os.chroot, '/')"
     refused = "('EPERM', 'EPERM', 'EPERM', 'EPERM')"
@@ -237,7 +240,7 @@ async def test_nobody_passes_the_gate_outside_of_a_fork(instance: Instance) -> N
 
 
 @pytest.mark.promise("broker:race")
-async def test_a_process_that_rushes_to_the_gate_spoils_the_fork_only(instance: Instance) -> None:
+async def test_a_process_that_calls_the_broker_first_spoils_only_the_fork(instance: Instance) -> None:
     await remember(instance)
     racer = (
         "if (racer := os.fork()) == 0:\n    signal.signal(signal.SIGINT, signal.SIG_IGN)\n"
@@ -257,7 +260,7 @@ async def test_a_process_that_rushes_to_the_gate_spoils_the_fork_only(instance: 
 
 
 @pytest.mark.promise("broker:flood")
-async def test_a_flood_of_gated_calls_does_not_keep_others_from_forking(runtime: ProcessRuntime) -> None:
+async def test_a_flood_of_brokered_calls_does_not_keep_others_from_forking(runtime: ProcessRuntime) -> None:
     flood = (
         "import os\nfor _ in range(4):\n    if os.fork() == 0:\n        while True:\n"
         "            try:\n                os.setuid(0)\n            except OSError:\n                pass"

@@ -1,4 +1,4 @@
-"""Servers that begin at the same instant don't take each other for dead ones."""
+"""Servers that start at the same time don't remove each other's files."""
 
 import fcntl
 import multiprocessing
@@ -15,7 +15,7 @@ STARTS = 40
 
 
 def begin(folder: str) -> bool:
-    """What a server does at its start and at its end; whether its folder and its groups stood meanwhile."""
+    """Start and end a server; return whether its folder and its groups existed meanwhile."""
     realm, parent = _server_folder.realm(folder), os.path.dirname(folder)
     _server_folder.claim(folder)
     _cgroups.sweep(realm, lambda server: _server_folder.is_held(f"{parent}/{server}"))
@@ -31,7 +31,7 @@ def begin(folder: str) -> bool:
 
 
 @pytest.mark.promise("kill:sweep")
-def test_servers_that_begin_and_end_at_once_leave_each_others_things_alone(tmp_path: Path) -> None:
+def test_servers_that_start_and_stop_concurrently_do_not_remove_each_others_files(tmp_path: Path) -> None:
     with ProcessPoolExecutor(8, multiprocessing.get_context("forkserver")) as pool:
         kept = list(pool.map(begin, [str(tmp_path / f"server{number}") for number in range(STARTS)]))
     assert kept == [True] * STARTS
@@ -39,7 +39,7 @@ def test_servers_that_begin_and_end_at_once_leave_each_others_things_alone(tmp_p
 
 
 @pytest.mark.promise("kill:sweep")
-def test_a_folder_has_its_lock_by_name_only_once_it_is_held(
+def test_a_lock_file_gets_its_name_only_after_it_is_locked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[bool] = []
@@ -60,7 +60,7 @@ def test_a_folder_has_its_lock_by_name_only_once_it_is_held(
 
 
 @pytest.mark.promise("kill:sweep")
-def test_two_that_ask_at_once_whether_a_server_lives_both_learn_that_it_does_not(tmp_path: Path) -> None:
+def test_concurrent_checks_of_a_dead_server_both_find_it_dead(tmp_path: Path) -> None:
     folder = tmp_path / "dead"
     folder.mkdir()
     with (folder / "lock").open("w") as asked_by_another:
@@ -69,7 +69,7 @@ def test_two_that_ask_at_once_whether_a_server_lives_both_learn_that_it_does_not
 
 
 @pytest.mark.promise("kill:sweep")
-def test_a_folder_whose_maker_was_killed_before_it_was_locked_goes_after_a_while(tmp_path: Path) -> None:
+def test_a_folder_without_a_lock_is_removed_after_a_minute(tmp_path: Path) -> None:
     folder = tmp_path / "half_made"
     folder.mkdir()
     _server_folder.claim(str(tmp_path / "first"))

@@ -1,4 +1,4 @@
-"""Shell sessions: what they keep, how a run ends, and that no command ends or fools the session by accident."""
+"""Shell sessions: persistent state, ends of runs, and robustness against any command."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -39,11 +39,11 @@ async def said(instance: Instance, source: str) -> str:
     return result.stdout
 
 
-# -- what a session keeps ---------------------------------------------------------------------------------
+# -- persistent state ---------------------------------------------------------------------------------
 
 
 @pytest.mark.promise("instances:bash:state")
-async def test_a_session_keeps_what_a_shell_keeps(instance: Instance) -> None:
+async def test_a_session_keeps_the_state_of_a_shell(instance: Instance) -> None:
     await said(
         instance,
         "x=1; export y=2; declare -a list=(a 'b c'); declare -A map=([k]=v); readonly z=3; declare -i n=4\n"
@@ -62,14 +62,14 @@ async def test_a_session_keeps_what_a_shell_keeps(instance: Instance) -> None:
 
 
 @pytest.mark.promise("instances:bash:state")
-async def test_the_status_of_the_last_command_is_there_for_the_next(instance: Instance) -> None:
+async def test_the_status_of_the_last_command_is_available_to_the_next(instance: Instance) -> None:
     for source, code in (("(exit 9)", 9), ("return 7", 7), ("missing_program", 127), ("true", 0)):
         assert (await bash(instance, source)).exit_code == code
         assert await said(instance, "echo $?") == f"{code}\n"
 
 
 @pytest.mark.promise("instances:bash:state")
-async def test_the_working_directory_is_told_even_when_it_is_gone(instance: Instance) -> None:
+async def test_the_working_directory_is_reported_even_if_it_was_removed(instance: Instance) -> None:
     result = await bash(instance, "mkdir gone; cd gone; rmdir ../gone")
     assert (result.exit_code, result.cwd) == (0, "/home/agent/gone")
     assert (await bash(instance, "cd && pwd")).stdout == "/home/agent\n"
@@ -102,7 +102,7 @@ async def test_declarations_are_global_as_in_a_terminal(instance: Instance) -> N
         ("echo $BASH_SUBSHELL $-", "0 hBc\n"),
     ],
 )
-async def test_source_text_is_what_a_script_would_be(instance: Instance, source: str, output: str) -> None:
+async def test_source_text_can_be_any_script(instance: Instance, source: str, output: str) -> None:
     assert await said(instance, source) == output
 
 
@@ -119,7 +119,7 @@ async def test_a_very_long_command_runs(instance: Instance) -> None:
 
 
 @pytest.mark.promise("instances:bash:source")
-async def test_what_no_command_can_hold_is_refused(instance: Instance) -> None:
+async def test_a_nul_character_in_a_command_is_refused(instance: Instance) -> None:
     for source in ("echo a\0b", "echo \ud800"):
         with pytest.raises(ValueError, match=r"NUL|surrogates"):
             await bash(instance, source)
@@ -146,7 +146,7 @@ async def test_output_is_text_whatever_bytes_are_written(instance: Instance) -> 
 
 
 @pytest.mark.promise("instances:bash:output")
-async def test_a_run_reads_nothing_unless_it_may(instance: Instance) -> None:
+async def test_a_run_reads_no_input_unless_allowed(instance: Instance) -> None:
     assert (await bash(instance, "cat; read x; echo \"read $? '$x'\"")).stdout == "read 1 ''\n"
 
 
@@ -179,7 +179,7 @@ async def test_tracing_shows_the_commands_of_the_user_only(instance: Instance) -
         ("echo said; unset -f __agentflow_turn", 0),
     ],
 )
-async def test_a_shell_that_ends_says_how_and_is_followed_by_a_fresh_one(
+async def test_the_end_of_a_shell_is_reported_with_its_status_and_a_fresh_one_follows(
     instance: Instance, source: str, code: int
 ) -> None:
     await said(instance, "kept=1; echo kept > file")
@@ -189,13 +189,13 @@ async def test_a_shell_that_ends_says_how_and_is_followed_by_a_fresh_one(
 
 
 @pytest.mark.promise("instances:bash:ended")
-async def test_a_program_that_takes_the_shells_place_runs_to_its_end(instance: Instance) -> None:
+async def test_a_program_that_replaces_the_shell_runs_to_its_end(instance: Instance) -> None:
     result = await bash(instance, "exec bash -c 'sleep 0.2; echo later; exit 4'")
     assert (result.stdout, result.exit_code, result.state_lost) == ("later\n", 4, True)
 
 
 @pytest.mark.promise("instances:bash:ended")
-async def test_what_was_set_to_run_at_exit_runs(instance: Instance) -> None:
+async def test_exit_traps_run(instance: Instance) -> None:
     await said(instance, "trap 'echo bye' EXIT")
     result = await bash(instance, "exit 5")
     assert (result.stdout, result.exit_code) == ("bye\n", 5)
@@ -229,7 +229,7 @@ async def test_what_was_set_to_run_at_exit_runs(instance: Instance) -> None:
         "FUNCNEST=2; BASH_COMPAT=4.2",
     ],
 )
-async def test_a_session_survives_what_commands_do_to_it(instance: Instance, source: str) -> None:
+async def test_a_session_survives_commands_that_change_it(instance: Instance, source: str) -> None:
     await said(instance, "kept=1")
     await bash(instance, source)
     result = await bash(instance, 'builtin echo "kept $kept"')
@@ -238,7 +238,7 @@ async def test_a_session_survives_what_commands_do_to_it(instance: Instance, sou
 
 
 @pytest.mark.promise("instances:bash:rude")
-async def test_a_command_that_comes_in_pieces_is_whole_however_short_reading_is_made_to_wait(
+async def test_a_command_that_arrives_in_pieces_is_complete_whatever_the_read_timeout(
     instance: Instance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await said(instance, "TMOUT=0.1")
@@ -254,7 +254,7 @@ async def test_a_command_that_comes_in_pieces_is_whole_however_short_reading_is_
 
 @pytest.mark.promise("instances:bash:rude")
 @pytest.mark.parametrize("source", ["exec 1>&-", "exec >log 2>&1"])
-async def test_a_shell_can_lead_its_output_elsewhere(instance: Instance, source: str) -> None:
+async def test_a_shell_can_redirect_its_output(instance: Instance, source: str) -> None:
     await bash(instance, f"exec 5>&1 6>&2; {source}")
     assert (await bash(instance, "echo lost")).stdout == ""
     assert await said(instance, "exec 1>&5 2>&6; echo back") == "back\n"
@@ -264,14 +264,14 @@ async def test_a_shell_can_lead_its_output_elsewhere(instance: Instance, source:
 
 
 @pytest.mark.promise("instances:bash:jobs")
-async def test_a_job_goes_on_after_its_run_and_is_heard_with_the_next(instance: Instance) -> None:
+async def test_a_job_continues_after_its_run_and_its_output_arrives_with_the_next(instance: Instance) -> None:
     await said(instance, "mkfifo go done; { cat go; echo from the job; echo > done; } & echo started")
     assert await said(instance, "jobs -r | wc -l") == "1\n"
     assert await said(instance, "echo now > go; cat done; wait; echo end") == "now\nfrom the job\n\nend\n"
 
 
 @pytest.mark.promise("instances:bash:jobs")
-async def test_ending_a_run_leaves_the_jobs_of_earlier_runs(instance: Instance) -> None:
+async def test_ending_a_run_keeps_the_jobs_of_earlier_runs(instance: Instance) -> None:
     await said(instance, "sleep 8765 & old=$!; sleep 0.1")
     result = await instance.run("bash", "sleep 8766 & sleep 8766", timeout=1)
     assert (result.outcome, result.state_lost) == (Outcome.TIMEOUT, False)
@@ -280,7 +280,7 @@ async def test_ending_a_run_leaves_the_jobs_of_earlier_runs(instance: Instance) 
 
 
 @pytest.mark.promise("instances:bash:input")
-async def test_a_run_is_fed_as_it_asks(instance: Instance) -> None:
+async def test_a_run_gets_input_while_it_runs(instance: Instance) -> None:
     ears = [Ear(b"name?"), Ear(b"age?")]
     results: list[RunResult] = []
 
@@ -318,7 +318,7 @@ async def test_input_reaches_its_own_run_only(instance: Instance) -> None:
 
 
 @pytest.mark.promise("instances:bash:input")
-async def test_more_input_than_is_read_is_refused(instance: Instance) -> None:
+async def test_input_beyond_the_pipe_capacity_is_refused(instance: Instance) -> None:
     ear = Ear(b"on")
     async with anyio.create_task_group() as tasks:
         source = "echo on; sleep 100"
@@ -363,28 +363,27 @@ async def test_an_interrupt_ends_the_whole_run_and_keeps_the_session(instance: I
 
 
 @pytest.mark.promise("instances:bash:cancel")
-async def test_giving_up_on_a_run_ends_it_with_what_it_started(instance: Instance) -> None:
+async def test_cancelling_a_run_ends_it_with_the_processes_it_started(instance: Instance) -> None:
     ear = Ear(b"on")
     source = "kept=1; setsid sleep 8767 & echo on; sleep 8767; kept=2"
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(partial(instance.run, "bash", source, on_output=ear))
         await ear.heard.wait()
         tasks.cancel_scope.cancel()
-    # Nobody waits for its processes where nobody waits for the run.
+    # A cancelled run does not wait for the end of its processes.
     gone = "while cat /proc/[0-9]*/cmdline | tr '\\0' ' ' | grep -q '[8]767'; do :; done; echo $kept"
     assert (await bash(instance, gone)).stdout == "1\n"
 
 
 @pytest.mark.promise("instances:bash:output")
-async def test_every_one_of_many_shells_has_its_own_streams(runtime: ProcessRuntime) -> None:
-    """Whatever numbers their descriptors have on the way, none takes the place of another."""
+async def test_each_of_many_shells_has_its_own_streams(runtime: ProcessRuntime) -> None:
     instances = [await runtime.start() for _ in range(24)]
 
     async def talk(instance: Instance) -> None:
         result = await bash(instance, "echo out; echo err >&2")
         assert (result.outcome, result.stdout, result.stderr) == (Outcome.OK, "out\n", "err\n")
 
-    # Requests for interpreters wait their turn with their descriptors, and push the shells' numbers on.
+    # Queued requests for interpreters hold descriptors, which shifts the numbers that the shells get.
     async with anyio.create_task_group() as tasks:
         for instance in instances:
             tasks.start_soon(instance.run, "python", "1")

@@ -1,4 +1,4 @@
-"""Files saved and brought back, and archives that nobody should have made."""
+"""Snapshots are restored exactly, and invalid archives are refused."""
 
 import io
 import tarfile
@@ -18,7 +18,7 @@ echo t > /tmp/t; echo s > /dev/shm/s; mkdir locked; echo x > locked/x; chmod 500
 """.strip()
 SHOW = r"""
 cd; LINE='%p %y %m %n %s %l %u %T@\n'
-# Folders in /tmp may be on the way to the interpreter, whose own they are.
+# Folders in /tmp may lead to the interpreter, which is mounted there.
 (find . /dev/shm ! -name '*.sock' -printf "$LINE"; find /tmp -maxdepth 1 ! -type d -printf "$LINE") | sed 's/\.[0-9]*$//' | sort
 find . -type f -exec sha1sum {} + | sort; cat second
 """.strip()
@@ -46,7 +46,7 @@ async def bash(instance: Instance, source: str) -> str:
 
 
 @pytest.mark.promise("snapshot:files")
-async def test_files_come_back_as_they_were(instance: Instance) -> None:
+async def test_a_restore_brings_files_back_unchanged(instance: Instance) -> None:
     await bash(instance, MAKE)
     before = await bash(instance, SHOW)
     snapshot = await instance.snapshot()
@@ -60,7 +60,7 @@ async def test_files_come_back_as_they_were(instance: Instance) -> None:
 
 
 @pytest.mark.promise("snapshot:files")
-async def test_extended_attributes_come_back(instance: Instance) -> None:
+async def test_a_restore_brings_extended_attributes_back(instance: Instance) -> None:
     await bash(instance, "touch first")
     if (await instance.run("bash", FILL)).exit_code:
         pytest.skip("the kernel's tmpfs has no user attributes: it is older than 6.6")
@@ -72,7 +72,7 @@ async def test_extended_attributes_come_back(instance: Instance) -> None:
 
 
 @pytest.mark.promise("snapshot:other")
-async def test_a_snapshot_can_be_brought_to_another_instance(
+async def test_a_snapshot_can_be_restored_in_another_instance(
     runtime: ProcessRuntime, instance: Instance
 ) -> None:
     await bash(instance, MAKE)
@@ -84,18 +84,18 @@ async def test_a_snapshot_can_be_brought_to_another_instance(
 
 
 @pytest.mark.promise("snapshot:sessions")
-async def test_a_restore_ends_live_sessions_and_what_they_started(instance: Instance) -> None:
+async def test_a_restore_ends_live_sessions_and_their_processes(instance: Instance) -> None:
     snapshot = await instance.snapshot()
     await bash(instance, "x=1; sleep 1000 & setsid sleep 1000 & disown")
     await instance.run("python", "x = 1")
     await instance.restore(snapshot)
-    # They were killed, and may take a while to be gone.
+    # They were killed and may take a while to exit.
     assert await bash(instance, "echo ${x:-none}; while pgrep sleep > /dev/null; do :; done") == "none\n"
     assert (await instance.run("python", "x")).error is not None
 
 
 @pytest.mark.promise("snapshot:system")
-async def test_a_deleted_file_of_the_system_stays_deleted(instance: Instance) -> None:
+async def test_a_deleted_system_file_stays_deleted(instance: Instance) -> None:
     if (await instance.exec(["rm", "/etc/hosts"], user="root")).exit_code:
         pytest.skip("there is no root inside")
     snapshot = await instance.snapshot()
@@ -151,7 +151,7 @@ async def test_a_hostile_archive_is_refused_and_changes_nothing(instance: Instan
 
 
 @pytest.mark.promise("snapshot:hostile")
-async def test_what_is_no_archive_is_refused(instance: Instance) -> None:
+async def test_data_that_is_not_an_archive_is_refused(instance: Instance) -> None:
     whole = (await instance.snapshot()).archive
     await bash(instance, "x=1; echo y > f")
     for data in (b"", b"not a tar", whole[:700], whole[:512] + b"\xff" * 2048):
@@ -162,7 +162,7 @@ async def test_what_is_no_archive_is_refused(instance: Instance) -> None:
 
 @pytest.mark.promise("snapshot:hostile")
 @pytest.mark.parametrize("place", ["passwd", "group"])
-async def test_a_link_of_roots_does_not_lead_a_fork_to_what_all_sandboxes_share(
+async def test_a_link_made_by_root_does_not_lead_a_fork_to_shared_files(
     runtime: ProcessRuntime, instance: Instance, place: str
 ) -> None:
     link = ["sh", "-c", f"rm /etc/{place} && ln -s /skeleton/etc/hosts /etc/{place}"]
@@ -176,7 +176,7 @@ async def test_a_link_of_roots_does_not_lead_a_fork_to_what_all_sandboxes_share(
 
 
 @pytest.mark.promise("snapshot:hostile")
-async def test_no_archive_makes_a_set_user_id_program(instance: Instance) -> None:
+async def test_an_archive_cannot_create_a_set_user_id_program(instance: Instance) -> None:
     folder = entry(HOME, tarfile.DIRTYPE, mode=0o755)
     snapshot = archive([folder, entry(f"{HOME}/su", mode=0o6755)])
     await instance.restore(Snapshot(snapshot))

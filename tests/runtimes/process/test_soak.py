@@ -1,4 +1,4 @@
-"""Nothing is left over, however many sessions come and go."""
+"""Nothing is left over, however many sessions are opened and closed."""
 
 from pathlib import Path
 
@@ -13,7 +13,7 @@ ALL_WAYS = 6
 
 
 async def live_and_die(runtime: ProcessRuntime, number: int) -> None:
-    """One session from its start to its end, in one of several ways."""
+    """Run one session from start to end, in one of several ways."""
     instance = await runtime.start()
     way = number % ALL_WAYS
     if way in (0, 1, 2):
@@ -46,12 +46,12 @@ async def live_many(runtime: ProcessRuntime, count: int, at_once: int = 4) -> No
 
 
 async def settled(runtime: ProcessRuntime, trusted: Trusted) -> None:
-    """Wait until the processes that were killed are gone, and the groups that waited for them."""
+    """Wait until killed processes and their cgroups are gone."""
     with anyio.fail_after(60):
-        # The template interpreter and the killer stay.
+        # The zygote and the kill helper stay.
         while len(trusted.sandboxed()) > 2 or any(_inner(group) for group in trusted.groups()):
             await anyio.lowlevel.checkpoint()
-    # Who answers now has heard of their ends.
+    # A reply now means that their ends have been noticed.
     await runtime.warmup()
 
 
@@ -92,7 +92,7 @@ async def test_ten_thousand_sessions_leave_nothing() -> None:
 
 @pytest.mark.promise("soak:live")
 @pytest.mark.timeout(400)
-async def test_many_live_sessions_each_answer() -> None:
+async def test_many_live_sessions_each_respond() -> None:
     async with ProcessRuntime(idle=False) as runtime:
         with anyio.fail_after(300):
             instances = [await runtime.start() for _ in range(60)]

@@ -23,7 +23,7 @@ async def instance(runtime: ProcessRuntime) -> AsyncIterator[Instance]:
 
 
 @pytest.mark.promise("instances:stream:talk")
-async def test_a_stream_is_talked_with(instance: Instance) -> None:
+async def test_a_stream_is_interactive(instance: Instance) -> None:
     async with await instance.open_stream(["cat"]) as stream:
         answers = stream.receive()
         for word in (b"first", b"second\0\xff"):
@@ -35,7 +35,7 @@ async def test_a_stream_is_talked_with(instance: Instance) -> None:
 
 
 @pytest.mark.promise("instances:stream:talk")
-async def test_both_outputs_are_told_apart(instance: Instance) -> None:
+async def test_stdout_and_stderr_are_separate(instance: Instance) -> None:
     async with await instance.open_stream(["sh", "-c", "echo out; echo err >&2; exit 3"]) as stream:
         said = {"stdout": b"", "stderr": b""}
         async for name, data in stream.receive():
@@ -62,7 +62,7 @@ async def test_large_input_waits_for_a_slow_reader(instance: Instance) -> None:
 
 
 @pytest.mark.promise("instances:stream:large")
-async def test_output_is_not_limited_while_it_is_taken(instance: Instance) -> None:
+async def test_output_is_unlimited_while_it_is_consumed(instance: Instance) -> None:
     wanted, got = 4 * instance.spec.limits.output_bytes, 0
     async with await instance.open_stream(["yes"]) as stream:
         async for _, data in stream.receive():
@@ -73,7 +73,7 @@ async def test_output_is_not_limited_while_it_is_taken(instance: Instance) -> No
 
 
 @pytest.mark.promise("instances:stream:leave")
-async def test_leaving_a_stream_kills_its_command_and_all_it_started(instance: Instance) -> None:
+async def test_leaving_a_stream_kills_its_command_and_every_process_it_started(instance: Instance) -> None:
     script = "trap '' TERM HUP; setsid sleep 7654 & sleep 7654 & echo on; wait"
     async with await instance.open_stream(["bash", "-c", script]) as stream:
         assert await anext(stream.receive()) == ("stdout", b"on\n")
@@ -92,7 +92,7 @@ async def test_a_killed_stream_ends(instance: Instance) -> None:
 
 
 @pytest.mark.promise("instances:stream:closed")
-async def test_sending_to_what_reads_no_more_is_a_broken_pipe(instance: Instance) -> None:
+async def test_sending_to_a_closed_reader_is_a_broken_pipe(instance: Instance) -> None:
     async with await instance.open_stream(["true"]) as stream:
         await stream.wait()
         for size in (1, 1_000_000):
@@ -105,7 +105,7 @@ async def test_sending_to_what_reads_no_more_is_a_broken_pipe(instance: Instance
 
 
 @pytest.mark.promise("instances:stream:closed")
-async def test_a_program_that_is_not_there_ends_its_stream(instance: Instance) -> None:
+async def test_a_missing_program_ends_its_stream(instance: Instance) -> None:
     async with await instance.open_stream(["missing-program"]) as stream:
         pieces = [piece async for piece in stream.receive()]
         assert (pieces, await stream.wait()) == (

@@ -1,4 +1,4 @@
-"""Tables are bounded and can always be written as JSON, whatever is in them."""
+"""Tables are bounded and always serializable as JSON, whatever their values."""
 
 import datetime
 import json
@@ -39,7 +39,7 @@ def cells(values: Sequence[object]) -> list[object]:
 
 
 @given(st.lists(st.lists(VALUES, min_size=2, max_size=2), max_size=12), st.integers(1, 10))
-def test_any_values_make_a_bounded_table_of_plain_json(rows: list[list[object]], limit: int) -> None:
+def test_any_values_give_a_bounded_table_of_plain_json(rows: list[list[object]], limit: int) -> None:
     table = build_table([("a", "x"), ("b", "y")], rows, limit, None)
     assert len(cast("list[object]", table["rows"])) == min(len(rows), limit)
     assert table["total_rows"] == (len(rows) if len(rows) <= limit else None)
@@ -64,7 +64,7 @@ def test_values_keep_their_meaning() -> None:
     assert cells([day, b"\x00\xff", (1, [2]), {1: None}]) == ["2026-01-02", "00 ff", [1, [2]], {"1": None}]
 
 
-def test_long_and_deep_values_are_cut() -> None:
+def test_long_and_deep_values_are_truncated() -> None:
     (text,) = cells(["x" * 5000])
     assert text == "x" * 2000 + "… (5000 characters)"
     deep: list[object] = []
@@ -75,7 +75,7 @@ def test_long_and_deep_values_are_cut() -> None:
 
 
 @given(st.text(st.characters(), max_size=300), st.integers(10, 100))
-def test_text_made_printable_is_valid_and_keeps_its_ends(text: str, limit: int) -> None:
+def test_printable_text_is_valid_and_keeps_both_ends(text: str, limit: int) -> None:
     made = printable(text, limit)
     made.encode()
     if len(text) <= limit:
