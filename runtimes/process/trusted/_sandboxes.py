@@ -250,6 +250,10 @@ class SandboxTable:
 
     def stop(self, sandbox: SandboxRecord, message: _wire.WireMessage) -> PendingRequest:
         """Kill every process of a sandbox and delete its files."""
+        # First those still on their way in: they may not have the sandbox's user yet, and need its cgroup to enter.
+        for pid in sandbox.session_pids:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
         self._release(sandbox)
         fork_group = sandbox.fork_group
         if fork_group.members and fork_group.pid_namespace >= 0:
