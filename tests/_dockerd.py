@@ -1,4 +1,4 @@
-"""A Docker engine of the suite's own: private sockets and folders, gone with whoever started it."""
+"""Docker engine of the suite: private sockets and folders; it ends with its owner."""
 
 import shutil
 import subprocess
@@ -19,10 +19,10 @@ class Dockerd:
     """A running engine."""
 
     socket: Path
-    """Where it listens."""
+    """Its socket."""
 
     def docker(self, *words: str) -> str:
-        """What the command line client says."""
+        """Return the output of the command-line client."""
         command = ["docker", "--host", f"unix://{self.socket}", *words]
         return subprocess.run(command, capture_output=True, encoding="utf-8", check=True).stdout.strip()
 
@@ -34,9 +34,9 @@ def dockerd() -> Generator[Dockerd]:
         folder = Path(name)
         with subprocess.Popen(
             [
-                # What it mounts is seen by it alone: other tests look at the mounts of the machine.
+                # In its own mount namespace: other tests look at the machine's mounts.
                 *("unshare", "--mount", "--propagation", "slave"),
-                # It ends also where the suite is killed.
+                # It also ends when the suite is killed.
                 *("setpriv", "--pdeathsig", "TERM", "dockerd"),
                 *("--data-root", str(folder / "data"), "--exec-root", str(folder / "exec")),
                 *("--pidfile", str(folder / "pid"), "--host", f"unix://{folder / 'docker.sock'}"),
@@ -69,6 +69,6 @@ def _ready(process: subprocess.Popen[str], folder: Path) -> Dockerd:
 
 
 def _keep_reading(process: subprocess.Popen[str]) -> None:
-    """A full pipe would stop the engine."""
+    """Drain its output: a full pipe would block the engine."""
     assert process.stderr is not None
     threading.Thread(target=process.stderr.read, daemon=True).start()

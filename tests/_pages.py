@@ -1,4 +1,4 @@
-"""Pages that outlive who writes on them, without a journal."""
+"""Journal pages in memory."""
 
 import asyncio
 
@@ -8,7 +8,7 @@ __all__ = ["SlowDisk", "page_over", "written"]
 
 
 def page_over(entries: dict[str, bytes]) -> Page:
-    """A page with these entries; what is written on it is added to them."""
+    """Return a page with these entries; new ones are added to them."""
 
     async def write(key: str, body: bytes) -> Writing:
         entries[key] = body
@@ -18,18 +18,18 @@ def page_over(entries: dict[str, bytes]) -> Page:
 
 
 def written() -> Writing:
-    """It is on disk."""
+    """Return once it is on disk."""
     done: Writing = asyncio.get_running_loop().create_future()
     done.set_result(None)
     return done
 
 
 class SlowDisk:
-    """A page none of whose entries gets to disk before it is told."""
+    """Page whose entries reach the disk only on request."""
 
     def __init__(self) -> None:
         self.writing: list[Writing] = []
-        """Entries on their way."""
+        """Entries in flight."""
         self._quick = False
         self.page = Page({}, self._write)
         """The page."""
@@ -39,7 +39,7 @@ class SlowDisk:
         return self.writing[-1]
 
     def catch_up(self) -> None:
-        """All entries are on disk; those that come are there at once."""
+        """Complete all entries, now and in the future."""
         self._quick = True
         for one in self.writing:
             if not one.done():

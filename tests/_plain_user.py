@@ -1,4 +1,4 @@
-"""An ordinary user of this machine, for the tests of what holds without root."""
+"""Ordinary user of this machine, for tests that must hold without root."""
 
 import fcntl
 import os
@@ -20,21 +20,21 @@ SOURCES = ("agentflow", "mcp_servers", "runtimes", "tests")
 
 
 class Unavailable(Exception):
-    """The user can't be had here; the message says why."""
+    """The user is unavailable here; the message has the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlainUser:
-    """A user without privileges, with an interpreter that has the project's packages."""
+    """User without privileges, with an interpreter that has the project's packages."""
 
     name: str
     """Login name."""
     home: Path
     """Home directory."""
     python: Path
-    """An interpreter that the user can run."""
+    """Interpreter that the user can run."""
     source: Path
-    """A directory with the project's packages that the user can read."""
+    """Directory with the project's packages that the user can read."""
 
     def run(
         self, *argv: str, timeout: float = 60, input: str | None = None, env: dict[str, str] | None = None
@@ -72,9 +72,9 @@ class PlainUser:
 
 @contextmanager
 def plain_user() -> Generator[PlainUser]:
-    """The user that runs the tests; when that is root, one made for them.
+    """Return the user that runs the tests; as root, a user created for them.
 
-    :raises Unavailable: if it can't be made, or has no interpreter.
+    :raises Unavailable: if it can't be created, or has no interpreter.
     """
     if os.geteuid() != 0:
         own = pwd.getpwuid(os.geteuid())
@@ -94,14 +94,14 @@ def plain_user() -> Generator[PlainUser]:
 
 @contextmanager
 def _one_at_a_time() -> Generator[None]:
-    """Hold a lock that every process of the suite knows."""
+    """Hold a lock shared by every process of the suite."""
     with (ROOT / ENVIRONMENT / ".lock").open("w", encoding="utf-8") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 
 
 def _ensure_user() -> Path:
-    """Make the user, with a home and a range of ids to map, unless it is there."""
+    """Create the user, with a home and a range of ids to map, unless it exists."""
     try:
         entry = pwd.getpwnam(USER)
     except KeyError:
@@ -120,7 +120,7 @@ def _ensure_user() -> Path:
 
 
 def _first_free_id(ranges: str) -> int:
-    """The first id above every range of /etc/subuid or /etc/subgid."""
+    """Return the first id above every range of /etc/subuid or /etc/subgid."""
     fields = [line.split(":") for line in ranges.splitlines() if line.count(":") == 2]
     return max([100_000, *(int(first) + int(count) for _, first, count in fields)])
 
@@ -132,7 +132,7 @@ class _Identity(TypedDict, total=False):
 
 
 def _identity(user: str) -> _Identity:
-    """What makes a subprocess run as that user."""
+    """Return the arguments that make a subprocess run as that user."""
     if os.geteuid() != 0:
         return {}
     return {"user": user, "group": pwd.getpwnam(user).pw_gid, "extra_groups": []}
@@ -144,11 +144,11 @@ def _can_read(path: Path) -> bool:
 
 @contextmanager
 def _readable_sources() -> Generator[Path]:
-    """The checkout if everybody can read it, else a copy of its packages and environment."""
+    """Return the checkout if everybody can read it, else a copy of its packages and environment."""
     if _can_read(ROOT / ENVIRONMENT / "bin/python") and _can_read(ROOT / "agentflow"):
         yield ROOT
         return
-    # Not one of pytest's own directories: every other run of pytest closes those to others again.
+    # Not one of pytest's directories: another run of pytest would make them unreadable.
     with tempfile.TemporaryDirectory(prefix="agentflow-plain-user-") as directory:
         place = Path(directory)
         shutil.copytree(ROOT / ENVIRONMENT, place / ENVIRONMENT, symlinks=True)

@@ -1,4 +1,4 @@
-"""A Postgres server of the suite's own: a private cluster in a temporary folder, gone with the session."""
+"""Postgres server of the suite: a private cluster in a temporary folder, removed with the session."""
 
 import os
 import pwd
@@ -18,38 +18,38 @@ _SERVER_USER = "postgres"
 
 
 class PostgresServer:
-    """A running server that everybody on this machine may use without a password, by a socket or by loopback."""
+    """Running server that accepts everybody on this machine without a password, by socket or loopback."""
 
     def __init__(self, programs: Path, folder: Path, port: int) -> None:
         self._programs = programs
         self._folder = folder
         self._numbers = count(1)
         self.port = port
-        """Its port on 127.0.0.1; nobody else gets it, also while the server is stopped."""
+        """Its port on 127.0.0.1, reserved also while the server is stopped."""
 
     def new_database(self) -> str:
-        """The address of a new, empty database."""
+        """Return the URL of a new, empty database."""
         name = f"test{next(self._numbers)}"
         self._run("createdb", "--host", str(self._folder), "--port", str(self.port), name)
         return f"postgresql://{_SERVER_USER}@127.0.0.1:{self.port}/{name}"
 
     def by_socket(self, url: str) -> str:
-        """The same database by the server's socket."""
+        """Return the same database's URL by socket."""
         return f"postgresql://{_SERVER_USER}@/{url.rpartition('/')[2]}?host={self._folder}&port={self.port}"
 
     def start(self) -> None:
-        """Start it; returns when it answers."""
+        """Start it; return when it answers."""
         self._run(
             *("pg_ctl", "start", "--wait", "--pgdata", str(self._folder / "data")),
             *("--log", str(self._folder / "log")),
         )
 
     def stop(self, mode: str = "fast") -> None:
-        """Stop it; `immediate` is as good as pulling its plug."""
+        """Stop it; `immediate` acts like a power loss."""
         self._run("pg_ctl", "stop", "--wait", "--pgdata", str(self._folder / "data"), "--mode", mode)
 
     def make(self) -> None:
-        """Make the cluster's files."""
+        """Create the cluster's files."""
         self._run(
             *("initdb", "--pgdata", str(self._folder / "data"), "--username", _SERVER_USER),
             *("--auth", "trust", "--encoding", "UTF8", "--locale", "C", "--no-sync"),
@@ -77,7 +77,7 @@ class PostgresServer:
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             check=False,
-            # It refuses to run as root.
+            # Postgres refuses to run as root.
             user=_SERVER_USER if os.geteuid() == 0 else None,
         )
         assert done.returncode == 0, f"{program} {arguments[0]} ended with {done.returncode}"
@@ -85,7 +85,7 @@ class PostgresServer:
 
 @contextmanager
 def postgres_server() -> Generator[PostgresServer]:
-    """A running server, stopped and removed at the end."""
+    """Run a server; stop and remove it at the end."""
     # Not one of pytest's folders: its socket needs a short path, and its user must be able to enter.
     folder = Path(tempfile.mkdtemp(prefix="agentflow-pg-"))
     try:
@@ -104,7 +104,7 @@ def postgres_server() -> Generator[PostgresServer]:
 
 
 def _programs() -> Path:
-    """Where the server's programs are: Debian keeps them off the path."""
+    """Return the folder of the server's programs, which Debian keeps off the path."""
     found = sorted(Path("/usr/lib/postgresql").glob("*/bin/pg_ctl"), key=lambda path: int(path.parts[-3]))
     on_path = shutil.which("pg_ctl")
     assert found or on_path, "the tests need a Postgres server: install the package postgresql"

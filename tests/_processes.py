@@ -1,4 +1,4 @@
-"""The processes that a test started, and what they were started with."""
+"""Processes started by a test, with their command lines."""
 
 from collections.abc import Iterator
 from contextlib import suppress
@@ -9,8 +9,8 @@ __all__ = ["commands"]
 
 
 def commands() -> Iterator[tuple[psutil.Process, list[str]]]:
-    """All that lives below this process, with its command line."""
+    """Return all descendants of this process, with their command lines."""
     for process in psutil.Process().children(recursive=True):
-        # Some end while they are looked at, and some have ended and wait to be asked how.
+        # Some end during the scan, and some are zombies.
         with suppress(psutil.NoSuchProcess):
             yield process, process.cmdline()

@@ -1,4 +1,4 @@
-"""How the suite is spread over processes: a file's tests stay together, and so do all files that share a served model."""
+"""Distribution of tests over processes: a file's tests, and all files that share a served model, stay together."""
 
 import re
 from functools import cache
@@ -10,7 +10,7 @@ _SERVED = re.compile(r"\bvllm: ModelServer\b")
 
 
 class ByFile(LoadFileScheduling):
-    """Making a model and serving it takes a minute of two processors: it is done in one process only."""
+    """Scheduler that starts the served model, which takes a minute of two cores, in one process only."""
 
     def _split_scope(self, nodeid: str) -> str:
         file = nodeid.split("::", 1)[0]

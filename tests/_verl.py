@@ -1,4 +1,4 @@
-"""The environment that verl runs in, for the tests that ask it."""
+"""Environment of verl, for its tests."""
 
 import fcntl
 import subprocess
@@ -11,7 +11,7 @@ _LOCK = ROOT / "build/verl.lock"
 
 
 def verl_python() -> Path:
-    """Its Python; the environment is made where it is missing."""
+    """Return its Python; create the environment if it is missing."""
     # Two processes of the suite may want it at the same time.
     _LOCK.parent.mkdir(exist_ok=True)
     with _LOCK.open("w") as lock:

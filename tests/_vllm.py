@@ -1,4 +1,4 @@
-"""A real vLLM on the CPU with a tiny model that was made on the spot."""
+"""Real vLLM on the CPU with a tiny random model."""
 
 import fcntl
 import subprocess
@@ -16,14 +16,14 @@ from agentflow.testing import TINY_MODEL
 from tests.behaviour._tree import ROOT
 
 PYTHON = ROOT / ".venv-vllm/bin/python"
-"""The environment that is made for it where it is missing."""
+"""Path of its environment, created if missing."""
 CORPUS = ROOT / "mcp_servers/rag/corpus/documents.jsonl"
 NAME = "tiny"
 _LOCK = ROOT / "build/vllm.lock"
 
 
 def make_tiny_model(folder: Path) -> None:
-    """A model of random weights; its tokenizer has read the bundled corpus."""
+    """Create a model of random weights; its tokenizer is trained on the bundled corpus."""
     done = subprocess.run(
         [str(PYTHON), str(TINY_MODEL), str(folder), str(CORPUS)],
         capture_output=True,
@@ -34,14 +34,14 @@ def make_tiny_model(folder: Path) -> None:
 
 
 def settings_of(server: ModelServer, **more: object) -> ModelSettings:
-    """How a model of ours reaches it."""
+    """Return the settings of a model client for it."""
     return ModelSettings.model_validate(
         {"name": server.model, "base_url": server.url, "api_key": server.key, **more}
     )
 
 
 def make_environment() -> None:
-    """Make the environment, where it is missing."""
+    """Create the environment if it is missing."""
     # Two processes of the suite may want it at the same time.
     _LOCK.parent.mkdir(exist_ok=True)
     with _LOCK.open("w") as lock:
@@ -51,7 +51,7 @@ def make_environment() -> None:
 
 @asynccontextmanager
 async def as_it_was(server: ModelServer) -> AsyncGenerator[Path]:
-    """The server has its own weights again afterwards; gives their folder."""
+    """Yield the folder of the server's weights, and restore them afterwards."""
     async with EngineControl(server.address, server.key) as control:
         _, root = await control.model()
         folder = Path(root) if server.weights is None else server.weights.folder
@@ -63,7 +63,7 @@ async def as_it_was(server: ModelServer) -> AsyncGenerator[Path]:
 
 @contextmanager
 def tiny_server() -> Generator[ModelServer]:
-    """The model, served."""
+    """Serve the model."""
     make_environment()
     with tempfile.TemporaryDirectory(prefix="tiny-") as folder:
         make_tiny_model(Path(folder))

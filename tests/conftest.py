@@ -1,4 +1,4 @@
-"""What every part of the suite may use."""
+"""Fixtures and hooks of the whole suite."""
 
 import logging
 import signal
@@ -20,7 +20,7 @@ from tests._vllm import tiny_server
 if TYPE_CHECKING:
     from xdist.remote import Producer  # pyright: ignore[reportMissingTypeStubs] - it is typed, and does not say so
 
-# The same examples each time, however busy the machine is: what one run passes the next one passes. `make soak` makes up others.
+# The same examples in every run, however busy the machine is. `make soak` uses random ones.
 settings.register_profile(
     "suite", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
@@ -41,12 +41,12 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What uses the served model comes first: at the end nobody shall wait for what takes so long to make."""
+    """Run tests of the served model first, so that no worker waits for its slow start at the end."""
     items.sort(key=lambda item: not (isinstance(item, pytest.Function) and "vllm" in item.fixturenames))
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: "Producer") -> ByFile | None:
-    """Only where a file's tests are to stay together anyhow."""
+    """Use the custom scheduler only with `--dist loadfile`."""
     return ByFile(config, log) if config.getoption("dist") == "loadfile" else None
 
 
@@ -57,14 +57,14 @@ def anyio_backend() -> str:
 
 @pytest.fixture(scope="session", autouse=True)
 def interruptible() -> None:
-    """What the tests start can be interrupted, also where a shell started the suite in its background."""
+    """Make the tests' programs interruptible, also when a shell started the suite in the background."""
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True)
 def logging_as_it_was() -> Iterator[None]:
-    """A program that a test runs in this process sets up the logs for itself, not for the tests that follow."""
+    """Restore the loggers: a program under test configures logging for itself."""
     loggers = [logging.getLogger(name) for name in (None, "agentflow", "mcp_servers", "runtimes")]
     before = [(logger, logger.handlers[:], logger.level) for logger in loggers]
     yield
@@ -75,7 +75,7 @@ def logging_as_it_was() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def plain_user() -> Iterator[PlainUser]:
-    """An ordinary user, whoever runs the suite: `plain_user.run_python("print(1)").stdout`."""
+    """Return an ordinary user: `plain_user.run_python("print(1)").stdout`."""
     try:
         with _plain_user.plain_user() as user:
             yield user
@@ -85,13 +85,13 @@ def plain_user() -> Iterator[PlainUser]:
 
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[PostgresServer]:
-    """A Postgres server of the suite's own: `postgres.new_database()` gives the address of an empty database."""
+    """Return a Postgres server of the suite: `postgres.new_database()` returns the URL of an empty database."""
     with postgres_server() as server:
         yield server
 
 
 @pytest.fixture(scope="session")
 def vllm() -> Iterator[ModelServer]:
-    """A real vLLM on the CPU, with a tiny model that knows nothing."""
+    """Return a real vLLM on the CPU, with a tiny untrained model."""
     with tiny_server() as server:
         yield server

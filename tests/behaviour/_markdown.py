@@ -1,4 +1,4 @@
-"""What a page of the documentation holds, for the tests that read it."""
+"""Parser of documentation pages, for tests."""
 
 import re
 from collections.abc import Iterator
@@ -17,9 +17,9 @@ class Snippet:
     language: str
     """First word after the fence."""
     text: str
-    """What it holds."""
+    """Its content."""
     line: int
-    """Where its first line stands in the page."""
+    """Line number of its first line in the page."""
 
 
 def _tokens(page: Path) -> list[Token]:
@@ -27,7 +27,7 @@ def _tokens(page: Path) -> list[Token]:
 
 
 def snippets(page: Path, *languages: str) -> list[Snippet]:
-    """The fenced blocks in those languages."""
+    """Return the fenced blocks in these languages."""
     fences = (token for token in _tokens(page) if token.type == "fence" and token.map)
     found = (
         Snippet((token.info.split() or [""])[0], token.content, token.map[0] + 2)
@@ -38,7 +38,7 @@ def snippets(page: Path, *languages: str) -> list[Snippet]:
 
 
 def links(page: Path) -> Iterator[str]:
-    """Where its links and images point."""
+    """Return the targets of links and images."""
     for token in _tokens(page):
         for child in token.children or []:
             target = child.attrGet("href") or child.attrGet("src")
@@ -47,7 +47,7 @@ def links(page: Path) -> Iterator[str]:
 
 
 def anchors(page: Path) -> set[str]:
-    """The names by which its headings can be linked to."""
+    """Return the anchors of the headings."""
     tokens = _tokens(page)
     titles = [inline.content for opened, inline in pairwise(tokens) if opened.type == "heading_open"]
     return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}

@@ -1,4 +1,4 @@
-"""What the repository holds, for the tests that read it."""
+"""Files of the repository, for tests."""
 
 import subprocess
 from pathlib import Path
@@ -8,7 +8,7 @@ SOURCES = ("agentflow", "mcp_servers", "runtimes")
 
 
 def files(*suffixes: str) -> list[Path]:
-    """Every file that is, or would be, tracked; those that end in one of the suffixes where any is given."""
+    """Return every file that is, or would be, tracked; with suffixes, only files that end in one of them."""
     listed = subprocess.run(
         ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
         cwd=ROOT,
@@ -21,10 +21,10 @@ def files(*suffixes: str) -> list[Path]:
 
 
 def source_modules() -> list[Path]:
-    """The modules of the installed packages."""
+    """Return the modules of the installed packages."""
     return [path for path in files(".py") if path.relative_to(ROOT).parts[0] in SOURCES]
 
 
 def name(path: Path) -> str:
-    """A path as the repository knows it."""
+    """Return a path relative to the repository."""
     return str(path.relative_to(ROOT))

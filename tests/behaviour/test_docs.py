@@ -1,4 +1,4 @@
-"""The documentation holds: its snippets run, its links lead somewhere, its commands exist."""
+"""The documentation is true: snippets run, links resolve, commands exist."""
 
 import importlib.util
 import os
@@ -18,7 +18,7 @@ SHELL = ("sh", "shell", "bash", "console")
 
 
 def run_python(*arguments: str, cwd: Path) -> str:
-    """Run Python as a reader would, in an empty directory and without keys; what it complained of."""
+    """Run Python as a reader would, in an empty directory and without keys; return its output if it failed."""
     keyless = {key: value for key, value in os.environ.items() if not key.endswith(("_KEY", "_TOKEN"))}
     run = subprocess.run(
         [sys.executable, "-W", "error", *arguments],
@@ -32,7 +32,7 @@ def run_python(*arguments: str, cwd: Path) -> str:
     return run.stdout + run.stderr if run.returncode else ""
 
 
-@pytest.mark.timeout(600)  # Some load libraries that take a busy machine a minute.
+@pytest.mark.timeout(600)  # Heavy libraries take a minute to import on a busy machine.
 @pytest.mark.promise("docs:snippets")
 @pytest.mark.parametrize("page", RUNNABLE, ids=name)
 def test_every_python_snippet_of_a_page_runs(page: Path, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The ordinary user that the tests make is one, and can use the project."""
+"""The ordinary user of the tests is unprivileged and can use the project."""
 
 from tests._plain_user import PlainUser
 

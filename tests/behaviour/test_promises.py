@@ -1,4 +1,4 @@
-"""The behaviour manifest: every promise has a test, and every test that names a promise names one that is written down."""
+"""Every promise has a test, and every mark names a promise."""
 
 import ast
 import functools
@@ -14,7 +14,7 @@ PROMISE_ID = re.compile(r"[a-z0-9_]+(:[a-z0-9_.\-]+){1,2}")
 
 @functools.cache
 def written() -> dict[str, str]:
-    """Every promise of tests/promises/*.toml, by id."""
+    """Return every promise of tests/promises/*.toml, by id."""
     promises: dict[str, str] = {}
     for path in sorted((ROOT / "tests/promises").glob("*.toml")):
         for promise, sentence in tomllib.loads(path.read_text(encoding="utf-8")).items():
@@ -25,7 +25,7 @@ def written() -> dict[str, str]:
 
 
 def marks(path: Path) -> Iterator[str]:
-    """The ids of every `pytest.mark.promise(...)` in a test module."""
+    """Iterate over the ids of every `pytest.mark.promise(...)` in a test module."""
     text = path.read_text(encoding="utf-8")
     if "promise" not in text:
         return
@@ -43,7 +43,7 @@ def marks(path: Path) -> Iterator[str]:
 
 @functools.cache
 def shown() -> dict[str, str]:
-    """Every promise that a test names, with one file that names it."""
+    """Return every promise that a test names, with one file that names it."""
     tests = [path for path in files(".py") if path.is_relative_to(ROOT / "tests")]
     return {promise: name(path) for path in tests for promise in marks(path)}
 

@@ -1,4 +1,4 @@
-"""The house style in numbers, and the words that the repository does not hold."""
+"""Size limits, and words that the repository must not contain."""
 
 import ast
 import re
@@ -14,13 +14,13 @@ NOT_OURS = {"package-lock.json", "LICENSE"}
 
 
 def texts() -> list[tuple[Path, str]]:
-    """Every text that this project wrote, but not this list of words that it avoids."""
+    """Return every text of the project except this list of words."""
     ours = [path for path in files() if path.suffix not in BINARY and path.name not in NOT_OURS]
     return [(path, path.read_text(encoding="utf-8")) for path in ours if path != Path(__file__)]
 
 
 def functions(path: Path) -> list[tuple[str, int]]:
-    """The functions of a module with their lengths in lines."""
+    """Return the functions of a module with their lengths in lines."""
     return [
         (f"{name(path)}:{node.lineno} {node.name}", node.end_lineno - node.lineno + 1)
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
@@ -63,7 +63,7 @@ def test_the_repository_names_no_machine_and_no_registry() -> None:
 
 
 def passes_on(handler: ast.ExceptHandler) -> bool:
-    """Whether what it caught is raised again."""
+    """Return whether the exception is raised again."""
     return isinstance(last := handler.body[-1], ast.Raise) and last.exc is None
 
 

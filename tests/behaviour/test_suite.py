@@ -1,4 +1,4 @@
-"""The suite as it is run: all of it."""
+"""The suite runs all tests."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The house stands as docs/architecture.md draws it: floors, doors, and a light front door."""
+"""The packages follow docs/architecture.md: layers, public APIs, light imports."""
 
 import subprocess
 import sys
@@ -12,21 +12,21 @@ HEAVY = {
     "aiodocker", "aiohttp", "anyio", "duckdb", "matplotlib", "mcp", "numpy", "pandas", "playwright", "pyarrow",
     "pydantic", "ray", "starlette", "tantivy", "torch", "uvicorn", "verl",
 }  # fmt: skip
-"""What must not come in with `import agentflow`: each is loaded where it is used."""
+"""Libraries that `import agentflow` must not load: each is loaded where it is used."""
 
 
-def floors() -> list[str]:
-    """The packages that the floors contract names, from the top."""
+def layers() -> list[str]:
+    """Return the packages of the layers contract, from the top."""
     contracts = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["importlinter"][
         "contracts"
     ]
-    layers: list[str] = next(contract["layers"] for contract in contracts if contract["id"] == "floors")
+    layers: list[str] = next(contract["layers"] for contract in contracts if contract["id"] == "layers")
     return [package.strip(" ()") for layer in layers for package in layer.replace(":", "|").split("|")]
 
 
-@pytest.mark.promise("house:floors")
-@pytest.mark.promise("house:small")
-def test_a_floor_imports_only_floors_below_it() -> None:
+@pytest.mark.promise("repository:layers")
+@pytest.mark.promise("repository:stdlib_only")
+def test_a_layer_imports_only_lower_layers() -> None:
     lint = "import sys; from importlinter.cli import lint_imports_command as lint; sys.exit(lint())"
     run = subprocess.run(
         [sys.executable, "-c", lint, "--no-cache"],
@@ -38,14 +38,14 @@ def test_a_floor_imports_only_floors_below_it() -> None:
     assert run.returncode == 0, run.stdout + run.stderr
 
 
-@pytest.mark.promise("house:floors")
-def test_every_part_of_the_house_stands_on_a_floor() -> None:
+@pytest.mark.promise("repository:layers")
+def test_every_package_belongs_to_a_layer() -> None:
     parts = {f"agentflow.{path.parent.name}" for path in (ROOT / "agentflow").glob("*/__init__.py")}
     parts |= {f"agentflow.{path.stem}" for path in (ROOT / "agentflow").glob("[!_]*.py")}
-    assert sorted(parts - set(floors())) == []
+    assert sorted(parts - set(layers())) == []
 
 
-@pytest.mark.promise("house:light_import")
+@pytest.mark.promise("repository:light_import")
 def test_import_agentflow_loads_nothing_heavy() -> None:
     probe = "import sys, agentflow; print(*{name.partition('.')[0] for name in sys.modules})"
     loaded = subprocess.run(

@@ -1,4 +1,4 @@
-"""Every public door is named and says what it is."""
+"""Every public name is exported and documented."""
 
 import ast
 import importlib
@@ -13,14 +13,14 @@ from tests.behaviour._tree import ROOT, SOURCES, name, source_modules
 
 
 def public_modules() -> list[str]:
-    """The packages and modules whose names have no leading underscore."""
+    """Return the packages and modules whose names have no leading underscore."""
     modules = [path.relative_to(ROOT).with_suffix("").parts for path in source_modules()]
     named = [parts[:-1] if parts[-1] == "__init__" else parts for parts in modules]
     return sorted(".".join(parts) for parts in named if not any(part.startswith("_") for part in parts))
 
 
 def public_classes(module: ModuleType) -> Iterator[tuple[type, ast.ClassDef]]:
-    """The classes of this project that a module offers, with their source."""
+    """Iterate over the project's classes that a module exports, with their source."""
     for public in module.__all__:
         thing = getattr(module, public)
         if not inspect.isclass(thing) or thing.__module__.partition(".")[0] not in SOURCES:
@@ -32,7 +32,7 @@ def public_classes(module: ModuleType) -> Iterator[tuple[type, ast.ClassDef]]:
 
 
 def undocumented(thing: type, node: ast.ClassDef) -> Iterator[str]:
-    """The public methods and fields of a class that say nothing."""
+    """Iterate over the public methods and fields without a docstring."""
     if ast.get_docstring(node) is None:
         yield thing.__name__
     inherited = {
@@ -54,26 +54,26 @@ def undocumented(thing: type, node: ast.ClassDef) -> Iterator[str]:
 
 @pytest.mark.promise("style:docstrings")
 @pytest.mark.parametrize("module", public_modules())
-def test_everything_public_says_what_it_is(module: str) -> None:
-    door = importlib.import_module(module)
-    assert door.__doc__, f"{module} has no docstring"
-    missing = [member for thing, node in public_classes(door) for member in undocumented(thing, node)]
+def test_every_public_name_is_documented(module: str) -> None:
+    package = importlib.import_module(module)
+    assert package.__doc__, f"{module} has no docstring"
+    missing = [member for thing, node in public_classes(package) for member in undocumented(thing, node)]
     missing += [
         public
-        for public in door.__all__
-        if inspect.isfunction(function := getattr(door, public)) and not inspect.getdoc(function)
+        for public in package.__all__
+        if inspect.isfunction(function := getattr(package, public)) and not inspect.getdoc(function)
     ]
     assert missing == []
 
 
-@pytest.mark.promise("house:doors")
+@pytest.mark.promise("repository:public_apis")
 @pytest.mark.parametrize("module", public_modules())
-def test_a_public_module_names_what_it_offers(module: str) -> None:
-    door = importlib.import_module(module)
-    assert [offered for offered in door.__all__ if not hasattr(door, offered)] == []
+def test_a_public_module_exports_existing_names(module: str) -> None:
+    package = importlib.import_module(module)
+    assert [offered for offered in package.__all__ if not hasattr(package, offered)] == []
 
 
-@pytest.mark.promise("house:doors")
+@pytest.mark.promise("repository:public_apis")
 def test_only_packages_and_documented_modules_are_public() -> None:
     modules = [path for path in source_modules() if not path.name.startswith("_")]
     assert sorted(map(name, modules)) == [
