@@ -1,23 +1,23 @@
-"""Every error that AgentFlow raises on purpose.
+"""All exceptions that AgentFlow raises deliberately.
 
 ::
 
     AgentFlowError
-    ├── ConfigurationError          settings that can't be used: what, where, how to mend it
-    ├── IsolationUnavailable        the isolation asked for can't be had on this machine
-    ├── RuntimeFailure              a runtime could not do what it was asked
+    ├── ConfigurationError          invalid settings: source, problem, remedy
+    ├── IsolationUnavailable        this machine can't provide the requested isolation
+    ├── RuntimeFailure              a runtime failed
     │   ├── InstanceGone            the instance has ended
-    │   ├── CannotFork              a live instance can't be copied as it is now
-    │   └── NotOffered              this machine was not built for that
-    ├── ActorError                  between actors, or a supervisor and its children (see `agentflow.actors._errors`)
-    ├── ToolFailure                 a tool call that failed, with its closed ``kind``
-    ├── ModelFailure                a model call that failed, with its closed ``kind``
-    ├── CheckpointError             a checkpoint that can't be written, or isn't whole (see `agentflow.learner`)
-    ├── LossFailure                 a loss that can't be computed or is no finite number; it names the rows
+    │   ├── CannotFork              a live instance can't be copied in its current state
+    │   └── NotOffered              the machine was built without the requested feature
+    ├── ActorError                  errors of actors and supervisors (see `agentflow.actors._errors`)
+    ├── ToolFailure                 a failed tool call, with its closed ``kind``
+    ├── ModelFailure                a failed model call, with its closed ``kind``
+    ├── CheckpointError             a checkpoint that can't be written, or is incomplete (see `agentflow.learner`)
+    ├── LossFailure                 a loss that can't be computed or is not finite; it names the rows
     └── RunStopped                  a run that ended early and can be resumed, with its closed ``cause``
 
-A failed tool call, model call or rollout is data with a typed reason on its node; these exceptions carry that
-reason to the edge where it becomes data.
+A failed tool call, model call or rollout is data with a typed reason on its node; these exceptions carry that reason
+to the code that records it.
 """
 
 from enum import StrEnum
@@ -45,86 +45,86 @@ __all__ = [
 
 
 class ErrorKind(StrEnum):
-    """Why a tool call failed. The set is closed: clients may switch on it."""
+    """Reason of a failed tool call. The set is closed: clients may switch on it."""
 
     TOOL_NOT_FOUND = "tool_not_found"
-    """No such tool or backend; the message names the nearest right one."""
+    """No such tool or backend; the message names the nearest one."""
     BAD_ARGUMENTS = "bad_arguments"
     """An argument is missing, unknown, of the wrong type or out of range."""
     SESSION_NOT_FOUND = "session_not_found"
     """The handle is unknown, has ended, or belongs to another client."""
     NOT_FOUND = "not_found"
-    """The thing that the call names (a file, a job, a table) does not exist."""
+    """An object that the call names (a file, a job, a table) does not exist."""
     DENIED = "denied"
-    """What was asked for is not allowed."""
+    """The operation is not allowed."""
     TIMEOUT = "timeout"
-    """The call's time was up; what ran was killed; `data` holds what there was."""
+    """The call timed out and its process was killed; `data` holds the output so far."""
     CPU_LIMIT = "cpu_limit"
-    """The call's CPU time was up; what ran was killed."""
+    """The CPU time limit was reached and the process was killed."""
     OUT_OF_MEMORY = "out_of_memory"
-    """The memory limit was hit."""
+    """The memory limit was reached."""
     TOO_MANY_PROCESSES = "too_many_processes"
-    """The process limit was hit."""
+    """The process limit was reached."""
     FILE_TOO_LARGE = "file_too_large"
-    """A file grew past the file-size limit, or the workspace is full."""
+    """A file exceeded the size limit, or the workspace is full."""
     OUTPUT_LIMIT = "output_limit"
-    """More output than allowed; what ran was killed."""
+    """The output limit was exceeded and the process was killed."""
     CANCELLED = "cancelled"
-    """The caller gave up; what ran was killed."""
+    """The caller cancelled the call and its process was killed."""
     CANNOT_FORK = "cannot_fork"
-    """The live state can't be copied as it is now."""
+    """The live state can't be copied in its current state."""
     BUSY = "busy"
-    """A limit on sessions or calls in flight is reached; try again later."""
+    """A limit on sessions or concurrent calls is reached; try again later."""
     UNAVAILABLE = "unavailable"
-    """The server or a component that it needs can't be reached or isn't there."""
+    """The server, or a component that it needs, can't be reached or is missing."""
     FAILED = "failed"
-    """Anything else; the message says what."""
+    """Any other reason; see the message."""
 
 
 class AgentFlowError(Exception):
-    """The root of all errors of this project."""
+    """Base class of all errors of this project."""
 
 
 class ConfigurationError(AgentFlowError, ValueError):
-    """Settings that can't be used. The message is one line: what, where, how to mend it.
+    """Invalid settings. The message is one line: source, problem, remedy.
 
     :raises: by everything that reads settings, before anything is started.
     """
 
 
 class IsolationUnavailable(AgentFlowError):
-    """The isolation asked for can't be had here. One line: what is missing and how to get it.
+    """The requested isolation is not available. The message is one line: what is missing, and how to get it.
 
-    :raises: by starting a runtime; it never runs with less instead.
+    :raises: when a runtime starts; it never falls back to weaker isolation.
     """
 
 
 class RuntimeFailure(AgentFlowError):
-    """A runtime could not do what it was asked."""
+    """A runtime failed."""
 
 
 class InstanceGone(RuntimeFailure):
     """The instance was stopped or has died.
 
-    :raises: by every method of an instance after its end.
+    :raises: by every method of an ended instance.
     """
 
 
 class CannotFork(RuntimeFailure):
-    """A live instance can't be copied as it is now; the message says what is in the way.
+    """A live instance can't be copied in its current state; the message gives the reason.
 
-    :raises: by ``Instance.fork``; the instance itself goes on.
+    :raises: by ``Instance.fork``; the instance itself continues.
     """
 
 
 class NotOffered(RuntimeFailure):
-    """A machine was not built for what was asked of it; the message says why in one line, and which is."""
+    """The machine was built without the requested feature; the message names a machine that supports it."""
 
 
 class ToolFailure(AgentFlowError):
-    """A tool call that failed.
+    """A failed tool call.
 
-    :raises: by a tool's own code; the tool table turns it into a failed result.
+    :raises: by the code of a tool; the tool table turns it into a failed result.
     """
 
     def __init__(self, kind: ErrorKind, message: str, data: dict[str, object] | None = None) -> None:
@@ -132,28 +132,28 @@ class ToolFailure(AgentFlowError):
         self.kind = kind
         self.message = message
         self.data = data or {}
-        """What there was of output when the call failed."""
+        """Output up to the failure."""
 
 
 class ModelFailureKind(StrEnum):
-    """Why a model call failed. The set is closed."""
+    """Reason of a failed model call. The set is closed."""
 
     RATE_LIMITED = "rate_limited"
-    """The endpoint still asked for less after every attempt."""
+    """The endpoint was still rate limiting after every attempt."""
     UNAVAILABLE = "unavailable"
-    """No usable answer after every attempt: connection, server error."""
+    """No usable answer after every attempt: connection or server error."""
     TIMEOUT = "timeout"
-    """The call's time was up."""
+    """The call timed out."""
     GARBAGE = "garbage"
-    """It answered, but not what the schema asks for."""
+    """The answer does not match the schema."""
     BAD_REQUEST = "bad_request"
-    """The endpoint refused the request as it is."""
+    """The endpoint refused the request."""
     TOO_LONG = "too_long"
-    """The prompt does not fit, or the answer was cut at its token limit."""
+    """The prompt is too long, or the answer was cut at its token limit."""
     DENIED = "denied"
-    """The key is missing or not accepted, or there is no such model."""
+    """The key is missing or refused, or there is no such model."""
     REFUSED = "refused"
-    """The model would not answer."""
+    """The model refused to answer."""
 
 
 class ModelFailure(AgentFlowError):
@@ -178,56 +178,56 @@ class ModelFailure(AgentFlowError):
         self.kind = kind
         self.message = message
         self.attempts = attempts
-        """HTTP requests made for it."""
+        """HTTP requests made."""
         self.answers = answers
-        """Those that were answered, and paid, but not usable."""
+        """Number of answers that were received, and paid for, but not usable."""
         self.prompt_tokens = prompt_tokens
-        """Tokens read for them."""
+        """Prompt tokens of these answers."""
         self.completion_tokens = completion_tokens
-        """Tokens written for them."""
+        """Completion tokens of these answers."""
         self.drawn = drawn
-        """Those tokens, answer by answer, where the engine was asked for them: of answers that were cut, too."""
+        """Tokens of these answers, one entry each, if the engine returned them; includes answers that were cut."""
         self.said = said
-        """The last of these answers, as far as it goes."""
+        """Text of the last of these answers, as far as it was received."""
 
 
 class LossFailure(AgentFlowError):
-    """A loss that can't be computed, or is no finite number. No weight has changed.
+    """A loss that can't be computed, or is not finite. No weight has changed.
 
-    :raises: by making rows of episodes, and by the loss of rows.
+    :raises: by the conversion of episodes to rows, and by the loss.
     """
 
     def __init__(self, message: str, *, rows: tuple[int, ...] = ()) -> None:
         super().__init__(message)
         self.rows = rows
-        """The positions of the rows that it comes from."""
+        """Positions of the rows that cause it."""
 
 
 class StopCause(StrEnum):
-    """Why a run ended before its work did. The set is closed."""
+    """Reason of an early end of a run. The set is closed."""
 
     BUDGET = "budget"
     """A budget of tokens, money or time is used up."""
     MODEL = "model"
-    """The model can't be used: its endpoint is down, its key is refused."""
+    """The model can't be used: its endpoint is down, or refuses the key."""
     SANDBOX = "sandbox"
-    """No sandbox can be had any more."""
+    """No sandbox can be started any more."""
     JOURNAL = "journal"
-    """The journal can't be written: the disk is full, the database is gone."""
+    """The journal can't be written: the disk is full, or the database is gone."""
     LEARNER = "learner"
-    """The weights can't be moved any more: step after step the loss or its gradient is no finite number."""
+    """The weights can't be updated any more: the loss or its gradient is not finite, step after step."""
     INTERRUPTED = "interrupted"
-    """Somebody asked it to stop."""
+    """The user stopped the run."""
 
 
 class RunStopped(AgentFlowError):
-    """A run ended cleanly before its work did. Everything that was finished is kept; the same command goes on.
+    """A run ended cleanly before its work was done. Finished work is kept; run the same command to resume.
 
-    :raises: by whatever finds that the run can't go on; nothing of what it was doing is journalled.
+    :raises: by code that finds that the run can't continue; unfinished work is not journalled.
     """
 
     def __init__(self, cause: StopCause, message: str) -> None:
         super().__init__(message)
         self.cause = cause
         self.message = message
-        """One line: what happened and how to go on."""
+        """One line: the reason, and how to resume."""

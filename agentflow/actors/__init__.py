@@ -1,12 +1,12 @@
 """The kernel: channels, actors, supervisors.
 
-Everything that runs for longer than a call is a supervised child: it is started in order, restarted when it fails,
-and stopped in order, for certain.
+Everything that runs longer than a call is a supervised child: started in order, restarted after a failure, and stopped
+in reverse order. See docs/actors.md.
 """
 
 from agentflow.actors._actor import Actor
 from agentflow.actors._channel import Channel, ChannelStatistics, Receiver, Sender
-from agentflow.actors._child import Child, Context, Task
+from agentflow.actors._child import Child, Context, FunctionChild
 from agentflow.actors._children import ChildCounts, ChildInfo, ChildState
 from agentflow.actors._clock import SYSTEM_CLOCK, Clock, SystemClock, Timer
 from agentflow.actors._errors import (
@@ -29,12 +29,13 @@ from agentflow.actors._errors import (
 from agentflow.actors._events import (
     ChildEnded,
     ChildStarted,
+    ExitKind,
+    ExitReason,
     Observer,
     RestartPlanned,
     SupervisorEnding,
     SupervisorEvent,
 )
-from agentflow.actors._exits import ExitKind, ExitReason
 from agentflow.actors._hosted import Hosted
 from agentflow.actors._process import Process
 from agentflow.actors._specs import AutoShutdown, Backoff, ChildSpec, Restart, Strategy
@@ -67,6 +68,7 @@ __all__ = [
     "DynamicSupervisor",
     "ExitKind",
     "ExitReason",
+    "FunctionChild",
     "Hosted",
     "Observer",
     "Process",
@@ -85,7 +87,6 @@ __all__ = [
     "SupervisorEvent",
     "SupervisorGone",
     "SystemClock",
-    "Task",
     "Timer",
     "UnknownChild",
     "WouldBlock",

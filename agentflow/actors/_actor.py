@@ -2,57 +2,58 @@
 
 import asyncio
 import math
-from typing import Generic, TypeVar
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Generic, TypeVar
 
 from agentflow.actors._channel import Channel, ChannelStatistics
 from agentflow.actors._child import Context
-from agentflow.actors._clock import SYSTEM_CLOCK, Clock
-from agentflow.actors._deadlines import Deadlines
+from agentflow.actors._clock import SYSTEM_CLOCK, Clock, Timer
 from agentflow.actors._errors import ActorGone, AskTimeout, ChannelClosed, WouldBlock
-from agentflow.actors._exits import KILLED, NORMAL, SHUTDOWN, ExitReason
+from agentflow.actors._events import KILLED, NORMAL, SHUTDOWN, ExitReason
 
 M = TypeVar("M")
 R = TypeVar("R")
 
 
 class Actor(Generic[M, R]):
-    """Takes messages of type `M` one at a time and answers with `R`.
+    """Handles messages of type `M` one at a time and answers with `R`. See docs/actors.md.
 
-    What it holds is its own: nobody else touches it, and `receive` never runs twice at once. An exception in
-    `receive` ends the actor (its supervisor decides what then); an outcome that is to be expected is an answer. It
-    lives once: its supervisor makes another one, with an empty mailbox.
+    Its state is private, and `receive` never runs twice at once. An exception in `receive` ends the actor, and its
+    supervisor decides on a restart; return expected failures as answers. An actor lives once: a restart creates a new
+    one with an empty mailbox.
     """
 
     def __init__(self, *, mailbox: int = 1024) -> None:
-        # Each message with the future of its answer, if somebody waits for one.
+        # Each message with the future of its answer, if the sender waits for one.
         channel: Channel[tuple[M, asyncio.Future[R] | None]] = Channel(mailbox)
         self._channel = channel
         self._sender = channel.sender()
         self._receiver = channel.receiver()
         self._clock: Clock = SYSTEM_CLOCK
         self._name = type(self).__name__
-        self._deadlines: Deadlines | None = None
+        self._deadlines: _Deadlines | None = None
         self._asked: asyncio.Future[R] | None = None
         self._asked_to_end = False
         self._reason: ExitReason | None = None
 
     async def receive(self, message: M) -> R:
-        """Handle one message; what it returns is the answer, if somebody asked."""
+        """Handle one message; the return value is the answer to `ask`."""
         raise NotImplementedError
 
     async def on_start(self) -> None:
-        """Get ready; the supervisor waits for it."""
+        """Prepare; the supervisor waits for it."""
 
     async def on_stop(self, reason: ExitReason) -> None:
         """Clean up after the last message. Not called when the actor is killed."""
 
     @property
     def reason(self) -> ExitReason | None:
-        """How it ended, as it saw it itself; `None` until then."""
+        """Exit reason as the actor saw it; `None` while it lives."""
         return self._reason
 
     async def tell(self, message: M) -> None:
-        """Send a message; wait while the mailbox is full.
+        """Send a message, and wait while the mailbox is full.
 
         :raises ActorGone: if it has ended or is stopping.
         """
@@ -62,7 +63,7 @@ class Actor(Generic[M, R]):
             raise ActorGone(self._name, self._reason) from None
 
     def tell_nowait(self, message: M) -> None:
-        """Send a message at once.
+        """Send a message without waiting.
 
         :raises WouldBlock: if the mailbox is full.
         :raises ActorGone: if it has ended or is stopping.
@@ -73,12 +74,12 @@ class Actor(Generic[M, R]):
             raise ActorGone(self._name, self._reason) from None
 
     async def ask(self, message: M, *, timeout: float = 5.0) -> R:
-        """Send a message and wait for the answer, for `timeout` seconds in all (`inf`: for ever).
+        """Send a message and wait for the answer, for at most `timeout` seconds (`inf` for ever).
 
-        A question that was given up before the actor came to it is never handled.
+        A message whose sender gave up before the actor reached it is never handled.
 
         :raises AskTimeout: if there was no answer in time.
-        :raises ActorGone: if it ends before it answers.
+        :raises ActorGone: if the actor ends before it answers.
         """
         answer: asyncio.Future[R] = asyncio.Future()
         question = (message, answer)
@@ -90,12 +91,12 @@ class Actor(Generic[M, R]):
             raise ActorGone(self._name, self._reason) from None
         if timeout != math.inf:
             if self._deadlines is None:
-                self._deadlines = Deadlines(self._clock, self._too_late)
+                self._deadlines = _Deadlines(self._clock, self._too_late)
             self._deadlines.add(answer, timeout)
         return await answer
 
     async def _send_in_time(self, question: tuple[M, asyncio.Future[R]], timeout: float) -> float:
-        """Wait for room in the mailbox; gives the time that is left."""
+        """Wait for room in the mailbox; return the time that is left."""
         until = self._clock.now() + timeout
         with self._clock.deadline(timeout) as waiting:
             try:
@@ -103,19 +104,19 @@ class Actor(Generic[M, R]):
             except ChannelClosed:
                 raise ActorGone(self._name, self._reason) from None
         if waiting.cancelled_caught:
-            raise AskTimeout(f"{self._name} had no room for the question in time")
+            raise AskTimeout(f"the mailbox of {self._name} was full until the deadline")
         return until - self._clock.now()
 
     def stop(self) -> None:
-        """Take no more messages, handle those that are there, and end."""
+        """Refuse further messages, handle those in the mailbox, and end."""
         self._sender.close()
 
     def statistics(self) -> ChannelStatistics:
-        """Its mailbox now."""
+        """Return the statistics of its mailbox."""
         return self._channel.statistics()
 
     async def run(self, context: Context) -> None:
-        """Live, as a supervisor's child."""
+        """Run as a supervisor's child."""
         self._name = context.id
         self._clock = context.clock
         reason = KILLED
@@ -166,3 +167,51 @@ class Actor(Generic[M, R]):
             if answer is not None:
                 self._refuse(answer, reason)
         self._receiver.close()
+
+
+class _Deadlines:
+    """Deadlines of the questions to one actor, with a single timer.
+
+    A timer per question would cost as much as the question. Questions are answered in the order in which they
+    were asked, so finished ones are at the head of the queue.
+    """
+
+    __slots__ = ("_alarm", "_alarm_at", "_clock", "_expired", "_open")
+
+    def __init__(self, clock: Clock, expired: Callable[[], Exception]) -> None:
+        self._clock = clock
+        self._expired = expired
+        self._open: deque[tuple[float, asyncio.Future[Any]]] = deque()
+        self._alarm: Timer | None = None
+        self._alarm_at = math.inf
+
+    def add(self, answer: asyncio.Future[Any], seconds: float) -> None:
+        """Set the deadline of an answer."""
+        waiting = self._open
+        while waiting and waiting[0][1].done():
+            waiting.popleft()
+        until = self._clock.now() + seconds
+        waiting.append((until, answer))
+        if until < self._alarm_at:
+            self._set_alarm(until)
+
+    def close(self) -> None:
+        """Drop all deadlines."""
+        self._open.clear()
+        self._set_alarm(math.inf)
+
+    def _set_alarm(self, at: float) -> None:
+        if self._alarm is not None:
+            self._alarm.cancel()
+        self._alarm_at = at
+        self._alarm = None if at == math.inf else self._clock.call_later(at - self._clock.now(), self._ring)
+
+    def _ring(self) -> None:
+        due = self._alarm_at
+        waiting = [(until, answer) for until, answer in self._open if not answer.done()]
+        for until, answer in waiting:
+            if until <= due:
+                answer.set_exception(self._expired())
+        self._open = deque((until, answer) for until, answer in waiting if until > due)
+        self._alarm = None
+        self._set_alarm(min((until for until, _ in self._open), default=math.inf))

@@ -1,4 +1,4 @@
-"""A bounded queue between tasks, fast because it does not yield for every message."""
+"""A bounded queue between tasks. It is fast because it does not yield for every message."""
 
 import asyncio
 from collections import deque
@@ -11,58 +11,58 @@ from agentflow.errors import ConfigurationError
 T = TypeVar("T")
 
 YIELD_EVERY = 256
-"""Messages that one end handles in a row before it lets other tasks run."""
+"""Number of messages that one end handles before it lets other tasks run."""
 
 
 class ChannelStatistics(NamedTuple):
-    """A channel at one instant."""
+    """State of a channel. See docs/actors.md."""
 
     capacity: int
-    """Messages that it can hold."""
+    """Maximum number of buffered messages."""
     buffered: int
-    """Messages that it holds."""
+    """Buffered messages."""
     senders: int
     """Open senders."""
     receivers: int
     """Open receivers."""
     waiting_senders: int
-    """Tasks that wait for room."""
+    """Tasks that wait to send."""
     waiting_receivers: int
-    """Tasks that wait for a message."""
+    """Tasks that wait to receive."""
 
 
 class Channel(Generic[T]):
-    """A bounded queue with any number of senders and receivers; each message goes to one receiver.
+    """A bounded queue with any number of senders and receivers; each message goes to one receiver. See docs/actors.md.
 
-    A full channel makes its senders wait. Who waits is served in order, and nobody overtakes. When the last
-    sender closes, receivers get what is left and then the end; when the last receiver closes, senders fail
-    and what is left is dropped. A `send` that raises has not sent, a `receive` that raises has not taken:
-    cancelling loses nothing. It belongs to one event loop; it is not for threads.
+    Senders wait while it is full. Waiting tasks are served in order. When the last sender closes, receivers get the
+    buffered messages and then the end; when the last receiver closes, senders fail and buffered messages are dropped.
+    A `send` that raises has not sent, a `receive` that raises has not taken: cancellation loses nothing. A channel
+    belongs to one event loop; it is not thread-safe.
     """
 
     __slots__ = ("_state",)
 
     def __init__(self, capacity: int = 1024) -> None:
         if capacity < 1:
-            raise ConfigurationError(f"Channel(capacity={capacity}): give it room for 1 message at least")
+            raise ConfigurationError(f"Channel(capacity={capacity}): the capacity must be at least 1")
         self._state: ChannelState[T] = ChannelState(capacity)
 
     def sender(self) -> "Sender[T]":
-        """A new sending end.
+        """Create a sender.
 
-        :raises ChannelClosed: if the last sender was closed before.
+        :raises ChannelClosed: if the last sender is closed.
         """
         return Sender(self._state)
 
     def receiver(self) -> "Receiver[T]":
-        """A new receiving end.
+        """Create a receiver.
 
-        :raises ChannelClosed: if the last receiver was closed before.
+        :raises ChannelClosed: if the last receiver is closed.
         """
         return Receiver(self._state)
 
     def statistics(self) -> ChannelStatistics:
-        """The channel now."""
+        """Return its current state."""
         state = self._state
         return ChannelStatistics(
             capacity=state.capacity,
@@ -75,7 +75,7 @@ class Channel(Generic[T]):
 
 
 class _End(Generic[T]):
-    """What both ends have in common."""
+    """Common part of both ends."""
 
     __slots__ = ("_buffer", "_open", "_state", "_turns")
 
@@ -83,35 +83,35 @@ class _End(Generic[T]):
         self._state = state
         self._buffer = state.buffer
         self._open = True
-        # How often this end may act before others must run; 0 once it is closed, so that one check covers both.
+        # Messages until this end must yield; 0 once it is closed, so that one check covers both.
         self._turns = YIELD_EVERY
 
     async def _take_turns(self) -> None:
-        """Let others run: an end that never has to wait must not keep the loop for itself."""
+        """Let other tasks run: an end that never waits must not monopolise the loop."""
         if self._open:
             self._turns = YIELD_EVERY
             await asyncio.sleep(0)
 
     def _queue_up(self, waiting: Waiting) -> asyncio.Future[bool]:
-        """Wait for a promise; the result is `False` when woken without one, because something was closed."""
+        """Wait for a promise; return `False` if woken without one, because an end was closed."""
         waiter: asyncio.Future[bool] = asyncio.Future()
         waiting.append((waiter, self))
         self._turns = YIELD_EVERY
         return waiter
 
     def _leave(self, waiting: Waiting, waiter: asyncio.Future[bool]) -> None:
-        """Don't wait any longer, because the task was cancelled."""
+        """Leave the queue after a cancellation."""
         if (waiter, self) in waiting:
             waiting.remove((waiter, self))
         elif not waiter.cancelled() and waiter.result():
             self._pass_on()
 
     def _pass_on(self) -> None:
-        """Offer to others what this end was promised and won't use."""
+        """Offer what this end was promised, and will not use, to the next task."""
         raise NotImplementedError
 
     def close(self) -> None:
-        """Close this end; closing twice is fine."""
+        """Close this end. It may be called twice."""
         raise NotImplementedError
 
     def __enter__(self) -> Self:
@@ -122,7 +122,7 @@ class _End(Generic[T]):
 
 
 class Sender(_End[T]):
-    """A sending end of a channel; a context manager that closes it."""
+    """Sending end of a channel; as a context manager it closes itself. See docs/actors.md."""
 
     __slots__ = ()
 
@@ -133,7 +133,7 @@ class Sender(_End[T]):
         state.senders += 1
 
     async def send(self, message: T) -> None:
-        """Send; wait for room.
+        """Send a message, and wait for room.
 
         :raises ChannelClosed: if this sender is closed or no receiver is left.
         """
@@ -148,7 +148,7 @@ class Sender(_End[T]):
             state.ready += 1
 
     def send_nowait(self, message: T) -> None:
-        """Send at once.
+        """Send a message without waiting.
 
         :raises WouldBlock: if the channel is full.
         :raises ChannelClosed: if this sender is closed or no receiver is left.
@@ -163,7 +163,7 @@ class Sender(_End[T]):
             state.ready += 1
 
     def clone(self) -> "Sender[T]":
-        """Another sender of the same channel, closed on its own.
+        """Create another sender of the same channel, which is closed on its own.
 
         :raises ChannelClosed: if this sender is closed.
         """
@@ -171,7 +171,7 @@ class Sender(_End[T]):
         return Sender(self._state)
 
     def close(self) -> None:
-        """Close this sender; closing twice is fine. Tasks that wait in its `send` fail."""
+        """Close this sender. Tasks that wait in its `send` fail. It may be called twice."""
         if self._open:
             self._open = False
             self._turns = 0
@@ -212,7 +212,7 @@ class Sender(_End[T]):
 
 
 class Receiver(_End[T]):
-    """A receiving end of a channel; a context manager that closes it, and an async iterator until the end."""
+    """Receiving end of a channel; a context manager that closes itself, and an async iterator. See docs/actors.md."""
 
     __slots__ = ()
 
@@ -223,9 +223,9 @@ class Receiver(_End[T]):
         state.receivers += 1
 
     async def receive(self) -> T:
-        """The next message; wait for it.
+        """Receive the next message, and wait for it.
 
-        :raises ChannelEnded: if all senders are closed and nothing is left.
+        :raises ChannelEnded: if all senders are closed and no message is left.
         :raises ChannelClosed: if this receiver is closed.
         """
         state = self._state
@@ -236,7 +236,7 @@ class Receiver(_End[T]):
             if turns <= 0:
                 await self._take_turns()
             self._check()
-            # Not a coroutine of its own: each question to an actor comes along here.
+            # Inlined: every question to an actor passes here.
             while not state.ready:
                 waiter = self._queue_up(state.waiting_receivers)
                 try:
@@ -256,14 +256,14 @@ class Receiver(_End[T]):
         state.room += 1
         return self._buffer.popleft()
 
-    # `ChannelEnded` is a `StopAsyncIteration`, so receiving is iterating.
+    # `ChannelEnded` is a `StopAsyncIteration`, so `receive` serves as `__anext__`.
     __anext__ = receive
 
     def receive_nowait(self) -> T:
-        """The next message, if it is there.
+        """Receive a message without waiting.
 
-        :raises WouldBlock: if there is none.
-        :raises ChannelEnded: if all senders are closed and nothing is left.
+        :raises WouldBlock: if the channel is empty.
+        :raises ChannelEnded: if all senders are closed and no message is left.
         :raises ChannelClosed: if this receiver is closed.
         """
         self._check()
@@ -273,7 +273,7 @@ class Receiver(_End[T]):
         return self._take()
 
     def clone(self) -> "Receiver[T]":
-        """Another receiver of the same channel, closed on its own.
+        """Create another receiver of the same channel, which is closed on its own.
 
         :raises ChannelClosed: if this receiver is closed.
         """
@@ -282,7 +282,7 @@ class Receiver(_End[T]):
         return Receiver(self._state)
 
     def close(self) -> None:
-        """Close this receiver; closing twice is fine. Tasks that wait in its `receive` fail."""
+        """Close this receiver. Tasks that wait in its `receive` fail. It may be called twice."""
         if self._open:
             self._open = False
             self._turns = 0
@@ -293,7 +293,7 @@ class Receiver(_End[T]):
         return self
 
     def _take(self) -> T:
-        """Take a message that is this end's to take."""
+        """Take a message that was promised to this end."""
         state = self._state
         message = self._buffer.popleft()
         state.offer_room()
@@ -305,7 +305,7 @@ class Receiver(_End[T]):
         if not self._open:
             raise ChannelClosed("this receiver is closed")
         if self._state.is_over():
-            raise ChannelEnded("all senders are closed and nothing is left")
+            raise ChannelEnded("all senders are closed and no message is left")
 
     def _pass_on(self) -> None:
         self._state.offer_message()

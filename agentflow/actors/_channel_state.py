@@ -1,4 +1,4 @@
-"""What the ends of one channel share."""
+"""State that the ends of one channel share."""
 
 import asyncio
 from collections import deque
@@ -7,12 +7,12 @@ from typing import Generic, TypeVar
 T = TypeVar("T")
 
 Waiting = deque[tuple[asyncio.Future[bool], object]]
-"""Tasks that wait, first come first, each with the end that it waits at. Its future says whether it was promised
-something (`True`) or was woken because something was closed (`False`)."""
+"""Waiting tasks in order, each with its end. The future's result is `True` for a promise, and `False` for a wake-up
+because an end was closed."""
 
 
 def promise(waiting: Waiting | None) -> bool:
-    """Wake the first task that still waits; `False` if none does."""
+    """Wake the first task that still waits; return `False` if there is none."""
     while waiting:
         future, _ = waiting.popleft()
         if not future.done():
@@ -22,7 +22,7 @@ def promise(waiting: Waiting | None) -> bool:
 
 
 def wake_without_promise(waiting: Waiting | None, end: object = None) -> None:
-    """Wake all that wait (or those at one end), so that they see what was closed."""
+    """Wake all waiting tasks, or those of one end, so that they notice a closed end."""
     if not waiting:
         return
     kept = [(future, owner) for future, owner in waiting if end is not None and owner is not end]
@@ -35,7 +35,7 @@ def wake_without_promise(waiting: Waiting | None, end: object = None) -> None:
 
 
 class ChannelState(Generic[T]):
-    """The queue itself, and who waits for it."""
+    """The queue, and the tasks that wait for it."""
 
     __slots__ = (
         "buffer",
@@ -57,37 +57,37 @@ class ChannelState(Generic[T]):
         self.receivers = 0
         self.senders_gone = False
         self.receivers_gone = False
-        # Slots and messages that nobody was promised: whoever finds one here may take it at once. Tasks wait
-        # only while the number is 0, and a task that is woken was promised one, so nobody overtakes.
+        # Messages and free slots that are not promised to a task: anyone may take them at once. Tasks wait only while
+        # the number is 0, and a woken task has a promise, so the order is kept.
         self.room = capacity
         self.ready = 0
-        # Most mailboxes are never full: an empty deque for each of them would be a tenth of what an actor costs.
+        # Created on demand: most mailboxes are never full, and an empty deque is a tenth of an actor's memory.
         self.waiting_senders: Waiting | None = None
         self.waiting_receivers: Waiting = deque()
 
     def offer_message(self) -> None:
-        """One more message may be taken."""
+        """Offer one more message."""
         if not self.receivers_gone and not promise(self.waiting_receivers):
             self.ready += 1
 
     def offer_room(self) -> None:
-        """One more slot may be filled."""
+        """Offer one more free slot."""
         if not self.receivers_gone and not promise(self.waiting_senders):
             self.room += 1
 
     def is_over(self) -> bool:
-        """Whether nothing is left and nothing can come."""
+        """Return true if no message is left and none can come."""
         return self.senders_gone and not self.buffer
 
     def close_sender(self) -> None:
-        """One sender less; with the last one comes the end."""
+        """Count a closed sender; the last one ends the channel."""
         self.senders -= 1
         self.senders_gone = self.senders == 0
         if self.is_over():
             wake_without_promise(self.waiting_receivers)
 
     def close_receiver(self) -> None:
-        """One receiver less; with the last one goes what is left."""
+        """Count a closed receiver; the last one drops the buffered messages."""
         self.receivers -= 1
         if not self.receivers:
             self.receivers_gone = True

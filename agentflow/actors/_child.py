@@ -1,4 +1,4 @@
-"""What a supervised child is, and what it is given to run with."""
+"""Supervised children, and the context they run in."""
 
 from collections.abc import Awaitable, Callable
 from typing import NoReturn, Protocol
@@ -7,55 +7,55 @@ from agentflow.actors._clock import Clock
 
 
 class Child(Protocol):
-    """Anything that can be supervised: an actor, a process, a supervisor, a plain function."""
+    """Anything that can be supervised: an actor, a process, a supervisor, a function. See docs/actors.md."""
 
     async def run(self, context: "Context") -> None:
-        """Live: call `context.ready()` when others may count on it, and return when done.
+        """Run: call `context.ready()` once started, and return when done.
 
-        It runs in a task of its own. Raising is crashing; raising `Shutdown` is ending on purpose.
+        It runs in a task of its own. An exception is a crash; `Shutdown` is a deliberate end.
         """
         ...
 
 
 class Ignore(Exception):
-    """Raised by `Context.ignore`; caught by whoever runs the child."""
+    """Raised by `Context.ignore`, and caught by the code that runs the child."""
 
 
 class Context:
-    """One child's line to its supervisor."""
+    """A child's connection to its supervisor. See docs/actors.md."""
 
     __slots__ = ("_on_ready", "clock", "id", "is_ready", "stop_callback")
 
     def __init__(self, id: str, clock: Clock, on_ready: Callable[[], None]) -> None:
         self.id = id
-        """The child's id."""
+        """Id of the child."""
         self.clock = clock
-        """Where time comes from."""
+        """Source of time."""
         self.is_ready = False
-        """Whether `ready` was called."""
+        """`ready` was called."""
         self.stop_callback: Callable[[], None] | None = None
-        """How the child wants to be asked to end; `None`: by being cancelled."""
+        """Callback that asks the child to end; `None` cancels it."""
         self._on_ready = on_ready
 
     def ready(self) -> None:
-        """The child has started: its supervisor goes on with the next one."""
+        """Report that the child has started: its supervisor starts the next one."""
         self.is_ready = True
         self._on_ready()
 
     def ignore(self) -> NoReturn:
-        """There is nothing to do for this child: its supervisor goes on without it."""
+        """Report that there is nothing to do: the supervisor continues without this child."""
         raise Ignore
 
     def on_stop(self, callback: Callable[[], None]) -> None:
-        """Be asked to end by a call, and only be cancelled if that takes longer than the spec's `shutdown`.
+        """Register a callback that asks the child to end; it is cancelled only after the spec's `shutdown` seconds.
 
-        Without it the child is cancelled at once, and may clean up as any cancelled task may.
+        Without a callback the child is cancelled at once, and may clean up as any cancelled task.
         """
         self.stop_callback = callback
 
 
-class Task:
-    """A child out of an async function. It counts as started as soon as it runs."""
+class FunctionChild:
+    """Child that runs an async function; it counts as started at once. See docs/actors.md."""
 
     __slots__ = ("_function",)
 

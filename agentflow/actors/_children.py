@@ -1,4 +1,4 @@
-"""What a supervisor remembers of its children, and what it tells about them."""
+"""A supervisor's records of its children."""
 
 from collections import deque
 from enum import StrEnum
@@ -8,82 +8,82 @@ from agentflow.actors._child import Child
 from agentflow.actors._specs import ChildSpec
 
 if TYPE_CHECKING:
-    from agentflow.actors._running import Running
+    from agentflow.actors._running import ChildRun
 
 
 class ChildState(StrEnum):
-    """What a child is doing, as its supervisor knows it."""
+    """State of a child. See docs/actors.md."""
 
     RUNNING = "running"
-    """It starts or runs."""
+    """Starting or running."""
     RESTARTING = "restarting"
-    """It ended and will be started again."""
+    """Ended, and to be restarted."""
     STOPPED = "stopped"
-    """It does not run; its spec is kept, so that it can be restarted."""
+    """Not running; its spec is kept, so that it can be restarted."""
 
 
 class ChildInfo(NamedTuple):
-    """One child of a supervisor."""
+    """One child of a supervisor. See docs/actors.md."""
 
     id: str
-    """Its id."""
+    """Id."""
     state: ChildState
-    """What it is doing."""
+    """State."""
     kind: Literal["worker", "supervisor"]
-    """What it is."""
+    """Kind."""
     child: Child | None
-    """The child itself, while it runs."""
+    """The child itself while it runs."""
 
 
 class ChildCounts(NamedTuple):
-    """How many children a supervisor has."""
+    """Numbers of a supervisor's children. See docs/actors.md."""
 
     specs: int
-    """Specs that it holds, running or not."""
+    """Specs, running or not."""
     active: int
-    """Children that run."""
+    """ChildRun children."""
     supervisors: int
-    """Children that are supervisors, running or not."""
+    """Supervisors, running or not."""
     workers: int
-    """Children that are workers, running or not."""
+    """Workers, running or not."""
 
 
-class Plan:
-    """A restart that is going to happen: slots to start, in order."""
+class RestartPlan:
+    """Planned restart: slots to start, in order."""
 
     __slots__ = ("slots",)
 
-    def __init__(self, slots: "list[Slot]") -> None:
+    def __init__(self, slots: "list[ChildSlot]") -> None:
         self.slots = slots
 
 
-class Slot:
-    """The place of one child in its supervisor, which outlives the child's ends."""
+class ChildSlot:
+    """Record of one child, across its restarts."""
 
     __slots__ = ("arguments", "failures", "plan", "running", "spec", "started_at")
 
     def __init__(self, spec: ChildSpec, arguments: tuple[object, ...] = ()) -> None:
         self.spec = spec
         self.arguments = arguments
-        self.running: Running | None = None
-        self.plan: Plan | None = None
+        self.running: ChildRun | None = None
+        self.plan: RestartPlan | None = None
         self.failures = 0
         self.started_at = 0.0
 
     @property
     def state(self) -> ChildState:
-        """What the child is doing."""
+        """State of the child."""
         if self.running is not None:
             return ChildState.RUNNING
         return ChildState.STOPPED if self.plan is None else ChildState.RESTARTING
 
     def info(self) -> ChildInfo:
-        """What to tell about it."""
+        """Return the public description of the child."""
         child = self.running.child if self.running is not None else None
         return ChildInfo(self.spec.id, self.state, self.spec.kind, child)
 
     async def stop(self) -> None:
-        """End what runs here, and forget what was planned."""
+        """Stop the child, and drop its planned restart."""
         self.plan = None
         if self.running is not None:
             await self.running.stop()
@@ -91,7 +91,7 @@ class Slot:
 
 
 class RestartWindow:
-    """Counts restarts: at most `intensity` within `period` seconds."""
+    """Restart limit: at most `intensity` restarts within `period` seconds."""
 
     __slots__ = ("_intensity", "_period", "_times")
 
@@ -101,7 +101,7 @@ class RestartWindow:
         self._times: deque[float] = deque()
 
     def admits(self, now: float) -> bool:
-        """Count one more restart; `False` if it is one too many."""
+        """Count a restart; return `False` if it exceeds the limit."""
         self._times.append(now)
         while self._times[0] < now - self._period:
             self._times.popleft()

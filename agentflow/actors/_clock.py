@@ -1,4 +1,4 @@
-"""Time, so that whoever waits for it can be given another one."""
+"""Clocks, injected so that tests can control time."""
 
 import asyncio
 from collections.abc import Callable, Generator
@@ -10,26 +10,26 @@ import anyio
 
 
 class Timer(Protocol):
-    """A callback that is still to come."""
+    """Pending callback. See docs/actors.md."""
 
     def cancel(self) -> None:
-        """Forget it; fine if it was called."""
+        """Cancel the callback; no effect once it has run."""
         ...
 
 
 class Clock(Protocol):
-    """Where time comes from: two things that a clock must know, and two that follow from them."""
+    """Source of time; subclasses implement `now` and `call_later`. See docs/actors.md."""
 
     def now(self) -> float:
-        """Seconds that only ever grow, from some start."""
+        """Return monotonic seconds."""
         ...
 
     def call_later(self, seconds: float, callback: Callable[[], None]) -> Timer:
-        """Call back after some time."""
+        """Call back after some seconds."""
         ...
 
     async def sleep(self, seconds: float) -> None:
-        """Wait for some time."""
+        """Sleep for some seconds."""
         woken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         timer = self.call_later(seconds, partial(_wake, woken))
         try:
@@ -38,7 +38,7 @@ class Clock(Protocol):
             timer.cancel()
 
     def deadline(self, seconds: float) -> AbstractContextManager[anyio.CancelScope]:
-        """Cancel what runs inside after some time; the scope's `cancelled_caught` tells. `inf` is no deadline."""
+        """Cancel the body after some seconds, as the scope's `cancelled_caught` reports. `inf` sets no deadline."""
         return _deadline(self, seconds)
 
 
@@ -59,20 +59,20 @@ def _wake(sleeper: asyncio.Future[None]) -> None:
 
 
 class SystemClock(Clock):
-    """The event loop's own time."""
+    """The event loop's time. See docs/actors.md."""
 
     def now(self) -> float:
-        """Seconds on the loop's monotonic clock."""
+        """Return the seconds of the loop's monotonic clock."""
         return asyncio.get_running_loop().time()
 
     def call_later(self, seconds: float, callback: Callable[[], None]) -> Timer:
-        """Call back after some time."""
+        """Call back after some seconds."""
         return asyncio.get_running_loop().call_later(seconds, callback)
 
     def deadline(self, seconds: float) -> anyio.CancelScope:
-        """A scope that counts by itself: there is one around every call."""
+        """Return anyio's own scope: cheaper than the default, and used around every call."""
         return anyio.CancelScope(deadline=self.now() + seconds)
 
 
 SYSTEM_CLOCK = SystemClock()
-"""The clock of whoever was given no other."""
+"""Default clock."""

@@ -1,22 +1,22 @@
-"""What can go wrong between actors.
+"""Errors of actors and supervisors.
 
 ::
 
     AgentFlowError
     └── ActorError
-        ├── ChannelClosed           this end was closed, or nobody is left at the other end
-        │   └── ChannelEnded        every sender was closed and everything sent was received
+        ├── ChannelClosed           this end is closed, or all ends on the other side are
+        │   └── ChannelEnded        every sender is closed and every message was received
         ├── WouldBlock              a `*_nowait` operation would have had to wait
         ├── ActorGone               the actor has ended; carries its exit reason
         ├── AskTimeout              no answer within the deadline (also a `TimeoutError`)
-        ├── StartFailed             a child did not become ready; carries why
-        │   └── StartTimeout        … because its time was up (also a `TimeoutError`)
-        ├── ProcessEnded            a child process ended with a bad status
+        ├── StartFailed             a child did not become ready; carries the reason
+        │   └── StartTimeout        … within its time limit (also a `TimeoutError`)
+        ├── ProcessEnded            a child process ended with a non-zero status
         ├── SupervisorGone          the supervisor has ended
         ├── UnknownChild            no child of that name (also a `KeyError`)
-        ├── ChildExists             a child of that name is already there
+        ├── ChildExists             a child of that name exists
         ├── ChildActive             the child runs or is being restarted
-        └── Shutdown                raised by a child to end on purpose
+        └── Shutdown                raised by a child to end deliberately
             └── RestartLimitReached more restarts than allowed; raised by a supervisor
 """
 
@@ -25,29 +25,29 @@ from typing import TYPE_CHECKING
 from agentflow.errors import AgentFlowError
 
 if TYPE_CHECKING:
-    from agentflow.actors._exits import ExitReason
+    from agentflow.actors._events import ExitReason
 
 
 class ActorError(AgentFlowError):
-    """The root of the kernel's errors."""
+    """Base class of the kernel's errors."""
 
 
 class ChannelClosed(ActorError):
-    """This end of the channel was closed, or nobody is left at the other end.
+    """This end of the channel is closed, or all ends on the other side are.
 
-    :raises: by sending and by receiving.
+    :raises: by sending and receiving.
     """
 
 
 class ChannelEnded(ChannelClosed, StopAsyncIteration):
-    """Every sender was closed and everything that was sent has been received; it ends an `async for`.
+    """Every sender is closed and every message was received; it ends an `async for`.
 
     :raises: by receiving.
     """
 
 
 class WouldBlock(ActorError):
-    """The operation can't be done at once.
+    """The operation would have to wait.
 
     :raises: by `send_nowait` on a full channel and `receive_nowait` on an empty one.
     """
@@ -62,11 +62,11 @@ class ActorGone(ActorError):
     def __init__(self, actor: str, reason: "ExitReason | None") -> None:
         super().__init__(f"{actor} has ended: {reason or 'it is stopping'}")
         self.reason = reason
-        """How it ended; `None` while it is still on its way out."""
+        """Exit reason; `None` while the actor is stopping."""
 
 
 class AskTimeout(ActorError, TimeoutError):
-    """No answer within the deadline. An actor that had begun on the message goes on with it.
+    """No answer within the deadline. An actor that is already handling the message continues.
 
     :raises: by `ask`.
     """
@@ -81,9 +81,9 @@ class StartFailed(ActorError):
     def __init__(self, child: str, why: "ExitReason | str") -> None:
         super().__init__(f"{child} did not start: {why}")
         self.child = child
-        """The child's id."""
+        """Id of the child."""
         self.why = why
-        """How it ended instead, or one line on what was wrong."""
+        """Exit reason, or one line on the problem."""
 
 
 class StartTimeout(StartFailed, TimeoutError):
@@ -94,7 +94,7 @@ class StartTimeout(StartFailed, TimeoutError):
 
 
 class ProcessEnded(ActorError):
-    """A child process ended with a bad status.
+    """A child process ended with a non-zero status.
 
     :raises: inside the child; a supervisor sees it as the error of its exit reason.
     """
@@ -103,13 +103,13 @@ class ProcessEnded(ActorError):
         how = f"signal {-status}" if status < 0 else f"status {status}"
         super().__init__(f"{program} ended with {how}")
         self.status = status
-        """Its exit status; `-n` when signal `n` ended it."""
+        """Exit status; `-n` if signal `n` ended it."""
 
 
 class SupervisorGone(ActorError):
-    """The supervisor has ended, or ended before it could do what was asked.
+    """The supervisor has ended, possibly before it handled the request.
 
-    :raises: by every request to it.
+    :raises: by every request to a supervisor.
     """
 
 
@@ -124,7 +124,7 @@ class UnknownChild(ActorError, KeyError):
 
 
 class ChildExists(ActorError):
-    """A child of that name is already there, running or not.
+    """A child of that name exists, running or not.
 
     :raises: by `start_child`.
     """
@@ -138,14 +138,14 @@ class ChildActive(ActorError):
 
 
 class Shutdown(ActorError):
-    """Raised by a child to end on purpose: a transient child is then not restarted.
+    """Raised by a child to end deliberately: a transient child is then not restarted.
 
-    :raises: by whoever wants to end.
+    :raises: by the child itself.
     """
 
 
 class RestartLimitReached(Shutdown):
-    """There were more restarts than allowed; all children were stopped.
+    """More restarts than allowed; all children were stopped.
 
     :raises: by leaving a supervisor's `async with`; a parent supervisor sees it as a shutdown.
     """

@@ -14,11 +14,10 @@ T = TypeVar("T")
 
 
 class Hosted(Generic[T]):
-    """An async context manager kept entered by a task of its own.
+    """Keeps an async context manager entered, in a task of its own. See docs/actors.md.
 
-    A task group must be left by the task that entered it. A sandbox may be opened by one task, shared by its
-    forks and closed by another; so whatever holds a task group (a runtime, a connection) is hosted here, and
-    `open` and `close` may be called from anywhere in the loop.
+    A task group must be left by the task that entered it, but a sandbox may be opened by one task, shared by its forks
+    and closed by another. With this, `open` and `close` may be called from any task of the loop.
     """
 
     def __init__(self, make: Callable[[], AbstractAsyncContextManager[T]]) -> None:
@@ -29,15 +28,15 @@ class Hosted(Generic[T]):
 
     @property
     def alive(self) -> bool:
-        """Whether it is open: false before `open`, after `close`, and once it has died by itself."""
+        """Return true while it is open: false before `open`, after `close`, and once it has failed."""
         return self._task is not None and not self._task.done()
 
     async def open(self) -> T:
-        """Enter it, once; whatever entering raises is raised here."""
+        """Enter the context manager, once; errors of entering are raised here."""
         loop = asyncio.get_running_loop()
         opened: asyncio.Future[T] = loop.create_future()
-        # The one task without a task group around it: it ends with `close`, and a loop that ends cancels it,
-        # which leaves the context manager in order.
+        # The only task without a task group: it ends with `close`, and a loop that ends cancels it,
+        # which leaves the context manager properly.
         self._task = loop.create_task(self._keep(opened), context=contextvars.Context())
         try:
             await asyncio.wait({opened})
@@ -49,7 +48,7 @@ class Hosted(Generic[T]):
         return opened.result()
 
     async def close(self) -> None:
-        """Leave it; whatever leaving raises is raised here. Fine if it was never opened or has died."""
+        """Leave the context manager; errors of leaving are raised here. No effect if it is not open."""
         if self._task is None or self._task.done():
             return
         self._leave.set()
@@ -62,7 +61,7 @@ class Hosted(Generic[T]):
             async with self._make() as value:
                 opened.set_result(value)
                 await self._leave.wait()
-        except Exception as error:  # the boundary: `open` or `close` raises it in the task that asked
+        except Exception as error:  # boundary: `open` or `close` raises it in the calling task
             if opened.done():
                 self._leave_error = error
             else:

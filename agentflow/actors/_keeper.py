@@ -1,10 +1,10 @@
-"""Keeps one command, and everything that it starts, from outliving whoever asked for it.
+"""Run one command, and kill it with everything it started when its owner is gone.
 
-Run as a program of its own: `python _keeper.py FD OWNER PROGRAM ARGUMENT...`, with only the standard library, in a
-session of its own. `FD` is a socket to the owner, whose process id is `OWNER`: each byte that comes is a signal for the
-command's process group; its end means that the owner is gone, or wants the end now: everything is killed. So it is when
-the kernel says that the owner has died, since a fork of the owner may still hold its end of the line. The keeper adopts
-orphans (Linux), so that a process which left the group is found too. It ends as the command ended.
+A program of its own: `python _keeper.py FD OWNER PROGRAM ARGUMENT...`, with only the standard library, in its own
+session. `FD` is a socket to the owner, whose process id is `OWNER`. Each byte from it is a signal for the command's
+process group; its end means that the owner is gone, or wants an immediate end: everything is killed. The same happens
+when the kernel reports the owner's death, because a fork of the owner may still hold its end of the socket. The keeper
+adopts orphans (Linux), so it also finds processes that left the group. It exits with the status of the command.
 """
 
 import contextlib
@@ -23,13 +23,13 @@ DEFAULTS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE, signal
 
 
 def prctl(option: int, value: int) -> None:
-    """Ask the Linux kernel; elsewhere nothing can be asked."""
+    """Call Linux's `prctl`; a no-op on other systems."""
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0)
 
 
 def start(program: list[str]) -> tuple[int, str]:
-    """Start the command as the leader of its own session; gives its id, and why it can't run if it can't."""
+    """Start the command as leader of its own session; return its process id, and the error if it can't run."""
     keeper = os.getpid()
     failure, fail = os.pipe()
     pid = os.fork()
@@ -51,7 +51,7 @@ def start(program: list[str]) -> tuple[int, str]:
 
 
 def children() -> list[int]:
-    """Processes whose parent is the keeper."""
+    """Return the processes whose parent is the keeper."""
     me = str(os.getpid())
     try:
         with open(f"/proc/self/task/{me}/children", encoding="ascii") as listing:
@@ -61,7 +61,7 @@ def children() -> list[int]:
 
 
 def parent_of(pid: str) -> str:
-    """The parent of a process, where the kernel has no list of children."""
+    """Return the parent of a process, for kernels without a list of children."""
     try:
         with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as stat:
             return stat.read().rpartition(")")[2].split()[1]
@@ -70,7 +70,7 @@ def parent_of(pid: str) -> str:
 
 
 def kill_all(leader: int) -> None:
-    """Kill the command's group and every orphan, until nobody is left."""
+    """Kill the command's group and every orphan, until none is left."""
     with contextlib.suppress(OSError):
         os.killpg(leader, signal.SIGKILL)
     while True:
@@ -78,18 +78,18 @@ def kill_all(leader: int) -> None:
             for pid in children():
                 os.kill(pid, signal.SIGKILL)
         try:
-            # An orphan's own children come to the keeper only when it is reaped, so: reap one, look again.
+            # An orphan's children reach the keeper only when it is reaped: reap one, then look again.
             os.waitpid(-1, 0)
         except ChildProcessError:
             return
 
 
 def do_nothing(number: int, frame: object) -> None:
-    """Handle a signal by waking `select` up, which having a handler does."""
+    """Handle a signal; its arrival wakes `select` up."""
 
 
 def watch(leader: int, line: socket.socket, owner: int) -> int:
-    """Pass signals on until the command or the owner ends; gives the command's wait status."""
+    """Forward signals until the command or the owner ends; return the command's wait status."""
     wakeup, notify = socket.socketpair()
     wakeup.setblocking(False)
     notify.setblocking(False)
@@ -98,7 +98,7 @@ def watch(leader: int, line: socket.socket, owner: int) -> int:
     signal.signal(OWNER_DIED, do_nothing)
     prctl(PR_SET_PDEATHSIG, OWNER_DIED)
     try:
-        # Of an owner that died before it was asked, the kernel says nothing.
+        # The kernel does not report the death of an owner that died before the request.
         while os.getppid() == owner:
             status = reap(leader)
             if status is not None:
@@ -119,16 +119,16 @@ def watch(leader: int, line: socket.socket, owner: int) -> int:
 
 
 def signals_from(line: socket.socket) -> bytes:
-    """What the owner sends; nothing once it is gone."""
+    """Return the signals that the owner sent; empty once it is gone."""
     try:
         return line.recv(64)
     except OSError:
-        # It went without having read our greeting.
+        # The owner went away without reading the greeting.
         return b""
 
 
 def reap(leader: int) -> int | None:
-    """Take note of all who ended, orphans too (else they stay zombies); gives the command's wait status."""
+    """Reap all ended processes, orphans too (they would stay zombies); return the command's wait status."""
     with contextlib.suppress(ChildProcessError):
         while (ended := os.waitpid(-1, os.WNOHANG))[0]:
             if ended[0] == leader:
@@ -137,7 +137,7 @@ def reap(leader: int) -> int | None:
 
 
 def end_like(status: int) -> None:
-    """End with the exit status, or by the signal, of the command."""
+    """Exit with the command's status, or by its signal."""
     if os.WIFSIGNALED(status):
         number = os.WTERMSIG(status)
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
@@ -148,7 +148,7 @@ def end_like(status: int) -> None:
 
 
 def main() -> None:
-    """Keep one command."""
+    """Run one command."""
     line, owner = socket.socket(fileno=int(sys.argv[1])), int(sys.argv[2])
     line.set_inheritable(False)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):

@@ -1,4 +1,4 @@
-"""A real process as a supervised child: a server, an engine."""
+"""Operating-system processes as supervised children, such as servers."""
 
 import asyncio
 import os
@@ -22,12 +22,11 @@ KEEPER = Path(__file__).with_name("_keeper.py")
 
 
 class Process:
-    """Runs one command until it ends or its supervisor ends it; nothing that it started is left then.
+    """Runs one command until it ends or is stopped, and leaves none of its processes behind. See docs/actors.md.
 
-    Asked to end, its process group gets `stop_signal`; when the spec's `shutdown` is over, everything is killed. The
-    same happens when this program dies, however it dies: a small keeper process stands between, adopts what the
-    command leaves behind, and kills it all when its line to us breaks. Ending with a status other than 0, unasked, is
-    crashing.
+    To stop it, its process group gets `stop_signal`; after the spec's `shutdown` seconds everything is killed. The same
+    happens when this program dies in any way: a small keeper process adopts the command's orphans, and kills everything
+    when its socket to this program closes. An unasked exit with a non-zero status is a crash.
     """
 
     def __init__(
@@ -56,20 +55,20 @@ class Process:
 
     @property
     def pid(self) -> int:
-        """The command's process id (and that of its group); 0 before it was started."""
+        """Process id (and group id) of the command; 0 before its start."""
         return self._pid
 
     def send_signal(self, number: signal.Signals) -> None:
-        """Send a signal to the command's process group; nothing happens if it has ended."""
+        """Send a signal to the command's process group; no effect once it has ended."""
         try:
             self._line.send(bytes([number]))
         except OSError:
             return
 
     async def run(self, context: Context) -> None:
-        """Live, as a supervisor's child. It is ready when `ready` returns, or else as soon as it runs.
+        """Run as a supervisor's child. It is ready when `ready` returns, or without one as soon as it runs.
 
-        :raises ProcessEnded: if it ended unasked, with a status other than 0.
+        :raises ProcessEnded: if it ends unasked with a non-zero status.
         """
         self._line, theirs = socket.socketpair()
         self._line.setblocking(False)
@@ -126,7 +125,7 @@ class Process:
 
 async def _wait_for_end(keeper: "Subprocess") -> None:
     with anyio.CancelScope(shield=True):
-        # A keeper that was stopped (SIGSTOP) can't kill, but when it is killed itself, its command goes with it.
+        # A keeper stopped by SIGSTOP can't kill, but its own death kills the command.
         with anyio.move_on_after(10):
             await keeper.wait()
         if keeper.returncode is None:

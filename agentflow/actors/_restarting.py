@@ -1,22 +1,28 @@
-"""What a supervisor does when a child ends by itself."""
+"""Restarts of children that end by themselves."""
 
 from collections.abc import Sequence
 from functools import partial
 
 from agentflow.actors._child import Child
-from agentflow.actors._children import ChildCounts, ChildInfo, ChildState, Plan, RestartWindow, Slot
+from agentflow.actors._children import (
+    ChildCounts,
+    ChildInfo,
+    ChildSlot,
+    ChildState,
+    RestartPlan,
+    RestartWindow,
+)
 from agentflow.actors._clock import Clock
 from agentflow.actors._errors import RestartLimitReached, Shutdown, StartFailed, UnknownChild
-from agentflow.actors._events import ChildEnded, ChildStarted, Observer, RestartPlanned
-from agentflow.actors._exits import NORMAL, ExitReason
-from agentflow.actors._running import Running
+from agentflow.actors._events import NORMAL, ChildEnded, ChildStarted, ExitReason, Observer, RestartPlanned
+from agentflow.actors._running import ChildRun
 from agentflow.actors._specs import AutoShutdown, Backoff, Restart
 from agentflow.actors._supervision import Supervision
 from agentflow.errors import ConfigurationError
 
 
 class Restarting(Supervision):
-    """A supervision that restarts: which children together, its subclasses say."""
+    """A supervision with restarts; subclasses define the children that are restarted together."""
 
     def __init__(
         self,
@@ -40,35 +46,35 @@ class Restarting(Supervision):
         self._window = RestartWindow(intensity, period)
         self._backoff = backoff
         self._auto_shutdown = auto_shutdown
-        self._slots: dict[str, Slot] = {}
+        self._slots: dict[str, ChildSlot] = {}
 
     def which_children(self) -> list[ChildInfo]:
-        """Every child, in the order of their start."""
+        """Return every child, in start order."""
         return [slot.info() for slot in self._slots.values()]
 
     def count_children(self) -> ChildCounts:
-        """How many children there are."""
+        """Return the numbers of children."""
         slots = self._slots.values()
         supervisors = sum(slot.spec.kind == "supervisor" for slot in slots)
         active = sum(slot.state is ChildState.RUNNING for slot in slots)
         return ChildCounts(len(slots), active, supervisors, len(slots) - supervisors)
 
-    def _together_with(self, slot: Slot) -> list[Slot]:
-        """The slots that are restarted together, in the order of their start."""
+    def _together_with(self, slot: ChildSlot) -> list[ChildSlot]:
+        """Return the slots that are restarted together, in start order."""
         raise NotImplementedError
 
-    def _keeps(self, slot: Slot) -> bool:
-        """Whether a slot stays when its child has ended for good."""
+    def _keeps(self, slot: ChildSlot) -> bool:
+        """Return true if a slot is kept after its child has ended for good."""
         raise NotImplementedError
 
-    def _slot(self, id: str) -> Slot:
+    def _slot(self, id: str) -> ChildSlot:
         if id not in self._slots:
             raise UnknownChild(f"{self.name} has no child {id!r}")
         return self._slots[id]
 
-    async def _start(self, slot: Slot) -> Child | None:
-        """Start the slot's child and wait until it is ready; `None` if it asked to be ignored."""
-        running = Running(
+    async def _start(self, slot: ChildSlot) -> Child | None:
+        """Start the slot's child, and wait until it is ready; `None` if it asked to be ignored."""
+        running = ChildRun(
             slot.spec,
             self._clock,
             arguments=slot.arguments,
@@ -89,15 +95,15 @@ class Restarting(Supervision):
             return None
         return running.child
 
-    def _child_ready(self, running: Running) -> None:
+    def _child_ready(self, running: ChildRun) -> None:
         self._observe(ChildStarted(self.name, running.spec.id))
 
-    def _child_ended(self, running: Running) -> None:
+    def _child_ended(self, running: ChildRun) -> None:
         self._observe(ChildEnded(self.name, running.spec.id, running.reason or NORMAL))
         if running.context.is_ready and not running.stopping:
             self._later(partial(self._handle_end, running))
 
-    async def _handle_end(self, running: Running) -> None:
+    async def _handle_end(self, running: ChildRun) -> None:
         slot = self._slots.get(running.spec.id)
         if slot is None or slot.running is not running or running.reason is None:
             return
@@ -110,13 +116,13 @@ class Restarting(Supervision):
         self._ended_for_good(slot)
         self._consider_shutdown(slot, running.reason)
 
-    def _ended_for_good(self, slot: Slot) -> None:
+    def _ended_for_good(self, slot: ChildSlot) -> None:
         slot.running = None
         if not self._keeps(slot):
             self._slots.pop(slot.spec.id, None)
 
-    async def _restart(self, slot: Slot, why: ExitReason) -> None:
-        """Stop what must be restarted together with a slot, and start it, now or after a pause."""
+    async def _restart(self, slot: ChildSlot, why: ExitReason) -> None:
+        """Stop all children that are restarted with a slot, and start them, now or after a pause."""
         slot.failures += 1
         if not self._window.admits(self._clock.now()):
             self._ending = RestartLimitReached(
@@ -126,7 +132,7 @@ class Restarting(Supervision):
             return
         together = self._together_with(slot)
         await self._stop_in_order(together)
-        plan = Plan([each for each in together if each.spec.id in self._slots])
+        plan = RestartPlan([each for each in together if each.spec.id in self._slots])
         for each in plan.slots:
             each.plan = plan
         delay = 0.0 if self._backoff is None else self._backoff.delay(slot.failures)
@@ -136,34 +142,34 @@ class Restarting(Supervision):
         else:
             await self._carry_out(plan)
 
-    async def _carry_out(self, plan: Plan) -> None:
-        """Start what is still planned."""
+    async def _carry_out(self, plan: RestartPlan) -> None:
+        """Start the remaining slots of a plan."""
         for slot in plan.slots:
             if slot.plan is not plan:
                 continue
             try:
                 await self._start(slot)
             except StartFailed as error:
-                # It counts as one more end, in turn: a child that never starts must not shut others out.
+                # A failed start counts as another end, in turn: a child that never starts must not block requests.
                 slot.plan = plan
                 why = error.why if isinstance(error.why, ExitReason) else ExitReason.of(error)
                 self._later(partial(self._retry, slot, plan, why))
                 return
 
-    async def _retry(self, slot: Slot, plan: Plan, why: ExitReason) -> None:
+    async def _retry(self, slot: ChildSlot, plan: RestartPlan, why: ExitReason) -> None:
         if slot.plan is plan:
             await self._restart(slot, why)
         else:
             await self._carry_out(plan)
 
-    async def _stop_in_order(self, slots: Sequence[Slot]) -> None:
-        """Stop children, the last started first; temporary ones are forgotten."""
+    async def _stop_in_order(self, slots: Sequence[ChildSlot]) -> None:
+        """Stop children in reverse start order; temporary ones are forgotten."""
         for slot in reversed(slots):
             await slot.stop()
             if slot.spec.restart is Restart.TEMPORARY:
                 self._slots.pop(slot.spec.id, None)
 
-    def _consider_shutdown(self, slot: Slot, reason: ExitReason) -> None:
+    def _consider_shutdown(self, slot: ChildSlot, reason: ExitReason) -> None:
         if not slot.spec.significant or self._auto_shutdown is AutoShutdown.NEVER:
             return
         if self._auto_shutdown is AutoShutdown.ALL_SIGNIFICANT and any(

@@ -1,4 +1,4 @@
-"""One start of one child: its task, its handshake, its end."""
+"""One run of one child: task, handshake and end."""
 
 import asyncio
 from collections.abc import Callable
@@ -8,12 +8,12 @@ import anyio
 from agentflow.actors._child import Child, Context, Ignore
 from agentflow.actors._clock import Clock
 from agentflow.actors._errors import StartFailed, StartTimeout
-from agentflow.actors._exits import KILLED, NORMAL, SHUTDOWN, ExitKind, ExitReason
+from agentflow.actors._events import KILLED, NORMAL, SHUTDOWN, ExitKind, ExitReason
 from agentflow.actors._specs import ChildSpec
 
 
-class Running:
-    """A child from its start to its end."""
+class ChildRun:
+    """A child from start to end."""
 
     __slots__ = (
         "_arguments",
@@ -37,8 +37,8 @@ class Running:
         clock: Clock,
         *,
         arguments: tuple[object, ...] = (),
-        on_ready: Callable[["Running"], None],
-        on_end: Callable[["Running"], None],
+        on_ready: Callable[["ChildRun"], None],
+        on_end: Callable[["ChildRun"], None],
     ) -> None:
         self.spec = spec
         self.child: Child | None = None
@@ -46,7 +46,7 @@ class Running:
         self.ignored = False
         self.stopping = False
         self.context = Context(spec.id, clock, self._became_ready)
-        # The scope is a shield because only the supervisor ends its children: one after the other, in order.
+        # The scope is a shield, because only the supervisor ends its children: one by one, in order.
         self._scope = anyio.CancelScope(shield=True)
         self._arguments = arguments
         self._clock = clock
@@ -56,7 +56,7 @@ class Running:
         self._waiters: list[asyncio.Future[None]] = []
 
     async def run(self) -> None:
-        """Make the child and let it live."""
+        """Create the child, and run it."""
         reason = KILLED
         try:
             with self._scope:
@@ -66,7 +66,7 @@ class Running:
         except Ignore:
             self.ignored = True
             reason = NORMAL
-        # The boundary between a child and its supervisor: whatever a child raises is why it ended.
+        # Boundary between a child and its supervisor: any exception of a child is its exit reason.
         except Exception as error:
             reason = ExitReason.of(error)
         finally:
@@ -75,7 +75,7 @@ class Running:
             self._on_end(self)
 
     def _as_asked(self, reason: ExitReason) -> ExitReason:
-        """The reason, seen by whoever asked for the end."""
+        """Return the exit reason as it counts after a request to end."""
         if self._killed and reason.kind in (ExitKind.NORMAL, ExitKind.KILLED):
             return KILLED
         if self.stopping and reason.kind in (ExitKind.NORMAL, ExitKind.KILLED):
@@ -83,9 +83,9 @@ class Running:
         return reason
 
     async def started(self) -> None:
-        """Wait until the child is ready or has asked to be ignored.
+        """Wait until the child is ready, or has asked to be ignored.
 
-        :raises StartFailed: if it ended instead, or took too long and was stopped.
+        :raises StartFailed: if it ended instead, or was stopped at its time limit.
         """
         with self._clock.deadline(self.spec.start_timeout):
             await self._wait_for(lambda: self.context.is_ready or self.reason is not None)
@@ -98,7 +98,7 @@ class Running:
         raise StartFailed(self.spec.id, self.reason)
 
     async def stop(self) -> ExitReason:
-        """Ask the child to end, cancel it when its time is up, and wait until it has ended."""
+        """Ask the child to end, cancel it after its time limit, and wait for its end."""
         if self.reason is None:
             self.stopping = True
             self._killed = self._killed or not self.spec.grace
@@ -113,12 +113,12 @@ class Running:
         return self.reason or KILLED
 
     def _ask(self) -> bool:
-        """Ask by the child's own way to be asked; `False` if there is none."""
+        """Call the child's own stop callback; return `False` if it has none."""
         if self.context.stop_callback is None:
             return False
         try:
             self.context.stop_callback()
-        # The callback is the child's own code; one that fails must not keep the supervisor from stopping it.
+        # The callback is the child's own code: its failure must not keep the supervisor from stopping the child.
         except Exception:
             return False
         return True

@@ -1,4 +1,4 @@
-"""What a supervisor is told about its children."""
+"""Specs of children, with a supervisor's strategies."""
 
 import math
 from collections.abc import Callable, Iterable
@@ -11,74 +11,74 @@ from agentflow.errors import ConfigurationError
 
 
 class Strategy(StrEnum):
-    """Which children are restarted when one of them ends."""
+    """Children that are restarted when one of them ends. See docs/actors.md."""
 
     ONE_FOR_ONE = "one_for_one"
-    """That one."""
+    """That child alone."""
     ONE_FOR_ALL = "one_for_all"
-    """All of them: those that still run are stopped first."""
+    """All children; those that run are stopped first."""
     REST_FOR_ONE = "rest_for_one"
-    """That one and those that were started after it."""
+    """That child and those started after it."""
 
 
 class Restart(StrEnum):
-    """When a child that ended by itself is started again."""
+    """Ends after which a child is restarted. See docs/actors.md."""
 
     PERMANENT = "permanent"
-    """Always."""
+    """All."""
     TRANSIENT = "transient"
-    """When it crashed or was killed."""
+    """Crashes and kills."""
     TEMPORARY = "temporary"
-    """Never, not even when a sibling's end stopped it; the supervisor forgets it."""
+    """None, not even a stop by a sibling's restart; the supervisor forgets the child."""
 
 
 class AutoShutdown(StrEnum):
-    """When a supervisor ends because significant children ended by themselves (and are not restarted)."""
+    """Ends of significant children that end their supervisor, if they are not restarted. See docs/actors.md."""
 
     NEVER = "never"
-    """Never."""
+    """None."""
     ANY_SIGNIFICANT = "any_significant"
-    """With the first of them."""
+    """The first one."""
     ALL_SIGNIFICANT = "all_significant"
-    """With the last of them."""
+    """The last one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backoff:
-    """A pause before a restart, longer after each failure in a row."""
+    """Exponential pause before restarts. See docs/actors.md."""
 
     initial: float = 0.1
     """Seconds before the first restart."""
     factor: float = 2.0
-    """How much longer each next pause is."""
+    """Factor between successive pauses."""
     maximum: float = 30.0
-    """The longest pause."""
+    """Maximum pause."""
 
     def delay(self, failures: int) -> float:
-        """The pause after so many failures in a row (1 or more)."""
+        """Return the pause after some failures in a row (1 or more)."""
         # The exponent is bounded, because a float overflows long before a patient supervisor gives up.
         return min(self.maximum, self.initial * self.factor ** min(failures - 1, 64))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChildSpec:
-    """How to start, restart and stop one child."""
+    """Start, restart and stop of one child. See docs/actors.md."""
 
     id: str
-    """Its name, unique in its supervisor."""
+    """Name, unique within its supervisor."""
     start: Callable[..., Child]
-    """Makes the child, anew for each start: often simply a class."""
+    """Factory, called for each start; often simply a class."""
     restart: Restart = Restart.PERMANENT
-    """When it is started again."""
+    """Ends after which it is restarted."""
     significant: bool = False
-    """Whether its end counts for the supervisor's `auto_shutdown`."""
+    """Its end counts for the supervisor's `auto_shutdown`."""
     shutdown: float | None = None
-    """Seconds that it has to end when asked; 0: it is not asked but cancelled; by default 5, and no limit for a
-    supervisor, which must be given the time to stop its own children."""
+    """Seconds to end when asked; 0 cancels it without asking. The default is 5, and no limit for a supervisor, which
+    needs the time to stop its own children."""
     start_timeout: float = 30.0
-    """Seconds that it has to become ready."""
+    """Seconds to become ready."""
     kind: Literal["worker", "supervisor"] = "worker"
-    """What it is."""
+    """Kind."""
 
     def __post_init__(self) -> None:
         if not self.id:
@@ -98,14 +98,14 @@ class ChildSpec:
 
     @property
     def grace(self) -> float:
-        """Seconds that it has to end when asked."""
+        """Seconds to end when asked."""
         if self.shutdown is not None:
             return self.shutdown
         return math.inf if self.kind == "supervisor" else 5.0
 
 
 def check_specs(specs: Iterable[ChildSpec], auto_shutdown: AutoShutdown) -> None:
-    """Refuse specs that can't be used together."""
+    """Refuse specs that contradict each other."""
     seen: set[str] = set()
     for spec in specs:
         if spec.id in seen:
@@ -113,6 +113,6 @@ def check_specs(specs: Iterable[ChildSpec], auto_shutdown: AutoShutdown) -> None
         seen.add(spec.id)
         if spec.significant and auto_shutdown is AutoShutdown.NEVER:
             raise ConfigurationError(
-                f"ChildSpec {spec.id!r}: significant means nothing with auto_shutdown=never; "
+                f"ChildSpec {spec.id!r}: significant has no effect with auto_shutdown=never; "
                 "set the supervisor's auto_shutdown"
             )

@@ -1,4 +1,4 @@
-"""What all supervisors have in common: a life, one thing at a time, ended in order."""
+"""Common part of all supervisors: lifetime, serial requests, orderly end."""
 
 import asyncio
 import math
@@ -11,16 +11,15 @@ import anyio
 from agentflow.actors._child import Context
 from agentflow.actors._clock import SYSTEM_CLOCK, Clock
 from agentflow.actors._errors import ActorError, RestartLimitReached, StartFailed, SupervisorGone
-from agentflow.actors._events import Observer, SupervisorEnding, SupervisorEvent
-from agentflow.actors._exits import SHUTDOWN, ExitReason
-from agentflow.actors._running import Running
+from agentflow.actors._events import SHUTDOWN, ExitReason, Observer, SupervisorEnding, SupervisorEvent
+from agentflow.actors._running import ChildRun
 from agentflow.actors._specs import ChildSpec
 
 R = TypeVar("R")
 
 
 class Supervision:
-    """Serves requests and its children's ends one after the other; stops all children when it ends.
+    """Handles requests and ends of children one at a time; stops all children when it ends.
 
     It is a child like any other (`run`), and at the top an async context manager: leaving it stops everything in
     order. If it gives up while the body runs, the body is cancelled and `RestartLimitReached` is raised.
@@ -28,7 +27,7 @@ class Supervision:
 
     def __init__(self, *, name: str, clock: Clock | None, observer: Observer | None) -> None:
         self.name = name
-        """Its name, in events and errors."""
+        """Name, for events and errors."""
         self._clock = clock or SYSTEM_CLOCK
         self._inherits_clock = clock is None
         self._observer = observer
@@ -39,7 +38,7 @@ class Supervision:
         self._ended = anyio.Event()
         self._tasks: anyio.abc.TaskGroup
         self._host: anyio.abc.TaskGroup
-        self._top: Running
+        self._top: ChildRun
 
     async def _start_children(self) -> None:
         raise NotImplementedError
@@ -50,7 +49,7 @@ class Supervision:
     async def run(self, context: Context) -> None:
         """Start the children, serve, and stop the children.
 
-        :raises StartFailed: if a child did not start; those before it were stopped.
+        :raises StartFailed: if a child did not start; those started before it were stopped.
         :raises RestartLimitReached: if there were more restarts than allowed.
         :raises Shutdown: if significant children ended.
         """
@@ -70,7 +69,7 @@ class Supervision:
             raise self._ending
 
     async def wait(self) -> ExitReason:
-        """Wait until it has ended; tells how."""
+        """Wait until it has ended; return the reason."""
         await self._ended.wait()
         return SHUTDOWN if self._ending is None else ExitReason.of(self._ending)
 
@@ -101,11 +100,11 @@ class Supervision:
             self._observer(event)
 
     def _later(self, action: Callable[[], Awaitable[None]]) -> None:
-        """Do something when everything before it is done."""
+        """Queue an action after everything before it."""
         self._inbox.put_nowait(action)
 
     async def _request(self, action: Callable[[], Awaitable[R]]) -> R:
-        """Have something done in turn, and wait for what comes of it."""
+        """Queue an action, and wait for its result."""
         if not self._is_serving:
             raise SupervisorGone(f"{self.name} is not running")
         answer: asyncio.Future[R] = asyncio.get_running_loop().create_future()
@@ -131,7 +130,7 @@ class Supervision:
         self._host = anyio.create_task_group()
         await self._host.__aenter__()
         spec = ChildSpec(id=self.name, start=lambda: self, kind="supervisor", start_timeout=math.inf)
-        self._top = Running(spec, self._clock, on_ready=lambda _: None, on_end=self._top_ended)
+        self._top = ChildRun(spec, self._clock, on_ready=lambda _: None, on_end=self._top_ended)
         self._host.start_soon(self._top.run)
         try:
             await self._top.started()
@@ -153,13 +152,13 @@ class Supervision:
     async def _leave(self, error: BaseException | None) -> bool | None:
         with anyio.CancelScope(shield=True):
             await self._top.stop()
-        # A task group would wrap the body's own exception in a group; only a cancellation is its business.
+        # A task group would wrap the body's exception in a group; only cancellation is its business.
         if isinstance(error, asyncio.CancelledError):
             return await self._host.__aexit__(type(error), error, error.__traceback__)
         await self._host.__aexit__(None, None, None)
         return None
 
-    def _top_ended(self, top: Running) -> None:
+    def _top_ended(self, top: ChildRun) -> None:
         if top.context.is_ready and top.reason is not None and _gave_up(top.reason):
             self._host.cancel_scope.cancel()
 

@@ -1,4 +1,4 @@
-"""Supervisors, as Erlang's OTP knows them."""
+"""Supervisors with the semantics of Erlang's OTP."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -8,7 +8,7 @@ from typing import TypeVar
 import anyio
 
 from agentflow.actors._child import Child
-from agentflow.actors._children import ChildCounts, ChildState, Slot
+from agentflow.actors._children import ChildCounts, ChildSlot, ChildState
 from agentflow.actors._clock import Clock
 from agentflow.actors._errors import ChildActive, ChildExists, StartFailed, UnknownChild
 from agentflow.actors._events import Observer
@@ -19,11 +19,11 @@ C = TypeVar("C")
 
 
 class Supervisor(Restarting):
-    """Starts children in order, restarts those that end when they should not, and stops them in reverse order.
+    """Starts children in order, restarts them after failures, and stops them in reverse order. See docs/actors.md.
 
-    Children start one after the other, each when the one before is ready. More than `intensity` restarts within
-    `period` seconds end the supervisor, with all its children; what then happens is for its own supervisor to
-    decide. A supervisor lives once: a spec for one makes a new one at each start.
+    Each child starts when the one before it is ready. More than `intensity` restarts within `period` seconds end the
+    supervisor with all its children; its own supervisor then decides what happens. A supervisor lives once: its spec
+    creates a new one at each start.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class Supervisor(Restarting):
         self._strategy = strategy
 
     def child(self, id: str, kind: type[C]) -> C:
-        """The running child of that name. A restart makes another one: ask again rather than keep it.
+        """Return the running child of that name. A restart creates another one, so do not keep it.
 
         :raises UnknownChild: if there is none, or it does not run.
         """
@@ -64,24 +64,24 @@ class Supervisor(Restarting):
         return child
 
     def spec(self, id: str) -> ChildSpec:
-        """The spec of a child.
+        """Return the spec of a child.
 
         :raises UnknownChild: if there is none.
         """
         return self._slot(id).spec
 
     async def start_child(self, spec: ChildSpec) -> Child | None:
-        """Add a child after the others and start it; `None` if it asked to be ignored.
+        """Add a child after the others, and start it; return `None` if it asked to be ignored.
 
         :raises ChildExists: if the id is taken.
-        :raises StartFailed: if it did not start; it is not kept then.
+        :raises StartFailed: if it did not start; its spec is not kept.
         :raises SupervisorGone: if the supervisor has ended.
         """
         check_specs([spec], self._auto_shutdown)
         return await self._request(partial(self._start_child, spec))
 
     async def terminate_child(self, id: str) -> None:
-        """Stop a child. Its spec is kept, unless it is temporary.
+        """Stop a child. Its spec is kept unless it is temporary.
 
         :raises UnknownChild: if there is none.
         :raises SupervisorGone: if the supervisor has ended.
@@ -109,7 +109,7 @@ class Supervisor(Restarting):
 
     async def _start_children(self) -> None:
         for spec in self._initial:
-            slot = self._slots[spec.id] = Slot(spec)
+            slot = self._slots[spec.id] = ChildSlot(spec)
             await self._start(slot)
 
     async def _stop_children(self) -> None:
@@ -120,7 +120,7 @@ class Supervisor(Restarting):
             raise ChildExists(
                 f"{self.name} has a child {spec.id!r} already: it is {self._slots[spec.id].state}"
             )
-        slot = self._slots[spec.id] = Slot(spec)
+        slot = self._slots[spec.id] = ChildSlot(spec)
         try:
             return await self._start(slot)
         except StartFailed:
@@ -136,27 +136,27 @@ class Supervisor(Restarting):
     async def _delete_child(self, id: str) -> None:
         del self._slots[self._stopped(id).spec.id]
 
-    def _stopped(self, id: str) -> Slot:
+    def _stopped(self, id: str) -> ChildSlot:
         slot = self._slot(id)
         if slot.state is not ChildState.STOPPED:
             raise ChildActive(f"child {id!r} of {self.name} is {slot.state}")
         return slot
 
-    def _together_with(self, slot: Slot) -> list[Slot]:
+    def _together_with(self, slot: ChildSlot) -> list[ChildSlot]:
         if self._strategy is Strategy.ONE_FOR_ONE:
             return [slot]
         slots = list(self._slots.values())
         return slots if self._strategy is Strategy.ONE_FOR_ALL else slots[slots.index(slot) :]
 
-    def _keeps(self, slot: Slot) -> bool:
+    def _keeps(self, slot: ChildSlot) -> bool:
         return slot.spec.restart is not Restart.TEMPORARY
 
 
 class DynamicSupervisor(Restarting):
-    """Children that come and go, all made from one spec (OTP's `simple_one_for_one`).
+    """Dynamic children of one spec (OTP's `simple_one_for_one`). See docs/actors.md.
 
-    It starts with none. Each child gets the arguments of its `start_child`, at restarts too, and an id made of the
-    spec's id and a number. A child that ended for good is forgotten. All are stopped at once, not in order.
+    It starts empty. Each child gets the arguments of its `start_child`, at restarts too, and an id of the spec's id and a
+    number. A child that has ended for good is forgotten. All children are stopped at once, in no order.
     """
 
     def __init__(
@@ -185,7 +185,7 @@ class DynamicSupervisor(Restarting):
         self._made = 0
 
     async def start_child(self, *arguments: object) -> tuple[str, Child | None]:
-        """Start one more child with these arguments; gives its id, and `None` for it if it asked to be ignored.
+        """Start a child with these arguments; return its id and the child, or `None` if it asked to be ignored.
 
         :raises StartFailed: if it did not start.
         :raises SupervisorGone: if the supervisor has ended.
@@ -201,7 +201,7 @@ class DynamicSupervisor(Restarting):
         await self._request(partial(self._terminate_child, id))
 
     def count_children(self) -> ChildCounts:
-        """How many children there are; of specs there is one."""
+        """Return the numbers of children; there is one spec."""
         return super().count_children()._replace(specs=1)
 
     async def _start_children(self) -> None:
@@ -216,7 +216,7 @@ class DynamicSupervisor(Restarting):
     async def _start_child(self, arguments: tuple[object, ...]) -> tuple[str, Child | None]:
         self._made += 1
         spec = replace(self._template, id=f"{self._template.id}-{self._made}")
-        slot = self._slots[spec.id] = Slot(spec, arguments)
+        slot = self._slots[spec.id] = ChildSlot(spec, arguments)
         try:
             return spec.id, await self._start(slot)
         except StartFailed:
@@ -227,8 +227,8 @@ class DynamicSupervisor(Restarting):
         await self._slot(id).stop()
         del self._slots[id]
 
-    def _together_with(self, slot: Slot) -> list[Slot]:
+    def _together_with(self, slot: ChildSlot) -> list[ChildSlot]:
         return [slot]
 
-    def _keeps(self, slot: Slot) -> bool:
+    def _keeps(self, slot: ChildSlot) -> bool:
         return False

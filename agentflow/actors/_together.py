@@ -1,4 +1,4 @@
-"""Doing several things at once."""
+"""Concurrent calls with results in order."""
 
 from collections.abc import Awaitable, Callable, Iterable
 from typing import TypeVar, cast
@@ -11,9 +11,9 @@ T = TypeVar("T")
 
 
 async def together(jobs: Iterable[Callable[[], Awaitable[T]]]) -> list[T]:
-    """Their results, in the order of the jobs; the first error ends the others.
+    """Run jobs concurrently and return their results in order; the first error cancels the others.
 
-    It comes out as itself, never inside a group of exceptions, so that whoever waits for it finds it.
+    That error is raised as itself, not in an exception group. See docs/actors.md.
     """
     waiting = list(jobs)
     if not waiting:

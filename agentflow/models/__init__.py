@@ -1,12 +1,12 @@
-"""Language models: one protocol, typed calls, engines behind it.
+"""Language models: one protocol, typed calls, and clients for the APIs of providers.
 
-`make_model` gives the model that some `ModelSettings` name. Whatever goes wrong on the way to an endpoint is mended in
-one place; what can't be is a `ModelFailure` of a closed kind, and a run that can't go on is a `RunStopped`.
+`make_model` returns the model that some `ModelSettings` name. It retries requests and limits their concurrency. A call
+that fails for good is a `ModelFailure` with a closed kind; a run that can't continue is a `RunStopped`. See docs/models.md.
 """
 
 from agentflow.models._accounts import Accounts
 from agentflow.models._chat import ChatClient
-from agentflow.models._endpoints import Endpoints
+from agentflow.models._endpoints import ModelEndpoints
 from agentflow.models._http_model import OpenModel, Statistics
 from agentflow.models._make import make_model
 from agentflow.models._offline import OFFLINE
@@ -42,10 +42,10 @@ __all__ = [
     "Call",
     "ChatClient",
     "Completion",
-    "Endpoints",
     "Image",
     "Message",
     "Model",
+    "ModelEndpoints",
     "ModelSettings",
     "OpenModel",
     "Part",

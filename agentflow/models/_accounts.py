@@ -1,4 +1,4 @@
-"""What was consumed, by whom, and how much may be."""
+"""Token and money usage, and its budgets."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -10,9 +10,9 @@ __all__ = ["Accounts"]
 
 
 class Accounts:
-    """Usage by role and by model, and the budgets that it is held to.
+    """Usage by role and by model, with budgets.
 
-    A budget ends a run before the next call; what is in flight by then is still paid, and counted.
+    A budget ends a run before its next request; requests in flight are still paid for and counted. See docs/models.md.
     """
 
     def __init__(
@@ -25,20 +25,20 @@ class Accounts:
         already_cost: float = 0.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Open them.
+        """Start with no usage, or with that of an earlier part of the run.
 
-        :param max_tokens: the most tokens, read and written.
-        :param max_cost: the most money, in the currency of the prices.
-        :param max_seconds: the longest time from now on.
-        :param already: what the run consumed before, by role.
-        :param already_cost: what that cost.
-        :param clock: gives seconds that only ever grow.
+        :param max_tokens: maximum number of prompt and completion tokens.
+        :param max_cost: maximum cost, in the currency of the prices.
+        :param max_seconds: maximum duration, from now on.
+        :param already: usage of earlier parts of the run, by role.
+        :param already_cost: cost of that usage.
+        :param clock: monotonic clock, in seconds.
         """
         self.max_tokens = max_tokens
         self.max_cost = max_cost
         self.max_seconds = max_seconds
         self.cost = already_cost
-        """Money spent."""
+        """Cost so far."""
         self._by_role = dict(already or {})
         self._by_model: dict[str, Usage] = {}
         self._total = sum(self._by_role.values(), Usage())
@@ -46,7 +46,7 @@ class Accounts:
         self._began = clock()
 
     def add(self, role: str, usage: Usage, cost: float = 0.0, *, model: str = "") -> None:
-        """Something was consumed."""
+        """Add the usage of one or more answers."""
         self._by_role[role] = self._by_role.get(role, Usage()) + usage
         self._by_model[model] = self._by_model.get(model, Usage()) + usage
         self._total += usage
@@ -54,23 +54,23 @@ class Accounts:
 
     @property
     def by_role(self) -> dict[str, Usage]:
-        """What each role consumed, in this run and before."""
+        """Usage by role, including earlier parts of the run."""
         return dict(self._by_role)
 
     @property
     def by_model(self) -> dict[str, Usage]:
-        """What each model consumed since these accounts were opened."""
+        """Usage by model since this object was created."""
         return dict(self._by_model)
 
     @property
     def total(self) -> Usage:
-        """What all roles consumed."""
+        """Usage of all roles."""
         return self._total
 
     def check(self) -> None:
-        """Whether there is anything left to spend.
+        """Check the budgets.
 
-        :raises RunStopped: if not.
+        :raises RunStopped: if one is used up.
         """
         tokens = self._total.prompt_tokens + self._total.completion_tokens
         if self.max_tokens is not None and tokens >= self.max_tokens:
@@ -81,4 +81,4 @@ class Accounts:
             self._stop(f"the budget of {self.max_seconds:g} seconds is used up")
 
     def _stop(self, reason: str) -> None:
-        raise RunStopped(StopCause.BUDGET, f"{reason}; raise it and run the same again to go on")
+        raise RunStopped(StopCause.BUDGET, f"{reason}; raise it and run the same command to resume")

@@ -1,4 +1,4 @@
-"""How an answer is held to its schema: by the endpoint, or by the prompt where the endpoint can't."""
+"""Structured output: formats that an endpoint can enforce, schemas, and decoding of answers."""
 
 import re
 from functools import cache, lru_cache
@@ -24,7 +24,7 @@ __all__ = [
 
 AnswerFormat = Literal["json_schema", "json_object", "text"]
 FORMATS: tuple[AnswerFormat, ...] = ("json_schema", "json_object", "text")
-"""From the strongest to the weakest."""
+"""From the strictest to the loosest."""
 
 _FENCE = re.compile(r"```(?:json)?[ \t]*\n(.*)\n?```", re.DOTALL)
 _STRICT_WORDS = {
@@ -35,26 +35,26 @@ _STRICT_WORDS = {
 
 
 class FormatFallback:
-    """Which format an endpoint takes: found out by asking, and remembered."""
+    """The strictest answer format that an endpoint accepts, found by trying."""
 
     def __init__(self, structured: StructuredOutput, best: AnswerFormat = "json_schema") -> None:
-        """Begin.
+        """Start with one format.
 
-        :param best: where to begin if nobody says which.
+        :param best: first format to try if the settings leave it open.
         """
         self._best: AnswerFormat = best if structured in ("auto", "known") else structured
         self._may_fall = structured == "auto"
         self._first = self._best
         self.fallbacks = 0
-        """Answers that were asked for in a weaker format than wanted."""
+        """Number of requests made in a looser format than the first."""
 
     def choose(self) -> AnswerFormat:
-        """The format for the next request."""
+        """Return the format for the next request."""
         self.fallbacks += self._best != self._first
         return self._best
 
     def refused(self, format: AnswerFormat) -> bool:
-        """The endpoint does not take that format: whether there is another to try."""
+        """Record that the endpoint refused a format; return true if there is another one to try."""
         if not self._may_fall or format == FORMATS[-1]:
             return False
         if format == self._best:
@@ -63,7 +63,7 @@ class FormatFallback:
 
 
 def response_format(format: AnswerFormat, name: str, schema: dict[str, Any]) -> dict[str, Any] | None:
-    """What the request says about it."""
+    """Return the `response_format` field of a request."""
     match format:
         case "json_schema":
             written = msgspec.json.encode(schema)
@@ -78,15 +78,15 @@ def response_format(format: AnswerFormat, name: str, schema: dict[str, Any]) -> 
 
 
 def instruction(name: str, schema: dict[str, Any]) -> str:
-    """What the prompt says about it where the endpoint does not constrain the answer."""
+    """Return the prompt text that describes the answer, for endpoints that do not enforce its schema."""
     written = msgspec.json.encode(schema).decode()
     return f"Answer with one JSON value and nothing else.\nJSON schema of `{name}`: {written}"
 
 
 def decode_answer(text: str, kind: type[Any]) -> Any:  # noqa: ANN401 - of the kind asked for
-    """The whole text as one JSON value of that kind; one fence around it is fine, prose is not.
+    """Decode the whole text as one JSON value of a type. One code fence around it is accepted, prose is not.
 
-    :raises RequestError: if it is not.
+    :raises RequestError: if the text does not decode.
     """
     stripped = text.strip()
     fenced = _FENCE.fullmatch(stripped) if stripped.startswith("```") else None
@@ -95,7 +95,7 @@ def decode_answer(text: str, kind: type[Any]) -> Any:  # noqa: ANN401 - of the k
     except msgspec.MsgspecError as error:
         raise RequestError(
             ModelFailureKind.GARBAGE,
-            f"the answer is no {kind.__name__.lower()}: {error}",
+            f"the answer is not a valid {kind.__name__.lower()}: {error}",
             retry=True,
             backs_off=False,
             status=200,
@@ -103,10 +103,10 @@ def decode_answer(text: str, kind: type[Any]) -> Any:  # noqa: ANN401 - of the k
 
 
 def bounded(schema: dict[str, Any], longest: int) -> dict[str, Any]:
-    """The schema with every text of any content held to so many characters.
+    """Return the schema with a length limit on every free text.
 
-    A weak model goes on until its tokens are used up where nothing ends a text. A length alone lets control characters
-    through, which are no JSON; so it is a pattern.
+    Without one, a weak model can write text until its tokens are used up. The limit is a pattern, because `maxLength`
+    lets control characters through, which are not valid JSON.
     """
     return _bounded(schema, {"pattern": f'^[^\\x00-\\x1f\\x7f"\\\\]{{0,{longest}}}$'})
 
@@ -124,7 +124,7 @@ def _bounded(schema: Any, bound: dict[str, str]) -> Any:  # noqa: ANN401 - any p
 
 @cache
 def schema_of(kind: type[object]) -> dict[str, Any]:
-    """The JSON schema of a struct, as an object at its top."""
+    """Return the JSON schema of a struct, with an object at its top."""
     (top,), definitions = msgspec.json.schema_components([kind], ref_template="#/$defs/{name}")
     name = str(top.get("$ref", "")).removeprefix("#/$defs/")
     if not name:
@@ -135,12 +135,12 @@ def schema_of(kind: type[object]) -> dict[str, Any]:
 
 @lru_cache(maxsize=256)
 def _is_strict(written: bytes) -> bool:
-    """Kept by content: a run asks with the same few schemas all the time."""
+    """Return `is_strict` of an encoded schema; cached, because a run uses the same few schemas."""
     return is_strict(msgspec.json.decode(written))
 
 
 def is_strict(schema: object) -> bool:
-    """Whether an endpoint's strict mode takes it: every object closed, every field required, nothing exotic."""
+    """Return true if strict mode accepts a schema: closed objects, all fields required, known keywords only."""
     if not isinstance(schema, dict):
         return True
     fields = cast("dict[str, Any]", schema)

@@ -1,4 +1,4 @@
-"""The same endpoint for who api OpenAI: its parameters, its types, its errors."""
+"""A client with the parameters, types and errors of `openai`, over the transport of this package."""
 
 import os
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ from agentflow.actors import SYSTEM_CLOCK, Clock
 from agentflow.errors import ConfigurationError, ModelFailureKind
 from agentflow.models._accounts import Accounts
 from agentflow.models._apis import HttpRequest, OpenAiApi
-from agentflow.models._endpoints import Endpoints
+from agentflow.models._endpoints import ModelEndpoints
 from agentflow.models._providers import find_address
 from agentflow.models._request_error import RequestError
 from agentflow.models._retries import Retrier
@@ -27,7 +27,13 @@ __all__ = ["ChatClient"]
 
 
 class ChatClient:
-    """Chat completions over the lean transport, with its retries and limits; used inside `async with`."""
+    """Chat completions with `openai`'s types, and with the retries and limits of a model.
+
+    Example::
+
+        async with ChatClient(ModelSettings(name="any-model", base_url=url)) as client:
+            answer = await client.create(messages=[{"role": "user", "content": "Hello"}])
+    """
 
     def __init__(
         self,
@@ -35,14 +41,14 @@ class ChatClient:
         accounts: Accounts | None = None,
         *,
         role: str = "chat",
-        endpoints: Endpoints | None = None,
+        endpoints: ModelEndpoints | None = None,
         environment: Mapping[str, str] | None = None,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
-        """Describe it; nothing is opened yet.
+        """Describe the client; connections are opened by `async with`.
 
-        :param role: under which name usage is accounted.
-        :raises ConfigurationError: if the model's key is missing, or its provider api otherwise.
+        :param role: role under which usage is accounted.
+        :raises ConfigurationError: if the key is missing, or the provider has another API than OpenAI's.
         """
         self._accounts = accounts or Accounts()
         self._role = role
@@ -50,10 +56,10 @@ class ChatClient:
         self._address = find_address(settings, os.environ if environment is None else environment)
         if not isinstance(self._address.api, OpenAiApi):
             raise ConfigurationError(
-                f"model {settings.name}: {self._address.url} does not speak OpenAI's protocol, as this client does"
+                f"model {settings.name}: {self._address.url} does not have OpenAI's API, which this client needs"
             )
         self._api = self._address.api
-        self._endpoint = (endpoints or Endpoints(clock)).at(self._address, settings.max_concurrency)
+        self._endpoint = (endpoints or ModelEndpoints(clock)).at(self._address, settings.max_concurrency)
         self._attempts = Retrier(
             self._endpoint.limiter, most=settings.max_attempts, seconds=settings.call_seconds, clock=clock
         )
@@ -68,13 +74,15 @@ class ChatClient:
         await self._endpoint.__aexit__(kind, error, trace)
 
     async def create(self, **params: object) -> "ChatCompletion":
-        """What `openai`'s `chat.completions.create` takes, and what it gives; `model` may be left out.
+        """Create a chat completion with the parameters of `openai`'s `chat.completions.create`.
 
-        :raises openai.APIError: after all attempts, of the class that `openai` has for it.
+        `model` defaults to that of the settings.
+
+        :raises openai.APIError: after all attempts; its class is the one that `openai` itself raises.
         :raises RunStopped: if a budget is used up.
         """
         if params.get("stream"):
-            raise ConfigurationError("stream: answers come whole here; leave it out")
+            raise ConfigurationError("stream: streaming is not supported; leave it out")
         model = str(params.get("model", self._address.model))
         body = msgspec.json.encode({"model": model, **params})
         outgoing = HttpRequest(self._api.path(model), body)
@@ -96,7 +104,7 @@ class ChatClient:
         try:
             self._api.read(answer.body, len(outgoing.body))
         except msgspec.MsgspecError as error:
-            message = f"the endpoint's answer is none: {error}"
+            message = f"the endpoint's answer can't be decoded: {error}"
             raise RequestError(
                 ModelFailureKind.GARBAGE,
                 message,
@@ -109,7 +117,7 @@ class ChatClient:
 
 
 def _error_of(error: RequestError, url: str) -> "APIError":
-    """The error that `openai`'s own client raises for it."""
+    """Return the error that `openai`'s own client raises for this failure."""
     import httpx2
     import openai
 

@@ -1,4 +1,4 @@
-"""Endpoints: models at the same one share its connections and its limit."""
+"""Endpoints: models at the same one share its connections and its concurrency limit."""
 
 from contextlib import AsyncExitStack
 from types import TracebackType
@@ -12,30 +12,30 @@ from agentflow.models._providers import ModelAddress
 from agentflow.models._token_history import TokenHistory
 from agentflow.models._transport import HttpResponse, HttpTransport
 
-__all__ = ["Endpoint", "Endpoints"]
+__all__ = ["Endpoint", "ModelEndpoints"]
 
 
 class Endpoint:
-    """One endpoint: open while any of its models is."""
+    """One endpoint, open while any of its models is."""
 
     def __init__(self, address: ModelAddress, most: int, clock: Clock) -> None:
         self.url = address.url
-        """Its address, for people."""
+        """Address, for messages."""
         self.limiter = ConcurrencyLimiter(most, clock=clock)
-        """How many requests it gets at a time."""
+        """Limiter of concurrent requests."""
         self._conversations: dict[str, TokenHistory] = {}
         self._transport = _transport_to(address, most)
         self._users = 0
         self._stack = AsyncExitStack()
 
     def history(self, model: str) -> TokenHistory:
-        """What that model read and wrote there, whoever asked it."""
+        """Return the token history of a model at this endpoint, shared by all its users."""
         return self._conversations.setdefault(model, TokenHistory())
 
     async def post(self, outgoing: HttpRequest, seconds: float) -> HttpResponse:
-        """Make one request.
+        """Send one request.
 
-        :raises RequestError: if it brings no answer, or a bad one.
+        :raises RequestError: if there is no answer, or its status is not 200.
         """
         return await self._transport.post(outgoing.path, outgoing.body, seconds, outgoing.headers)
 
@@ -59,15 +59,15 @@ def _transport_to(address: ModelAddress, most: int) -> HttpTransport | LiteLlmTr
     return HttpTransport(address.url, address.api.headers(address.key), most)
 
 
-class Endpoints:
-    """The endpoints of one program."""
+class ModelEndpoints:
+    """The endpoints of one program. See docs/models.md."""
 
     def __init__(self, clock: Clock = SYSTEM_CLOCK) -> None:
         self._clock = clock
         self._known: dict[tuple[str, str, str, int], Endpoint] = {}
 
     def at(self, address: ModelAddress, most: int) -> Endpoint:
-        """The endpoint at that address; the same one for the same key and bound."""
+        """Return the endpoint at an address; equal address, key and limit give the same object."""
         place = (address.url, address.api.name, address.key, most)
         if place not in self._known:
             self._known[place] = Endpoint(address, most, self._clock)

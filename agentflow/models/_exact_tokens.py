@@ -1,9 +1,9 @@
-"""Tokens in, tokens out: what vLLM read or wrote once is never made tokens again.
+"""Conversations with vLLM as tokens: text that was read or sampled once is never tokenized again.
 
-The first prompt of a conversation is made by vLLM itself, by its chat template. A later one is all that was read and
-written, token by token, and what follows the last answer. How that looks is told by a stand-in for the conversation: what
-the template puts after any answer, it puts after this one. So an answer stays as it was drawn, however its text would be
-cut into tokens, and so do prompts, also where a template would alter what was said before.
+vLLM makes the first prompt of a conversation with its chat template. A later prompt is all tokens so far, plus those that
+follow the last answer. The latter are found with a stand-in conversation: the template puts the same tokens after any
+answer. So a sampled answer stays exactly as it was sampled, and a prompt stays the same even if the template would change
+earlier messages.
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -27,7 +27,7 @@ __all__ = ["ExactTokens", "takes_tokens"]
 logger = get_logger(__name__)
 
 Post: TypeAlias = Callable[[HttpRequest], Awaitable[HttpResponse]]
-"""Makes a request."""
+"""Function that sends a request."""
 
 _STAND_IN: Final = (Message("user", (Text("-"),)), Message("assistant", (Text("-"),)))
 _OF_TEMPLATES: Final = ("chat_template", "chat_template_kwargs")
@@ -81,18 +81,18 @@ _GENERATED = msgspec.json.Decoder(_Generated)
 
 
 def takes_tokens(ask: PreparedCall) -> bool:
-    """Whether it can be asked in tokens: words only, and nothing to be called."""
+    """Return true if a call can be sent as tokens: it has text only, and no tools."""
     return not ask.tools and all(isinstance(part, Text) for said in ask.messages for part in said.parts)
 
 
 class ExactTokens:
-    """One model at vLLM, spoken to in tokens."""
+    """Token-level client of one model at vLLM."""
 
     def __init__(self, url: str, known: TokenHistory) -> None:
-        """Describe it.
+        """Describe the client.
 
-        :param url: the endpoint's address; what makes tokens of text stands beside its `/v1`.
-        :param known: what the model read and wrote there by now.
+        :param url: address of the endpoint; the tokenizer endpoint is next to its `/v1`.
+        :param known: tokens that the model has read and sampled so far.
         """
         self._server = url.removesuffix("/v1")
         self._known = known
@@ -101,10 +101,10 @@ class ExactTokens:
         self._warned = False
 
     async def answer(self, ask: PreparedCall, post: Post) -> ApiAnswer:
-        """Answer a call.
+        """Answer one call.
 
-        :raises RequestError: if a request brings no answer.
-        :raises msgspec.MsgspecError: if what it brings is none.
+        :raises RequestError: if a request fails.
+        :raises msgspec.MsgspecError: if an answer can't be decoded.
         """
         prompt = await self._prompt(ask, post)
         answered = await self._drawn(ask, prompt, post)
@@ -121,12 +121,12 @@ class ExactTokens:
         if count:
             tail = await self._tail(ask, messages[count:], post)
             if tail is not None:
-                # An answer that ended by itself has its closing token; one that was cut has none.
+                # A complete answer ends with its closing token; a cut one has none.
                 return known + tail[known[-1:] == tail[:1] :]
         return await self._tokens_of(ask, messages, post)
 
     async def _tail(self, ask: PreparedCall, messages: Sequence[Message], post: Post) -> list[int] | None:
-        """What the template puts after an answer where these messages follow it; `None`: that can't be told."""
+        """Return the tokens that the template puts after an answer for these messages; `None` if they can't be determined."""
         options = _ENCODER.encode(_chosen(ask.sampling.extra, _OF_TEMPLATES))
         stands = self._stands.get(options)
         if stands is None:
@@ -137,16 +137,16 @@ class ExactTokens:
             return whole[len(stands) :]
         if not self._warned:
             self._warned = True
-            why = "its chat template alters what was said before; prompts are made tokens anew"
-            logger.warning("conversations do not go on token by token", model=ask.model, reason=why)
+            why = "its chat template alters earlier messages; each prompt is tokenized from its text"
+            logger.warning("conversation prompts are not exact", model=ask.model, reason=why)
         return None
 
     async def _tokens_of(
         self, ask: PreparedCall, messages: Sequence[Message], post: Post, *, goes_on: bool = False
     ) -> list[int]:
-        """Messages as the template makes tokens of them.
+        """Tokenize messages with the chat template.
 
-        :param goes_on: the last of them is not closed.
+        :param goes_on: leave the last message open.
         """
         body = {
             "model": ask.model,
@@ -159,7 +159,7 @@ class ExactTokens:
         return _TOKENIZED.decode(answer.body).tokens
 
     async def _drawn(self, ask: PreparedCall, prompt: list[int], post: Post) -> ApiAnswer:
-        """What the model goes on with; by the door that tells the version of the weights, where it is open."""
+        """Sample a completion, through the API that returns the weights version if the server has it."""
         if self._generates:
             try:
                 return _read(await post(self._generate(ask, prompt)))
@@ -196,9 +196,9 @@ def _complete(ask: PreparedCall, prompt: list[int]) -> HttpRequest:
 
 
 def _sampling(ask: PreparedCall) -> dict[str, Any]:
-    """How to draw: as both doors call it."""
+    """Return the sampling parameters that both APIs share."""
     sampling, asked = ask.sampling, ask.asked
-    # 0 others beside the token that was drawn; without a limit, this door would stop after 16 tokens.
+    # 0 alternatives besides the sampled token. Without max_tokens, `/completions` stops after 16 tokens.
     said: dict[str, Any] = {"logprobs": 0, "max_tokens": sampling.max_tokens}
     for name in ("temperature", "top_p", "seed"):
         if (value := getattr(sampling, name)) is not None:
@@ -219,7 +219,7 @@ def _chosen(extra: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
 def _read(answer: HttpResponse) -> ApiAnswer:
     said = _GENERATED.decode(answer.body)
     if not said.choices:
-        raise msgspec.ValidationError("it has no choices")
+        raise msgspec.ValidationError("no choices")
     choice, used = said.choices[0], said.usage or _Consumed()
     finish = choice.finish_reason or "stop"
     return ApiAnswer(
@@ -238,13 +238,13 @@ def _tokens(said: _Generated, choice: _Choice, finish: str) -> Tokens:
     told = chances.token_logprobs or [chance.logprob for chance in chances.content or ()]
     if not prompt or sampled is None or len(sampled) != len(told):
         known = f"{len(sampled or ())} tokens and {len(told)} log-probabilities"
-        raise msgspec.ValidationError(f"it has {known}{'' if prompt else ', and none of its prompt'}")
+        raise msgspec.ValidationError(f"{known}{'' if prompt else ', and no prompt tokens'}")
     spans = tuple((span.version, span.start, span.end) for span in choice.weight_versions or ())
     return Tokens(
         prompt=tuple(prompt),
         sampled=tuple(sampled),
         logprobs=tuple(told),
-        # The oldest: what is too old is told by it.
+        # The oldest one: staleness is computed from it.
         version=spans[0][0] if spans else "",
         versions=spans,
         finish=finish,

@@ -1,4 +1,4 @@
-"""A model behind an HTTP endpoint, whatever that api."""
+"""A model behind an HTTP endpoint with any of the supported APIs."""
 
 from functools import partial
 from random import Random
@@ -31,26 +31,26 @@ _GONE = {ModelFailureKind.UNAVAILABLE, ModelFailureKind.TIMEOUT, ModelFailureKin
 
 
 class Statistics(NamedTuple):
-    """What a model is doing and did."""
+    """Counters and limits of a model. See docs/models.md."""
 
     in_flight: int = 0
-    """Requests on their way."""
+    """Requests in flight."""
     limit: int = 0
-    """How many may be."""
+    """Current concurrency limit."""
     waiting: int = 0
-    """Requests that wait for leave."""
+    """Requests in the queue."""
     calls: int = 0
     """Calls so far."""
     attempts: int = 0
-    """Requests made for them."""
+    """HTTP requests made for these calls."""
     failures: int = 0
     """Calls that failed for good."""
     fallbacks: int = 0
-    """Requests in a weaker format than wanted, because the endpoint does not constrain answers by a schema."""
+    """Requests in a looser answer format than wanted, because the endpoint refused the stricter one."""
 
 
 class OpenModel(Model, Protocol):
-    """A model that is used inside `async with`: its connections are open that long."""
+    """A model that is used inside `async with`, which holds its connections open."""
 
     async def __aenter__(self) -> Self: ...
 
@@ -59,12 +59,12 @@ class OpenModel(Model, Protocol):
     ) -> None: ...
 
     def statistics(self) -> Statistics:
-        """What it is doing and did."""
+        """Return its counters and limits."""
         ...
 
 
 class HttpModel:
-    """A model at an endpoint; made by `make_model`."""
+    """A model at an endpoint, created by `make_model`."""
 
     def __init__(
         self,
@@ -96,12 +96,12 @@ class HttpModel:
 
     @property
     def name(self) -> str:
-        """What it is called in settings and reports."""
+        """Name in settings and reports."""
         return self._settings.name
 
     @property
     def vision(self) -> bool:
-        """It takes pictures."""
+        """The model accepts images."""
         return self._settings.vision
 
     async def __aenter__(self) -> Self:
@@ -114,7 +114,7 @@ class HttpModel:
         await self._endpoint.__aexit__(kind, error, trace)
 
     def statistics(self) -> Statistics:
-        """What it is doing and did; requests in flight are those of all models at its endpoint."""
+        """Return its counters and limits; requests in flight are those of all models at its endpoint."""
         limiter = self._endpoint.limiter
         return Statistics(
             limiter.in_flight,
@@ -135,10 +135,10 @@ class HttpModel:
         self._accounts.check()
         self._calls += 1
         if call.tools and cast("type[object]", call.reply) is not str:
-            raise ValueError("a call with tools is answered in words: its reply is `str`")
+            raise ValueError("a call with tools must have the reply type `str`")
         if not self.vision and any(map(_shows, call.messages)):
             self._failures += 1
-            refusal = f"{self.name} takes no pictures"
+            refusal = f"{self.name} accepts no images"
             raise ModelFailure(ModelFailureKind.BAD_REQUEST, refusal, attempts=0)
         spent = _Spent()
         try:
@@ -149,7 +149,7 @@ class HttpModel:
         return completion
 
     async def _ask(self, call: Call[T], spent: "_Spent", seconds: float) -> Completion[T]:
-        # Others may have spent the rest while this one waited for leave.
+        # Other calls may have used up the budget while this one was in the queue.
         self._accounts.check()
         free = cast("type[object]", call.reply) is str
         known = free or self._settings.structured == "known"
@@ -184,7 +184,7 @@ class HttpModel:
         )
 
     async def _answer(self, ask: PreparedCall, seconds: float) -> ApiAnswer:
-        """What the endpoint says: of tokens where it can be asked so, else of messages."""
+        """Send one request, as tokens if possible, else as messages."""
         try:
             if self._exact is not None and takes_tokens(ask):
                 return await self._exact.answer(ask, partial(self._endpoint.post, seconds=seconds))
@@ -192,7 +192,7 @@ class HttpModel:
             answer = await self._endpoint.post(outgoing, seconds)
             return self._address.api.read(answer.body, len(outgoing.body))
         except msgspec.MsgspecError as error:
-            message = f"the endpoint's answer is none: {error}"
+            message = f"the endpoint's answer can't be decoded: {error}"
             raise RequestError(
                 ModelFailureKind.GARBAGE, message, retry=True, backs_off=False, status=200
             ) from None
@@ -222,20 +222,22 @@ class HttpModel:
         self._accounts.add(role, answered.usage, cost, model=self.name)
 
     def _give_up(self, error: RequestError, spent: "_Spent") -> ModelFailure | RunStopped:
-        """What the caller is told."""
+        """Return the error to raise for a failed call."""
         self._failures += 1
         where = f"{self.name} at {self._endpoint.url}"
         if error.kind is ModelFailureKind.DENIED:
-            mend = f"; check the model's name and {self._address.source}, then run the same again"
+            mend = f"; check the model's name and {self._address.source}, then run the same command to resume"
             said = f"{where} can't be used: {error.message}"
             return RunStopped(StopCause.MODEL, said if error.status == 200 else said + mend)
         if error.unreachable and not self._heard:
-            mend = "start it or mend base_url, then run the same again"
-            return RunStopped(StopCause.MODEL, f"{where} was never there: {error.message}; {mend}")
+            mend = "start it or correct base_url, then run the same command to resume"
+            return RunStopped(StopCause.MODEL, f"{where} can't be reached: {error.message}; {mend}")
         self._in_a_row = self._in_a_row + 1 if error.kind in _GONE else 0
         if self._in_a_row >= _ENOUGH:
             failed = f"{self._in_a_row} calls in a row failed, the last with: {error.message}"
-            return RunStopped(StopCause.MODEL, f"{where}: {failed}; run the same again when it is back")
+            return RunStopped(
+                StopCause.MODEL, f"{where}: {failed}; run the same command to resume when it is back"
+            )
         tries = f" ({error.attempts} attempts)" if error.attempts > 1 else ""
         return ModelFailure(
             error.kind,
@@ -250,7 +252,7 @@ class HttpModel:
 
 
 class _Spent:
-    """What the answers to one call consumed so far, usable or not."""
+    """Usage, tokens and text of all answers to one call, usable or not."""
 
     def __init__(self) -> None:
         self.usage = Usage()
@@ -258,7 +260,7 @@ class _Spent:
         self.said = ""
 
     def add(self, answered: ApiAnswer) -> None:
-        """One more answer."""
+        """Add one answer."""
         self.usage += answered.usage
         self.said = answered.text
         if answered.tokens is not None:
@@ -266,7 +268,7 @@ class _Spent:
 
 
 def _refuse_incomplete(answered: ApiAnswer) -> None:
-    """An answer that was cut, refused or is empty is none."""
+    """Raise an error for an answer that is cut, refused or empty."""
     if answered.finish == "length":
         raise RequestError(ModelFailureKind.TOO_LONG, "the answer was cut at its token limit", status=200)
     if answered.refusal or answered.finish == "content_filter":
@@ -279,7 +281,7 @@ def _refuse_incomplete(answered: ApiAnswer) -> None:
 
 
 def _shows(message: Message) -> bool:
-    """Whether there are pictures in it."""
+    """Return true if a message has images."""
     return any(
         isinstance(part, Image)
         or (isinstance(part, ToolReply) and any(isinstance(inner, Image) for inner in part.parts))
@@ -288,6 +290,6 @@ def _shows(message: Message) -> bool:
 
 
 def _over(above: Sampling, below: Sampling) -> Sampling:
-    """What `above` says, and where it says nothing, what `below` does."""
+    """Merge two samplings; values of `above` win."""
     said = {name: value for name, value in structs.asdict(above).items() if value not in (None, (), {})}
     return structs.replace(below, **{**said, "extra": {**below.extra, **above.extra}})

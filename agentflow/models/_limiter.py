@@ -1,4 +1,4 @@
-"""How many requests an endpoint gets at a time: more while all goes well, half at once when it asks for less."""
+"""Adaptive limit of concurrent requests to one endpoint."""
 
 import asyncio
 import heapq
@@ -10,29 +10,29 @@ __all__ = ["ConcurrencyLimiter", "Permit"]
 
 
 class Permit:
-    """Leave to make one request."""
+    """Permit for one request."""
 
     __slots__ = ("round",)
 
     def __init__(self, round_: int) -> None:
         self.round = round_
-        """Since which slowing-down it is in flight."""
+        """Number of decreases before the request started."""
 
 
 class ConcurrencyLimiter:
-    """Adaptive concurrency: additive increase, multiplicative decrease, first come first served.
+    """Adaptive concurrency limit: additive increase, multiplicative decrease (AIMD), first come, first served.
 
-    The limit grows by one for each good answer until the endpoint first pushes back, then by one for each full round.
-    A push back halves it; those of requests that were in flight at that time say nothing new and are ignored. It grows
-    only while it is the limit that holds requests back.
+    The limit grows by one for each success until the endpoint first reports overload, then by one for each full round.
+    An overload halves it; those of requests that were already in flight at that time are ignored. The limit grows only
+    while it is the bottleneck.
     """
 
     def __init__(self, most: int, *, start: int = 64, clock: Clock = SYSTEM_CLOCK) -> None:
-        """Open it.
+        """Create a limiter.
 
-        :param most: the limit's own limit.
-        :param start: where the limit begins: high enough that a few trees, each of them eight calls wide, need not wait
-            a whole answer for it to grow.
+        :param most: upper bound of the limit.
+        :param start: initial limit, high enough for a few trees with eight calls each to start without waiting for it to
+            grow.
         """
         self._most = most
         self._limit = float(min(start, most))
@@ -47,25 +47,25 @@ class ConcurrencyLimiter:
 
     @property
     def in_flight(self) -> int:
-        """Requests that were let in and have not left."""
+        """Requests with a permit."""
         return self._in_flight
 
     @property
     def limit(self) -> int:
-        """How many may be in flight now."""
+        """Current limit."""
         return int(self._limit)
 
     @property
     def waiting(self) -> int:
-        """Requests that wait."""
+        """Requests in the queue."""
         return sum(not permit.done() for _, permit in self._waiting)
 
     def ticket(self) -> int:
-        """A place in the queue: whoever took it earlier goes first, also when he comes back to try again."""
+        """Return a position in the queue; a call keeps it for all its attempts, so that it goes before later calls."""
         return next(self._tickets)
 
     async def acquire(self, ticket: int) -> Permit:
-        """Wait for leave to make a request."""
+        """Wait for a permit."""
         if not self._waiting and self._is_open():
             self._in_flight += 1
             return Permit(self._round)
@@ -75,7 +75,7 @@ class ConcurrencyLimiter:
             return await place
         except asyncio.CancelledError:
             if place.done() and not place.cancelled():
-                # The leave came in the same moment: it goes to the next.
+                # The permit arrived together with the cancellation: pass it on.
                 self._in_flight -= 1
                 self._let_in()
             raise
@@ -83,11 +83,11 @@ class ConcurrencyLimiter:
     def release(
         self, permit: Permit, *, good: bool = False, overloaded: bool = False, pause: float = 0.0
     ) -> None:
-        """The request is over.
+        """Return a permit.
 
-        :param good: it was answered.
-        :param overloaded: the endpoint asked for less, or took too long.
-        :param pause: nobody is let in for so many seconds.
+        :param good: the request was answered.
+        :param overloaded: the endpoint reported overload, or took too long.
+        :param pause: seconds without new permits.
         """
         if good and permit.round == self._round and self._in_flight >= self.limit:
             self._limit = min(self._most, self._limit + (1 / self._limit if self._pushed_back else 1))

@@ -1,4 +1,4 @@
-"""LiteLLM's library in this process, behind the same door as an endpoint."""
+"""LiteLLM's library in this process, as a transport."""
 
 import os
 import sys
@@ -32,9 +32,9 @@ class _Library(Protocol):
 
 
 def need_litellm() -> None:
-    """See that the library is there.
+    """Check that LiteLLM is installed.
 
-    :raises ConfigurationError: if not.
+    :raises ConfigurationError: if it is not.
     """
     if find_spec("litellm") is None:
         raise ConfigurationError(
@@ -43,12 +43,12 @@ def need_litellm() -> None:
 
 
 class LiteLlmTransport:
-    """Requests of OpenAI's protocol, made by the library to whichever provider the model's name says."""
+    """Transport that sends requests of OpenAI's API through LiteLLM to any provider it knows."""
 
     def __init__(self, key: str) -> None:
-        """Describe it; nothing is loaded yet.
+        """Describe the transport; the library is loaded by `async with`.
 
-        :param key: the provider's key; empty: the library looks for it in the environment.
+        :param key: key of the provider; if empty, the library takes it from the environment.
         """
         self._key = key
         self._library: _Library | None = None
@@ -65,13 +65,13 @@ class LiteLlmTransport:
     async def post(
         self, path: str, body: bytes, seconds: float, headers: Mapping[str, str] | None = None
     ) -> HttpResponse:
-        """Make one request; where to, the model's name says.
+        """Send one request; LiteLLM derives the address from the model's name.
 
-        :raises RequestError: if it brings no answer, or a bad one.
+        :raises RequestError: if there is no answer, or an error.
         """
         del path, headers
         if self._library is None:
-            raise RuntimeError("a model is used inside `async with`")
+            raise RuntimeError("a model must be used inside `async with`")
         from openai import APIConnectionError, APIError, APITimeoutError
 
         params: dict[str, Any] = {"num_retries": 0, "max_retries": 0, "timeout": seconds}
@@ -91,10 +91,10 @@ class LiteLlmTransport:
 
 def _load() -> _Library:
     if "litellm" not in sys.modules:
-        # It would fetch a list of prices from the network.
+        # Without this, it fetches a list of prices from the network.
         os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
     library = cast("_Library", import_module("litellm"))
-    # It prints advice to whoever mends the library.
+    # It prints debugging advice.
     library.suppress_debug_info = True
     return library
 

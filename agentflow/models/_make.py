@@ -6,7 +6,7 @@ from random import Random
 from agentflow.actors import SYSTEM_CLOCK, Clock
 from agentflow.errors import ConfigurationError
 from agentflow.models._accounts import Accounts
-from agentflow.models._endpoints import Endpoints
+from agentflow.models._endpoints import ModelEndpoints
 from agentflow.models._http_model import HttpModel, OpenModel
 from agentflow.models._litellm import need_litellm
 from agentflow.models._offline import OFFLINE, OfflineModel
@@ -21,7 +21,7 @@ def make_model(
     settings: ModelSettings,
     accounts: Accounts,
     *,
-    endpoints: Endpoints | None = None,
+    endpoints: ModelEndpoints | None = None,
     environment: Mapping[str, str] | None = None,
     clock: Clock = SYSTEM_CLOCK,
     random: Random | None = None,
@@ -44,5 +44,5 @@ def make_model(
     if settings.name.startswith(f"{LITELLM}/") and not settings.base_url:
         need_litellm()
     address = find_address(settings, read_environment() if environment is None else environment)
-    endpoint = (endpoints or Endpoints(clock)).at(address, settings.max_concurrency)
+    endpoint = (endpoints or ModelEndpoints(clock)).at(address, settings.max_concurrency)
     return HttpModel(settings, accounts, address, endpoint, clock=clock, random=random)

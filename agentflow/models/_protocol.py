@@ -1,4 +1,4 @@
-"""The one protocol of language models: a typed call in, a typed completion out."""
+"""Protocol of language models: a typed call in, a typed completion out."""
 
 from typing import Any, Generic, Literal, Protocol, TypeAlias, TypeVar
 
@@ -24,60 +24,60 @@ T = TypeVar("T")
 
 
 class Text(Struct, frozen=True, tag="text"):
-    """A piece of text in a message."""
+    """Text in a message."""
 
     text: str
-    """The text."""
+    """Content."""
 
 
 class Image(Struct, frozen=True, tag="image"):
-    """A picture in a message."""
+    """Image in a message."""
 
     data: bytes
-    """Its bytes."""
+    """Encoded image."""
     mime: str = "image/png"
-    """Its type."""
+    """Media type."""
 
 
 class ToolCall(Struct, frozen=True, tag="call"):
-    """A model's wish to have a tool called: a part of an assistant's message."""
+    """A model's call of a tool, part of an assistant message."""
 
     id: str
-    """What its reply is known by."""
+    """Id that its reply refers to."""
     name: str
-    """The tool."""
+    """Name of the tool."""
     arguments: dict[str, Any] | None
-    """What to call it with; `None`: what the model wrote is no JSON object, see `raw_arguments`."""
+    """Arguments; `None` if the model did not write a JSON object, see `raw_arguments`."""
     raw_arguments: str = ""
-    """The arguments as the model wrote them."""
+    """Arguments exactly as the model wrote them."""
     state: dict[str, Any] = field(default_factory=dict[str, Any])
-    """What the provider wants back with it, as it was."""
+    """Opaque data that the provider expects back with the call."""
 
 
 class ToolReply(Struct, frozen=True, tag="reply"):
-    """What a call gave: a part of a user's message. Every call of the message before has one."""
+    """Result of a tool call, part of a user message. Every call in the message before it needs one."""
 
     call: str
-    """The call's id."""
+    """Id of the call."""
     name: str
-    """The tool."""
+    """Name of the tool."""
     parts: tuple[Text | Image, ...]
-    """What came back."""
+    """Content of the result."""
     failed: bool = False
     """The call failed."""
 
 
 Part: TypeAlias = Text | Image | ToolCall | ToolReply
-"""One piece of a message."""
+"""Part of a message."""
 
 
 class ToolSpec(Struct, frozen=True):
-    """A tool that the model may ask for."""
+    """Tool that a model may call."""
 
     name: str
-    """Its name, of letters, digits, `_` and `-`."""
+    """Name, made of letters, digits, `_` and `-`."""
     description: str
-    """What it does and when to use it."""
+    """Purpose, and advice when to use it."""
     schema: dict[str, Any]
     """JSON schema of its arguments."""
 
@@ -86,88 +86,88 @@ class Message(Struct, frozen=True):
     """One message of a conversation."""
 
     role: Literal["system", "user", "assistant"]
-    """Who says it."""
+    """Author."""
     parts: tuple[Part, ...]
-    """What is said."""
+    """Content."""
     mark: str = ""
-    """The mark of the call whose answer it is, `Tokens.mark`; empty: not known. Where conversations are sent as tokens,
-    it tells apart answers of the same words."""
+    """Mark of the call that produced this answer (`Tokens.mark`); empty if unknown. It tells answers with the same text apart
+    when conversations are sent as tokens."""
 
 
 class Sampling(Struct, frozen=True, kw_only=True):
-    """How a model samples; what is `None` is left to the endpoint."""
+    """Sampling parameters; `None` leaves one to the endpoint."""
 
     temperature: float | None = None
-    """Higher is more varied."""
+    """Sampling temperature."""
     top_p: float | None = None
     """Nucleus sampling."""
     max_tokens: int | None = None
-    """The longest answer."""
+    """Maximum number of tokens in the answer."""
     seed: int | None = None
-    """For endpoints that can repeat themselves."""
+    """Seed, for endpoints that support one."""
     stop: tuple[str, ...] = ()
-    """Words that end the answer."""
+    """Strings that end the answer."""
     extra: dict[str, Any] = field(default_factory=dict[str, Any])
-    """Further fields of the request body, sent as they are."""
+    """Further fields of the request body."""
 
 
 class Call(Struct, Generic[T], frozen=True, kw_only=True):
-    """What a model is asked."""
+    """One call of a model. See docs/models.md."""
 
     role: str
-    """For whom: `planner`, `verifier`, `generator`; usage is accounted by it."""
+    """Role that makes the call, such as `planner`; usage is accounted under it."""
     messages: tuple[Message, ...]
-    """The conversation."""
+    """Conversation."""
     reply: type[T]
-    """What the answer is decoded into; `str`: free text."""
+    """Type of the decoded answer; `str` for free text."""
     schema: dict[str, Any] | None = None
-    """JSON schema that constrains the answer; `None`: that of `reply`."""
+    """JSON schema of the answer; `None` takes that of `reply`."""
     sampling: Sampling | None = None
-    """`None`: the engine's own."""
+    """Sampling parameters that override those of the model."""
     request: Request[T] | None = None
-    """What the messages were rendered from, for engines that need no prose."""
+    """Typed request behind the messages, for the offline engine."""
     tools: tuple[ToolSpec, ...] = ()
-    """Tools that the model may ask for instead of answering, any number at a time; only where the reply is `str`."""
+    """Tools that the model may call instead of answering, several at a time; only with the reply type `str`."""
     may_call: bool = True
-    """It may ask for them now. If not, they stand in the prompt because what was said before refers to them."""
+    """The model may call tools now. If false, they are only listed, because earlier messages refer to them."""
 
 
 class Completion(Struct, Generic[T], frozen=True, kw_only=True):
-    """What a model answered."""
+    """Answer of a model. See docs/models.md."""
 
     value: T
-    """The answer, decoded."""
+    """Decoded answer."""
     text: str
-    """The answer as it was written."""
+    """Text of the answer."""
     usage: Usage
-    """What it consumed, with the answers before it that were not usable."""
+    """Usage, including earlier answers to the same call that were not usable."""
     model: str
-    """Which model answered, as it says itself."""
+    """Name of the model, as the endpoint reports it."""
     finish: str = "stop"
-    """Why it ended: `stop`, `length`, `tool_calls`, …"""
+    """Reason for its end: `stop`, `length`, `tool_calls`, …"""
     calls: tuple[ToolCall, ...] = ()
-    """Tools that it wants called; the text may be empty then."""
+    """Tool calls of the model; the text may be empty then."""
     tokens: Tokens | None = None
-    """What was read and written, token by token, where the engine was asked for it."""
+    """Prompt and completion tokens, if the model returns them."""
     unusable: tuple[Tokens, ...] = ()
-    """The same of the answers before it that were not usable."""
+    """Tokens of earlier answers to the same call that were not usable."""
 
 
 class Model(Protocol):
-    """A language model.
+    """A language model. See docs/models.md.
 
     :raises ModelFailure: by `complete`, after all attempts.
-    :raises RunStopped: by `complete`, when a budget is used up or the model can't be used at all any more.
+    :raises RunStopped: by `complete`, if a budget is used up or the endpoint can't be used any more.
     """
 
     @property
     def name(self) -> str:
-        """What it is called in settings and reports."""
+        """Name in settings and reports."""
         ...
 
     @property
     def vision(self) -> bool:
-        """It takes pictures."""
+        """The model accepts images."""
         ...
 
     async def complete(self, call: Call[T]) -> Completion[T]:

@@ -1,4 +1,4 @@
-"""Where a model's name leads: an address, how it is spoken to, and the variable that holds its key."""
+"""Providers: addresses, APIs, and the environment variables of their keys."""
 
 import ipaddress
 from collections.abc import Mapping
@@ -23,43 +23,43 @@ __all__ = ["PROVIDERS", "ModelAddress", "Provider", "find_address", "is_loopback
 
 
 class Provider(Struct, frozen=True, kw_only=True):
-    """Whoever has models."""
+    """A model provider."""
 
     url: str
-    """Its address; empty: each has one of his own."""
+    """Address; empty if each customer has one of their own."""
     key_variable: str
-    """Holds the key."""
+    """Environment variable with the key."""
     other_key_variables: tuple[str, ...] = ()
-    """Hold the key too."""
+    """Further environment variables that can hold the key."""
     url_variable: str = ""
-    """Holds the address, where it is another."""
+    """Environment variable that overrides the address."""
     api: ApiName = "openai"
-    """How it is spoken to."""
+    """API of the provider."""
     max_tokens_field: str = "max_tokens"
-    """How the longest answer is called there."""
+    """Name of the `max_tokens` field in this API."""
     answer_format: AnswerFormat = "json_schema"
-    """How an answer is held to its schema there."""
+    """Strictest answer format that the provider enforces."""
     tokens: bool = False
-    """It can tell the tokens that it read and wrote."""
+    """The provider can return the tokens that were read and sampled."""
     models_path: str = "/models"
-    """Lists its models, after the address."""
+    """Path of the list of models, after the address."""
 
     def key(self, environment: Mapping[str, str]) -> str:
-        """The key; empty: none is there."""
+        """Return the key; empty if no variable is set."""
         found = (environment.get(name, "") for name in (self.key_variable, *self.other_key_variables))
         return next(filter(None, found), "")
 
     def address(self, environment: Mapping[str, str]) -> str:
-        """The address, without a slash at its end; empty: nobody says where it is."""
+        """Return the address without a trailing slash; empty if no variable is set."""
         return self.trimmed(environment.get(self.url_variable, "") or self.url)
 
     def trimmed(self, url: str) -> str:
-        """An address as requests' paths go on from it, however much of it a person wrote."""
+        """Return an address without the parts that request paths add to it."""
         url = url.rstrip("/")
         return url.removesuffix("/v1").removesuffix("/openai") if self.api == "azure" else url
 
     def make_api(self, environment: Mapping[str, str]) -> ProviderApi:
-        """How it is spoken to."""
+        """Create the client of this provider's API."""
         match self.api:
             case "anthropic":
                 return AnthropicApi()
@@ -94,7 +94,7 @@ PROVIDERS: Mapping[str, Provider] = {
         key_variable="DASHSCOPE_API_KEY",
         url_variable="DASHSCOPE_BASE_URL",
     ),
-    # It knows that an answer is JSON, not which.
+    # Enforces JSON, but no schema.
     "deepseek": Provider(
         url="https://api.deepseek.com/v1", key_variable="DEEPSEEK_API_KEY", answer_format="json_object"
     ),
@@ -122,37 +122,37 @@ PROVIDERS: Mapping[str, Provider] = {
         url="https://api.x.ai/v1", key_variable="XAI_API_KEY", other_key_variables=("GROK_API_KEY",)
     ),
 }
-"""Providers, by the first part of `provider/model`."""
+"""Providers, by the first part of `provider/model`. See docs/models.md."""
 
 LITELLM = "litellm"
-"""The first part of a name whose rest LiteLLM's library understands."""
+"""First part of names that LiteLLM resolves."""
 
 _DEPLOYMENT = "AZURE_OPENAI_DEPLOYMENT"
 
 
 class ModelAddress(Struct, frozen=True, kw_only=True):
-    """How to reach a model."""
+    """Everything needed to reach a model."""
 
     url: str
-    """The endpoint, without a slash at its end."""
+    """Endpoint, without a trailing slash."""
     key: str
-    """Its key; empty: none is needed."""
+    """Key; empty if none is needed."""
     model: str
-    """The model's name there."""
+    """Name of the model at the endpoint."""
     api: ProviderApi
-    """How it is spoken to."""
+    """Client of the endpoint's API."""
     answer_format: AnswerFormat = "json_schema"
-    """How an answer is held to its schema there."""
+    """Strictest answer format that the endpoint enforces."""
     tokens: bool = False
-    """It may be able to tell the tokens that it read and wrote."""
+    """The endpoint may be able to return tokens."""
     source: str
-    """Where a person looks for the key."""
+    """Setting or variable that holds the key, for messages."""
 
 
 def find_address(settings: ModelSettings, environment: Mapping[str, str]) -> ModelAddress:
-    """Where that model is.
+    """Resolve the address of a model.
 
-    :raises ConfigurationError: if its key, its address or its name is missing.
+    :raises ConfigurationError: if the key, the address or the deployment is missing.
     """
     if settings.name.startswith(f"{LITELLM}/") and not settings.base_url:
         return _in_this_process(settings)
@@ -198,7 +198,7 @@ def _no_tokens(name: str, who: str) -> ConfigurationError:
 
 
 def _split(settings: ModelSettings, environment: Mapping[str, str]) -> tuple[str, str]:
-    """The provider that the name begins with, if it does, and what the model is called there."""
+    """Split a name into its provider, if it starts with one, and the provider's name of the model."""
     prefix, slash, rest = settings.name.partition("/")
     if settings.base_url:
         return "", settings.name
@@ -212,7 +212,7 @@ def _split(settings: ModelSettings, environment: Mapping[str, str]) -> tuple[str
         return "", settings.name
     if settings.api not in ("auto", PROVIDERS[prefix].api):
         raise ConfigurationError(
-            f"model {settings.name}: {prefix} does not speak {settings.api}; set base_url or take api away"
+            f"model {settings.name}: {prefix} does not have the API {settings.api}; set base_url or remove api"
         )
     return prefix, rest
 
@@ -227,7 +227,7 @@ def _address(settings: ModelSettings, provider: Provider, environment: Mapping[s
 
 
 def is_loopback(url: str) -> bool:
-    """Whether that address is on this machine."""
+    """Return true if an address is on this machine. See docs/models.md."""
     host = urlsplit(url).hostname or ""
     try:
         return ipaddress.ip_address(host).is_loopback

@@ -1,4 +1,4 @@
-"""Failure of one HTTP request to a model, and its meaning: kind, retry, delay."""
+"""Failure of one HTTP request to a model: kind, retry and delay."""
 
 import email.utils
 import re
@@ -30,7 +30,7 @@ _LONGEST = 300
 
 
 class RequestError(Exception):
-    """Why a request brought nothing that can be used, and whether another may."""
+    """A request without a usable answer."""
 
     def __init__(
         self,
@@ -50,29 +50,29 @@ class RequestError(Exception):
         self.kind = kind
         self.message = message
         self.retry = retry
-        """Another try may go better."""
+        """Another attempt can succeed."""
         self.overloaded = overloaded
-        """The endpoint has too much to do."""
+        """The endpoint reported overload."""
         self.backs_off = backs_off
-        """Waiting makes another try better."""
+        """Wait before another attempt."""
         self.retry_after = retry_after
-        """Seconds after which the endpoint wants to be asked again, if it said so."""
+        """Seconds to wait that the endpoint asked for."""
         self.unreachable = unreachable
-        """Nobody was there: no such host, nobody who listens."""
+        """Nothing could be reached: unknown host, or connection refused."""
         self.status = status
-        """The answer's HTTP status; 0: there was no answer."""
+        """HTTP status of the answer; 0 if there was none."""
         self.headers = headers or {}
-        """Its headers."""
+        """Headers of the answer."""
         self.body = body
-        """Its body."""
+        """Body of the answer."""
         self.attempts = 0
-        """Requests that were made when this one was the last."""
+        """Number of attempts, including this one."""
 
 
 def error_of_response(status: int, headers: Mapping[str, str], body: bytes, now: float) -> RequestError:
-    """What went wrong.
+    """Return the error for an HTTP answer.
 
-    :param now: the time of day, in seconds since 1970.
+    :param now: time of day, in seconds since 1970.
     """
     code, said = _error_of(body)
     message = f"HTTP {status}: {said}" if said else f"HTTP {status}"
@@ -103,12 +103,12 @@ def error_of_response(status: int, headers: Mapping[str, str], body: bytes, now:
 
 
 def names_response_format(error: RequestError) -> bool:
-    """Whether the endpoint refused the format of the answer that it was asked for."""
+    """Return true if the endpoint refused the answer format of the request."""
     return error.status in {400, 422} and bool(_FORMAT.search(error.body))
 
 
 def _error_of(body: bytes) -> tuple[str, str]:
-    """Code and message, as far as the body is of the usual shape; else its beginning."""
+    """Return code and message of an error body; of an unknown shape, its first characters."""
     try:
         found: object = msgspec.json.decode(body)
     except msgspec.MsgspecError:
@@ -130,7 +130,7 @@ def _one_line(text: str) -> str:
 
 
 def _retry_after(headers: Mapping[str, str], body: bytes, now: float) -> float | None:
-    """Seconds to wait, from whichever header says so, or the body."""
+    """Return the seconds to wait, from the headers or the body."""
     milliseconds, seconds = headers.get("retry-after-ms"), headers.get("retry-after")
     for text, unit in ((milliseconds, 0.001), (seconds, 1.0)):
         try:

@@ -1,4 +1,4 @@
-"""The one place where requests are made again."""
+"""The one place where requests are retried."""
 
 from collections.abc import Awaitable, Callable
 from random import Random
@@ -18,7 +18,7 @@ _LONGEST_PAUSE = 8.0
 
 
 class Retrier:
-    """Makes a request until it brings an answer, is hopeless, or time and tries are up."""
+    """Repeat a request until it succeeds, can't succeed, or runs out of time or attempts."""
 
     def __init__(
         self,
@@ -31,9 +31,9 @@ class Retrier:
     ) -> None:
         """Set the bounds.
 
-        :param most: requests for one call.
-        :param seconds: the time for one call, from its first request on.
-        :param random: spreads those who come back.
+        :param most: maximum number of requests per call.
+        :param seconds: time for one call, from its first request on.
+        :param random: source of the jitter of pauses.
         """
         self._limiter = limiter
         self._most = most
@@ -41,12 +41,12 @@ class Retrier:
         self._clock = clock
         self._random = random or Random()
         self.made = 0
-        """Requests made so far, for all calls."""
+        """Requests made so far, over all calls."""
 
     async def run(self, once: Callable[[float], Awaitable[T]]) -> T:
-        """What `once` gives; it is told how many seconds are left.
+        """Return the result of `once`, which gets the number of seconds left.
 
-        :raises RequestError: the last one.
+        :raises RequestError: that of the last attempt.
         """
         ticket = self._limiter.ticket()
         deadline: float | None = None
@@ -71,7 +71,7 @@ class Retrier:
         pause = 0.0
         try:
             if seconds <= 0:
-                raise RequestError(ModelFailureKind.TIMEOUT, "no time left to try again")
+                raise RequestError(ModelFailureKind.TIMEOUT, "no time left for another attempt")
             self.made += 1
             answer = await once(seconds)
             good = True
@@ -86,7 +86,7 @@ class Retrier:
             self._limiter.release(permit, good=good, overloaded=overloaded, pause=pause)
 
     def _pause(self, error: RequestError, attempt: int) -> float:
-        """Seconds until the next try: what the endpoint asked for, else longer each time."""
+        """Return the seconds until the next attempt: as the endpoint asked, else exponential backoff with jitter."""
         if not error.backs_off:
             return 0.0
         if error.retry_after is not None:

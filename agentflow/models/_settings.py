@@ -1,4 +1,4 @@
-"""What is said about a model."""
+"""Settings of a model."""
 
 from typing import Any, ClassVar, Final, Literal, TypeAlias
 
@@ -11,16 +11,16 @@ from agentflow.trajectory import Usage
 __all__ = ["RENAMED_MODEL_KEYS", "ApiName", "ModelSettings", "Prices", "StructuredOutput", "TokenMode"]
 
 StructuredOutput = Literal["auto", "json_schema", "json_object", "text", "known"]
-"""How an answer is held to its schema: by the endpoint, half by it, by the prompt alone; `auto`: the best that works;
-`known`: nobody tells it, for a model that was trained to the format."""
+"""Way to enforce the schema of answers: by the endpoint, as JSON only, or by the prompt; `auto` picks the strictest that
+works; `known` does nothing, for a model that was trained on the format."""
 
 
 ApiName = Literal["auto", "openai", "azure", "anthropic", "gemini", "ollama"]
-"""How an endpoint is spoken to; `auto`: as the provider that the name begins with, else as OpenAI."""
+"""API of an endpoint; `auto` takes that of the provider in the model's name, else OpenAI's."""
 
 
 TokenMode: TypeAlias = Literal["exact"] | bool
-"""Whether answers bring their tokens along, and whether what was said before is sent as tokens."""
+"""Return the tokens of answers; `exact` also sends earlier messages as tokens."""
 
 
 RENAMED_MODEL_KEYS: Final[dict[str, str]] = {
@@ -30,66 +30,66 @@ RENAMED_MODEL_KEYS: Final[dict[str, str]] = {
     "sees": "vision",
     "speaks": "api",
 }
-"""New names of the renamed keys of model settings, by their old names."""
+"""New names of renamed keys, by their old names."""
 
 
 class Prices(Section):
-    """What a model's tokens cost, in any one currency."""
+    """Prices of a model's tokens, in any one currency."""
 
     input: float = Field(ge=0)
-    """A million tokens read."""
+    """Price of a million prompt tokens."""
     output: float = Field(ge=0)
-    """A million tokens written."""
+    """Price of a million completion tokens."""
 
     def cost(self, usage: Usage) -> float:
-        """What that much costs."""
+        """Return the cost of some usage."""
         return (usage.prompt_tokens * self.input + usage.completion_tokens * self.output) / 1_000_000
 
 
 class ModelSettings(Section):
-    """One model at one endpoint."""
+    """One model at one endpoint. See docs/models.md."""
 
     renamed: ClassVar[dict[str, str]] = RENAMED_MODEL_KEYS
 
     name: str = Field(min_length=1)
-    """As the endpoint calls it, `provider/model` of a known provider, or `offline`."""
+    """Name of the model at the endpoint, `provider/model` for a known provider, or `offline`."""
     base_url: str = Field(default="", pattern=r"^$|^https?://\S+$")
-    """The endpoint's address, up to `/v1`; empty: the provider's."""
+    """Address of the endpoint, up to `/v1`; if empty, that of the provider."""
     api: ApiName = "auto"
-    """How the endpoint at `base_url` is spoken to."""
+    """API of the endpoint at `base_url`."""
     api_key: SecretStr = SecretStr("")
-    """The endpoint's key; empty: that of the provider's variable."""
+    """Key for the endpoint; if empty, that of the provider's environment variable."""
     temperature: float | None = Field(default=None, ge=0)
-    """Higher is more varied; none: the endpoint's own."""
+    """Sampling temperature; `None` leaves it to the endpoint."""
     top_p: float | None = Field(default=None, gt=0, le=1)
-    """Nucleus sampling; none: the endpoint's own."""
+    """Nucleus sampling; `None` leaves it to the endpoint."""
     max_tokens: int | None = Field(default=None, ge=1)
-    """The longest answer; none: the endpoint's own."""
+    """Maximum number of tokens in an answer; `None` leaves it to the endpoint."""
     seed: int | None = None
-    """For endpoints that can repeat themselves."""
+    """Sampling seed, for endpoints that support one."""
     extra_body: dict[str, Any] = Field(default_factory=dict[str, Any])
-    """Further fields of each request, sent as they are."""
+    """Further fields of each request body."""
     max_concurrency: int = Field(default=256, ge=1)
-    """The most requests at a time; fewer where the endpoint asks for less."""
+    """Maximum number of concurrent requests; the limiter goes lower when the endpoint reports overload."""
     call_seconds: float = Field(default=120.0, gt=0)
-    """How long one call may take, all attempts together, from its first request on."""
+    """Time for one call in seconds, over all attempts, from its first request on."""
     max_attempts: int = Field(default=4, ge=1, le=10)
-    """HTTP requests for one call at most, whatever goes wrong."""
+    """Maximum number of HTTP requests for one call."""
     structured: StructuredOutput = "auto"
-    """How answers are held to their schema."""
+    """Way to enforce the schema of answers."""
     tokens: TokenMode = False
-    """Answers bring the tokens that were read and written along, only from vLLM; `exact`: what was said before is sent as
-    the tokens that it was, too, so that each prompt goes on from the one before to the token."""
+    """Return the prompt and completion tokens of answers (vLLM only); `exact` also sends earlier messages as their tokens, so
+    that each prompt extends the one before it exactly."""
     max_text_chars: int | None = Field(default=None, ge=1)
-    """Characters of each text in an answer with a schema, in plain letters, held by the endpoint; none: not bounded."""
+    """Maximum number of characters in each text of a structured answer, enforced by the endpoint; `None` is no limit."""
     vision: bool = True
-    """It takes pictures."""
+    """The model accepts images."""
     prices: Prices | None = None
-    """What tokens cost; needed for a budget of money."""
+    """Prices of tokens; required by `max_cost`."""
 
     @property
     def sampling(self) -> Sampling:
-        """How it samples when a call says nothing."""
+        """Sampling of calls that set none of their own."""
         return Sampling(
             temperature=self.temperature,
             top_p=self.top_p,

@@ -1,4 +1,4 @@
-"""TokenHistory as the tokens that they were."""
+"""Tokens of earlier conversations."""
 
 from array import array
 from collections import OrderedDict
@@ -17,16 +17,16 @@ _MOST = 16_000_000
 
 
 class TokenHistory:
-    """What an engine read and wrote, by the mark of the call, and by what was said; the oldest is forgotten first.
+    """Tokens that a model read and sampled, by the mark of the call and by the text; least recently used ones are dropped.
 
-    The same words can be drawn as different tokens, and many conversations begin alike: what was said does not always
-    tell which call an answer is of. Its mark does.
+    Equal texts can be sampled as different tokens, and many conversations have the same beginning, so the text does not
+    always identify a call. The mark does.
     """
 
     def __init__(self, most: int = _MOST) -> None:
-        """Begin with none.
+        """Start empty.
 
-        :param most: tokens that are kept, four bytes each.
+        :param most: maximum number of tokens to keep, four bytes each.
         """
         self._most = most
         self._size = 0
@@ -34,7 +34,7 @@ class TokenHistory:
         self._said: dict[bytes, str] = {}
 
     def keep(self, messages: Sequence[Message], tokens: Tokens) -> None:
-        """These messages, the last of which is the answer, were those tokens."""
+        """Store the tokens of these messages, the last of which is the answer."""
         *_, (_, _, words) = _answers(messages)
         mark = tokens.mark
         self._forget(mark)
@@ -47,7 +47,7 @@ class TokenHistory:
             self._forget(next(iter(self._known)))
 
     def longest(self, messages: Sequence[Message]) -> tuple[int, list[int]]:
-        """How many of the messages are known, and the tokens that they were."""
+        """Return the number of messages with known tokens, and these tokens."""
         for count, mark, words in reversed(list(_answers(messages))):
             found = mark if mark in self._known else self._said.get(words)
             if found is not None:
@@ -64,7 +64,7 @@ class TokenHistory:
 
 
 def _answers(messages: Sequence[Message]) -> Iterator[tuple[int, str, bytes]]:
-    """After each answer: how many messages there were, its mark, and what all their words are known by."""
+    """Yield after each answer: number of messages, mark of the answer, hash of all text so far."""
     said = blake2b(digest_size=16)
     for count, message in enumerate(messages, 1):
         said.update(_ENCODER.encode((message.role, message.parts)))

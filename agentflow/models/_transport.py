@@ -1,4 +1,4 @@
-"""The connections to one endpoint."""
+"""HTTP connections to one endpoint."""
 
 import io
 import os
@@ -21,33 +21,33 @@ if TYPE_CHECKING:
 __all__ = ["HttpResponse", "HttpTransport"]
 
 IDLE_SECONDS = 4.0
-"""So long an idle connection is kept: less than the five seconds after which Uvicorn, and so vLLM, closes it. A request that
-meets such an end has no answer."""
+"""Lifetime of an idle connection. It is shorter than the five seconds of Uvicorn and vLLM: a request on a connection that
+the server just closed fails."""
 _LARGE = 1024 * 1024
 
 
 class HttpResponse(Struct, frozen=True):
-    """A good answer."""
+    """Successful response."""
 
     status: int
-    """200, or near it."""
+    """HTTP status, 200."""
     headers: Mapping[str, str]
-    """Its headers."""
+    """Headers."""
     body: bytes
-    """Its body."""
+    """Body."""
 
 
 class HttpTransport:
-    """Connections to one endpoint, kept open between requests."""
+    """Pool of connections to one endpoint."""
 
     def __init__(
         self, url: str, headers: Mapping[str, str], most: int, *, wall: Callable[[], float] = time.time
     ) -> None:
-        """Describe them; nothing is opened yet.
+        """Describe the pool; it is opened by `async with`.
 
-        :param headers: what goes along with every request.
-        :param most: requests that are made at a time.
-        :param wall: the time of day, for endpoints that name a time to come again.
+        :param headers: headers of every request.
+        :param most: maximum number of concurrent requests.
+        :param wall: time of day, for endpoints that send a date in `Retry-After`.
         """
         self._url = url
         self._headers = headers
@@ -84,15 +84,15 @@ class HttpTransport:
     async def post(
         self, path: str, body: bytes, seconds: float, headers: Mapping[str, str] | None = None
     ) -> HttpResponse:
-        """Make one request.
+        """Send one request.
 
-        :param path: where to, after the endpoint's address; or a whole address of another door of the same server.
-        :param headers: what goes along with this one only.
-        :raises RequestError: if it brings no answer, or a bad one.
+        :param path: path after the endpoint's address, or a whole URL on the same server.
+        :param headers: further headers of this request.
+        :raises RequestError: if there is no answer, or its status is not 200.
         """
         if self._session is None:
-            raise RuntimeError("a model is used inside `async with`")
-        # aiohttp wants large bodies as files.
+            raise RuntimeError("a model must be used inside `async with`")
+        # aiohttp warns about large bodies that are not files.
         data = body if len(body) < _LARGE else io.BytesIO(body)
         timeout = self._timeout(total=seconds)
         target = self._targets.get(path)
@@ -109,7 +109,7 @@ class HttpTransport:
                 ModelFailureKind.TIMEOUT, "no answer in time", retry=True, overloaded=True
             ) from None
         except self._errors as error:
-            # The library's own words hold addresses and ports, which differ from run to run.
+            # The library's messages contain addresses and ports, which differ from run to run.
             said = f"no answer: {_name_of(error)}"
             unreachable = isinstance(error, self._unreachable)
             raise RequestError(
@@ -121,7 +121,7 @@ class HttpTransport:
 
 
 def _proxy_for(target: "URL") -> str | None:
-    """The proxy that the usual variables name, looked up once: the library would do so for each request."""
+    """Return the proxy for a host from the environment; looked up once, where aiohttp would do it for each request."""
     host = target.host or ""
     if is_loopback(str(target)) or urllib.request.proxy_bypass(host):
         return None
@@ -129,7 +129,7 @@ def _proxy_for(target: "URL") -> str | None:
 
 
 def _name_of(error: BaseException) -> str:
-    """What happened in words: of the operating system where it has some, else the error's name."""
+    """Describe an error: by the operating system's message if there is one, else by its class."""
     import aiohttp
 
     if isinstance(error, aiohttp.ServerDisconnectedError):

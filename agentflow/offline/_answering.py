@@ -1,4 +1,4 @@
-"""Answering a question from what observations say: every question that they could answer is made, and compared."""
+"""Answering a question from observations: all questions that they can answer are generated, and compared with it."""
 
 import re
 from collections.abc import Iterator
@@ -12,27 +12,27 @@ from agentflow.offline._chains import Hop, Knowledge, know_texts, ways
 from agentflow.offline._facts import SLOT, Fact
 from agentflow.offline._language import bounded, passages, terms
 
-__all__ = ["Answered", "answer_from", "asked_in", "mentioned_by"]
+__all__ = ["ShortAnswer", "answer_from", "asked_in", "mentioned_by"]
 
 _SAME = 92.0
-"""So alike are two wordings of one question, of 100."""
+"""Minimum similarity, of 100, for two wordings of one question."""
 _LIKE = 75.0
-"""So alike a question has to be for its answer to be worth a guess."""
+"""Minimum similarity for an answer that is a guess."""
 _TWENTY_FOUR = re.compile(r"\b24\b")
 _OPTION = re.compile(r"^\W*(?P<letter>[A-Z])[.):] +(?P<text>\S.*)$", re.MULTILINE)
 _ASKING = re.compile(r"[^\s.!?:][^.!?\n]*\?")
 _YEARS = "How many years passed between the year in which {} and the year in which {}?"
 
 
-class Answered(NamedTuple):
-    """An answer and how sure it is."""
+class ShortAnswer(NamedTuple):
+    """An answer, and its certainty."""
 
     answer: str
-    """As short as can be."""
+    """The answer, as short as possible."""
     working: str
-    """What it rests on."""
+    """The sentence it is based on."""
     sure: bool
-    """The question is one that the observations answer; else it is only much like one."""
+    """The observations answer this question; otherwise only a similar one."""
 
 
 class _Candidate(NamedTuple):
@@ -41,10 +41,10 @@ class _Candidate(NamedTuple):
     working: str
 
 
-def answer_from(question: str, texts: tuple[str, ...]) -> Answered | None:
-    """What the texts answer to the question; `None`: nothing."""
+def answer_from(question: str, texts: tuple[str, ...]) -> ShortAnswer | None:
+    """Return the answer that the texts give to a question; `None` without one."""
     if (expression := _twenty_four(question)) is not None:
-        return Answered(expression, f"{expression} = 24.", sure=True)
+        return ShortAnswer(expression, f"{expression} = 24.", sure=True)
     if options := list(_OPTION.finditer(question)):
         return _chosen(question[: options[0].start()], options, texts)
     candidates = _candidates(texts)
@@ -57,16 +57,16 @@ def answer_from(question: str, texts: tuple[str, ...]) -> Answered | None:
     if best[1] < _LIKE:
         return None
     found = candidates[best[2]]
-    return Answered(found.answer, found.working, sure=best[1] >= _SAME)
+    return ShortAnswer(found.answer, found.working, sure=best[1] >= _SAME)
 
 
 def asked_in(question: str) -> str:
-    """The question itself, without what stands around it on how to answer; all of it where nothing ends in a mark."""
+    """Return the question without instructions on the format of the answer; the whole text if it has no question mark."""
     return " ".join(_ASKING.findall(question)) or question
 
 
 def mentioned_by(question: str, texts: tuple[str, ...]) -> Iterator[str]:
-    """Names that the texts lead to on the way from the question, those first that share most words with it."""
+    """Yield the names that the texts lead to from the question; those that share the most words with it come first."""
     asked = set(terms(question))
     found: dict[str, int] = {}
     for hops in know_texts(texts).hops.values():
@@ -80,7 +80,7 @@ def mentioned_by(question: str, texts: tuple[str, ...]) -> Iterator[str]:
 
 @lru_cache(maxsize=64)
 def _candidates(texts: tuple[str, ...]) -> tuple[_Candidate, ...]:
-    """Every question that these texts answer, through up to two things on the way."""
+    """Return every question that these texts answer, over at most two intermediate facts."""
     knowledge = know_texts(texts)
     return (*_single(knowledge), *_chained(knowledge), *_spans(knowledge))
 
@@ -127,8 +127,8 @@ def _words(text: str) -> str:
     return " ".join(re.findall(r"[^\W_]+", text.lower()))
 
 
-def _chosen(question: str, options: list[re.Match[str]], texts: tuple[str, ...]) -> Answered | None:
-    """The option that stands in the sentence which shares most words with the question."""
+def _chosen(question: str, options: list[re.Match[str]], texts: tuple[str, ...]) -> ShortAnswer | None:
+    """Return the option in the sentence that shares the most words with the question."""
     asked = set(terms(question))
     best: tuple[int, str, str] | None = None
     sentences = [sentence for text in texts for passage in passages(text) for sentence in passage.sentences]
@@ -137,11 +137,11 @@ def _chosen(question: str, options: list[re.Match[str]], texts: tuple[str, ...])
             shared = len(asked & set(terms(sentence)))
             if best is None or shared > best[0]:
                 best = (shared, option["letter"], sentence)
-    return None if best is None else Answered(best[1], best[2], sure=best[0] >= 2)
+    return None if best is None else ShortAnswer(best[1], best[2], sure=best[0] >= 2)
 
 
 def _twenty_four(question: str) -> str | None:
-    """For four numbers that are to make 24: how they do."""
+    """Return the expression that makes 24 of four numbers."""
     aim = _TWENTY_FOUR.search(question)
     given = [
         int(word)
@@ -153,7 +153,7 @@ def _twenty_four(question: str) -> str | None:
 
 
 def _made(numbers: tuple[tuple[float, str], ...]) -> str | None:
-    """Four numbers with their wording, put together two at a time until one is left."""
+    """Combine numbers, each with its expression, two at a time until one is left."""
     if len(numbers) == 1:
         return numbers[0][1] if abs(numbers[0][0] - 24) < 1e-9 else None
     for i, j in permutations(range(len(numbers)), 2):

@@ -1,4 +1,4 @@
-"""What to call a tool with, read off the JSON schema of its arguments."""
+"""Arguments of tools, built from their JSON schemas."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -31,25 +31,25 @@ _NONE: _Schema = {}
 
 
 class Kind(NamedTuple):
-    """What a tool is for, as far as its schema tells."""
+    """Purpose of a tool, as far as its schema shows it."""
 
     name: str
     """`search`, `read`, `visit`, `shell`, `python`, `sql`, `plain` or `other`."""
     main: str
-    """The argument that carries the meaning; empty: it has none."""
+    """The argument with the content; empty without one."""
 
 
 class Use(NamedTuple):
-    """A way to call a tool."""
+    """A call of a tool."""
 
     intent: str
-    """Why."""
+    """Intent."""
     arguments: dict[str, Any]
-    """With what."""
+    """Arguments."""
 
 
 def kind_of(tool: ToolCard) -> Kind | None:
-    """What a tool is for; `None`: nothing that can be done without thinking."""
+    """Return the purpose of a tool; `None` if it can't be called sensibly."""
     if not _UNWANTED.isdisjoint(tool.name.lower().split("_")):
         return None
     properties = _mapping(tool.schema, "properties")
@@ -78,7 +78,7 @@ def _kind(tool: ToolCard, argument: str) -> str:
 
 
 def uses_of(tool: ToolCard, kind: Kind, leads: Leads) -> Iterator[Use]:
-    """Ways to call a tool, the best first; none that its schema would refuse."""
+    """Yield calls of a tool that its schema accepts, best first."""
     if kind.name == "plain":
         rest = _rest(tool.schema, kind.main)
         if rest is not None:
@@ -102,7 +102,7 @@ def uses_of(tool: ToolCard, kind: Kind, leads: Leads) -> Iterator[Use]:
 def _lists(
     name: str, argument: _Schema, texts: tuple[tuple[str, str], ...], rest: dict[str, Any]
 ) -> Iterator[Use]:
-    """Several texts at once, each list beginning with another one."""
+    """Yield calls with several texts at once; each list starts with another one."""
     items = _mapping(argument, "items")
     if items.get("type", "string") != "string":
         return
@@ -128,7 +128,7 @@ def _texts(kind: str, leads: Leads) -> Iterator[tuple[str, str]]:
 
 
 def _rest(schema: _Schema, main: str) -> dict[str, Any] | None:
-    """The other arguments that have to be there; `None`: one of them can't be made up."""
+    """Return the other required arguments; `None` if one of them can't be made up."""
     rest: dict[str, Any] = {}
     properties = _mapping(schema, "properties")
     for name in _list(schema, "required"):
@@ -142,7 +142,7 @@ def _rest(schema: _Schema, main: str) -> dict[str, Any] | None:
 
 
 def _plain(argument: _Schema, schema: _Schema) -> object:
-    """A value that an argument takes; `None`: there is none without meaning."""
+    """Return a value for an argument; `None` if none is meaningful."""
     for key in ("default", "const"):
         if argument.get(key) is not None:
             return argument[key]
@@ -172,7 +172,7 @@ def _number(argument: _Schema) -> int | float:
 
 
 def _resolved(argument: _Schema, schema: _Schema) -> _Schema:
-    """An argument's schema without references and alternatives: the first that is not null."""
+    """Return an argument's schema without references and alternatives: the first that is not null."""
     for _ in range(4):
         options = _list(argument, "anyOf") or _list(argument, "oneOf")
         if "$ref" in argument:
@@ -197,7 +197,7 @@ def _list(schema: _Schema, key: str) -> list[Any]:
 
 
 def _fitted(text: str, argument: _Schema) -> str | None:
-    """A text as long as the argument may be; `None`: it does not fit."""
+    """Return the text if it fits the argument's length limits; `None` otherwise."""
     fitted = text[: int(argument.get("maxLength", len(text)))].strip()
     if len(fitted) < max(1, int(argument.get("minLength", 1))):
         return None

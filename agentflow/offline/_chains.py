@@ -1,4 +1,4 @@
-"""Chains of facts over several observations: what a question that needs them all is made of."""
+"""Chains of facts over several observations, from which multi-hop questions are made."""
 
 import re
 from collections import Counter
@@ -9,61 +9,61 @@ from agentflow.offline._facts import SLOT, Fact, read
 from agentflow.offline._language import bounded, terms
 from agentflow.trajectory import Step, WriteRequest, digest
 
-__all__ = ["Chain", "Found", "Hop", "Knowledge", "chains", "know", "know_texts", "ways"]
+__all__ = ["Chain", "Hop", "Knowledge", "KnownFact", "chains", "know", "know_texts", "ways"]
 
 _CLAUSE = re.compile(r"the [^\0]*?(?= (?:where|that) )")
-"""What stands before the clause of a description: `the town` of `the town where …`."""
+"""Noun before the clause of a description: `the town` of `the town where …`."""
 _STUTTER = re.compile(r"\b(\w+) (?:that (?:was|were|is|are) )?\1\b")
 _CLOSE = 12
-"""Chains whose scores differ by less are as good as each other."""
+"""Score difference below which chains count as equally good."""
 _BEST = 16
-"""As good as each other are this many at most."""
+"""Maximum number of equally good chains."""
 _HUB = 8
-"""Ways that lead from a thing, as many as count."""
+"""Number of hops from one thing from which it counts as a hub."""
 _HOPS = 3
-"""Hops to one thing that are tried, the best ones."""
+"""Maximum number of hops to one thing that are tried, best first."""
 
 
-class Found(NamedTuple):
-    """A fact with where it was seen."""
+class KnownFact(NamedTuple):
+    """A fact, and the observations that contain it."""
 
     fact: Fact
     places: tuple[int, ...]
-    """The numbers of the observations that hold it, ascending."""
+    """Numbers of these observations, ascending."""
 
 
 class Hop(NamedTuple):
-    """From one thing to another."""
+    """A step from one thing to another."""
 
     start: str
-    """From whom."""
+    """Start."""
     start_shown: str
-    """It, as it is said in the middle of a sentence."""
+    """The start as written in the middle of a sentence."""
     end: str
-    """To whom."""
+    """End."""
     phrase: str
-    """The end in words, with a slot for the start."""
-    found: Found
-    """The fact it rests on."""
+    """Description of the end, with a slot for the start."""
+    found: KnownFact
+    """The fact behind it."""
     worth: int
-    """How well it reads."""
+    """Readability score."""
 
 
 class Chain(NamedTuple):
-    """A question's skeleton: hops, the last fact, and an observation to cite for each."""
+    """Outline of a question: hops, the final fact, and an observation to cite for each."""
 
     hops: tuple[Hop, ...]
-    """The far one first."""
-    target: Found
-    """The fact that holds the answer."""
+    """Hops, the farthest first."""
+    target: KnownFact
+    """The fact with the answer."""
     cited: tuple[int, ...]
-    """The observations, for each hop and then for the target."""
+    """Cited observations, for each hop and then for the target."""
     score: int
-    """The higher, the better."""
+    """Score; higher is better."""
 
     @property
     def question(self) -> str:
-        """The question, in words."""
+        """Return the text of the question."""
         phrase = self.hops[0].start_shown
         for hop in self.hops:
             phrase = hop.phrase.replace(SLOT, phrase)
@@ -77,16 +77,16 @@ class Chain(NamedTuple):
 
 
 class Knowledge(NamedTuple):
-    """What the evidence says, all observations together."""
+    """Facts of all observations together."""
 
-    found: tuple[Found, ...]
-    """The facts, each once."""
+    found: tuple[KnownFact, ...]
+    """Facts, each once."""
     classes: dict[str, str]
-    """What things are."""
+    """Classes of things."""
     introductions: dict[str, tuple[str, int]]
-    """The sentence that says so, and the first observation that holds it."""
+    """For each class, the sentence that states it, and the first observation with it."""
     hops: dict[str, list[Hop]]
-    """The best hops to each thing. One from a thing that leads everywhere is worth less."""
+    """Best hops to each thing. Hops from a hub score lower."""
 
 
 def know(evidence: Iterable[Step]) -> Knowledge:
@@ -106,12 +106,12 @@ def know_texts(texts: Iterable[str]) -> Knowledge:
         for name, class_ in reading.classes.items():
             classes.setdefault(name, class_)
             introductions.setdefault(name, (reading.introductions[name], number))
-    found = tuple(Found(fact, tuple(numbers)) for fact, numbers in places.items())
+    found = tuple(KnownFact(fact, tuple(numbers)) for fact, numbers in places.items())
     return Knowledge(found, classes, introductions, _hops(found, classes))
 
 
-def _hops(found: tuple[Found, ...], classes: dict[str, str]) -> dict[str, list[Hop]]:
-    """The best hops to each thing. A hop backwards is one only where nothing else fits the words."""
+def _hops(found: tuple[KnownFact, ...], classes: dict[str, str]) -> dict[str, list[Hop]]:
+    """Return the best hops to each thing. A backward hop is used only if no forward hop has words for it."""
     hops: dict[str, list[Hop]] = {}
     backwards: dict[tuple[str, str], list[Hop]] = {}
     for entry in found:
@@ -143,7 +143,7 @@ def _hops(found: tuple[Found, ...], classes: dict[str, str]) -> dict[str, list[H
 
 
 def chains(knowledge: Knowledge, request: WriteRequest) -> Iterator[Chain]:
-    """Every chain that makes a question, the best first."""
+    """Yield every chain that makes a question, best first."""
     last = len(request.evidence)
     ending = request.evidence[-1].observation if request.evidence else ""
     wanted = set(terms(request.seed))
@@ -155,20 +155,20 @@ def chains(knowledge: Knowledge, request: WriteRequest) -> Iterator[Chain]:
     ]
     candidates.sort(key=lambda chain: -chain.score)
     best = [chain for chain in candidates[:_BEST] if chain.score > candidates[0].score - _CLOSE]
-    # Paths of one tree share most of what they saw; by its own end each prefers another question.
+    # Paths of one tree share most observations; the end of each path decides which question it prefers.
     best.sort(key=lambda chain: digest([ending, chain.question]))
     return (chain for chain in [*best, *candidates[len(best) :]] if _stands(chain))
 
 
 def ways(end: str, hops: dict[str, list[Hop]]) -> Iterator[tuple[Hop, ...]]:
-    """One hop or two that lead to a thing."""
+    """Yield the one or two hops that lead to a thing."""
     for hop in hops.get(end, [])[:_HOPS]:
         yield (hop,)
         for far in hops.get(hop.start, [])[:_HOPS]:
             yield (far, hop)
 
 
-def _chain(hops: tuple[Hop, ...], target: Found, wanted: set[str], last: int) -> Chain | None:
+def _chain(hops: tuple[Hop, ...], target: KnownFact, wanted: set[str], last: int) -> Chain | None:
     things = [hops[0].start, *(hop.end for hop in hops)]
     sentences = {target.fact.sentence, *(hop.found.fact.sentence for hop in hops)}
     if len(set(things)) < len(things) or target.fact.value in things or len(sentences) <= len(hops):
@@ -185,7 +185,7 @@ def _chain(hops: tuple[Hop, ...], target: Found, wanted: set[str], last: int) ->
 
 
 def _cite(places: list[tuple[int, ...]]) -> tuple[int, ...]:
-    """One observation for each fact, the newest for the target, different ones where that can be had."""
+    """Pick one observation for each fact: the newest for the target, and different ones if possible."""
     cited: list[int] = [places[-1][-1]]
     for options in reversed(places[:-1]):
         fresh = [number for number in options if number not in cited]
@@ -194,7 +194,7 @@ def _cite(places: list[tuple[int, ...]]) -> tuple[int, ...]:
 
 
 def _stands(chain: Chain) -> bool:
-    """It names neither its answer nor what has to be found on the way."""
+    """Return true if the question names neither its answer nor an intermediate result."""
     question = chain.question
     hidden = [chain.target.fact.value, *(hop.end for hop in chain.hops)]
     if len(question.split()) > 45 or _STUTTER.search(question):

@@ -1,23 +1,23 @@
-"""Questions whose answer a tool has computed from years that the path had found."""
+"""Questions about values that a tool computed from years found on the path."""
 
 import re
 from collections.abc import Iterator
 
-from agentflow.offline._chains import Found, Knowledge
+from agentflow.offline._chains import Knowledge, KnownFact
 from agentflow.offline._facts import SLOT
 from agentflow.trajectory import Citation, Draft, DraftStep, Step
 
 __all__ = ["LABEL", "computed"]
 
 LABEL = "years between:"
-"""How the planner lets a tool print a span of years."""
+"""Label that the planner's programs print before a span of years."""
 
 _SPAN = re.compile(r"(?P<later>[12]\d{3}) - (?P<earlier>[12]\d{3})\b")
 _PRINTED = re.compile(rf"{LABEL} (?P<years>\d+)")
 
 
 def computed(evidence: tuple[Step, ...], knowledge: Knowledge) -> Iterator[Draft]:
-    """How many years lie between two events, for each span that a tool has computed, the newest first."""
+    """Yield a question about the years between two events for each computed span, newest first."""
     dated = {found.fact.value: found for found in reversed(knowledge.found) if found.fact.event}
     for number, step in reversed(list(enumerate(evidence, start=1))):
         span = _SPAN.search(" ".join(str(value) for value in step.action.arguments.values()))
@@ -45,13 +45,13 @@ def computed(evidence: tuple[Step, ...], knowledge: Knowledge) -> Iterator[Draft
         )
 
 
-def _dating(found: Found) -> DraftStep:
+def _dating(found: KnownFact) -> DraftStep:
     fact = found.fact
     quotes = [quote for quote in (fact.naming, fact.sentence) if quote]
     citations = tuple(Citation(found.places[0], quote) for quote in quotes)
     return DraftStep(f"{fact.ask.replace(SLOT, fact.shown)} {fact.value}.", citations)
 
 
-def _event(found: Found) -> str:
-    """`the year in which Port Vannick was founded`."""
+def _event(found: KnownFact) -> str:
+    """Return for example `the year in which Port Vannick was founded`."""
     return f"the year in which {found.fact.event.replace(SLOT, found.fact.shown)}"

@@ -1,17 +1,17 @@
-"""Facts of a text: what is said of whom, found by a modest set of patterns of English sentences."""
+"""Facts of a text, found by a small set of patterns of English sentences."""
 
 import re
 from collections.abc import Iterator
 from functools import lru_cache
 from typing import NamedTuple
 
-from agentflow.offline._language import NAME, NUMBER, Passage, bare, passages
+from agentflow.offline._language import NAME, NUMBER, TextPassage, bare, passages
 from agentflow.offline._words import AGENTS, DONE, KINDS, MAKERS, PERSONS, VERBS, past_of, stem_of
 
 __all__ = ["SLOT", "Fact", "Reading", "read"]
 
 SLOT = "\0"
-"""Where the other thing stands in a question or a description."""
+"""Placeholder of the other thing in a question or a description."""
 
 _THING = rf"(?P<article>[Tt]he )?(?P<name>{NAME})"
 _AFTER = r"(?=[,.;:!?]|$| (?:who|which|whose|where|when|and|from|in|at|for|with|after|to|on|by|near|as|that|until)\b)"
@@ -51,46 +51,46 @@ _CUT = re.compile(r"[;:,]| (?:who|which|whose|where|when|while|because|although|
 
 
 class Fact(NamedTuple):
-    """One thing that a sentence says of its subject."""
+    """A statement of a sentence about its subject."""
 
     subject: str
-    """Whom it is about, without an article."""
+    """Subject, without an article."""
     shown: str
-    """The subject as it is said in the middle of a sentence: `the Grey Petrel`."""
+    """The subject as written in the middle of a sentence: `the Grey Petrel`."""
     value: str
-    """What is said: a number, a year, a name without an article."""
+    """Value: a number, a year, or a name without an article."""
     sentence: str
     """The sentence, verbatim."""
     naming: str
-    """A sentence before it that names the subject, where it says only `it`; else empty."""
+    """An earlier sentence that names the subject if this one says only `it`; else empty."""
     ask: str
-    """The question that the value answers, with a slot for the subject."""
+    """Question that the value answers, with a slot for the subject."""
     described: str = ""
-    """The value as a phrase with a slot for the subject: `the captain of …`; empty: it is no name."""
+    """The value as a phrase with a slot for the subject: `the captain of …`; empty if it is not a name."""
     inverse: str = ""
-    """The subject as a clause with a slot for the value: `that was built at …`; empty: it would not read well."""
+    """The subject as a clause with a slot for the value: `that was built at …`; empty if it would read badly."""
     value_shown: str = ""
-    """The value as it is said in the middle of a sentence."""
+    """The value as written in the middle of a sentence."""
     event: str = ""
-    """What happened in the year that is the value, with a slot for the subject; empty: the value is no year."""
+    """Event in the year that is the value, with a slot for the subject; empty if the value is not a year."""
 
 
 class Reading(NamedTuple):
-    """What a text says."""
+    """Facts of a text."""
 
     facts: tuple[Fact, ...]
-    """Its facts, in order."""
+    """Facts in order."""
     classes: dict[str, str]
-    """What things are: `Grey Petrel` -> `survey ship`."""
+    """Classes of things: `Grey Petrel` -> `survey ship`."""
     introductions: dict[str, str]
-    """The sentence that says so."""
+    """The sentences that state these classes."""
 
 
 class _Subject(NamedTuple):
     name: str
     shown: str
     part: str = ""
-    """The facts are of this part of it, `tower`, not of the thing itself."""
+    """Part that the facts are about, such as `tower`; empty for the thing itself."""
     naming: str = ""
 
     @property
@@ -100,7 +100,7 @@ class _Subject(NamedTuple):
 
 @lru_cache(maxsize=512)
 def read(text: str) -> Reading:
-    """Everything that the patterns find in a text."""
+    """Return everything that the patterns find in a text."""
     whole = Reading((), {}, {})
     found: list[Fact] = []
     for passage in passages(text):
@@ -113,13 +113,13 @@ def read(text: str) -> Reading:
 
 
 @lru_cache(maxsize=2048)
-def _read(passage: Passage) -> Reading:
-    """What one passage says; the same one comes back in many observations."""
+def _read(passage: TextPassage) -> Reading:
+    """Read one passage; cached, because the same one is in many observations."""
     reading = Reading((), {}, {})
     return reading._replace(facts=tuple(_passage(passage, reading)))
 
 
-def _passage(passage: Passage, reading: Reading) -> Iterator[Fact]:
+def _passage(passage: TextPassage, reading: Reading) -> Iterator[Fact]:
     topic = bare(passage.topic)
     shown = topic
     naming = ""
@@ -140,7 +140,7 @@ def _passage(passage: Passage, reading: Reading) -> Iterator[Fact]:
             name = bare(match["name"])
             said = _said(match, name)
             if name != topic and " " not in name and passage.topic:
-                # A common word at the beginning of a sentence looks like a name.
+                # A common word at the start of a sentence looks like a name.
                 clear = False
                 continue
             if not topic or name == topic or not naming:
@@ -154,7 +154,7 @@ def _passage(passage: Passage, reading: Reading) -> Iterator[Fact]:
 
 
 def _said(match: re.Match[str], name: str) -> str:
-    """A subject as it is said in the middle of a sentence."""
+    """Return a subject as written in the middle of a sentence."""
     first = match["name"].split(" ")[0]
     if first in {"A", "An"} and first != name:
         return f"{first.lower()} {name}"
@@ -162,7 +162,7 @@ def _said(match: re.Match[str], name: str) -> str:
 
 
 def _referred(match: re.Match[str], topic: str, shown: str, naming: str, class_: str) -> _Subject:
-    """The subject that `It`, `Her bell` or `The tower` stands for, in a passage about the topic."""
+    """Resolve `It`, `Her bell` or `The tower` in a passage about the topic."""
     part = match["part"]
     same = part in KINDS or class_.endswith(part or " ") or topic.lower().endswith(f" {part}")
     itself = match["owner"] == "The" and same
@@ -187,7 +187,7 @@ def _role(subject: str, shown: str, role: str, be: str, value: str, sentence: st
 
 
 def _predicate(subject: _Subject, predicate: str, sentence: str, reading: Reading) -> Iterator[Fact]:
-    """What the rest of the sentence says of its subject."""
+    """Yield the facts in the rest of a sentence."""
     is_a = _IS_A.match(predicate)
     if is_a is not None and not subject.part:
         class_ = is_a["class"].strip()
@@ -201,7 +201,7 @@ def _predicate(subject: _Subject, predicate: str, sentence: str, reading: Readin
 
 
 def _passive(subject: _Subject, predicate: str, sentence: str) -> Iterator[Fact]:
-    """`was founded in 1204 by Bram Oster and was rebuilt in 1300`."""
+    """Read `was founded in 1204 by Bram Oster and was rebuilt in 1300`."""
     clauses = list(_PASSIVE.finditer(predicate))
     if not clauses or clauses[0].start() > 0:
         return
@@ -250,7 +250,7 @@ def _linked(
 
 
 def _copula(subject: _Subject, predicate: str, sentence: str) -> Iterator[Fact]:
-    """`was the captain of the Grey Petrel`; of a part: `was Ilsa Venn`."""
+    """Read `was the captain of the Grey Petrel`; of a part, `was Ilsa Venn`."""
     role = _IS_ROLE.match(predicate)
     if role is not None and not subject.part and " and " not in role["role"]:
         other = bare(role["name"])
@@ -264,7 +264,7 @@ def _copula(subject: _Subject, predicate: str, sentence: str) -> Iterator[Fact]:
 
 
 def _active(subject: _Subject, predicate: str, sentence: str) -> Iterator[Fact]:
-    """`founded Port Vannick`, `died in 1239`."""
+    """Read `founded Port Vannick`, `died in 1239`."""
     if subject.part:
         return
     did = _DID.match(predicate)
@@ -284,7 +284,7 @@ def _active(subject: _Subject, predicate: str, sentence: str) -> Iterator[Fact]:
 
 
 def _quantity(subject: _Subject, predicate: str, sentence: str) -> Iterator[Fact]:
-    """`has 58 sailors`, `stands 43 metres tall`, `lies 8 leagues west of Ossel`."""
+    """Read `has 58 sailors`, `stands 43 metres tall`, `lies 8 leagues west of Ossel`."""
     many = _MANY.match(predicate)
     if many is None:
         return

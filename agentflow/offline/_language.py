@@ -1,4 +1,4 @@
-"""Reading plain text: passages, sentences, names, telling words. Knows English a little, other languages barely."""
+"""Plain text analysis: passages, sentences, names, content words; made for English, with minimal support for others."""
 
 import re
 from functools import lru_cache
@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from agentflow.offline._words import STOP
 
-__all__ = ["NAME", "NUMBER", "Passage", "bare", "bounded", "names", "passages", "terms"]
+__all__ = ["NAME", "NUMBER", "TextPassage", "bare", "bounded", "names", "passages", "terms"]
 
 _UPPER = "A-ZÀ-ÖØ-Þ"
 NAME = (
@@ -15,7 +15,7 @@ NAME = (
 )
 """A capitalised phrase: `Race of the Five Capes`, `Pilots' Guild`, `Great Flood of 1712`."""
 NUMBER = r"\d[\d,]*(?:\.\d+)?"
-"""A number as it is written: `1,093`, `3.5`."""
+"""A number as written: `1,093`, `3.5`."""
 
 _LONGEST_TEXT = 40_000
 _LONGEST_SENTENCE = 400
@@ -29,20 +29,20 @@ _WORD = re.compile(r"[^\W\d_][\w'’\-]*|\d[\w,.]*\w|\d")
 _WIDE = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]{2,8}")
 
 
-class Passage(NamedTuple):
-    """A stretch of text about one thing."""
+class TextPassage(NamedTuple):
+    """Part of a text about one topic."""
 
     topic: str
-    """The title that stands over it; empty: none does."""
+    """Its heading; empty without one."""
     id: str
-    """The document's id; empty: none is given."""
+    """Id of its document; empty without one."""
     sentences: tuple[str, ...]
     """Its sentences, verbatim."""
 
 
 @lru_cache(maxsize=512)
-def passages(text: str) -> tuple[Passage, ...]:
-    """The passages of an observation. A line like `[1] Title (doc-id)` begins a new one."""
+def passages(text: str) -> tuple[TextPassage, ...]:
+    """Split an observation into passages. A line like `[1] Title (doc-id)` starts a new one."""
     found: list[tuple[str, str, list[str]]] = [("", "", [])]
     for line in text[:_LONGEST_TEXT].splitlines():
         stripped = line.strip()
@@ -51,7 +51,7 @@ def passages(text: str) -> tuple[Passage, ...]:
             found.append((heading["title"], heading["id"], []))
         elif stripped:
             found[-1][2].extend(_sentences(stripped))
-    return tuple(Passage(topic, id_, tuple(own)) for topic, id_, own in found if own or topic)
+    return tuple(TextPassage(topic, id_, tuple(own)) for topic, id_, own in found if own or topic)
 
 
 def _sentences(line: str) -> list[str]:
@@ -61,7 +61,7 @@ def _sentences(line: str) -> list[str]:
         piece = line[start : end.start()]
         if _ABBREVIATION.search(piece) and end.group():
             continue
-        # What closes a quotation belongs to the sentence.
+        # A closing quotation mark belongs to the sentence.
         closing = end.group().rstrip()
         found.append((piece + closing).strip())
         start = end.end()
@@ -71,7 +71,7 @@ def _sentences(line: str) -> list[str]:
 
 @lru_cache(maxsize=1024)
 def names(text: str) -> tuple[str, ...]:
-    """The capitalised phrases of a text, each once, in order; words that only begin a sentence are left out."""
+    """Return the capitalised phrases of a text in order, each once, without words that merely start a sentence."""
     found: dict[str, bool] = {}
     cut = text[:_LONGEST_TEXT]
     for match in _NAME.finditer(cut):
@@ -83,7 +83,7 @@ def names(text: str) -> tuple[str, ...]:
 
 
 def bare(name: str) -> str:
-    """A name without the article or other small words before it, and without a genitive's end."""
+    """Return a name without a leading article or other stop words, and without a possessive `'s`."""
     words = name.strip().split(" ")
     while len(words) > 1 and words[0].lower() in STOP:
         words.pop(0)
@@ -93,7 +93,7 @@ def bare(name: str) -> str:
 
 @lru_cache(maxsize=512)
 def terms(text: str) -> tuple[str, ...]:
-    """The telling words of a text in lower case, each once, in order."""
+    """Return the content words of a text in lower case and in order, each once."""
     found: dict[str, None] = {}
     cut = text[:_LONGEST_TEXT]
     for match in _WORD.finditer(cut):
@@ -106,5 +106,5 @@ def terms(text: str) -> tuple[str, ...]:
 
 
 def bounded(needle: str, text: str) -> bool:
-    """Whether the text holds these words as words of their own, in any case."""
+    """Return true if a text contains these words as whole words, in any case."""
     return re.search(rf"(?<!\w){re.escape(needle)}(?!\w)", text, re.IGNORECASE) is not None

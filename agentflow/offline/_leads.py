@@ -1,4 +1,4 @@
-"""Leads: what a path could look into next, the most promising first."""
+"""Leads: subjects that a path can look into next, best first."""
 
 from collections.abc import Iterable, Iterator
 from itertools import pairwise
@@ -8,42 +8,42 @@ from agentflow.offline._facts import SLOT, Fact, read
 from agentflow.offline._language import names, passages, terms
 from agentflow.trajectory import Action, PlanRequest, Verdict, digest
 
-__all__ = ["Leads", "Span", "ids_in", "leads_of", "spans_of", "urls_in"]
+__all__ = ["Leads", "YearSpan", "ids_in", "leads_of", "spans_of", "urls_in"]
 
 _SPANS = 8
-"""Spans of years that are worth proposing from one place."""
+"""Maximum number of year spans to propose at one node."""
 _REFUSED = 2
-"""So many refused proposals show that what is near at hand is taken."""
+"""Number of refused proposals after which nearby leads count as taken."""
 _SIDES = ("history", "people", "places", "numbers", "origin", "works", "trade", "neighbours")
-"""What to ask for when nothing better is left."""
+"""Search words for when no better lead is left."""
 
 
-class Span(NamedTuple):
+class YearSpan(NamedTuple):
     """Two dated events."""
 
     earlier: int
-    """The year of the one."""
+    """Year of the earlier event."""
     later: int
-    """The year of the other."""
+    """Year of the later event."""
     said: str
-    """Both, in words."""
+    """Both events in words."""
 
 
 class Leads(NamedTuple):
-    """Everything that can be filled into arguments."""
+    """Values that tool arguments can be filled with."""
 
     subjects: tuple[str, ...]
-    """Names and words to look for."""
+    """Names and words to search for."""
     ids: tuple[str, ...]
-    """Documents that were named and not read yet."""
+    """Ids of documents that were mentioned and not read yet."""
     urls: tuple[str, ...]
-    """Addresses that were shown and not visited yet."""
+    """URLs that were shown and not visited yet."""
     observed: tuple[str, ...]
-    """What was seen, the newest first."""
+    """Observations, newest first."""
 
 
 def leads_of(request: PlanRequest) -> Leads:
-    """What the seed and the path offer; newer observations go first, and what was followed is left out."""
+    """Return the leads of a seed and a path: newest observations first, without those already followed."""
     observed = [step.observation for step in reversed(request.path) if step.verdict is Verdict.NEW]
     followed = set(_said([*(step.action for step in request.path), *request.taken]))
     enough = request.count + len(followed)
@@ -54,9 +54,9 @@ def leads_of(request: PlanRequest) -> Leads:
 
 
 def _subjects(request: PlanRequest, observed: list[str], enough: int) -> Iterator[str]:
-    """Names that were mentioned but have no passage of their own yet, then the other names, then words.
+    """Yield names that were mentioned but have no passage yet, then other names, then words.
 
-    There are always as many as that are enough, if need be by number.
+    There are always enough of them; if necessary, they are numbered.
     """
     seed = request.seed
     found: dict[str, None] = {}
@@ -67,7 +67,7 @@ def _subjects(request: PlanRequest, observed: list[str], enough: int) -> Iterato
         found.setdefault(" ".join(others[:6]) or seed.strip()[:80])
     mentioned = list(_mentioned(request, observed))
     if len(request.taken) >= _REFUSED:
-        # Others had its first ideas before: two names at once are looked for by nobody else.
+        # Siblings already have the best names: combine two of them, which no sibling does.
         found.update(dict.fromkeys(f"{one} {other}" for one, other in pairwise(mentioned)))
     found.update(dict.fromkeys(mentioned))
     found.update(dict.fromkeys(names(seed)))
@@ -79,7 +79,7 @@ def _subjects(request: PlanRequest, observed: list[str], enough: int) -> Iterato
 
 
 def _mentioned(request: PlanRequest, observed: list[str]) -> Iterator[str]:
-    """Names, those of newer observations first. Each path begins elsewhere, so that siblings find different things."""
+    """Yield names, newest observations first. Each path starts at another one, so that siblings find different things."""
     turn = int(digest([[step.action for step in request.path], request.taken]), 16)
     headings = {passage.topic for text in observed for passage in passages(text)}
     for text in observed:
@@ -93,13 +93,13 @@ def _mentioned(request: PlanRequest, observed: list[str]) -> Iterator[str]:
 
 
 def ids_in(text: str) -> list[str]:
-    """The ids of documents that a text shows, those of which it shows least first."""
+    """Return the ids of documents in a text; those with the least text come first."""
     shown = [(sum(map(len, passage.sentences)), passage.id) for passage in passages(text) if passage.id]
     return [id_ for _, id_ in sorted(shown)]
 
 
 def _said(actions: Iterable[Action]) -> Iterator[str]:
-    """Every text that stands in the arguments, in lower case."""
+    """Yield every text in the arguments of some actions, in lower case."""
     for action in actions:
         for value in action.arguments.values():
             for entry in cast("list[object]", value) if isinstance(value, list) else [value]:
@@ -108,14 +108,14 @@ def _said(actions: Iterable[Action]) -> Iterator[str]:
 
 
 def urls_in(text: str) -> Iterator[str]:
-    """The addresses that a text shows."""
+    """Yield the URLs in a text."""
     for word in text.split() if "://" in text else ():
         if word.startswith(("https://", "http://")):
             yield word.strip("\"'<>()[].,;")
 
 
-def spans_of(leads: Leads) -> Iterator[Span]:
-    """Pairs of dated events of different things, those of newer observations first."""
+def spans_of(leads: Leads) -> Iterator[YearSpan]:
+    """Yield pairs of dated events of different subjects, newest observations first."""
     dated: dict[str, Fact] = {}
     for text in leads.observed:
         for fact in read(text).facts:
@@ -127,7 +127,7 @@ def spans_of(leads: Leads) -> Iterator[Span]:
         for other in facts[index + 1 :]:
             if one.subject != other.subject and one.value != other.value:
                 earlier, later = sorted((one, other), key=lambda fact: int(fact.value))
-                yield Span(int(earlier.value), int(later.value), f"{_told(earlier)} and {_told(later)}")
+                yield YearSpan(int(earlier.value), int(later.value), f"{_told(earlier)} and {_told(later)}")
                 count += 1
                 break
         if count >= _SPANS:

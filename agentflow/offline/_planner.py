@@ -1,4 +1,4 @@
-"""The planner without a model: it follows what was mentioned and not looked into yet."""
+"""The offline planner: follows leads that were mentioned and not looked into yet."""
 
 from collections.abc import Iterator
 
@@ -9,11 +9,11 @@ from agentflow.trajectory import Action, Plan, PlanRequest, Proposal, ToolCard, 
 __all__ = ["plan"]
 
 _LOOKING = ("search", "read", "visit", "other")
-"""Kinds of tools that bring new text."""
+"""Kinds of tools that return new text."""
 
 
 def plan(request: PlanRequest) -> Plan:
-    """As many different actions as are wanted, spread over the tools; fewer only where there are no more."""
+    """Propose as many different actions as requested, spread over the tools; fewer only if there are no more."""
     leads = leads_of(request)
     known = {canonical(action) for action in (*(step.action for step in request.path), *request.taken)}
     proposals: list[Proposal] = []
@@ -29,7 +29,7 @@ def plan(request: PlanRequest) -> Plan:
 
 
 def _turns(request: PlanRequest, leads: Leads) -> Iterator[tuple[ToolCard, Use]]:
-    """Ways to call the tools, one after the other's turn; a tool that only tells about itself comes last."""
+    """Yield tool calls, each tool in turn; tools that only describe themselves come last."""
     kinds = [(tool, kind) for tool in request.tools if (kind := kind_of(tool)) is not None]
     ordered = _ordered(kinds, len(request.path), bool(leads.observed))
     waiting = [(tool, iter(uses_of(tool, kind, leads))) for tool, kind in ordered]
@@ -47,7 +47,7 @@ def _turns(request: PlanRequest, leads: Leads) -> Iterator[tuple[ToolCard, Use]]
 
 
 def _ordered(kinds: list[tuple[ToolCard, Kind]], depth: int, seen: bool) -> list[tuple[ToolCard, Kind]]:
-    """A search first, the others in turn by depth. Before anything was seen there is only a search."""
+    """Return the tools in order: a search first, the others rotated by depth. Before any observation, only a search."""
     looking = [entry for entry in kinds if entry[1].name in _LOOKING]
     computing = [entry for entry in kinds if entry[1].name in ("shell", "python", "sql")]
     looking.sort(key=lambda entry: _LOOKING.index(entry[1].name))
@@ -57,7 +57,7 @@ def _ordered(kinds: list[tuple[ToolCard, Kind]], depth: int, seen: bool) -> list
     others = [entry for entry in looking[1:] if entry not in reading]
     if not seen:
         return [looking[0]]
-    # A search has shown most of a document already, so reading it all is the last choice.
+    # A search has shown most of a document already, so reading all of it is the last choice.
     return [looking[0], *_turned([*others, *computing], depth), *reading]
 
 

@@ -1,4 +1,4 @@
-"""Small programs over what was found: they compute something, and leave something behind in the sandbox."""
+"""Small programs over what was found: they compute something, and leave a trace in the sandbox."""
 
 import shlex
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ __all__ = ["programs"]
 
 
 def programs(kind: str, leads: Leads) -> Iterator[tuple[str, str]]:
-    """Programs for a shell, for Python or for SQL, each with why it is run."""
+    """Yield shell, Python or SQL programs, each with its intent."""
     for span in spans_of(leads):
         years = f"{span.later} - {span.earlier}"
         match kind:

@@ -1,4 +1,4 @@
-"""The last resort: a number is missing in one sentence, and a sentence of another observation says whose."""
+"""Riddles, the last kind of question: a number missing from one sentence, whose subject another observation gives."""
 
 import re
 from collections.abc import Iterator
@@ -10,11 +10,11 @@ __all__ = ["riddles"]
 
 _NUMBER = re.compile(rf"(?<![\w.,\-]){NUMBER}(?![\w\-])")
 _LONGEST = 22
-"""Words of a sentence that still can be held in mind."""
+"""Maximum number of words in a sentence of a riddle."""
 
 
 def riddles(evidence: tuple[Step, ...]) -> Iterator[Draft]:
-    """`Which number is missing from “X has … gates”, where X stands for the same name as in “X lies by the sea”?`"""
+    """Yield `Which number is missing from “X has … gates”, where X stands for the same name as in “X lies by the sea”?`"""
     known: dict[str, list[tuple[int, str]]] = {}
     for number, step in enumerate(evidence, start=1):
         for sentence in _sentences(step.observation):

@@ -1,4 +1,4 @@
-"""The four roles of a team that solves tasks, without a model: they look up what the question names, and what that leads to."""
+"""The four roles of a team that solves tasks: they look up the names in the question, and what these lead to."""
 
 import re
 from contextlib import suppress
@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from agentflow.offline._answering import Answered, answer_from, asked_in, mentioned_by
+from agentflow.offline._answering import ShortAnswer, answer_from, asked_in, mentioned_by
 from agentflow.offline._arguments import Use, kind_of, uses_of
 from agentflow.offline._language import names, terms
 from agentflow.offline._leads import Leads, ids_in, urls_in
@@ -41,7 +41,7 @@ _BARE = re.compile(r"-?\d+(?:\.\d+)?")
 
 
 def analyse(request: AnalysisRequest) -> QueryAnalysis:
-    """What the question names, and the tools that look things up."""
+    """Return the names in the question, and the tools that can look them up."""
     named = names(request.question) or terms(request.question)[:6]
     looking = [tool.name for tool in _by_use(request.tools)]
     return QueryAnalysis(
@@ -53,7 +53,7 @@ def analyse(request: AnalysisRequest) -> QueryAnalysis:
 
 
 def next_step(request: NextStepRequest) -> NextStep:
-    """The best call that was not made yet. Its arguments are the context, for an executor that reads them there."""
+    """Return the best call not made yet. Its arguments are the context, from which the executor reads them."""
     texts = _texts(request.memory)
     known = {canonical(turn.action) for turn in request.memory.turns if turn.action is not None}
     followed = _followed(request.memory)
@@ -69,7 +69,7 @@ def next_step(request: NextStepRequest) -> NextStep:
 
 
 def command(request: CommandRequest) -> Command:
-    """The arguments that the planner had in mind; where it said none, those that fit its words."""
+    """Return the arguments that the planner proposed; without any, those that fit its words."""
     arguments = _said(request.step.context, request.tool)
     if arguments is None:
         words = f"{request.step.sub_goal} {request.step.context}"
@@ -81,7 +81,7 @@ def command(request: CommandRequest) -> Command:
 
 
 def _said(context: str, tool: ToolCard) -> dict[str, Any] | None:
-    """Arguments written down as JSON, or each on a line as `name: value`."""
+    """Parse arguments written as JSON, or as lines of `name: value`."""
     with suppress(msgspec.MsgspecError):
         return msgspec.json.decode(context, type=dict[str, Any])
     lines = [line.partition(": ") for line in context.splitlines()]
@@ -92,18 +92,18 @@ def _said(context: str, tool: ToolCard) -> dict[str, Any] | None:
 
 
 def decide(request: VerificationRequest) -> Decision:
-    """Stop as soon as what was seen answers the question."""
+    """Stop as soon as the observations answer the question."""
     return _decision(_answered(request.question, request.memory))
 
 
 def decided_step(request: DecisionRequest) -> DecidedStep:
-    """Both at once."""
+    """Return the decision and the next step."""
     decision = _decision(_answered(request.next.question, request.next.memory))
     return DecidedStep(decision, None if decision.stop else next_step(request.next))
 
 
 def solve(request: SolutionRequest) -> Solution:
-    """What was seen, as an answer; a guess where there is nothing better, and nothing where there is none."""
+    """Answer from the observations: surely, else by a guess, else with nothing."""
     found = _answered(request.question, request.memory)
     if found is None:
         return Solution("What was seen does not answer the question.", "")
@@ -111,21 +111,21 @@ def solve(request: SolutionRequest) -> Solution:
 
 
 def summarise(request: SummaryRequest) -> Summary:
-    """All that was said, as far as there is room."""
+    """Return all text of the turns that fits."""
     said = [request.summary, *(turn.result for turn in request.turns)]
     return Summary("\n".join(text for text in said if text)[:_LONGEST_SUMMARY])
 
 
-def _answered(question: str, memory: Memory) -> Answered | None:
-    """What was seen answers; where nothing does so surely, a number that the last call computed."""
+def _answered(question: str, memory: Memory) -> ShortAnswer | None:
+    """Return the answer in the observations; without a sure one, a number that the last call computed."""
     found = answer_from(question, _texts(memory))
     if (found is not None and found.sure) or not memory.turns or not _COUNTING.search(question):
         return found
     last = memory.turns[-1].result.strip()
-    return Answered(last, f"It was computed: {last}.", sure=True) if _BARE.fullmatch(last) else found
+    return ShortAnswer(last, f"It was computed: {last}.", sure=True) if _BARE.fullmatch(last) else found
 
 
-def _decision(found: Answered | None) -> Decision:
+def _decision(found: ShortAnswer | None) -> Decision:
     if found is None:
         return Decision("Nothing that was seen answers the question.", Assessment.INCOMPLETE, stop=False)
     if not found.sure:
@@ -143,7 +143,7 @@ def _followed(memory: Memory) -> frozenset[str]:
 
 
 def _leads(question: str, texts: tuple[str, ...], followed: frozenset[str]) -> Leads:
-    """What the question names, then what that led to, then what was mentioned at all."""
+    """Return the names in the question, then what these led to, then everything mentioned."""
     question = asked_in(question)
     subjects = dict.fromkeys(names(question))
     subjects.update(dict.fromkeys(mentioned_by(question, texts)))
@@ -158,7 +158,7 @@ def _leads(question: str, texts: tuple[str, ...], followed: frozenset[str]) -> L
 
 
 def _by_use(tools: tuple[ToolCard, ...]) -> list[ToolCard]:
-    """Those that bring text, a search first, then those that compute."""
+    """Return the tools that return text, searches first, then those that compute."""
     order = (*_LOOKING, "sql", "python", "shell", "plain")
     kinds = [(kind.name, tool) for tool in tools if (kind := kind_of(tool)) is not None]
     return [tool for _, tool in sorted(kinds, key=lambda entry: order.index(entry[0]))]

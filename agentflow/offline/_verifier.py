@@ -1,4 +1,4 @@
-"""The verifier without a model: error, empty, repeated, off topic, in this order; else new."""
+"""The offline verifier: checks for error, empty, repeated and off topic, in this order; all else is new."""
 
 from agentflow.offline._language import terms
 from agentflow.trajectory import Judgement, JudgementRequest, Verdict
@@ -6,13 +6,13 @@ from agentflow.trajectory import Judgement, JudgementRequest, Verdict
 __all__ = ["judge"]
 
 _MOSTLY = 0.9
-"""The share of words that makes an observation a repetition."""
+"""Share of known words from which an observation counts as a repetition."""
 _LITTLE = 5
-"""With fewer telling words nobody can say that it is off the topic."""
+"""Minimum number of content words for an off-topic verdict."""
 
 
 def judge(request: JudgementRequest) -> Judgement:
-    """What an observation is worth here."""
+    """Return the verdict on an observation."""
     if request.failure is not None:
         return Judgement(Verdict.ERROR, f"{request.failure.kind}: {request.failure.message}")
     if request.trouble:

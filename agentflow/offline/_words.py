@@ -1,10 +1,10 @@
-"""The few words whose forms matter: verbs and who does them."""
+"""Words with special forms: verbs, and the agents of their actions."""
 
 __all__ = ["AGENTS", "DONE", "KINDS", "MAKERS", "PERSONS", "STOP", "VERBS", "past_of", "stem_of"]
 
 
 def listed(words: str) -> tuple[str, ...]:
-    """Words that stand in one text."""
+    """Split a text into its words."""
     return tuple(words.split())
 
 
@@ -28,7 +28,7 @@ AGENTS = {
     "translated": "translator",
     "written": "author",
 }
-"""What somebody is called who did it."""
+"""Agent nouns by past participle: `written` -> `author`."""
 
 KINDS = frozenset(
     listed(
@@ -36,7 +36,7 @@ KINDS = frozenset(
         "novel organisation organization poem river ship society song station team town university vessel village work"
     )
 )
-"""What `the town` and the like are called: said in a passage about a town, it is the town itself."""
+"""Class nouns: in a passage about a town, `the town` is that town."""
 
 STOP = frozenset(
     listed(
@@ -50,7 +50,7 @@ STOP = frozenset(
         "within without would yet you your"
     )
 )
-"""Words that tell nothing by themselves."""
+"""Stop words."""
 
 PERSONS = frozenset(
     listed(
@@ -61,7 +61,7 @@ PERSONS = frozenset(
         "secretary successor teacher translator winner writer"
     )
 )
-"""Roles that are asked after with `who`."""
+"""Roles that questions ask for with `who`."""
 
 _IRREGULAR_STEMS = {
     "became": "become",
@@ -117,7 +117,7 @@ _PARTICIPLES = listed(
     "read sealed set shown sold spun sunk sung taken taught won written"
 )
 DONE = rf"(?:{'|'.join(_PARTICIPLES)}|[a-z]{{2,}}ed)"
-"""A pattern of past participles."""
+"""Pattern of past participles."""
 _PASTS = {
     "drawn": "drew",
     "given": "gave",
@@ -139,16 +139,16 @@ _PAST = listed(
     "reached received rose sank saved served sold stood took taught treated weighed won wrote"
 )
 VERBS = frozenset([*_PRESENT, *_PAST, "was", "were", "is", "are"])
-"""Verbs that are known to be verbs: they end a subject of several words."""
+"""Known verbs, which end a subject of several words."""
 
 
 def past_of(participle: str) -> str:
-    """`written` -> `wrote`; most are the same."""
+    """Return the simple past of a past participle, `written` -> `wrote`; most are equal."""
     return _PASTS.get(participle, participle)
 
 
 def stem_of(verb: str) -> tuple[str, str] | None:
-    """A verb of the third person as a question says it, `carries` -> `does`, `carry`; `None`: no verb that is known."""
+    """Return auxiliary and stem of a verb in a question, `carries` -> `does`, `carry`; `None` for an unknown verb."""
     if verb in _PAST:
         return "did", _IRREGULAR_STEMS.get(verb, _unpast(verb))
     if verb == "has":
@@ -175,4 +175,4 @@ def _unthird(verb: str) -> str:
 
 
 MAKERS = {past_of(verb): agent for verb, agent in AGENTS.items()}
-"""The same by the simple past: `wrote` -> `author`."""
+"""Agent nouns by simple past: `wrote` -> `author`."""

@@ -1,4 +1,4 @@
-"""The generator without a model: an extractive question over several observations, with its reasoning."""
+"""The offline generator: an extractive question over several observations, with its reasoning."""
 
 import re
 from collections.abc import Iterator
@@ -14,11 +14,11 @@ __all__ = ["write"]
 _FOREIGN = re.compile(
     r"\b(?:this|these|above|below|the (?:document|observation|passage|text|seed))\b", re.IGNORECASE
 )
-"""Words by which a question would lean on what only the path shows."""
+"""Words that would make a question depend on text that only the path shows."""
 
 
 def write(request: WriteRequest) -> Draft:
-    """The best question that was not rejected yet, one with another answer first; an empty one if there is none."""
+    """Return the best question not rejected yet, preferring one with another answer; an empty one if there is none."""
     questions = {rejection.draft.question for rejection in request.rejected}
     answers = {rejection.draft.answer for rejection in request.rejected}
     second: Draft | None = None
@@ -32,10 +32,10 @@ def write(request: WriteRequest) -> Draft:
 
 
 def _drafts(request: WriteRequest) -> Iterator[Draft]:
-    """Every draft, the best first."""
+    """Yield all drafts, best first."""
     knowledge = know(request.evidence)
     spans = list(computed(request.evidence, knowledge))
-    # What was computed at the end of the path is what the path is about.
+    # A value computed at the end of the path is its topic.
     fresh = [
         draft for draft in spans if draft.steps[-1].citations[-1].observation >= len(request.evidence) - 1
     ]

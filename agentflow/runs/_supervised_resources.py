@@ -10,7 +10,7 @@ import anyio
 from agentflow.actors import ChildSpec, Context, ExitReason, StartFailed, Supervisor
 from agentflow.errors import AgentFlowError
 from agentflow.journal import Run
-from agentflow.models import Accounts, Endpoints, ModelSettings, OpenModel, Prices, make_model
+from agentflow.models import Accounts, ModelEndpoints, ModelSettings, OpenModel, Prices, make_model
 from agentflow.runs._config import RunConfig
 
 __all__ = ["open_accounts", "open_models", "open_supervised", "prices_of", "start_child", "unwrap_group"]
@@ -99,7 +99,7 @@ async def open_models(
     supervisor: Supervisor, models: Mapping[str, ModelSettings], accounts: Accounts
 ) -> dict[str, OpenModel]:
     """Open an engine per role as children of the supervisor; roles with equal settings share one."""
-    endpoints = Endpoints()
+    endpoints = ModelEndpoints()
     made: list[tuple[ModelSettings, OpenModel]] = []
     opened: dict[str, OpenModel] = {}
     for role, settings in models.items():

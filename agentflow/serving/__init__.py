@@ -1,4 +1,4 @@
-"""Serving a model: vLLM as a supervised process in an environment of its own, reached over HTTP.
+"""Model serving: vLLM as a supervised process in its own environment, reached over HTTP. See docs/serving.md.
 
 async with ModelServer(ServingSettings(model="path/of/a/model")) as server:
     settings = ModelSettings(name=server.model, base_url=server.url, api_key=server.key)

@@ -1,4 +1,4 @@
-"""How vLLM is started."""
+"""Command line and environment of vLLM."""
 
 import os
 from collections.abc import Mapping
@@ -22,27 +22,27 @@ class _ModelConfig(Struct):
 def command_of(
     settings: ServingSettings, port: int, *, cpu: bool, weights: Weights | None = None
 ) -> list[str]:
-    """The command; its key is not in it, for a command line can be read by all."""
+    """Return the command line. It does not contain the key, because other users can read command lines."""
     options: dict[str, object] = {
         "model": weights.folder if weights else settings.model,
-        # What a trainer writes has no tokenizer.
+        # A trainer's checkpoint has no tokenizer.
         "tokenizer": settings.model,
         "served-model-name": settings.called,
         "host": settings.host,
         "port": port,
         "dtype": settings.dtype,
-        # What a sampled token is trained with is the distribution it was drawn from, not the raw one.
+        # Training needs the log-probabilities of the distribution that was sampled from, not the raw ones.
         "logprobs-mode": "processed_logprobs",
     }
     if settings.trains:
-        # The only door that says by which weights each token was drawn.
+        # This API alone returns the weights version of each token.
         options["enable-scale-out"] = True
     context = settings.context or (_bearable(settings.model) if cpu else None)
     if context is not None:
         options["max-model-len"] = context
     if cpu:
         options["enforce-eager"] = True
-        # A seeded request kills the engine once a prompt is read in pieces.
+        # A seeded request kills the engine when its prompt is read in chunks.
         options["no-enable-chunked-prefill"] = True
         options["max-num-batched-tokens"] = max(_BEARABLE, context or 0)
     else:
@@ -57,7 +57,7 @@ def command_of(
 
 
 def _bearable(model: str) -> int | None:
-    """As much context as a CPU can be asked for; `None`: the model's own is not known here."""
+    """Return a context length that a CPU can handle; `None` if the model's own is unknown here."""
     config = Path(model, "config.json")
     if not config.is_file():
         return None
@@ -68,11 +68,11 @@ def _bearable(model: str) -> int | None:
 def environment_of(
     settings: ServingSettings, key: str, given: Mapping[str, str], *, cpu: bool
 ) -> dict[str, str]:
-    """Its environment: that of this process, with what vLLM is told by variables."""
+    """Return the environment: that of this process, plus vLLM's variables."""
     environment = {name: value for name, value in given.items() if not name.startswith("AGENTFLOW_")}
     environment["VLLM_API_KEY"] = key
     environment["VLLM_NO_USAGE_STATS"] = "1"
-    # By itself it closes what was idle for five seconds, while somebody may just be asking for more.
+    # The default closes a connection after five idle seconds, possibly while a request is on its way.
     environment["VLLM_HTTP_TIMEOUT_KEEP_ALIVE"] = "60"
     if os.path.isdir(settings.model):
         # A model on disk needs no hub, and looking for one delays the start.

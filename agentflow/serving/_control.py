@@ -1,4 +1,4 @@
-"""What a running vLLM is told and asked beside its completions: it must have been started for training."""
+"""Control API of a running vLLM that was started for training."""
 
 from typing import Any, Self, TypeVar
 
@@ -18,11 +18,11 @@ _PLAIN = {"temperature": 1.0, "top_p": 1.0, "top_k": -1, "min_p": 0.0, "repetiti
 
 
 class EngineRefused(WeightsFailure):
-    """It answered, and did not do what it was asked."""
+    """The engine answered, but refused the request."""
 
 
 class EngineGone(WeightsFailure):
-    """Nobody answers: its process has died, or its address is wrong."""
+    """The engine does not answer: its process has died, or its address is wrong."""
 
 
 class _Logprob(Struct):
@@ -61,7 +61,7 @@ class _Models(Struct):
 
 
 class EngineControl:
-    """The control plane of one vLLM, used inside `async with`."""
+    """Client of the control API of one vLLM, used inside `async with`. See docs/serving.md."""
 
     def __init__(self, url: str, key: str = "", *, seconds: float = 600.0) -> None:
         self._address = url.rstrip("/").removesuffix("/v1")
@@ -70,7 +70,7 @@ class EngineControl:
         self._session: aiohttp.ClientSession
 
     async def __aenter__(self) -> Self:
-        # It is asked seldom: a connection that was kept would have been closed at the other end by then.
+        # Requests are rare: the server would have closed an idle connection by the next one.
         once = aiohttp.TCPConnector(force_close=True)
         self._session = aiohttp.ClientSession(connector=once, headers=self._headers, timeout=self._timeout)
         return self
@@ -79,49 +79,49 @@ class EngineControl:
         await self._session.close()
 
     async def pause(self, *, clear_cache: bool = True) -> None:
-        """Nothing is computed from now on; requests wait. Without their caches they are read again afterwards."""
+        """Pause all computation; requests wait. If the caches are cleared, their prompts are read again afterwards."""
         await self._post(f"/pause?mode=keep&clear_cache={str(clear_cache).lower()}")
 
     async def resume(self) -> None:
-        """Requests go on."""
+        """Resume computation."""
         await self._post("/resume")
 
     async def is_paused(self) -> bool:
-        """Whether requests wait."""
+        """Return true if the engine is paused."""
         return (await self._get("/is_paused", _Paused)).is_paused
 
     async def reload(self, folder: str) -> None:
-        """Read the weights of a folder (or of a name on the hub) in place of its own; caches are not looked at."""
+        """Load the weights of a folder, or of a name on the hub, without clearing the caches."""
         await self._post("/collective_rpc", {"method": "reload_weights", "kwargs": {"weights_path": folder}})
 
     async def version(self) -> str:
-        """What it calls its weights; `default`: what it was started with."""
+        """Return the version of the weights; `default` for those that the engine started with."""
         return (await self._get("/weight_info", _WeightInfo)).weight_version
 
     async def set_version(self, version: str) -> None:
-        """Call its weights this."""
+        """Set the version of the weights."""
         await self._post("/update_weight_version", {"new_version": version})
 
     async def model(self) -> tuple[str, str]:
-        """What requests call its model, and where that was read from at its start."""
+        """Return the name of the model in requests, and the place it was loaded from at the start."""
         models = (await self._get("/v1/models", _Models)).data
         return models[0].id, models[0].root
 
     async def post(self, path: str, body: object | None = None) -> bytes:
-        """Ask for anything else of it, as `/update_weights`.
+        """Send any other control request, such as `/update_weights`.
 
-        :raises EngineRefused: if it says no.
-        :raises EngineGone: if nobody answers.
+        :raises EngineRefused: if the engine refuses.
+        :raises EngineGone: if it does not answer.
         """
         return await self._post(path, body)
 
     async def draw(self, model: str, tokens: tuple[int, ...]) -> tuple[int, float]:
-        """One token that goes on from these, and its log-probability; what it remembers of them may be used."""
+        """Return the next token after these, and its log-probability; the prefix cache may be used."""
         choice = await self._complete(model, tokens)
         return choice.token_ids[0], choice.logprobs.token_logprobs[0]
 
     async def score(self, model: str, tokens: tuple[int, ...]) -> list[float]:
-        """The log-probability of each of these tokens but the first; nothing that it remembers is used."""
+        """Return the log-probability of each token but the first, without the prefix cache."""
         told = (await self._complete(model, tokens, prompt_logprobs=0)).prompt_logprobs or []
         return [
             place[token].logprob
@@ -154,11 +154,11 @@ class EngineControl:
                 status = answer.status
         except TimeoutError as error:
             raise EngineRefused(
-                f"{self._address} does not end {path} in {self._timeout.total:g} s"
+                f"{self._address} did not finish {path} in {self._timeout.total:g} s"
             ) from error
         except (aiohttp.ClientError, OSError) as error:
             raise EngineGone(
-                f"{self._address} doesn't answer {path}: {error or type(error).__name__}"
+                f"{self._address} does not answer {path}: {error or type(error).__name__}"
             ) from error
         if status == 404:
             raise ConfigurationError(
@@ -166,9 +166,7 @@ class EngineControl:
                 "start it with trains=true (VLLM_SERVER_DEV_MODE=1)"
             )
         if status in (401, 403):
-            raise ConfigurationError(
-                f"{self._address} refuses the key; give the one that it was started with"
-            )
+            raise ConfigurationError(f"{self._address} refuses the key; use the one that it was started with")
         if status >= 400:
             raise EngineRefused(f"{self._address} refuses {path}: {_words(said)}")
         return said

@@ -1,4 +1,4 @@
-"""New weights for a model while it is served, as one transaction: they come whole or not at all."""
+"""Publishing new weights to a running engine as one transaction."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
@@ -10,40 +10,40 @@ from msgspec.structs import replace
 from agentflow.serving._control import EngineControl, EngineGone, EngineRefused
 from agentflow.serving._weights import Probe, Published, Weights, WeightsFailure, check_folder
 
-__all__ = ["Keeper", "Load", "Publisher", "load_folder"]
+__all__ = ["EngineOwner", "Load", "Publisher", "load_folder"]
 
 _ATTEMPTS = 2
 _UNDO_SECONDS = 60.0
 _STARTED_WITH = "default"
-"""What an engine calls the weights that it was started with."""
+"""Version of the weights that an engine started with."""
 
 Load: TypeAlias = Callable[[EngineControl, Weights], Awaitable[None]]
-"""How weights get into a paused engine."""
+"""Function that loads weights into a paused engine."""
 
 
-class Keeper(Protocol):
-    """Whoever can start the engine anew. An engine that it starts has the weights that were published last."""
+class EngineOwner(Protocol):
+    """Owner of an engine process, which can restart it with the weights published last."""
 
     async def answers(self) -> None:
-        """Return when the engine answers."""
+        """Wait until the engine answers."""
         ...
 
     async def restart(self) -> None:
-        """Start it anew, and return when it answers."""
+        """Restart the engine, and wait until it answers."""
         ...
 
 
 class _Disagrees(WeightsFailure):
-    """The engine computes something else than the trainer."""
+    """The engine computes other log-probabilities than the trainer."""
 
 
 async def load_folder(control: EngineControl, weights: Weights) -> None:
-    """Let the engine read the folder, which it must be able to see."""
+    """Load the weights from a folder that the engine can read."""
     await control.reload(str(weights.folder))
 
 
 class Publisher:
-    """Puts weights into one engine, one after the other. `ModelServer.publish` is this for a server of ours."""
+    """Publishes weights to one engine. `ModelServer.publish` does this for a server that it owns. See docs/serving.md."""
 
     def __init__(
         self,
@@ -51,7 +51,7 @@ class Publisher:
         key: str = "",
         *,
         load: Load = load_folder,
-        keeper: Keeper | None = None,
+        keeper: EngineOwner | None = None,
         seconds: float = 600.0,
     ) -> None:
         self._url = url
@@ -62,17 +62,17 @@ class Publisher:
         self._lock = anyio.Lock()
         self._reloads = True
         self.current: Weights | None = None
-        """What was published last; `None`: the engine has what it was started with."""
+        """Weights published last; `None` if the engine has those it started with."""
 
     async def publish(self, weights: Weights, probe: Probe | None = None) -> Published:
-        """Replace the engine's weights; it then says the same as the trainer, where a probe tells what that says.
+        """Replace the engine's weights; with a probe, check that engine and trainer agree.
 
-        Requests that run meanwhile are paused, read again and go on with the new weights. If something fails, the
-        engine goes on with its old weights and their version, or is started anew.
+        Requests in flight are paused, read again and continued with the new weights. After a failure the engine continues
+        with its old weights and their version, or is restarted.
 
-        :raises ConfigurationError: if the folder holds no such weights, or the engine was not started for training;
-            nothing was touched.
-        :raises WeightsFailure: if the engine does not have them, or does not agree with the trainer.
+        :raises ConfigurationError: if the folder does not hold weights of this model, or the engine was not started for
+            training; nothing has changed.
+        :raises WeightsFailure: if loading fails, or engine and trainer disagree.
         """
         async with self._lock, EngineControl(self._url, self._key, seconds=self._seconds) as control:
             for attempt in range(_ATTEMPTS):
@@ -85,9 +85,9 @@ class Publisher:
         raise AssertionError("unreachable")
 
     async def check(self, probe: Probe) -> float:
-        """How far engine and trainer are from each other, in nats.
+        """Return the largest difference between engine and trainer, in nats.
 
-        :raises WeightsFailure: if that is too far.
+        :raises WeightsFailure: if it exceeds the probe's tolerance.
         """
         async with self._lock, EngineControl(self._url, self._key, seconds=self._seconds) as control:
             model, _ = await control.model()
@@ -109,39 +109,39 @@ class Publisher:
             return Published(version=weights.version, difference=await _difference(control, model, probe))
         except _Disagrees as disagrees:
             if self._keeper is not None:
-                # Some engines keep a part of what they had, such as a packed head: this one needs new starts.
+                # Some engines keep parts of the old weights, such as a packed head: they must be restarted for every update.
                 self._reloads = False
                 return await self._restarted(control, model, weights, probe)
             if before is None:
                 await control.pause()
                 raise WeightsFailure(
-                    f"{disagrees}; it is paused, for it had {version} of somebody else: start it anew"
+                    f"{disagrees}; it is paused, because it had {version} from another publisher: restart it"
                 ) from disagrees
             if await self._back(control, model, before, replace(probe, logprobs=tuple(said))):
-                end = f"it goes on with {before.version}"
+                end = f"it continues with {before.version}"
             else:
-                end = f"with {before.version} again it does not say the same as before, and is paused: start it anew"
+                end = f"with {before.version} again it does not compute the same as before, and is paused: restart it"
             raise WeightsFailure(f"{disagrees}; {end}") from disagrees
 
     async def _swap(self, control: EngineControl, before: Weights | None, weights: Weights) -> None:
         try:
-            # Without its caches: what was computed with other weights must not be continued.
+            # Clear the caches: results of other weights must not be continued.
             await control.pause()
             await self._load(control, weights)
             await control.set_version(weights.version)
         except EngineGone:
-            # Whoever starts it anew gives it what was published before.
+            # A restart loads the weights published before.
             raise
         except EngineRefused as refused:
             # An engine that failed halfway can't load anything any more, and a request would kill it.
             if self._keeper is None:
                 raise WeightsFailure(
-                    f"{refused}; it is paused with no whole weights: start it anew"
+                    f"{refused}; it is paused with incomplete weights: restart it"
                 ) from refused
             await self._keeper.restart()
-            raise WeightsFailure(f"{refused}; it was started anew with what it had") from refused
+            raise WeightsFailure(f"{refused}; it was restarted with its old weights") from refused
         except BaseException:
-            # Whoever wanted it gave up. Where nobody knows what it had, it goes on with the new ones.
+            # Cancelled. If the old weights are unknown, the engine continues with the new ones.
             whole = before or weights
             with anyio.move_on_after(_UNDO_SECONDS, shield=True):
                 await control.reload(str(whole.folder))
@@ -154,7 +154,7 @@ class Publisher:
             await control.resume()
 
     async def _back(self, control: EngineControl, model: str, before: Weights, probe: Probe) -> bool:
-        """Give an engine that can't be started anew what it had, and pause it if it is not that again."""
+        """Load the old weights into an engine that can't be restarted, and pause it if they are not the same again."""
         await self._swap(control, before, before)
         try:
             await _difference(control, model, probe)
@@ -174,9 +174,9 @@ class Publisher:
 
 
 async def _difference(control: EngineControl, model: str, probe: Probe) -> float:
-    """How far engine and trainer are from each other.
+    """Return the difference between engine and trainer.
 
-    :raises _Disagrees: if that is too far.
+    :raises _Disagrees: if it exceeds the tolerance.
     """
     token, drawn = await control.draw(model, probe.tokens)
     *said, anew = await control.score(model, (*probe.tokens, token))
@@ -187,7 +187,7 @@ async def _difference(control: EngineControl, model: str, probe: Probe) -> float
         )
     stale = _apart([drawn], [anew], probe.tolerance)
     if stale.too_far:
-        raise _Disagrees(f"{model} goes on from a cache of other weights, off by {stale.nats:.2g} nats")
+        raise _Disagrees(f"{model} continues from a cache of other weights, off by {stale.nats:.2g} nats")
     return max(off.nats, stale.nats)
 
 
@@ -198,7 +198,7 @@ class _Apart(NamedTuple):
 
 def _apart(ones: Sequence[float], others: Sequence[float], tolerance: float) -> _Apart:
     pairs = list(zip(ones, others, strict=True))
-    # Written so that NaN is too far.
+    # Written so that NaN fails.
     return _Apart(
         max(abs(one - other) for one, other in pairs),
         not all(abs(one - other) <= tolerance * max(1.0, abs(other)) for one, other in pairs),

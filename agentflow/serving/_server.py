@@ -1,4 +1,4 @@
-"""A model server that is started, watched, started again and ended with whoever needs it."""
+"""A model server as a supervised process."""
 
 import os
 import re
@@ -39,12 +39,12 @@ _PROBE = (
 
 
 class ModelServer:
-    """vLLM with one model, used inside `async with`: it answers from then on.
+    """vLLM with one model, ready to answer inside `async with`. See docs/serving.md.
 
-    If its process dies it is started again at the same address; who asks meanwhile is refused and tries again.
+    A process that dies is restarted at the same address; requests fail in the meantime and can be retried.
 
-    :raises ConfigurationError: on entering, if there is no vLLM, or its settings contradict each other.
-    :raises RunStopped: on entering, if it doesn't come up; its last words say why.
+    :raises ConfigurationError: on entering, if vLLM is missing, or settings contradict each other.
+    :raises RunStopped: on entering, if it does not start; the message has its last words.
     """
 
     def __init__(self, settings: ServingSettings) -> None:
@@ -59,47 +59,47 @@ class ModelServer:
         self._running: Process | None = None
         self._up = False
         self.starts = 0
-        """How often its process was started."""
+        """Number of process starts."""
 
     @property
     def model(self) -> str:
-        """What requests call it."""
+        """Name of the model in requests."""
         return self._settings.called
 
     @property
     def address(self) -> str:
-        """Where it listens, for what is not OpenAI's protocol."""
+        """Address of the server, for requests outside OpenAI's API."""
         return f"http://{self._settings.host}:{self._port}"
 
     @property
     def url(self) -> str:
-        """The base URL of OpenAI's protocol."""
+        """Base URL of OpenAI's API."""
         return f"{self.address}/v1"
 
     @property
     def key(self) -> str:
-        """What requests must carry."""
+        """Key that requests must carry."""
         return self._key
 
     @property
     def pid(self) -> int:
-        """Its process; 0 while there is none."""
+        """Process id; 0 while there is no process."""
         return 0 if self._running is None else self._running.pid
 
     @property
     def weights(self) -> Weights | None:
-        """What was published last; `None`: it has its model's own."""
+        """Weights published last; `None` if it has those of its model."""
         return self._publisher.current
 
     async def publish(self, weights: Weights, probe: Probe | None = None) -> Published:
-        """Replace its weights while it serves; a new start has them too.
+        """Replace the weights of the running server; a restart loads them too.
 
-        Requests that run meanwhile are paused, read again and go on with the new weights. If something fails, it goes
-        on with its old weights and their version, or is started anew with whole ones.
+        Requests in flight are paused, read again and continued with the new weights. After a failure the server continues
+        with its old weights and their version, or is restarted with complete ones.
 
-        :raises ConfigurationError: if the folder holds no such weights, or its settings lack `trains`; nothing was
-            touched.
-        :raises WeightsFailure: if it does not have them, or does not agree with the trainer.
+        :raises ConfigurationError: if the folder does not hold weights of this model, or the settings lack `trains`;
+            nothing has changed.
+        :raises WeightsFailure: if loading fails, or engine and trainer disagree.
         """
         if not self._settings.trains:
             raise ConfigurationError(
@@ -108,30 +108,32 @@ class ModelServer:
         return await self._publisher.publish(weights, probe)
 
     async def check(self, probe: Probe) -> float:
-        """How far it and the trainer are from each other, in nats.
+        """Return the largest difference between server and trainer, in nats.
 
-        :raises WeightsFailure: if that is too far.
+        :raises WeightsFailure: if it exceeds the probe's tolerance.
         """
         return await self._publisher.check(probe)
 
     async def answers(self) -> None:
-        """Return when it answers, with the weights that were published last."""
+        """Wait until it answers with the weights published last."""
         await self._healthy()
-        # Its new process may have to be told still what its weights are called.
+        # A new process may not know the version of its weights yet.
         while not self._up:  # noqa: ASYNC110  # who waits may live in another thread's loop
             await anyio.sleep(POLL_SECONDS)
 
     async def restart(self) -> None:
-        """Start it anew, with the weights that were published last; return when it answers."""
+        """Restart it with the weights published last, and wait until it answers."""
         await self._supervisor.terminate_child(_CHILD)
         await self._supervisor.restart_child(_CHILD)
 
     async def __aenter__(self) -> Self:
         if self._settings.trains and self._settings.host not in ("127.0.0.1", "::1", "localhost"):
-            raise ConfigurationError("trains: anybody could change the weights; set host=127.0.0.1")
+            raise ConfigurationError(
+                "trains: with this host, anybody could change the weights; set host=127.0.0.1"
+            )
         self._cpu = await self._on_cpu()
         async with AsyncExitStack() as stack:
-            # Kept: nobody else shall get requests with its key while its process is started anew.
+            # Reserved, so that no other program gets requests with the key during a restart.
             self._port = self._settings.port or stack.enter_context(kept_port(self._settings.host))
             self._log = stack.enter_context(self._open_log())
             spec = ChildSpec(
@@ -157,7 +159,7 @@ class ModelServer:
         await self._stack.__aexit__(kind, error, trace)
 
     def last_words(self) -> str:
-        """The end of its log, from the last error that it tells of."""
+        """Return the end of its log, from the last error on."""
         self._log.flush()
         with open(self._log.name, "rb") as log:
             log.seek(max(0, os.path.getsize(self._log.name) - _TAIL_BYTES))
@@ -185,9 +187,9 @@ class ModelServer:
         return self._running
 
     async def _on_cpu(self) -> bool:
-        """Whether the environment's vLLM computes on the CPU.
+        """Return true if the environment's vLLM computes on the CPU.
 
-        :raises ConfigurationError: if there is none, or it is another one than wanted.
+        :raises ConfigurationError: if there is no vLLM, or one for another device.
         """
         python = self._settings.interpreter()
         done = await anyio.run_process([str(python), "-c", _PROBE], check=False, stderr=subprocess.DEVNULL)

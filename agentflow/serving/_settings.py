@@ -1,4 +1,4 @@
-"""What is said about a model that is to be served."""
+"""Settings of a served model."""
 
 import sys
 from pathlib import Path
@@ -13,59 +13,59 @@ from agentflow.settings import Settings
 __all__ = ["Device", "ServingSettings"]
 
 Device: TypeAlias = Literal["auto", "cpu", "gpu"]
-"""What computes; `auto`: a GPU where the environment's vLLM was built for one."""
+"""Device to compute on; `auto` takes a GPU if the environment's vLLM was built for one."""
 
 _OWN = Path(".venv-vllm/bin/python")
 
 
 class ServingSettings(Settings):
-    """One model, served by vLLM."""
+    """One model served by vLLM. See docs/serving.md."""
 
     model_config = SettingsConfigDict(env_prefix="AGENTFLOW_SERVING_")
 
     model: str = Field(min_length=1)
-    """A folder with its weights and tokenizer, or a name on the hub."""
+    """Folder with weights and tokenizer, or a name on the hub."""
     name: str = ""
     """What requests call it; empty: as `model`."""
     python: Path | None = None
     """The Python of the environment that vLLM is installed in; none: `.venv-vllm` here, else this one."""
     host: str = "127.0.0.1"
-    """The address it listens at."""
+    """Address to listen on."""
     port: int = Field(default=0, ge=0, le=65535)
-    """The port; 0: any that is free."""
+    """Port; 0 for any free one."""
     key: SecretStr = SecretStr("")
-    """What requests must carry; empty: a new one that only this user can read."""
+    """Key that requests must carry; if empty, a new one that only this user can read."""
     device: Device = "auto"
-    """What computes."""
+    """Device to compute on."""
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
-    """The type of its numbers; `auto`: that of the weights."""
+    """Data type of the weights; `auto` keeps that of the files."""
     context: int | None = Field(default=None, ge=1)
     """The most tokens of a prompt and its answer; none: the model's own, on a CPU 8,192 of them."""
     cache_gib: float = Field(default=1.0, gt=0)
-    """Memory for what it has read, on a CPU."""
+    """Memory for the KV cache on a CPU, in GiB."""
     memory_share: float = Field(default=0.9, gt=0, le=1)
     """The share of a GPU's memory that it takes."""
     trains: bool = False
-    """Its weights can be changed while it runs; whoever reaches its port can do that, so it listens on loopback only."""
+    """Let clients change the weights at runtime. Anyone who reaches the port can do so, so it listens on loopback only."""
     start_seconds: float = Field(default=600.0, gt=0)
-    """How long it may take until it answers."""
+    """Time limit for the start, in seconds."""
     log: Path | None = None
-    """Where its words go; none: a temporary file, the end of which is shown when it fails."""
+    """Log file; by default a temporary one, whose end is shown after a failure."""
     options: dict[str, Any] = Field(default_factory=dict[str, Any])
-    """Further options of vLLM by their names, `max-num-seqs: 64`; `true` for one that takes no value."""
+    """Further options of vLLM by name, such as `max-num-seqs: 64`; `true` for an option without a value."""
 
     @property
     def called(self) -> str:
-        """What requests call it."""
+        """Name of the model in requests."""
         return self.name or self.model
 
     def interpreter(self) -> Path:
-        """The Python that runs vLLM.
+        """Return the Python that runs vLLM.
 
-        :raises ConfigurationError: if it is not there.
+        :raises ConfigurationError: if it does not exist.
         """
         if self.python is None:
             return _OWN.absolute() if _OWN.exists() else Path(sys.executable)
         if not self.python.exists():
-            raise ConfigurationError(f"python: there is no {self.python}; make it, or name another one")
+            raise ConfigurationError(f"python: there is no {self.python}; create it, or name another one")
         return self.python.absolute()

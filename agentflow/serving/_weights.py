@@ -1,4 +1,4 @@
-"""Weights as they go from a trainer to an engine, and how both see that they have the same."""
+"""Weights on their way from a trainer to an engine, and the check that both have the same."""
 
 import struct
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ from agentflow.errors import AgentFlowError, ConfigurationError
 __all__ = ["TOLERANCES", "Probe", "Published", "Weights", "WeightsFailure", "check_folder", "probe_tokens"]
 
 TOLERANCES: Mapping[str, float] = MappingProxyType({"float32": 1e-5, "float16": 2e-2, "bfloat16": 1e-1})
-"""How far log-probabilities of engine and trainer may differ, by the type of their numbers."""
+"""Maximum differences between log-probabilities of engine and trainer, by data type."""
 
 _PROBE_TOKENS = 160
 _STEP = 7919
@@ -21,27 +21,27 @@ _HEAD = struct.Struct("<Q")
 
 
 class WeightsFailure(AgentFlowError):
-    """New weights did not get into an engine, or it computes something else; one line says what it has now."""
+    """Publishing weights failed, or engine and trainer disagree; the message names the weights that the engine has now."""
 
 
 class Weights(Struct, frozen=True, kw_only=True):
-    """The weights of a model on disk."""
+    """Weights of a model on disk. See docs/serving.md."""
 
     folder: Path
-    """As Hugging Face keeps them: `config.json` and `*.safetensors`. It must stay until others are published."""
+    """Folder in Hugging Face format (`config.json`, `*.safetensors`). Keep it until other weights are published."""
     version: str
-    """What they are called; tokens that they draw carry it."""
+    """Version; tokens sampled with these weights carry it."""
 
 
 class Probe(Struct, frozen=True, kw_only=True):
-    """A short text, and what the trainer makes of it: the engine must say the same once it has the weights."""
+    """Reference for the check: a short text with the trainer's log-probabilities. See docs/serving.md."""
 
     tokens: tuple[int, ...]
-    """The text; longer than a block of the engine's cache (128 tokens on a CPU), or an old cache is not seen."""
+    """Text. Make it longer than a block of the engine's cache (128 tokens on a CPU), so that a stale cache is detected."""
     logprobs: tuple[float, ...]
     """The trainer's log-probability of each token but the first, at temperature 1."""
     tolerance: float = TOLERANCES["float32"]
-    """How far each may be off, in nats; one below -1 in parts of its size, for so exact are the numbers it comes from."""
+    """Maximum difference in nats; for a log-probability below -1, relative to its size."""
 
     def __post_init__(self) -> None:
         if len(self.tokens) < 2 or len(self.logprobs) != len(self.tokens) - 1:
@@ -52,31 +52,31 @@ class Probe(Struct, frozen=True, kw_only=True):
 
 
 class Published(Struct, frozen=True, kw_only=True):
-    """Weights that an engine has."""
+    """Result of publishing weights. See docs/serving.md."""
 
     version: str
-    """What they are called."""
+    """Version of the weights."""
     difference: float = 0.0
-    """The largest difference that the probe found."""
+    """Largest difference that the probe found, in nats."""
     restarted: bool = False
-    """The engine was started anew with them: requests were refused meanwhile."""
+    """The engine was restarted; requests failed in the meantime."""
 
 
 def probe_tokens(vocabulary: int, count: int = _PROBE_TOKENS) -> tuple[int, ...]:
-    """A text for a probe: words from all over the vocabulary, the same each time."""
+    """Return a text for a probe: tokens from all over the vocabulary, always the same ones. See docs/serving.md."""
     return tuple(index * _STEP % vocabulary for index in range(1, count + 1))
 
 
 def check_folder(folder: Path, before: Path) -> None:
-    """Refuse what an engine would choke on halfway: what is not whole, or of another model than `before`.
+    """Refuse a folder that the engine could load only in part: incomplete, or of another model than `before`.
 
-    :raises ConfigurationError: in one line.
+    :raises ConfigurationError: in that case.
     """
     shapes = _shapes(folder)
     try:
         known = _shapes(before)
     except ConfigurationError:
-        # It was read from elsewhere: a hub, another machine's disk.
+        # Loaded from elsewhere: a hub, or another machine's disk.
         return
     for name in shapes.keys() & known.keys():
         if shapes[name] != known[name]:
@@ -108,6 +108,6 @@ def _shapes(folder: Path) -> dict[str, tuple[int, ...]]:
             raise ConfigurationError(f"{file}: it can't be read ({error}); export the model again") from error
         end = max((tensor.data_offsets[1] for tensor in tensors.values()), default=0)
         if file.stat().st_size != _HEAD.size + size + end:
-            raise ConfigurationError(f"{file}: it is not whole; export the model again")
+            raise ConfigurationError(f"{file}: it is incomplete; export the model again")
         shapes |= {name: tensor.shape for name, tensor in tensors.items()}
     return shapes

@@ -18,9 +18,9 @@ from agentflow.models import (
     OFFLINE,
     Accounts,
     Call,
-    Endpoints,
     Message,
     Model,
+    ModelEndpoints,
     ModelSettings,
     Text,
     make_model,
@@ -210,7 +210,7 @@ class Solver:
 
     @asynccontextmanager
     async def _open(self) -> AsyncGenerator[_SolverResources]:
-        accounts, endpoints, blobs = Accounts(), Endpoints(), _MemoryBlobs()
+        accounts, endpoints, blobs = Accounts(), ModelEndpoints(), _MemoryBlobs()
         async with AsyncExitStack() as stack:
             opened: list[tuple[ModelSettings, Model]] = []
 

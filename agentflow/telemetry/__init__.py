@@ -1,4 +1,4 @@
-"""Telemetry: what a program says about its own work. For now: logs, to stderr, without secrets."""
+"""Structured logs on stderr, with secrets masked. See docs/settings.md."""
 
 from agentflow.telemetry._logs import Level, configure_logging, get_logger
 

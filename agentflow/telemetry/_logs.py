@@ -14,22 +14,22 @@ _MASK = "***"
 
 
 class Level(StrEnum):
-    """From which importance on something is said."""
+    """Minimum level of events to log. See docs/settings.md."""
 
     DEBUG = "debug"
-    """Everything."""
+    """All events."""
     INFO = "info"
-    """What a person who runs the program wants to see."""
+    """Progress of the program."""
     WARNING = "warning"
-    """What may need a hand."""
+    """Problems that may need attention."""
     ERROR = "error"
-    """What failed."""
+    """Failures."""
 
 
 def get_logger(name: str) -> BoundLogger:
-    """A logger whose events carry fields: `log.info("session started", backend="bash")`.
+    """Return a logger whose events have fields: `log.info("session started", backend="bash")`.
 
-    It speaks through the standard library's logger of that name, so an application's own logging goes on to work.
+    It writes to the standard library's logger of that name, so it works with an application's own logging.
     """
     logger = structlog.wrap_logger(
         logging.getLogger(name),
@@ -43,12 +43,12 @@ def get_logger(name: str) -> BoundLogger:
 def configure_logging(
     level: Level | str = Level.INFO, *, json: bool | None = None, stream: TextIO | None = None
 ) -> None:
-    """Make every log of this process one line each: coloured words on a terminal, else JSON.
+    """Write every log event of this process as one line: coloured text on a terminal, JSON otherwise.
 
-    Only a program calls this, never a library.
+    Only a program calls this, never a library. See docs/settings.md.
 
-    :param json: JSON or words whatever the stream is.
-    :param stream: where to; stderr if none is given, because stdout may carry a protocol.
+    :param json: force JSON or text.
+    :param stream: output stream; stderr by default, because stdout may carry a protocol.
     """
     output: TextIO = stream or sys.stderr
     lines = not output.isatty() if json is None else json
@@ -67,7 +67,7 @@ def configure_logging(
 
 
 def _mask_secrets(_logger: object, _method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-    """Hide the value of every field whose name says that it is a secret."""
+    """Mask the value of every field with the name of a secret."""
     for field in event:
         if _SECRET.search(field):
             event[field] = _MASK

@@ -1,4 +1,4 @@
-"""For tests: virtual time, children that fail as told, a watch on supervisors, a fake endpoint of models, a tiny model."""
+"""Test utilities: virtual time, faulty actors, an event recorder, a fake model endpoint, a tiny model."""
 
 from pathlib import Path
 
@@ -24,4 +24,4 @@ __all__ = [
 ]
 
 TINY_MODEL = Path(__file__).with_name("_tiny_model.py")
-"""A program that makes a tiny model, for the Python of an environment with `torch` and `transformers`."""
+"""Program that creates a tiny model; run it with a Python that has `torch` and `transformers`."""

@@ -1,4 +1,4 @@
-"""Children that fail as told."""
+"""Actors and children with injected faults."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -10,27 +10,27 @@ from agentflow.actors import Actor, Child, Context, Shutdown
 
 
 class InjectedCrash(Exception):
-    """The failure of a child that was told to fail."""
+    """Injected failure."""
 
 
 class Fault(StrEnum):
-    """What a `FaultyActor` can be told to do instead of answering."""
+    """Reaction of a `FaultyActor` to a message. See docs/actors.md."""
 
     CRASH = "crash"
     """Raise `InjectedCrash`."""
     SHUTDOWN = "shutdown"
     """Raise `Shutdown`."""
     END = "end"
-    """Stop, normally."""
+    """Stop normally."""
     HANG = "hang"
-    """Never come back from this message; it can be cancelled."""
+    """Never return; it can be cancelled."""
 
 
 class FaultyActor(Actor[object, object]):
-    """Answers each message with the message, and does what a `Fault` says."""
+    """Actor that echoes each message, and reacts to a `Fault` as that says. See docs/actors.md."""
 
     async def receive(self, message: object) -> object:
-        """Do as told."""
+        """Echo a message, or inject a fault."""
         match message:
             case Fault.CRASH:
                 raise InjectedCrash("as told")
@@ -46,40 +46,40 @@ class FaultyActor(Actor[object, object]):
 
 
 class Start(StrEnum):
-    """How a start of a `FaultyChild` goes."""
+    """Outcome of a start of a `FaultyChild`. See docs/actors.md."""
 
     OK = "ok"
-    """It becomes ready."""
+    """Become ready."""
     FAIL = "fail"
-    """It raises before it is ready."""
+    """Raise before becoming ready."""
     IGNORE = "ignore"
-    """It asks to be ignored."""
+    """Ask to be ignored."""
     HANG = "hang"
-    """It never becomes ready; it can be cancelled."""
+    """Never become ready; it can be cancelled."""
 
 
 @dataclass
 class FaultyChild:
-    """Makes children, one after the other, whose starts go by a list; when that is used up, they start well.
+    """Factory of children whose starts follow a list; after its end, all starts succeed. See docs/actors.md.
 
-    Give its `make` to a spec as `start`; `current` is the one that was made last.
+    Use its `make` as the `start` of a spec; `current` is the last child.
     """
 
     starts: Iterable[Start] = ()
-    """How the starts go, in order."""
+    """Outcomes of the starts, in order."""
     stubborn: bool = False
-    """Whether the children don't end when asked, only when cancelled."""
+    """Let children ignore a stop request, so that they must be cancelled."""
     attempts: int = 0
-    """Starts so far."""
+    """Number of starts."""
     arguments: list[tuple[object, ...]] = field(default_factory=list[tuple[object, ...]])
-    """The arguments of each start."""
+    """Arguments of each start."""
 
     def __post_init__(self) -> None:
         self._script = iter(self.starts)
         self._children: list[_ScriptedChild] = []
 
     def make(self, *arguments: object) -> Child:
-        """The next child."""
+        """Create the next child."""
         self.attempts += 1
         self.arguments.append(arguments)
         child = _ScriptedChild(next(self._script, Start.OK), self.stubborn)
@@ -87,7 +87,7 @@ class FaultyChild:
         return child
 
     def end(self, fault: Fault = Fault.END, which: int = -1) -> None:
-        """Make a child (by default the last made) end by itself."""
+        """End a child, by default the last one."""
         self._children[which].end(fault)
 
 
@@ -105,7 +105,7 @@ class _ScriptedChild:
     async def run(self, context: Context) -> None:
         match self._start:
             case Start.FAIL:
-                raise InjectedCrash("at its start, as told")
+                raise InjectedCrash("injected at the start")
             case Start.IGNORE:
                 context.ignore()
             case Start.HANG:

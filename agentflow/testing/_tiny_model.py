@@ -1,8 +1,8 @@
-"""Makes a tiny language model that knows nothing: `python _tiny_model.py FOLDER TEXT...`.
+"""Create a tiny language model with random weights: `python _tiny_model.py FOLDER TEXT...`.
 
-Two layers of random weights, and a byte-level tokenizer trained on the texts (files of any kind), with a chat template.
-The same arguments give the same model. Its embeddings are not tied to its head: engines on a CPU keep a stale head
-otherwise, once weights change. Run by the Python of an environment that has `torch` and `transformers`.
+It has two layers, and a byte-level tokenizer trained on the texts (files of any kind), with a chat template. Equal
+arguments give equal models. Embeddings are not tied to the head, because engines on a CPU keep a stale tied head after
+a weight update. Run it with a Python environment that has `torch` and `transformers`.
 """
 
 # pyright: basic, reportMissingImports=false, reportUnknownMemberType=false
@@ -18,20 +18,20 @@ CHAT_TEMPLATE = (
     "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] }}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
-"""Turns between marks; the text of one is a prefix of the text of any that goes on from it."""
+"""Chat template: the text of a conversation is a prefix of the text of any continuation."""
 
 HEADS = 2
 HEAD_SIZE = 64
 
 
 def main() -> None:
-    """Make it."""
+    """Create the model."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path)
     parser.add_argument("texts", nargs="+", type=Path)
-    parser.add_argument("--words", type=int, default=2048, help="tokens of its vocabulary")
+    parser.add_argument("--words", type=int, default=2048, help="vocabulary size")
     parser.add_argument("--layers", type=int, default=2)
-    parser.add_argument("--context", type=int, default=16384, help="the most tokens that it reads")
+    parser.add_argument("--context", type=int, default=16384, help="maximum sequence length")
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args()
 
@@ -58,7 +58,7 @@ def main() -> None:
 
 
 def tiny_tokenizer(words: int, *, files: Iterable[Path] = (), texts: Iterable[str] = ()) -> Any:  # noqa: ANN401 - of a library that is typed in part
-    """A byte-level tokenizer with so many tokens, which has read these files, or else these texts."""
+    """Train a byte-level tokenizer of that vocabulary size on the files, or else on the texts."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import PreTrainedTokenizerFast
 

@@ -1,4 +1,4 @@
-"""Time that passes only when a test says so, or when nothing else can happen."""
+"""Virtual time: moved by a test, or by an event loop with nothing else to do."""
 
 import asyncio
 import heapq
@@ -10,21 +10,21 @@ from agentflow.actors import Clock
 
 
 class VirtualTimer:
-    """A callback of a `VirtualClock` that is still to come."""
+    """Pending callback of a `VirtualClock`."""
 
     __slots__ = ("callback",)
 
     def __init__(self, callback: Callable[[], None]) -> None:
         self.callback: Callable[[], None] | None = callback
-        """What is called; `None` when it was cancelled."""
+        """Callback; `None` once cancelled."""
 
     def cancel(self) -> None:
-        """Forget it."""
+        """Cancel the callback."""
         self.callback = None
 
 
 class VirtualClock(Clock):
-    """A clock that a test moves by hand."""
+    """Clock that a test moves by hand. See docs/actors.md."""
 
     def __init__(self, start: float = 0.0) -> None:
         self._now = start
@@ -32,17 +32,17 @@ class VirtualClock(Clock):
         self._timers: list[tuple[float, int, VirtualTimer]] = []
 
     def now(self) -> float:
-        """The time now."""
+        """Return the virtual time."""
         return self._now
 
     def call_later(self, seconds: float, callback: Callable[[], None]) -> VirtualTimer:
-        """Call back when the clock was moved that far."""
+        """Call back once the clock has been moved that far."""
         timer = VirtualTimer(callback)
         heapq.heappush(self._timers, (self._now + max(0.0, seconds), next(self._order), timer))
         return timer
 
     def advance(self, seconds: float) -> None:
-        """Move on; what falls due is called in order, each at its own time."""
+        """Move the clock, and run the callbacks that fall due in order, each at its own time."""
         until = self._now + seconds
         while self._timers and self._timers[0][0] <= until:
             self._now, _, timer = heapq.heappop(self._timers)
@@ -51,19 +51,19 @@ class VirtualClock(Clock):
         self._now = until
 
     def pending(self) -> int:
-        """Callbacks that are still to come."""
+        """Return the number of pending callbacks."""
         return sum(timer.callback is not None for _, _, timer in self._timers)
 
 
 class _IdleSelector(selectors.DefaultSelector):
-    """Instead of waiting for a timer, moves the loop's time on to it."""
+    """Selector that moves the loop's time to the next timer instead of waiting."""
 
     def __init__(self) -> None:
         super().__init__()
         self.now = 0.0
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        """What is ready; with nothing ready and a timer to come, its time comes now."""
+        """Return what is ready; if nothing is, jump to the next timer."""
         if timeout is None:
             return super().select(None)
         ready = super().select(0)
@@ -73,11 +73,11 @@ class _IdleSelector(selectors.DefaultSelector):
 
 
 class VirtualTimeLoop(asyncio.SelectorEventLoop):
-    """An event loop whose time jumps to the next timer as soon as every task waits.
+    """Event loop whose time jumps to the next timer as soon as every task waits. See docs/actors.md.
 
-    Everything on it runs in virtual time: sleeps, deadlines, `SystemClock`. An hour takes no time, and a hang guard
-    (`anyio.fail_after`) goes off at once in a test that hangs. Work in threads or processes does not hold time up, so
-    it is not for tests of these.
+    Everything on it runs in virtual time: sleeps, deadlines, `SystemClock`. An hour takes no real time, and a hang guard
+    (`anyio.fail_after`) fires at once in a test that hangs. Threads and processes do not hold virtual time back, so do not
+    use it for tests of these.
     """
 
     def __init__(self) -> None:
@@ -85,5 +85,5 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         super().__init__(self._idle_selector)
 
     def time(self) -> float:
-        """Virtual seconds since the loop was made."""
+        """Return the virtual seconds since the loop was created."""
         return self._idle_selector.now

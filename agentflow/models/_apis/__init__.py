@@ -1,4 +1,4 @@
-"""The ways in which providers are spoken to."""
+"""APIs of providers: requests and answers of each."""
 
 from agentflow.models._apis._anthropic import AnthropicApi
 from agentflow.models._apis._api import AnswerSchema, ApiAnswer, HttpRequest, PreparedCall, ProviderApi

@@ -1,4 +1,4 @@
-"""Anthropic's messages."""
+"""Anthropic's Messages API."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -26,11 +26,11 @@ __all__ = ["AnthropicApi"]
 
 _VERSION = "2026-10-21"
 _WITH_SAMPLING = {"anthropic-version": "2023-06-01"}
-"""Later versions know no temperature."""
+"""Last version that accepts a temperature."""
 _LONGEST = 8192
-"""The longest answer must be said; where nobody does, this is."""
+"""Maximum length of an answer where nothing sets it; the API requires one."""
 _ANSWER = "give_answer"
-"""The tool whose arguments are the answer, where a schema can't be a grammar."""
+"""Name of the tool whose arguments are the answer, for schemas that can't be compiled to a grammar."""
 _THOUGHTS = "thoughts"
 _FINISH = {
     "end_turn": "stop",
@@ -75,19 +75,19 @@ _BLOCK = msgspec.json.Decoder(_Block)
 
 
 class AnthropicApi:
-    """Messages."""
+    """Anthropic's Messages API."""
 
     @property
     def name(self) -> str:
-        """What it is called in settings."""
+        """Name in settings."""
         return "anthropic"
 
     def headers(self, key: str) -> dict[str, str]:
-        """What goes along with every request."""
+        """Return the headers of every request."""
         return {"anthropic-version": _VERSION, **({"x-api-key": key} if key else {})}
 
     def encode(self, ask: PreparedCall) -> HttpRequest:
-        """Write a request."""
+        """Encode a request."""
         sampling, messages = ask.sampling, ask.messages
         held = _hold(ask.asked) if ask.asked is not None else {}
         if ask.asked is not None and not held:
@@ -113,7 +113,7 @@ class AnthropicApi:
         return HttpRequest("/messages", body, _WITH_SAMPLING if sampled else None)
 
     def read(self, body: bytes, sent: int) -> ApiAnswer:
-        """Read an answer."""
+        """Decode an answer."""
         answer = _DECODER.decode(body)
         texts: list[str] = []
         calls: list[ToolCall] = []
@@ -142,7 +142,7 @@ class AnthropicApi:
 
 
 def _hold(asked: AnswerSchema) -> dict[str, Any]:
-    """What holds an answer to its schema: a grammar where it can be one, else the arguments of a tool."""
+    """Return the fields that enforce a schema: as a grammar if possible, else as the arguments of a tool."""
     if asked.format == "text":
         return {}
     if asked.format == "json_schema" and is_closed(asked.schema):
@@ -159,7 +159,7 @@ def _say(message: Message) -> dict[str, Any]:
     parts = message.parts
     if len(parts) == 1 and isinstance(part := parts[0], Text):
         return {"role": message.role, "content": part.text}
-    # Its own thoughts stand first, and replies before whatever else a user says.
+    # The API wants thoughts first, and tool results before other user content.
     thoughts: list[Any] = state_of(parts, _THOUGHTS) or []
     ordered = sorted(parts, key=lambda part: not isinstance(part, ToolReply))
     return {"role": message.role, "content": [*thoughts, *_blocks(ordered)]}
@@ -169,7 +169,7 @@ def _blocks(parts: list[Part]) -> Iterator[dict[str, Any]]:
     for part in parts:
         match part:
             case Text(text=""):
-                # It takes no empty texts.
+                # Empty texts are refused.
                 continue
             case Text(text=text):
                 yield {"type": "text", "text": text}
@@ -177,7 +177,7 @@ def _blocks(parts: list[Part]) -> Iterator[dict[str, Any]]:
                 source = {"type": "base64", "media_type": part.mime, "data": as_base64(part)}
                 yield {"type": "image", "source": source}
             case ToolCall():
-                # It takes objects only.
+                # Only objects are accepted.
                 given = {"written": arguments_text(part)} if part.arguments is None else part.arguments
                 yield {"type": "tool_use", "id": part.id, "name": part.name, "input": given}
             case ToolReply():

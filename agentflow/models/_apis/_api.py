@@ -1,4 +1,4 @@
-"""What one family of endpoints is spoken to with."""
+"""Protocol of a provider's API, with its provider-neutral requests and answers."""
 
 from collections.abc import Mapping
 from typing import Any, Protocol
@@ -13,88 +13,88 @@ __all__ = ["AnswerSchema", "ApiAnswer", "HttpRequest", "PreparedCall", "Provider
 
 
 class AnswerSchema(Struct, frozen=True):
-    """What an answer is held to."""
+    """Schema that an answer must match."""
 
     format: AnswerFormat
-    """How: by the endpoint, half by it, by the prompt."""
+    """Way to enforce it."""
     name: str
-    """What is asked for."""
+    """Name of the answer's type."""
     schema: dict[str, Any]
-    """Its JSON schema."""
+    """JSON schema."""
 
 
 class PreparedCall(Struct, frozen=True):
-    """One call, ready to be written down."""
+    """One call with all its parameters resolved."""
 
     model: str
-    """As the endpoint calls it."""
+    """Name of the model at the endpoint."""
     messages: tuple[Message, ...]
-    """The conversation."""
+    """Conversation."""
     sampling: Sampling
-    """How to sample."""
+    """Sampling parameters."""
     asked: AnswerSchema | None = None
-    """What the answer is held to; `None`: free text."""
+    """Schema of the answer; `None` for free text."""
     tools: tuple[ToolSpec, ...] = ()
-    """What it may call instead."""
+    """Tools that the model may call instead."""
     may_call: bool = True
-    """It may do so now."""
+    """The model may call them now."""
     tokens: bool = False
-    """Its tokens are wanted."""
+    """Return prompt and completion tokens."""
 
 
 class HttpRequest(Struct, frozen=True):
-    """A request, written down."""
+    """Encoded request."""
 
     path: str
-    """Where to, after the endpoint's address; or a whole address of another door of the same server."""
+    """Path after the endpoint's address, or a whole URL on the same server."""
     body: bytes
-    """What is sent."""
+    """Body."""
     headers: Mapping[str, str] | None = None
-    """What goes along with this one only."""
+    """Headers of this request only."""
 
 
 class ApiAnswer(Struct, frozen=True):
-    """What the endpoint answered."""
+    """Decoded answer."""
 
     text: str
-    """The words."""
+    """Text."""
     finish: str
-    """Why they end: `stop`, `length`, `tool_calls`, `content_filter`, or in the endpoint's own words."""
+    """Reason for its end: `stop`, `length`, `tool_calls`, `content_filter`, or the endpoint's own term."""
     refusal: str
-    """Why there are none, in the model's words."""
+    """The model's reason for a refusal; empty if it answered."""
     usage: Usage
-    """What it consumed."""
+    """Token usage."""
     model: str
-    """Who answered."""
+    """Name of the model, as the endpoint reports it."""
     calls: tuple[ToolCall, ...] = ()
-    """Tools that it wants called."""
+    """Tool calls."""
     tokens: Tokens | None = None
-    """What was read and written, where the endpoint says it."""
+    """Prompt and completion tokens, if the endpoint returns them."""
 
 
 class ProviderApi(Protocol):
-    """Writes requests and reads answers of one family of endpoints."""
+    """API of a provider: encodes requests and decodes answers."""
 
     @property
     def name(self) -> str:
-        """What it is called in settings."""
+        """Name in settings."""
         ...
 
     def headers(self, key: str) -> dict[str, str]:
-        """What goes along with every request.
+        """Return the headers of every request.
 
-        :param key: the endpoint's key; empty: none is needed.
+        :param key: key of the endpoint; empty if none is needed.
         """
         ...
 
     def encode(self, ask: PreparedCall) -> HttpRequest:
-        """Write a request."""
+        """Encode a request."""
         ...
 
     def read(self, body: bytes, sent: int) -> ApiAnswer:
-        """Read an answer.
+        """Decode an answer.
 
-        :param sent: the request's length: what an endpoint that counts no tokens is taken to have read.
-        :raises msgspec.MsgspecError: if it is none.
+        :param sent: length of the request, from which usage is estimated if the endpoint does not count tokens.
+        :raises msgspec.MsgspecError: if the body can't be decoded.
         """
         ...

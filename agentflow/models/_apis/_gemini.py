@@ -82,19 +82,19 @@ _DECODER = msgspec.json.Decoder(_Answer)
 
 
 class GeminiApi:
-    """`generateContent`."""
+    """Gemini's `generateContent` API."""
 
     @property
     def name(self) -> str:
-        """What it is called in settings."""
+        """Name in settings."""
         return "gemini"
 
     def headers(self, key: str) -> dict[str, str]:
-        """What goes along with every request."""
+        """Return the headers of every request."""
         return {"x-goog-api-key": key} if key else {}
 
     def encode(self, ask: PreparedCall) -> HttpRequest:
-        """Write a request."""
+        """Encode a request."""
         sampling, messages, asked = ask.sampling, ask.messages, ask.asked
         format = asked.format if asked is not None else "text"
         if asked is not None and format != "json_schema":
@@ -130,7 +130,7 @@ class GeminiApi:
         return HttpRequest(path, _ENCODER.encode(merged(fields, sampling.extra)))
 
     def read(self, body: bytes, sent: int) -> ApiAnswer:
-        """Read an answer."""
+        """Decode an answer."""
         answer = _DECODER.decode(body)
         first = answer.candidates[0] if answer.candidates else None
         parts = (first.content.parts if first is not None and first.content is not None else None) or []
@@ -143,7 +143,7 @@ class GeminiApi:
         )
         if first is None:
             if answer.prompt_feedback is None or answer.prompt_feedback.block_reason is None:
-                raise msgspec.ValidationError("it has no candidates")
+                raise msgspec.ValidationError("no candidates")
             blocked = f"the prompt was blocked: {answer.prompt_feedback.block_reason}"
             return ApiAnswer("", "content_filter", blocked, usage, answer.model_version)
         calls = tuple(_calls(parts, body))
@@ -159,7 +159,7 @@ def _calls(parts: list[_Part], body: bytes) -> Iterator[ToolCall]:
         if (call := part.function_call) is not None:
             arguments = call.args or {}
             written = msgspec.json.encode(arguments).decode()
-            # Without it the model is not let go on.
+            # The API refuses later turns without the signature.
             state = {_SIGNATURE: part.thought_signature} if part.thought_signature else {}
             yield ToolCall(call.id or call_id(body, number), call.name, arguments, written, state)
 

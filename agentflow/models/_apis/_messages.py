@@ -1,4 +1,4 @@
-"""Pieces that several dialects write or read alike."""
+"""Conversions of messages and tool calls that several APIs share."""
 
 import base64
 from collections.abc import Iterable, Mapping
@@ -25,17 +25,17 @@ __all__ = [
 
 
 def as_base64(image: Image) -> str:
-    """A picture as text."""
+    """Return an image as Base64 text."""
     return base64.b64encode(image.data).decode()
 
 
 def text_of(parts: Iterable[Part]) -> str:
-    """The words among those parts."""
+    """Return the text of some parts, one per line."""
     return "\n".join(part.text for part in parts if isinstance(part, Text))
 
 
 def split_system(messages: Iterable[Message]) -> tuple[str, list[Message]]:
-    """What the system says, and the conversation without it."""
+    """Split a conversation into its system text and the other messages."""
     said: list[str] = []
     others: list[Message] = []
     for message in messages:
@@ -47,10 +47,7 @@ def split_system(messages: Iterable[Message]) -> tuple[str, list[Message]]:
 
 
 def with_last(messages: tuple[Message, ...], text: str) -> tuple[Message, ...]:
-    """The conversation with those words at its end.
-
-    They come last, so that what stands before stays the beginning of the next prompt too.
-    """
+    """Return the conversation with a text at its end, so that everything before it stays a shared prefix."""
     last = messages[-1] if messages else None
     if last is None or last.role != "user":
         return (*messages, Message("user", (Text(text),)))
@@ -63,7 +60,7 @@ def with_last(messages: tuple[Message, ...], text: str) -> tuple[Message, ...]:
 
 
 def parse_call(identifier: str, name: str, written: str, state: dict[str, Any] | None = None) -> ToolCall:
-    """A tool call from its arguments as text; what is no JSON object stays text."""
+    """Parse a tool call from its arguments as text."""
     try:
         arguments = msgspec.json.decode(written or "{}", type=dict[str, Any])
     except msgspec.MsgspecError:
@@ -72,23 +69,23 @@ def parse_call(identifier: str, name: str, written: str, state: dict[str, Any] |
 
 
 def arguments_text(call: ToolCall) -> str:
-    """Its arguments as text: as the model wrote them, where it did."""
+    """Return the arguments of a call as text, as the model wrote them if known."""
     return call.raw_arguments or msgspec.json.encode(call.arguments or {}).decode()
 
 
 def call_id(body: bytes, number: int) -> str:
-    """An id for a call that came without: the same for the same answer."""
+    """Return an id for a call without one; equal answers give equal ids."""
     return f"call_{blake2b(body, digest_size=6).hexdigest()}_{number}"
 
 
 def state_of(parts: Iterable[Part], name: str) -> Any:  # noqa: ANN401 - as the provider gave it
-    """What a provider wanted back under that name with the calls among those parts."""
+    """Return the provider's data of that name from the first call that has it."""
     found = (part.state.get(name) for part in parts if isinstance(part, ToolCall))
     return next((value for value in found if value is not None), None)
 
 
 def merged(fields: dict[str, Any], extra: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields with further ones; what is an object on both sides is merged."""
+    """Return the fields updated with extra ones; objects are merged one level deep."""
     result = dict(fields)
     for name, value in extra.items():
         mine = result.get(name)
@@ -100,5 +97,5 @@ def merged(fields: dict[str, Any], extra: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def estimate(sent: int, text: str) -> Usage:
-    """What a call consumed at an endpoint that counts no tokens."""
+    """Estimate the usage of a call at an endpoint that counts no tokens: four characters per token."""
     return Usage(1, sent // 4 + 1, len(text) // 4 + 1)

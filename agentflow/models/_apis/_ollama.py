@@ -1,4 +1,4 @@
-"""Ollama's own chat."""
+"""Ollama's chat API."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -52,19 +52,19 @@ _DECODER = msgspec.json.Decoder(_Answer)
 
 
 class OllamaApi:
-    """Its chat, whole answers only."""
+    """Ollama's chat API, without streaming."""
 
     @property
     def name(self) -> str:
-        """What it is called in settings."""
+        """Name in settings."""
         return "ollama"
 
     def headers(self, key: str) -> dict[str, str]:
-        """What goes along with every request."""
+        """Return the headers of every request."""
         return {"Authorization": f"Bearer {key}"} if key else {}
 
     def encode(self, ask: PreparedCall) -> HttpRequest:
-        """Write a request."""
+        """Encode a request."""
         sampling, messages, asked = ask.sampling, ask.messages, ask.asked
         if asked is not None and asked.format != "json_schema":
             messages = with_last(messages, instruction(asked.name, asked.schema))
@@ -84,20 +84,20 @@ class OllamaApi:
             fields["format"] = asked.schema if asked.format == "json_schema" else "json"
         if said := {name: value for name, value in options.items() if value is not None}:
             fields["options"] = said
-        # It has no word for tools that may not be called.
+        # The API can't list tools and forbid them.
         if ask.tools and ask.may_call:
             fields["tools"] = [_tool(tool) for tool in ask.tools]
         return HttpRequest("/api/chat", _ENCODER.encode(merged(fields, sampling.extra)))
 
     def read(self, body: bytes, sent: int) -> ApiAnswer:
-        """Read an answer."""
+        """Decode an answer."""
         answer = _DECODER.decode(body)
         text = answer.message.content
         calls = tuple(_call(one, body, number) for number, one in enumerate(answer.message.tool_calls or ()))
         finish = "tool_calls" if calls and answer.done_reason == "stop" else answer.done_reason
         usage = estimate(sent, text)
         if answer.eval_count is not None:
-            # What stood in its cache is not counted as read.
+            # Cached prompt tokens are not counted by the server.
             usage = Usage(1, answer.prompt_eval_count or 0, answer.eval_count)
         return ApiAnswer(text, finish, "", usage, answer.model, calls)
 

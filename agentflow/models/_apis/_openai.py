@@ -1,4 +1,4 @@
-"""OpenAI's chat completions, which most providers and engines speak; Azure's and LiteLLM's ways to them."""
+"""OpenAI's chat completions API, which most providers and engines have, with Azure's and LiteLLM's variants."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -24,7 +24,7 @@ from agentflow.trajectory import Tokens, Usage
 __all__ = ["AzureApi", "LiteLlmApi", "OpenAiApi"]
 
 _THOUGHTS = ("reasoning_content", "reasoning")
-"""Where endpoints put a model's thoughts; some want them back beside the calls that they led to."""
+"""Fields in which endpoints return a model's thoughts; some expect them back with the calls that followed."""
 
 
 class _Address(Struct):
@@ -116,26 +116,26 @@ _DECODER = msgspec.json.Decoder(_Answer)
 
 
 class OpenAiApi:
-    """Chat completions."""
+    """Chat completions API."""
 
     def __init__(self, longest: str = "max_tokens") -> None:
-        """Describe it.
+        """Describe the API.
 
-        :param longest: how the longest answer is called at this endpoint.
+        :param longest: name of the `max_tokens` field at this endpoint.
         """
         self._longest = longest
 
     @property
     def name(self) -> str:
-        """What it is called in settings."""
+        """Name in settings."""
         return "openai"
 
     def headers(self, key: str) -> dict[str, str]:
-        """What goes along with every request."""
+        """Return the headers of every request."""
         return {"Authorization": f"Bearer {key}"} if key else {}
 
     def encode(self, ask: PreparedCall) -> HttpRequest:
-        """Write a request."""
+        """Encode a request."""
         sampling, messages, wanted = ask.sampling, ask.messages, None
         if (asked := ask.asked) is not None:
             wanted = response_format(asked.format, asked.name, asked.schema)
@@ -155,7 +155,7 @@ class OpenAiApi:
             request.tools = [_tool(tool) for tool in ask.tools]
             request.tool_choice = None if ask.may_call else "none"
         if ask.tokens:
-            # 0 others beside the token that was drawn.
+            # 0 alternatives besides the sampled token.
             request.logprobs, request.top_logprobs, request.return_token_ids = True, 0, True
         if not sampling.extra:
             return HttpRequest(self.path(ask.model), _ENCODER.encode(request))
@@ -163,15 +163,15 @@ class OpenAiApi:
         return HttpRequest(self.path(ask.model), _ENCODER.encode({**fields, **sampling.extra}))
 
     def path(self, model: str) -> str:
-        """Where requests for that model go."""
+        """Return the path of requests for a model."""
         del model
         return "/chat/completions"
 
     def read(self, body: bytes, sent: int) -> ApiAnswer:
-        """Read an answer."""
+        """Decode an answer."""
         answer = _DECODER.decode(body)
         if not answer.choices:
-            raise msgspec.ValidationError("it has no choices")
+            raise msgspec.ValidationError("no choices")
         choice = answer.choices[0]
         said = choice.message
         text = said.content or ""
@@ -189,38 +189,38 @@ class OpenAiApi:
 
 
 class AzureApi(OpenAiApi):
-    """Chat completions of Azure's deployments."""
+    """Chat completions API of Azure deployments."""
 
     def __init__(self, version: str = "") -> None:
-        """Describe it.
+        """Describe the API.
 
-        :param version: the API's version, a date; empty: the one that needs none.
+        :param version: dated version of the API; empty for the undated one.
         """
         super().__init__("max_completion_tokens")
         self._version = version
 
     @property
     def name(self) -> str:
-        """What it is called in settings."""
+        """Name in settings."""
         return "azure"
 
     def headers(self, key: str) -> dict[str, str]:
-        """What goes along with every request."""
+        """Return the headers of every request."""
         return {"api-key": key} if key else {}
 
     def path(self, model: str) -> str:
-        """Where requests for that deployment go."""
+        """Return the path of requests for a deployment."""
         if not self._version:
             return "/openai/v1/chat/completions"
         return f"/openai/deployments/{model}/chat/completions?api-version={self._version}"
 
 
 class LiteLlmApi(OpenAiApi):
-    """Chat completions as LiteLLM's library takes them."""
+    """Chat completions API as LiteLLM's library takes it."""
 
     @property
     def name(self) -> str:
-        """What it is called."""
+        """Name of the API."""
         return "litellm"
 
 
@@ -228,7 +228,7 @@ def _say_all(messages: tuple[Message, ...]) -> list[_Said]:
     said: list[_Said] = []
     for message in messages:
         parts = message.parts
-        # Endpoints that know no pictures want words as a plain string.
+        # Text-only endpoints want a plain string.
         if len(parts) == 1 and isinstance(part := parts[0], Text):
             said.append(_Said(message.role, part.text))
         else:
@@ -237,7 +237,7 @@ def _say_all(messages: tuple[Message, ...]) -> list[_Said]:
 
 
 def _say(message: Message) -> Iterator[_Said]:
-    """One message as the several that this protocol wants where tools are called."""
+    """Split a message with tool calls or results into the several messages of this API."""
     calls = [part for part in message.parts if isinstance(part, ToolCall)]
     if calls:
         thoughts = {name: state_of(calls, name) for name in _THOUGHTS}
@@ -247,7 +247,7 @@ def _say(message: Message) -> Iterator[_Said]:
     replies = [part for part in message.parts if isinstance(part, ToolReply)]
     for reply in replies:
         yield _Said("tool", text_of(reply.parts), tool_call_id=reply.call)
-        # A tool's message is of words only: its pictures follow.
+        # Tool messages hold text only: images follow in a user message.
         pictures = [part for part in reply.parts if isinstance(part, Image)]
         shown += [Text(f"Pictures from {reply.name}:"), *pictures] if pictures else []
     shown += [part for part in message.parts if isinstance(part, Text | Image)]
@@ -277,7 +277,7 @@ def _tool(tool: ToolSpec) -> dict[str, Any]:
 
 
 def _calls(said: _Spoken, body: bytes) -> tuple[ToolCall, ...]:
-    """What it wants called; its thoughts go back with the first."""
+    """Return the tool calls; the first one keeps the model's thoughts."""
     found: list[ToolCall] = []
     thoughts = {name: getattr(said, name) for name in _THOUGHTS if getattr(said, name)}
     for number, one in enumerate(said.tool_calls or ()):
@@ -292,8 +292,8 @@ def _tokens(answer: _Answer, choice: _Choice, sampled: list[int]) -> Tokens:
     chances = (choice.logprobs.content if choice.logprobs else None) or []
     if answer.prompt_token_ids is None or len(chances) != len(sampled):
         raise msgspec.ValidationError(
-            f"it has {len(sampled)} tokens and {len(chances)} log-probabilities"
-            f"{'' if answer.prompt_token_ids else ', and none of its prompt'}"
+            f"{len(sampled)} tokens and {len(chances)} log-probabilities"
+            f"{'' if answer.prompt_token_ids else ', and no prompt tokens'}"
         )
     logprobs = tuple([chance.logprob for chance in chances])
     return Tokens(

@@ -1,4 +1,4 @@
-"""Schemas as providers take them."""
+"""JSON schemas in the subsets that providers accept."""
 
 from typing import Any, cast
 
@@ -17,9 +17,9 @@ _FORMATS = {
 
 
 def is_closed(schema: object) -> bool:
-    """Whether every object in it names its fields and takes no others, so that a grammar can be made of it.
+    """Return true if every object in a schema lists its fields and allows no others, as a grammar requires.
 
-    One that doesn't say whether it takes others is taken to take none.
+    A missing `additionalProperties` counts as false.
     """
     if isinstance(schema, list):
         return all(is_closed(item) for item in cast("list[object]", schema))
@@ -37,7 +37,7 @@ def is_closed(schema: object) -> bool:
 
 
 def simplified(schema: dict[str, Any]) -> dict[str, Any]:
-    """The schema without words that a grammar has none for; what they say goes into the description."""
+    """Return a schema without keywords that a grammar can't express; these go into the description."""
     fields, said = dict[str, Any](), dict[str, Any]()
     for name, value in schema.items():
         if name in ("properties", "$defs"):
@@ -65,7 +65,7 @@ def _is_known(name: str, value: object) -> bool:
 
 
 def without_const(schema: dict[str, Any]) -> dict[str, Any]:
-    """The schema with each single value said as a choice of one."""
+    """Return a schema with each `const` replaced by an `enum` of one value."""
     fields = dict[str, Any]()
     for name, value in schema.items():
         if name in ("properties", "$defs"):

@@ -1,8 +1,8 @@
-"""A fake endpoint of language models: OpenAI's protocol over real HTTP, in a process of its own.
+"""Fake endpoint of language models: OpenAI's API over real HTTP, in a process of its own.
 
 `python -m agentflow.testing.endpoint --port 0 --delay-ms 50` prints its address as the first line and serves until it
-is ended. Its answers are a pure function of the request, in the role that the schema's name says; it can be slow, fail
-and lie as told, and it counts (`GET /stats`).
+is stopped. Its answers are a pure function of the request, in the role that the schema's name selects. Delays and
+faults are configurable, and it counts requests (`GET /stats`). See docs/models.md.
 """
 
 from agentflow.testing.endpoint._faults import EndpointFault, FaultPlan

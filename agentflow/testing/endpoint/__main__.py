@@ -1,4 +1,4 @@
-"""Serve the fake endpoint until told to end."""
+"""Command line of the fake endpoint."""
 
 import argparse
 import asyncio
@@ -13,28 +13,30 @@ from types import ModuleType
 from aiohttp import web
 
 from agentflow.testing.endpoint._faults import FaultPlan
-from agentflow.testing.endpoint._server import FakeEndpoint, Manner
+from agentflow.testing.endpoint._server import EndpointConfig, FakeEndpoint
 
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m agentflow.testing.endpoint", description=__doc__)
-    parser.add_argument("--port", type=int, default=0, help="0: any free one")
-    parser.add_argument("--delay-ms", type=float, default=0.0, help="how long an answer takes")
-    parser.add_argument("--jitter-ms", type=float, default=0.0, help="how much longer at most")
-    parser.add_argument("--faults", type=float, default=0.0, help="the share of calls that fail")
-    parser.add_argument("--fault-seed", type=int, default=1, help="another seed, other calls")
-    parser.add_argument("--down-after", type=int, help="after that many calls it answers no more")
-    parser.add_argument("--hold-after", type=int, help="after that many calls they wait for /release")
-    parser.add_argument("--log", type=Path, help="a file that gets the body of every request, each on a line")
-    parser.add_argument("--same", action="store_true", help="always propose the same")
+    parser.add_argument("--port", type=int, default=0, help="0 for any free port")
+    parser.add_argument("--delay-ms", type=float, default=0.0, help="delay of each answer")
+    parser.add_argument("--jitter-ms", type=float, default=0.0, help="maximum additional delay")
+    parser.add_argument("--faults", type=float, default=0.0, help="share of calls that fail, 0 to 1")
+    parser.add_argument("--fault-seed", type=int, default=1, help="seed that selects the failing calls")
+    parser.add_argument("--down-after", type=int, help="stop answering after this many calls")
+    parser.add_argument(
+        "--hold-after", type=int, help="after this many calls, hold the next ones until /release"
+    )
+    parser.add_argument("--log", type=Path, help="file that gets the body of every request, one per line")
+    parser.add_argument("--same", action="store_true", help="always propose the same action")
     parser.add_argument("--structured", choices=["json_schema", "json_object", "text"], default="json_schema")
-    parser.add_argument("--tool-turns", type=int, default=3, help="calls of tools before it answers")
+    parser.add_argument("--tool-turns", type=int, default=3, help="tool calls before an answer")
     return parser.parse_args()
 
 
 async def _serve(options: argparse.Namespace) -> None:
     faults = FaultPlan(options.faults, options.fault_seed, options.down_after)
-    manner = Manner(
+    config = EndpointConfig(
         delay_ms=options.delay_ms,
         jitter_ms=options.jitter_ms,
         faults=faults,
@@ -49,13 +51,13 @@ async def _serve(options: argparse.Namespace) -> None:
         loop.add_signal_handler(number, over.set)
     with contextlib.ExitStack() as stack:
         log = stack.enter_context(options.log.open("ab")) if options.log else None
-        server = web.Server(FakeEndpoint(manner, log).handle, access_log=None)
+        server = web.Server(FakeEndpoint(config, log).handle, access_log=None)
         listener = await loop.create_server(server, "127.0.0.1", options.port, backlog=4096)
         sys.stdout.write(f"http://127.0.0.1:{listener.sockets[0].getsockname()[1]}/v1\n")
         sys.stdout.flush()
         await over.wait()
         listener.close()
-        # Whoever still waits for an answer gets none; 0 would mean to wait for them.
+        # Held requests are dropped at shutdown; 0 would mean to wait for them.
         await server.shutdown(0.01)
 
 
@@ -66,7 +68,7 @@ def _faster_loop() -> ModuleType | None:
 
 
 def main() -> None:
-    """Serve."""
+    """Run the fake endpoint until it is stopped."""
     options = _options()
     gc.freeze()
     faster = _faster_loop()

@@ -1,4 +1,4 @@
-"""Embeddings without weights: texts that share words are near each other."""
+"""Embeddings without weights: texts that share words are close."""
 
 import base64
 import math
@@ -9,13 +9,13 @@ from hashlib import blake2b
 __all__ = ["SIZE", "embed"]
 
 SIZE = 128
-"""Numbers in an embedding."""
+"""Dimension of an embedding."""
 
 _WORD = re.compile(r"\w+")
 
 
 def embed(text: str, *, as_base64: bool = False) -> list[float] | str:
-    """The text's words, each hashed to a place and a sign; of length 1."""
+    """Return the unit-length embedding of a text: each word is hashed to a dimension and a sign."""
     vector = [0.0] * SIZE
     for word in _WORD.findall(text.casefold()):
         dice = blake2b(word.encode(), digest_size=3).digest()

@@ -1,4 +1,4 @@
-"""When the fake endpoint fails, and how: a pure function of a seed and the number of the call."""
+"""Faults of the fake endpoint: a pure function of a seed and the number of the call."""
 
 from enum import StrEnum
 from hashlib import blake2b
@@ -9,37 +9,37 @@ __all__ = ["EndpointFault", "FaultPlan"]
 
 
 class EndpointFault(StrEnum):
-    """How an answer can go wrong."""
+    """Fault of an answer."""
 
     BUSY = "busy"
-    """429, without a word on when to come again."""
+    """429 without `Retry-After`."""
     BUSY_UNTIL = "busy_until"
     """429, with `Retry-After`."""
     BROKEN = "broken"
     """500."""
     SILENT = "silent"
-    """The connection is closed without an answer."""
+    """Connection closed without an answer."""
     GARBAGE = "garbage"
-    """An answer whose text is no JSON."""
+    """Answer whose text is not JSON."""
     SHAPE = "shape"
-    """An answer whose text is JSON of another shape."""
+    """Answer whose text is JSON of another shape."""
 
 
 _FAULTS = tuple(EndpointFault)
 
 
 class FaultPlan(Struct, frozen=True):
-    """Which calls fail."""
+    """Plan of failing calls."""
 
     share: float = 0.0
-    """How many of all, 0 to 1."""
+    """Share of failing calls, 0 to 1."""
     seed: int = 1
-    """Another seed, other calls."""
+    """Seed that selects the failing calls."""
     down_after: int | None = None
-    """From this call on, no call is answered."""
+    """Number of calls after which none is answered."""
 
     def of(self, call: int) -> EndpointFault | None:
-        """What happens to that call, counted from 1."""
+        """Return the fault of a call, counted from 1."""
         if self.down_after is not None and call > self.down_after:
             return EndpointFault.SILENT
         if not self.share:

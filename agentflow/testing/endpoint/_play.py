@@ -1,4 +1,4 @@
-"""What the fake model answers: a pure function of the prompt, in the role that the schema's name says."""
+"""Answers of the fake model: a pure function of the prompt, in the role that the schema's name selects."""
 
 import re
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ _REGION = 100
 
 
 def play(prompt: Prompt) -> str:
-    """The answer's text."""
+    """Return the text of an answer."""
     match prompt.name:
         case "plan":
             answer: object = _plan(prompt)
@@ -37,7 +37,7 @@ def play(prompt: Prompt) -> str:
 
 
 def use_tool(prompt: Prompt) -> tuple[str, str]:
-    """The tool that it wants called next, and the arguments as JSON."""
+    """Return the tool to call next, and its arguments as JSON."""
     tool = prompt.tools[prompt.hash % len(prompt.tools)]
     dice = _Dice(prompt.hash, prompt.newest())
     arguments = _arguments(tool.name, tool.parameters, dice, prompt.text)
@@ -45,7 +45,7 @@ def use_tool(prompt: Prompt) -> tuple[str, str]:
 
 
 class _Dice:
-    """Numbers that follow from a start; and words picked by them."""
+    """Deterministic random numbers, and words picked by them."""
 
     def __init__(self, start: int, text: str) -> None:
         self._start = start
@@ -53,17 +53,17 @@ class _Dice:
         self._text = text
 
     def roll(self, sides: int) -> int:
-        """A number below `sides`."""
+        """Return a number below `sides`."""
         self._rolls += 1
         seed = f"{self._start} {self._rolls}".encode()
         return int.from_bytes(blake2b(seed, digest_size=6).digest(), "big") % sides
 
     def words(self, count: int) -> list[str]:
-        """Words from all over the text."""
+        """Return words from all over the text."""
         found: list[str] = []
         for _ in range(count * 4):
             begin = self.roll(max(1, len(self._text) - _REGION))
-            # The outer ones may be cut, and those that are no plain words are not worth searching for.
+            # The outer ones may be cut, and words with other characters make poor queries.
             near = [word for word in self._text[begin : begin + _REGION].split()[1:-1] if len(word) > 3]
             plain = [word for word in near if word.isalpha()]
             word = plain[self.roll(len(plain))] if plain else f"word{self.roll(1000)}"
@@ -96,11 +96,11 @@ def _tool(option: dict[str, Any]) -> tuple[str, dict[str, Any]]:
 
 
 def _arguments(tool: str, schema: dict[str, Any], dice: _Dice, text: str) -> dict[str, object]:
-    # What a strict schema requires only because it requires everything may be null.
+    # Fields that strict mode requires although they are optional may be null.
     unused = cast("dict[str, object]", dict.fromkeys(schema.get("required", ())))
     match tool:
         case "rag_search":
-            # With a number of its own it is never nearly the same as another search.
+            # A number of its own keeps it from being a near-duplicate of another search.
             return {**unused, "query": " ".join([*dice.words(3), str(dice.roll(10_000))])}
         case "rag_get" if known := _IDENTIFIER.findall(text):
             return {**unused, "id": known[dice.roll(len(known))]}
@@ -117,7 +117,7 @@ def _arguments(tool: str, schema: dict[str, Any], dice: _Dice, text: str) -> dic
 
 
 def _minimal(schema: dict[str, Any], dice: _Dice) -> object:
-    """The least that a schema allows."""
+    """Return the smallest value that a schema allows."""
     for key in ("const", "default"):
         if key in schema:
             return schema[key]
@@ -143,7 +143,7 @@ def _minimal(schema: dict[str, Any], dice: _Dice) -> object:
 
 
 def _draft(prompt: Prompt) -> dict[str, object]:
-    """A question over the last three observations, with a quote from each; nothing if there are none."""
+    """Return a question over the last three observations with a quote from each; empty without observations."""
     dice = _Dice(prompt.hash, "")
     quotes = list(_quotes(prompt.observations()[-3:], dice))
     if not quotes:
@@ -166,7 +166,7 @@ def _draft(prompt: Prompt) -> dict[str, object]:
 
 
 def _quotes(observations: list[tuple[int, str]], dice: _Dice) -> Iterator[tuple[int, str]]:
-    """A sentence of each; of fewer than two, more of each."""
+    """Yield one sentence per observation; with fewer than two observations, more of each."""
     each = 1 if len(observations) > 1 else 2
     for number, text in observations:
         sentences = [sentence.strip() for sentence in _SENTENCE.findall(text)]
@@ -177,7 +177,7 @@ def _quotes(observations: list[tuple[int, str]], dice: _Dice) -> Iterator[tuple[
 
 
 def _answer(quote: str, asked: str, dice: _Dice) -> str:
-    """A name or number of the quote that the question does not say."""
+    """Return a name or number of the quote that the question does not contain."""
     said = asked.casefold()
     found = [phrase for phrase in _DISTINCT.findall(quote) if phrase.casefold() not in said]
     inner = [phrase for phrase in found if not quote.startswith(phrase)] or found

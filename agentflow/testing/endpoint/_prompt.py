@@ -1,4 +1,4 @@
-"""What the fake model reads of a request."""
+"""Requests as the fake model reads them."""
 
 import re
 from hashlib import blake2b
@@ -7,7 +7,7 @@ from typing import Any, Literal, Self
 import msgspec
 from msgspec import Struct
 
-__all__ = ["Prompt", "Tool", "ToolUse", "read_prompt"]
+__all__ = ["FakeToolCall", "OfferedTool", "Prompt", "read_prompt"]
 
 _WRITTEN_SCHEMA = re.compile(r"^JSON schema of `([a-z_]+)`: (\{.*\})$", re.MULTILINE)
 _OBSERVATION = re.compile(r'<observation number="(\d+)">\n(.*?)\n?</observation>', re.DOTALL)
@@ -22,31 +22,31 @@ class _Function(Struct):
     arguments: str
 
 
-class ToolUse(Struct):
-    """A tool that it wanted called."""
+class FakeToolCall(Struct):
+    """Tool call of the fake model."""
 
     id: str
-    """What the reply is known by."""
+    """Id that its reply refers to."""
     function: _Function
-    """Which, and with what."""
+    """Name and arguments."""
     type: str = "function"
-    """There is no other."""
+    """Always `function`."""
 
     @classmethod
     def of(cls, identifier: str, name: str, arguments: str) -> Self:
-        """One call."""
+        """Create a call."""
         return cls(identifier, _Function(name, arguments))
 
     @property
     def raw_arguments(self) -> str:
-        """As its tokens say it."""
+        """Text from which its tokens are made."""
         return f"{self.id} {self.function.name} {self.function.arguments}"
 
 
 class _Message(Struct):
     role: str = "user"
     content: str | list[_Part] | None = None
-    tool_calls: list[ToolUse] = []
+    tool_calls: list[FakeToolCall] = []
 
     @property
     def text(self) -> str:
@@ -55,17 +55,17 @@ class _Message(Struct):
         return self.content or ""
 
 
-class Tool(Struct):
-    """A tool that the model may have called."""
+class OfferedTool(Struct):
+    """Tool that the fake model may call."""
 
     name: str = ""
-    """Its name."""
+    """Name."""
     parameters: dict[str, Any] = {}
-    """The schema of its arguments."""
+    """JSON schema of its arguments."""
 
 
 class _Offered(Struct):
-    function: Tool
+    function: OfferedTool
 
 
 class _Schema(Struct):
@@ -91,7 +91,7 @@ _DECODER = msgspec.json.Decoder(_Body)
 
 
 class Prompt:
-    """One request, read."""
+    """One decoded request."""
 
     def __init__(self, body: _Body) -> None:
         self.model = body.model
@@ -116,11 +116,11 @@ class Prompt:
         self.hash = int.from_bytes(blake2b(self.text.encode(), digest_size=8).digest(), "big")
 
     def observations(self) -> list[tuple[int, str]]:
-        """The numbered observations of the prompt."""
+        """Return the numbered observations of the prompt."""
         return [(int(number), text) for number, text in _OBSERVATION.findall(self.text)]
 
     def newest(self) -> str:
-        """The observation that came last; without one the seed; without marks all that was said."""
+        """Return the newest observation; without one the seed; without marks the whole text."""
         for mark in ("observation", "seed"):
             start = self.text.rfind(f"<{mark}")
             if start >= 0:
@@ -130,13 +130,13 @@ class Prompt:
 
 
 def _written(message: _Message) -> str:
-    """All of it, as a template writes it."""
+    """Return the text of a message as a chat template renders it."""
     return message.text + "".join(call.raw_arguments for call in message.tool_calls)
 
 
 def read_prompt(body: bytes) -> Prompt:
-    """Read a request's body.
+    """Decode the body of a request.
 
-    :raises msgspec.MsgspecError: if it is no request.
+    :raises msgspec.MsgspecError: if it is not a valid request.
     """
     return Prompt(_DECODER.decode(body))

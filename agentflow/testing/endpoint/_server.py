@@ -1,4 +1,4 @@
-"""The fake endpoint: OpenAI's protocol over real HTTP."""
+"""HTTP server of the fake endpoint."""
 
 import asyncio
 import math
@@ -15,38 +15,38 @@ from msgspec import Struct
 from agentflow.testing.endpoint._embed import embed
 from agentflow.testing.endpoint._faults import EndpointFault, FaultPlan
 from agentflow.testing.endpoint._play import play, use_tool
-from agentflow.testing.endpoint._prompt import Prompt, ToolUse, read_prompt
+from agentflow.testing.endpoint._prompt import FakeToolCall, Prompt, read_prompt
 
-__all__ = ["FakeEndpoint", "Manner"]
+__all__ = ["EndpointConfig", "FakeEndpoint"]
 
 _JSON = {"Content-Type": "application/json"}
 _STRENGTH = ("text", "json_object", "json_schema")
 
 
-class Manner(Struct, frozen=True, kw_only=True):
-    """How the endpoint behaves."""
+class EndpointConfig(Struct, frozen=True, kw_only=True):
+    """Configuration of the fake endpoint."""
 
     delay_ms: float = 0.0
-    """How long an answer takes."""
+    """Delay of each answer."""
     jitter_ms: float = 0.0
-    """How much longer it takes at most; how much follows from the request and its number."""
+    """Maximum additional delay; the actual one follows from the request and its number."""
     faults: FaultPlan = FaultPlan()
-    """Which calls fail."""
+    """Calls that fail."""
     same: bool = False
-    """Every plan is the first one."""
+    """Propose the same action in every plan."""
     structured: str = "json_schema"
-    """The strongest form of `response_format` that it takes: `json_schema`, `json_object`, `text`."""
+    """Strictest `response_format` to accept: `json_schema`, `json_object` or `text`."""
     tool_turns: int = 3
-    """How many times it has a tool called before it answers, where it is offered tools."""
+    """Number of tool calls before an answer, if tools are offered."""
     hold_after: int | None = None
-    """After that many calls the next ones wait until somebody asks for `/release`; none: nobody waits. Who asks for
-    `/hold?calls=N` has all calls wait again that come after N more."""
+    """Number of calls after which later ones wait for a request to `/release`; `None` holds nothing. `/hold?calls=N` holds
+    again after N more calls."""
 
 
 class _Said(Struct, omit_defaults=True):
     role: str
     content: str
-    tool_calls: list[ToolUse] | None = None
+    tool_calls: list[FakeToolCall] | None = None
 
 
 class _Choice(Struct, omit_defaults=True):
@@ -73,14 +73,14 @@ class _Texts(Struct):
 
 
 class FakeEndpoint:
-    """Answers, and counts."""
+    """The fake endpoint: answers and counts requests."""
 
-    def __init__(self, manner: Manner, log: BinaryIO | None = None) -> None:
-        self._manner = manner
+    def __init__(self, config: EndpointConfig, log: BinaryIO | None = None) -> None:
+        self._manner = config
         self._log = log
         self._encoder = msgspec.json.Encoder()
         self._calls = self._in_flight = self._most = self._faults = self._repeated = 0
-        self._hold_after = math.inf if manner.hold_after is None else manner.hold_after
+        self._hold_after = math.inf if config.hold_after is None else config.hold_after
         self._released = asyncio.Event()
         self._answered: set[bytes] = set()
         self._seen: Counter[bytes] = Counter()
@@ -89,7 +89,7 @@ class FakeEndpoint:
         self._turns: list[float] = []
 
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
-        """Answer one request of whatever kind."""
+        """Answer one request."""
         match request.path:
             case "/v1/chat/completions":
                 return await self._count(request)
@@ -111,7 +111,7 @@ class FakeEndpoint:
                 return self._refuse(404, f"no such path: {request.path}", "not_found")
 
     def statistics(self) -> dict[str, int]:
-        """What happened so far; `median_turn_us`: microseconds from a request to the next one that begins as it did."""
+        """Return counters; `median_turn_us` is the time in microseconds from a request to the next one that extends it."""
         return {
             "calls": self._calls,
             "faults": self._faults,
@@ -138,7 +138,7 @@ class FakeEndpoint:
         self._note(body)
         name = blake2b(body, digest_size=16).digest()
         self._seen[name] += 1
-        # Asked for again although it was answered well: somebody paid twice.
+        # Asked again although it was answered: a caller paid twice.
         self._repeated += name in self._answered
         fault = self._manner.faults.of(call)
         delay = self._manner.delay_ms + self._manner.jitter_ms * (
@@ -155,7 +155,7 @@ class FakeEndpoint:
             prompt = read_prompt(body)
             answer = self._answer(prompt)
         except (msgspec.MsgspecError, LookupError, TypeError) as error:
-            return self._refuse(400, f"not a request: {error}", "invalid_request")
+            return self._refuse(400, f"invalid request: {error}", "invalid_request")
         if isinstance(answer, bytes):
             self._answered.add(name)
             if prompt.begin in self._came:
@@ -166,7 +166,7 @@ class FakeEndpoint:
 
     def _note(self, body: bytes) -> None:
         if self._log is not None:
-            # Indented JSON is JSON too; a line each is what can be read while it is being written.
+            # Indented JSON has many lines, which makes streaming visible.
             self._log.write(body.replace(b"\n", b" ") + b"\n")
             self._log.flush()
 
@@ -184,7 +184,7 @@ class FakeEndpoint:
     def _call(self, prompt: Prompt) -> bytes:
         name, arguments = use_tool(prompt)
         completion = _complete("", prompt.model, prompt.words)
-        call = ToolUse.of(f"call_{prompt.hash:016x}", name, arguments)
+        call = FakeToolCall.of(f"call_{prompt.hash:016x}", name, arguments)
         completion.choices[0].message.tool_calls = [call]
         completion.choices[0].finish_reason = "tool_calls"
         return self._encoder.encode(
@@ -225,7 +225,7 @@ class FakeEndpoint:
         try:
             asked = msgspec.json.decode(body, type=_Texts)
         except msgspec.MsgspecError as error:
-            return self._refuse(400, f"not a request: {error}", "invalid_request")
+            return self._refuse(400, f"invalid request: {error}", "invalid_request")
         texts = [asked.input] if isinstance(asked.input, str) else asked.input
         vectors = [embed(text, as_base64=asked.encoding_format == "base64") for text in texts]
         data = [
@@ -246,7 +246,7 @@ def _complete(text: str, model: str, words: int) -> _Completion:
 
 
 def _with_tokens(completion: _Completion, prompt: Prompt, written: str) -> _Completion:
-    """The same with its tokens: here each byte is one, and each is as likely as any."""
+    """Return the completion with its tokens: every byte is one, and all are equally likely."""
     sampled = list(f"{written}\n".encode())
     completion.prompt_token_ids = list(f"{prompt.rendered}<assistant>".encode())
     completion.choices[0].token_ids = sampled

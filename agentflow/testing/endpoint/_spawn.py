@@ -1,4 +1,4 @@
-"""A fake endpoint in a process of its own, for as long as a block lasts."""
+"""Fake endpoint in a process of its own, for the length of a block."""
 
 import os
 import sys
@@ -29,17 +29,17 @@ async def fake_endpoint(
     port: int = 0,
     log: Path | None = None,
 ) -> AsyncGenerator[str]:
-    """Start one; gives its address, `http://127.0.0.1:PORT/v1`, when it serves.
+    """Start a fake endpoint and yield its address, `http://127.0.0.1:PORT/v1`. See docs/models.md.
 
-    :param delay_ms: how long an answer takes; up to `jitter_ms` more.
-    :param faults: the share of calls that fail, which ones by `fault_seed`.
-    :param down_after: after that many calls it answers no more.
-    :param hold_after: after that many calls the next ones wait until somebody asks for `/release` beside `/stats`.
-    :param same: the planner always proposes the same, whatever it is asked.
-    :param structured: the strongest form of `response_format` that it takes.
-    :param tool_turns: how many times it has a tool called before it answers, where it is offered tools.
-    :param port: 0: any free one.
-    :param log: a file that gets the body of every request, each on a line.
+    :param delay_ms: delay of each answer, plus at most `jitter_ms`.
+    :param faults: share of calls that fail, selected by `fault_seed`.
+    :param down_after: number of calls after which none is answered.
+    :param hold_after: number of calls after which later ones wait for a request to `/release`.
+    :param same: let the planner propose the same action in every plan.
+    :param structured: strictest `response_format` to accept.
+    :param tool_turns: number of tool calls before an answer, if tools are offered.
+    :param port: port; 0 for any free one.
+    :param log: file that gets the body of every request, one per line.
     """
     words = [f"--port={port}", f"--delay-ms={delay_ms}", f"--jitter-ms={jitter_ms}", f"--faults={faults}"]
     words += [f"--fault-seed={fault_seed}", f"--structured={structured}", f"--tool-turns={tool_turns}"]
@@ -67,4 +67,4 @@ async def _first_line(process: anyio.abc.Process) -> str:
         line += piece
         if "\n" in line:
             return line.partition("\n")[0]
-    raise RuntimeError("the fake endpoint ended before it served")
+    raise RuntimeError("the fake endpoint ended before it was ready")

@@ -13,6 +13,7 @@ from agentflow.actors import (
     ChildSpec,
     Context,
     DynamicSupervisor,
+    FunctionChild,
     Restart,
     RestartPlanned,
     StartFailed,
@@ -21,7 +22,6 @@ from agentflow.actors import (
     Supervisor,
     SupervisorEvent,
     SupervisorGone,
-    Task,
     UnknownChild,
 )
 from agentflow.errors import ConfigurationError
@@ -112,7 +112,7 @@ async def test_a_failing_start_stops_what_was_started_and_names_the_child() -> N
 async def test_a_child_that_can_not_even_be_made_is_a_failed_start() -> None:
     """sup_start_fail"""
 
-    def make() -> Task:
+    def make() -> FunctionChild:
         raise InjectedCrash("not even made")
 
     with pytest.raises(StartFailed, match="not even made"):
@@ -255,7 +255,7 @@ async def test_a_plain_function_is_asked_to_end_by_being_cancelled_and_may_clean
             log.append("cleaned up")
 
     family = Family()
-    async with family.supervisor(ChildSpec(id="work", start=lambda: Task(work))):
+    async with family.supervisor(ChildSpec(id="work", start=lambda: FunctionChild(work))):
         await anyio.sleep(1)
     assert log == ["cleaned up"]
     assert family.events.ended() == [("work", "shutdown")]

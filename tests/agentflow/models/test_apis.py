@@ -357,7 +357,7 @@ async def test_an_answer_that_is_none_is_garbage_with_each(
     speech = SPEECHES[api]()
     monkeypatch.setattr(speech, "says", says)
     async with provider(speech) as served, asking(api, served, max_attempts=2) as model:
-        with pytest.raises(ModelFailure, match="the endpoint's answer is none") as failed:
+        with pytest.raises(ModelFailure, match="the endpoint's answer can't be decoded") as failed:
             await model.complete(call())
     assert (failed.value.kind, len(served.bodies)) == (ModelFailureKind.GARBAGE, 2)
 

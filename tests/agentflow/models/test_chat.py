@@ -96,7 +96,5 @@ async def test_budgets_hold_and_streams_are_refused_in_one_line() -> None:
 @pytest.mark.promise("models:chat")
 def test_a_provider_that_speaks_otherwise_is_refused_in_one_line() -> None:
     claude = ModelSettings(name="anthropic/claude", api_key=SecretStr("k"))
-    with pytest.raises(
-        ConfigurationError, match=r"^model anthropic/claude: .* does not speak OpenAI's protocol"
-    ):
+    with pytest.raises(ConfigurationError, match=r"^model anthropic/claude: .* does not have OpenAI's API"):
         ChatClient(claude, environment={})

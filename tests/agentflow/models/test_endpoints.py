@@ -4,7 +4,7 @@ import pytest
 import uvicorn
 
 from agentflow.actors import SYSTEM_CLOCK
-from agentflow.models import Accounts, Endpoints, make_model
+from agentflow.models import Accounts, ModelEndpoints, make_model
 from agentflow.models._transport import IDLE_SECONDS
 from mcp_servers.rag import _vectors
 from tests.agentflow.models._serving import call, painter, says, script, settings
@@ -12,7 +12,7 @@ from tests.agentflow.models._serving import call, painter, says, script, setting
 
 @pytest.mark.promise("models:shared")
 async def test_two_roles_at_one_endpoint_share_its_limit_and_either_may_close_first() -> None:
-    endpoints = Endpoints()
+    endpoints = ModelEndpoints()
     async with script(says()) as endpoint:
         said = settings(endpoint.url)
         one, two = (

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from agentflow.errors import ModelFailure, ModelFailureKind, RunStopped
-from agentflow.models import Accounts, Call, Endpoints, Image, Message, OpenModel, Text, make_model
+from agentflow.models import Accounts, Call, Image, Message, ModelEndpoints, OpenModel, Text, make_model
 from agentflow.models._token_history import TokenHistory
 from agentflow.trajectory import Tokens
 from tests.agentflow.models._serving import Colour, painter, settings
@@ -143,7 +143,7 @@ async def test_a_template_that_alters_what_was_said_is_told_of_once(
         first = await words(model, user("a"))
         second = await words(model, user("a"), said("yes", first), user("b"))
         await words(model, user("a"), said("yes", first), user("c"))
-    assert caplog.text.count("conversations do not go on token by token") == 1
+    assert caplog.text.count("conversation prompts are not exact") == 1
     assert second.prompt == (USER, ord("a"), END, ASSISTANT, END, USER, ord("b"), END, ASSISTANT)
 
 
@@ -174,7 +174,7 @@ def test_the_oldest_conversations_are_forgotten() -> None:
 @pytest.mark.promise("models:exact")
 async def test_roles_at_one_endpoint_know_what_the_others_said() -> None:
     engine = LetterEngine([("yes", "stop"), ("no", "stop")])
-    endpoints = Endpoints()
+    endpoints = ModelEndpoints()
     async with serving(engine) as url:
         made = [
             make_model(

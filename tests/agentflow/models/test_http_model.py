@@ -182,7 +182,7 @@ async def test_an_endpoint_that_was_never_there_ends_the_run_at_once() -> None:
     with kept_port("127.0.0.1") as port:
         async with painter(f"http://127.0.0.1:{port}/v1", max_attempts=2) as model:
             with pytest.raises(
-                RunStopped, match=r"was never there: no answer: Connection refused; .*base_url"
+                RunStopped, match=r"can't be reached: no answer: Connection refused; .*base_url"
             ) as stopped:
                 await model.complete(call())
     assert stopped.value.cause is StopCause.MODEL
@@ -239,7 +239,7 @@ async def test_a_large_picture_goes_through() -> None:
 async def test_a_model_that_does_not_see_refuses_pictures_in_one_line() -> None:
     asked = Call(role="planner", messages=(Message("user", (Image(b"png"),)),), reply=str)
     async with script(says()) as endpoint, painter(endpoint.url, vision=False) as model:
-        with pytest.raises(ModelFailure, match="painter takes no pictures") as failed:
+        with pytest.raises(ModelFailure, match="painter accepts no images") as failed:
             await model.complete(asked)
     assert failed.value.kind is ModelFailureKind.BAD_REQUEST
     assert (failed.value.attempts, endpoint.bodies) == (0, [])

@@ -66,7 +66,7 @@ def test_how_an_own_address_is_spoken_to_is_a_setting() -> None:
     there = find_address(ModelSettings(name="claude-x", api="anthropic"), {"ANTHROPIC_API_KEY": "k"})
     assert (there.url, there.model) == ("https://api.anthropic.com/v1", "claude-x")
     with pytest.raises(
-        ConfigurationError, match=r"^model gemini/m: gemini does not speak openai; set base_url"
+        ConfigurationError, match=r"^model gemini/m: gemini does not have the API openai; set base_url"
     ):
         find_address(ModelSettings(name="gemini/m", api="openai"), {"GEMINI_API_KEY": "k"})
 

@@ -149,7 +149,7 @@ async def test_a_cache_of_old_weights_is_noticed_where_it_was_not_cleared(
         trainer.step(seed=3)
         await control.reload(str(trainer.export(tmp_path, "3").folder))
         with pytest.raises(
-            WeightsFailure, match=r"^tiny goes on from a cache of other weights, off by \d\S* nats$"
+            WeightsFailure, match=r"^tiny continues from a cache of other weights, off by \d\S* nats$"
         ):
             await vllm.check(trainer.probe())
         published = await vllm.publish(trainer.export(tmp_path, "3"), trainer.probe())
@@ -183,7 +183,8 @@ async def test_an_engine_that_had_weights_of_somebody_else_is_paused_where_new_o
         trainer.step(seed=7)
         weights = trainer.export(tmp_path / "7", "7")
         with pytest.raises(
-            WeightsFailure, match=r"are not the new ones; it is paused, for it had 5 of somebody else"
+            WeightsFailure,
+            match=r"are not the new ones; it is paused, because it had 5 from another publisher",
         ):
             await others.publish(weights, probe)
         assert await control.is_paused()
@@ -222,7 +223,7 @@ async def test_what_is_not_whole_or_of_another_model_is_refused_before_anything_
         file = tmp_path / "model.safetensors"
         whole = file.read_bytes()
         file.write_bytes(whole[:-1])
-        with pytest.raises(ConfigurationError, match="it is not whole; export the model again"):
+        with pytest.raises(ConfigurationError, match="it is incomplete; export the model again"):
             await vllm.publish(weights)
         file.write_bytes(b"torn")
         with pytest.raises(ConfigurationError, match="it can't be read"):
@@ -294,7 +295,7 @@ async def test_a_head_that_keeps_old_weights_is_noticed_and_a_server_of_ours_is_
         weights, probe = trainer.export(tmp_path / "1", "1"), trainer.probe()
         with pytest.raises(
             WeightsFailure,
-            match=r"^tied and the trainer differ by .* not the new ones; it goes on with default$",
+            match=r"^tied and the trainer differ by .* not the new ones; it continues with default$",
         ):
             await Publisher(server.url, server.key).publish(weights, probe)
         assert await server.check(before) <= NEAR

@@ -10,7 +10,7 @@ import pytest
 from msgspec import Struct
 
 from agentflow.errors import ModelFailure
-from agentflow.models import Accounts, Call, Endpoints, Message, Model, ModelSettings, Text, make_model
+from agentflow.models import Accounts, Call, Message, Model, ModelEndpoints, ModelSettings, Text, make_model
 from agentflow.serving import ModelServer
 from agentflow.tokens import ForkReason, TokenCall, TokenTree, Voice
 from agentflow.trajectory import Tokens
@@ -147,7 +147,7 @@ async def check_conversations(server: ModelServer, count: int) -> None:
         short = settings(server, recorder)
         held = settings(server, recorder, structured="json_schema", max_tokens=40)
         free = settings(server, recorder, structured="known")
-        endpoints = Endpoints()
+        endpoints = ModelEndpoints()
         async with (
             make_model(short, Accounts(), endpoints=endpoints) as one,
             make_model(held, Accounts(), endpoints=endpoints) as two,
