@@ -1,4 +1,4 @@
-"""`python -m mcp_servers`: see `_command`."""
+"""Run a server: `python -m mcp_servers BACKEND...`."""
 
 import sys
 

@@ -9,8 +9,14 @@ import anyio
 from pydantic import Field
 
 from agentflow.errors import ErrorKind, InstanceGone, RuntimeFailure, ToolFailure
-from mcp_servers.bash._jobs import LIST_JOBS, parse_jobs
-from mcp_servers.bash._results import Fed, Interrupted, Jobs, Ran
+from mcp_servers.bash._results import (
+    LIST_JOBS,
+    InputWritten,
+    InterruptResult,
+    ShellJobs,
+    ShellResult,
+    parse_jobs,
+)
 from mcp_servers.core._backend import Backend
 from mcp_servers.core._call import CallContext
 from mcp_servers.core._running import (
@@ -28,8 +34,8 @@ from runtimes import Outcome, RunResult
 
 __all__ = ["BashBackend", "BashSettings"]
 
-PIECE = 4096
-PAUSE = 0.02
+CHUNK_BYTES = 4096
+RETRY_SECONDS = 0.02
 _LOST = "The shell has ended: the next command runs in a fresh one; files are kept."
 _WAS_LOST = "The shell had ended before: this command ran in a fresh one; files are kept."
 
@@ -39,22 +45,22 @@ class BashSettings(RunSettings):
 
 
 @dataclass(slots=True)
-class Shell:
-    """What this backend knows of a session's shell."""
+class ShellState:
+    """State of a session's shell."""
 
     settings: BashSettings
     """The session's settings."""
-    reading: int = 0
-    """Commands with an open standard input that run or wait to run."""
+    readers: int = 0
+    """Number of running or queued commands with an open standard input."""
 
     @contextmanager
-    def fed(self) -> Generator[None]:
-        """While a command with an open standard input runs."""
-        self.reading += 1
+    def counting_reader(self) -> Generator[None]:
+        """Count a command with an open standard input while it runs."""
+        self.readers += 1
         try:
             yield
         finally:
-            self.reading -= 1
+            self.readers -= 1
 
 
 class BashBackend(Backend):
@@ -64,16 +70,16 @@ class BashBackend(Backend):
     description = "Run shell commands in a bash that keeps its state."
 
     def check(self, settings: Mapping[str, object]) -> None:
-        """Refuse settings that can't be used."""
+        """Validate the settings."""
         check_settings(BashSettings, self.name, settings)
 
     async def initialize(self, session: Session, settings: Mapping[str, object]) -> None:
-        """Read the session's settings; the shell itself starts with the first command."""
-        session.put(Shell(read_settings(BashSettings, self.name, settings)))
+        """Read the session's settings; the shell starts with the first command."""
+        session.put(ShellState(read_settings(BashSettings, self.name, settings)))
 
     async def fork(self, session: Session, forked: Session) -> None:
-        """Take the settings over; the shell was forked with the instance."""
-        forked.put(Shell(session.get(Shell).settings))
+        """Copy the settings; the shell was forked with the instance."""
+        forked.put(ShellState(session.get(ShellState).settings))
 
     @tool(title="Run a shell command", open_world=False)
     async def run(
@@ -90,15 +96,15 @@ class BashBackend(Backend):
                 description="Keep standard input open for bash_input; otherwise it is empty from the start."
             ),
         ] = False,
-    ) -> Ran:
+    ) -> ShellResult:
         """Run a bash command in the session's workspace and return its output and exit code.
 
         Use it for shell work: files, programs, scripts, pipes. Working directory, variables, functions and
-        options last from call to call. A command that fails is no failed call: look at exit_code.
+        options last from call to call. A command that fails is not a failed call: look at exit_code.
         """
-        shell = session.get(Shell)
+        shell = session.get(ShellState)
         instance = await session.instance()
-        with shell.fed() if stdin_open else nullcontext():
+        with shell.counting_reader() if stdin_open else nullcontext():
             result = await instance.run(
                 "bash",
                 sendable("bash_run", command, without="\0"),
@@ -115,28 +121,28 @@ class BashBackend(Backend):
         self,
         session: Session,
         text: Annotated[str, Field(description="What to type, with its line ends: 'yes\\n'.")],
-    ) -> Fed:
-        """Write text to the standard input of the command that runs now.
+    ) -> InputWritten:
+        """Write text to the standard input of the running command.
 
         Use it to answer a program that was started by bash_run with stdin_open and still runs in another call.
         """
         data = text.encode("utf-8", "replace")
-        for start in range(0, len(data), PIECE):
-            await self._feed(session, data[start : start + PIECE], start)
-        return Fed(bytes=len(data))
+        for start in range(0, len(data), CHUNK_BYTES):
+            await self._write_input(session, data[start : start + CHUNK_BYTES], start)
+        return InputWritten(bytes=len(data))
 
     @tool(title="Interrupt a running command", idempotent=True, interjects=True)
-    async def interrupt(self, session: Session) -> Interrupted:
-        """Interrupt the command that runs now, as Ctrl-C does; the shell and its state go on.
+    async def interrupt(self, session: Session) -> InterruptResult:
+        """Interrupt the running command, as Ctrl-C does; the shell and its state continue.
 
         Use it when a command started in another call takes too long.
         """
         instance = session.current_instance
-        return Interrupted(interrupted=instance is not None and await instance.interrupt("bash"))
+        return InterruptResult(interrupted=instance is not None and await instance.interrupt("bash"))
 
     @tool(title="List background jobs", read_only=True)
-    async def jobs(self, session: Session, context: CallContext) -> Jobs:
-        """List the background jobs of the session's shell: what was started with `&` and has not been waited for.
+    async def jobs(self, session: Session, context: CallContext) -> ShellJobs:
+        """List the background jobs of the session's shell: commands started with `&` that have not been waited for.
 
         Use it to see whether a server or a long computation still runs. `kill %1` in bash_run ends job 1.
         """
@@ -144,29 +150,29 @@ class BashBackend(Backend):
         result = await instance.run("bash", LIST_JOBS, timeout=context.run_seconds())
         ran = self._ran(result, session, context)
         check_outcome("bash_jobs", result.outcome, result.detail, ran.note, ran)
-        return Jobs(jobs=parse_jobs(result.stdout))
+        return ShellJobs(jobs=parse_jobs(result.stdout))
 
     @staticmethod
-    async def _feed(session: Session, piece: bytes, before: int) -> None:
+    async def _write_input(session: Session, piece: bytes, before: int) -> None:
         instance = session.current_instance
-        while instance is not None and session.get(Shell).reading:
+        while instance is not None and session.get(ShellState).readers:
             try:
                 return await instance.send_input("bash", piece)
             except InstanceGone:
                 raise
             except RuntimeFailure:
-                # The command has not read what it was sent before; a piece is written whole or not at all.
-                await anyio.sleep(PAUSE)
+                # The command has not read earlier input yet; a chunk is written whole or not at all.
+                await anyio.sleep(RETRY_SECONDS)
         message = "bash_input: no command that reads input runs: start one with bash_run and stdin_open."
         raise ToolFailure(ErrorKind.NOT_FOUND, message, {"bytes": before})
 
     @staticmethod
-    def _ran(result: RunResult, session: Session, context: CallContext) -> Ran:
-        limit = session.get(Shell).settings.output_characters
+    def _ran(result: RunResult, session: Session, context: CallContext) -> ShellResult:
+        limit = session.get(ShellState).settings.output_characters
         notes = ["Interrupted."] if result.outcome is Outcome.INTERRUPTED else []
         if result.state_lost:
             notes.append(_WAS_LOST if result.fresh else _LOST)
-        return Ran(
+        return ShellResult(
             stdout=shown(result.stdout, "stdout.txt", limit, session, context),
             stderr=shown(result.stderr, "stderr.txt", limit, session, context),
             exit_code=result.exit_code,

@@ -1,56 +1,91 @@
-"""What the bash tools return."""
+"""Results of the bash tools."""
+
+import re
 
 from mcp_servers.core._call import Output
 
-__all__ = ["Fed", "Interrupted", "Job", "Jobs", "Ran"]
+__all__ = [
+    "LIST_JOBS",
+    "InputWritten",
+    "InterruptResult",
+    "ShellJob",
+    "ShellJobs",
+    "ShellResult",
+    "parse_jobs",
+]
+
+LIST_JOBS = "LC_ALL=C builtin jobs -l"
+"""The command whose output `parse_jobs` reads."""
+
+_JOB = re.compile(r"\[(?P<number>\d+)\][+-]?\s+(?P<pid>\d+)\s+(?P<state>\S+(?: \S+)*?)\s{2,}(?P<command>.*)")
 
 
-class Ran(Output):
-    """A command that ran to its end, well or badly."""
+class ShellResult(Output):
+    """A command that ran to its end, successfully or not."""
 
     stdout: str
-    """What it printed; long output is cut in the middle."""
+    """Standard output; long output is truncated in the middle."""
     stderr: str
-    """What it printed to standard error."""
+    """Standard error."""
     exit_code: int | None
-    """Its status: 0 is success, 128 + n means that signal n ended it; null if there is none."""
+    """Exit status: 0 is success, 128 + n means killed by signal n; null if there is none."""
     cwd: str
     """The shell's working directory afterwards."""
     state_lost: bool = False
-    """The shell has ended, in this command or before it: a fresh one goes on, files are kept."""
+    """The shell has ended, in this command or before it; a new one takes over, and files are kept."""
     note: str = ""
-    """What else there is to know."""
+    """Further information."""
 
 
-class Fed(Output):
-    """Input given to a running command."""
+class InputWritten(Output):
+    """Input written to a running command."""
 
     bytes: int
-    """How many bytes it was given."""
+    """Number of bytes written."""
 
 
-class Interrupted(Output):
-    """The answer to an interrupt."""
+class InterruptResult(Output):
+    """Answer to an interrupt."""
 
     interrupted: bool
-    """A command was running and has been interrupted; false: nothing ran."""
+    """True if a running command was interrupted; false if none was running."""
 
 
-class Job(Output):
+class ShellJob(Output):
     """One background job of the shell."""
 
     number: int
-    """Its number: `%1` is job 1."""
+    """Job number: `%1` is job 1."""
     pid: int
-    """Its process id."""
+    """Process id."""
     state: str
     """Running, Stopped, Done, Exit 1, …"""
     command: str
-    """What was started."""
+    """The command line."""
 
 
-class Jobs(Output):
+class ShellJobs(Output):
     """The background jobs of the shell."""
 
-    jobs: list[Job]
-    """By number."""
+    jobs: list[ShellJob]
+    """Jobs in the order of their numbers."""
+
+
+def parse_jobs(listing: str) -> list[ShellJob]:
+    """Parse a job listing. Continuation lines of a pipeline or a multi-line command belong to the job above."""
+    jobs: list[ShellJob] = []
+    for line in listing.splitlines():
+        match = _JOB.fullmatch(line)
+        if match is not None:
+            jobs.append(
+                ShellJob(
+                    number=int(match["number"]),
+                    pid=int(match["pid"]),
+                    state=match["state"],
+                    command=match["command"].removesuffix("&").strip(),
+                )
+            )
+        elif jobs:
+            more = re.sub(r"^\s*(\d+\s+)?", "", line).removesuffix("&").strip()
+            jobs[-1] = jobs[-1].model_copy(update={"command": f"{jobs[-1].command} {more}".strip()})
+    return jobs

@@ -6,10 +6,17 @@ from typing import Annotated
 from pydantic import Field
 
 from agentflow.errors import ErrorKind, ToolFailure
-from mcp_servers.code._install import Packages, install
-from mcp_servers.code._results import Failure, Installed, Problem, Queried, Ran, Variables
+from mcp_servers.code._displays import CollectedDisplays, first_table, first_variables
+from mcp_servers.code._install import InstalledPackages, install
+from mcp_servers.code._results import (
+    CodeError,
+    CodeQueryResult,
+    CodeResult,
+    InstallResult,
+    QueryError,
+    VariableList,
+)
 from mcp_servers.code._settings import CodeSettings
-from mcp_servers.code._showing import Showing, first_table, first_variables
 from mcp_servers.core._backend import Backend
 from mcp_servers.core._call import CallContext
 from mcp_servers.core._running import (
@@ -45,18 +52,18 @@ class CodeBackend(Backend):
     reserved = frozenset({"install"})
 
     def check(self, settings: Mapping[str, object]) -> None:
-        """Refuse settings that can't be used."""
+        """Validate the settings."""
         check_settings(CodeSettings, self.name, settings)
 
     async def initialize(self, session: Session, settings: Mapping[str, object]) -> None:
-        """Read the session's settings; the interpreter itself starts with the first code."""
+        """Read the session's settings; the interpreter starts with the first code."""
         session.put(read_settings(CodeSettings, self.name, settings))
-        session.put(Packages())
+        session.put(InstalledPackages())
 
     async def fork(self, session: Session, forked: Session) -> None:
-        """Take the settings over; the interpreter was forked with the instance."""
+        """Copy the settings; the interpreter was forked with the instance."""
         forked.put(session.get(CodeSettings))
-        forked.put(session.get(Packages).copy())
+        forked.put(session.get(InstalledPackages).copy())
 
     @tool(title="Run Python code")
     async def run(
@@ -65,12 +72,12 @@ class CodeBackend(Backend):
         context: CallContext,
         code: Annotated[str, Field(description="Python source; the value of a last expression is shown.")],
         timeout: Seconds = None,
-    ) -> Ran:
+    ) -> CodeResult:
         """Run Python code in the session and return its last value, output, error, tables and plots.
 
         Use it to compute, analyse data and plot. Variables, imports and functions last from call to call, as in a
-        notebook; `await` works at the top level. Plots of matplotlib and data frames are shown by themselves. Code
-        that raises is no failed call: look at error.
+        notebook; `await` works at the top level. Matplotlib plots and data frames are shown automatically. Code
+        that raises is not a failed call: look at error.
         """
         result = await self._run(code, session, context, timeout, progress_of(context))
         ran = self._ran(result, session, context)
@@ -88,12 +95,12 @@ class CodeBackend(Backend):
         ],
         limit: Annotated[int | None, Field(ge=1, le=10_000, description="How many rows to return.")] = None,
         timeout: Seconds = None,
-    ) -> Queried:
+    ) -> CodeQueryResult:
         """Run a DuckDB SQL query over files of the workspace and return the result as a table.
 
-        Use it to look into CSV, Parquet and JSON files, to join and aggregate them, also with data frames of the
-        Python session by their variable's name. COPY (...) TO 'file.parquet' writes a file. A query that fails is
-        no failed call: look at error.
+        Use it to explore, join and aggregate CSV, Parquet and JSON files, and data frames of the Python session by
+        their variable names. COPY (...) TO 'file.parquet' writes a file. A query that fails is not a failed call:
+        look at error.
         """
         rows = limit or session.get(CodeSettings).rows
         source = f"{_INSIDE}.sql({sendable('code_sql', query)!r}, {rows});"
@@ -103,14 +110,14 @@ class CodeBackend(Backend):
         return queried
 
     @tool(title="List variables", read_only=True)
-    async def variables(self, session: Session, context: CallContext) -> Variables:
+    async def variables(self, session: Session, context: CallContext) -> VariableList:
         """List the variables of the Python session with their types and a short summary of each.
 
-        Use it to see what is there before you go on with earlier work.
+        Use it to see what exists before you continue earlier work.
         """
         source = f"{_INSIDE}.show_variables();"
         result = await self._run(source, session, context, None)
-        found = Variables(variables=first_variables(result.displays))
+        found = VariableList(variables=first_variables(result.displays))
         check_outcome("code_variables", result.outcome, result.detail, _note(result), found)
         return found
 
@@ -125,8 +132,8 @@ class CodeBackend(Backend):
                 min_length=1, max_length=50, description="Requirements: 'rich', 'rich>=14', 'rich[jupyter]'."
             ),
         ],
-    ) -> Installed:
-        """Install Python packages into the session, from wheels of the index that the server is set up with.
+    ) -> InstallResult:
+        """Install Python packages into the session, from wheels of the server's package index.
 
         Use it when an import fails because the package is missing. Denied unless the server allows it.
         """
@@ -148,7 +155,7 @@ class CodeBackend(Backend):
         on_output: OutputSink | None = None,
     ) -> RunResult:
         instance = await session.instance()
-        packages = session.get(Packages)
+        packages = session.get(InstalledPackages)
         await packages.restore(instance)
         limit = context.run_seconds(timeout or session.get(CodeSettings).timeout)
         result = await instance.run("python", source, timeout=limit, on_output=on_output)
@@ -156,14 +163,14 @@ class CodeBackend(Backend):
             packages.state_lost()
         return result
 
-    def _ran(self, result: RunResult, session: Session, context: CallContext) -> Ran:
+    def _ran(self, result: RunResult, session: Session, context: CallContext) -> CodeResult:
         settings = session.get(CodeSettings)
         limit = settings.output_characters
-        showing = Showing()
+        showing = CollectedDisplays()
         for display in result.displays:
             showing.add(display, settings, session, context)
         value = result.value
-        return Ran(
+        return CodeResult(
             value=None if value is None else shown(value, "value.txt", limit, session, context),
             stdout=shown(result.stdout, "stdout.txt", limit, session, context),
             stderr=shown(result.stderr, "stderr.txt", limit, session, context),
@@ -176,23 +183,23 @@ class CodeBackend(Backend):
         )
 
     @staticmethod
-    def _queried(result: RunResult) -> Queried:
+    def _queried(result: RunResult) -> CodeQueryResult:
         table, failure = first_table(result.displays), _failure(result)
         if failure is not None:
-            return Queried(error=Problem(type=failure.type, message=failure.message))
+            return CodeQueryResult(error=QueryError(type=failure.type, message=failure.message))
         if table is None:
-            return Queried(error=Problem(type="NoResult", message="the session showed no table"))
-        return Queried(columns=table.columns, rows=table.rows, total_rows=table.total_rows)
+            return CodeQueryResult(error=QueryError(type="NoResult", message="the session showed no table"))
+        return CodeQueryResult(columns=table.columns, rows=table.rows, total_rows=table.total_rows)
 
 
-def _failure(result: RunResult) -> Failure | None:
+def _failure(result: RunResult) -> CodeError | None:
     error = result.error
     if error is not None:
-        return Failure(type=error.type, message=error.message, traceback=error.traceback)
+        return CodeError(type=error.type, message=error.message, traceback=error.traceback)
     if result.outcome is Outcome.INTERRUPTED:
-        return Failure(type="KeyboardInterrupt", message="interrupted", traceback="")
+        return CodeError(type="KeyboardInterrupt", message="interrupted", traceback="")
     if result.outcome is Outcome.ENDED:
-        return Failure(type="SessionEnded", message=result.detail or _LOST, traceback="")
+        return CodeError(type="SessionEnded", message=result.detail or _LOST, traceback="")
     return None
 
 

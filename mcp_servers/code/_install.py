@@ -1,4 +1,4 @@
-"""Installing packages: the server downloads wheels and runs nothing of them; the session unpacks them, offline."""
+"""Package installation: the server downloads wheels without running code from them, and the session unpacks them offline."""
 
 import os
 import re
@@ -11,13 +11,13 @@ from subprocess import DEVNULL
 import anyio
 
 from agentflow.errors import ErrorKind, ToolFailure
-from mcp_servers.code._results import Installed
+from mcp_servers.code._results import InstallResult
 from mcp_servers.code._settings import InstallSettings
 from mcp_servers.core._call import CallContext
 from mcp_servers.core._session import Session
 from runtimes import WORKSPACE, Instance
 
-__all__ = ["Packages", "install"]
+__all__ = ["InstalledPackages", "install"]
 
 _PASSED_ON = frozenset(
     ("PATH", "HOME", "TMPDIR", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "SSL_CERT_FILE", "REQUESTS_CA_BUNDLE")
@@ -25,7 +25,7 @@ _PASSED_ON = frozenset(
 TARGET = f"{WORKSPACE}/.packages"
 WHEELS = f"{TARGET}/.wheels"
 
-# A name, extras and version constraints: neither an option of pip nor a place to fetch something from.
+# Name, extras and version constraints only: no pip options, no URLs or paths.
 _REQUIREMENT = re.compile(
     r"(?P<name>[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?)\s*(\[[A-Za-z0-9._, -]+\])?"
     r"\s*([<>=!~]=?=?\s*[A-Za-z0-9.*+!]+\s*(,\s*[<>=!~]=?=?\s*[A-Za-z0-9.*+!]+\s*)*)?"
@@ -37,7 +37,7 @@ sys.path.insert(0, {TARGET!r}) if {TARGET!r} not in sys.path else None
 importlib.invalidate_caches()
 """
 
-# Runs inside. A wheel is a zip archive whose parts for the two library folders both go to the target.
+# Runs inside the sandbox. Both library folders of a wheel (a zip archive) are unpacked into the target.
 _UNPACK = f"""
 import os, pathlib, shutil, sys, zipfile
 target, wheels = pathlib.Path({TARGET!r}), pathlib.Path({WHEELS!r})
@@ -54,24 +54,24 @@ shutil.rmtree(wheels)
 
 
 @dataclass(slots=True)
-class Packages:
-    """Whether a session has packages of its own, and whether its interpreter knows where they are."""
+class InstalledPackages:
+    """Installed packages of a session, and whether its interpreter has them on its path."""
 
     installed: bool = False
-    """Something was installed."""
+    """Packages have been installed."""
     known: bool = False
-    """The live interpreter looks for packages there."""
+    """The live interpreter has the target on its path."""
 
-    def copy(self) -> "Packages":
-        """The same for a fork."""
+    def copy(self) -> "InstalledPackages":
+        """Return a copy for a fork."""
         return replace(self)
 
     def state_lost(self) -> None:
-        """The interpreter has ended; the files are still there."""
+        """Record that the interpreter has ended; the files remain."""
         self.known = False
 
     async def restore(self, instance: Instance) -> None:
-        """Tell a fresh interpreter where installed packages are."""
+        """Add the target to the path of a fresh interpreter."""
         if self.installed and not self.known:
             await instance.run("python", f"exec({_ADD_PATH!r}, {{}});")
             self.known = True
@@ -79,8 +79,8 @@ class Packages:
 
 async def install(
     packages: list[str], allowed: InstallSettings, session: Session, context: CallContext
-) -> Installed:
-    """Download wheels of the packages and what they need, and unpack them in the session.
+) -> InstallResult:
+    """Download wheels of the packages and their dependencies, and unpack them in the session.
 
     :raises ToolFailure: `bad_arguments`, `denied`, `timeout`, `unavailable` or `failed`.
     """
@@ -96,10 +96,10 @@ async def install(
     log = (unpacked.stdout + unpacked.stderr).decode("utf-8", "replace")
     if unpacked.exit_code != 0:
         raise ToolFailure(ErrorKind.FAILED, f"code_install: {unpacked.detail or log[-500:]}", {"log": log})
-    state = session.get(Packages)
+    state = session.get(InstalledPackages)
     state.installed, state.known = True, False
     await state.restore(instance)
-    return Installed(wheels=[wheel.name for wheel in wheels], log=log)
+    return InstallResult(wheels=[wheel.name for wheel in wheels], log=log)
 
 
 def _check(requirement: str, allowed: InstallSettings) -> None:
@@ -137,7 +137,7 @@ async def _download(
 
 
 def _environment(allowed: InstallSettings) -> dict[str, str]:
-    # Not on the command line, which every user of the machine can read; and nothing of pip's own settings.
+    # Not on the command line, which every user of the machine can read; pip's own settings are not used.
     passed = {name: value for name, value in os.environ.items() if name.upper() in _PASSED_ON}
     index = allowed.index_url.get_secret_value()
     return {**passed, "PIP_INDEX_URL": index, "PIP_CONFIG_FILE": os.devnull}
@@ -151,7 +151,7 @@ def _downloaded(folder: Path) -> tuple[list[Path], int]:
 def _failure(log: str, allowed: InstallSettings) -> ToolFailure:
     if "No module named pip" in log:
         return ToolFailure(ErrorKind.UNAVAILABLE, "code_install: the server's Python has no pip.")
-    # The index's address may hold a password.
+    # The index URL may contain a password.
     told = log.replace(allowed.index_url.get_secret_value(), "the index")
     errors = [line.removeprefix("ERROR: ") for line in told.splitlines() if line.startswith("ERROR:")]
     return ToolFailure(ErrorKind.FAILED, f"code_install: {' '.join(errors)[-500:] or told[-500:]}")

@@ -1,140 +1,140 @@
-"""What the code tools return."""
+"""Results of the code tools."""
 
 from pydantic import Field
 
 from mcp_servers.core._call import Output
 
 __all__ = [
-    "Column",
-    "Failure",
-    "Installed",
-    "Picture",
-    "Problem",
-    "Queried",
-    "Ran",
-    "Shown",
-    "Table",
+    "CodeError",
+    "CodeQueryResult",
+    "CodeResult",
+    "DisplayedTable",
+    "InstallResult",
+    "QueryError",
+    "RichOutput",
+    "ShownImage",
+    "TableColumn",
     "Variable",
-    "Variables",
+    "VariableList",
 ]
 
 
-class Problem(Output):
-    """Why a query failed."""
+class QueryError(Output):
+    """The error of a failed query."""
 
     type: str
-    """The class of the exception."""
+    """Class of the exception."""
     message: str
-    """What it says."""
+    """Message of the exception."""
 
 
-class Failure(Problem):
+class CodeError(QueryError):
     """The exception that ended the code."""
 
     traceback: str
-    """Where it came from."""
+    """The traceback."""
 
 
-class Column(Output):
+class TableColumn(Output):
     """One column of a table."""
 
     name: str
-    """Its name."""
+    """Name of the column."""
     dtype: str
-    """Its type, in the words of the library that made the table."""
+    """Type, as named by the library that made the table."""
 
 
-class Table(Output):
+class DisplayedTable(Output):
     """A table, or its first rows."""
 
-    columns: list[Column]
-    """Its columns, in order."""
+    columns: list[TableColumn]
+    """Columns, in order."""
     rows: list[list[object]]
-    """Its first rows; each holds one value per column."""
+    """First rows, each with one value per column."""
     total_rows: int | None
-    """How many rows it has; null where that was not counted."""
+    """Number of rows; null if not counted."""
     total_columns: int
-    """How many columns it has."""
+    """Number of columns."""
 
 
-class Picture(Output):
-    """A plot or other picture; the picture itself is shown beside the data."""
+class ShownImage(Output):
+    """A plot or other image; the image itself is shown beside the data."""
 
     mime: str
-    """Its type."""
+    """MIME type."""
     size: int
-    """Bytes."""
+    """Size in bytes."""
     resource: str
-    """The resource to read it from."""
+    """URI of the resource."""
 
 
-class Shown(Output):
+class RichOutput(Output):
     """Other rich output."""
 
     mime: str
-    """Its type: `text/html`, `text/markdown`, `text/latex`, …"""
+    """MIME type: `text/html`, `text/markdown`, `text/latex`, …"""
     text: str
-    """Its content; long content is cut in the middle."""
+    """Content; truncated in the middle if long."""
 
 
-class Ran(Output):
-    """Code that ran to its end, well or badly."""
+class CodeResult(Output):
+    """Code that ran to its end, successfully or not."""
 
     value: str | None
-    """The value of the last expression; null if there is none."""
+    """Value of the last expression; null if there is none."""
     stdout: str
-    """What it printed; long output is cut in the middle."""
+    """Standard output; truncated in the middle if long."""
     stderr: str
-    """What it printed to standard error."""
-    error: Failure | None
-    """The exception that ended it; null if it ended well."""
-    tables: list[Table] = Field(default_factory=list[Table])
-    """Data frames and other tables that it showed."""
-    images: list[Picture] = Field(default_factory=list[Picture])
-    """Plots and pictures that it showed."""
-    displays: list[Shown] = Field(default_factory=list[Shown])
-    """Other rich output that it showed."""
+    """Standard error."""
+    error: CodeError | None
+    """The exception that ended the code; null if there was none."""
+    tables: list[DisplayedTable] = Field(default_factory=list[DisplayedTable])
+    """Data frames and other tables that were displayed."""
+    images: list[ShownImage] = Field(default_factory=list[ShownImage])
+    """Plots and images that were displayed."""
+    displays: list[RichOutput] = Field(default_factory=list[RichOutput])
+    """Other rich output."""
     state_lost: bool = False
-    """The Python session has ended, in this call or before it: a fresh one goes on, files are kept."""
+    """The Python session has ended, in this call or before it; a new one takes over, and files are kept."""
     note: str = ""
-    """What else there is to know."""
+    """Further information."""
 
 
-class Queried(Output):
-    """The answer to a query."""
+class CodeQueryResult(Output):
+    """Result of a query."""
 
-    columns: list[Column] = Field(default_factory=list[Column])
-    """The columns of the result."""
+    columns: list[TableColumn] = Field(default_factory=list[TableColumn])
+    """Columns of the result."""
     rows: list[list[object]] = Field(default_factory=list[list[object]])
-    """Its first rows."""
+    """First rows."""
     total_rows: int | None = 0
-    """How many rows it has; null: more than were asked for."""
-    error: Problem | None = None
-    """Why the query failed; null if it did not."""
+    """Number of rows; null if there are more than were asked for."""
+    error: QueryError | None = None
+    """The error if the query failed, else null."""
 
 
 class Variable(Output):
     """One variable of the session."""
 
     name: str
-    """Its name."""
+    """Name of the variable."""
     type: str
-    """Its class."""
+    """Class of the value."""
     summary: str
     """A short description: a value, a size, a signature."""
 
 
-class Variables(Output):
+class VariableList(Output):
     """The variables of the session."""
 
     variables: list[Variable]
-    """By name."""
+    """Variables in the order of their names."""
 
 
-class Installed(Output):
-    """What was installed."""
+class InstallResult(Output):
+    """Installed packages."""
 
     wheels: list[str]
-    """The files that were installed, dependencies included."""
+    """Installed wheel files, including dependencies."""
     log: str
-    """What the installer said."""
+    """Output of the installer."""

@@ -11,24 +11,24 @@ MIB = 1024 * 1024
 
 
 class InstallSettings(Section):
-    """From where, and how much, `code_install` may install. Only the server's own settings can give it."""
+    """Sources and limits of `code_install`. Only the server can set them."""
 
     index_url: SecretStr
-    """The package index that wheels are downloaded from; it may hold a password."""
+    """Package index for the wheels; the URL may contain a password."""
     packages: frozenset[str] | None = None
-    """The only packages that may be asked for; without it any. What they depend on is always allowed."""
+    """Packages that may be requested; by default any. Dependencies are always allowed."""
     max_bytes: int = Field(default=200 * MIB, gt=0)
-    """The size of all wheels of one call together."""
+    """Maximum total size of the wheels of one call."""
     timeout: float = Field(default=120.0, gt=0)
-    """Seconds for the download."""
+    """Time limit of the download in seconds."""
 
 
 class CodeSettings(RunSettings):
     """Settings of the code backend."""
 
     images: int = Field(default=10, ge=0)
-    """How many pictures a result shows; the others are kept as resources."""
+    """Maximum number of images shown in a result; the others are kept as resources."""
     rows: int = Field(default=100, ge=1)
-    """How many rows `code_sql` returns unless it is asked for another number."""
+    """Default number of rows that `code_sql` returns."""
     install: InstallSettings | None = None
-    """Allows `code_install`; without it installing is denied."""
+    """Enables `code_install`; without it, installing is denied."""

@@ -1,7 +1,7 @@
-"""Which addresses tools may connect to: names are resolved here, and what they resolve to is judged, not how it is written.
+"""Address policy for tools that connect to hosts: names are resolved here and the resulting addresses are checked.
 
-Who connects must connect to an address that `resolve_public` returned, never to the name: a name may resolve to
-something else the next time.
+Callers must connect to an address that `resolve_public` returned, never to the name: a name may resolve to another
+address the next time.
 """
 
 import ipaddress
@@ -24,13 +24,13 @@ __all__ = ["AddressPolicy", "Resolve", "Target", "http_target", "resolve_public"
 IpAddress: TypeAlias = IPv4Address | IPv6Address
 
 Resolve: TypeAlias = Callable[[str, int], Awaitable[list[str]]]
-"""Asks the name service: host and port to addresses; raises `OSError` where there are none."""
+"""Resolves a host and port to addresses; raises `OSError` if there are none."""
 
 PORTS = {"http": 80, "https": 443}
 RESOLVE_SECONDS = 15
 
 _SEVERE = frozenset({"link-local", "metadata", "multicast", "reserved", "unspecified"})
-"""What nobody means by a private network: only a host named by itself in the policy may be there."""
+"""Address kinds that `allow_private` does not permit: the policy must name such a host itself."""
 
 _IPV4 = tuple(
     (ipaddress.ip_network(network), meaning)
@@ -72,7 +72,7 @@ _IPV6 = tuple(
     )
 )
 _GLOBAL_IPV6 = ipaddress.IPv6Network("2000::/3")
-# Networks of IPv6 that carry an IPv4 address: what is reached is the address inside, at that bit from the right.
+# IPv6 networks that embed an IPv4 address, and the position of that address in bits from the right.
 _CARRIERS = (
     (ipaddress.IPv6Network("::ffff:0:0/96"), 0),
     (ipaddress.IPv6Network("::ffff:0:0:0/96"), 0),
@@ -87,15 +87,15 @@ _UNUSABLE = re.compile(r"[\x00-\x20\x7f#/<>?@\\^|%]")
 
 @dataclass(frozen=True, slots=True)
 class AddressPolicy:
-    """What besides public addresses may be connected to."""
+    """Hosts that may be connected to besides public addresses."""
 
     allow_private: bool = False
-    """Private networks and this machine itself may be reached; link-local ones (cloud metadata) still not."""
+    """Allow private networks and this machine, but not link-local addresses (cloud metadata)."""
     allowed_hosts: tuple[str, ...] = ()
-    """Hosts that may have any address: `name`, `*.name` or an address, each with `:port` for that port alone."""
+    """Hosts that may have any address: `name`, `*.name` or an address, each optionally limited to one port by `:port`."""
 
     def names(self, host: str, port: int) -> bool:
-        """The host is named in `allowed_hosts`."""
+        """Return true if `allowed_hosts` names the host."""
         shown = f"[{host}]" if ":" in host else host
         return any(
             fnmatchcase(candidate, pattern.lower())
@@ -106,47 +106,45 @@ class AddressPolicy:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where a URL leads."""
+    """Host and port of a URL."""
 
     host: str
-    """The host in its plain form, without brackets."""
+    """The normalized host, without brackets."""
     port: int
-    """The port, that of the scheme if the URL names none."""
+    """The port; the scheme's default if the URL names none."""
 
 
 def http_target(url: str) -> Target:
-    """Host and port of a URL of the web.
+    """Return the host and port of an http or https URL.
 
-    :raises ToolFailure: `bad_arguments` for what is no URL, `denied` for another scheme or a URL with a user or password.
+    :raises ToolFailure: `bad_arguments` for an invalid URL, `denied` for another scheme or a URL with a user or password.
     """
     try:
         parts: SplitResult = urlsplit(url)
         port = parts.port
     except ValueError as error:
-        raise ToolFailure(ErrorKind.BAD_ARGUMENTS, f"{url!r} is no URL: {error}.") from None
+        raise ToolFailure(ErrorKind.BAD_ARGUMENTS, f"{url!r} is not a valid URL: {error}.") from None
     if parts.scheme not in PORTS:
         message = f"{url!r}: only http and https addresses can be opened."
         raise ToolFailure(ErrorKind.DENIED, message)
     if "@" in parts.netloc:
-        # What stands before '@' is not repeated: messages are read by models and logged.
+        # The part before '@' is not repeated, because messages are logged and read by models.
         host = parts.netloc.rpartition("@")[2]
-        message = (
-            f"an address with a user or password in it is refused; leave out what is before {'@' + host!r}."
-        )
+        message = f"an address with a user or password is refused; leave out the part before {'@' + host!r}."
         raise ToolFailure(ErrorKind.DENIED, message)
     if "\\" in url or not parts.hostname:
-        raise ToolFailure(ErrorKind.BAD_ARGUMENTS, f"{url!r} is no URL of a host.")
+        raise ToolFailure(ErrorKind.BAD_ARGUMENTS, f"{url!r} is not a URL with a host.")
     return Target(plain_host(parts.hostname), PORTS[parts.scheme] if port is None else port)
 
 
 async def resolve_public(
     host: str, port: int, policy: AddressPolicy, *, resolve: Resolve | None = None
 ) -> list[str]:
-    """The addresses of a host that may be connected to, in the order of the name service; never an empty list.
+    """Return the addresses of a host that may be connected to, in resolver order; never an empty list.
 
-    If one of its addresses is not allowed, none is: a name must not lead to a public place now and then.
+    If one of the host's addresses is not allowed, the host is refused: it must not resolve to an allowed address only sometimes.
 
-    :raises ToolFailure: `denied`, if the policy doesn't allow them; `not_found`, if there are none; `bad_arguments` for what is no host.
+    :raises ToolFailure: `denied` by the policy, `not_found` without addresses, `bad_arguments` for an invalid host.
     """
     host = plain_host(host)
     named = policy.names(host, port)
@@ -156,7 +154,7 @@ async def resolve_public(
         meaning = unusual(address)
         if meaning is not None and not named and (not policy.allow_private or meaning in _SEVERE):
             where = f"{host} ({address})" if host != str(address) else host
-            kind = f"is a {meaning} address" if meaning != "unspecified" else "is no address of anybody"
+            kind = f"is a {meaning} address" if meaning != "unspecified" else "is the unspecified address"
             message = f"{where} {kind}, which the settings don't allow (allowed_hosts, allow_private)."
             raise ToolFailure(ErrorKind.DENIED, message)
         found.append(text)
@@ -164,7 +162,7 @@ async def resolve_public(
 
 
 def unusual(address: IpAddress) -> str | None:
-    """What an address is if it is none of the public internet: `loopback`, `private`, `metadata`, …"""
+    """Return the kind of an address outside the public internet (`loopback`, `private`, `metadata`, …); `None` if public."""
     if isinstance(address, IPv6Address):
         inner = _carried(address)
         if inner is not None:
@@ -175,9 +173,9 @@ def unusual(address: IpAddress) -> str | None:
 
 
 def plain_host(host: str) -> str:
-    """A host in the one form in which it is compared and resolved: as browsers understand it.
+    """Normalize a host as browsers do, for comparison and resolution.
 
-    :raises ToolFailure: `bad_arguments`, if it is none.
+    :raises ToolFailure: `bad_arguments` for an invalid host.
     """
     plain = unquote(host).strip("[]") if host.startswith("[") else unquote(host)
     plain = unicodedata.normalize("NFKC", plain).replace("。", ".").lower()
@@ -193,14 +191,14 @@ def plain_host(host: str) -> str:
     try:
         plain = plain.encode("idna").decode() if not plain.isascii() else plain
     except UnicodeError:
-        raise ToolFailure(ErrorKind.BAD_ARGUMENTS, f"{host!r} is no name of a host.") from None
+        raise ToolFailure(ErrorKind.BAD_ARGUMENTS, f"{host!r} is not a valid host name.") from None
     if not plain or len(plain) > 253 or ":" in plain or _UNUSABLE.search(plain):
-        raise ToolFailure(ErrorKind.BAD_ARGUMENTS, f"{host!r} is no name of a host.")
+        raise ToolFailure(ErrorKind.BAD_ARGUMENTS, f"{host!r} is not a valid host name.")
     return plain
 
 
 def _as_ipv4(host: str) -> str | None:
-    """An IPv4 address in any of its spellings (`127.1`, `0x7f000001`, `0177.0.0.1`), as dotted decimals."""
+    """Return an IPv4 address in any spelling (`127.1`, `0x7f000001`, `0177.0.0.1`) as dotted decimals; `None` for a name."""
     parts = host.removesuffix(".").split(".")
     if not _NUMBER.fullmatch(parts[-1]):
         return None
@@ -210,7 +208,7 @@ def _as_ipv4(host: str) -> str | None:
         if len(parts) > 4 or any(number > 255 for number in bytes_) or rest >= 256 ** (5 - len(parts)):
             raise ValueError
     except ValueError:
-        raise ToolFailure(ErrorKind.BAD_ARGUMENTS, f"{host!r} is no address.") from None
+        raise ToolFailure(ErrorKind.BAD_ARGUMENTS, f"{host!r} is not a valid address.") from None
     value = rest + sum(number << (24 - 8 * place) for place, number in enumerate(bytes_))
     return str(IPv4Address(value))
 
@@ -230,7 +228,7 @@ def _carried(address: IPv6Address) -> IPv4Address | None:
             return IPv4Address(value >> shift & 0xFFFFFFFF)
     if (value >> 32) & 0xFFFFFFFF in _ISATAP:
         return IPv4Address(value & 0xFFFFFFFF)
-    # The old way to write an IPv4 address as one of IPv6, `::a.b.c.d`.
+    # IPv4-compatible IPv6 address, the deprecated form `::a.b.c.d`.
     return IPv4Address(value) if 0xFFFF < value <= 0xFFFFFFFF else None
 
 
@@ -241,7 +239,7 @@ def _meaning(
 
 
 def _escaped(pattern: str) -> str:
-    """A pattern in which only '*' has a meaning."""
+    """Escape a pattern so that only '*' is special."""
     return pattern.replace("[", "[[]").replace("?", "[?]")
 
 

@@ -1,4 +1,4 @@
-"""The files of sessions that have ended, kept on disk so that a new session can begin with them."""
+"""Workspaces of ended sessions, kept on disk so that a new session can start with them."""
 
 import logging
 import os
@@ -20,25 +20,25 @@ SUFFIX = ".files"
 
 
 class Archive:
-    """A folder of workspaces, in all no larger than a bound: the oldest make room.
+    """A folder of workspace archives with a maximum total size; the oldest are deleted first.
 
-    A file is found by the session's handle and its owner together, so nobody finds another one's; it outlives the server.
+    An archive is keyed by session handle and owner together, so owners cannot read each other's. Archives outlive the server.
     """
 
     def __init__(self, folder: Path, most_bytes: int) -> None:
-        """Keep them there."""
+        """Use `folder` for at most `most_bytes` of archives."""
         self._folder = folder
         self._most = most_bytes
 
     async def keep(self, handle: str, owner: str, files: Snapshot) -> None:
-        """Keep the files of a session that ends. Too large a workspace is not kept; the log says so."""
+        """Keep the files of a session that ends. A workspace larger than the limit is not kept, and a warning is logged."""
         if len(files.archive) > self._most:
-            logger.warning("the files of a session of %s are too many to be kept", owner)
+            logger.warning("the files of a session of %s exceed the archive's limit and are not kept", owner)
             return
         await anyio.to_thread.run_sync(self._write, self._place(handle, owner), files.archive)
 
     async def find(self, handle: str, owner: str) -> Snapshot | None:
-        """The files of that owner's session, if they are kept."""
+        """Return the kept files of that owner's session, or `None`."""
         data = await anyio.to_thread.run_sync(_read, self._place(handle, owner))
         return None if data is None else Snapshot(data)
 
@@ -49,7 +49,7 @@ class Archive:
     def _write(self, place: Path, data: bytes) -> None:
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._make_room(len(data))
-        # Readable by the owner of the process alone, and there as a whole or not at all.
+        # Readable only by the owner of the process, and written atomically.
         with NamedTemporaryFile(dir=self._folder, delete=False) as file:
             try:
                 file.write(data)
@@ -70,9 +70,9 @@ class Archive:
             total -= size
 
     def _kept(self) -> Iterator[tuple[float, int, Path]]:
-        """When each file was kept, how large it is, and where."""
+        """Yield the modification time, size and path of each archive."""
         for path in self._folder.glob(f"*{SUFFIX}"):
-            # Several processes share the folder: another one may just have made room.
+            # Several processes share the folder: another one may have deleted the file.
             with suppress(FileNotFoundError):
                 stat = path.stat()
                 yield stat.st_mtime, stat.st_size, path

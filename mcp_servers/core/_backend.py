@@ -1,4 +1,4 @@
-"""A backend: a family of tools with one life."""
+"""Base class of backends."""
 
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from functools import cached_property
@@ -11,28 +11,37 @@ __all__ = ["Backend"]
 
 
 class Backend:
-    """A family of tools. Subclass it, give it a `name`, decorate async methods with `@tool`.
+    """A group of tools with a shared lifecycle. Subclass it, set `name`, decorate async methods with `@tool`.
 
-    Its life: `configure` and `warmup` once when the server (or sandbox) starts; for each session `initialize` at
-    first use and `cleanup` at the end, with `fork` when the session is copied; `shutdown` once at the end. State that belongs
-    to a session is kept with `session.put(state)` and found again with `session.get(StateType)`.
+    The lifecycle: `configure` and `warmup` once when the server (or sandbox) starts; for each session `initialize` before
+    the first call and `cleanup` at the end, and `fork` when the session is copied; `shutdown` once at the end. Keep the state
+    of a session with `session.put(state)` and read it with `session.get(StateType)`.
+
+    Example::
+
+        class Clock(Backend):
+            name = "clock"
+
+            @tool(read_only=True)
+            async def now(self) -> str: ...
     """
 
     name: str = ""
-    """The family's name: lower-case letters, digits and '_'."""
+    """Name of the backend: lower-case letters, digits and '_'."""
     description: str = ""
     """One sentence for people and models."""
     reserved: frozenset[str] = frozenset()
-    """Settings that only the server's own configuration may give, no client for its session."""
+    """Settings that only the server's configuration may set; clients cannot set them for their session."""
     discovers: bool = False
-    """Its tools are known only once it is warmed up, and may change later; each time `tools` is another tuple. It is
-    warmed up before anybody asks for tools."""
+    """The tools are known only after `warmup` and may change later; each change makes `tools` a new tuple. Such a backend
+    is warmed up before any client lists tools.
+    """
     start_instance: Callable[[], Awaitable[Instance]] | None = None
-    """Starts an instance that belongs to no session; there from `configure` on. Who starts one stops it."""
+    """Starts an instance that belongs to no session; available from `configure` on. The caller must stop the instance."""
 
     @property
     def tools(self) -> tuple[Tool, ...]:
-        """Its tools: by default the decorated methods."""
+        """The tools; by default the decorated methods."""
         return self._methods
 
     @cached_property
@@ -40,60 +49,60 @@ class Backend:
         return tools_of(self, self.name)
 
     def check(self, settings: Mapping[str, object]) -> None:
-        """Refuse settings that can't be used; called with a server's own before it starts.
+        """Validate the server's settings for this backend before the server starts.
 
-        :raises ConfigurationError: saying in one line what is wrong.
+        :raises ConfigurationError: with one line that describes the problem.
         """
 
     def unusable(self, settings: Mapping[str, object]) -> Mapping[str, str]:
-        """Tools (by verb) that can't work with the server's own settings, such as one without its key.
+        """Return the tools (by verb) that cannot work with the server's settings, such as one without its API key.
 
-        :return: why, and what mends it, in one line each. Such a tool is listed, and its calls are refused with that
-            line. Settings that can't be used at all are the business of `check`.
+        :return: for each tool one line with the reason and the fix. The tool is listed, and its calls fail with that line.
+            Settings that are invalid altogether are rejected by `check`.
         """
         return {}
 
     def hidden(self, settings: Mapping[str, object]) -> Collection[str]:
-        """Tools (by verb) that the server's own settings switch off: for everybody they are not there."""
+        """Return the tools (by verb) that the server's settings disable; they are not listed."""
         return ()
 
     def configure(self, settings: Mapping[str, object]) -> None:
-        """Take the server's own settings: called once, before `warmup`. For what belongs to no session.
+        """Take the server's settings: called once, before `warmup`, for state that belongs to no session.
 
-        :raises ConfigurationError: if they can't be used.
+        :raises ConfigurationError: if they are invalid.
         """
 
     def mounts(self, settings: Mapping[str, object], asked: Mapping[str, object]) -> Mapping[str, str]:
-        """Folders of this machine that a session's instance must show, to be read only: path inside -> path here.
+        """Return the folders of this machine to mount read-only in a session's instance: path inside -> path here.
 
-        Asked when the instance starts, whether the backend is live then or not.
+        Called when the instance starts, even if the backend is not yet live in the session.
 
-        :param settings: the server's own.
-        :param asked: the session's own. They may be a client's: what they name must be checked.
-        :raises ToolFailure: for a folder that the session may not have.
+        :param settings: the server's settings.
+        :param asked: the session's settings. They may come from a client, so paths in them must be checked.
+        :raises ToolFailure: for a folder that the session may not mount.
         """
         return {}
 
     async def warmup(self) -> None:
-        """Get ready before the first session: load, connect, check. Raise to refuse to start."""
+        """Prepare for the first session: load, connect, check. Raise to refuse to start."""
 
     async def initialize(self, session: Session, settings: Mapping[str, object]) -> None:
         """Make this backend live in a session: called once, before its first tool runs there.
 
-        :param settings: the backend's own settings, those of `session_start` over those of the server.
+        :param settings: the backend's settings; those from `session_start` override the server's.
         """
 
     async def fork(self, session: Session, forked: Session) -> tuple[str, ...] | None:
-        """Copy per-session state to `forked`, whose instance (if there is one) is already forked.
+        """Copy per-session state to `forked`, whose instance (if any) has already been forked.
 
-        Called only for a session in which this backend is live; `initialize` is not called for the copy.
-        No call runs in `session` meanwhile.
+        Called only if this backend is live in `session`; `initialize` is not called for the copy. No call runs in `session`
+        meanwhile.
 
-        :return: one line for each thing that could not be carried; nothing, if all was.
+        :return: one line for each thing that could not be copied, or `None`.
         """
 
     async def cleanup(self, session: Session) -> None:
-        """Give back what the session holds outside of its instance. Called once per live session; must not hang."""
+        """Release what the session holds outside its instance. Called once per live session; must not hang."""
 
     async def shutdown(self) -> None:
-        """Give back everything, after the last session has ended."""
+        """Release everything, after the last session has ended."""

@@ -1,4 +1,4 @@
-"""Backends by name, loaded only when they are asked for."""
+"""Registry of backends by name; each is imported when it is first used."""
 
 import importlib
 from typing import Final
@@ -23,13 +23,17 @@ BACKENDS: Final[dict[str, str]] = {
     "web": "mcp_servers.web:WebBackend",
     "world": "mcp_servers.world:WorldBackend",
 }
-"""Where each backend is made: a module and what to call in it."""
+"""Backend name -> module and factory."""
 
 
 def load_backend(name: str) -> Backend:
-    """Make the backend of that name, or of `package.module:Class`.
+    """Create the backend of that name, or from `package.module:Class`.
 
-    :raises ConfigurationError: if there is none; the message names the nearest right one.
+    :raises ConfigurationError: if there is none; the message suggests the closest name.
+
+    Example::
+
+        ToolTable([load_backend("bash"), load_backend("files")])
     """
     place = BACKENDS.get(name, name)
     module, colon, factory = place.partition(":")
@@ -40,5 +44,5 @@ def load_backend(name: str) -> Backend:
     except (ImportError, AttributeError) as error:
         raise ConfigurationError(f"backend {name!r} can't be loaded: {error}") from None
     if not isinstance(backend, Backend):
-        raise ConfigurationError(f"backend {name!r}: {place} makes no mcp_servers.Backend")
+        raise ConfigurationError(f"backend {name!r}: {place} does not create an mcp_servers.Backend")
     return backend

@@ -1,4 +1,4 @@
-"""Whole outputs and pictures, kept for a while so that a result can link to them."""
+"""Full outputs and images of a session, kept so that results can link to them."""
 
 from collections import OrderedDict
 from collections.abc import Iterator
@@ -7,25 +7,25 @@ from dataclasses import dataclass
 __all__ = ["Resource", "ResourceStore"]
 
 MOST = 1000
-"""Resources on one resources: small ones take room too."""
+"""Maximum number of resources in a store, because each has an overhead."""
 
 
 @dataclass(frozen=True, slots=True)
 class Resource:
-    """Something kept whole."""
+    """One kept item."""
 
     uri: str
-    """What it is read by."""
+    """URI to read it by."""
     name: str
     """A short name for people."""
     mime: str
-    """Its type."""
+    """MIME type."""
     data: bytes
-    """Its bytes."""
+    """The content."""
 
 
 class ResourceStore:
-    """Keeps resources up to a number of bytes, and of pieces; the oldest make room for new ones."""
+    """Resources up to a total size and count; the oldest are dropped first."""
 
     def __init__(self, capacity: int) -> None:
         self._capacity = capacity
@@ -33,7 +33,7 @@ class ResourceStore:
         self._resources: OrderedDict[str, Resource] = OrderedDict()
 
     def put(self, resource: Resource) -> None:
-        """Keep it; cut it to the capacity if it is larger than the whole store."""
+        """Store a resource, truncated if it is larger than the whole store."""
         if len(resource.data) > self._capacity:
             cut = resource.data[: self._capacity]
             resource = Resource(resource.uri, resource.name, resource.mime, cut)
@@ -44,15 +44,15 @@ class ResourceStore:
             self._size -= len(oldest.data)
 
     def get(self, uri: str) -> Resource | None:
-        """The resource, if it is (still) here."""
+        """Return the resource, or `None` if it was dropped or never stored."""
         return self._resources.get(uri)
 
     def __iter__(self) -> Iterator[Resource]:
-        """All of them, oldest first."""
+        """Iterate over all resources, oldest first."""
         return iter(tuple(self._resources.values()))
 
     def copy(self) -> "ResourceStore":
-        """A store with the same resources; their bytes are shared."""
+        """Return a store with the same resources; their bytes are shared."""
         other = ResourceStore(self._capacity)
         for resource in self:
             other.put(resource)

@@ -1,4 +1,4 @@
-"""Running something in a session's instance: limits, progress, long output, and what an outcome means."""
+"""Helpers for backends that run programs in a session's instance: settings, progress, long output, failures."""
 
 import codecs
 from collections.abc import Mapping
@@ -27,28 +27,28 @@ M = TypeVar("M", bound=BaseModel)
 LONGEST_MESSAGE = 4_000
 
 _FAILURES = {
-    Outcome.TIMEOUT: (ErrorKind.TIMEOUT, "the time was up; what ran was killed"),
-    Outcome.CPU_LIMIT: (ErrorKind.CPU_LIMIT, "the CPU time was up; what ran was killed"),
-    Outcome.OUT_OF_MEMORY: (ErrorKind.OUT_OF_MEMORY, "the memory limit was hit"),
-    Outcome.TOO_MANY_PROCESSES: (ErrorKind.TOO_MANY_PROCESSES, "the limit on processes was hit"),
+    Outcome.TIMEOUT: (ErrorKind.TIMEOUT, "timed out; the program was killed"),
+    Outcome.CPU_LIMIT: (ErrorKind.CPU_LIMIT, "the CPU time limit was reached; the program was killed"),
+    Outcome.OUT_OF_MEMORY: (ErrorKind.OUT_OF_MEMORY, "the memory limit was reached"),
+    Outcome.TOO_MANY_PROCESSES: (ErrorKind.TOO_MANY_PROCESSES, "the process limit was reached"),
     Outcome.FILE_TOO_LARGE: (ErrorKind.FILE_TOO_LARGE, "a file grew too large, or the workspace is full"),
-    Outcome.OUTPUT_LIMIT: (ErrorKind.OUTPUT_LIMIT, "there was too much output; what ran was killed"),
+    Outcome.OUTPUT_LIMIT: (ErrorKind.OUTPUT_LIMIT, "the output limit was reached; the program was killed"),
 }
 
 
 class RunSettings(Section):
-    """Settings of the backends that run something."""
+    """Settings of backends that run programs."""
 
     output_characters: int = Field(default=30_000, ge=100)
-    """How much of each output a result shows; what is longer is cut in the middle and kept whole as a resource."""
+    """Maximum characters of each output in a result; longer output is truncated in the middle and kept whole as a resource."""
     timeout: float | None = Field(default=None, gt=0)
-    """Seconds that a call may take unless it says otherwise; without it the instance's own limit counts."""
+    """Default time limit of a call in seconds; without it the instance's own limit applies."""
 
 
 def read_settings(model: type[M], backend: str, settings: Mapping[str, object]) -> M:
-    """A backend's settings, validated.
+    """Validate a backend's settings.
 
-    :raises ToolFailure: `bad_arguments`, saying which setting is wrong and why.
+    :raises ToolFailure: `bad_arguments`, naming the setting and the problem.
     """
     try:
         return model.model_validate(settings)
@@ -59,9 +59,9 @@ def read_settings(model: type[M], backend: str, settings: Mapping[str, object]) 
 
 
 def check_settings(model: type[BaseModel], backend: str, settings: Mapping[str, object]) -> None:
-    """Refuse a server's settings of a backend.
+    """Validate the server's settings for a backend.
 
-    :raises ConfigurationError: if they can't be used.
+    :raises ConfigurationError: if they are invalid.
     """
     try:
         read_settings(model, backend, settings)
@@ -70,9 +70,9 @@ def check_settings(model: type[BaseModel], backend: str, settings: Mapping[str, 
 
 
 def sendable(tool: str, text: str, *, without: str = "") -> str:
-    """The text, if it can be given to a program.
+    """Return the text if it can be passed to a program.
 
-    :raises ToolFailure: `bad_arguments`, if it is no valid text, or holds a character of `without`.
+    :raises ToolFailure: `bad_arguments` if it is not valid UTF-8 or contains a character of `without`.
     """
     wrong = next((character for character in without if character in text), None)
     try:
@@ -80,12 +80,12 @@ def sendable(tool: str, text: str, *, without: str = "") -> str:
     except UnicodeEncodeError as error:
         wrong = text[error.start]
     if wrong is not None:
-        raise ToolFailure(ErrorKind.BAD_ARGUMENTS, f"{tool}: the character {wrong!r} can't be used here.")
+        raise ToolFailure(ErrorKind.BAD_ARGUMENTS, f"{tool}: the character {wrong!r} cannot be used here.")
     return text
 
 
 def progress_of(context: CallContext) -> OutputSink | None:
-    """Reports output as it comes as progress: bytes so far, and the new text as the message."""
+    """Return a sink that reports output as progress: bytes so far, and the new text as the message."""
     if not context.wants_progress:
         return None
     decoders = {name: codecs.getincrementaldecoder("utf-8")("replace") for name in ("stdout", "stderr")}
@@ -100,7 +100,7 @@ def progress_of(context: CallContext) -> OutputSink | None:
 
 
 def shown(text: str, name: str, limit: int, session: Session, context: CallContext) -> str:
-    """The text, or its beginning and end where it is longer than the limit; then the whole is kept."""
+    """Return the text, truncated in the middle if it exceeds the limit; the full text is then kept as a resource."""
     if len(text) <= limit:
         return text
     link = session.keep(name, "text/plain", text.encode("utf-8", "replace"))
@@ -111,9 +111,9 @@ def shown(text: str, name: str, limit: int, session: Session, context: CallConte
 
 
 def check_outcome(tool: str, outcome: Outcome, detail: str, note: str, data: Output) -> None:
-    """Pass what ran to its end; of what was stopped, raise the failure with what there was of it.
+    """Raise the failure of a run that hit a limit of the sandbox, with its partial output; return for any other run.
 
-    :raises ToolFailure: for an outcome that is a limit of the sandbox.
+    :raises ToolFailure: if a limit stopped the run.
     """
     if outcome in _FAILURES:
         kind, meaning = _FAILURES[outcome]

@@ -22,7 +22,7 @@ __all__ = [
 ]
 
 RUNTIMES: Final = ("process", "docker", "runc", "gvisor")
-"""The words for runtimes, from the lightest isolation to a kernel of its own."""
+"""Names of the runtimes, from the lightest isolation to a kernel of its own."""
 
 _NO_OPTIONS = ContainerOptions()
 
@@ -31,12 +31,12 @@ class RuntimeSettings(ContainerOptions):
     """A runtime with options."""
 
     name: Literal["process", "docker", "runc", "gvisor"]
-    """Which."""
+    """Name of the runtime."""
     idle: bool = True
-    """process: what runs inside gets the processor only when nobody else on the machine wants it."""
+    """process: sandboxed programs run with idle priority, so that they use only processor time nobody else needs."""
 
     def options(self) -> ContainerOptions:
-        """The options alone."""
+        """Return the options without the name."""
         return ContainerOptions.model_validate(self.model_dump(exclude={"name", "idle"}))
 
 
@@ -47,11 +47,14 @@ def _kind(value: object) -> str:
 RuntimeChoice = Annotated[
     Annotated[str, Tag("word")] | Annotated[RuntimeSettings, Tag("options")], Discriminator(_kind)
 ]
-"""A word, or a mapping with a `name` and options."""
+"""A runtime's name, or a mapping with a `name` and options."""
 
 
 def check_runtime(choice: str | RuntimeSettings) -> None:
-    """:raises ConfigurationError: if there is no such runtime, or it has no such options."""
+    """Check that the runtime exists and supports its options.
+
+    :raises ConfigurationError: if not.
+    """
     if isinstance(choice, str):
         if choice not in RUNTIMES:
             raise ConfigurationError(f"no runtime {choice!r}.{did_you_mean(choice, RUNTIMES)}")
@@ -59,7 +62,7 @@ def check_runtime(choice: str | RuntimeSettings) -> None:
     for option in sorted(choice.model_fields_set - {"name"}):
         if choice.name not in _TAKEN_BY[option]:
             takers = " or ".join(_TAKEN_BY[option])
-            raise ConfigurationError(f"runtime: {choice.name} has no option {option}; {takers} has")
+            raise ConfigurationError(f"runtime: {choice.name} has no option {option}; {takers} does")
 
 
 _CONTAINERS = ("docker", "runc", "gvisor")
@@ -78,16 +81,17 @@ _TAKEN_BY: Final[Mapping[str, tuple[str, ...]]] = {
 
 
 def runtime_maker(choice: str | RuntimeSettings, spec: InstanceSpec) -> Callable[[], Runtime]:
-    """What makes the chosen runtime; where it keeps instances ready, they are of that spec.
+    """Return a factory for the chosen runtime.
 
-    :raises ConfigurationError: if there is no such runtime, or it has no such options.
+    :param spec: the instances that the runtime keeps ready, if it keeps any.
+    :raises ConfigurationError: if there is no such runtime, or it does not support an option.
     """
     check_runtime(choice)
     name, options = (choice, _NO_OPTIONS) if isinstance(choice, str) else (choice.name, choice.options())
     idle = isinstance(choice, str) or choice.idle
 
     def make() -> Runtime:
-        # Only what runs something needs a runtime, and only the chosen one is loaded.
+        # Only the chosen runtime is imported, and only when something runs.
         if name == "process":
             from runtimes.process import ProcessRuntime
 
@@ -101,14 +105,14 @@ def runtime_maker(choice: str | RuntimeSettings, spec: InstanceSpec) -> Callable
 
 
 def process_runtime() -> Runtime:
-    """The default runtime."""
-    from runtimes.process import ProcessRuntime  # only what runs something needs it
+    """Return the default runtime."""
+    from runtimes.process import ProcessRuntime  # imported only when something runs
 
     return ProcessRuntime()
 
 
 class RuntimeHost:
-    """Keeps a runtime in a task of its own, since whoever enters it must also leave it."""
+    """Owner of a runtime. It enters and leaves the runtime in one task, as anyio requires."""
 
     def __init__(self, make: Callable[[], Runtime] = process_runtime) -> None:
         self._make = make
@@ -119,9 +123,9 @@ class RuntimeHost:
         self._error: AgentFlowError | None = None
 
     async def get(self) -> Runtime:
-        """The runtime; started now, if it is the first time.
+        """Return the runtime; the first call starts it.
 
-        :raises IsolationUnavailable: if this machine can't isolate what runs.
+        :raises IsolationUnavailable: if this machine does not support the isolation.
         """
         self._wanted.set()
         await self._settled.wait()
@@ -131,7 +135,7 @@ class RuntimeHost:
         return self._runtime
 
     async def run(self) -> None:
-        """Wait until it is wanted, start it, keep it until `close`."""
+        """Wait for the first `get`, start the runtime, and keep it until `close`."""
         await self._wanted.wait()
         if self._closed.is_set():
             return
@@ -147,6 +151,6 @@ class RuntimeHost:
             self._settled.set()
 
     def close(self) -> None:
-        """End it; every instance with it."""
+        """Stop the runtime and all its instances."""
         self._closed.set()
         self._wanted.set()

@@ -1,4 +1,4 @@
-"""The live state of one sandbox over its backends."""
+"""The live state of one sandbox across its backends."""
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapping
 from contextlib import asynccontextmanager, contextmanager
@@ -17,32 +17,32 @@ S = TypeVar("S")
 
 
 class CallGate:
-    """Counts the calls that run, and lets one visitor in alone: after those that run, before those that come."""
+    """A shared/exclusive lock: calls enter together; `alone` waits for running calls and blocks new ones."""
 
     __slots__ = ("_drained", "_opened", "_turn", "running")
 
     def __init__(self) -> None:
         self.running = 0
-        """Calls inside now."""
+        """Number of calls inside."""
         self._turn = anyio.Lock()
         self._opened: anyio.Event | None = None
         self._drained: anyio.Event | None = None
 
     async def enter(self) -> None:
-        """Go in; waits while somebody is, or waits to be, alone. Follow by `leave`."""
+        """Enter; waits while somebody is inside alone or waits to be. Pair with `leave`."""
         while self._opened is not None:
             await self._opened.wait()
         self.running += 1
 
     def leave(self) -> None:
-        """Go out."""
+        """Leave."""
         self.running -= 1
         if self.running == 0 and self._drained is not None:
             self._drained.set()
 
     @asynccontextmanager
     async def alone(self) -> AsyncGenerator[None]:
-        """Wait until all have left, and keep others out meanwhile."""
+        """Wait until all have left, and keep others out inside the block."""
         async with self._turn:
             opened = self._opened = anyio.Event()
             try:
@@ -56,9 +56,9 @@ class CallGate:
 
 
 class Session:
-    """One session: an owner, at most one instance shared by all backends, and each backend's state.
+    """A session: an owner, at most one instance shared by all backends, and the state of each backend.
 
-    Made by `Sessions` only.
+    Created only by `Sessions`. A tool with a parameter of this type gets the session of the call.
     """
 
     def __init__(
@@ -74,31 +74,31 @@ class Session:
         parent: str | None = None,
     ) -> None:
         self.handle = handle
-        """What clients name it by; can't be guessed."""
+        """The name that clients use; cannot be guessed."""
         self.owner = owner
-        """The principal that made it; nobody else can use it."""
+        """The principal that created it; nobody else can use it."""
         self.settings = settings
         """Settings for this session, by backend."""
         self.resources = resources
-        """What is kept for it."""
+        """Resources kept for it."""
         self.parent = parent
-        """The handle of the session that it was forked from."""
+        """Handle of the session that it was forked from."""
         self.live: dict[str, None] = {}
-        """Names of the backends that are initialized in it, in that order."""
+        """Names of the backends initialized in it, in order."""
         self.started = now
-        """When it began."""
+        """Start time."""
         self.used = now
-        """When it was last used."""
+        """Time of last use."""
         self.expires = expires
-        """It ends when it has been idle for long."""
+        """It ends after being idle for too long."""
         self.ended = False
-        """It has ended, or is ending."""
+        """It has ended or is ending."""
         self.lost = False
-        """Its instance has died; it is to be ended."""
+        """Its instance has died; the session will be ended."""
         self.gate = CallGate()
-        """Calls pass together, a fork alone."""
+        """Lock between calls (shared) and forks (exclusive)."""
         self.turn = anyio.Lock()
-        """Held while a backend is made live."""
+        """Held while a backend is initialized."""
         self._states: dict[type, object] = {}
         self._scopes: set[anyio.CancelScope] = set()
         self._start_instance = start_instance
@@ -107,10 +107,10 @@ class Session:
         self._kept = 0
 
     async def instance(self) -> Instance:
-        """The one instance of this session; started at first need.
+        """Return the session's instance; the first call starts it.
 
-        :raises IsolationUnavailable: if this machine can't isolate it.
-        :raises ToolFailure: `unavailable`, if the server has no runtime.
+        :raises IsolationUnavailable: if this machine does not support the isolation.
+        :raises ToolFailure: `unavailable` if the server has no runtime.
         """
         if self._instance is not None:
             return self._instance
@@ -123,26 +123,26 @@ class Session:
 
     @property
     def current_instance(self) -> Instance | None:
-        """The instance, if it has been started."""
+        """The instance, or `None` if it has not been started."""
         return self._instance
 
     def put(self, state: object) -> None:
-        """Keep a backend's state for this session. One state of each type: use a type of your own."""
+        """Store a backend's state for this session, keyed by its type."""
         self._states[type(state)] = state
 
     def get(self, kind: type[S]) -> S:
-        """The state of that type.
+        """Return the state of that type.
 
-        :raises KeyError: if none was put.
+        :raises KeyError: if there is none.
         """
         state = self._states[kind]
         assert isinstance(state, kind)
         return state
 
     def keep(self, name: str, mime: str, data: bytes) -> ResourceLink:
-        """Keep something whole, so that the result can link to it (`context.show(link)`) and a client read it.
+        """Keep data as a resource, so that a result can link to it (`context.show(link)`) and a client can read it.
 
-        A session keeps a bounded number of bytes; the oldest make room.
+        The total size per session is limited; the oldest resources are dropped first.
         """
         self._kept += 1
         uri = f"agentflow://{self.handle}/{self._kept}/{name}"
@@ -150,14 +150,17 @@ class Session:
         return ResourceLink(uri, name, mime, len(data))
 
     def check_alive(self) -> None:
-        """:raises ToolFailure: `session_not_found`, if it has ended."""
+        """Raise if the session has ended.
+
+        :raises ToolFailure: `session_not_found`.
+        """
         if self.ended:
             raise ToolFailure(ErrorKind.SESSION_NOT_FOUND, f"session {self.handle!r} has ended.")
 
     async def adopt(self, instance: Instance) -> None:
-        """Take over an instance that was just started or forked.
+        """Take ownership of an instance that was just started or forked.
 
-        :raises ToolFailure: `session_not_found`, if the session has ended meanwhile; then the instance is stopped.
+        :raises ToolFailure: `session_not_found` if the session has ended meanwhile; the instance is then stopped.
         """
         if self.ended:
             with anyio.CancelScope(shield=True):
@@ -167,7 +170,7 @@ class Session:
 
     @contextmanager
     def cancelled_at_end(self) -> Generator[None]:
-        """Cancel what is inside when the session ends; then raise `session_not_found`."""
+        """Cancel the block when the session ends, then raise `session_not_found`."""
         with anyio.CancelScope() as scope:
             self._scopes.add(scope)
             try:

@@ -1,4 +1,4 @@
-"""The tools that every server has: start, extend, fork, end and list sessions."""
+"""The tools of every server: start, extend, fork, end and list sessions."""
 
 from typing import Annotated
 
@@ -16,59 +16,59 @@ SESSIONS = "session"
 """Backend name of the session tools, which every server has."""
 
 
-class Started(Output):
-    """A new session."""
+class StartedSession(Output):
+    """A session."""
 
     session: str
-    """Its handle: pass it as `session` to the tools that shall work in it."""
+    """Its handle: pass it as `session` to the tools that should work in it."""
     backends: list[str]
-    """The backends that are live in it; others become live at first use."""
+    """Backends live in it; others become live on first use."""
 
 
-class Forked(Output):
+class ForkedSession(Output):
     """A copy of a session."""
 
     session: str
     """The handle of the copy."""
     parent: str
-    """The handle of the session that was copied; it goes on unchanged."""
+    """Handle of the session that was copied; it continues unchanged."""
     left_behind: list[str]
-    """One line for each thing that could not be carried over."""
+    """One line for each thing that could not be copied."""
 
 
-class Ended(Output):
-    """A session that is no more."""
+class EndedSession(Output):
+    """An ended session."""
 
     session: str
-    """Its handle, now unknown."""
+    """Its handle, no longer valid."""
 
 
-class Listed(Output):
+class SessionSummary(Output):
     """One live session."""
 
     session: str
     """Its handle."""
     parent: str | None
-    """The handle of the session that it was forked from."""
+    """Handle of the session that it was forked from."""
     backends: list[str]
-    """The backends that are live in it."""
+    """Backends live in it."""
     running: int
-    """Calls that run in it now."""
+    """Number of calls running in it."""
     age_seconds: float
-    """How long it has lived."""
+    """Seconds since it was started."""
     idle_seconds: float
-    """How long nobody has used it."""
+    """Seconds since its last use."""
 
 
-class Listing(Output):
+class SessionList(Output):
     """All live sessions of the caller."""
 
-    sessions: list[Listed]
+    sessions: list[SessionSummary]
     """Oldest first."""
 
 
 class SessionTools(Backend):
-    """Tools over the sessions of a table."""
+    """Tools that manage the sessions of a table."""
 
     name = SESSIONS
     description = (
@@ -94,7 +94,7 @@ class SessionTools(Backend):
             str | None,
             Field(description="The handle of a session that has ended: the new one begins with its files."),
         ] = None,
-    ) -> Started:
+    ) -> StartedSession:
         """Start a new, empty session with a workspace of its own and return its handle.
 
         Use it to work on something separately. End it with session_end when it is no longer needed.
@@ -102,7 +102,7 @@ class SessionTools(Backend):
         session = await self._sessions.start(
             context.principal, backends=backends or (), settings=settings, files_of=files_of
         )
-        return Started(session=session.handle, backends=list(session.live))
+        return StartedSession(session=session.handle, backends=list(session.live))
 
     @tool(destructive=False, verb="add", title="Add backends to a session", interjects=True)
     async def add_backends(
@@ -112,47 +112,49 @@ class SessionTools(Backend):
             dict[str, dict[str, object]],
             Field(description="Backends to make ready, each with its settings (may be empty)."),
         ],
-    ) -> Started:
-        """Make backends ready in a running session; one that is ready and gets new settings begins anew.
+    ) -> StartedSession:
+        """Prepare backends in a running session; a live backend that gets new settings is restarted.
 
-        Also keeps the session from ending for want of use. Without this, a backend is made ready at first use.
+        Also resets the session's idle timer. Without this tool, a backend is prepared on first use.
         """
         await self._sessions.add(session, settings)
-        return Started(session=session.handle, backends=list(session.live))
+        return StartedSession(session=session.handle, backends=list(session.live))
 
     @tool(verb="remove", title="Remove backends from a session", interjects=True)
     async def remove_backends(
         self,
         session: Session,
         backends: Annotated[list[str], Field(description="Backends to end in the session.")],
-    ) -> Started:
-        """End backends in a running session: what they hold there is given back. The session's files stay."""
+    ) -> StartedSession:
+        """End backends in a running session and release what they hold there. The session's files stay."""
         await self._sessions.remove(session, backends)
-        return Started(session=session.handle, backends=list(session.live))
+        return StartedSession(session=session.handle, backends=list(session.live))
 
     @tool(destructive=False, verb="fork", title="Fork a session", interjects=True)
-    async def fork_session(self, session: Session) -> Forked:
+    async def fork_session(self, session: Session) -> ForkedSession:
         """Copy a live session, with its files, variables and shell, and return the handle of the copy.
 
         Use it to try something without risk, or to follow several ideas from the same state: neither copy sees
-        what happens later in the other. Waits for calls that run in the session.
+        later changes in the other. Waits for calls that run in the session.
         """
         forked, left_behind = await self._sessions.fork(session)
-        return Forked(session=forked.handle, parent=session.handle, left_behind=list(left_behind))
+        return ForkedSession(session=forked.handle, parent=session.handle, left_behind=list(left_behind))
 
     @tool(idempotent=True, verb="end", title="End a session", interjects=True)
-    async def end_session(self, session: Session) -> Ended:
-        """End a session: what runs in it is stopped and its files are deleted. Its forks go on."""
+    async def end_session(self, session: Session) -> EndedSession:
+        """End a session: its programs are stopped and its files are deleted. Its forks continue."""
         await self._sessions.end(session)
-        return Ended(session=session.handle)
+        return EndedSession(session=session.handle)
 
     @tool(read_only=True, verb="list", title="List sessions")
-    async def list_sessions(self, context: CallContext) -> Listing:
-        """List your live sessions, with what is live in them and how long they have been idle."""
-        return Listing(sessions=[self._listed(session) for session in self._sessions.list(context.principal)])
+    async def list_sessions(self, context: CallContext) -> SessionList:
+        """List your live sessions, with their live backends and how long they have been idle."""
+        return SessionList(
+            sessions=[self._summary(session) for session in self._sessions.list(context.principal)]
+        )
 
-    def _listed(self, session: Session) -> Listed:
-        return Listed(
+    def _summary(self, session: Session) -> SessionSummary:
+        return SessionSummary(
             session=session.handle,
             parent=session.parent,
             backends=[*session.live],

@@ -1,4 +1,4 @@
-"""All sessions of a tool table: start, fork, end, list, expire."""
+"""The sessions of a tool table: start, fork, end, list, expire."""
 
 import logging
 import secrets
@@ -23,27 +23,27 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableLimits:
-    """Limits of a tool table and its sessions. `None`: no limit of that kind."""
+    """Limits of a tool table and its sessions. `None`: no limit."""
 
     sessions: int | None = 1024
-    """Sessions alive at once; one more is refused as `busy`."""
+    """Maximum number of live sessions; one more is refused as `busy`."""
     idle_seconds: float | None = 1800.0
-    """A session that nobody uses ends after this long (where expiry runs: on servers)."""
+    """Idle time after which a session ends (on servers, which run expiry)."""
     call_seconds: float | None = None
-    """The longest that any call may take, whatever it asks for."""
+    """Maximum duration of any call, whatever it asks for."""
     kept_bytes: int = 32 * MIB
-    """Whole outputs and pictures kept per session."""
+    """Maximum bytes of outputs and images kept per session."""
     end_seconds: float = 10.0
-    """Time for each backend of a session to clean up when it ends, and for its instance to stop."""
+    """Time for each backend of an ending session to clean up, and for its instance to stop."""
 
 
 def new_handle() -> str:
-    """A handle that can't be guessed."""
+    """Return a random session handle that cannot be guessed."""
     return f"session-{secrets.token_hex(12)}"
 
 
 class Sessions:
-    """The sessions of one table. A session is visible only to the principal that made it."""
+    """The sessions of one table. A session is visible only to the principal that created it."""
 
     def __init__(
         self,
@@ -72,42 +72,44 @@ class Sessions:
         return len(self._sessions)
 
     def find(self, handle: str, principal: str) -> Session:
-        """The session of that handle.
+        """Return the session of that handle.
 
-        :raises ToolFailure: `session_not_found`, the same for an unknown, an ended and another principal's one.
+        :raises ToolFailure: `session_not_found`, also for a session of another principal.
         """
         session = self._sessions.get(handle)
         if session is None or session.owner != principal:
-            message = f"no session {handle!r}: it is unknown or has ended. session_start makes a new one."
+            message = (
+                f"no session {handle!r}: it is unknown or has ended. Start a new one with session_start."
+            )
             raise ToolFailure(ErrorKind.SESSION_NOT_FOUND, message)
         self.touch(session)
         return session
 
     def touch(self, session: Session) -> None:
-        """It is used now."""
+        """Record that the session was used now."""
         session.used = self._clock()
 
     def list(self, principal: str) -> list[Session]:
-        """The principal's sessions, oldest first."""
+        """Return the principal's sessions, oldest first."""
         return [session for session in self._sessions.values() if session.owner == principal]
 
     def idle_seconds(self, session: Session) -> float:
-        """How long nobody has used it."""
+        """Return the seconds since the session's last use; 0 while a call runs."""
         return 0.0 if session.gate.running else self._clock() - session.used
 
     def age_seconds(self, session: Session) -> float:
-        """How long it has lived."""
+        """Return the seconds since the session started."""
         return self._clock() - session.started
 
     def resource(self, uri: str, principal: str) -> Resource | None:
-        """Something kept by one of the principal's sessions."""
+        """Return a resource kept by one of the principal's sessions, or `None`."""
         found = (
             session.resources.get(uri) for session in self._sessions.values() if session.owner == principal
         )
         return next((resource for resource in found if resource is not None), None)
 
     def resources(self, principal: str) -> tuple[Resource, ...]:
-        """All that the principal's sessions keep; what forks share with their parents once."""
+        """Return all resources of the principal's sessions; a resource shared by forks appears once."""
         mine = [session for session in self._sessions.values() if session.owner == principal]
         return tuple({kept.uri: kept for session in mine for kept in session.resources}.values())
 
@@ -120,11 +122,11 @@ class Sessions:
         files_of: str | None = None,
         expires: bool = True,
     ) -> Session:
-        """A new session; the named backends are live when this returns, the others become so at first use.
+        """Start a session; the named backends are live on return, the others become live on first use.
 
-        :param files_of: the handle of a session that has ended: this one begins with its files.
-        :raises ToolFailure: `busy` at the limit, `bad_arguments` for an unknown backend, `not_found` where those files
-            are not kept.
+        :param files_of: handle of an ended session whose files the new one starts with.
+        :raises ToolFailure: `busy` at the limit, `bad_arguments` for an unknown backend, `not_found` if those files were
+            not kept.
         """
         wanted: dict[str, None] = dict.fromkeys([*backends, *(settings or {})])
         for name in wanted:
@@ -142,11 +144,11 @@ class Sessions:
 
     async def _kept_files(self, handle: str, principal: str) -> Snapshot:
         if self._archive is None:
-            message = "this server keeps no files of sessions that have ended: sessions.archive.folder says where it may."
+            message = "this server keeps no files of ended sessions: set sessions.archive.folder."
             raise ToolFailure(ErrorKind.UNAVAILABLE, message)
         files = await self._archive.find(handle, principal)
         if files is None:
-            message = f"no files of a session {handle!r} are kept: it is unknown, still lives, had none, or made room."
+            message = f"no files of a session {handle!r} are kept: it is unknown, still live, had no files, or was dropped from the archive."
             raise ToolFailure(ErrorKind.NOT_FOUND, message)
         return files
 
@@ -160,7 +162,7 @@ class Sessions:
             session.gate.leave()
 
     async def make_live(self, session: Session, backend: Backend) -> None:
-        """Initialize the backend in the session, once; warm it up first if nobody has."""
+        """Initialize the backend in the session, once, after warming it up if necessary."""
         await self._warm_up(backend)
         async with session.turn:
             session.check_alive()
@@ -174,7 +176,7 @@ class Sessions:
     def _asked(session: Session, backend: Backend) -> Mapping[str, object]:
         own = session.settings.get(backend.name, {})
         for name in sorted(backend.reserved.intersection(own)):
-            message = f"setting {name!r} of {backend.name} is the server's own: no session can give it."
+            message = f"setting {name!r} of {backend.name} can only be set by the server, not by a session."
             raise ToolFailure(ErrorKind.DENIED, message)
         return own
 
@@ -185,7 +187,7 @@ class Sessions:
         return await self._start_instance(mounts)
 
     async def add(self, session: Session, settings: Mapping[str, Mapping[str, object]]) -> None:
-        """Make backends live in a running session, each with its settings; with new ones it begins anew.
+        """Make backends live in a running session; one with new settings is restarted.
 
         :raises ToolFailure: `bad_arguments` for an unknown backend.
         """
@@ -198,12 +200,12 @@ class Sessions:
         try:
             await self._make_all_live(session, settings)
         except BaseException:
-            # A backend must not stay broken by settings that it refused.
+            # Settings that a backend refused must not stay in force.
             session.settings = {**session.settings, **before}
             raise
 
     async def remove(self, session: Session, backends: Iterable[str]) -> None:
-        """Clean backends up in a running session, after its running calls; a later call makes them live anew."""
+        """Clean backends up in a running session, after its running calls; a later call initializes them again."""
         names = [name for name in backends if name in session.live]
         if not names:
             return
@@ -213,7 +215,7 @@ class Sessions:
                 await self._clean(session, self._backends[name])
 
     async def fork(self, session: Session) -> tuple[Session, tuple[str, ...]]:
-        """An independent copy that belongs to the same principal, and what could not be carried.
+        """Return an independent copy that belongs to the same principal, and one line for each thing that was not copied.
 
         Waits for the calls that run in the session.
 
@@ -235,13 +237,13 @@ class Sessions:
         return forked, left_behind
 
     async def end(self, session: Session) -> None:
-        """End it: its calls are cancelled, its backends clean up, its instance stops. Fine if it has ended."""
+        """End a session: cancel its calls, clean its backends up, stop its instance. Does nothing if it has ended."""
         if session.ended:
             return
         session.ended = True
         self._sessions.pop(session.handle, None)
         session.cancel_calls()
-        # Shielded: what has begun to end ends, or its processes and files would stay behind.
+        # Shielded: an interrupted cleanup would leave processes and files behind.
         with anyio.CancelScope(shield=True):
             async with session.gate.alone():
                 for name in reversed(session.live):
@@ -249,14 +251,14 @@ class Sessions:
                 await self._stop_instance(session)
 
     async def close(self) -> None:
-        """End every session, all at once, and start no more."""
+        """End all sessions concurrently, and start no more."""
         self._closed = True
         async with anyio.create_task_group() as group:
             for session in tuple(self._sessions.values()):
                 group.start_soon(self.end, session)
 
     async def expire(self) -> int:
-        """End those that have been idle for too long; say how many."""
+        """End the sessions that have been idle for too long; return their number."""
         limit = self._limits.idle_seconds
         if limit is None:
             return 0
@@ -282,10 +284,10 @@ class Sessions:
         parent: Session | None = None,
     ) -> Session:
         if self._closed:
-            raise ToolFailure(ErrorKind.UNAVAILABLE, "the server is stopping: it starts no more sessions.")
+            raise ToolFailure(ErrorKind.UNAVAILABLE, "the server is stopping and starts no more sessions.")
         limit = self._limits.sessions
         if limit is not None and len(self._sessions) >= limit:
-            message = f"all {limit} sessions are taken: end one with session_end, or try again later."
+            message = f"all {limit} sessions are in use: end one with session_end, or try again later."
             raise ToolFailure(ErrorKind.BUSY, message)
 
         async def start_instance() -> Instance:
@@ -323,26 +325,26 @@ class Sessions:
         with anyio.move_on_after(self._limits.end_seconds) as scope:
             await instance.stop()
         if scope.cancelled_caught:
-            logger.error("the instance of %s did not stop in time; it ends with its runtime", session.owner)
+            logger.error("the instance of %s did not stop in time; its runtime will stop it", session.owner)
 
     async def _keep_files(self, session: Session, instance: Instance) -> None:
         if self._archive is None or session.lost:
             return
         try:
             await self._archive.keep(session.handle, session.owner, await instance.snapshot())
-        except (RuntimeFailure, OSError):  # the session ends all the same
-            logger.exception("the files of a session of %s could not be kept", session.owner)
+        except (RuntimeFailure, OSError):  # the session ends regardless
+            logger.exception("cannot keep the files of a session of %s", session.owner)
 
     async def _clean(self, session: Session, backend: Backend) -> None:
         with anyio.move_on_after(self._limits.end_seconds):
             try:
                 await backend.cleanup(session)
-            except Exception:  # boundary: one backend's trouble must not keep the others from cleaning up
+            except Exception:  # boundary: a failing backend must not keep the others from cleaning up
                 logger.exception("backend %s failed to clean up", backend.name)
 
 
 class DefaultSession:
-    """The session of a caller that names none: started at first need, ended with the caller's connection."""
+    """The session of a client that names none: started on first use, ended with the client's connection."""
 
     def __init__(self, sessions: Sessions, principal: str) -> None:
         self._sessions = sessions
@@ -351,7 +353,7 @@ class DefaultSession:
         self._turn = anyio.Lock()
 
     async def get(self) -> Session:
-        """The session; a new one when there is none yet, or the last one was ended."""
+        """Return the session; start one if there is none or the last one has ended."""
         if self._session is not None and not self._session.ended:
             return self._session
         async with self._turn:
@@ -360,6 +362,6 @@ class DefaultSession:
             return self._session
 
     async def close(self) -> None:
-        """End it."""
+        """End the session."""
         if self._session is not None:
             await self._sessions.end(self._session)

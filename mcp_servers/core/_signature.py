@@ -1,4 +1,4 @@
-"""Reads a typed signature: JSON schemas and a compiled validator of a tool's arguments, a dump of its result."""
+"""Tool signatures: JSON schemas and a compiled validator from a typed function."""
 
 import inspect
 import typing
@@ -21,7 +21,7 @@ Binder: TypeAlias = Callable[[Arguments], dict[str, object]]
 Dump: TypeAlias = Callable[[object], dict[str, object]]
 
 SESSION_ARGUMENT = "session"
-"""The tool argument that carries a session's handle."""
+"""The tool argument that holds a session's handle."""
 
 _SESSION_SCHEMA: dict[str, object] = {
     "type": "string",
@@ -30,15 +30,15 @@ _SESSION_SCHEMA: dict[str, object] = {
 }
 
 _NAMED = ("properties", "$defs")
-"""Keywords whose members are named by the user, so that `title` among them is a name and no keyword."""
+"""Keywords whose members are user-defined names, so that `title` among them is not a keyword."""
 
 _ANY = ("string", "number", "boolean", "object", "array", "null")
-"""Anything, said in words: some clients take a schema that says nothing for a mistake."""
+"""All JSON types. Spelt out, because some clients reject an empty schema."""
 
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """What there is to know about a tool's function, whichever backend it is bound to."""
+    """The signature of a tool's function, independent of the backend instance."""
 
     description: str
     """The docstring."""
@@ -49,7 +49,7 @@ class Signature:
     model: type[BaseModel]
     """Validates the arguments."""
     dump: Dump
-    """Convert a result into JSON values."""
+    """Converts a result to JSON values."""
     session_parameter: str | None
     """The parameter that takes the `Session`."""
     context_parameter: str | None
@@ -59,12 +59,12 @@ class Signature:
     def of(cls, function: Callable[..., object]) -> "Signature":
         """Read the signature of an async function or bound method.
 
-        :raises TypeError: if an argument has no type or no description, or the function no docstring.
+        :raises TypeError: if an argument has no type or description, or the function has no docstring.
         """
         where = getattr(function, "__qualname__", repr(function))
         description = inspect.getdoc(function)
         if not description:
-            raise TypeError(f"{where}: a tool needs a docstring that tells a model when to use it")
+            raise TypeError(f"{where}: a tool needs a docstring that describes its use to a model")
         hints = typing.get_type_hints(function, include_extras=True)
         parameters = inspect.signature(function).parameters
         session_parameter = _parameter_of(Session, parameters, hints)
@@ -87,7 +87,7 @@ class Signature:
         )
 
     def binder(self, tool: str) -> Binder:
-        """The validator of the arguments of a tool of that name."""
+        """Return a validator for the arguments of the tool with that name."""
         validate = self.model.__pydantic_validator__.validate_python
         known = [*self.model.model_fields, *([SESSION_ARGUMENT] if self.session_parameter else [])]
 
@@ -105,7 +105,7 @@ def _parameter_of(kind: type, parameters: Mapping[str, object], hints: Mapping[s
 
 
 def _field(where: str, parameter: inspect.Parameter, hints: Mapping[str, object]) -> tuple[object, object]:
-    """One argument as pydantic's `create_model` takes it."""
+    """Return one argument in the form of pydantic's `create_model`."""
     hint = hints.get(parameter.name)
     described = [
         part for part in typing.get_args(hint)[1:] if isinstance(part, FieldInfo) and part.description
@@ -118,7 +118,7 @@ def _field(where: str, parameter: inspect.Parameter, hints: Mapping[str, object]
 
 
 def _result(where: str, hint: object) -> tuple[dict[str, object], Dump]:
-    """Output schema and dump of a return annotation."""
+    """Return the output schema and the serializer of a return annotation."""
     adapter = TypeAdapter(cast("type[object]", hint))
     schema = portable(adapter.json_schema(mode="serialization"), keep_null=True)
     if schema.get("type") != "object":
@@ -141,7 +141,7 @@ def _as_it_is(value: object) -> object:
 
 
 def _explain(error: ValidationError, known: list[str]) -> str:
-    """All that is wrong with the arguments, in one line."""
+    """Describe all argument errors in one line."""
     wrong: list[str] = []
     for detail in error.errors(include_url=False, include_context=False, include_input=False):
         place = ".".join(str(step) for step in detail["loc"])
@@ -157,9 +157,9 @@ def _explain(error: ValidationError, known: list[str]) -> str:
 
 
 def portable(schema: Mapping[str, object], *, keep_null: bool = False) -> dict[str, object]:
-    """The schema without generated titles; an optional argument `X | None = None` becomes a plain optional `X`.
+    """Return the schema without generated titles and with optional `X | None = None` arguments as plain optional `X`.
 
-    :param keep_null: what is described is written, not read: `null` then does stand there.
+    :param keep_null: keep `null`, for output schemas in which it occurs as a value.
     """
     plain: dict[str, object] = {}
     for key, value in schema.items():

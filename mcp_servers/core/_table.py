@@ -1,4 +1,4 @@
-"""The tool table: every door (in-process, MCP) calls tools through it."""
+"""The tool table, through which every entry point (in-process, MCP) calls tools."""
 
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
@@ -23,26 +23,31 @@ from runtimes import Instance, InstanceSpec, Runtime
 __all__ = ["LOCAL", "ToolTable"]
 
 LOCAL = "local"
-"""The principal of callers in the same process or on a pipe."""
+"""The principal of callers in the same process or on standard input and output."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Where:
-    """Which session a call means."""
+    """The session that a call refers to."""
 
     principal: str
-    """Who calls."""
+    """The caller."""
     handle: object
-    """What the arguments name, if they do."""
+    """The `session` argument, if given."""
     default: "str | Session | DefaultSession | None"
-    """What is meant if they don't."""
+    """The session to use otherwise."""
 
 
 class ToolTable:
-    """Backends and their sessions, and the one way to call a tool.
+    """Backends, their sessions, and the single entry point for tool calls.
 
     `start` warms the backends up; `close` ends every session and shuts them down. Also an async context manager.
-    The runtime belongs to whoever gives it.
+    The caller owns the runtime.
+
+    Example::
+
+        async with ToolTable([Clock()]) as table:
+            result = await table.call("clock_now")
     """
 
     def __init__(
@@ -57,20 +62,20 @@ class ToolTable:
         handles: Callable[[], str] = new_handle,
         archive: Archive | None = None,
     ) -> None:
-        """Gather the backends' tools.
+        """Collect the backends' tools.
 
-        :param runtime: gives the (entered) runtime; called at the first need of an instance.
-        :param spec: what the sessions' instances are to be.
-        :param settings: settings of the backends by name; those of a session come over them.
-        :param clock: seconds that only grow; counts idle time.
-        :param handles: makes new handles of sessions.
-        :param archive: keeps the files of sessions that have ended.
+        :param runtime: returns the entered runtime; called when an instance is first needed.
+        :param spec: the sessions' instances.
+        :param settings: settings of the backends by name; those of a session override them.
+        :param clock: monotonic seconds, for idle times.
+        :param handles: generates session handles.
+        :param archive: keeps the files of ended sessions.
         :raises ConfigurationError: if two backends have the same name.
         """
         self.limits = limits or TableLimits()
-        """What it allows."""
+        """Limits of the table."""
         self.backends: dict[str, Backend] = {}
-        """Its backends by name."""
+        """Backends by name."""
         self._runtime = runtime
         self._spec = spec or InstanceSpec()
         self._settings = settings or {}
@@ -84,7 +89,7 @@ class ToolTable:
             warm_up=self._warm_up,
             archive=archive,
         )
-        """Its sessions."""
+        """The sessions."""
         self._routes: dict[str, tuple[Tool, Backend]] = {}
         self._tools: list[Tool] = []
         self._discovered: dict[Backend, tuple[Tool, ...]] = {}
@@ -96,13 +101,13 @@ class ToolTable:
     def add(self, backend: Backend, *, cold: bool = False) -> None:
         """Add a backend and its tools.
 
-        :param cold: it is warmed up at first use; without that it has been.
+        :param cold: warm it up on first use; otherwise it must be warm already.
         :raises ConfigurationError: if its name is empty or taken.
         """
         if not backend.name or backend.name in self.backends:
-            reason = "is there already" if backend.name else "has no name"
+            reason = "already exists" if backend.name else "has no name"
             raise ConfigurationError(
-                f"backend {backend.name or type(backend).__name__!r} {reason}: name each one once"
+                f"backend {backend.name or type(backend).__name__!r} {reason}: give each backend a unique name"
             )
         self.backends[backend.name] = backend
         if cold:
@@ -125,7 +130,7 @@ class ToolTable:
 
     @property
     def edition(self) -> int:
-        """Another number whenever the tools are others, as they may be where a backend discovers them."""
+        """A number that changes whenever the tools change."""
         self._renew()
         return self._edition
 
@@ -138,32 +143,32 @@ class ToolTable:
 
     @property
     def tools(self) -> list[Tool]:
-        """Every tool, backend by backend in the order given; those of sessions last."""
+        """All tools in the order of their backends; the session tools come last."""
         self._renew()
         return list(self._tools)
 
     def tool(self, name: str) -> Tool:
-        """The tool of that name (`bash_run`) or route (`bash:run`).
+        """Return the tool of that name (`bash_run`) or route (`bash:run`).
 
-        :raises ToolFailure: `tool_not_found`; the message names the nearest right one.
+        :raises ToolFailure: `tool_not_found`; the message suggests the closest name.
         """
         return self._route(name)[0]
 
     @staticmethod
     def unknown(name: str, names: Iterable[str]) -> ToolFailure:
-        """The failure of a call to a tool that is not there."""
+        """Return the failure for a call to an unknown tool."""
         return ToolFailure(ErrorKind.TOOL_NOT_FOUND, f"no tool {name!r}.{did_you_mean(name, names)}")
 
     async def start(self, backends: Iterable[str] | None = None) -> None:
-        """Warm backends up, one after the other; the rest is warmed up at first use.
+        """Warm backends up, one after the other; the others are warmed up on first use.
 
-        :param backends: their names; all of them, if none are given.
+        :param backends: names; all backends by default.
         """
         for name in self.backends if backends is None else backends:
             await self._warm_up(self.backends[name])
 
     async def close(self) -> None:
-        """End every session, then shut down every backend, in reverse order."""
+        """End every session, then shut every backend down, in reverse order."""
         with anyio.CancelScope(shield=True):
             await self.sessions.close()
             for backend in reversed(self.backends.values()):
@@ -178,12 +183,12 @@ class ToolTable:
         await self.close()
 
     async def kept(self, principal: str) -> list[ResourceLink]:
-        """What the principal's sessions keep, without its bytes."""
+        """Return links to the resources of the principal's sessions."""
         resources = self.sessions.resources(principal)
         return [ResourceLink(one.uri, one.name, one.mime, len(one.data)) for one in resources]
 
     async def read(self, uri: str, principal: str) -> Resource | None:
-        """Something kept by one of the principal's sessions."""
+        """Return a resource kept by one of the principal's sessions, or `None`."""
         return self.sessions.resource(uri, principal)
 
     async def call(
@@ -196,14 +201,14 @@ class ToolTable:
         timeout: float | None = None,
         progress: ProgressSink | None = None,
     ) -> ToolResult:
-        """Call a tool. Never raises for what the call did wrong: that is in the result, typed.
+        """Call a tool. An error of the call is not raised but returned as a typed error in the result.
 
         :param name: `bash_run` or `bash:run`.
-        :param session: where a stateful tool works when `arguments` name no `session`.
-        :param timeout: the longest that the whole call may take; what runs then is killed.
-        :param progress: is given the tool's progress.
+        :param session: session of a stateful tool if `arguments` contain no `session`.
+        :param timeout: maximum seconds for the whole call; its programs are then killed.
+        :param progress: receives the tool's progress.
 
-        Cancelling the caller cancels the call and kills what it runs.
+        Cancelling the caller cancels the call and kills its programs.
         """
         context: CallContext | None = None
         try:
@@ -226,7 +231,9 @@ class ToolTable:
             else:
                 value = await self._run_until(deadline, tool, backend, keywords, where)
             return ToolResult(True, tool.dump(value), None, tuple(context.parts))
-        except Exception as error:  # boundary: whatever a backend raises is a typed failure of this call
+        except (
+            Exception
+        ) as error:  # boundary: any exception of a backend becomes a typed failure of this call
             failure = failure_of(error, name)
             parts = tuple(context.parts) if context else ()
             return ToolResult(False, failure.data, ToolError(failure.kind, failure.message), parts)
@@ -237,7 +244,7 @@ class ToolTable:
         with anyio.CancelScope(deadline=deadline) as scope:
             return await self._run(tool, backend, keywords, where)
         assert scope.cancelled_caught
-        raise ToolFailure(ErrorKind.TIMEOUT, f"{tool.name}: the call's time was up; what ran was stopped.")
+        raise ToolFailure(ErrorKind.TIMEOUT, f"{tool.name}: the call timed out; its programs were stopped.")
 
     async def _run(
         self, tool: Tool, backend: Backend, keywords: dict[str, object], where: "_Where"
@@ -273,7 +280,9 @@ class ToolTable:
                 return await default.get()
             handle = default.handle if isinstance(default, Session) else default
         if handle is None:
-            message = "name a session: this connection has none of its own. session_start makes one."
+            message = (
+                "name a session: this connection has no session of its own. Start one with session_start."
+            )
             raise ToolFailure(ErrorKind.BAD_ARGUMENTS, f"{tool.name}: {message}")
         if not isinstance(handle, str):
             raise ToolFailure(ErrorKind.BAD_ARGUMENTS, f"{tool.name}: argument 'session' must be a string.")
@@ -299,7 +308,7 @@ class ToolTable:
 
     async def _start_instance(self, mounts: Mapping[str, str] | None = None) -> Instance:
         if self._runtime is None:
-            message = "this server has no runtime, so nothing can run in a session."
+            message = "this server has no runtime, so sessions cannot run programs."
             raise ToolFailure(ErrorKind.UNAVAILABLE, message)
         runtime = await self._runtime()
         if not mounts:

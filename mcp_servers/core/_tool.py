@@ -1,4 +1,4 @@
-"""A tool: defined once by a typed signature; its schema, validation, route and prompt text follow from it."""
+"""Tools, defined once by a typed signature that provides schema, validation, route and prompt text."""
 
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -23,20 +23,20 @@ _MARK = "__agentflow_tool__"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hints:
-    """What a client may assume of a tool before it calls it."""
+    """Annotations by which a client can judge a tool before calling it."""
 
     read_only: bool = False
     """It changes nothing."""
     destructive: bool = True
-    """It may destroy or overwrite something."""
+    """It may delete or overwrite something."""
     idempotent: bool = False
-    """Calling it again with the same arguments changes nothing more."""
+    """Repeating a call with the same arguments has no further effect."""
     open_world: bool = False
-    """It reaches things outside of the sandbox."""
+    """It reaches systems outside the sandbox."""
 
     @property
     def changes_world(self) -> bool:
-        """It may change something that outlives the sandbox."""
+        """True if the tool may change something that outlives the sandbox."""
         return self.open_world and not self.read_only
 
 
@@ -44,31 +44,31 @@ class Hints:
 class Tool:
     """One tool of a backend, bound to it and ready to be called.
 
-    `Tool.of` makes one from a typed async function; a backend that gets its schemas from elsewhere fills in
-    the fields itself.
+    `Tool.of` creates one from a typed async function; a backend that gets its schemas from elsewhere fills in the fields.
     """
 
     backend: str
-    """The family it belongs to."""
+    """Name of its backend."""
     verb: str
-    """Its own name in the family."""
+    """Name within the backend."""
     title: str
     """A name for people."""
     description: str
-    """Tells a model what it does and when to use it."""
+    """Purpose and use, written for a model."""
     input_schema: dict[str, object]
-    """JSON schema of its arguments."""
+    """JSON schema of the arguments."""
     output_schema: dict[str, object] | None
-    """JSON schema of its data."""
+    """JSON schema of the result's data."""
     hints: Hints
     """The four annotations."""
     interjects: bool = False
-    """It acts on a session or on a call in progress from outside (feeds it, interrupts it, forks, ends): a fork
-    neither waits for it nor holds it up."""
+    """It acts on a session or a running call from outside (sends input, interrupts, forks, ends): it does not wait for
+    a fork, and a fork does not wait for it.
+    """
     bind: Callable[[Mapping[str, object]], dict[str, object]]
     """Validates arguments into keywords for `invoke`; raises `ToolFailure(BAD_ARGUMENTS)`."""
     invoke: Callable[..., Awaitable[object]]
-    """The code."""
+    """The implementation."""
     dump: Callable[[object], dict[str, object]]
     """Converts the return value of `invoke` to JSON values."""
     session_parameter: str | None = None
@@ -76,38 +76,38 @@ class Tool:
     context_parameter: str | None = None
     """The keyword of `invoke` that takes the `CallContext`."""
     called: str = ""
-    """Its name on MCP, where it can't be made of family and verb."""
+    """MCP name if it cannot be built from backend and verb."""
     unusable: str = ""
-    """Why it can't work here and what mends it, in one line; empty: it can, as far as the settings tell."""
+    """The reason why it cannot work here and the fix, in one line; empty if usable as far as the settings show."""
     limits: tuple[str, ...] = ()
-    """What it can't do, a line each: for models that plan with it."""
+    """Limitations, one line each, for models that plan with it."""
     practices: tuple[str, ...] = ()
-    """How it is best used, a line each."""
+    """Recommended use, one line each."""
     examples: tuple[Mapping[str, object], ...] = ()
-    """Arguments of good calls."""
+    """Arguments of example calls."""
 
     @property
     def name(self) -> str:
-        """`<backend>_<verb>`: its name on MCP; also a valid name for OpenAI-style functions."""
+        """`<backend>_<verb>`: the name on MCP, also valid for OpenAI-style functions."""
         return self.called or f"{self.backend}_{self.verb}"
 
     @property
     def route(self) -> str:
-        """`<backend>:<verb>`: its name in `Sandbox`."""
+        """`<backend>:<verb>`: the name in `Sandbox`."""
         return f"{self.backend}:{self.verb}"
 
     @property
     def stateful(self) -> bool:
-        """It takes a session."""
+        """True if the tool takes a session."""
         return self.session_parameter is not None
 
     def function(self) -> dict[str, object]:
-        """The tool as an OpenAI-style function definition."""
+        """Return the tool as an OpenAI-style function definition."""
         spec = {"name": self.name, "description": self.description, "parameters": self.input_schema}
         return {"type": "function", "function": spec}
 
     def prompt(self) -> str:
-        """The tool as a few lines of text, for prompts of models without function calling."""
+        """Return the tool as a few lines of text, for prompts of models without function calling."""
         properties = cast("dict[str, dict[str, object]]", self.input_schema.get("properties", {}))
         required = cast("list[str]", self.input_schema.get("required", []))
         lines = [f"{self.route} — {self.description}"]
@@ -134,16 +134,16 @@ class Tool:
     ) -> "Tool":
         """Define a tool by a typed async function (or bound method).
 
-        Every argument needs a type and `Annotated[..., Field(description=...)]`; the docstring is the
-        description; the return annotation gives the output schema, and a type that is no JSON object is
-        wrapped as `{"result": ...}`. Parameters of type `Session` and `CallContext` are filled in by the
-        table and are no arguments; with a `Session` the schema gets an optional `session` (the handle).
+        Every argument needs a type and `Annotated[..., Field(description=...)]`; the docstring is the description; the return
+        annotation gives the output schema, and a type that is not a JSON object is wrapped as `{"result": ...}`. Parameters
+        of type `Session` and `CallContext` are filled in by the table and are not arguments; with a `Session` the schema
+        gets an optional `session` (the handle).
         """
         signature = signature or Signature.of(function)
         verb = verb or function.__name__
         for part in (backend, verb):
             if not _NAME.match(part):
-                raise TypeError(f"{part!r} can't name a tool: use lower-case letters, digits and '_'")
+                raise TypeError(f"{part!r} is not a valid tool name: use lower-case letters, digits and '_'")
         return cls(
             backend=backend,
             verb=verb,
@@ -165,8 +165,8 @@ class Tool:
 
 
 @dataclass(slots=True)
-class _Mark:
-    """What `@tool` leaves on a method; the signature is read once, however many backends are made."""
+class _ToolMark:
+    """The mark that `@tool` leaves on a method; the signature is read once for all instances of the backend."""
 
     verb: str | None
     title: str | None
@@ -196,10 +196,15 @@ def tool(
     practices: Sequence[str] = (),
     examples: Sequence[Mapping[str, object]] = (),
 ) -> Callable[[F], F]:
-    """Make an async method of a `Backend` a tool. See `Tool.of` and `Hints`.
+    """Mark an async method of a `Backend` as a tool. See `Tool.of` and `Hints`.
 
-    :param verb: the tool's own name, where it can't be the method's (`fork`, `list`, …).
-    :param limits: what it can't do, `practices`: how it is best used, `examples`: arguments of good calls. See `Tool`.
+    :param verb: name of the tool if it cannot be the method's (`fork`, `list`, …).
+    :param limits: limitations; `practices`: recommended use; `examples`: arguments of example calls. See `Tool`.
+
+    Example::
+
+        @tool(read_only=True)
+        async def now(self) -> str: ...
     """
     hints = Hints(
         read_only=read_only,
@@ -209,19 +214,19 @@ def tool(
     )
 
     def mark(method: F) -> F:
-        setattr(method, _MARK, _Mark(verb, title, hints, interjects, limits, practices, examples))
+        setattr(method, _MARK, _ToolMark(verb, title, hints, interjects, limits, practices, examples))
         return method
 
     return mark
 
 
 def tools_of(owner: object, backend: str) -> tuple[Tool, ...]:
-    """The tools among the methods of `owner`, base classes first, in the order of their definition."""
+    """Return the tools among the methods of `owner`, base classes first, in definition order."""
     names = dict.fromkeys(name for kind in reversed(type(owner).__mro__) for name in vars(kind))
     found: list[Tool] = []
     for name in names:
         mark = getattr(getattr(type(owner), name, None), _MARK, None)
-        if isinstance(mark, _Mark):
+        if isinstance(mark, _ToolMark):
             method = getattr(owner, name)
             found.append(
                 Tool.of(

@@ -4,7 +4,7 @@ from typing import Literal, TypeAlias
 
 from pydantic import Field
 
-from mcp_servers.code._results import Ran
+from mcp_servers.code._results import CodeResult
 from mcp_servers.core._call import Output
 
 __all__ = [
@@ -148,7 +148,7 @@ class Slice(Output):
     """What was done to read it."""
 
 
-class DataRan(Ran):
+class DataRan(CodeResult):
     """Code that ran to its end, well or badly."""
 
     returned: dict[str, object] = Field(default_factory=dict[str, object])

@@ -1,4 +1,4 @@
-"""External MCP servers, mounted as a backend: their tools beside ours."""
+"""External MCP servers, mounted as a backend beside ours."""
 
 from mcp_servers.external._backend import ExternalBackend
 from mcp_servers.external._settings import ExternalSettings, MountSettings

@@ -1,4 +1,4 @@
-"""The mcp backend: the tools of external servers."""
+"""The mcp backend: tools of external servers."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
@@ -12,13 +12,13 @@ from mcp_servers.external._servers import servers_of
 from mcp_servers.external._settings import ExternalSettings, MountSettings
 
 if TYPE_CHECKING:
-    from mcp_servers.external._mounted import Mounted, OwnServers
+    from mcp_servers.external._server_set import ServerSet, SessionServers
 
 __all__ = ["ExternalBackend"]
 
 
 class ExternalBackend(Backend):
-    """External MCP servers: each tool as `mcp:<server>.<tool>`, with the schema that its server gives."""
+    """External MCP servers: each tool as `mcp:<server>.<tool>`, with its server's schema."""
 
     name = "mcp"
     description = "Tools of external MCP servers."
@@ -27,15 +27,15 @@ class ExternalBackend(Backend):
 
     def __init__(self) -> None:
         self._servers: dict[str, MountSettings] = {}
-        self._mounted: Mounted | None = None
+        self._mounted: ServerSet | None = None
 
     @property
     def tools(self) -> tuple[Tool, ...]:
-        """The tools of the servers that were mounted."""
+        """The tools of the mounted servers."""
         return () if self._mounted is None else self._mounted.tools
 
     def check(self, settings: Mapping[str, object]) -> None:
-        """Refuse settings that can't be used."""
+        """Validate the settings."""
         check_settings(ExternalSettings, self.name, settings)
         servers_of(ExternalSettings.model_validate(settings))
 
@@ -45,27 +45,29 @@ class ExternalBackend(Backend):
         self._servers = servers_of(ExternalSettings.model_validate(settings))
 
     async def warmup(self) -> None:
-        """Start every server and learn its tools.
+        """Start every server and list its tools.
 
-        :raises ToolFailure: `unavailable`, if one that is required can't be started.
+        :raises ToolFailure: `unavailable` if a required server cannot be started.
         """
         if not self._servers or self._mounted is not None:
             return
-        from mcp_servers.external._mounted import Mounted  # loads the SDK, which who mounts nothing need not
+        from mcp_servers.external._server_set import (
+            ServerSet,  # loads the SDK, which is not needed without mounts
+        )
 
-        mounted = Mounted(self._servers, self.start_instance)
+        mounted = ServerSet(self._servers, self.start_instance)
         await mounted.open()
         self._mounted = mounted
 
     async def initialize(self, session: Session, settings: Mapping[str, object]) -> None:
-        """Be ready to start the session's own servers, each at its first use."""
+        """Prepare the session's own servers; each starts on first use."""
         if self._mounted is not None:
             session.put(self._mounted.of(session))
 
     async def fork(self, session: Session, forked: Session) -> None:
-        """Servers that keep nothing but files start anew in the copy.
+        """Prepare the copy's servers: those that keep only files are started again.
 
-        :raises ToolFailure: `cannot_fork`, if the session has used a server whose state can't be copied.
+        :raises ToolFailure: `cannot_fork` if the session has used a server whose state cannot be copied.
         """
         own = self._own(session)
         if own is None:
@@ -77,20 +79,20 @@ class ExternalBackend(Backend):
         forked.put(await own.copy(forked))
 
     async def cleanup(self, session: Session) -> None:
-        """End the session's own servers."""
+        """Stop the session's own servers."""
         own = self._own(session)
         if own is not None:
             await own.close()
 
     async def shutdown(self) -> None:
-        """End every server."""
+        """Stop every server."""
         mounted, self._mounted = self._mounted, None
         if mounted is not None:
             await mounted.close()
 
-    def _own(self, session: Session) -> "OwnServers | None":
+    def _own(self, session: Session) -> "SessionServers | None":
         if self._mounted is None:
             return None
-        from mcp_servers.external._mounted import OwnServers
+        from mcp_servers.external._server_set import SessionServers
 
-        return session.get(OwnServers)
+        return session.get(SessionServers)

@@ -1,4 +1,4 @@
-"""A command of this machine with live pipes, that ends with us however we end."""
+"""A child process with live pipes that ends with this process in all cases."""
 
 import os
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
@@ -14,31 +14,31 @@ from agentflow.actors import SYSTEM_CLOCK, ActorError, Context, Process, Process
 __all__ = ["Pipes", "command_pipes"]
 
 Piece: TypeAlias = tuple[Literal["stdout", "stderr"], bytes]
-"""Some output, and where it was said."""
+"""A chunk of output and its stream."""
 
 CHUNK = 65_536
 GRACE_SECONDS = 2.0
-"""Time for a command to end when its input has ended and it was asked to."""
+"""Time for a command to end after its input is closed and it is asked to."""
 
 
 class Pipes(Protocol):
-    """What is needed of a running command; `runtimes.Stream` offers it too."""
+    """The interface of a running command; `runtimes.Stream` has it too."""
 
     async def send(self, data: bytes) -> None:
-        """Write to its standard input."""
+        """Write to standard input."""
         ...
 
     def receive(self) -> AsyncIterator[Piece]:
-        """Its output as it comes, until both pipes close."""
+        """Yield output as it arrives, until both pipes close."""
         ...
 
     async def wait(self) -> int:
-        """Its exit status."""
+        """Return the exit status."""
         ...
 
 
 class _CommandPipes:
-    """The ends of a command's pipes that are ours. Nothing here blocks the event loop."""
+    """Our ends of a command's pipes. Nothing here blocks the event loop."""
 
     def __init__(self, stdin: FileIO, stdout: FileIO, stderr: FileIO) -> None:
         self._stdin = stdin
@@ -80,7 +80,7 @@ class _CommandPipes:
         return self.status
 
     async def run(self, process: Process, context: Context) -> None:
-        """Let it live to its end."""
+        """Run the process to its end."""
         try:
             await process.run(context)
         except ProcessEnded as error:
@@ -92,7 +92,7 @@ class _CommandPipes:
             self.ended.set()
 
     async def read(self) -> None:
-        """Read both outputs, each at its own pace, until they end."""
+        """Read both outputs independently until they end."""
         async with self._sender, anyio.create_task_group() as group:
             for file, name in self._outputs:
                 group.start_soon(self._read, file, name)
@@ -106,10 +106,10 @@ class _CommandPipes:
             try:
                 await self._sender.send((name, data))
             except anyio.BrokenResourceError:
-                continue  # nobody listens any more; yet a full pipe must not keep it from ending
+                continue  # nobody listens any more, but a full pipe must not keep the process from ending
 
     async def end(self, context: Context) -> None:
-        """End its input and ask it to end; what doesn't is killed by whoever cancels `run`."""
+        """Close its input and ask it to end; if it does not, cancelling `run` kills it."""
         self._stdin.close()
         self._receiver.close()
         if context.stop_callback is not None:
@@ -122,9 +122,9 @@ class _CommandPipes:
 async def command_pipes(
     command: Sequence[str], *, env: Mapping[str, str], cwd: Path | None
 ) -> AsyncGenerator[Pipes]:
-    """Run a command with pipes; at the end it, and all it started, is gone.
+    """Run a command with pipes; on exit the command and all its descendants are gone.
 
-    :raises ActorError: if it can't be run.
+    :raises ActorError: if it cannot be run.
     """
     with ExitStack() as ours, ExitStack() as theirs:
         (stdin, giving), (taking, stdout), (hearing, stderr) = _pipe(), _pipe(), _pipe()

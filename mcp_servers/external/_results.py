@@ -1,4 +1,4 @@
-"""What an external server answers, as a result of ours."""
+"""Conversion of an external server's answers to results."""
 
 import base64
 import binascii
@@ -11,16 +11,16 @@ import mcp_types as types
 from agentflow.errors import ErrorKind, ToolFailure
 from mcp_servers.core._call import ERROR_KEY, CallContext, Image, ResourceLink, Text
 from mcp_servers.core._session import Session
-from mcp_servers.external._checking import Checker
-from mcp_servers.external._words import one_line
+from mcp_servers.external._sanitize import one_line
+from mcp_servers.external._schema_checker import Checker
 
-__all__ = ["Answer", "data_of"]
+__all__ = ["ContentPresenter", "data_of"]
 
 LONGEST_NAME = 200
 
 
-class Answer:
-    """Shows what a server answered."""
+class ContentPresenter:
+    """Shows the content of an answer."""
 
     def __init__(self, context: CallContext, session: Session | None, longest: int) -> None:
         self._context = context
@@ -79,9 +79,9 @@ class Answer:
 
 
 def data_of(where: str, result: types.CallToolResult, check: Checker | None) -> dict[str, object]:
-    """The data of a result.
+    """Return the data of a result.
 
-    :raises ToolFailure: if it is an error, or isn't what the tool's own schema promises.
+    :raises ToolFailure: if the result is an error or violates the tool's output schema.
     """
     given: object = result.structured_content
     data = cast("dict[str, object]", given) if isinstance(given, dict) else {}
@@ -102,7 +102,7 @@ def _failure(where: str, result: types.CallToolResult, data: dict[str, object]) 
     kind = ErrorKind.FAILED
     told: object = (result.meta or {}).get(ERROR_KEY)
     if isinstance(told, Mapping):
-        # Another server like this one says what kind of failure it is, and what there was until then.
+        # An AgentFlow server includes the kind of the failure and the partial output.
         detail = cast("Mapping[str, object]", told)
         kind = next((known for known in ErrorKind if known == detail.get("kind")), kind)
         text = str(detail.get("message", text))

@@ -1,4 +1,4 @@
-"""All servers that the settings name, in whatever form they are given."""
+"""Collection of the mounted servers from the settings and from shared files."""
 
 import os
 from collections.abc import Mapping
@@ -16,13 +16,13 @@ from mcp_servers.external._settings import ExternalSettings, MountSettings
 __all__ = ["servers_of"]
 
 TAKEN = ("command", "args", "env", "cwd", "url", "headers")
-"""What is taken from an entry of a shared file. The rest is meant for other programs."""
+"""Keys taken from an entry of a shared file. The others are meant for other programs."""
 
 
 def servers_of(settings: ExternalSettings) -> dict[str, MountSettings]:
-    """The servers to mount, by name.
+    """Return the servers to mount, by name.
 
-    :raises ConfigurationError: if a file can't be used, or a server is named that isn't there.
+    :raises ConfigurationError: if a file is invalid, or a named server does not exist.
     """
     servers = dict(settings.servers)
     if settings.mcp_servers_path is not None:
@@ -36,7 +36,7 @@ def servers_of(settings: ExternalSettings) -> dict[str, MountSettings]:
 
 
 def _completed(name: str, server: MountSettings, settings: ExternalSettings) -> MountSettings:
-    """The server with what the settings say for several."""
+    """Apply the settings for several servers to one."""
     if server.url is not None:
         return server
     over: dict[str, SecretStr] = {}

@@ -1,4 +1,4 @@
-"""Settings of the mcp backend: which servers to mount, and how."""
+"""Settings of the mcp backend: the servers to mount, and how."""
 
 import re
 from pathlib import Path
@@ -11,7 +11,7 @@ from agentflow.settings import Section
 __all__ = ["Changes", "ExternalSettings", "MountSettings"]
 
 Changes = Literal["refuse", "accept"]
-"""What becomes of a tool that its server changes while it is mounted."""
+"""Policy for a tool that its server changes while it is mounted."""
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,31}\Z")
 
@@ -20,39 +20,41 @@ class MountSettings(Section):
     """One external server: a `command` that speaks MCP on its standard streams, or a `url`."""
 
     command: list[str] = Field(default_factory=list[str])
-    """The program and its arguments; `{workspace}` in them is the server's folder."""
+    """The program and its arguments; `{workspace}` is replaced by the server's folder."""
     args: list[str] = Field(default_factory=list[str])
-    """More arguments, as other programs' settings have them."""
+    """Further arguments, as in other programs' settings."""
     env: dict[str, SecretStr] = Field(default_factory=dict[str, SecretStr])
-    """Its environment variables. Beside these it has only `PATH` and `LANG`; nothing else of ours is passed on."""
+    """Environment variables of the command. Besides these it gets only `PATH` and `LANG`."""
     cwd: Path | None = None
-    """The folder that it runs in."""
+    """Working directory of the command."""
     workspace: Path | None = None
-    """A folder of files for it. With `per_session` each session's server has a copy of its own."""
+    """Folder of files for the command. With `per_session` each session's server gets a copy."""
     url: str | None = None
-    """The address of a server that speaks streamable HTTP."""
+    """URL of a server that speaks streamable HTTP."""
     headers: dict[str, SecretStr] = Field(default_factory=dict[str, SecretStr])
-    """HTTP headers for each request, such as `Authorization`."""
+    """HTTP headers of each request, such as `Authorization`."""
     runtime: Literal["process"] | None = None
-    """`process`: the command runs in a sandbox, without a network; with `per_session` in the session's own."""
+    """`process`: run the command in a sandbox without a network; with `per_session` in the session's own."""
     per_session: bool = False
-    """Each session has a server of its own; otherwise all share one."""
+    """Start a server for each session; otherwise all sessions share one."""
     stateful: bool | None = None
-    """It keeps state that a fork can't copy, so that a session which has used it can't be forked. By default what
-    `per_session` says."""
+    """The server keeps state that a fork cannot copy, so that a session that has used it cannot be forked. Defaults to
+    `per_session`.
+    """
     required: bool = True
-    """If it can't be started, nothing starts; otherwise only its tools are missing."""
+    """If the server cannot be started, refuse to start; otherwise only its tools are missing."""
     tools: list[str] | None = None
-    """Only these of its tools; `*` and `?` stand for any text."""
+    """Tools to mount; `*` and `?` are wildcards. By default all."""
     changes: Changes = "refuse"
-    """What becomes of tools that it changes, adds or takes away while it is mounted: with `refuse` a changed tool can't
-    be called until the backend starts anew, and a new one isn't there."""
+    """Policy for tools that the server changes, adds or removes while it is mounted: with `refuse`, a changed tool cannot
+    be called until the backend restarts, and a new tool is ignored.
+    """
     timeout: float = Field(default=120.0, gt=0)
-    """Seconds that a call may take; a shorter limit of the call itself counts."""
+    """Maximum seconds per call; a shorter limit of the call itself takes precedence."""
     start_seconds: float = Field(default=30.0, gt=0)
-    """Seconds that it has to start."""
+    """Maximum seconds for the start."""
     output_characters: int = Field(default=100_000, ge=100)
-    """How much of each text a result shows; what is longer is cut in the middle."""
+    """Maximum characters of each text in a result; longer text is truncated in the middle."""
 
     @field_validator("command", mode="before")
     @classmethod
@@ -74,25 +76,25 @@ class MountSettings(Section):
 
     @property
     def keeps_state(self) -> bool:
-        """It keeps state that a fork can't copy."""
+        """True if the server keeps state that a fork cannot copy."""
         return self.per_session if self.stateful is None else self.stateful
 
 
 class ExternalSettings(Section):
-    """Settings of the mcp backend. They are the server's own: no client can make it run a command."""
+    """Settings of the mcp backend. Only the server can set them, so that no client can make it run a command."""
 
     servers: dict[str, MountSettings] = Field(default_factory=dict[str, MountSettings])
     """The servers to mount, by the names that their tools get."""
     mcp_servers_path: Path | None = None
-    """A file in the form that other programs share (`mcpServers`, JSON or YAML), with more servers."""
+    """A file with more servers, in the common `mcpServers` form (JSON or YAML)."""
     enabled_mcp_servers: list[str] | None = None
-    """Only these of all servers."""
+    """Names of the servers to use; by default all."""
     env_overrides: dict[str, SecretStr | dict[str, SecretStr]] = Field(
         default_factory=dict[str, "SecretStr | dict[str, SecretStr]"]
     )
-    """Environment variables over those that the servers' own settings give: for every command, or by server."""
+    """Environment variables that override the servers' own: for every command, or by server."""
     workspace_root: Path | None = None
-    """The folder of each command that names no `workspace` of its own."""
+    """Folder of each command without a `workspace`."""
 
     @field_validator("servers")
     @classmethod

@@ -1,10 +1,13 @@
-"""Tools of external servers, as tools of ours."""
+"""Tools of external servers as tools of the backend."""
 
+import hashlib
 import json
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+import re
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from fnmatch import fnmatchcase
-from typing import TypeAlias, cast
+from typing import NamedTuple, TypeAlias, cast
 
 import mcp_types as types
 
@@ -13,16 +16,18 @@ from mcp_servers.core._call import CallContext
 from mcp_servers.core._session import Session
 from mcp_servers.core._signature import SESSION_ARGUMENT
 from mcp_servers.core._tool import Hints, Tool
-from mcp_servers.external._checking import checker_of
-from mcp_servers.external._mount import Mount
-from mcp_servers.external._names import Spelling, spell
-from mcp_servers.external._results import Answer, data_of
+from mcp_servers.external._mounted_server import MountedServer
+from mcp_servers.external._results import ContentPresenter, data_of
+from mcp_servers.external._sanitize import MAX_TITLE, clean, clean_schema, one_line
+from mcp_servers.external._schema_checker import checker_of
 from mcp_servers.external._settings import MountSettings
-from mcp_servers.external._words import LONGEST_TITLE, clean, clean_schema, one_line
 
-__all__ = ["Finder", "tools_of_servers"]
+__all__ = ["Finder", "Spelling", "spell", "tools_of_servers"]
 
-LONGEST_SCHEMA = 256 * 1024
+MAX_NAME = 64
+"""Maximum length of OpenAI-style function names, which may contain letters, digits, `_` and `-`."""
+
+MAX_SCHEMA_BYTES = 256 * 1024
 
 _HANDLE = {
     "type": "string",
@@ -32,14 +37,23 @@ _HANDLE = {
 
 logger = logging.getLogger(__name__)
 
-Finder: TypeAlias = Callable[[str, Session | None], Awaitable[Mount]]
-"""Gives the mounted server of that name: the session's own, or the one for all."""
+Finder: TypeAlias = Callable[[str, Session | None], Awaitable[MountedServer]]
+"""Returns the mounted server of that name: the session's own or the shared one."""
+
+
+class Spelling(NamedTuple):
+    """The names of a tool here."""
+
+    verb: str
+    """In `Sandbox`, after `mcp:`."""
+    called: str
+    """On MCP and as a model's function."""
 
 
 def tools_of_servers(
     servers: Mapping[str, tuple[MountSettings, Mapping[str, types.Tool]]], find: Finder
 ) -> tuple[Tool, ...]:
-    """The tools of all servers, by names of which each means one of them."""
+    """Return the tools of all servers under unique names."""
     listed = {
         (server, name): tool
         for server, (settings, tools) in servers.items()
@@ -57,7 +71,7 @@ def tools_of_servers(
 def _tool(
     server: str, settings: MountSettings, listed: types.Tool, name: Spelling, find: Finder
 ) -> Tool | None:
-    """One tool; `None`, and a line in the log, if it can't be used."""
+    """Return one tool; `None`, with a log message, if it is unusable."""
     stateful = settings.per_session or settings.keeps_state
     try:
         schema = _input_schema(listed, stateful=stateful)
@@ -79,7 +93,7 @@ def _tool(
     ) -> dict[str, object]:
         mount = await find(server, session)
         result = await mount.call(listed.name, arguments, context)
-        Answer(context, session, settings.output_characters).show(result)
+        ContentPresenter(context, session, settings.output_characters).show(result)
         return data_of(where, result, promised)
 
     title = (listed.annotations.title if listed.annotations else None) or listed.title or listed.name
@@ -87,7 +101,7 @@ def _tool(
         backend="mcp",
         verb=name.verb,
         called=name.called,
-        title=one_line(f"{server}: {title}", LONGEST_TITLE),
+        title=one_line(f"{server}: {title}", MAX_TITLE),
         description=f"[{server}, an external server, says:] {clean(listed.description or title)}",
         input_schema=schema,
         output_schema=output if output is not None and output.get("type") == "object" else None,
@@ -115,13 +129,13 @@ def _input_schema(listed: types.Tool, *, stateful: bool) -> dict[str, object]:
 
 
 def _bounded(schema: Mapping[str, object]) -> dict[str, object]:
-    if len(json.dumps(schema)) > LONGEST_SCHEMA:
-        raise ValueError(f"a schema of it is longer than {LONGEST_SCHEMA // 1024} KiB")
+    if len(json.dumps(schema)) > MAX_SCHEMA_BYTES:
+        raise ValueError(f"a schema of it is longer than {MAX_SCHEMA_BYTES // 1024} KiB")
     return clean_schema(schema)
 
 
 def _hints(given: types.ToolAnnotations) -> Hints:
-    """The four annotations; the protocol's defaults for what is left out."""
+    """Convert the annotations, with the protocol's defaults for missing ones."""
     read_only = bool(given.read_only_hint)
     return Hints(
         read_only=read_only,
@@ -129,3 +143,34 @@ def _hints(given: types.ToolAnnotations) -> Hints:
         idempotent=bool(given.idempotent_hint),
         open_world=given.open_world_hint is not False,
     )
+
+
+def spell(tools: Iterable[tuple[str, str]]) -> dict[tuple[str, str], Spelling]:
+    """Return the names of tools, each given as its server's name and its own.
+
+    A name that is too long, or equal to another one except for separators, ends in a part of a hash of the original names.
+    Names therefore do not depend on the order and are the same at each start.
+    """
+    plain = {tool: _plain(*tool) for tool in tools}
+    # Case and separators do not distinguish names: `Sandbox` treats `a.b` and `a_b` as equal.
+    shared = Counter(re.sub(r"[-.]", "_", spelled.called).lower() for spelled in plain.values())
+    return {
+        tool: spelled
+        if len(spelled.called) <= MAX_NAME
+        and shared[re.sub(r"[-.]", "_", spelled.called).lower()] == 1
+        and spelled.verb == f"{tool[0]}.{tool[1]}"
+        else _marked(tool, spelled)
+        for tool, spelled in plain.items()
+    }
+
+
+def _plain(server: str, tool: str) -> Spelling:
+    verb = re.sub(r"[^A-Za-z0-9_.-]", "_", f"{server}.{tool}")
+    return Spelling(verb, "mcp_" + verb.replace(".", "_"))
+
+
+def _marked(tool: tuple[str, str], spelled: Spelling) -> Spelling:
+    mark = hashlib.sha256("\0".join(tool).encode("utf-8", "replace")).hexdigest()[:6]
+    called = f"{spelled.called[: MAX_NAME - len(mark) - 1]}_{mark}"
+    exact = spelled.verb == f"{tool[0]}.{tool[1]}"
+    return Spelling(spelled.verb if exact else f"{spelled.verb[:120]}_{mark}", called)

@@ -1,4 +1,4 @@
-"""MCP over a command's pipes: one message a line."""
+"""MCP over a command's pipes, one message per line."""
 
 import logging
 from collections import deque
@@ -12,26 +12,26 @@ from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStre
 from mcp.shared.message import SessionMessage
 
 from mcp_servers.external._pipes import Pipes
-from mcp_servers.external._words import one_line
+from mcp_servers.external._sanitize import one_line
 
-__all__ = ["Talk", "talking"]
+__all__ = ["PipeTransport", "pipe_streams"]
 
 MIB = 1024 * 1024
-LONGEST_MESSAGE = 32 * MIB
-LONGEST_LINE = 2_000
-LOGGED_LINES = 500
-"""Lines of what a server says on its standard error that are logged."""
+MAX_MESSAGE_BYTES = 32 * MIB
+MAX_LINE_BYTES = 2_000
+MAX_LOGGED_LINES = 500
+"""Maximum number of logged lines of a server's standard error."""
 
 logger = logging.getLogger(__name__)
 
 Incoming: TypeAlias = SessionMessage | Exception
 
 Streams: TypeAlias = tuple[MemoryObjectReceiveStream[Incoming], MemoryObjectSendStream[SessionMessage]]
-"""What the SDK's client reads from and writes to."""
+"""Streams that the SDK's client reads from and writes to."""
 
 
-class Talk:
-    """What goes to and fro between a server and us."""
+class PipeTransport:
+    """Message exchange with a server over its pipes."""
 
     def __init__(self, server: str, pipes: Pipes) -> None:
         self._server = server
@@ -39,15 +39,15 @@ class Talk:
         self._line = bytearray()
         self._said = bytearray()
         self._logged = 0
-        self.last_words: deque[str] = deque(maxlen=3)
-        """The last lines that it said on its standard error."""
+        self.last_stderr_lines: deque[str] = deque(maxlen=3)
+        """Last lines of its standard error."""
         self.trouble = ""
-        """Why its output can't be read any more."""
+        """Reason why its output cannot be read any more."""
         self.over = anyio.Event()
-        """It says nothing more."""
+        """Set when its output has ended."""
 
     async def listen(self, incoming: MemoryObjectSendStream[Incoming]) -> None:
-        """Pass its messages on until it has no more to say; what it says beside them is logged."""
+        """Forward messages until the output ends; other output is logged."""
         try:
             await self._listen(incoming)
         finally:
@@ -57,7 +57,7 @@ class Talk:
         async with incoming:
             async for name, data in self._pipes.receive():
                 if name == "stderr":
-                    self._hear(data)
+                    self._record_output(data)
                     continue
                 *lines, rest = data.split(b"\n")
                 for line in lines:
@@ -65,12 +65,12 @@ class Talk:
                     await self._pass_on(bytes(self._line), incoming)
                     self._line.clear()
                 self._line += rest
-                if len(self._line) > LONGEST_MESSAGE:
-                    self.trouble = f"a message of more than {LONGEST_MESSAGE // MIB} MiB"
+                if len(self._line) > MAX_MESSAGE_BYTES:
+                    self.trouble = f"a message of more than {MAX_MESSAGE_BYTES // MIB} MiB"
                     return
 
     async def tell(self, outgoing: MemoryObjectReceiveStream[SessionMessage]) -> None:
-        """Send our messages."""
+        """Send outgoing messages."""
         async with outgoing:
             async for message in outgoing:
                 text = message.message.model_dump_json(by_alias=True, exclude_unset=True)
@@ -85,40 +85,40 @@ class Talk:
         try:
             message = types.jsonrpc_message_adapter.validate_json(line, by_name=False)
         except ValueError:
-            # Some servers print where only the protocol may speak; that must not end the connection.
-            self._hear(line + b"\n")
+            # Some servers print to standard output; that must not end the connection.
+            self._record_output(line + b"\n")
             return
         try:
             await incoming.send(SessionMessage(message))
         except (anyio.BrokenResourceError, anyio.ClosedResourceError):
             return
 
-    def _hear(self, data: bytes) -> None:
+    def _record_output(self, data: bytes) -> None:
         self._said += data
         *lines, rest = self._said.split(b"\n")
         for line in lines:
-            words = one_line(line[:LONGEST_LINE].decode(errors="replace"))
+            words = one_line(line[:MAX_LINE_BYTES].decode(errors="replace"))
             if words:
-                self.last_words.append(words)
+                self.last_stderr_lines.append(words)
                 self._log(words)
-        self._said = bytearray(rest[-LONGEST_LINE:])
+        self._said = bytearray(rest[-MAX_LINE_BYTES:])
 
     def _log(self, words: str) -> None:
         self._logged += 1
-        if self._logged <= LOGGED_LINES:
+        if self._logged <= MAX_LOGGED_LINES:
             logger.info("mcp server %s says: %s", self._server, words)
-        elif self._logged == LOGGED_LINES + 1:
+        elif self._logged == MAX_LOGGED_LINES + 1:
             logger.info("mcp server %s says more than is logged", self._server)
 
 
 @asynccontextmanager
-async def talking(talk: Talk) -> AsyncGenerator[Streams]:
-    """The streams that the SDK's client works with."""
+async def pipe_streams(transport: PipeTransport) -> AsyncGenerator[Streams]:
+    """Yield the streams for the SDK's client."""
     to_us, incoming = anyio.create_memory_object_stream[Incoming](64)
     outgoing, to_them = anyio.create_memory_object_stream[SessionMessage](0)
     async with to_us, to_them, incoming, outgoing, anyio.create_task_group() as group:
-        group.start_soon(talk.listen, to_us)
-        group.start_soon(talk.tell, to_them)
+        group.start_soon(transport.listen, to_us)
+        group.start_soon(transport.tell, to_them)
         try:
             yield incoming, outgoing
         finally:

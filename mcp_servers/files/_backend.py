@@ -25,8 +25,18 @@ from mcp_servers.files._content import (
 from mcp_servers.files._editing import diff, replace_text
 from mcp_servers.files._paths import checked, file_failures, short
 from mcp_servers.files._reading import SNIFFED, mime_of
-from mcp_servers.files._results import Edited, Entry, Found, Info, Listing, Moved, ReadFile, Removed, Written
-from mcp_servers.files._searching import find
+from mcp_servers.files._results import (
+    DirectoryEntry,
+    DirectoryListing,
+    EditedFile,
+    MovedPath,
+    PathInfo,
+    ReadFile,
+    RemovedPath,
+    SearchMatches,
+    WrittenFile,
+)
+from mcp_servers.files._search import find
 from runtimes import WORKSPACE
 
 __all__ = ["FilesBackend", "FilesSettings"]
@@ -40,19 +50,19 @@ class FilesSettings(Section):
     """Settings of the files backend."""
 
     characters: int = Field(default=60_000, ge=100)
-    """How much text one `files_read` returns."""
+    """Maximum characters that one `files_read` returns."""
     whole_bytes: int = Field(default=8 * MIB, ge=1)
-    """The largest file that is shown as an image, returned as base64 or edited."""
+    """Maximum size of a file to show as an image, return as base64, or edit."""
 
 
 class FilesBackend(Backend):
-    """The files of the session: the same ones that its shell and its code see."""
+    """The session's files, shared with its shell and its code."""
 
     name = "files"
     description = "Read, write, search and edit the files of the session's workspace."
 
     def check(self, settings: Mapping[str, object]) -> None:
-        """Refuse settings that can't be used."""
+        """Validate the settings."""
         check_settings(FilesSettings, self.name, settings)
 
     async def initialize(self, session: Session, settings: Mapping[str, object]) -> None:
@@ -60,7 +70,7 @@ class FilesBackend(Backend):
         session.put(read_settings(FilesSettings, self.name, settings))
 
     async def fork(self, session: Session, forked: Session) -> None:
-        """Take the settings over; the files were forked with the instance."""
+        """Copy the settings; the files were forked with the instance."""
         forked.put(session.get(FilesSettings))
 
     @tool(title="Read a file", read_only=True)
@@ -75,9 +85,9 @@ class FilesBackend(Backend):
             Literal["text", "base64"], Field(description="'base64' returns the bytes of any file.")
         ] = "text",
     ) -> ReadFile:
-        """Read a text file, or a part of it by lines; show an image.
+        """Read a text file, or some of its lines; show an image.
 
-        Use it to look into files. A binary file that is no image is refused unless encoding is base64.
+        Use it to look into files. A binary file other than an image is refused unless encoding is base64.
         """
         settings = session.get(FilesSettings)
         instance = await session.instance()
@@ -109,8 +119,8 @@ class FilesBackend(Backend):
         ] = "text",
         append: Annotated[bool, Field(description="Add to the end instead of replacing the file.")] = False,
         executable: Annotated[bool, Field(description="Make it a program.")] = False,
-    ) -> Written:
-        """Write a file, replacing what was there; directories that are missing are made.
+    ) -> WrittenFile:
+        """Write a file, replacing an existing one; missing directories are created.
 
         Use it to create files or to replace them whole; files_edit changes a part.
         """
@@ -119,7 +129,9 @@ class FilesBackend(Backend):
         with file_failures("files_write", path):
             before = await existing(instance, checked(path))
             await instance.write(path, data, append=append, executable=executable)
-            return Written(path=short(path), size=(await instance.stat(path)).size, created=before is None)
+            return WrittenFile(
+                path=short(path), size=(await instance.stat(path)).size, created=before is None
+            )
 
     @tool(title="List a directory", read_only=True)
     async def list(
@@ -128,19 +140,19 @@ class FilesBackend(Backend):
         path: Annotated[str, Field(description="The directory.")] = ".",
         recursive: Annotated[bool, Field(description="Also list what is in the directories below.")] = False,
         limit: Annotated[int, Field(ge=1, le=10_000, description="How many entries to return.")] = 1_000,
-    ) -> Listing:
+    ) -> DirectoryListing:
         """List the entries of a directory with their kinds and sizes.
 
-        Use it to see what is there; files_search finds files by name or content.
+        Use it to explore the workspace; files_search finds files by name or content.
         """
         instance = await session.instance()
         with file_failures("files_list", path):
             found = await instance.list(checked(path), recursive=recursive)
         entries = [
-            Entry(path=short(info.path), kind=info.kind, size=info.size, target=info.target)
+            DirectoryEntry(path=short(info.path), kind=info.kind, size=info.size, target=info.target)
             for info in found[:limit]
         ]
-        return Listing(path=short(path), entries=entries, total=len(found))
+        return DirectoryListing(path=short(path), entries=entries, total=len(found))
 
     @tool(title="Search files", read_only=True)
     async def search(
@@ -162,7 +174,7 @@ class FilesBackend(Backend):
         path: Annotated[str, Field(description="The directory or file to search.")] = ".",
         ignore_case: Annotated[bool, Field(description="Take capital and small letters as equal.")] = False,
         limit: Annotated[int, Field(ge=1, le=5_000, description="How many matches to return.")] = 200,
-    ) -> Found:
+    ) -> SearchMatches:
         """Find lines by a regular expression, or files by name, below a directory.
 
         Use it before reading: with `pattern` for contents, with `glob` for names, with both for contents of some
@@ -191,7 +203,7 @@ class FilesBackend(Backend):
         ],
         new_text: Annotated[str, Field(description="What to put in its place.")],
         replace_all: Annotated[bool, Field(description="Replace it wherever it occurs.")] = False,
-    ) -> Edited:
+    ) -> EditedFile:
         """Replace a piece of text in a file and return the change as a diff.
 
         Use it to change a part of a file that you have read. The text must occur exactly once, unless replace_all.
@@ -200,7 +212,7 @@ class FilesBackend(Backend):
         instance = await session.instance()
         with file_failures("files_edit", path):
             info = await regular_file(instance, checked(path))
-            # Bytes that are no UTF-8 come back as they were.
+            # Bytes that are not UTF-8 are preserved.
             before = (await read_whole(instance, path, info.size, settings.whole_bytes)).decode(
                 "utf-8", "surrogateescape"
             )
@@ -208,7 +220,7 @@ class FilesBackend(Backend):
             data = after.encode("utf-8", "surrogateescape")
             await instance.write(path, data, executable=bool(info.mode & stat.S_IXUSR))
         changed = diff(before, after, short(path)).encode("utf-8", "replace").decode()
-        return Edited(path=short(path), replacements=replacements, diff=changed)
+        return EditedFile(path=short(path), replacements=replacements, diff=changed)
 
     @tool(title="Move or rename")
     async def move(
@@ -217,17 +229,17 @@ class FilesBackend(Backend):
         source: Annotated[str, Field(description="The file or directory to move.")],
         destination: Annotated[str, Field(description="Its new path.")],
         replace: Annotated[bool, Field(description="Replace a file that is there.")] = False,
-    ) -> Moved:
+    ) -> MovedPath:
         """Move or rename a file or directory.
 
-        Use it to reorganise the workspace. What is at the destination stays unless `replace` is set.
+        Use it to reorganise the workspace. An existing destination is kept unless `replace` is set.
         """
         instance = await session.instance()
         with file_failures("files_move", source):
             await instance.stat(checked(source))
         with file_failures("files_move", destination):
             await instance.move(source, checked(destination), replace=replace)
-        return Moved(source=short(source), destination=short(destination))
+        return MovedPath(source=short(source), destination=short(destination))
 
     @tool(title="Delete")
     async def remove(
@@ -235,30 +247,30 @@ class FilesBackend(Backend):
         session: Session,
         path: Annotated[str, Field(description="The file or directory to delete.")],
         recursive: Annotated[bool, Field(description="Delete a directory with all in it.")] = False,
-    ) -> Removed:
-        """Delete a file, or a directory with all in it.
+    ) -> RemovedPath:
+        """Delete a file, or a directory with its contents.
 
-        Use it to clean up. There is no way back, except a fork made before.
+        Use it to clean up. It cannot be undone, except by a fork made before.
         """
         instance = await session.instance()
         with file_failures("files_remove", path):
             await instance.remove(checked(path), recursive=recursive)
-        return Removed(path=short(path))
+        return RemovedPath(path=short(path))
 
     @tool(title="Describe a path", read_only=True)
     async def info(
         self,
         session: Session,
         path: Annotated[str, Field(description="A file, directory or symlink.")],
-    ) -> Info:
-        """Return kind, size, permissions and time of change of a path.
+    ) -> PathInfo:
+        """Return kind, size, permissions and modification time of a path.
 
-        Use it to see whether something is there, and how large, before you read it.
+        Use it to check whether a path exists, and how large it is, before you read it.
         """
         instance = await session.instance()
         with file_failures("files_info", path):
             info = await instance.stat(checked(path))
-        return Info(
+        return PathInfo(
             path=short(info.path),
             kind=info.kind,
             size=info.size,

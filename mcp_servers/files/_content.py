@@ -1,4 +1,4 @@
-"""The content of files: as text, as bytes, as pictures."""
+"""File content as text, bytes and images."""
 
 import base64
 import binascii
@@ -17,9 +17,9 @@ __all__ = ["bytes_of", "existing", "read_binary", "read_text", "read_whole", "re
 
 
 def bytes_of(content: str, encoding: Literal["text", "base64"]) -> bytes:
-    """The bytes that a tool was given as text or base64.
+    """Decode content given as text or base64.
 
-    :raises ToolFailure: `bad_arguments`, if they are neither.
+    :raises ToolFailure: `bad_arguments` if it is invalid.
     """
     try:
         return content.encode() if encoding == "text" else base64.b64decode(content, validate=True)
@@ -28,7 +28,7 @@ def bytes_of(content: str, encoding: Literal["text", "base64"]) -> bytes:
 
 
 async def existing(instance: Instance, path: str) -> FileInfo | None:
-    """What is there, or `None`."""
+    """Return the file's information, or `None` if it does not exist."""
     try:
         return await instance.stat(path)
     except FileNotFoundError:
@@ -36,9 +36,9 @@ async def existing(instance: Instance, path: str) -> FileInfo | None:
 
 
 async def regular_file(instance: Instance, path: str) -> FileInfo:
-    """The file there, symlinks followed inside the session.
+    """Return the information of a regular file; symlinks are followed inside the session.
 
-    :raises ToolFailure: `bad_arguments`, if it is no regular file: reading a pipe or device might never end.
+    :raises ToolFailure: `bad_arguments` for other files, because reading a pipe or device might never end.
     """
     info = await instance.stat(path)
     for _ in range(40):
@@ -57,9 +57,9 @@ async def regular_file(instance: Instance, path: str) -> FileInfo:
 
 
 async def read_whole(instance: Instance, path: str, size: int, most: int) -> bytes:
-    """All bytes of a file.
+    """Read a whole file.
 
-    :raises ToolFailure: `bad_arguments`, if there are too many.
+    :raises ToolFailure: `bad_arguments` if it is larger than `most`.
     """
     if size > most:
         message = f"{path!r} has {size} bytes; at most {most} are handled at once. Use bash_run or code_run."
@@ -68,7 +68,7 @@ async def read_whole(instance: Instance, path: str, size: int, most: int) -> byt
 
 
 def read_binary(data: bytes, path: str, mime: str, context: CallContext, *, as_base64: bool) -> ReadFile:
-    """A file as base64, or as a picture that is shown."""
+    """Return a file as base64, or show it as an image."""
     if as_base64:
         content = base64.b64encode(data).decode()
         return ReadFile(path=short(path), kind="base64", mime=mime, size=len(data), content=content)
@@ -79,7 +79,7 @@ def read_binary(data: bytes, path: str, mime: str, context: CallContext, *, as_b
 async def read_text(
     instance: Instance, path: str, size: int, *, offset: int, limit: int, characters: int
 ) -> ReadFile:
-    """Lines of a file, as many as may be shown at once."""
+    """Read lines of a file, up to the limits of one result."""
     lines = await read_lines(instance, path, size, first=offset, count=limit, characters=characters)
     notes: list[str] = []
     if lines.cut:

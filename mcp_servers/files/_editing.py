@@ -1,4 +1,4 @@
-"""Replaces text in a file and shows what changed."""
+"""Text replacement and diffs."""
 
 import difflib
 import re
@@ -17,10 +17,10 @@ _HUNK = re.compile(r"@@ -(\d+)(,\d+)? \+(\d+)(,\d+)? @@")
 
 
 def replace_text(text: str, old: str, new: str, path: str, *, every: bool) -> tuple[str, int]:
-    """The text with `old` replaced by `new`, and how often.
+    """Return the text with `old` replaced by `new`, and the number of replacements.
 
-    :raises ToolFailure: `not_found`, if `old` does not occur; `bad_arguments`, if it occurs more than once and not
-        every place is meant, or if nothing would change.
+    :raises ToolFailure: `not_found` if `old` does not occur; `bad_arguments` if it occurs more than once without `every`,
+        or if nothing would change.
     """
     if old == new:
         raise ToolFailure(ErrorKind.BAD_ARGUMENTS, "files_edit: old_text and new_text are the same.")
@@ -42,7 +42,7 @@ def replace_text(text: str, old: str, new: str, path: str, *, every: bool) -> tu
 
 
 def diff(before: str, after: str, path: str) -> str:
-    """A unified diff, made of the part between the first and the last change only."""
+    """Return a unified diff, computed only between the first and the last change."""
     old, new = _LINE.findall(before), _LINE.findall(after)
     start = _common(old, new)
     end = _common(old[start:][::-1], new[start:][::-1])

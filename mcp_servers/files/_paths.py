@@ -1,4 +1,4 @@
-"""Paths as tools show them, and what goes wrong with them as typed failures."""
+"""Display paths, and file system errors as typed failures."""
 
 import errno
 from collections.abc import Generator
@@ -27,7 +27,7 @@ _KINDS = {
     errno.ENOSPC: (ErrorKind.FILE_TOO_LARGE, "does not fit: the workspace is full"),
     errno.EDQUOT: (ErrorKind.FILE_TOO_LARGE, "does not fit: the workspace is full"),
 }
-"""What an error number means to the caller."""
+"""Failure kind and message for an error number."""
 
 _TYPES: tuple[tuple[type[OSError], int], ...] = (
     (FileNotFoundError, errno.ENOENT),
@@ -39,9 +39,9 @@ _TYPES: tuple[tuple[type[OSError], int], ...] = (
 
 
 def checked(path: str) -> str:
-    """The path, if it can be one.
+    """Return the path if it is valid.
 
-    :raises ToolFailure: `bad_arguments`, if it is empty or holds a character that no path can hold.
+    :raises ToolFailure: `bad_arguments` if it is empty or contains an invalid character.
     """
     if not path or "\0" in path:
         raise ToolFailure(ErrorKind.BAD_ARGUMENTS, f"{path!r} is no path.")
@@ -53,14 +53,14 @@ def checked(path: str) -> str:
 
 
 def short(path: str) -> str:
-    """A path relative to the workspace where it lies in it."""
+    """Return a path relative to the workspace if it is inside it."""
     pure = PurePosixPath(WORKSPACE, path)
     return str(pure.relative_to(WORKSPACE)) if pure.is_relative_to(WORKSPACE) else str(pure)
 
 
 @contextmanager
 def file_failures(tool: str, path: str) -> Generator[None]:
-    """Turn errors of the file system into typed failures that name the path."""
+    """Convert file system errors to typed failures that name the path."""
     try:
         yield
     except OSError as error:

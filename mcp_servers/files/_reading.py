@@ -1,4 +1,4 @@
-"""Reads a part of a file, however large it is."""
+"""Reading parts of files of any size."""
 
 import codecs
 from collections.abc import AsyncGenerator
@@ -12,7 +12,7 @@ __all__ = ["SNIFFED", "Lines", "mime_of", "read_lines"]
 CHUNK = 1024 * 1024
 COUNTED = 8 * CHUNK
 SNIFFED = 8192
-"""How much of a file is looked at to tell what it is."""
+"""Number of leading bytes from which a file's type is determined."""
 
 _SIGNATURES = (
     (b"\x89PNG\r\n\x1a\n", "image/png"),
@@ -31,19 +31,19 @@ class Lines:
     """Consecutive lines of a file."""
 
     text: str
-    """The lines as they stand."""
+    """The lines, unchanged."""
     last: int
-    """Number of the last one; below the first asked for, if there is none."""
+    """Number of the last line; less than the first requested line if there is none."""
     total: int | None
-    """Lines of the whole file, if counted."""
+    """Number of lines of the whole file, if counted."""
     more: bool
-    """Lines follow."""
+    """More lines follow."""
     cut: bool
-    """The last line is longer than what may be read at once, and only its beginning is here."""
+    """The last line is longer than the limit and truncated."""
 
 
 def mime_of(beginning: bytes) -> str:
-    """The type of a file, by how it begins: `text/plain` unless it is binary."""
+    """Return a file's MIME type from its first bytes: `text/plain` unless it is binary."""
     for signature, mime in _SIGNATURES:
         if beginning.startswith(signature):
             return mime
@@ -55,7 +55,7 @@ def mime_of(beginning: bytes) -> str:
 async def read_lines(
     instance: Instance, path: str, size: int, *, first: int, count: int, characters: int
 ) -> Lines:
-    """Up to `count` lines from line `first` on, and no more characters than given. Counts the lines of small files."""
+    """Read up to `count` lines from line `first`, within the character limit. Counts the lines of small files."""
     kept: list[str] = []
     room, number, stopped = characters, 0, False
     async with aclosing(_lines(instance, path)) as lines:

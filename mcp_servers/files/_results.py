@@ -1,10 +1,21 @@
-"""What the files tools return. Paths in the workspace are given relative to it, others are absolute."""
+"""Results of the files tools. Paths in the workspace are relative to it, others are absolute."""
 
 from typing import Literal
 
 from mcp_servers.core._call import Output
 
-__all__ = ["Edited", "Entry", "Found", "Info", "Listing", "Match", "Moved", "ReadFile", "Removed", "Written"]
+__all__ = [
+    "DirectoryEntry",
+    "DirectoryListing",
+    "EditedFile",
+    "MovedPath",
+    "PathInfo",
+    "ReadFile",
+    "RemovedPath",
+    "SearchMatch",
+    "SearchMatches",
+    "WrittenFile",
+]
 
 Kind = Literal["file", "directory", "symlink", "other"]
 
@@ -13,123 +24,123 @@ class ReadFile(Output):
     """A file, or a part of it."""
 
     path: str
-    """The file."""
+    """Path of the file."""
     kind: Literal["text", "image", "base64"]
-    """How it is given; an image is shown beside the data."""
+    """Form of the content; an image is shown beside the data."""
     mime: str
-    """Its type, as far as its beginning tells."""
+    """MIME type, from the first bytes."""
     size: int
-    """Bytes of the whole file."""
+    """Size of the whole file in bytes."""
     content: str = ""
-    """Text as it stands in the file, or base64; empty for an image."""
+    """Text as in the file, or base64; empty for an image."""
     first_line: int = 0
     """Number of the first line in `content`; 0 if there is none."""
     last_line: int = 0
     """Number of the last line in `content`."""
     total_lines: int | None = None
-    """Lines of the whole file; null where they were not counted."""
+    """Number of lines of the whole file; null if not counted."""
     next_offset: int | None = None
-    """The `offset` to go on with; null at the end of the file."""
+    """The `offset` to continue with; null at the end of the file."""
     note: str = ""
-    """What else there is to know."""
+    """Further information."""
 
 
-class Written(Output):
-    """A file that was written."""
+class WrittenFile(Output):
+    """A written file."""
 
     path: str
-    """The file."""
+    """Path of the file."""
     size: int
-    """Its bytes now."""
+    """New size in bytes."""
     created: bool
-    """It was not there before."""
+    """True if the file did not exist before."""
 
 
-class Entry(Output):
+class DirectoryEntry(Output):
     """One entry of a directory."""
 
     path: str
-    """Where it is."""
+    """Path of the entry."""
     kind: Kind
-    """What it is."""
+    """Kind of the entry."""
     size: int
-    """Bytes."""
+    """Size in bytes."""
     target: str | None = None
-    """Where a symlink points."""
+    """Target of a symlink."""
 
 
-class Listing(Output):
-    """A directory."""
+class DirectoryListing(Output):
+    """Contents of a directory."""
 
     path: str
-    """The directory."""
-    entries: list[Entry]
-    """By path."""
+    """Path of the directory."""
+    entries: list[DirectoryEntry]
+    """Entries in the order of their paths."""
     total: int
-    """How many entries there are; more than are given when there are too many."""
+    """Number of entries in the directory, including those beyond the limit."""
 
 
-class Match(Output):
-    """One place that was found."""
+class SearchMatch(Output):
+    """One match."""
 
     path: str
-    """The file."""
+    """Path of the file."""
     line: int | None = None
-    """The line's number; null where only names were searched."""
+    """Line number; null if only names were searched."""
     text: str | None = None
-    """The line; a very long one is cut."""
+    """The line; truncated if very long."""
 
 
-class Found(Output):
-    """What a search found."""
+class SearchMatches(Output):
+    """Result of a search."""
 
-    matches: list[Match]
-    """By path and line."""
+    matches: list[SearchMatch]
+    """Matches by path and line."""
     files_searched: int
-    """Files looked into, or names looked at."""
+    """Number of files or names searched."""
     truncated: bool
-    """There is more: narrow the search or raise the limit."""
+    """There are more matches: narrow the search or raise the limit."""
 
 
-class Edited(Output):
-    """A file that was edited."""
+class EditedFile(Output):
+    """An edited file."""
 
     path: str
-    """The file."""
+    """Path of the file."""
     replacements: int
-    """How many places were changed."""
+    """Number of replacements."""
     diff: str
-    """What changed, as a unified diff."""
+    """The change as a unified diff."""
 
 
-class Moved(Output):
-    """Something that was renamed or moved."""
+class MovedPath(Output):
+    """A moved or renamed path."""
 
     source: str
-    """Where it was."""
+    """Old path."""
     destination: str
-    """Where it is now."""
+    """New path."""
 
 
-class Removed(Output):
-    """Something that was deleted."""
+class RemovedPath(Output):
+    """A deleted path."""
 
     path: str
-    """Where it was."""
+    """The path."""
 
 
-class Info(Output):
-    """What is known of one path."""
+class PathInfo(Output):
+    """Information about a path."""
 
     path: str
     """The path."""
     kind: Kind
-    """What it is; a symlink is not followed."""
+    """Kind; a symlink is not followed."""
     size: int
-    """Bytes."""
+    """Size in bytes."""
     mode: str
     """Permissions: `rw-r--r--`."""
     modified: str
-    """When it was changed last, in UTC."""
+    """Time of the last modification, in UTC."""
     target: str | None = None
-    """Where a symlink points."""
+    """Target of a symlink."""

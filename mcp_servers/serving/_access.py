@@ -16,68 +16,71 @@ from mcp_servers.core._session_tools import SESSIONS
 from runtimes import MIB
 
 __all__ = [
+    "BearerTokens",
     "HttpOptions",
     "Origins",
     "RateLimit",
     "Scopes",
-    "Tokens",
     "is_loopback",
     "made_token",
     "token_path",
 ]
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
-"""Names of this machine for itself."""
+"""Host names and addresses of the loopback interface."""
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a server bound to it can only be reached from this machine."""
+    """Return true if a server bound to this host is reachable from this machine only."""
     return host in LOOPBACK or host.startswith("127.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HttpOptions:
-    """How a server is reached, and by whom."""
+    """Address, clients and limits of an HTTP server."""
 
     host: str = "127.0.0.1"
-    """The address to listen on."""
+    """Address to listen on."""
     port: int = 18890
-    """The port; 0: any free one."""
+    """Port to listen on; 0: any free port."""
     tokens: Mapping[str, str] | None = None
-    """The token of each principal; `None`: everybody may come in, which only a loopback address allows."""
+    """Bearer token of each principal; `None`: no token needed, which only a loopback address allows."""
     scopes: Mapping[str, Sequence[str]] = field(default_factory=dict[str, "Sequence[str]"])
-    """The backends of each principal that may not use all."""
+    """Backends of each principal that may not use all."""
     allowed_origins: tuple[str, ...] = ()
-    """Origins of web pages that may use it, beside its own."""
+    """Further origins of web pages that may use the server."""
     allowed_hosts: tuple[str, ...] = ()
-    """Further names that it answers to (`host:port`)."""
+    """Further `host:port` names that the server answers to."""
     requests_per_minute: float | None = None
-    """Requests of one principal."""
+    """Maximum requests per minute of one principal."""
     body_bytes: int = 16 * MIB
-    """The largest request."""
-    calls_at_once: int = 256
-    """Calls of one backend that run at once; others wait, in fair turns of the principals."""
-    calls_waiting: int = 4096
-    """Calls of one backend that wait; one more is refused as `busy`."""
+    """Maximum request size."""
+    max_concurrent_calls: int = 256
+    """Maximum concurrent calls per backend; further calls wait, and principals are served in turn."""
+    max_waiting_calls: int = 4096
+    """Maximum waiting calls per backend; one more is refused as `busy`."""
     grace_seconds: float = 10.0
-    """Time for calls in progress to end when the server stops."""
+    """Time for running calls to finish when the server stops."""
 
     def check(self) -> None:
-        """:raises ConfigurationError: if it would let strangers in."""
+        """Check that only authorized clients can reach the server.
+
+        :raises ConfigurationError: if other machines could use it without a token.
+        """
         if self.tokens is None and not is_loopback(self.host):
-            message = f"host {self.host!r} can be reached by others: give a token, or bind 127.0.0.1"
+            message = f"host {self.host!r} is reachable from other machines: set a token, or bind 127.0.0.1"
             raise ConfigurationError(message)
 
 
-class Tokens:
-    """Finds the principal of a bearer token. Takes equally long for every token that is wrong."""
+class BearerTokens:
+    """Maps bearer tokens to principals, in constant time for wrong tokens."""
 
     def __init__(self, tokens: Mapping[str, str]) -> None:
-        """Take the token of each principal."""
+        """Store the token of each principal."""
         self._digests = [(principal, _digest(token.encode())) for principal, token in tokens.items()]
 
     def principal(self, authorization: bytes | None) -> str | None:
-        """Whose `Authorization` header this is; `None`: nobody's."""
+        """Return the principal of an `Authorization` header, or `None`."""
         if authorization is None:
             return None
         scheme, _, token = authorization.partition(b" ")
@@ -92,28 +95,28 @@ class Tokens:
 
 
 class Scopes:
-    """Which backends each principal may use. Who is not named may use all."""
+    """Backends that each principal may use. A principal that is not listed may use all."""
 
     def __init__(self, backends: Mapping[str, Iterable[str]] | None = None) -> None:
-        """Take the backends of each principal that may not use all."""
+        """Store the backends of each restricted principal."""
         self._backends = {principal: frozenset(names) for principal, names in (backends or {}).items()}
 
     def __bool__(self) -> bool:
         return bool(self._backends)
 
     def allow(self, principal: str, backend: str) -> bool:
-        """Whether it may use that backend; that of the sessions everybody may."""
+        """Return true if the principal may use the backend; every principal may use the session tools."""
         own = self._backends.get(principal)
         return own is None or backend in own or backend == SESSIONS
 
 
 class Origins:
-    """Checks `Host` and `Origin`, so that a web page can't reach the server through its visitor's browser."""
+    """Checks of `Host` and `Origin` against DNS rebinding and cross-site requests from a browser."""
 
     def __init__(self, host: str, port: int, origins: Iterable[str] = (), hosts: Iterable[str] = ()) -> None:
-        """Allow the server's own names, and those given.
+        """Allow the server's own names and the given ones.
 
-        A server bound to all addresses can't know its names: it takes every host, unless some are given.
+        A server bound to all addresses does not know its names: it accepts every host unless `hosts` are given.
         """
         names = dict.fromkeys([host, *(LOOPBACK if is_loopback(host) else ())])
         own = [f"[{name}]" if ":" in name else name for name in names]
@@ -123,25 +126,25 @@ class Origins:
         self._origins = frozenset([*(f"http://{name}:{port}" for name in own), *origins])
 
     def allow_host(self, host: bytes | None) -> bool:
-        """Whether a request for this host is for us."""
+        """Return true if the host is one of this server's names."""
         return self._any_host or (host is not None and host.decode("latin-1").lower() in self._hosts)
 
     def allow_origin(self, origin: bytes | None) -> bool:
-        """Whether a page from there may ask; no origin: it is no page."""
+        """Return true if the origin may send requests, or if there is none because the client is not a web page."""
         return origin is None or origin.decode("latin-1") in self._origins
 
 
 class RateLimit:
-    """So many requests a minute for each principal, a minute's worth at once."""
+    """Token bucket per principal: `per_minute` requests on average, with bursts of the same size."""
 
     def __init__(self, per_minute: float, *, clock: Callable[[], float] = time.monotonic) -> None:
-        """Allow `per_minute` requests on average and at once."""
+        """Set the rate."""
         self._per_minute = per_minute
         self._clock = clock
         self._buckets: dict[str, tuple[float, float]] = {}
 
     def wait(self, principal: str) -> float:
-        """Seconds to wait before the request may be made; 0: it is made now, and counted."""
+        """Return the seconds to wait before the next request; 0 means that the request is admitted and counted."""
         now = self._clock()
         left, then = self._buckets.get(principal, (self._per_minute, now))
         left = min(self._per_minute, left + (now - then) * self._per_minute / 60)
@@ -153,7 +156,7 @@ class RateLimit:
 
 
 def token_path(port: int, environment: Mapping[str, str] = os.environ) -> Path:
-    """Where the token of this user's server on that port lies."""
+    """Return the path of the token file of this user's server on that port."""
     state = environment.get("XDG_STATE_HOME") or Path(
         environment.get("HOME") or Path.home(), ".local", "state"
     )
@@ -162,22 +165,20 @@ def token_path(port: int, environment: Mapping[str, str] = os.environ) -> Path:
 
 @contextmanager
 def made_token(path: Path) -> Generator[str]:
-    """A new token, kept at `path` while the server runs.
+    """Create a token and keep it at `path` while the server runs.
 
-    :raises ConfigurationError: if it can't be written.
+    :raises ConfigurationError: if the file cannot be written.
     """
     token = secrets.token_urlsafe(32)
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        # Made readable for nobody else from the start, then moved: there is no moment at which others could read it.
+        # Created unreadable for others and then moved, so that there is no moment at which others could read it.
         descriptor, draft = tempfile.mkstemp(dir=path.parent)
         with os.fdopen(descriptor, "w", encoding="utf-8") as file:
             file.write(token + "\n")
         os.replace(draft, path)
     except OSError as error:
-        raise ConfigurationError(
-            f"{path}: the token can't be written ({error.strerror}): pass --token"
-        ) from None
+        raise ConfigurationError(f"{path}: cannot write the token ({error.strerror}): pass --token") from None
     try:
         yield token
     finally:

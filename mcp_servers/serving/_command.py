@@ -23,11 +23,11 @@ from mcp_servers.serving._startup import PreparedTable, make_table, set_up_loggi
 __all__ = ["main", "serve"]
 
 OWNER = "owner"
-"""Whose the token is when there is only one."""
+"""Principal of the only token."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a server until it is told to stop. The exit status: 0, 1 if it failed, 2 if its settings can't be used."""
+    """Run a server until it is stopped. Return the exit status: 0, 1 after a failure, 2 for invalid settings."""
     given = _parser().parse_intermixed_args(arguments)
     try:
         settings = load_settings(ServerSettings, given.config, _overrides(given))
@@ -37,7 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _complain(error, 2)
     except AgentFlowError as error:
         return _complain(error, 1)
-    except KeyboardInterrupt:  # before it served: afterwards signals stop it in order
+    except KeyboardInterrupt:  # before serving started; later, signals stop the server in order
         return 130
     return 0
 
@@ -47,17 +47,17 @@ def _parser() -> argparse.ArgumentParser:
         prog="python -m mcp_servers",
         description="Serve backends over MCP: on standard input and output, or over HTTP.",
         epilog=f"Backends: {', '.join(BACKENDS)}, or package.module:Class. "
-        "A word with '=' sets a setting: sessions.idle_seconds=600.",
+        "An argument with '=' changes a setting: sessions.idle_seconds=600.",
     )
     parser.add_argument(
-        "words", nargs="*", metavar="BACKEND", help="what to serve, beside the configuration's"
+        "words", nargs="*", metavar="BACKEND", help="a backend to serve besides the configured ones"
     )
-    parser.add_argument("--http", metavar="HOST:PORT", help="serve streamable HTTP there")
+    parser.add_argument("--http", metavar="HOST:PORT", help="serve streamable HTTP at this address")
     parser.add_argument("--host", help="serve streamable HTTP on this address")
-    parser.add_argument("--port", help="serve streamable HTTP on this port; 0: any free one")
-    parser.add_argument("--workers", metavar="N", help="serve with that many processes behind the one port")
+    parser.add_argument("--port", help="serve streamable HTTP on this port; 0: any free port")
+    parser.add_argument("--workers", metavar="N", help="number of worker processes that share the port")
     parser.add_argument(
-        "--token", help="the bearer token; 'none': no token (loopback only); default: one is made"
+        "--token", help="the bearer token; 'none': no token (loopback only); default: a generated token"
     )
     parser.add_argument("--config", metavar="FILE", help="a configuration file, YAML or JSON")
     parser.add_argument("--log-level", choices=("debug", "info", "warning", "error"))
@@ -65,9 +65,9 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _overrides(given: argparse.Namespace) -> list[str]:
-    """What the command line sets, as `key=value` words."""
+    """Convert the command line to `key=value` settings."""
     words: list[str] = [word for word in given.words if "=" in word]
-    # A mapping merges with the one in the file, so that the settings given there stay.
+    # A mapping is merged with the file's, so that settings given there stay.
     words += [f"backends={{{word}: {{}}}}" for word in given.words if "=" not in word]
     host, port = _address(given.http) if given.http else (None, None)
     for key, value in (
@@ -83,7 +83,7 @@ def _overrides(given: argparse.Namespace) -> list[str]:
 
 
 def _address(text: str) -> tuple[str | None, str | None]:
-    """`HOST:PORT`, `HOST:`, `:PORT` or `PORT`."""
+    """Split `HOST:PORT`, `HOST:`, `:PORT` or `PORT`."""
     host, _, port = text.rpartition(":")
     return host.strip("[]") or None, port or None
 
@@ -99,9 +99,9 @@ def _complain(error: AgentFlowError, status: int) -> int:
 
 
 async def serve(settings: ServerSettings, http: bool) -> None:
-    """Serve over HTTP, or to one client on standard input and output.
+    """Serve over HTTP, or one client on standard input and output.
 
-    :raises AgentFlowError: if it can't be done, in one line.
+    :raises AgentFlowError: with one line, if the server cannot start or fails.
     """
     failure: AgentFlowError | None = None
     runtime = RuntimeHost(runtime_maker(settings.runtime, settings.sessions.spec()))
@@ -111,7 +111,7 @@ async def serve(settings: ServerSettings, http: bool) -> None:
             made = make_table(settings, runtime, ToolTable)
             try:
                 if not http and settings.workers > 1:
-                    raise ConfigurationError("workers share a port: add --http, or leave workers out")
+                    raise ConfigurationError("workers need HTTP: add --http, or remove workers")
                 if http:
                     await _serve_http(made, settings)
                 else:
@@ -136,9 +136,9 @@ async def _serve_stdio(table: ToolTable) -> None:
 
 
 async def _serve_http(made: PreparedTable[ToolTable], settings: ServerSettings) -> None:
-    # Both load the SDK, which wrong settings need not wait for.
-    from mcp_servers.serving._http import HttpServer, Port
-    from mcp_servers.serving._workers import Workers
+    # Both load the SDK, which invalid settings need not wait for.
+    from mcp_servers.serving._http import GuardedServer, HttpServer
+    from mcp_servers.serving._workers import WorkerProcesses
 
     with ExitStack() as stack:
         listener = HttpServer.listen(settings.host, settings.port)
@@ -148,7 +148,7 @@ async def _serve_http(made: PreparedTable[ToolTable], settings: ServerSettings) 
         server = (
             HttpServer(made.table, options, listener)
             if settings.workers == 1
-            else Port(Workers(settings, [*made.table.backends]), options, listener)
+            else GuardedServer(WorkerProcesses(settings, [*made.table.backends]), options, listener)
         )
 
         def ready() -> None:
@@ -158,7 +158,7 @@ async def _serve_http(made: PreparedTable[ToolTable], settings: ServerSettings) 
 
 
 def _tokens(settings: ServerSettings, stack: ExitStack, port: int) -> dict[str, str] | None:
-    """The token of each client; one that is made is kept in a file while the server runs."""
+    """Return the token of each client; a generated token is kept in a file while the server runs."""
     tokens = settings.client_tokens()
     token = settings.token.get_secret_value() if settings.token else None
     if token == NO_TOKEN:
@@ -173,7 +173,7 @@ def _tokens(settings: ServerSettings, stack: ExitStack, port: int) -> dict[str, 
 
 
 async def _until_signal(work: Callable[[], Awaitable[None]], stop: Callable[[], object]) -> None:
-    """Do the work; a signal asks it to stop, a second one makes it."""
+    """Run `work`; the first signal calls `stop`, the second cancels `work`."""
     failure: AgentFlowError | None = None
     async with anyio.create_task_group() as group:
 
@@ -195,6 +195,6 @@ async def _until_signal(work: Callable[[], Awaitable[None]], stop: Callable[[], 
 
 
 def _say(text: str) -> None:
-    """Tell the person who started the server; standard output may be the protocol's."""
+    """Print to standard error, because standard output may carry the protocol."""
     sys.stderr.write(f"mcp_servers: {text}\n")
     sys.stderr.flush()

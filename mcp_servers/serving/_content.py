@@ -16,11 +16,11 @@ from mcp_servers.core._resource_store import Resource
 __all__ = ["call_result", "relayed", "resource_contents", "sound", "sound_text"]
 
 PENDING = 64
-"""Steps that may wait for a slow client; more are skipped."""
+"""Progress reports that may wait for a slow client; further ones are dropped."""
 
 
 def call_result(result: ToolResult) -> types.CallToolResult:
-    """A tool's result: data as structured content and as text, parts as content; a failure with its kind."""
+    """Convert a tool result: data as structured content and text, parts as content, a failure with its kind."""
     text, data = _written(result.data)
     parts = [_part(part) for part in result.parts]
     error = result.error
@@ -36,7 +36,7 @@ def call_result(result: ToolResult) -> types.CallToolResult:
 
 
 def resource_contents(resource: Resource) -> types.TextResourceContents | types.BlobResourceContents:
-    """A kept resource: as text if it is text, else as a blob."""
+    """Convert a kept resource: text types as text, others as a blob."""
     if resource.mime.startswith("text/") or resource.mime.endswith("json"):
         text = resource.data.decode(errors="replace")
         return types.TextResourceContents(uri=resource.uri, mime_type=resource.mime, text=text)
@@ -53,7 +53,7 @@ def _part(part: Part) -> types.ContentBlock:
 
 
 def _written(data: dict[str, object]) -> tuple[str, dict[str, object]]:
-    """The data as JSON text and as it is; without what JSON on a wire can't carry."""
+    """Return the data as JSON text and as JSON values, without values that JSON cannot represent."""
     try:
         text = json.dumps(data, ensure_ascii=False, allow_nan=False)
         text.encode()
@@ -64,12 +64,12 @@ def _written(data: dict[str, object]) -> tuple[str, dict[str, object]]:
 
 
 def sound(data: Mapping[str, object]) -> dict[str, object]:
-    """The data without what JSON on a wire can't carry."""
+    """Return the data without values that JSON cannot represent."""
     return cast("dict[str, object]", _sound_value(data))
 
 
 def _sound_value(value: object) -> object:
-    """Lone surrogates become `?`, numbers that are none become `null`."""
+    """Replace lone surrogates by `?` and non-finite numbers by `null`."""
     if isinstance(value, str):
         return sound_text(value)
     if isinstance(value, float):
@@ -83,7 +83,7 @@ def _sound_value(value: object) -> object:
 
 
 def sound_text(text: str) -> str:
-    """The text without what UTF-8 can't carry."""
+    """Return the text without characters that UTF-8 cannot encode."""
     return text.encode("utf-8", "replace").decode()
 
 
@@ -91,14 +91,14 @@ def sound_text(text: str) -> str:
 async def relayed(
     report: Callable[[float, float | None, str | None], Awaitable[None]],
 ) -> AsyncGenerator[ProgressSink]:
-    """A sink that hands steps to `report` in order; all that were taken are reported before this is left."""
+    """Yield a sink that passes progress to `report` in order; every accepted report is sent before the block is left."""
     send, receive = anyio.create_memory_object_stream[tuple[float, float | None, str | None]](PENDING)
 
     def sink(done: float, total: float | None, message: str | None) -> None:
         try:
             send.send_nowait((done, total, message))
         except (anyio.WouldBlock, anyio.BrokenResourceError, anyio.ClosedResourceError):
-            return  # better to skip a step than to hold up the work, or to say it to a client that is gone
+            return  # dropping a report is better than delaying the tool, or than failing for a client that has gone
 
     async def relay() -> None:
         async with receive:

@@ -1,4 +1,4 @@
-"""The doors of one table over HTTP: all backends at `/mcp`, each alone at `/<backend>/mcp`."""
+"""HTTP endpoints of one tool table: all backends at `/mcp`, each backend at `/<backend>/mcp`."""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
@@ -20,38 +20,38 @@ from mcp_servers.serving._fair_limiter import FairLimiter
 from mcp_servers.serving._metrics import Metrics, own_usage
 from mcp_servers.serving._protocol import McpAdapter, RequestContext
 
-__all__ = ["Endpoints", "admit"]
+__all__ = ["TableEndpoints", "admit"]
 
 PRINCIPAL = "agentflow.principal"
-"""The key of a request's scope under which its principal stands."""
+"""Key of the principal in a request's ASGI scope."""
 
 EXPIRY_SECONDS = 5.0
-"""How often idle sessions are looked for."""
+"""Interval between checks for idle sessions."""
 
 
-class Endpoints:
-    """A table as an HTTP server's inside: it answers requests that may come in."""
+class TableEndpoints:
+    """The HTTP application of a tool table in this process."""
 
     def __init__(
         self, table: ToolTable, options: HttpOptions, extend: Callable[[Server[Any]], object] = lambda _: None
     ) -> None:
-        """Make the doors.
+        """Create the endpoints.
 
-        :param extend: gives each endpoint's server what the tool table has not.
+        :param extend: adds handlers to each endpoint's MCP server.
         """
         self._table = table
         self._options = options
         self._extend = extend
         self._closing = anyio.Event()
         self._metrics = Metrics()
-        self._managers = {path: self._manager(door) for path, door in self._doors().items()}
+        self._managers = {path: self._manager(adapter) for path, adapter in self._adapters().items()}
         self.by_path: Mapping[str, ASGIApp] = {
             path: manager.handle_request for path, manager in self._managers.items()
         }
-        """What answers at each path; requests must have been admitted (`admit`)."""
+        """ASGI application of each path; requests must have been admitted by `admit`."""
 
     async def run(self, *, task_status: TaskStatus[None] = TASK_STATUS_IGNORED) -> None:
-        """Be ready to answer until `close`."""
+        """Answer requests until `close`."""
         async with anyio.create_task_group() as group:
             for manager in self._managers.values():
                 await group.start(self._run, manager)
@@ -62,10 +62,10 @@ class Endpoints:
                 ticking.cancel_scope.cancel()
 
     async def warm(self, backends: Sequence[str], waiting: Callable[[Sequence[str]], object]) -> None:
-        """Get those backends ready, one after the other, while calls to others are answered already.
+        """Warm the backends up, one after the other; calls to other backends are already answered meanwhile.
 
-        :param waiting: is told which are still waited for.
-        :raises AgentFlowError: if one of them can't be got ready.
+        :param waiting: is called with the names of the backends that are not ready yet.
+        :raises AgentFlowError: if a backend cannot be warmed up.
         """
         waiting(backends)
         for done, name in enumerate(backends, 1):
@@ -77,19 +77,19 @@ class Endpoints:
         await self._table.sessions.close()
 
     def close(self) -> None:
-        """End every stream, also those that only listen."""
+        """End every stream, including those that only listen."""
         self._closing.set()
 
     def refused(self, status: int) -> None:
-        """Count a request that was not let in."""
+        """Count a refused request."""
         self._metrics.refused(status)
 
-    async def counted(self) -> str:
-        """What it has counted of itself."""
+    async def metrics_text(self) -> str:
+        """Return the metrics in Prometheus text format."""
         memory, descriptors = own_usage()
         return self._metrics.render(
             {
-                "agentflow_sessions": ("Sessions alive.", len(self._table.sessions)),
+                "agentflow_sessions": ("Live sessions.", len(self._table.sessions)),
                 "process_resident_memory_bytes": ("Memory of the server's own process.", memory),
                 "process_open_fds": ("Open descriptors of the server's own process.", descriptors),
             }
@@ -102,31 +102,31 @@ class Endpoints:
             task_status.started()
             await self._closing.wait()
 
-    def _manager(self, door: McpAdapter) -> StreamableHTTPSessionManager:
-        server = door.server()
+    def _manager(self, adapter: McpAdapter) -> StreamableHTTPSessionManager:
+        server = adapter.server()
         self._extend(server)
         return StreamableHTTPSessionManager(server, max_request_body_size=self._options.body_bytes)
 
-    def _doors(self) -> dict[str, McpAdapter]:
-        # Each backend has turns of its own: one that is blocked must not hold up the others.
-        turns = {
-            name: FairLimiter(self._options.calls_at_once, self._options.calls_waiting)
+    def _adapters(self) -> dict[str, McpAdapter]:
+        # One limiter per backend: a blocked backend must not delay the others.
+        limiters = {
+            name: FairLimiter(self._options.max_concurrent_calls, self._options.max_waiting_calls)
             for name in self._table.backends
         }
         scopes = Scopes(self._options.scopes)
 
-        def door(backend: str | None) -> McpAdapter:
+        def adapter(backend: str | None) -> McpAdapter:
             return McpAdapter(
                 self._table,
                 principal=_principal,
                 backend=backend,
-                turns=turns.__getitem__,
+                limiters=limiters.__getitem__,
                 scopes=scopes,
                 metrics=self._metrics,
             )
 
-        alone = {f"/{name}/mcp": door(name) for name in self._table.backends if name != SESSIONS}
-        return {"/mcp": door(None), **alone}
+        alone = {f"/{name}/mcp": adapter(name) for name in self._table.backends if name != SESSIONS}
+        return {"/mcp": adapter(None), **alone}
 
     async def _expire(self) -> None:
         while True:
@@ -135,9 +135,9 @@ class Endpoints:
 
 
 def admit(scope: Scope, principal: str) -> None:
-    """Say in a request's scope who sends it."""
+    """Record the sender of a request in its scope."""
     scope[PRINCIPAL] = principal
-    # The SDK ties a connection of the handshake era to this user: nobody else can go on with it.
+    # The SDK ties a handshake-era connection to this user, so that no other principal can continue it.
     scope["user"] = _user(principal)
 
 
@@ -147,6 +147,6 @@ def _user(principal: str) -> AuthenticatedUser:
 
 
 def _principal(context: RequestContext) -> str:
-    assert context.request is not None, "every request over HTTP comes with itself"
+    assert context.request is not None, "HTTP requests carry their ASGI scope"
     principal: str = context.request.scope[PRINCIPAL]
     return principal

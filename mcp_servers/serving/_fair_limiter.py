@@ -1,4 +1,4 @@
-"""A bounded number of calls at once, with a fair turn for every caller."""
+"""Concurrency limit that is fair between callers."""
 
 from collections import OrderedDict, deque
 from collections.abc import AsyncGenerator
@@ -12,22 +12,22 @@ __all__ = ["FairLimiter"]
 
 
 class FairLimiter:
-    """Lets so many calls run at once. Those that wait are taken in turn: one of each caller, then the next.
+    """Limits the number of concurrent calls. Waiting callers are served round-robin, one call of each at a time.
 
-    So a caller with a thousand calls waiting holds another one up by one call, not by a thousand.
+    A caller with a thousand waiting calls therefore delays another caller by one call, not by a thousand.
     """
 
-    def __init__(self, at_once: int, waiting: int) -> None:
-        """Allow `at_once` calls to run and `waiting` calls to wait."""
-        self._free = at_once
-        self._room = waiting
+    def __init__(self, max_concurrent: int, max_waiting: int) -> None:
+        """Allow `max_concurrent` running calls and `max_waiting` waiting calls."""
+        self._free = max_concurrent
+        self._room = max_waiting
         self._queues: OrderedDict[str, deque[anyio.Event]] = OrderedDict()
 
     @asynccontextmanager
-    async def turn(self, caller: str) -> AsyncGenerator[None]:
-        """Wait for a turn, and hold it inside.
+    async def slot(self, caller: str) -> AsyncGenerator[None]:
+        """Wait for a slot and hold it inside the block.
 
-        :raises ToolFailure: `busy`, if too many wait already.
+        :raises ToolFailure: `busy` if too many calls wait already.
         """
         if self._free and not self._queues:
             self._free -= 1
@@ -55,7 +55,7 @@ class FairLimiter:
             raise
 
     def _pass_on(self) -> None:
-        """Give a turn to the next caller in the round, or keep it free."""
+        """Pass a slot to the next caller, or free it."""
         if not self._queues:
             self._free += 1
             return

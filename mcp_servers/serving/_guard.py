@@ -1,4 +1,4 @@
-"""The first to see an HTTP request: refuses what may not come in, leads the rest to its endpoint."""
+"""Access control in front of the HTTP endpoints."""
 
 import json
 import math
@@ -9,54 +9,54 @@ from mcp_types import INVALID_REQUEST
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from mcp_servers.core._table import LOCAL
-from mcp_servers.serving._access import Origins, RateLimit, Scopes, Tokens
+from mcp_servers.serving._access import BearerTokens, Origins, RateLimit, Scopes
 from mcp_servers.serving._endpoints import admit
 
 __all__ = ["Guard"]
 
 HEALTH = "/health"
-"""Answers without a token, so that a program can tell that the server lives."""
+"""Liveness; needs no token."""
 READY = "/ready"
-"""Answers without a token, with 200 once every backend is warm that is to be, and until the server stops."""
+"""Readiness; needs no token. Answers 200 from the time when every backend to warm up is warm until the server stops."""
 METRICS = "/metrics"
-"""Takes a token, as every endpoint."""
+"""Prometheus metrics; needs a token."""
 
 
 class Guard:
-    """Checks host, origin, token and rate, in that order, then hands over to the endpoint of the path."""
+    """ASGI application that checks host, origin, token and rate, in that order, and then calls the endpoint of the path."""
 
     def __init__(
         self,
         endpoints: Mapping[str, ASGIApp],
         *,
         origins: Origins,
-        tokens: Tokens | None,
+        tokens: BearerTokens | None,
         rate: RateLimit | None = None,
         scopes: Scopes | None = None,
         metrics: Callable[[], Awaitable[str]],
         refused: Callable[[int], object] = lambda _: None,
     ) -> None:
-        """Guard the endpoints (by path). Without tokens everybody is the one local principal.
+        """Guard the endpoints (by path). Without tokens every client is the principal `local`.
 
-        :param metrics: what the server counts of itself.
-        :param refused: is told the status of each request that is not let in.
+        :param metrics: returns the metrics text.
+        :param refused: is called with the status of each refused request.
         """
         self._scopes = scopes or Scopes()
         self._metrics = metrics
         self._refused = refused
         self.waiting_for: tuple[str, ...] = ()
-        """Backends that are to be warm and are not yet."""
+        """Backends that are still being warmed up."""
         self._endpoints = endpoints
         self._origins = origins
         self._tokens = tokens
         self._rate = rate
         self.active = 0
-        """Requests that are being answered, without streams that only listen."""
+        """Requests being answered, without streams that only listen."""
         self._stopping = False
         self._idle = anyio.Event()
 
     async def drain(self) -> None:
-        """Refuse new requests and wait until those in progress are answered."""
+        """Refuse new requests and wait until running ones are answered."""
         self._stopping = True
         if self.active:
             await self._idle.wait()
@@ -65,7 +65,7 @@ class Guard:
         """Answer a request."""
         headers: dict[bytes, bytes] = dict(scope["headers"])
         if not self._origins.allow_host(headers.get(b"host")):
-            return await self._refuse(send, 421, "this server does not answer for that host")
+            return await self._refuse(send, 421, "this server does not serve that host")
         if not self._origins.allow_origin(headers.get(b"origin")):
             return await self._refuse(send, 403, "pages of that origin may not use this server")
         path = scope["path"].rstrip("/")
@@ -76,12 +76,12 @@ class Guard:
         principal = LOCAL if self._tokens is None else self._tokens.principal(headers.get(b"authorization"))
         if principal is None:
             challenge = [(b"www-authenticate", b"Bearer")]
-            return await self._refuse(send, 401, "a valid bearer token is needed", challenge)
+            return await self._refuse(send, 401, "a valid bearer token is required", challenge)
         if path == METRICS:
             return await _send(send, 200, (await self._metrics()).encode(), b"text/plain; version=0.0.4")
         endpoint = self._endpoints.get(path)
         if endpoint is None:
-            return await self._refuse(send, 404, f"no endpoint here; there are: {', '.join(self._endpoints)}")
+            return await self._refuse(send, 404, f"unknown endpoint; available: {', '.join(self._endpoints)}")
         backend = path.removesuffix("/mcp").removeprefix("/")
         if backend and not self._scopes.allow(principal, backend):
             return await self._refuse(send, 403, f"this token may not use the backend {backend!r}")
@@ -113,7 +113,7 @@ class Guard:
     async def _refuse(
         self, send: Send, status: int, message: str, headers: list[tuple[bytes, bytes]] | None = None
     ) -> None:
-        """Answer with a JSON-RPC error that belongs to no request."""
+        """Answer with a JSON-RPC error that has no request id."""
         self._refused(status)
         error = {"code": INVALID_REQUEST, "message": message}
         await _answer(send, status, {"jsonrpc": "2.0", "id": None, "error": error}, headers)

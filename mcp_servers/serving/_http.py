@@ -1,4 +1,4 @@
-"""MCP over streamable HTTP: a guarded port, and behind it a tool table, or several workers with one each."""
+"""MCP over streamable HTTP: a guarded port in front of one tool table or of several worker processes."""
 
 import socket
 from collections.abc import Callable, Generator, Mapping, Sequence
@@ -15,28 +15,28 @@ from starlette.types import ASGIApp
 
 from agentflow.errors import AgentFlowError, ConfigurationError
 from mcp_servers.core._table import ToolTable
-from mcp_servers.serving._access import HttpOptions, Origins, RateLimit, Scopes, Tokens
-from mcp_servers.serving._endpoints import Endpoints
+from mcp_servers.serving._access import BearerTokens, HttpOptions, Origins, RateLimit, Scopes
+from mcp_servers.serving._endpoints import TableEndpoints
 from mcp_servers.serving._guard import Guard
 
-__all__ = ["HttpServer", "Inside", "Port"]
+__all__ = ["GuardedServer", "HttpApplication", "HttpServer"]
 
 CLOSE_SECONDS = 5.0
-"""Time for the web server to close its connections, when nothing is left to answer."""
+"""Time for the web server to close its connections after the last answer."""
 
 
-class Inside(Protocol):
-    """What answers behind a port."""
+class HttpApplication(Protocol):
+    """An application behind a guarded port."""
 
     by_path: Mapping[str, ASGIApp]
-    """What answers at each path."""
+    """ASGI application of each path."""
 
     async def run(self, *, task_status: TaskStatus[None] = TASK_STATUS_IGNORED) -> None:
-        """Be ready to answer until `close`."""
+        """Answer requests until `close`."""
         ...
 
     async def warm(self, backends: Sequence[str], waiting: Callable[[Sequence[str]], object]) -> None:
-        """Get backends ready, while calls to others are answered already; tell which are still waited for."""
+        """Warm backends up while calls to others are already answered; report those not ready yet to `waiting`."""
         ...
 
     async def end_sessions(self) -> None:
@@ -44,29 +44,31 @@ class Inside(Protocol):
         ...
 
     def close(self) -> None:
-        """End every stream, also those that only listen."""
+        """End every stream, including those that only listen."""
         ...
 
     def refused(self, status: int) -> None:
-        """Count a request that was not let in."""
+        """Count a refused request."""
         ...
 
-    async def counted(self) -> str:
-        """What it has counted of itself."""
+    async def metrics_text(self) -> str:
+        """Return the metrics in Prometheus text format."""
         ...
 
 
-class Port:
-    """Lets in who may come, to whatever is inside."""
+class GuardedServer:
+    """An HTTP server with access control in front of an application."""
 
-    def __init__(self, inside: Inside, options: HttpOptions, listener: socket.socket | None = None) -> None:
-        """Get ready to serve.
+    def __init__(
+        self, application: HttpApplication, options: HttpOptions, listener: socket.socket | None = None
+    ) -> None:
+        """Prepare to serve.
 
-        :param listener: a socket that listens already; by default one is made as the options say.
-        :raises ConfigurationError: if the options would let strangers in, or the address can't be had.
+        :param listener: a listening socket; by default one is created from the options.
+        :raises ConfigurationError: if the options would admit unauthorized clients, or the address is not available.
         """
         options.check()
-        self._inside = inside
+        self._application = application
         self._options = options
         self._socket = listener or self.listen(options.host, options.port)
         self._stop = anyio.Event()
@@ -76,9 +78,9 @@ class Port:
 
     @staticmethod
     def listen(host: str, port: int) -> socket.socket:
-        """A listening socket.
+        """Create a listening socket.
 
-        :raises ConfigurationError: if the address can't be had.
+        :raises ConfigurationError: if the address is not available.
         """
         with ExitStack() as stack:
             try:
@@ -90,27 +92,27 @@ class Port:
                 listener.listen(2048)
             except OSError as error:
                 reason = error.strerror or error
-                raise ConfigurationError(f"can't listen on {host}:{port}: {reason}") from None
+                raise ConfigurationError(f"cannot listen on {host}:{port}: {reason}") from None
             stack.pop_all()
         return listener
 
     @property
     def url(self) -> str:
-        """Where all backends together are."""
+        """URL of all backends together."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"http://{host}:{self.port}/mcp"
 
     def stop(self) -> None:
-        """Take no more requests, let those in progress end for a while, end every session."""
+        """Refuse new requests, let running ones finish for `grace_seconds`, end every session."""
         self._stop.set()
         self._warming.cancel()
 
     async def serve(self, ready: Callable[[], object] = lambda: None, warmup: Sequence[str] = ()) -> None:
         """Serve until `stop`.
 
-        :param ready: is called when requests are answered and those backends are warm.
-        :param warmup: backends to get ready, one after the other, while calls to others are answered already.
-        :raises AgentFlowError: if one of them can't be got ready, or what is inside fails.
+        :param ready: is called when requests are answered and the backends in `warmup` are warm.
+        :param warmup: backends to warm up, one after the other; calls to others are already answered meanwhile.
+        :raises AgentFlowError: if a backend cannot be warmed up, or the application fails.
         """
         guard = self._guard()
         server = _Server(_config(self._with_cors(guard)))
@@ -124,9 +126,9 @@ class Port:
                 await self._stop.wait()
             with anyio.move_on_after(self._options.grace_seconds):
                 await guard.drain()
-            await self._inside.end_sessions()
-            # The web server waits for every stream, also for those that only listen; this ends them.
-            self._inside.close()
+            await self._application.end_sessions()
+            # The web server waits for every stream, including those that only listen; this ends them.
+            self._application.close()
             server.should_exit = True
             with anyio.move_on_after(CLOSE_SECONDS):
                 await server.finished.wait()
@@ -136,13 +138,13 @@ class Port:
 
     async def _run(self, *, task_status: TaskStatus[None]) -> None:
         try:
-            await self._inside.run(task_status=task_status)
+            await self._application.run(task_status=task_status)
         except AgentFlowError as error:
             self._failure = error
             self.stop()
 
     async def _warm(self, guard: Guard, backends: Sequence[str]) -> None:
-        """Get them ready, unless the server is stopped meanwhile."""
+        """Warm the backends up, unless the server is stopped meanwhile."""
 
         def waiting(names: Sequence[str]) -> None:
             guard.waiting_for = tuple(names)
@@ -150,7 +152,7 @@ class Port:
         waiting(backends)
         with self._warming:
             try:
-                await self._inside.warm(backends, waiting)
+                await self._application.warm(backends, waiting)
             except AgentFlowError as error:
                 self._failure = error
 
@@ -158,17 +160,17 @@ class Port:
         options = self._options
         rate = options.requests_per_minute
         return Guard(
-            self._inside.by_path,
+            self._application.by_path,
             origins=Origins(options.host, self.port, options.allowed_origins, options.allowed_hosts),
-            tokens=None if options.tokens is None else Tokens(options.tokens),
+            tokens=None if options.tokens is None else BearerTokens(options.tokens),
             rate=None if rate is None else RateLimit(rate),
             scopes=Scopes(options.scopes),
-            metrics=self._inside.counted,
-            refused=self._inside.refused,
+            metrics=self._application.metrics_text,
+            refused=self._application.refused,
         )
 
     def _with_cors(self, app: ASGIApp) -> ASGIApp:
-        """Browsers ask first and want to be told; for no other client this does anything."""
+        """Answer CORS requests if web pages of other origins may use the server."""
         if not self._options.allowed_origins:
             return app
         return CORSMiddleware(
@@ -180,8 +182,8 @@ class Port:
         )
 
 
-class HttpServer(Port):
-    """Serves a started tool table."""
+class HttpServer(GuardedServer):
+    """HTTP server for a started tool table. See docs/mcp-servers.md."""
 
     def __init__(
         self,
@@ -191,18 +193,18 @@ class HttpServer(Port):
         *,
         extend: Callable[[Server[Any]], object] = lambda _: None,
     ) -> None:
-        """Get ready to serve.
+        """Prepare to serve.
 
-        :param listener: a socket that listens already; by default one is made as the options say.
-        :param extend: gives each endpoint's server what the tool table has not.
-        :raises ConfigurationError: if the options would let strangers in, or the address can't be had.
+        :param listener: a listening socket; by default one is created from the options.
+        :param extend: adds handlers to each endpoint's MCP server.
+        :raises ConfigurationError: if the options would admit unauthorized clients, or the address is not available.
         """
         options = options or HttpOptions()
-        super().__init__(Endpoints(table, options, extend), options, listener)
+        super().__init__(TableEndpoints(table, options, extend), options, listener)
 
 
 class _Server(uvicorn.Server):
-    """Leaves signals to the program, and says when it is done."""
+    """Web server that leaves signals to the program and signals its end."""
 
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)

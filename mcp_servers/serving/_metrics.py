@@ -1,4 +1,4 @@
-"""What a server counts of itself, in the text form that Prometheus and its like read."""
+"""Server metrics in Prometheus text format."""
 
 import os
 import time
@@ -13,14 +13,14 @@ from mcp_servers.core._call import ToolResult
 __all__ = ["Metrics", "own_usage", "together"]
 
 BOUNDS = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 60.0, 300.0)
-"""Seconds that a call may take; each bound counts the calls that took no longer."""
+"""Upper bounds of the call duration histogram, in seconds."""
 
 Gauges: TypeAlias = Mapping[str, tuple[str, float]]
-"""Name -> what it is, and its value now."""
+"""Name -> description and current value."""
 
 
 class Metrics:
-    """Counts calls and refusals. Names of tools and reasons only, never of clients or sessions."""
+    """Counters of calls and refusals, labelled by tool and reason, never by client or session."""
 
     def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -33,7 +33,7 @@ class Metrics:
 
     @contextmanager
     def call(self, tool: str) -> Generator[Callable[[ToolResult], None]]:
-        """Count what is inside as a call of that tool; give it its result."""
+        """Count the block as a call of that tool; pass its result to the yielded function."""
         begin, outcome = self._clock(), "cancelled"
 
         def ended(result: ToolResult) -> None:
@@ -51,20 +51,20 @@ class Metrics:
             self._times.setdefault(tool, [0] * (len(BOUNDS) + 1))[bisect_left(BOUNDS, seconds)] += 1
 
     def refused(self, status: int) -> None:
-        """Count a request that was not let in."""
+        """Count a refused request."""
         self._refused[str(status)] += 1
 
     def render(self, gauges: Gauges) -> str:
-        """All of it, and these values of now."""
+        """Return all metrics, including the given gauges."""
         lines = [
             *_family("agentflow_calls_total", "counter", "Calls by tool and outcome.", self._call_lines()),
             *_family(
-                "agentflow_call_seconds", "histogram", "How long calls took, by tool.", self._time_lines()
+                "agentflow_call_seconds", "histogram", "Duration of calls, by tool.", self._time_lines()
             ),
             *_family(
                 "agentflow_refused_requests_total",
                 "counter",
-                "Requests not let in, by HTTP status.",
+                "Refused requests, by HTTP status.",
                 (
                     f'agentflow_refused_requests_total{{status="{status}"}} {count}'
                     for status, count in sorted(self._refused.items())
@@ -72,7 +72,7 @@ class Metrics:
             ),
         ]
         own: Gauges = {
-            "agentflow_calls_running": ("Calls that run or wait for their turn.", self._running),
+            "agentflow_calls_running": ("Running and waiting calls.", self._running),
             "agentflow_uptime_seconds": ("Seconds since the start.", round(self._clock() - self._begun, 3)),
         }
         for name, (about, value) in {**own, **gauges}.items():
@@ -98,7 +98,7 @@ def _family(name: str, kind: str, about: str, lines: Iterable[str]) -> list[str]
 
 
 def together(texts: Mapping[str, str]) -> str:
-    """What several processes have counted, each sample with the label `worker`: the key of its text."""
+    """Merge the metrics of several processes; each sample gets the label `worker` with the key of its text."""
     families: dict[str, list[str]] = {}
     for worker, text in texts.items():
         family: list[str] = []
@@ -116,7 +116,7 @@ def together(texts: Mapping[str, str]) -> str:
 
 
 def own_usage() -> tuple[int, int]:
-    """Resident bytes and open descriptors of this process."""
+    """Return the resident bytes and open descriptors of this process."""
     with open("/proc/self/statm", encoding="ascii") as file:
         pages = int(file.read().split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE"), len(os.listdir("/proc/self/fd"))

@@ -1,4 +1,4 @@
-"""The MCP door: the tool table behind the official SDK's server, for every transport and both protocol eras."""
+"""Adapter from the tool table to the official SDK's server, for every transport and both protocol eras."""
 
 import logging
 from collections.abc import Callable, Mapping
@@ -25,18 +25,18 @@ from mcp_servers.serving._metrics import Metrics
 __all__ = ["McpAdapter", "RequestContext"]
 
 RequestContext: TypeAlias = ServerRequestContext[Any, Any]
-"""What the SDK tells a handler about the request."""
+"""The SDK's context of a request."""
 
 logger = logging.getLogger(__name__)
 
 PAGE = 250
-"""Resources on one page of a listing."""
+"""Number of resources per page."""
 
 RESOURCE_NOT_FOUND = -32002
-"""The code of the handshake era; the stateless era says INVALID_PARAMS instead."""
+"""Error code of the handshake era; the stateless era uses INVALID_PARAMS."""
 
 GUIDE = "guide"
-"""The prompt that explains the tools."""
+"""Name of the prompt that explains the tools."""
 
 
 class McpAdapter:
@@ -49,23 +49,23 @@ class McpAdapter:
         principal: Callable[[RequestContext], str],
         backend: str | None = None,
         default: DefaultSession | None = None,
-        turns: Callable[[str], FairLimiter] | None = None,
+        limiters: Callable[[str], FairLimiter] | None = None,
         scopes: Scopes | None = None,
         metrics: Metrics | None = None,
     ) -> None:
-        """Make the door.
+        """Create the adapter.
 
-        :param principal: tells who sent a request.
-        :param backend: serve this backend (and the session tools) only.
-        :param default: the session of clients that name none, where the transport is one client's alone.
-        :param turns: bounds the calls of a backend that run at once.
-        :param scopes: which backends each principal may use.
+        :param principal: returns the sender of a request.
+        :param backend: serve only this backend (and the session tools).
+        :param default: session of clients that name none, for a transport with a single client.
+        :param limiters: returns the concurrency limiter of a backend.
+        :param scopes: backends that each principal may use.
         :param metrics: counts the calls.
         """
         self._table = table
         self._principal = principal
         self._default = default
-        self._turns = turns
+        self._limiters = limiters
         self._scopes = scopes or Scopes()
         self._metrics = metrics
         self._backend = backend
@@ -80,7 +80,7 @@ class McpAdapter:
         )
 
     def server(self) -> "Server[Any]":
-        """The SDK's server, ready for any transport."""
+        """Return the SDK's server for any transport."""
 
         def schema_of(name: str) -> dict[str, object] | None:
             tool = self._tools.get(name)
@@ -114,7 +114,7 @@ class McpAdapter:
     async def list_tools(
         self, context: RequestContext, params: types.PaginatedRequestParams | None
     ) -> types.ListToolsResult:
-        """Every tool that the caller may use, always in the same order, on one page."""
+        """List every tool that the caller may use, in a fixed order on one page."""
         self._renew()
         if not self._scopes:
             return self._listing
@@ -122,12 +122,12 @@ class McpAdapter:
         return types.ListToolsResult(tools=[one for one in self._listing.tools if one.name in mine])
 
     def _mine(self, principal: str) -> dict[str, Tool]:
-        """The tools that this principal may use."""
+        """Return the tools that this principal may use."""
         return {name: one for name, one in self._tools.items() if self._scopes.allow(principal, one.backend)}
 
     @property
     def _tools(self) -> dict[str, Tool]:
-        """The tools by name, as they are now."""
+        """The current tools by name."""
         self._renew()
         return self._known
 
@@ -152,7 +152,7 @@ class McpAdapter:
     async def list_resources(
         self, context: RequestContext, params: types.PaginatedRequestParams | None
     ) -> types.ListResourcesResult:
-        """What the caller's sessions keep."""
+        """List the resources of the caller's sessions."""
         resources = await self._table.kept(self._principal(context))
         start = _offset(params.cursor if params else None)
         rest = start + PAGE
@@ -164,13 +164,13 @@ class McpAdapter:
     async def list_resource_templates(
         self, context: RequestContext, params: types.PaginatedRequestParams | None
     ) -> types.ListResourceTemplatesResult:
-        """There are none: every kept resource has an address of its own."""
+        """Return an empty list: every kept resource has a fixed URI."""
         return types.ListResourceTemplatesResult(resource_templates=[])
 
     async def read_resource(
         self, context: RequestContext, params: types.ReadResourceRequestParams
     ) -> types.ReadResourceResult:
-        """Something that one of the caller's sessions keeps."""
+        """Read a resource of one of the caller's sessions."""
         resource = await self._table.read(params.uri, self._principal(context))
         if resource is None:
             modern = context.protocol_version in MODERN_PROTOCOL_VERSIONS
@@ -181,7 +181,7 @@ class McpAdapter:
     async def list_prompts(
         self, context: RequestContext, params: types.PaginatedRequestParams | None
     ) -> types.ListPromptsResult:
-        """The one prompt: a guide to the tools."""
+        """List the only prompt, a guide to the tools."""
         guide = types.Prompt(
             name=GUIDE, title="Guide to the tools", description="The tools as text, for any model."
         )
@@ -190,10 +190,10 @@ class McpAdapter:
     async def get_prompt(
         self, context: RequestContext, params: types.GetPromptRequestParams
     ) -> types.GetPromptResult:
-        """The guide."""
+        """Return the guide."""
         if params.name != GUIDE:
             raise MCPError(
-                code=types.INVALID_PARAMS, message=f"no prompt {params.name!r}; there is {GUIDE!r}"
+                code=types.INVALID_PARAMS, message=f"no prompt {params.name!r}; available: {GUIDE!r}"
             )
         tools = self._mine(self._principal(context))
         text = "\n\n".join(tool.prompt() for tool in tools.values())
@@ -202,11 +202,11 @@ class McpAdapter:
         )
 
     def _may_report(self, context: RequestContext, name: str) -> bool:
-        """Whether somebody may listen to the progress of this tool."""
+        """Return true if the client may listen to the progress of this tool."""
         tool = self._tools.get(name)
         if tool is None or tool.context_parameter is None:
             return False
-        # The SDK's own in-process client asks without a token; nothing tells whether it does.
+        # The SDK's in-process client asks for progress without a token, so there is no way to tell.
         return context.request is None or "progress_token" in (context.meta or {})
 
     async def _call(
@@ -238,10 +238,10 @@ class McpAdapter:
             if tool is None:
                 raise self._table.unknown(params.name, self._mine(principal))
             self._check_scope(principal, tool, params.arguments or {})
-            if self._turns is None or tool.interjects:
+            if self._limiters is None or tool.interjects:
                 result = await self._run(tool, params, principal, progress)
             else:
-                async with self._turns(tool.backend).turn(principal):
+                async with self._limiters(tool.backend).slot(principal):
                     result = await self._run(tool, params, principal, progress)
         except ToolFailure as failure:
             result = ToolResult(False, failure.data, ToolError(failure.kind, failure.message))
@@ -270,7 +270,7 @@ class McpAdapter:
 
 
 def _timeout(meta: types.RequestParamsMeta | None) -> float | None:
-    """The seconds that the request gives the call; nothing that makes no sense."""
+    """Return the request's timeout in seconds; `None` if absent or invalid."""
     seconds: object = (meta or {}).get(TIMEOUT_KEY)
     return float(seconds) if isinstance(seconds, int | float) and seconds > 0 else None
 
@@ -299,7 +299,7 @@ def _listed(tool: Tool) -> types.Tool:
 
 
 def _notes(tool: Tool) -> dict[str, object]:
-    """What the protocol has no place for."""
+    """Return the metadata for which the protocol has no field."""
     notes: dict[str, object] = {UNUSABLE_KEY: tool.unusable} if tool.unusable else {}
     card = {"limits": tool.limits, "practices": tool.practices, "examples": tool.examples}
     if any(card.values()):

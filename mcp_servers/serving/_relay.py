@@ -1,4 +1,4 @@
-"""Brings HTTP requests to the workers that can answer them, and their answers back."""
+"""Forwards HTTP requests to the workers that can answer them, and their answers back."""
 
 import json
 import re
@@ -17,44 +17,44 @@ from mcp_servers.core._call import ToolError, ToolResult
 from mcp_servers.serving._content import call_result
 from mcp_servers.serving._endpoints import PRINCIPAL
 from mcp_servers.serving._shared_table import gone, worker_of
-from mcp_servers.serving._worker_messages import Message, Request, Response
-from mcp_servers.serving._worker_rpc import LineBroken
+from mcp_servers.serving._worker_messages import HttpRequest, HttpResponsePart, Message
+from mcp_servers.serving._worker_rpc import ConnectionLost
 
-__all__ = ["Crew", "Mate", "Relay"]
+__all__ = ["Relay", "WorkerConnection", "WorkerPool"]
 
 CONNECTION = b"mcp-session-id"
-"""Names a connection of the handshake era. To the client it ends in the number of its worker."""
+"""Header with the id of a handshake-era connection. To the client the id ends in the number of its worker."""
 
 _NUMBERED = re.compile(rb"(.+)-(\d{1,4})\Z")
 
 
-class Mate(Protocol):
-    """One worker that can answer."""
+class WorkerConnection(Protocol):
+    """Connection to one worker."""
 
     number: int
-    """Which."""
+    """Number of the worker."""
     active: int
     """Requests that it is answering, without streams that only listen."""
     sessions: int
-    """Sessions that it had when it last answered."""
+    """Number of its sessions when it last answered."""
 
-    def ask(self, question: Message) -> AbstractAsyncContextManager[AsyncGenerator[Message]]:
-        """Ask it."""
+    def ask(self, request: Message) -> AbstractAsyncContextManager[AsyncGenerator[Message]]:
+        """Send a request; the block iterates over the answer."""
         ...
 
 
-class Crew(Protocol):
-    """All workers."""
+class WorkerPool(Protocol):
+    """The worker processes of a server."""
 
-    most: int
-    """How many there are when all can answer."""
+    size: int
+    """Number of workers when all are available."""
 
-    def mate(self, number: int) -> Mate | None:
-        """That one, if it can answer now."""
+    def worker(self, number: int) -> WorkerConnection | None:
+        """Return the worker of that number, if it is available."""
         ...
 
-    def least_busy(self, *, sessions: bool) -> Mate | None:
-        """The one with the fewest requests, or sessions; `None`: nobody can answer now."""
+    def least_busy(self, *, sessions: bool) -> WorkerConnection | None:
+        """Return the worker with the fewest requests, or sessions; `None` if none is available."""
         ...
 
 
@@ -68,7 +68,7 @@ class _Parameters(msgspec.Struct):
 
 
 class _Envelope(msgspec.Struct):
-    """As much of a JSON-RPC message as tells where it belongs."""
+    """The fields of a JSON-RPC message that determine its worker."""
 
     method: object = None
     id: str | int | None = None
@@ -90,15 +90,15 @@ _UNREADABLE = _Envelope()
 
 
 class Relay:
-    """The endpoints of a server with several workers: an ASGI application for requests that may come in."""
+    """ASGI application that forwards admitted requests to workers."""
 
-    def __init__(self, crew: Crew, body_bytes: int) -> None:
+    def __init__(self, crew: WorkerPool, body_bytes: int) -> None:
         self._crew = crew
         self._body_bytes = body_bytes
         self._open: set[anyio.CancelScope] = set()
 
     def close(self) -> None:
-        """End every answer, also those that only listen."""
+        """End every answer, including those that only listen."""
         for scope in tuple(self._open):
             scope.cancel()
 
@@ -125,7 +125,7 @@ class Relay:
         await exchange.finish()
 
     async def _body(self, receive: Receive) -> bytes | None:
-        """The body; of one that is too large enough for the worker to refuse it. `None`: the client has gone."""
+        """Read the body, of an oversized one just enough for the worker to refuse it. `None`: the client has gone."""
         body = bytearray()
         while len(body) <= self._body_bytes:
             message: AsgiMessage = await receive()
@@ -140,7 +140,7 @@ class Relay:
 class _Exchange:
     """One request and its answer."""
 
-    def __init__(self, crew: Crew, scope: Scope, body: bytes, send: Send) -> None:
+    def __init__(self, crew: WorkerPool, scope: Scope, body: bytes, send: Send) -> None:
         self._crew = crew
         self._scope = scope
         self._body = body
@@ -152,40 +152,40 @@ class _Exchange:
         self._ended = False
 
     async def answer(self) -> None:
-        """Bring it to a worker, and what comes back to the client."""
+        """Forward the request to a worker, and the answer to the client."""
         connection = _NUMBERED.match(self._headers.get(CONNECTION, b""))
         number = int(connection[2]) if connection else worker_of(self._envelope.handle)
-        if not 1 <= number <= self._crew.most:
-            mate = self._crew.least_busy(sessions=self._envelope.tool == "session_start")
+        if not 1 <= number <= self._crew.size:
+            worker = self._crew.least_busy(sessions=self._envelope.tool == "session_start")
         else:
-            mate = self._crew.mate(number)
-        if mate is not None:
+            worker = self._crew.worker(number)
+        if worker is not None:
             listens = self._scope["method"] == "GET"
-            mate.active += not listens
+            worker.active += not listens
             try:
-                async with mate.ask(self._request(connection[1] if connection else None)) as pieces:
-                    async for piece in pieces:
-                        if isinstance(piece, Response):
-                            mate.sessions = piece.sessions
-                            await self._pass_on(piece, mate.number)
+                async with worker.ask(self._request(connection[1] if connection else None)) as items:
+                    async for item in items:
+                        if isinstance(item, HttpResponsePart):
+                            worker.sessions = item.sessions
+                            await self._pass_on(item, worker.number)
                 return
-            except LineBroken:
+            except ConnectionLost:
                 pass
             finally:
-                mate.active -= not listens
+                worker.active -= not listens
         await self._say_gone(bound=connection is not None)
 
     async def finish(self) -> None:
-        """End an answer that was left in the middle."""
+        """End an unfinished answer."""
         if self._started and not self._ended:
             await self._send({"type": "http.response.body", "body": b""})
 
-    def _request(self, connection: bytes | None) -> Request:
+    def _request(self, connection: bytes | None) -> HttpRequest:
         headers = [
             (name, connection if name == CONNECTION and connection is not None else value)
             for name, value in self._scope["headers"]
         ]
-        return Request(
+        return HttpRequest(
             method=self._scope["method"],
             path=self._scope["path"],
             query=self._scope["query_string"],
@@ -194,31 +194,31 @@ class _Exchange:
             principal=self._scope[PRINCIPAL],
         )
 
-    async def _pass_on(self, piece: Response, worker: int) -> None:
+    async def _pass_on(self, item: HttpResponsePart, worker: int) -> None:
         if not self._started:
             self._started = True
             headers = [
                 (name, value + b"-%d" % worker if name.lower() == CONNECTION else value)
-                for name, value in piece.headers
+                for name, value in item.headers
             ]
             self._streams = any(value.startswith(b"text/event-stream") for _, value in headers)
-            await self._send({"type": "http.response.start", "status": piece.status, "headers": headers})
-        await self._send({"type": "http.response.body", "body": piece.body, "more_body": piece.more})
-        self._ended = not piece.more
+            await self._send({"type": "http.response.start", "status": item.status, "headers": headers})
+        await self._send({"type": "http.response.body", "body": item.body, "more_body": item.more})
+        self._ended = not item.more
 
     async def _say_gone(self, *, bound: bool) -> None:
-        """Answer for a worker that is not there any more."""
+        """Answer in place of a worker that has died."""
         envelope, status = self._envelope, 200
         answer: dict[str, object] = {"jsonrpc": "2.0", "id": envelope.id}
         if bound and not self._started:
-            # As the protocol has it, the client makes a new connection then.
+            # As the protocol demands, the client then opens a new connection.
             status, answer["error"] = 404, {"code": INVALID_REQUEST, "message": "Session not found"}
         elif envelope.tool and envelope.id is not None:
             answer["result"] = _failed(_loss(envelope))
         else:
             status, answer["error"] = 503, {"code": INTERNAL_ERROR, "message": LOST}
         if self._started:
-            # A stream can still tell; of anything else the client sees that it is not whole.
+            # A stream can still report the loss; any other answer is visibly incomplete.
             if self._streams and not self._ended:
                 event = f"event: message\r\ndata: {json.dumps(answer)}\r\n\r\n".encode()
                 await self._send({"type": "http.response.body", "body": event, "more_body": False})
@@ -231,9 +231,7 @@ class _Exchange:
         await self._send({"type": "http.response.body", "body": content})
 
 
-LOST = (
-    "the worker process that was to answer has ended; whether it did what was asked is not known: ask again."
-)
+LOST = "the worker process of this call has ended and may or may not have completed it: call again."
 
 
 def _loss(envelope: _Envelope) -> ToolFailure:
@@ -243,7 +241,7 @@ def _loss(envelope: _Envelope) -> ToolFailure:
 
 
 def _failed(failure: ToolFailure) -> Mapping[str, object]:
-    """The result of a failed call, as it goes over the wire."""
+    """Return the result of a failed call in wire form."""
     result = call_result(ToolResult(False, error=ToolError(failure.kind, failure.message)))
     return {**result.model_dump(mode="json", by_alias=True, exclude_none=True), "resultType": "complete"}
 
@@ -252,4 +250,4 @@ def _read(body: bytes) -> _Envelope:
     try:
         return _DECODER.decode(body)
     except msgspec.MsgspecError:
-        return _UNREADABLE  # any worker says what is wrong with it
+        return _UNREADABLE  # any worker reports the error

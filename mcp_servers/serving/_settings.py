@@ -1,8 +1,8 @@
-"""The settings of a server: from a file, the environment and the command line."""
+"""Server settings from a file, the environment and the command line."""
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Self
+from typing import Annotated, ClassVar, Self
 
 from pydantic import Field, PositiveFloat, PositiveInt, SecretStr, model_validator
 from pydantic_settings import SettingsConfigDict
@@ -18,56 +18,66 @@ from runtimes import MIB, InstanceSpec, Limits
 __all__ = ["NO_TOKEN", "CallSettings", "ClientSettings", "ServerSettings", "SessionSettings"]
 
 NO_TOKEN = "none"
-"""The token that says that none is needed."""
+"""Value of `token` that disables tokens."""
 
 
 class ArchiveSettings(Section):
-    """Where the files of sessions that have ended are kept."""
+    """Storage of the files of ended sessions."""
+
+    renamed: ClassVar[dict[str, str]] = {"most_bytes": "max_bytes"}
 
     folder: Path
     """The folder."""
-    most_bytes: PositiveInt = 4096 * MIB
-    """All files together; the oldest make room."""
+    max_bytes: PositiveInt = 4096 * MIB
+    """Maximum total size; the oldest archives are deleted first."""
 
 
 class SessionSettings(Section):
-    """What sessions may be."""
+    """Settings of sessions."""
 
-    most: PositiveInt = 1024
-    """Sessions alive at once; one more is refused as `busy`."""
+    renamed: ClassVar[dict[str, str]] = {"most": "max_sessions"}
+
+    max_sessions: PositiveInt = 1024
+    """Maximum number of live sessions; one more is refused as `busy`."""
     idle_seconds: PositiveFloat | None = 1800.0
-    """A session that nobody uses ends after this long; `null`: never."""
+    """Idle time after which a session ends; `null`: never."""
     kept_bytes: PositiveInt = 32 * MIB
-    """Whole outputs and pictures kept per session."""
+    """Maximum bytes of outputs and images kept per session."""
     limits: Limits = Limits()
-    """Limits of what runs in a session."""
+    """Resource limits of the programs in a session."""
     env: dict[str, str] = Field(default_factory=dict[str, str])
     """Environment variables of every session."""
     mounts: dict[str, str] = Field(default_factory=dict[str, str])
     """Read-only folders of every session: path inside -> path on this machine."""
     archive: ArchiveSettings | None = None
-    """Where the files of sessions that have ended are kept; by default they are gone."""
+    """Keeps the files of ended sessions; by default they are deleted."""
 
     def files_kept(self) -> Archive | None:
-        """Where the files of sessions that have ended are kept."""
-        return None if self.archive is None else Archive(self.archive.folder, self.archive.most_bytes)
+        """Return the archive for the files of ended sessions, if any."""
+        return None if self.archive is None else Archive(self.archive.folder, self.archive.max_bytes)
 
     def spec(self) -> InstanceSpec:
-        """What every session's instance is to be."""
+        """Return the specification of every session's instance."""
         return InstanceSpec(limits=self.limits, env=self.env, mounts=self.mounts)
 
 
 class CallSettings(Section):
-    """What calls may be."""
+    """Limits of calls."""
 
-    most_seconds: PositiveFloat | None = None
-    """The longest that any call may take, whatever it asks for."""
-    at_once: PositiveInt = 256
-    """Calls of one backend that run at once; others wait, in fair turns of the clients."""
-    waiting: PositiveInt = 4096
-    """Calls of one backend that wait; one more is refused as `busy`."""
+    renamed: ClassVar[dict[str, str]] = {
+        "most_seconds": "max_seconds",
+        "at_once": "max_concurrent",
+        "waiting": "max_waiting",
+    }
+
+    max_seconds: PositiveFloat | None = None
+    """Maximum duration of any call, whatever it asks for."""
+    max_concurrent: PositiveInt = 256
+    """Maximum concurrent calls per backend; further calls wait, and clients are served in turn."""
+    max_waiting: PositiveInt = 4096
+    """Maximum waiting calls per backend; one more is refused as `busy`."""
     body_bytes: PositiveInt = 16 * MIB
-    """The largest request."""
+    """Maximum request size."""
 
 
 class ClientSettings(Section):
@@ -76,7 +86,7 @@ class ClientSettings(Section):
     token: Annotated[SecretStr, Field(min_length=1)]
     """Its bearer token."""
     backends: list[str] | None = None
-    """The backends that it may use; by default all."""
+    """Backends that it may use; by default all."""
 
 
 class ServerSettings(Settings):
@@ -87,46 +97,48 @@ class ServerSettings(Settings):
     backends: dict[str, dict[str, object] | None] = Field(
         default_factory=dict[str, "dict[str, object] | None"]
     )
-    """The backends to serve, each with its settings, if it has any."""
+    """Backends to serve, each with its settings, if any."""
     warmup: list[str] | None = None
-    """Backends to get ready before the first request is answered; by default all; the others at first use."""
+    """Backends to warm up before the server is ready; by default all. The others are warmed up on first use."""
     host: str = "127.0.0.1"
-    """The address to listen on."""
+    """Address to listen on."""
     port: int = Field(default=18890, ge=0, le=65535)
-    """The port to listen on; 0: any free one."""
+    """Port to listen on; 0: any free port."""
     workers: int = Field(default=1, ge=1, le=256)
-    """Processes that share the port; each session lives in one of them."""
+    """Number of processes that share the port; each session lives in one of them."""
     token: SecretStr | None = None
-    """The bearer token; `none`: no token is needed, on a loopback address only; by default one is made."""
+    """Bearer token; `none`: no token, on a loopback address only; by default one is generated."""
     tokens: dict[str, Annotated[SecretStr, Field(min_length=1)] | ClientSettings] = Field(
         default_factory=dict[str, "SecretStr | ClientSettings"]
     )
-    """Several clients by their names, each by its token or as `{token, backends}`: each sees only its own sessions."""
+    """Several clients by name, each with its token or `{token, backends}`; each sees only its own sessions."""
     allowed_origins: list[str] = Field(default_factory=list[str])
-    """Origins of web pages that may use the server, beside its own."""
+    """Further origins of web pages that may use the server."""
     allowed_hosts: list[str] = Field(default_factory=list[str])
-    """Further names that the server answers to (`host:port`)."""
+    """Further `host:port` names that the server answers to."""
     rate_limit: PositiveFloat | None = None
-    """Requests a minute of one client."""
+    """Maximum requests per minute of one client."""
     grace_seconds: float = Field(default=10.0, ge=0)
-    """Time for calls in progress to end when the server stops."""
+    """Time for running calls to finish when the server stops."""
     log_level: Level = Level.INFO
-    """From which importance on something is logged."""
+    """Minimum level of log messages."""
     runtime: RuntimeChoice = "process"
-    """What isolates the sessions: `process`, `docker`, `runc` or `gvisor`, or a mapping with that `name` and options."""
+    """Runtime that isolates sessions: `process`, `docker`, `runc` or `gvisor`, or a mapping with that `name` and options."""
     sessions: SessionSettings = SessionSettings()
-    """What sessions may be."""
+    """Settings of sessions."""
     calls: CallSettings = CallSettings()
-    """What calls may be."""
+    """Limits of calls."""
 
     @model_validator(mode="after")
     def _tell_clients_apart(self) -> Self:
         own = [] if self.token is None else [self.token.get_secret_value()]
         tokens = [*self.client_tokens().values(), *own]
         if len(set(tokens)) < len(tokens):
-            raise ValueError("two clients have the same token: give each one of its own")
+            raise ValueError("two clients have the same token: give each client a unique token")
         if NO_TOKEN in tokens and self.tokens:
-            raise ValueError(f"token: {NO_TOKEN} lets everybody in, so tokens has no use: remove one of them")
+            raise ValueError(
+                f"token: {NO_TOKEN} disables tokens, so `tokens` has no effect: remove one of them"
+            )
         return self
 
     @model_validator(mode="after")
@@ -138,22 +150,22 @@ class ServerSettings(Settings):
         return self
 
     def client_tokens(self) -> dict[str, str]:
-        """The token of each client."""
+        """Return the token of each client."""
         return {
             name: (one.token if isinstance(one, ClientSettings) else one).get_secret_value()
             for name, one in self.tokens.items()
         }
 
     def backend_names(self) -> list[str]:
-        """The backends to serve."""
+        """Return the names of the backends to serve."""
         return list(self.backends)
 
     def backend_settings(self) -> dict[str, dict[str, object]]:
-        """The settings of each backend that has some."""
+        """Return the settings of each backend that has any."""
         return {name: own for name, own in self.backends.items() if own}
 
     def http_options(self, tokens: Mapping[str, str] | None) -> HttpOptions:
-        """How the server is reached, with these tokens."""
+        """Return the HTTP options with these tokens."""
         return HttpOptions(
             host=self.host,
             port=self.port,
@@ -167,16 +179,16 @@ class ServerSettings(Settings):
             allowed_hosts=tuple(self.allowed_hosts),
             requests_per_minute=self.rate_limit,
             body_bytes=self.calls.body_bytes,
-            calls_at_once=self.calls.at_once,
-            calls_waiting=self.calls.waiting,
+            max_concurrent_calls=self.calls.max_concurrent,
+            max_waiting_calls=self.calls.max_waiting,
             grace_seconds=self.grace_seconds,
         )
 
     def table_limits(self) -> TableLimits:
-        """The limits of the tool table."""
+        """Return the limits of the tool table."""
         return TableLimits(
-            sessions=self.sessions.most,
+            sessions=self.sessions.max_sessions,
             idle_seconds=self.sessions.idle_seconds,
-            call_seconds=self.calls.most_seconds,
+            call_seconds=self.calls.max_seconds,
             kept_bytes=self.sessions.kept_bytes,
         )

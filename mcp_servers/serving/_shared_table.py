@@ -1,4 +1,4 @@
-"""The tool table of a worker: what lives in another worker is asked for there."""
+"""The tool table of a worker, which forwards calls to the worker that owns the session."""
 
 import re
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
@@ -11,8 +11,18 @@ from mcp_servers.core._resource_store import Resource
 from mcp_servers.core._sessions import DefaultSession, new_handle
 from mcp_servers.core._signature import SESSION_ARGUMENT
 from mcp_servers.core._table import LOCAL, ToolTable
-from mcp_servers.serving._worker_messages import Call, Found, Kept, ListKept, Message, Read, Result, Step, To
-from mcp_servers.serving._worker_rpc import LineBroken
+from mcp_servers.serving._worker_messages import (
+    Forward,
+    ListResources,
+    Message,
+    ProgressReport,
+    ReadResource,
+    ResourceContent,
+    ResourceList,
+    ToolCallRequest,
+    ToolCallResponse,
+)
+from mcp_servers.serving._worker_rpc import ConnectionLost
 
 if TYPE_CHECKING:
     from mcp_servers.core._session import Session
@@ -22,7 +32,7 @@ __all__ = ["SharedTable", "gone", "handles_of", "worker_of"]
 ALL_OTHERS = 0
 
 LISTING = ("session_list", "session:list")
-"""The one tool that is about the sessions of every worker."""
+"""The only tool that spans the sessions of all workers."""
 
 _HANDLE = re.compile(r"session-[0-9a-f]+-(\d{1,4})\Z")
 _ADDRESS = re.compile(r"agentflow://session-[0-9a-f]+-(\d{1,4})/")
@@ -31,33 +41,33 @@ Ask = Callable[[Message], AbstractAsyncContextManager[AsyncGenerator[Message]]]
 
 
 def handles_of(worker: int) -> Callable[[], str]:
-    """Makes handles that say in which worker their session lives."""
+    """Return a generator of session handles that contain the number of the worker."""
     return lambda: f"{new_handle()}-{worker}"
 
 
 def worker_of(handle: object) -> int:
-    """The worker that a handle names; 0: none."""
+    """Return the number of the worker that a handle names; 0 if none."""
     found = _HANDLE.match(handle) if isinstance(handle, str) else None
     return 0 if found is None else int(found[1])
 
 
 def gone(handle: str) -> ToolFailure:
-    """The failure of a call to a session whose worker has died."""
-    message = f"session {handle!r} is gone: the worker process that held it has ended. session_start makes a new one."
+    """Return the failure of a call to a session whose worker has died."""
+    message = f"session {handle!r} is gone: its worker process has ended. Start a new one with session_start."
     return ToolFailure(ErrorKind.SESSION_NOT_FOUND, message)
 
 
 class SharedTable(ToolTable):
-    """Answers for the sessions of all workers: its own are here, for the others it asks."""
+    """Tool table over the sessions of all workers: own sessions are served here, others by asking their worker."""
 
     _worker = 0
     _others: Sequence[int] = ()
     _ask: Ask
 
     def join(self, worker: int, workers: int, ask: Ask) -> None:
-        """Become that worker of so many, counted from 1.
+        """Join the workers as number `worker` (counted from 1).
 
-        :param ask: asks the front.
+        :param ask: sends a request to the front process.
         """
         self._worker = worker
         self._others = [number for number in range(1, workers + 1) if number != worker]
@@ -73,81 +83,83 @@ class SharedTable(ToolTable):
         timeout: float | None = None,
         progress: ProgressSink | None = None,
     ) -> ToolResult:
-        """Call a tool, where its session is."""
-        question = Call(
+        """Call a tool in the worker that owns its session."""
+        request = ToolCallRequest(
             name=name,
             arguments=dict(arguments or {}),
             principal=principal,
             timeout=timeout,
             steps=progress is not None,
         )
-        worker = worker_of(question.arguments.get(SESSION_ARGUMENT))
+        worker = worker_of(request.arguments.get(SESSION_ARGUMENT))
         if worker in self._others:
-            return await self._call_there(worker, question, progress)
-        result = await self.call_here(question, progress)
+            return await self._call_there(worker, request, progress)
+        result = await self.call_here(request, progress)
         if result.ok and name in LISTING:
-            return await self._with_others(question, result)
+            return await self._with_others(request, result)
         return result
 
-    async def call_here(self, question: Call, progress: ProgressSink | None) -> ToolResult:
+    async def call_here(self, request: ToolCallRequest, progress: ProgressSink | None) -> ToolResult:
         """Call a tool on a session of this worker."""
         return await super().call(
-            question.name,
-            question.arguments,
-            principal=question.principal,
-            timeout=question.timeout,
+            request.name,
+            request.arguments,
+            principal=request.principal,
+            timeout=request.timeout,
             progress=progress,
         )
 
-    async def kept_here(self, principal: str) -> list[ResourceLink]:
-        """What the principal's sessions of this worker keep."""
+    async def list_resources_here(self, principal: str) -> list[ResourceLink]:
+        """Return links to the resources of the principal's sessions in this worker."""
         return await super().kept(principal)
 
-    async def read_here(self, uri: str, principal: str) -> Resource | None:
-        """What one of the principal's sessions of this worker keeps."""
+    async def read_resource_here(self, uri: str, principal: str) -> Resource | None:
+        """Return a resource of one of the principal's sessions in this worker."""
         return await super().read(uri, principal)
 
     async def kept(self, principal: str) -> list[ResourceLink]:
-        """What the principal's sessions keep, in all workers."""
+        """Return links to the resources of the principal's sessions in all workers."""
         links = await super().kept(principal)
-        async with self._ask(To(ALL_OTHERS, ListKept(principal))) as pieces:
-            async for piece in pieces:
-                links += piece.links if isinstance(piece, Kept) else ()
+        async with self._ask(Forward(ALL_OTHERS, ListResources(principal))) as items:
+            async for item in items:
+                links += item.links if isinstance(item, ResourceList) else ()
         return links
 
     async def read(self, uri: str, principal: str) -> Resource | None:
-        """What one of the principal's sessions keeps, in whatever worker."""
+        """Return a resource of one of the principal's sessions in any worker."""
         found = _ADDRESS.match(uri)
         worker = self._worker if found is None else int(found[1])
         if worker not in self._others:
             return await super().read(uri, principal)
         try:
-            async with self._ask(To(worker, Read(principal, uri))) as pieces:
-                async for piece in pieces:
-                    return piece.resource if isinstance(piece, Found) else None
-        except LineBroken:
+            async with self._ask(Forward(worker, ReadResource(principal, uri))) as items:
+                async for item in items:
+                    return item.resource if isinstance(item, ResourceContent) else None
+        except ConnectionLost:
             return None
         return None
 
-    async def _call_there(self, worker: int, question: Call, progress: ProgressSink | None) -> ToolResult:
+    async def _call_there(
+        self, worker: int, request: ToolCallRequest, progress: ProgressSink | None
+    ) -> ToolResult:
         try:
-            async with self._ask(To(worker, question)) as pieces:
-                async for piece in pieces:
-                    if isinstance(piece, Result):
-                        return piece.unpacked()
-                    if isinstance(piece, Step) and progress is not None:
-                        progress(piece.done, piece.total, piece.message)
-        except LineBroken:
+            async with self._ask(Forward(worker, request)) as items:
+                async for item in items:
+                    if isinstance(item, ToolCallResponse):
+                        return item.unpacked()
+                    if isinstance(item, ProgressReport) and progress is not None:
+                        progress(item.done, item.total, item.message)
+        except ConnectionLost:
             pass
-        failure = gone(str(question.arguments.get(SESSION_ARGUMENT)))
+        failure = gone(str(request.arguments.get(SESSION_ARGUMENT)))
         return ToolResult(False, failure.data, ToolError(failure.kind, failure.message))
 
-    async def _with_others(self, question: Call, own: ToolResult) -> ToolResult:
-        """The sessions of all workers, oldest first."""
+    async def _with_others(self, request: ToolCallRequest, own: ToolResult) -> ToolResult:
+        """Merge the session lists of all workers, oldest first."""
         listed = _listed(own.data)
-        async with self._ask(To(ALL_OTHERS, question)) as pieces:
-            async for piece in pieces:
-                listed += _listed(piece.data) if isinstance(piece, Result) else []
+        async with self._ask(Forward(ALL_OTHERS, request)) as items:
+            async for item in items:
+                listed += _listed(item.data) if isinstance(item, ToolCallResponse) else []
         return ToolResult(
             True, {"sessions": sorted(listed, key=lambda one: one["age_seconds"], reverse=True)}
         )

@@ -21,12 +21,12 @@ T = TypeVar("T", bound=ToolTable)
 
 @dataclass(frozen=True, slots=True)
 class PreparedTable(Generic[T]):
-    """A table, and what to do with it."""
+    """A tool table and the backends to warm up."""
 
     table: T
     """The table."""
     warmup: list[str]
-    """Names of the backends to warm up before anybody uses them."""
+    """Names of the backends to warm up before the server is ready."""
 
 
 def make_table(
@@ -35,9 +35,9 @@ def make_table(
     kind: type[T],
     handles: Callable[[], str] = new_handle,
 ) -> PreparedTable[T]:
-    """The table.
+    """Create the tool table that the settings describe.
 
-    :raises ConfigurationError: if the settings can't be used.
+    :raises ConfigurationError: if the settings are invalid.
     """
     names = settings.backend_names()
     if not names:
@@ -58,16 +58,16 @@ def make_table(
         handles=handles,
         archive=settings.sessions.files_kept(),
     )
-    # The tools of one that discovers them are asked for before anybody can use them.
+    # Backends that discover their tools are warmed up before any client lists tools.
     discovering = [name for name in names if backends[name].discovers]
     warm = names if settings.warmup is None else dict.fromkeys([*settings.warmup, *discovering])
     return PreparedTable(table, [backends[name].name for name in warm])
 
 
 def set_up_logging(level: Level) -> None:
-    """Our own words at the level asked for; of others only what may need a hand.
+    """Log our packages at the given level and libraries from WARNING on.
 
-    What libraries say below that matters to themselves, and holds names of connections and whole messages.
+    Below that, libraries log connection names and whole messages.
     """
     configure_logging(Level.WARNING)
     for package in ("agentflow", "mcp_servers", "runtimes"):

@@ -1,7 +1,7 @@
 """MCP over standard input and output.
 
-Not the SDK's own transport: that one reads in a thread which can't be cancelled, so that a signal would wait for
-the client's next line, it leaves a malformed line unanswered, and it reads lines of any length.
+This replaces the SDK's transport, which reads in a thread that cannot be cancelled (a signal would wait for the client's
+next line), leaves malformed lines unanswered, and reads lines of any length.
 """
 
 import json
@@ -27,13 +27,19 @@ from mcp_servers.serving._protocol import McpAdapter
 __all__ = ["serve_stdio"]
 
 MAX_LINE = 64 * 1024 * 1024
-"""Bytes of one message; a longer one is refused."""
+"""Maximum bytes of one message; a longer one is refused."""
 
 CHUNK = 256 * 1024
 
 
 async def serve_stdio(table: ToolTable, *, backend: str | None = None) -> None:
-    """Serve one client on a started table until it closes standard input; then end its session."""
+    """Serve one client on a started table until it closes standard input, then end its session.
+
+    Example::
+
+        async with ToolTable([load_backend("bash")]) as table:
+            await serve_stdio(table)
+    """
     default = DefaultSession(table.sessions, LOCAL)
     server = McpAdapter(table, principal=lambda _: LOCAL, backend=backend, default=default).server()
     try:
@@ -46,9 +52,9 @@ async def serve_stdio(table: ToolTable, *, backend: str | None = None) -> None:
 
 @contextmanager
 def _wire() -> Generator[tuple[int, int]]:
-    """Private copies of descriptors 0 and 1. Meanwhile 0 is empty and 1 is standard error.
+    """Yield private copies of descriptors 0 and 1; meanwhile 0 is empty and 1 is standard error.
 
-    So nothing that runs in this process, nor its children, can read from or print into the protocol.
+    This keeps code in this process and its children from reading or writing the protocol.
     """
     sys.stdout.flush()
     source, sink = os.dup(0), os.dup(1)
@@ -63,7 +69,7 @@ def _wire() -> Generator[tuple[int, int]]:
         os.dup2(sink, 1)
         os.close(nothing)
         os.close(sink)
-        # `source` stays open: the reading thread may be blocked on it, and its number must not be given to others.
+        # `source` stays open: the reading thread may be blocked on it, so its number must not be reused.
 
 
 @asynccontextmanager
@@ -72,7 +78,7 @@ async def _messages(
 ) -> AsyncGenerator[
     tuple[MemoryObjectReceiveStream[SessionMessage | Exception], MemoryObjectSendStream[SessionMessage]]
 ]:
-    """The wire as the streams that the SDK's server wants."""
+    """Yield the connection as the streams that the SDK's server takes."""
     incoming, for_server = anyio.create_memory_object_stream[SessionMessage | Exception](16)
     from_server, outgoing = anyio.create_memory_object_stream[SessionMessage](0)
 
@@ -96,7 +102,7 @@ async def _messages(
     token = anyio.lowlevel.current_token()
 
     def read() -> None:
-        # The loop may be gone, or the server done, while this thread still waits for input.
+        # The event loop or the server may have ended while this thread waits for input.
         with suppress(
             anyio.BrokenResourceError, anyio.ClosedResourceError, anyio.RunFinishedError, RuntimeError
         ):
@@ -115,7 +121,7 @@ async def _messages(
 
 
 def _lines(source: int) -> Generator[bytes]:
-    """Lines as they come; one that is too long is cut where it becomes so, which makes it malformed."""
+    """Yield lines as they arrive; an oversized line is truncated, which makes it malformed."""
     pending = bytearray()
     while chunk := os.read(source, CHUNK):
         head, *complete = chunk.split(b"\n")
@@ -129,7 +135,7 @@ def _lines(source: int) -> Generator[bytes]:
 
 
 def _parse(line: bytes) -> types.JSONRPCMessage:
-    """The message, or the error to answer with."""
+    """Return the message, or the error to answer with."""
     if len(line) > MAX_LINE:
         return _error(types.INVALID_REQUEST, f"Message too large: the limit is {MAX_LINE} bytes")
     text = line.decode(errors="replace")

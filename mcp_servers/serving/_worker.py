@@ -1,4 +1,4 @@
-"""One worker process of a server: a whole table, reached by a line to its front, which is its standard input."""
+"""A worker process of a server: a whole tool table, controlled by the front process through standard input."""
 
 import math
 import os
@@ -13,58 +13,58 @@ from starlette.types import Message as AsgiMessage
 from agentflow.errors import AgentFlowError, ConfigurationError
 from mcp_servers.core._runtimes import RuntimeHost, runtime_maker
 from mcp_servers.serving._content import relayed
-from mcp_servers.serving._endpoints import Endpoints, admit
+from mcp_servers.serving._endpoints import TableEndpoints, admit
 from mcp_servers.serving._settings import ServerSettings
 from mcp_servers.serving._shared_table import SharedTable, handles_of
 from mcp_servers.serving._startup import make_table, set_up_logging
 from mcp_servers.serving._worker_messages import (
     MESSAGE,
-    Begin,
-    Call,
-    End,
-    Found,
-    Kept,
-    ListKept,
+    EndSessions,
+    HttpRequest,
+    HttpResponsePart,
+    ListResources,
     Message,
-    Metrics,
-    Read,
-    Refused,
-    Request,
-    Response,
-    Result,
-    Step,
-    Waiting,
-    Written,
+    MetricsRequest,
+    MetricsText,
+    ProgressReport,
+    ReadResource,
+    ResourceContent,
+    ResourceList,
+    StartRefused,
+    StartWorker,
+    ToolCallRequest,
+    ToolCallResponse,
+    WarmingUp,
 )
-from mcp_servers.serving._worker_rpc import Asked, Line
+from mcp_servers.serving._worker_rpc import RpcConnection, RpcRequest
 
 __all__ = ["main"]
 
 TELL_SECONDS = 5.0
-"""Time for the front to hear why this worker can't serve."""
+"""Time for the front process to read why this worker cannot serve."""
 
 
-class Worker:
-    """Serves what its front asks for."""
+class TableWorker:
+    """Serves the requests of the front process."""
 
     def __init__(self) -> None:
-        self._line = Line[Message](MESSAGE, self._answer)
+        self._connection = RpcConnection[Message](MESSAGE, self._answer)
         self._begun = anyio.Event()
         self._stop = anyio.Event()
-        self._begin: Begin | None = None
-        self._tell, self._told = anyio.create_memory_object_stream[Waiting | Refused](math.inf)
+        self._start: StartWorker | None = None
+        self._tell, self._told = anyio.create_memory_object_stream[WarmingUp | StartRefused](math.inf)
         self._table: SharedTable
-        self._endpoints: Endpoints
+        self._endpoints: TableEndpoints
 
     async def live(self, sock: socket.socket) -> int:
-        """Serve until the front is gone or a signal comes, then end every session. The exit status."""
+        """Serve until the front process is gone or a signal arrives, then end every session. Return the exit status."""
         status = 0
         async with anyio.create_task_group() as group:
             group.start_soon(self._watch)
             group.start_soon(self._talk, sock)
             await self._begun.wait()
-            if self._begin is not None:
-                status = await self._serve(self._begin)
+            if self._start is not None:
+                status = await self._serve(self._start)
             group.cancel_scope.cancel()
         return status
 
@@ -74,25 +74,25 @@ class Worker:
             self._end()
 
     async def _talk(self, sock: socket.socket) -> None:
-        await self._line.run(sock)
+        await self._connection.run(sock)
         self._end()
 
     def _end(self) -> None:
         self._stop.set()
         self._begun.set()
 
-    async def _serve(self, begin: Begin) -> int:
-        settings = ServerSettings.model_validate(begin.settings)
+    async def _serve(self, start_message: StartWorker) -> int:
+        settings = ServerSettings.model_validate(start_message.settings)
         set_up_logging(settings.log_level)
         runtime = RuntimeHost(runtime_maker(settings.runtime, settings.sessions.spec()))
         async with anyio.create_task_group() as group:
             group.start_soon(runtime.run)
             try:
-                await self._serve_table(settings, begin, runtime)
+                await self._serve_table(settings, start_message, runtime)
             except AgentFlowError as error:
-                self._tell.send_nowait(Refused(str(error), isinstance(error, ConfigurationError)))
+                self._tell.send_nowait(StartRefused(str(error), isinstance(error, ConfigurationError)))
                 self._tell.close()
-                # The front says it; it ends this process when it has heard.
+                # The front process reports the error and then ends this process.
                 with anyio.move_on_after(TELL_SECONDS):
                     await self._stop.wait()
                 return 1
@@ -100,17 +100,19 @@ class Worker:
                 runtime.close()
         return 0
 
-    async def _serve_table(self, settings: ServerSettings, begin: Begin, runtime: RuntimeHost) -> None:
-        made = make_table(settings, runtime, SharedTable, handles_of(begin.number))
+    async def _serve_table(
+        self, settings: ServerSettings, start_message: StartWorker, runtime: RuntimeHost
+    ) -> None:
+        made = make_table(settings, runtime, SharedTable, handles_of(start_message.number))
         self._table = made.table
-        self._table.join(begin.number, begin.workers, self._line.ask)
+        self._table.join(start_message.number, start_message.workers, self._connection.ask)
         options = settings.http_options(None)
-        self._endpoints = Endpoints(self._table, replace(options, scopes=begin.scopes))
+        self._endpoints = TableEndpoints(self._table, replace(options, scopes=start_message.scopes))
         async with anyio.create_task_group() as group:
             await group.start(self._endpoints.run)
             try:
                 await self._endpoints.warm(
-                    made.warmup, lambda names: self._tell.send_nowait(Waiting([*names]))
+                    made.warmup, lambda names: self._tell.send_nowait(WarmingUp([*names]))
                 )
                 self._tell.close()
                 await self._stop.wait()
@@ -118,30 +120,30 @@ class Worker:
                 await self._table.close()
                 self._endpoints.close()
 
-    async def _answer(self, question: Message, asked: Asked[Message]) -> None:
-        match question:
-            case Begin():
-                self._begin = question
+    async def _answer(self, request: Message, reply: RpcRequest[Message]) -> None:
+        match request:
+            case StartWorker():
+                self._start = request
                 self._begun.set()
                 async for told in self._told:
-                    await asked.answer(told)
-            case Request():
-                await self._respond(question, asked)
-            case Call():
-                await self._call(question, asked)
-            case ListKept(principal):
-                await asked.answer(Kept(await self._table.kept_here(principal)))
-            case Read(principal, uri):
-                await asked.answer(Found(await self._table.read_here(uri, principal)))
-            case Metrics():
-                await asked.answer(Written(await self._endpoints.counted()))
-            case End():
+                    await reply.answer(told)
+            case HttpRequest():
+                await self._respond(request, reply)
+            case ToolCallRequest():
+                await self._call(request, reply)
+            case ListResources(principal):
+                await reply.answer(ResourceList(await self._table.list_resources_here(principal)))
+            case ReadResource(principal, uri):
+                await reply.answer(ResourceContent(await self._table.read_resource_here(uri, principal)))
+            case MetricsRequest():
+                await reply.answer(MetricsText(await self._endpoints.metrics_text()))
+            case EndSessions():
                 await self._endpoints.end_sessions()
             case _:
-                raise TypeError(f"a worker is not asked for a {type(question).__name__}")
+                raise TypeError(f"a worker cannot answer a {type(request).__name__}")
 
-    async def _respond(self, request: Request, asked: Asked[Message]) -> None:
-        """Answer an HTTP request, as the web server would ask for it."""
+    async def _respond(self, request: HttpRequest, reply: RpcRequest[Message]) -> None:
+        """Answer an HTTP request by calling the ASGI application."""
         scope = {
             "type": "http",
             "asgi": {"version": "3.0"},
@@ -162,7 +164,7 @@ class Worker:
         async def receive() -> dict[str, object]:
             if body:
                 return {"type": "http.request", "body": body.pop(), "more_body": False}
-            await asked.given_up.wait()
+            await reply.abandoned.wait()
             return {"type": "http.disconnect"}
 
         async def send(message: AsgiMessage) -> None:
@@ -170,7 +172,7 @@ class Worker:
             if message["type"] == "http.response.start":
                 status, headers = message["status"], [*message["headers"]]
                 return
-            piece = Response(
+            item = HttpResponsePart(
                 status=status,
                 headers=headers,
                 body=message.get("body", b""),
@@ -178,32 +180,32 @@ class Worker:
                 sessions=len(self._table.sessions),
             )
             headers = []
-            await asked.answer(piece)
+            await reply.answer(item)
 
         await self._endpoints.by_path[request.path.rstrip("/")](scope, receive, send)
 
-    async def _call(self, call: Call, asked: Asked[Message]) -> None:
+    async def _call(self, call: ToolCallRequest, reply: RpcRequest[Message]) -> None:
         """Call a tool for another worker."""
 
         async def report(done: float, total: float | None, message: str | None) -> None:
-            await asked.answer(Step(done, total, message))
+            await reply.answer(ProgressReport(done, total, message))
 
-        async with asked.wanted():
+        async with reply.cancelled_if_abandoned():
             if call.steps:
                 async with relayed(report) as sink:
                     result = await self._table.call_here(call, sink)
             else:
                 result = await self._table.call_here(call, None)
-            await asked.answer(Result.of(result))
+            await reply.answer(ToolCallResponse.of(result))
 
 
 def main() -> int:
-    """Serve the front at the other end of standard input. The exit status."""
+    """Serve the front process, connected to standard input. Return the exit status."""
     sock = socket.socket(fileno=os.dup(0))
-    # What runs in this process, and its children, must not meet the line.
+    # Code in this process and its children must not use the connection.
     with open(os.devnull, "rb") as nothing:
         os.dup2(nothing.fileno(), 0)
-    return anyio.run(Worker().live, sock)
+    return anyio.run(TableWorker().live, sock)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What the front of a server and its workers say to each other."""
+"""Messages between the front process of a server and its workers."""
 
 from collections.abc import Callable
 from dataclasses import astuple
@@ -12,212 +12,214 @@ from mcp_servers.serving._content import sound, sound_text
 
 __all__ = [
     "MESSAGE",
-    "Begin",
-    "Call",
-    "End",
-    "Found",
-    "Kept",
-    "ListKept",
+    "EndSessions",
+    "Forward",
+    "HttpRequest",
+    "HttpResponsePart",
+    "ListResources",
     "Message",
-    "Metrics",
-    "Read",
-    "Refused",
-    "Request",
-    "Response",
-    "Result",
-    "Step",
-    "To",
-    "Waiting",
-    "Written",
+    "MetricsRequest",
+    "MetricsText",
+    "ProgressReport",
+    "ReadResource",
+    "ResourceContent",
+    "ResourceList",
+    "StartRefused",
+    "StartWorker",
+    "ToolCallRequest",
+    "ToolCallResponse",
+    "WarmingUp",
 ]
 
 
-class Begin(msgspec.Struct, tag=True, kw_only=True):
-    """To a worker: begin to serve. Answered by `Waiting` until all is warm, or by `Refused`."""
+class StartWorker(msgspec.Struct, tag=True, kw_only=True):
+    """To a worker: start to serve. Answered by `WarmingUp` until all backends are warm, or by `StartRefused`."""
 
     settings: dict[str, object]
     """The server's settings, without its tokens."""
     scopes: dict[str, list[str]]
-    """The backends of each principal that may not use all."""
+    """Backends of each restricted principal."""
     number: int
-    """Which worker it is, counted from 1."""
+    """Number of the worker, counted from 1."""
     workers: int
-    """How many there are: what the whole server may is divided among them."""
+    """Number of workers, among which the server's limits are divided."""
 
 
-class Waiting(msgspec.Struct, tag=True):
-    """It serves, and these backends are to be warm and are not yet."""
+class WarmingUp(msgspec.Struct, tag=True):
+    """The worker serves; these backends are still being warmed up."""
 
     backends: list[str]
     """Their names."""
 
 
-class Refused(msgspec.Struct, tag=True):
-    """It can't serve."""
+class StartRefused(msgspec.Struct, tag=True):
+    """The worker cannot serve."""
 
     message: str
-    """Why, in one line."""
+    """The reason, in one line."""
     configuration: bool
-    """The settings are wrong."""
+    """True if the settings are invalid."""
 
 
-class Request(msgspec.Struct, tag=True, kw_only=True):
-    """To a worker: an HTTP request that may come in. Answered by `Response`s."""
+class HttpRequest(msgspec.Struct, tag=True, kw_only=True):
+    """To a worker: an admitted HTTP request. Answered by `HttpResponsePart`s."""
 
     method: str
-    """Its method."""
+    """HTTP method."""
     path: str
-    """Its path."""
+    """URL path."""
     query: bytes
-    """Its query."""
+    """Query string."""
     headers: list[tuple[bytes, bytes]]
-    """Its headers."""
+    """Headers."""
     body: bytes
-    """Its whole body."""
+    """The whole body."""
     principal: str
-    """Who sends it."""
+    """The sender."""
 
 
-class Response(msgspec.Struct, tag=True, kw_only=True):
-    """A piece of the answer to a request."""
+class HttpResponsePart(msgspec.Struct, tag=True, kw_only=True):
+    """A part of the answer to a request."""
 
     status: int
-    """Its status, the same in every piece."""
+    """HTTP status, the same in every part."""
     headers: list[tuple[bytes, bytes]]
-    """Its headers, in the first piece."""
+    """Headers, in the first part only."""
     body: bytes
     """The next part of the body."""
     more: bool
-    """There is more to come."""
+    """True if more parts follow."""
     sessions: int
-    """How many sessions the worker has now."""
+    """Number of the worker's sessions."""
 
 
-class Call(msgspec.Struct, tag=True, kw_only=True):
-    """Call a tool, in the worker that has its session. Answered by `Step`s, if they are wanted, and a `Result`."""
+class ToolCallRequest(msgspec.Struct, tag=True, kw_only=True):
+    """A tool call for the worker that owns its session. Answered by `ProgressReport`s, if asked for, and a
+    `ToolCallResponse`.
+    """
 
     name: str
-    """The tool."""
+    """Name of the tool."""
     arguments: dict[str, object]
-    """Its arguments."""
+    """Arguments of the call."""
     principal: str
-    """Who calls."""
+    """The caller."""
     timeout: float | None
-    """The longest that it may take."""
+    """Maximum seconds."""
     steps: bool
-    """Its progress is wanted."""
+    """Send progress."""
 
 
-class Step(msgspec.Struct, tag=True):
+class ProgressReport(msgspec.Struct, tag=True):
     """Progress of a call."""
 
     done: float
-    """What is done."""
+    """Amount done."""
     total: float | None
-    """All there is to do, if known."""
+    """Total amount, if known."""
     message: str | None
-    """A line about it."""
+    """One line about it."""
 
 
-class Result(msgspec.Struct, tag=True):
-    """The result of a call."""
+class ToolCallResponse(msgspec.Struct, tag=True):
+    """Result of a call."""
 
     data: dict[str, object]
-    """Its data."""
+    """The data."""
     error: ToolError | None
-    """Why it failed, if it did."""
+    """The error of a failed call."""
     parts: list[tuple[str, list[Any]]]
-    """What it showed: the type of each part, and its fields."""
+    """Parts of the result: the type of each and its fields."""
 
     @classmethod
-    def of(cls, result: ToolResult) -> "Result":
-        """The message for a result; without what a wire can't carry."""
+    def of(cls, result: ToolResult) -> "ToolCallResponse":
+        """Convert a result to a message, without values that JSON cannot represent."""
         error = result.error and ToolError(result.error.kind, sound_text(result.error.message))
         parts = [(type(part).__name__, astuple(part)) for part in result.parts]
         return cls(sound(result.data), error, [(kind, [*map(_sound, part)]) for kind, part in parts])
 
     def unpacked(self) -> ToolResult:
-        """The result."""
+        """Convert the message back to a result."""
         parts = tuple(_PARTS[kind](*fields) for kind, fields in self.parts)
         return ToolResult(self.error is None, self.data, self.error, parts)
 
 
-class ListKept(msgspec.Struct, tag=True):
-    """What do the sessions of a principal keep? Answered by `Kept`."""
+class ListResources(msgspec.Struct, tag=True):
+    """Request for the resources of a principal's sessions. Answered by `ResourceList`."""
 
     principal: str
-    """Whose sessions."""
+    """Owner of the sessions."""
 
 
-class Kept(msgspec.Struct, tag=True):
-    """What sessions keep."""
+class ResourceList(msgspec.Struct, tag=True):
+    """Resources of sessions."""
 
     links: list[ResourceLink]
-    """Where each thing is, and what."""
+    """Links to the resources."""
 
 
-class Read(msgspec.Struct, tag=True):
-    """Read what a session of a principal keeps. Answered by `Found`."""
+class ReadResource(msgspec.Struct, tag=True):
+    """Request for one resource of a principal's sessions. Answered by `ResourceContent`."""
 
     principal: str
-    """Whose session."""
+    """Owner of the session."""
     uri: str
-    """Where it is."""
+    """URI of the resource."""
 
 
-class Found(msgspec.Struct, tag=True):
-    """Something that a session keeps."""
+class ResourceContent(msgspec.Struct, tag=True):
+    """A resource."""
 
     resource: Resource | None
-    """It, if it is there."""
+    """The resource; `None` if not found."""
 
 
-class Metrics(msgspec.Struct, tag=True):
-    """What has a worker counted? Answered by `Written`."""
+class MetricsRequest(msgspec.Struct, tag=True):
+    """Request for a worker's metrics. Answered by `MetricsText`."""
 
 
-class Written(msgspec.Struct, tag=True):
-    """A text."""
+class MetricsText(msgspec.Struct, tag=True):
+    """Metrics in text form."""
 
     text: str
     """The text."""
 
 
-class End(msgspec.Struct, tag=True):
-    """To a worker: end every session. Answered by nothing, when it is done."""
+class EndSessions(msgspec.Struct, tag=True):
+    """To a worker: end every session. The answer is empty and comes when they have ended."""
 
 
-class To(msgspec.Struct, tag=True):
-    """To the front: ask another worker. Answered as that one answers."""
+class Forward(msgspec.Struct, tag=True):
+    """To the front process: forward a request to another worker and return its answer."""
 
     worker: int
-    """Which; 0: all the others."""
-    question: Call | ListKept | Read
-    """What."""
+    """Number of the worker; 0: all others."""
+    request: ToolCallRequest | ListResources | ReadResource
+    """The request."""
 
 
 Message: TypeAlias = (
-    Begin
-    | Waiting
-    | Refused
-    | Request
-    | Response
-    | Call
-    | Step
-    | Result
-    | ListKept
-    | Kept
-    | Read
-    | Found
-    | Metrics
-    | Written
-    | End
-    | To
+    StartWorker
+    | WarmingUp
+    | StartRefused
+    | HttpRequest
+    | HttpResponsePart
+    | ToolCallRequest
+    | ProgressReport
+    | ToolCallResponse
+    | ListResources
+    | ResourceList
+    | ReadResource
+    | ResourceContent
+    | MetricsRequest
+    | MetricsText
+    | EndSessions
+    | Forward
 )
-"""Everything that is said."""
+"""All messages."""
 
 MESSAGE: Final = cast("type[Message]", Message)
-"""The same, as a value."""
+"""The union as a value."""
 
 
 _PARTS: Final[dict[str, Callable[..., Part]]] = {kind.__name__: kind for kind in (Text, Image, ResourceLink)}

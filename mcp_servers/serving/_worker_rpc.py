@@ -1,4 +1,4 @@
-"""A line between two processes of one server: either end asks, the other one answers piece by piece."""
+"""RPC over a socket between two processes of one server: both ends send requests and stream answers."""
 
 import asyncio
 import contextlib
@@ -18,7 +18,7 @@ from anyio.abc import TaskStatus
 
 from runtimes import FrameError, FrameReader, pack_frame
 
-__all__ = ["Asked", "Line", "LineBroken"]
+__all__ = ["ConnectionLost", "RpcConnection", "RpcRequest"]
 
 logger = logging.getLogger(__name__)
 
@@ -27,20 +27,20 @@ M = TypeVar("M")
 _CHUNK_BYTES = 1 << 18
 
 WINDOW = 16
-"""Pieces of one answer that may be on their way: who is slow to take them holds back nobody but who sends them."""
+"""Unacknowledged items per answer; a slow receiver delays only the answer that it reads."""
 
 
-class LineBroken(Exception):
-    """The other end is gone, or failed to answer."""
+class ConnectionLost(Exception):
+    """The other end is gone or failed to answer."""
 
 
 class _Kind(IntEnum):
-    ASK = 0
-    PIECE = 1
-    TAKEN = 2
+    REQUEST = 0
+    ITEM = 1
+    ACK = 2
     END = 3
     FAILED = 4
-    GIVEN_UP = 5
+    ABANDONED = 5
 
 
 class _Frame(msgspec.Struct, Generic[M], array_like=True):
@@ -49,74 +49,74 @@ class _Frame(msgspec.Struct, Generic[M], array_like=True):
     body: M | None = None
 
 
-class Asked(Generic[M]):
-    """A question of the other end, while it is answered."""
+class RpcRequest(Generic[M]):
+    """A request of the other end while it is being answered."""
 
     def __init__(self, send: Callable[[M], Awaitable[None]]) -> None:
         self._send = send
         self._room = anyio.Semaphore(WINDOW)
-        self.given_up = anyio.Event()
-        """Set when nobody wants the answer any more."""
+        self.abandoned = anyio.Event()
+        """Set when the other end no longer wants the answer."""
 
-    async def answer(self, piece: M) -> None:
-        """Send a piece of the answer; waits while too many are on their way."""
+    async def answer(self, item: M) -> None:
+        """Send one item of the answer; waits while too many are unacknowledged."""
         await self._room.acquire()
-        if self.given_up.is_set():
+        if self.abandoned.is_set():
             self._room.release()
             return
-        await self._send(piece)
+        await self._send(item)
 
     @asynccontextmanager
-    async def wanted(self) -> AsyncGenerator[None]:
-        """Cancel what is inside when the question is given up."""
+    async def cancelled_if_abandoned(self) -> AsyncGenerator[None]:
+        """Cancel the block when the request is abandoned."""
         async with anyio.create_task_group() as group:
 
             async def watch() -> None:
-                await self.given_up.wait()
+                await self.abandoned.wait()
                 group.cancel_scope.cancel()
 
             group.start_soon(watch)
             yield
             group.cancel_scope.cancel()
 
-    def taken(self) -> None:
-        """One piece has arrived."""
+    def acknowledge(self) -> None:
+        """Record that one item has arrived."""
         self._room.release()
 
-    def give_up(self) -> None:
-        """Nobody wants the answer any more."""
-        self.given_up.set()
+    def abandon(self) -> None:
+        """Record that the answer is no longer wanted."""
+        self.abandoned.set()
         self._room.release()
 
 
-class _Answers(Generic[M]):
-    """The pieces of an answer, as they come."""
+class _Response(Generic[M]):
+    """The items of an answer as they arrive."""
 
     def __init__(self) -> None:
-        self.coming, self.pieces = anyio.create_memory_object_stream[M](math.inf)
+        self.sender, self.items = anyio.create_memory_object_stream[M](math.inf)
         self.complete = False
         self.ended = False
 
 
-class Line(Generic[M]):
-    """One end of a line on which both ends ask questions of type `M` and answer with pieces of type `M`."""
+class RpcConnection(Generic[M]):
+    """One end of a connection on which both ends send requests of type `M` and stream answers of type `M`."""
 
-    def __init__(self, kind: type[M], handle: Callable[[M, Asked[M]], Awaitable[None]]) -> None:
-        """Make an end; `run` connects it.
+    def __init__(self, kind: type[M], handle: Callable[[M, RpcRequest[M]], Awaitable[None]]) -> None:
+        """Create an end; `run` connects it.
 
         :param kind: the type of all messages, a union of tagged structs.
-        :param handle: answers a question of the other end.
+        :param handle: answers a request of the other end.
         """
         self._handle = handle
         self._decoder = msgspec.msgpack.Decoder(_Frame[kind])
         self._encoder = msgspec.msgpack.Encoder()
-        self._answered: dict[int, _Answers[M]] = {}
-        self._asked: dict[int, Asked[M]] = {}
+        self._responses: dict[int, _Response[M]] = {}
+        self._requests: dict[int, RpcRequest[M]] = {}
         self._last = 0
         self._writer: asyncio.StreamWriter | None = None
 
     async def run(self, sock: socket.socket, *, task_status: TaskStatus[None] = TASK_STATUS_IGNORED) -> None:
-        """Talk over the socket until the other end is gone; what it has asked is given up then."""
+        """Communicate over the socket until the other end is gone; its requests are then abandoned."""
         reader, self._writer = await asyncio.open_unix_connection(sock=sock)
         frames = FrameReader(partial(reader.read, _CHUNK_BYTES))
         task_status.started()
@@ -129,72 +129,74 @@ class Line(Generic[M]):
         finally:
             self._writer.close()
             self._writer = None
-            for answers in self._answered.values():
-                answers.coming.close()
+            for response in self._responses.values():
+                response.sender.close()
 
     @asynccontextmanager
-    async def ask(self, question: M) -> AsyncGenerator[AsyncGenerator[M]]:
-        """Ask; inside, the pieces of the answer are to be had. Leaving early gives the question up.
+    async def ask(self, request: M) -> AsyncGenerator[AsyncGenerator[M]]:
+        """Send a request; the block iterates over the answer. Leaving the block early abandons the request.
 
-        Taking a piece raises `LineBroken` if the other end is gone.
+        Receiving an item raises `ConnectionLost` if the other end is gone.
         """
         self._last += 1
-        number, answers = self._last, _Answers[M]()
-        self._answered[number] = answers
+        number, response = self._last, _Response[M]()
+        self._responses[number] = response
         try:
-            await self._send(_Frame(_Kind.ASK, number, question))
-            yield self._pieces(number, answers)
+            await self._send(_Frame(_Kind.REQUEST, number, request))
+            yield self._pieces(number, response)
         finally:
-            del self._answered[number]
-            answers.coming.close()
-            answers.pieces.close()
-            if not answers.ended:
-                self._write(_Frame(_Kind.GIVEN_UP, number))
+            del self._responses[number]
+            response.sender.close()
+            response.items.close()
+            if not response.ended:
+                self._write(_Frame(_Kind.ABANDONED, number))
 
-    async def _pieces(self, number: int, answers: _Answers[M]) -> AsyncGenerator[M]:
-        async for piece in answers.pieces:
-            if not answers.ended:
-                self._write(_Frame(_Kind.TAKEN, number))
-            yield piece
-        if not answers.complete:
-            raise LineBroken
+    async def _pieces(self, number: int, response: _Response[M]) -> AsyncGenerator[M]:
+        async for item in response.items:
+            if not response.ended:
+                self._write(_Frame(_Kind.ACK, number))
+            yield item
+        if not response.complete:
+            raise ConnectionLost
 
     def _take(self, frame: _Frame[M], start: Callable[..., object]) -> None:
         kind, number = frame.kind, frame.number
-        if kind == _Kind.ASK and frame.body is not None:
-            asked = self._asked[number] = Asked(lambda piece: self._send(_Frame(_Kind.PIECE, number, piece)))
-            start(self._answer, number, frame.body, asked)
-        elif kind in (_Kind.TAKEN, _Kind.GIVEN_UP):
-            if (asked := self._asked.get(number)) is not None:
-                (asked.taken if kind == _Kind.TAKEN else asked.give_up)()
-        elif (answers := self._answered.get(number)) is not None:
-            if kind == _Kind.PIECE and frame.body is not None:
-                answers.coming.send_nowait(frame.body)
+        if kind == _Kind.REQUEST and frame.body is not None:
+            reply = self._requests[number] = RpcRequest(
+                lambda item: self._send(_Frame(_Kind.ITEM, number, item))
+            )
+            start(self._answer, number, frame.body, reply)
+        elif kind in (_Kind.ACK, _Kind.ABANDONED):
+            if (reply := self._requests.get(number)) is not None:
+                (reply.acknowledge if kind == _Kind.ACK else reply.abandon)()
+        elif (response := self._responses.get(number)) is not None:
+            if kind == _Kind.ITEM and frame.body is not None:
+                response.sender.send_nowait(frame.body)
                 return
-            answers.ended, answers.complete = True, kind == _Kind.END
-            answers.coming.close()
+            response.ended, response.complete = True, kind == _Kind.END
+            response.sender.close()
 
-    async def _answer(self, number: int, question: M, asked: Asked[M]) -> None:
+    async def _answer(self, number: int, request: M, reply: RpcRequest[M]) -> None:
         end = _Kind.FAILED
         try:
-            await self._handle(question, asked)
+            await self._handle(request, reply)
             end = _Kind.END
-        except LineBroken:
-            return  # whom the answer depends on is gone; the other end learns that it is not complete
-        except Exception:  # boundary: one question's trouble is not that of the others
-            logger.exception("a %s could not be answered", type(question).__name__)
+        except ConnectionLost:
+            return  # the answer depended on a process that is gone; the other end learns that it is incomplete
+        except Exception:  # boundary: a failing request must not affect the others
+            logger.exception("answering a %s failed", type(request).__name__)
         finally:
-            del self._asked[number]
+            del self._requests[number]
             self._write(_Frame(end, number))
 
     async def _send(self, frame: _Frame[M]) -> None:
         self._write(frame)
         if self._writer is None:
-            raise LineBroken
+            raise ConnectionLost
         try:
             await self._writer.drain()
         except ConnectionError:
-            raise LineBroken from None
+            raise ConnectionLost from None
 
     def _write(self, frame: _Frame[M]) -> None:
         if self._writer is not None and not self._writer.is_closing():

@@ -1,4 +1,4 @@
-"""Several workers behind one port: supervised processes, each with a table of its own."""
+"""Several worker processes behind one port, supervised, each with a tool table of its own."""
 
 import logging
 import socket
@@ -25,57 +25,56 @@ from agentflow.actors import (
 )
 from agentflow.errors import AgentFlowError, ConfigurationError
 from mcp_servers.core._session_tools import SESSIONS
-from mcp_servers.serving._metrics import Metrics as Counts
-from mcp_servers.serving._metrics import own_usage, together
+from mcp_servers.serving._metrics import Metrics, own_usage, together
 from mcp_servers.serving._relay import Relay
 from mcp_servers.serving._settings import ServerSettings
 from mcp_servers.serving._worker_messages import (
     MESSAGE,
-    Begin,
-    End,
+    EndSessions,
+    Forward,
     Message,
-    Metrics,
-    Refused,
-    To,
-    Waiting,
-    Written,
+    MetricsRequest,
+    MetricsText,
+    StartRefused,
+    StartWorker,
+    WarmingUp,
 )
-from mcp_servers.serving._worker_rpc import Asked, Line, LineBroken
+from mcp_servers.serving._worker_rpc import ConnectionLost, RpcConnection, RpcRequest
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
-__all__ = ["Workers"]
+__all__ = ["WorkerProcesses"]
 
 logger = logging.getLogger(__name__)
 
 RESTARTS, PERIOD = 10, 60.0
-"""So many deaths of workers in so many seconds end the server."""
+"""Worker deaths within a period (in seconds) that end the server."""
 ASK_SECONDS = 5.0
-"""How long a worker is waited for, when all are asked for something."""
+"""Time to wait for a worker when all workers are asked."""
 END_SECONDS = 30.0
 """Time for the workers to end their sessions."""
 
 
-class Hand:
-    """One worker process, from its start to its end."""
+class WorkerHandle:
+    """One worker process, from start to end."""
 
-    def __init__(self, workers: "Workers", number: int) -> None:
+    def __init__(self, workers: "WorkerProcesses", number: int) -> None:
         self._workers = workers
         self.number = number
-        """Which worker it is; one that is started again has the number of the one that died."""
+        """Number of the worker; a restarted worker keeps its number."""
         self.active = 0
         """Requests that it is answering, without streams that only listen."""
         self.sessions = 0
-        """Sessions that it had when it last answered."""
+        """Number of its sessions when it last answered."""
         self.served = 0
-        """Questions that it was asked so far."""
+        """Number of requests sent to it so far."""
         self.waiting: Sequence[str] = ()
-        """Its backends that are to be warm and are not yet."""
-        self._line = Line[Message](MESSAGE, self._answer)
+        """Its backends that are still being warmed up."""
+        self._connection = RpcConnection[Message](MESSAGE, self._answer)
 
     async def run(self, context: Context) -> None:
-        """Live, as a supervisor's child.
+        """Run as a child of a supervisor.
 
         :raises ProcessEnded: if the process has died.
         """
@@ -84,7 +83,7 @@ class Hand:
         async def started() -> None:
             theirs.close()
 
-        # Its number is there for people who look at the processes.
+        # The number is for people who list processes.
         process = Process(
             [sys.executable, "-m", "mcp_servers.serving._worker", str(self.number)],
             stdin=theirs.fileno(),
@@ -94,7 +93,7 @@ class Hand:
         try:
             async with anyio.create_task_group() as group:
                 await group.start(self._talk, ours)
-                group.start_soon(self._begin)
+                group.start_soon(self._start)
                 try:
                     await process.run(context)
                 except ProcessEnded as ended:
@@ -106,67 +105,67 @@ class Hand:
         if failure is not None:
             raise failure
 
-    def ask(self, question: Message) -> AbstractAsyncContextManager[AsyncGenerator[Message]]:
-        """Ask it."""
+    def ask(self, request: Message) -> AbstractAsyncContextManager[AsyncGenerator[Message]]:
+        """Send a request; the block iterates over the answer."""
         self.served += 1
-        return self._line.ask(question)
+        return self._connection.ask(request)
 
     async def _talk(self, ours: socket.socket, *, task_status: TaskStatus[None]) -> None:
         try:
-            await self._line.run(ours, task_status=task_status)
+            await self._connection.run(ours, task_status=task_status)
         finally:
-            # The line ends a little before the process does; in between nobody shall be sent to it.
+            # The connection ends shortly before the process does; no request may be sent to it in between.
             self._workers.lost(self)
 
-    async def _begin(self) -> None:
-        with suppress(LineBroken):
-            async with self._line.ask(self._workers.begin(self.number)) as pieces:
-                async for piece in pieces:
-                    if isinstance(piece, Refused):
-                        self._workers.refused_to_serve(self, piece)
-                    elif isinstance(piece, Waiting):
-                        self.waiting = piece.backends
+    async def _start(self) -> None:
+        with suppress(ConnectionLost):
+            async with self._connection.ask(self._workers.start_message(self.number)) as items:
+                async for item in items:
+                    if isinstance(item, StartRefused):
+                        self._workers.refused_to_serve(self, item)
+                    elif isinstance(item, WarmingUp):
+                        self.waiting = item.backends
                         self._workers.serves(self)
 
-    async def _answer(self, question: Message, asked: Asked[Message]) -> None:
-        """Ask others for it."""
-        assert isinstance(question, To), "a worker asks for others only"
-        async with asked.wanted():
-            if question.worker:
-                await self._workers.ask_one(question, asked)
+    async def _answer(self, request: Message, reply: RpcRequest[Message]) -> None:
+        """Forward a worker's request to other workers."""
+        assert isinstance(request, Forward), "workers send only Forward requests"
+        async with reply.cancelled_if_abandoned():
+            if request.worker:
+                await self._workers.ask_one(request, reply)
             else:
-                await self._workers.ask_others(self, question, asked)
+                await self._workers.ask_others(self, request, reply)
 
 
-class Workers:
-    """So many workers as an HTTP server's inside."""
+class WorkerProcesses:
+    """A pool of worker processes as an HTTP application."""
 
     def __init__(self, settings: ServerSettings, backends: Sequence[str]) -> None:
-        """Get ready to start them.
+        """Prepare to start them.
 
-        :param backends: the names of the served backends.
+        :param backends: names of the served backends.
         """
-        self.most = settings.workers
-        """How many there are when all can answer."""
+        self.size = settings.workers
+        """Number of workers when all are available."""
         self._settings = settings
-        self._counts = Counts()
+        self._counts = Metrics()
         self._relay = Relay(self, settings.calls.body_bytes)
         paths = ["/mcp", *(f"/{name}/mcp" for name in backends if name != SESSIONS)]
         self.by_path: Mapping[str, ASGIApp] = dict.fromkeys(paths, self._relay)
-        """What answers at each path."""
-        self._hands: dict[int, Hand] = {}
+        """ASGI application of each path."""
+        self._live: dict[int, WorkerHandle] = {}
         self._refusal: AgentFlowError | None = None
         self._changed = anyio.Event()
         self._closing = anyio.Event()
 
     async def run(self, *, task_status: TaskStatus[None] = TASK_STATUS_IGNORED) -> None:
-        """Keep them alive until `close`.
+        """Keep the workers alive until `close`.
 
-        :raises AgentFlowError: if they die again and again.
+        :raises AgentFlowError: if they die repeatedly.
         """
         specs = [
-            ChildSpec(id=f"worker-{number}", start=partial(Hand, self, number), shutdown=END_SECONDS)
-            for number in range(1, self.most + 1)
+            ChildSpec(id=f"worker-{number}", start=partial(WorkerHandle, self, number), shutdown=END_SECONDS)
+            for number in range(1, self.size + 1)
         ]
         tree = Supervisor(specs, intensity=RESTARTS, period=PERIOD, backoff=Backoff(), name="workers")
         task_status.started()
@@ -174,21 +173,21 @@ class Workers:
             async with tree:
                 await self._closing.wait()
         except (RestartLimitReached, StartFailed):
-            raise AgentFlowError(
-                "the server's workers die again and again; what they logged says why"
-            ) from None
+            raise AgentFlowError("the server's workers die repeatedly; see their log") from None
 
     async def warm(self, backends: Sequence[str], waiting: Callable[[Sequence[str]], object]) -> None:
-        """Wait until every worker has got its backends ready.
+        """Wait until every worker has warmed its backends up.
 
-        :raises AgentFlowError: if one of them can't.
+        :raises AgentFlowError: if a worker cannot.
         """
         while self._refusal is None:
             self._changed = anyio.Event()
-            hands = self._hands.values()
-            missing = backends if len(hands) < self.most else [name for one in hands for name in one.waiting]
+            workers = self._live.values()
+            missing = (
+                backends if len(workers) < self.size else [name for one in workers for name in one.waiting]
+            )
             waiting([*dict.fromkeys(missing)])
-            if len(hands) == self.most and not missing:
+            if len(workers) == self.size and not missing:
                 return
             await self._changed.wait()
         raise self._refusal
@@ -197,8 +196,8 @@ class Workers:
         """End every session of every worker."""
         with anyio.move_on_after(END_SECONDS):
             async with anyio.create_task_group() as group:
-                for hand in tuple(self._hands.values()):
-                    group.start_soon(self._ask_all_of, hand, End())
+                for worker in tuple(self._live.values()):
+                    group.start_soon(self._ask_all_of, worker, EndSessions())
 
     def close(self) -> None:
         """End every stream, then the workers."""
@@ -206,102 +205,105 @@ class Workers:
         self._closing.set()
 
     def refused(self, status: int) -> None:
-        """Count a request that was not let in."""
+        """Count a refused request."""
         self._counts.refused(status)
 
-    async def counted(self) -> str:
-        """What all have counted, each sample with its worker; those of this process with `front`."""
+    async def metrics_text(self) -> str:
+        """Return the metrics of all workers, labelled by worker, and of this process, labelled `front`."""
         memory, descriptors = own_usage()
         own = self._counts.render(
             {
-                "agentflow_workers": ("Workers that can answer.", len(self._hands)),
+                "agentflow_workers": ("Available workers.", len(self._live)),
                 "process_resident_memory_bytes": ("Memory of the server's own process.", memory),
                 "process_open_fds": ("Open descriptors of the server's own process.", descriptors),
             }
         )
         texts = {"front": own}
 
-        async def ask(hand: Hand) -> None:
+        async def ask(worker: WorkerHandle) -> None:
             with anyio.move_on_after(ASK_SECONDS):
-                for piece in await self._ask_all_of(hand, Metrics()):
-                    texts[str(hand.number)] = piece.text if isinstance(piece, Written) else ""
+                for item in await self._ask_all_of(worker, MetricsRequest()):
+                    texts[str(worker.number)] = item.text if isinstance(item, MetricsText) else ""
 
         async with anyio.create_task_group() as group:
-            for hand in tuple(self._hands.values()):
-                group.start_soon(ask, hand)
+            for worker in tuple(self._live.values()):
+                group.start_soon(ask, worker)
         return together(dict(sorted(texts.items())))
 
-    def mate(self, number: int) -> Hand | None:
-        """That worker, if it can answer now."""
-        return self._hands.get(number)
+    def worker(self, number: int) -> WorkerHandle | None:
+        """Return the worker of that number, if it is available."""
+        return self._live.get(number)
 
-    def least_busy(self, *, sessions: bool) -> Hand | None:
-        """The one with the fewest requests, or sessions; `None`: nobody can answer now."""
+    def least_busy(self, *, sessions: bool) -> WorkerHandle | None:
+        """Return the worker with the fewest requests, or sessions; `None` if none is available."""
 
-        def load(hand: Hand) -> tuple[int, int]:
-            return (hand.sessions + hand.active if sessions else hand.active), hand.served
+        def load(worker: WorkerHandle) -> tuple[int, int]:
+            return (worker.sessions + worker.active if sessions else worker.active), worker.served
 
-        return min(self._hands.values(), key=load, default=None)
+        return min(self._live.values(), key=load, default=None)
 
-    def begin(self, number: int) -> Begin:
-        """What a worker is to begin with: its share of what the whole server may."""
+    def start_message(self, number: int) -> StartWorker:
+        """Return the message that starts a worker, with its share of the server's limits."""
         given = self._settings.model_dump(mode="json", exclude_unset=True, exclude={"token", "tokens"})
         settings = self._settings
-        given["sessions"] = {**given.get("sessions", {}), "most": ceil(settings.sessions.most / self.most)}
+        given["sessions"] = {
+            **given.get("sessions", {}),
+            "max_sessions": ceil(settings.sessions.max_sessions / self.size),
+        }
         given["calls"] = {
             **given.get("calls", {}),
-            "at_once": ceil(settings.calls.at_once / self.most),
-            "waiting": ceil(settings.calls.waiting / self.most),
+            "max_concurrent": ceil(settings.calls.max_concurrent / self.size),
+            "max_waiting": ceil(settings.calls.max_waiting / self.size),
         }
         scopes = {name: [*own] for name, own in settings.http_options(None).scopes.items()}
-        return Begin(settings=given, scopes=scopes, number=number, workers=self.most)
+        return StartWorker(settings=given, scopes=scopes, number=number, workers=self.size)
 
-    def serves(self, hand: Hand) -> None:
-        """It can answer."""
-        self._hands[hand.number] = hand
+    def serves(self, worker: WorkerHandle) -> None:
+        """Record that the worker answers requests."""
+        self._live[worker.number] = worker
         self._changed.set()
 
-    def refused_to_serve(self, hand: Hand, refusal: Refused) -> None:
-        """It can't serve; at the start of the server this ends it."""
-        logger.error("worker %d: %s", hand.number, refusal.message)
+    def refused_to_serve(self, worker: WorkerHandle, refusal: StartRefused) -> None:
+        """Record that the worker cannot serve; during the server's start this ends the server."""
+        logger.error("worker %d: %s", worker.number, refusal.message)
         self._refusal = (ConfigurationError if refusal.configuration else AgentFlowError)(refusal.message)
         self._changed.set()
 
-    def lost(self, hand: Hand) -> None:
-        """It has ended."""
-        if self._hands.pop(hand.number, None) is not None and not self._closing.is_set():
-            logger.warning("worker %d has ended, and its sessions with it; it is started again", hand.number)
+    def lost(self, worker: WorkerHandle) -> None:
+        """Record that the worker has ended."""
+        if self._live.pop(worker.number, None) is not None and not self._closing.is_set():
+            logger.warning("worker %d has ended with its sessions and is restarted", worker.number)
 
-    async def ask_one(self, question: To, asked: Asked[Message]) -> None:
-        """Ask the worker that is named.
+    async def ask_one(self, request: Forward, reply: RpcRequest[Message]) -> None:
+        """Forward a request to the worker that it names.
 
-        :raises LineBroken: if it is gone.
+        :raises ConnectionLost: if that worker is gone.
         """
-        hand = self._hands.get(question.worker)
-        if hand is None:
-            raise LineBroken
-        async with hand.ask(question.question) as pieces:
-            async for piece in pieces:
-                await asked.answer(piece)
+        worker = self._live.get(request.worker)
+        if worker is None:
+            raise ConnectionLost
+        async with worker.ask(request.request) as items:
+            async for item in items:
+                await reply.answer(item)
 
-    async def ask_others(self, asker: Hand, question: To, asked: Asked[Message]) -> None:
-        """Ask all but one; who does not answer in time is left out."""
+    async def ask_others(self, origin: WorkerHandle, request: Forward, reply: RpcRequest[Message]) -> None:
+        """Forward a request to all workers but its sender; a worker that does not answer in time is left out."""
 
-        async def ask(hand: Hand) -> None:
+        async def ask(worker: WorkerHandle) -> None:
             with anyio.move_on_after(ASK_SECONDS):
-                for piece in await self._ask_all_of(hand, question.question):
-                    await asked.answer(piece)
+                for item in await self._ask_all_of(worker, request.request):
+                    await reply.answer(item)
 
         async with anyio.create_task_group() as group:
-            for hand in tuple(self._hands.values()):
-                if hand is not asker:
-                    group.start_soon(ask, hand)
+            for worker in tuple(self._live.values()):
+                if worker is not origin:
+                    group.start_soon(ask, worker)
 
     @staticmethod
-    async def _ask_all_of(hand: Hand, question: Message) -> list[Message]:
-        """A worker's whole answer; nothing, if it is gone."""
+    async def _ask_all_of(worker: WorkerHandle, request: Message) -> list[Message]:
+        """Return a worker's whole answer; empty if the worker is gone."""
         try:
-            async with hand.ask(question) as pieces:
-                return [piece async for piece in pieces]
-        except LineBroken:
+            async with worker.ask(request) as items:
+                return [item async for item in items]
+        except ConnectionLost:
             return []

@@ -69,7 +69,7 @@ async def slow_server(slow: Slow, at_once: int) -> AsyncGenerator[tuple[str, htt
     limits = httpx2.Limits(max_connections=None)
     async with (
         ToolTable([slow, Counter()]) as table,
-        serving(table, HttpOptions(port=0, calls_at_once=at_once)) as server,
+        serving(table, HttpOptions(port=0, max_concurrent_calls=at_once)) as server,
         httpx2.AsyncClient(timeout=60, limits=limits) as http,
     ):
         yield server.url, http

@@ -5,11 +5,10 @@ import signal
 import subprocess
 import tempfile
 
-from mcp_servers.bash._jobs import LIST_JOBS, parse_jobs
-from mcp_servers.bash._results import Job
+from mcp_servers.bash._results import LIST_JOBS, ShellJob, parse_jobs
 
 
-def listed(script: str) -> list[Job]:
+def listed(script: str) -> list[ShellJob]:
     # Its output goes to a file, since jobs that go on would hold a pipe open.
     with tempfile.TemporaryFile() as output:
         shell = subprocess.Popen(

@@ -127,6 +127,6 @@ def test_a_server_whose_backend_has_wrong_settings_does_not_start(
 def test_text_that_no_program_can_be_given_is_refused() -> None:
     assert sendable("bash_run", "ä\0") == "ä\0"
     for text in ("a\0b", "a\ud800b"):
-        with pytest.raises(ToolFailure, match="can't be used here") as failure:
+        with pytest.raises(ToolFailure, match="cannot be used here") as failure:
             sendable("bash_run", text, without="\0")
         assert failure.value.kind is ErrorKind.BAD_ARGUMENTS

@@ -194,7 +194,7 @@ async def test_a_backend_that_was_never_needed_is_not_shut_down(counter: Counter
 
 
 def test_two_backends_of_one_name_are_refused() -> None:
-    with pytest.raises(ConfigurationError, match="'counter' is there already"):
+    with pytest.raises(ConfigurationError, match="'counter' already exists"):
         ToolTable([Counter(), Counter()])
 
 

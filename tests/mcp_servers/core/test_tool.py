@@ -68,7 +68,7 @@ def test_a_name_that_no_function_could_have_is_refused(name: str) -> None:
         """Act."""
         return what
 
-    with pytest.raises(TypeError, match="can't name a tool"):
+    with pytest.raises(TypeError, match="is not a valid tool name"):
         Tool.of(act, backend=name)
 
 

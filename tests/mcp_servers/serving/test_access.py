@@ -4,12 +4,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcp_servers.serving._access import Origins, RateLimit, Tokens, is_loopback
+from mcp_servers.serving._access import BearerTokens, Origins, RateLimit, is_loopback
 from tests.mcp_servers._now import Now
 
 
 def test_a_token_is_its_principal_s_and_nothing_else_is_anybody_s() -> None:
-    tokens = Tokens({"alice": "one", "bob": "two"})
+    tokens = BearerTokens({"alice": "one", "bob": "two"})
     assert tokens.principal(b"Bearer one") == "alice"
     assert tokens.principal(b"bearer two") == "bob"
     for wrong in (None, b"", b"one", b"Bearer", b"Bearer ", b"Bearer on", b"Basic one", b"Bearer \xff\xfe"):
@@ -18,7 +18,7 @@ def test_a_token_is_its_principal_s_and_nothing_else_is_anybody_s() -> None:
 
 @given(st.binary())
 def test_no_header_makes_the_check_fail(header: bytes) -> None:
-    assert Tokens({"alice": "one"}).principal(header) in (None, "alice")
+    assert BearerTokens({"alice": "one"}).principal(header) in (None, "alice")
 
 
 def test_a_loopback_server_answers_to_its_own_names_on_its_own_port() -> None:

@@ -43,13 +43,13 @@ async def address(running: Program) -> str:
         (["bsh"], "no backend 'bsh'. Did you mean 'bash'?"),
         ([], f"name at least one backend to serve. There are: {', '.join(sorted(BACKENDS))}."),
         (["no.such.module:Thing"], "backend 'no.such.module:Thing' can't be loaded: No module named 'no'"),
-        (["pathlib:Path"], "backend 'pathlib:Path': pathlib:Path makes no mcp_servers.Backend"),
+        (["pathlib:Path"], "backend 'pathlib:Path': pathlib:Path does not create an mcp_servers.Backend"),
         ([COUNTER, "warmup=[bash]"], f"warmup: 'bash' is not served. There are: {COUNTER}."),
         ([COUNTER, "sesions.most=3"], "key=value: sesions is unknown; did you mean sessions?"),
         ([COUNTER, "--config", "no-such-file.yaml"], "no-such-file.yaml: no such file"),
         (
             [COUNTER, "--http", "0.0.0.0:0", "--token", "none"],
-            "host '0.0.0.0' can be reached by others: give a token, or bind 127.0.0.1",
+            "host '0.0.0.0' is reachable from other machines: set a token, or bind 127.0.0.1",
         ),
     ],
 )
@@ -69,7 +69,7 @@ def test_what_can_not_be_served_is_one_line_and_status_2(
     [
         (["--workers", "0"], "key=value: workers"),
         (["--workers", "two"], "key=value: workers"),
-        (["--workers", "2"], "workers share a port: add --http, or leave workers out"),
+        (["--workers", "2"], "workers need HTTP: add --http, or remove workers"),
     ],
 )
 @pytest.mark.usefixtures("own_logging")

@@ -11,13 +11,13 @@ from mcp_servers.serving._fair_limiter import FairLimiter
 
 async def served(calls: list[str], at_once: int) -> list[str]:
     """In which order the calls of these callers run, when they all come while nothing is free."""
-    turns = FairLimiter(at_once, len(calls))
+    limiters = FairLimiter(at_once, len(calls))
     order: list[str] = []
     running = most = 0
 
     async def call(caller: str) -> None:
         nonlocal running, most
-        async with turns.turn(caller):
+        async with limiters.slot(caller):
             running += 1
             most = max(most, running)
             order.append(caller)
@@ -28,7 +28,7 @@ async def served(calls: list[str], at_once: int) -> list[str]:
         release = anyio.Event()
 
         async def hold() -> None:
-            async with turns.turn("holder"):
+            async with limiters.slot("holder"):
                 await release.wait()
 
         for _ in range(at_once):
@@ -55,41 +55,41 @@ def test_everybody_is_served_once_and_never_more_at_once_than_allowed(calls: lis
 
 
 async def test_one_call_too_many_is_refused_as_busy() -> None:
-    turns = FairLimiter(1, 0)
-    async with turns.turn("a"):
+    limiters = FairLimiter(1, 0)
+    async with limiters.slot("a"):
         with pytest.raises(ToolFailure) as caught:
-            async with turns.turn("b"):
+            async with limiters.slot("b"):
                 raise AssertionError("there was no turn")
     assert caught.value.kind is ErrorKind.BUSY
 
 
 async def test_who_gives_up_waiting_leaves_no_gap() -> None:
-    turns = FairLimiter(1, 2)
+    limiters = FairLimiter(1, 2)
     with anyio.fail_after(60):
-        async with turns.turn("a"):
+        async with limiters.slot("a"):
             with anyio.move_on_after(0):
-                async with turns.turn("b"):
+                async with limiters.slot("b"):
                     raise AssertionError("there was no turn")
-        async with turns.turn("c"):
+        async with limiters.slot("c"):
             pass
-        async with turns.turn("c"):
+        async with limiters.slot("c"):
             pass
 
 
 async def test_a_turn_given_to_who_gives_up_at_that_moment_is_passed_on() -> None:
-    turns = FairLimiter(1, 2)
+    limiters = FairLimiter(1, 2)
     giving_up = anyio.CancelScope()
 
     async def wait() -> None:
         with giving_up:
-            async with turns.turn("b"):
+            async with limiters.slot("b"):
                 await anyio.sleep_forever()
 
     with anyio.fail_after(60):
         async with anyio.create_task_group() as group:
-            async with turns.turn("a"):
+            async with limiters.slot("a"):
                 group.start_soon(wait)
                 await anyio.wait_all_tasks_blocked()
             giving_up.cancel()
-        async with turns.turn("c"):
+        async with limiters.slot("c"):
             pass

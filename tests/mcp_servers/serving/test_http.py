@@ -133,7 +133,7 @@ async def test_calls_beyond_those_that_may_wait_are_refused_as_busy(
     table: ToolTable, counter: Counter
 ) -> None:
     session = await table.sessions.start("alice")
-    options = HttpOptions(port=0, tokens=TOKENS, calls_at_once=1, calls_waiting=0)
+    options = HttpOptions(port=0, tokens=TOKENS, max_concurrent_calls=1, max_waiting_calls=0)
 
     async def wait(client: Client) -> None:
         await client.call_tool("counter_wait", {"session": session.handle})
@@ -242,7 +242,7 @@ async def test_clients_that_go_away_leave_no_turn_taken_no_session_and_no_descri
 
     with anyio.fail_after(60):
         async with serving(
-            table, HttpOptions(port=0, tokens=TOKENS, calls_at_once=1, calls_waiting=0)
+            table, HttpOptions(port=0, tokens=TOKENS, max_concurrent_calls=1, max_waiting_calls=0)
         ) as server:
             await go_away(server.url)
             before = process.num_fds()
@@ -337,7 +337,7 @@ async def test_a_listening_client_does_not_keep_the_server_from_stopping(table: 
 
 
 def test_an_address_that_others_reach_needs_a_token() -> None:
-    with pytest.raises(ConfigurationError, match="give a token"):
+    with pytest.raises(ConfigurationError, match="set a token"):
         HttpOptions(host="0.0.0.0").check()
     HttpOptions(host="0.0.0.0", tokens=TOKENS).check()
     HttpOptions(host="127.0.0.1").check()
@@ -346,5 +346,5 @@ def test_an_address_that_others_reach_needs_a_token() -> None:
 async def test_an_address_that_is_taken_is_said_in_one_line(table: ToolTable) -> None:
     with HttpServer.listen("127.0.0.1", 0) as taken:
         port = taken.getsockname()[1]
-        with pytest.raises(ConfigurationError, match=rf"can't listen on 127\.0\.0\.1:{port}: "):
+        with pytest.raises(ConfigurationError, match=rf"cannot listen on 127\.0\.0\.1:{port}: "):
             HttpServer(table, HttpOptions(port=port))

@@ -26,7 +26,7 @@ def test_the_token_of_a_server_that_came_later_stays(tmp_path: Path) -> None:
 def test_a_token_that_can_not_be_written_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("", encoding="utf-8")
     with (
-        pytest.raises(ConfigurationError, match="the token can't be written"),
+        pytest.raises(ConfigurationError, match="cannot write the token"),
         made_token(tmp_path / "file" / "t"),
     ):
         raise AssertionError("there is no token")

@@ -18,13 +18,13 @@ from mcp_types import CallToolResult
 
 from agentflow.actors import Context
 from mcp_servers.core import ERROR_KEY
-from mcp_servers.serving._http import Port
+from mcp_servers.serving._http import GuardedServer
 from mcp_servers.serving._metrics import Metrics, together
 from mcp_servers.serving._settings import ServerSettings
 from mcp_servers.serving._shared_table import handles_of, worker_of
-from mcp_servers.serving._worker_messages import MESSAGE, Message, Waiting
-from mcp_servers.serving._worker_rpc import Asked, Line
-from mcp_servers.serving._workers import Workers
+from mcp_servers.serving._worker_messages import MESSAGE, Message, WarmingUp
+from mcp_servers.serving._worker_rpc import RpcConnection, RpcRequest
+from mcp_servers.serving._workers import WorkerProcesses
 from tests._processes import commands
 from tests.mcp_servers._program import COUNTER, program
 from tests.mcp_servers._serving import connected, post, request
@@ -36,7 +36,7 @@ ERAS = pytest.mark.parametrize("mode", ["auto", "legacy"])
 
 
 @dataclass(frozen=True)
-class Crew:
+class WorkerPool:
     """A server with two workers."""
 
     url: str
@@ -54,7 +54,7 @@ class Crew:
 
 
 @pytest.fixture(scope="module")
-async def crew(anyio_backend: Literal["asyncio"]) -> AsyncGenerator[Crew]:
+async def crew(anyio_backend: Literal["asyncio"]) -> AsyncGenerator[WorkerPool]:
     """Two workers for the whole module: to start them takes seconds."""
     settings = ServerSettings.model_validate(
         {
@@ -66,13 +66,13 @@ async def crew(anyio_backend: Literal["asyncio"]) -> AsyncGenerator[Crew]:
         }
     )
     names = ["counter", "blocker", "files"]
-    port = Port(Workers(settings, names), settings.http_options(TOKENS))
+    port = GuardedServer(WorkerProcesses(settings, names), settings.http_options(TOKENS))
     ready = anyio.Event()
     async with anyio.create_task_group() as group:
         group.start_soon(port.serve, ready.set, names)
         with anyio.fail_after(60):
             await ready.wait()
-        yield Crew(port.url)
+        yield WorkerPool(port.url)
         port.stop()
 
 
@@ -110,7 +110,7 @@ async def end(client: Client, handles: list[str]) -> None:
 @pytest.mark.promise("mcp:workers:sessions")
 @ERAS
 async def test_a_session_lives_in_one_worker_and_is_reached_by_every_connection(
-    crew: Crew, mode: str
+    crew: WorkerPool, mode: str
 ) -> None:
     with anyio.fail_after(60):
         async with crew.client() as starter, crew.client(mode) as one, crew.client(mode) as other:
@@ -128,7 +128,7 @@ async def test_a_session_lives_in_one_worker_and_is_reached_by_every_connection(
 
 @pytest.mark.promise("mcp:workers:all")
 @ERAS
-async def test_what_is_about_all_sessions_is_about_those_of_all_workers(crew: Crew, mode: str) -> None:
+async def test_what_is_about_all_sessions_is_about_those_of_all_workers(crew: WorkerPool, mode: str) -> None:
     with anyio.fail_after(60):
         async with crew.client() as starter, crew.client(mode) as client, crew.client(mode, "bob") as bob:
             handles = await in_both(starter)
@@ -151,7 +151,7 @@ async def test_what_is_about_all_sessions_is_about_those_of_all_workers(crew: Cr
 
 
 @pytest.mark.promise("mcp:workers:guard")
-async def test_tokens_scopes_and_sizes_hold_for_every_worker(crew: Crew) -> None:
+async def test_tokens_scopes_and_sizes_hold_for_every_worker(crew: WorkerPool) -> None:
     echo = request("tools/call", {"name": "counter_echo", "arguments": {"text": "x" * 200_000}})
     with anyio.fail_after(60):
         async with crew.client("auto", "carol") as carol, httpx2.AsyncClient(timeout=30) as http:
@@ -174,7 +174,9 @@ async def test_tokens_scopes_and_sizes_hold_for_every_worker(crew: Crew) -> None
 
 @pytest.mark.promise("mcp:workers:cancelled")
 @ERAS
-async def test_a_call_that_its_client_cancels_is_stopped_in_whatever_worker(crew: Crew, mode: str) -> None:
+async def test_a_call_that_its_client_cancels_is_stopped_in_whatever_worker(
+    crew: WorkerPool, mode: str
+) -> None:
     async def wait(client: Client, handle: str) -> None:
         await client.call_tool("counter_wait", {"session": handle})
 
@@ -199,7 +201,7 @@ async def test_a_call_that_its_client_cancels_is_stopped_in_whatever_worker(crew
 @pytest.mark.promise("mcp:workers:blocked")
 @pytest.mark.parametrize("number", [1, 2])
 async def test_a_backend_that_blocks_its_whole_process_holds_up_that_worker_alone(
-    crew: Crew, number: int, tmp_path: Path
+    crew: WorkerPool, number: int, tmp_path: Path
 ) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
@@ -233,7 +235,7 @@ async def test_a_backend_that_blocks_its_whole_process_holds_up_that_worker_alon
 @pytest.mark.promise("mcp:workers:death")
 @pytest.mark.parametrize("number", [1, 2])
 async def test_a_worker_that_dies_is_started_again_and_its_sessions_are_told_as_gone(
-    crew: Crew, number: int
+    crew: WorkerPool, number: int
 ) -> None:
     told: list[tuple[str, str]] = []
 
@@ -252,7 +254,7 @@ async def test_a_worker_that_dies_is_started_again_and_its_sessions_are_told_as_
             kind, message = told[0]
             assert kind == "session_not_found"
             assert mine in message
-            assert "worker process that held it has ended" in message
+            assert "its worker process has ended" in message
             assert "\n" not in message
             assert data(await client.call_tool("counter_add", {"session": other})) == {"count": 1}
             assert failure(await client.call_tool("counter_add", {"session": mine}))[0] == "session_not_found"
@@ -279,15 +281,15 @@ class Lingering:
     async def run(self, context: Context) -> None:
         context.on_stop(self._end.set)
         async with anyio.create_task_group() as group:
-            await group.start(Line[Message](MESSAGE, self._answer).run, self._socket)
+            await group.start(RpcConnection[Message](MESSAGE, self._answer).run, self._socket)
             await self._ready()
             context.ready()
             await self.leave.wait()
             group.cancel_scope.cancel()
         await self._end.wait()
 
-    async def _answer(self, question: Message, asked: Asked[Message]) -> None:
-        await asked.answer(Waiting([]))
+    async def _answer(self, request: Message, reply: RpcRequest[Message]) -> None:
+        await reply.answer(WarmingUp([]))
         await anyio.sleep_forever()
 
 
@@ -297,16 +299,18 @@ async def test_a_worker_that_can_no_longer_be_asked_is_sent_nothing_while_it_end
 ) -> None:
     monkeypatch.setattr(Lingering, "made", [])
     monkeypatch.setattr("mcp_servers.serving._workers.Process", Lingering)
-    workers = Workers(ServerSettings.model_validate({"backends": {COUNTER: {}}, "workers": 2}), ["counter"])
+    workers = WorkerProcesses(
+        ServerSettings.model_validate({"backends": {COUNTER: {}}, "workers": 2}), ["counter"]
+    )
     with anyio.fail_after(60):
         async with anyio.create_task_group() as group:
             await group.start(workers.run)
             await workers.warm(["counter"], lambda _: None)
             one, other = Lingering.made
             one.leave.set()
-            while workers.mate(1) is not None:
+            while workers.worker(1) is not None:
                 await anyio.lowlevel.checkpoint()
-            assert workers.least_busy(sessions=True) is workers.mate(2)
+            assert workers.least_busy(sessions=True) is workers.worker(2)
             other.leave.set()
             workers.close()
 
@@ -316,7 +320,7 @@ async def _listed(client: Client) -> list[dict[str, Any]]:
 
 
 @pytest.mark.promise("mcp:workers:metrics")
-async def test_what_is_counted_tells_of_every_worker(crew: Crew) -> None:
+async def test_what_is_counted_tells_of_every_worker(crew: WorkerPool) -> None:
     with anyio.fail_after(60):
         async with httpx2.AsyncClient(timeout=30) as http, crew.client() as client:
             handles = await in_both(client)

@@ -1,4 +1,4 @@
-"""All mounted servers: those for everybody, and those that each session has alone."""
+"""All mounted servers: shared ones, and those of a single session."""
 
 import logging
 import shutil
@@ -13,8 +13,8 @@ import anyio.to_thread
 
 from agentflow.errors import ErrorKind, ToolFailure
 from mcp_servers.core._session import Session
-from mcp_servers.external._line import Lines, by_address, in_instance, on_this_machine
-from mcp_servers.external._mount import Mount
+from mcp_servers.external._connections import Connector, http_connector, local_connector, sandbox_connector
+from mcp_servers.external._mounted_server import MountedServer
 from mcp_servers.external._settings import MountSettings
 from mcp_servers.external._tools import tools_of_servers
 from runtimes import Instance
@@ -22,29 +22,29 @@ from runtimes import Instance
 if TYPE_CHECKING:
     from mcp_servers.core._tool import Tool
 
-__all__ = ["Mounted", "OwnServers"]
+__all__ = ["ServerSet", "SessionServers"]
 
 logger = logging.getLogger(__name__)
 
 StartInstance = Callable[[], Awaitable[Instance]]
 
 
-class Mounted:
+class ServerSet:
     """The servers of one backend."""
 
     def __init__(self, servers: Mapping[str, MountSettings], start_instance: StartInstance | None) -> None:
         self._mounts = {name: self._shared(name, one, start_instance) for name, one in servers.items()}
         self.tools: tuple[Tool, ...] = ()
-        """The tools of all servers that could be started."""
+        """Tools of all servers that could be started."""
 
     async def open(self) -> None:
-        """Start every server, all at once, and learn their tools; those that sessions have alone end again.
+        """Start every server concurrently and list their tools; per-session servers are stopped again.
 
-        :raises ToolFailure: `unavailable`, if one that is required can't be started.
+        :raises ToolFailure: `unavailable` if a required server cannot be started.
         """
         failures: list[ToolFailure] = []
 
-        async def start(mount: Mount) -> None:
+        async def start(mount: MountedServer) -> None:
             try:
                 await mount.open()
             except ToolFailure as failure:
@@ -65,7 +65,7 @@ class Mounted:
         self._learn()
 
     async def close(self) -> None:
-        """End every server, all at once."""
+        """Stop every server concurrently."""
         async with anyio.create_task_group() as group:
             for mount in self._mounts.values():
                 group.start_soon(mount.close)
@@ -78,14 +78,16 @@ class Mounted:
         }
         self.tools = tools_of_servers(known, self._find)
 
-    async def _find(self, name: str, session: Session | None) -> Mount:
-        return self._mounts[name] if session is None else await session.get(OwnServers).use(name)
+    async def _find(self, name: str, session: Session | None) -> MountedServer:
+        return self._mounts[name] if session is None else await session.get(SessionServers).use(name)
 
-    def of(self, session: Session) -> "OwnServers":
-        """What a session gets."""
-        return OwnServers(session, self._mounts)
+    def of(self, session: Session) -> "SessionServers":
+        """Return the servers of a session."""
+        return SessionServers(session, self._mounts)
 
-    def _shared(self, name: str, settings: MountSettings, start_instance: StartInstance | None) -> Mount:
+    def _shared(
+        self, name: str, settings: MountSettings, start_instance: StartInstance | None
+    ) -> MountedServer:
         async def fresh(stack: AsyncExitStack) -> Instance:
             if start_instance is None:
                 message = f"mcp server {name!r}: there is no runtime here for it to run in."
@@ -96,36 +98,36 @@ class Mounted:
             return instance
 
         if settings.url is not None:
-            lines: Lines = by_address(settings)
+            lines: Connector = http_connector(settings)
         elif settings.runtime is not None:
-            lines = in_instance(name, settings, fresh)
+            lines = sandbox_connector(name, settings, fresh)
         else:
-            lines = on_this_machine(name, settings, settings.workspace)
-        return Mount(name, settings, lines, on_change=self._learn)
+            lines = local_connector(name, settings, settings.workspace)
+        return MountedServer(name, settings, lines, on_change=self._learn)
 
 
-class OwnServers:
-    """The servers that one session has alone, each started at its first use, and which of all it has used."""
+class SessionServers:
+    """The servers of one session, each started on first use, and the names of all servers it has used."""
 
-    def __init__(self, session: Session, mounts: Mapping[str, Mount]) -> None:
+    def __init__(self, session: Session, mounts: Mapping[str, MountedServer]) -> None:
         self._session = session
         self._mounts = mounts
-        self._own: dict[str, Mount] = {}
+        self._own: dict[str, MountedServer] = {}
         self._folders: dict[str, Path] = {}
         self._filled: set[str] = set()
         self._turn = anyio.Lock()
         self.used: set[str] = set()
-        """The servers that the session has called."""
+        """Servers that the session has called."""
 
     @property
     def stateful(self) -> list[str]:
-        """Those used whose state can't be copied."""
+        """Used servers whose state cannot be copied."""
         return sorted(name for name in self.used if self._mounts[name].settings.keeps_state)
 
-    async def use(self, name: str) -> Mount:
-        """The server for a call of the session: its own, or the one for all.
+    async def use(self, name: str) -> MountedServer:
+        """Return the server for a call of the session: its own or the shared one.
 
-        :raises ToolFailure: `unavailable`, if it can't be started.
+        :raises ToolFailure: `unavailable` if it cannot be started.
         """
         shared = self._mounts[name]
         if not shared.settings.per_session:
@@ -134,19 +136,19 @@ class OwnServers:
         async with self._turn:
             if name not in self._own:
                 lines = await self._lines(name, shared.settings)
-                mount = Mount(name, shared.settings, lines, tools=shared.tools)
+                mount = MountedServer(name, shared.settings, lines, tools=shared.tools)
                 await mount.open()
                 self._own[name] = mount
             self.used.add(name)
             return self._own[name]
 
-    async def _lines(self, name: str, settings: MountSettings) -> Lines:
+    async def _lines(self, name: str, settings: MountSettings) -> Connector:
         if settings.url is not None:
-            return by_address(settings)
+            return http_connector(settings)
         if settings.runtime is None:
             if settings.workspace is not None and name not in self._folders:
                 self._folders[name] = await anyio.to_thread.run_sync(_copied, settings.workspace)
-            return on_this_machine(name, settings, self._folders.get(name))
+            return local_connector(name, settings, self._folders.get(name))
 
         async def ours(_: AsyncExitStack) -> Instance:
             instance = await self._session.instance()
@@ -155,11 +157,11 @@ class OwnServers:
                 self._filled.add(name)
             return instance
 
-        return in_instance(name, settings, ours)
+        return sandbox_connector(name, settings, ours)
 
-    async def copy(self, session: Session) -> "OwnServers":
-        """The same for a fork of the session: its servers start anew, on copies of their files."""
-        copied = OwnServers(session, self._mounts)
+    async def copy(self, session: Session) -> "SessionServers":
+        """Return the servers of a fork of the session: they start again, on copies of their files."""
+        copied = SessionServers(session, self._mounts)
         # The files of the instance were forked with it.
         copied._filled = set(self._filled)
         for name, folder in self._folders.items():
@@ -167,7 +169,7 @@ class OwnServers:
         return copied
 
     async def close(self) -> None:
-        """End them, all at once; the copies of their files are removed."""
+        """Stop the servers concurrently and delete the copies of their files."""
         async with anyio.create_task_group() as group:
             for mount in self._own.values():
                 group.start_soon(mount.close)
@@ -176,7 +178,7 @@ class OwnServers:
 
 
 async def fill(instance: Instance, folder: Path | None) -> None:
-    """Copy the files of a folder of this machine into an instance's workspace."""
+    """Copy a folder of this machine into an instance's workspace."""
     if folder is None:
         return
     for path in await anyio.to_thread.run_sync(_files_of, folder):
@@ -186,12 +188,12 @@ async def fill(instance: Instance, folder: Path | None) -> None:
 
 
 def _files_of(folder: Path) -> list[Path]:
-    # Links are left out: they may lead anywhere.
+    # Symlinks are left out, because they may point anywhere.
     return sorted(path for path in folder.rglob("*") if path.is_file() and not path.is_symlink())
 
 
 def _copied(folder: Path) -> Path:
-    """A copy of a folder, as its owner's alone."""
+    """Copy a folder, readable by its owner only."""
     copy = Path(tempfile.mkdtemp(prefix="agentflow-mcp-"))
     shutil.copytree(folder, copy, symlinks=True, dirs_exist_ok=True)
     return copy

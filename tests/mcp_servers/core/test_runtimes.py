@@ -49,8 +49,8 @@ def test_each_word_makes_its_runtime() -> None:
     ("choice", "line"),
     [
         ("dokcer", r"^no runtime 'dokcer'\. Did you mean 'docker'\?$"),
-        (RuntimeSettings(name="runc", image="x"), r"^runtime: runc has no option image; docker has$"),
-        (RuntimeSettings(name="process", cpus=1), r"^runtime: process has no option cpus; docker or runc or gvisor has$"),
+        (RuntimeSettings(name="runc", image="x"), r"^runtime: runc has no option image; docker does$"),
+        (RuntimeSettings(name="process", cpus=1), r"^runtime: process has no option cpus; docker or runc or gvisor does$"),
     ],
 )  # fmt: skip
 def test_a_wrong_word_or_option_is_refused_in_one_line(choice: str | RuntimeSettings, line: str) -> None:

@@ -1,4 +1,4 @@
-"""One external server, kept running under supervision."""
+"""One external server under supervision."""
 
 import logging
 from collections.abc import Callable, Mapping
@@ -6,26 +6,31 @@ from typing import cast
 
 import anyio
 import mcp_types as types
-from mcp.client.session import IncomingMessage
+from mcp import ClientSession
+from mcp.client.session import IncomingMessage, MessageHandlerFnT
 from mcp.client.subscriptions import SubscriptionLost, listen
 from mcp.shared.exceptions import MCPError
+from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import ValidationError
 
 from agentflow.actors import Backoff, ChildSpec, Context, Hosted, StartFailed, Supervisor
 from agentflow.errors import AgentFlowError, ErrorKind, ToolFailure
 from mcp_servers.core._call import CallContext
-from mcp_servers.external._asking import Asking, agree, announces_changes, every_tool
-from mcp_servers.external._line import Line, Lines
+from mcp_servers.external._connections import Connector, ServerConnection
+from mcp_servers.external._sanitize import one_line
 from mcp_servers.external._settings import MountSettings
-from mcp_servers.external._words import one_line
+from mcp_servers.external._transport import Streams
 
-__all__ = ["Mount"]
+__all__ = ["MountedServer"]
 
 logger = logging.getLogger(__name__)
 
+MAX_TOOLS = 2_000
+"""Maximum number of tools listed from one server."""
+
 BACKOFF = Backoff(initial=0.1, maximum=10.0)
 RESTARTS = 1_000_000
-"""It is restarted for as long as it is mounted: the pauses alone are what grows."""
+"""It is restarted for as long as it is mounted; only the pauses grow."""
 
 SHUTDOWN_SECONDS = 8.0
 SETTLE_SECONDS = 3.0
@@ -37,57 +42,73 @@ _KINDS = {
     types.INVALID_PARAMS: ErrorKind.BAD_ARGUMENTS,
     types.REQUEST_TIMEOUT: ErrorKind.TIMEOUT,
 }
-"""What an error of the protocol means for the caller."""
+"""Failure kind of a protocol error."""
 
 SESSION_TERMINATED = "Session terminated"
-"""What the SDK says when an address no longer knows the connection, because what answers there was restarted."""
+"""The SDK's message when a URL no longer knows the connection because its server was restarted."""
 
 
-class Broken(AgentFlowError):
+class ConnectionEnded(AgentFlowError):
     """A connection to an external server has ended."""
 
 
-class _Connection:
-    """One connection, from its beginning to its end."""
+class ExternalClient(ClientSession):
+    """The SDK's client session, without its result validation."""
 
-    def __init__(self, line: Line) -> None:
+    def __init__(self, streams: Streams, handler: MessageHandlerFnT) -> None:
+        incoming, outgoing = streams
+        super().__init__(
+            incoming,
+            outgoing,
+            message_handler=handler,
+            client_info=types.Implementation(name="agentflow", version="1"),
+        )
+
+    async def validate_tool_result(self, name: str, result: types.CallToolResult) -> None:
+        """Skip validation: the SDK would trust the schema not to take forever. See `_checking`."""
+
+
+class _Connection:
+    """One connection, from start to end."""
+
+    def __init__(self, line: ServerConnection) -> None:
         self.line = line
-        self.asking = Asking(line.streams, self._hear)
+        self.client = ExternalClient(line.streams, self._record_output)
         self.changed = anyio.Event()
         self.down = anyio.Event()
 
-    async def _hear(self, message: IncomingMessage) -> None:
+    async def _record_output(self, message: IncomingMessage) -> None:
         if isinstance(message, types.ToolListChangedNotification):
             self.changed.set()
 
 
-class Mount:
-    """One external server: its tools as they were when it was mounted, and the way to call them.
+class MountedServer:
+    """One external server: its tools as of mounting, and calls to them.
 
-    It is restarted whenever it ends, after pauses that grow while it fails. Calls in flight fail then; later ones wait
-    for it, unless its last start has failed.
+    It is restarted whenever it ends, with growing pauses while it fails. Running calls then fail; later calls wait for the
+    restart, unless the last start has failed.
     """
 
     def __init__(
         self,
         name: str,
         settings: MountSettings,
-        lines: Lines,
+        lines: Connector,
         *,
         tools: Mapping[str, types.Tool] | None = None,
         on_change: Callable[[], None] | None = None,
     ) -> None:
-        """Describe it.
+        """Describe the server.
 
-        :param tools: its tools, if they are known from another server like it.
-        :param on_change: is called when `tools` are others.
+        :param tools: its tools, if known from another instance of the server.
+        :param on_change: is called when `tools` change.
         """
         self.name = name
-        """What it is called here."""
+        """Name of the mount."""
         self.settings = settings
-        """How it is mounted."""
+        """Settings of the mount."""
         self.tools: dict[str, types.Tool] | None = None if tools is None else dict(tools)
-        """Its tools by their own names, as they were when it was mounted; `None` before its first start."""
+        """Tools by their own names, as of mounting; `None` before the first start."""
         self._lines = lines
         self._on_change = on_change
         self._refused: dict[str, str] = {}
@@ -98,9 +119,9 @@ class Mount:
         self._hosted = Hosted(self._supervisor)
 
     async def open(self) -> None:
-        """Start it.
+        """Start the server.
 
-        :raises ToolFailure: `unavailable`, saying in one line why it can't be started.
+        :raises ToolFailure: `unavailable`, with the reason in one line.
         """
         try:
             await self._hosted.open()
@@ -111,7 +132,7 @@ class Mount:
             ) from None
 
     async def close(self) -> None:
-        """End it. Fine if it has ended."""
+        """Stop the server. Does nothing if it has ended."""
         await self._hosted.close()
 
     def _supervisor(self) -> Supervisor:
@@ -124,7 +145,7 @@ class Mount:
         return Supervisor([child], intensity=RESTARTS, period=60.0, backoff=BACKOFF, name=f"mcp:{self.name}")
 
     async def run(self, context: Context) -> None:
-        """Live, as a supervisor's child: connect, be there for calls, end when the server does."""
+        """Run as a child of a supervisor: connect, serve calls, end when the server does."""
         ready, self._trouble = False, ""
         try:
             async with self._lines() as line:
@@ -132,14 +153,14 @@ class Mount:
                 try:
                     await self._live(connection, context)
                 except Exception as error:
-                    # Noted while the line still tells; then it goes on its way.
+                    # Recorded while the connection can still explain it; the error then propagates.
                     self._trouble = self._trouble or await _reason_of(connection, error)
                     raise
                 finally:
                     ready = context.is_ready
                     self._down(connection)
         except Exception as error:
-            # Noted, then given to the supervisor: whatever a connection dies of, callers are told.
+            # Recorded for the callers; the supervisor gets the error itself.
             self._trouble = self._trouble or _explained(_innermost(error))
             logger.warning("mcp server %s: %s", self.name, self._trouble)
             logger.debug("mcp server %s", self.name, exc_info=True)
@@ -148,22 +169,22 @@ class Mount:
             self._failing = not ready
 
     async def _live(self, connection: _Connection, context: Context) -> None:
-        async with connection.asking as asking:
-            await agree(asking)
-            self._take(await every_tool(asking))
+        async with connection.client as client:
+            await negotiate(client)
+            self._take(await list_all_tools(client))
             self._connection = connection
             self._failing = False
             self._up.set()
             context.ready()
             async with anyio.create_task_group() as group:
                 group.start_soon(self._follow, connection)
-                if announces_changes(asking):
+                if announces_changes(client):
                     group.start_soon(_subscribe, connection)
                 self._trouble = await connection.line.ended()
-                # Those who wait for an answer are told first.
+                # Fail the waiting calls first.
                 self._down(connection)
                 group.cancel_scope.cancel()
-        raise Broken(self._trouble)
+        raise ConnectionEnded(self._trouble)
 
     def _down(self, connection: _Connection) -> None:
         connection.down.set()
@@ -172,19 +193,19 @@ class Mount:
             self._up = anyio.Event()
 
     async def _follow(self, connection: _Connection) -> None:
-        """Look at the tools again whenever the server says that they changed."""
+        """List the tools again whenever the server announces a change."""
         while True:
             await connection.changed.wait()
             connection.changed = anyio.Event()
             try:
-                self._take(await every_tool(connection.asking))
+                self._take(await list_all_tools(connection.client))
             except (MCPError, ValidationError) as error:
                 logger.warning(
                     "mcp server %s: its tools can't be listed: %s", self.name, one_line(str(error))
                 )
 
     def _take(self, listed: list[types.Tool]) -> None:
-        """Take its tools over the first time; later on compare."""
+        """Take the tools the first time; later compare them."""
         now = {tool.name: tool for tool in listed}
         known = self.tools
         if known is None or (self.settings.changes == "accept" and known != now):
@@ -204,9 +225,9 @@ class Mount:
     async def call(
         self, tool: str, arguments: Mapping[str, object], context: CallContext
     ) -> types.CallToolResult:
-        """Call one of its tools, once.
+        """Call a tool once.
 
-        :raises ToolFailure: if there is no answer, in time or at all, or the tool is not what it was.
+        :raises ToolFailure: without an answer, after the time limit, or if the tool has changed.
         """
         where = f"mcp:{self.name}.{one_line(tool, 64)}"
         with anyio.move_on_after(context.seconds_left(self.settings.timeout)):
@@ -235,7 +256,7 @@ class Mount:
 
         listener = report if context.wants_progress else None
         try:
-            return await connection.asking.call_tool(tool, dict(arguments), progress_callback=listener)
+            return await connection.client.call_tool(tool, dict(arguments), progress_callback=listener)
         except MCPError as error:
             raise await self._failure(connection, error, where) from None
         except (RuntimeError, ValidationError) as error:
@@ -255,7 +276,7 @@ class Mount:
         return ToolFailure(ErrorKind.UNAVAILABLE, message)
 
     async def _connected(self, where: str) -> _Connection:
-        """The connection; wait for it while the server is being restarted."""
+        """Return the connection; wait for it while the server restarts."""
         if self._connection is None and not self._failing and self._hosted.alive:
             with anyio.move_on_after(self.settings.start_seconds):
                 await self._up.wait()
@@ -266,9 +287,9 @@ class Mount:
 
 
 async def _subscribe(connection: _Connection) -> None:
-    """Servers of the stateless era announce changes only to those who listen."""
+    """Subscribe to tool changes, which servers of the stateless era announce only to subscribers."""
     try:
-        async with listen(connection.asking, tools_list_changed=True) as events:
+        async with listen(connection.client, tools_list_changed=True) as events:
             async for _ in events:
                 connection.changed.set()
     except (MCPError, SubscriptionLost):
@@ -276,7 +297,7 @@ async def _subscribe(connection: _Connection) -> None:
 
 
 async def _reason_of(connection: _Connection, error: Exception) -> str:
-    """One line on why a connection failed."""
+    """Return the reason of a failed connection in one line."""
     cause = _innermost(error)
     if isinstance(cause, MCPError) and cause.code == types.CONNECTION_CLOSED:
         with anyio.move_on_after(SETTLE_SECONDS):
@@ -291,7 +312,39 @@ def _explained(error: Exception) -> str:
 
 
 def _innermost(error: Exception) -> Exception:
-    """The error, out of the groups that it came in."""
+    """Unwrap the error from exception groups."""
     while isinstance(error, ExceptionGroup):
         error = cast("ExceptionGroup[Exception]", error).exceptions[0]
     return error
+
+
+async def negotiate(client: ClientSession) -> None:
+    """Negotiate the protocol era and greet the server."""
+    try:
+        await client.discover()
+    except (MCPError, ValidationError, RuntimeError) as error:
+        if isinstance(error, MCPError) and error.code == types.CONNECTION_CLOSED:
+            raise
+        await client.initialize()
+
+
+def announces_changes(client: ClientSession) -> bool:
+    """Return true if the server announces tool changes to subscribers only."""
+    capabilities = client.server_capabilities
+    tools = None if capabilities is None else capabilities.tools
+    return client.protocol_version in MODERN_PROTOCOL_VERSIONS and bool(tools and tools.list_changed)
+
+
+async def list_all_tools(client: ClientSession) -> list[types.Tool]:
+    """List all tools of a server, up to a limit."""
+    capabilities = client.server_capabilities
+    if capabilities is not None and capabilities.tools is None:
+        return []
+    page = await client.list_tools()
+    tools = list(page.tools)
+    while page.next_cursor and len(tools) < MAX_TOOLS:
+        page = await client.list_tools(params=types.PaginatedRequestParams(cursor=page.next_cursor))
+        if not page.tools:
+            break
+        tools.extend(page.tools)
+    return tools[:MAX_TOOLS]

@@ -7,7 +7,7 @@ from typing import cast
 
 import pytest
 
-from mcp_servers.files import _find
+from mcp_servers.files import _search_program
 
 
 @pytest.fixture
@@ -34,7 +34,7 @@ def found(folder: Path, **request: str | int | bool | None) -> list[str]:
         "limit": 100,
         **request,
     }
-    matches = cast("list[dict[str, object]]", _find.answer(asked)["matches"])
+    matches = cast("list[dict[str, object]]", _search_program.answer(asked)["matches"])
     return [":".join(str(part) for part in match.values()).removeprefix(f"{folder}/") for match in matches]
 
 
@@ -78,7 +78,7 @@ def test_a_single_file_can_be_searched(folder: Path) -> None:
 
 def test_what_is_too_much_is_cut_and_said(folder: Path) -> None:
     (folder / "many").write_text("x" * 10_000 + "\n" + "x\n" * 1000)
-    answer = _find.answer(
+    answer = _search_program.answer(
         {"path": str(folder), "pattern": "x", "glob": None, "ignore_case": False, "limit": 5}
     )
     matches = cast("list[dict[str, object]]", answer["matches"])
@@ -107,5 +107,5 @@ def test_what_cannot_be_searched_is_said(
         **change,
     }
     monkeypatch.setattr("sys.stdin", io.StringIO(json.dumps(asked)))
-    _find.main()
+    _search_program.main()
     assert list(json.loads(capsys.readouterr().out)) == [told]

@@ -1,4 +1,4 @@
-"""The line to an external server: a command on this machine or in a sandbox, or an address."""
+"""Connections to external servers: a command on this machine or in a sandbox, or a URL."""
 
 import os
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
@@ -12,32 +12,34 @@ from mcp.client.streamable_http import streamable_http_client
 
 from mcp_servers.external._pipes import Pipes, command_pipes
 from mcp_servers.external._settings import MountSettings
-from mcp_servers.external._transport import LONGEST_MESSAGE, Streams, Talk, talking
+from mcp_servers.external._transport import MAX_MESSAGE_BYTES, PipeTransport, Streams, pipe_streams
 from runtimes import WORKSPACE, Instance
 
-__all__ = ["Line", "Lines", "by_address", "in_instance", "on_this_machine"]
+__all__ = ["Connector", "ServerConnection", "http_connector", "local_connector", "sandbox_connector"]
 
 CONNECT_SECONDS = 10.0
 
 
-class Line:
-    """An open line to a server."""
+class ServerConnection:
+    """An open connection to a server."""
 
-    def __init__(self, streams: Streams, talk: Talk | None = None, pipes: Pipes | None = None) -> None:
+    def __init__(
+        self, streams: Streams, transport: PipeTransport | None = None, pipes: Pipes | None = None
+    ) -> None:
         self.streams = streams
-        """What the SDK's client works with."""
-        self._talk = talk
+        """The streams for the SDK's client."""
+        self._talk = transport
         self._pipes = pipes
         self._cut = anyio.Event()
         self._reason = ""
 
     def cut(self, reason: str) -> None:
-        """It is of no use any more."""
+        """Mark the connection as broken."""
         self._reason = self._reason or reason
         self._cut.set()
 
     async def ended(self) -> str:
-        """Why it ended, once it has."""
+        """Wait for the end of the connection and return the reason."""
         async with anyio.create_task_group() as group:
             if self._talk is not None and self._pipes is not None:
                 group.start_soon(self._watch, self._talk, self._pipes)
@@ -45,47 +47,47 @@ class Line:
             group.cancel_scope.cancel()
         return self._reason
 
-    async def _watch(self, talk: Talk, pipes: Pipes) -> None:
-        await talk.over.wait()
-        how = talk.trouble
+    async def _watch(self, transport: PipeTransport, pipes: Pipes) -> None:
+        await transport.over.wait()
+        how = transport.trouble
         if not how:
-            # Its output ends a little before it does.
+            # Its output ends shortly before the process does.
             with anyio.move_on_after(2):
                 status = await pipes.wait()
                 how = f"it ended with signal {-status}" if status < 0 else f"it ended with status {status}"
-        words = " / ".join(talk.last_words)
+        words = " / ".join(transport.last_stderr_lines)
         self.cut((how or "it closed its output") + (f"; it said: {words}" if words else ""))
 
 
-Lines: TypeAlias = Callable[[], AbstractAsyncContextManager[Line]]
-"""Opens a line, anew each time."""
+Connector: TypeAlias = Callable[[], AbstractAsyncContextManager[ServerConnection]]
+"""Opens a new connection."""
 
 
-def by_address(settings: MountSettings) -> Lines:
-    """Lines to a server that speaks HTTP."""
+def http_connector(settings: MountSettings) -> Connector:
+    """Return a connector for a server that speaks HTTP."""
 
     @asynccontextmanager
-    async def line() -> AsyncGenerator[Line]:
+    async def line() -> AsyncGenerator[ServerConnection]:
         headers = {name: value.get_secret_value() for name, value in settings.headers.items()}
         timeout = httpx2.Timeout(None, connect=CONNECT_SECONDS)
         assert settings.url is not None
         async with (
             httpx2.AsyncClient(headers=headers, timeout=timeout) as http,
             streamable_http_client(
-                settings.url, http_client=http, max_sse_event_size=LONGEST_MESSAGE
+                settings.url, http_client=http, max_sse_event_size=MAX_MESSAGE_BYTES
             ) as streams,
         ):
-            # Not the same classes as for pipes, but what they do is the same.
-            yield Line(cast("Streams", streams))
+            # Other classes than for pipes, with the same interface.
+            yield ServerConnection(cast("Streams", streams))
 
     return line
 
 
-def on_this_machine(name: str, settings: MountSettings, folder: Path | None) -> Lines:
-    """Lines to a command that runs beside us."""
+def local_connector(name: str, settings: MountSettings, folder: Path | None) -> Connector:
+    """Return a connector for a command on this machine."""
 
     @asynccontextmanager
-    async def line() -> AsyncGenerator[Line]:
+    async def line() -> AsyncGenerator[ServerConnection]:
         environment = {"PATH": os.environ.get("PATH", os.defpath), "LANG": "C.UTF-8"}
         filled, named = _filled(settings, str(folder or ""))
         async with (
@@ -97,18 +99,18 @@ def on_this_machine(name: str, settings: MountSettings, folder: Path | None) -> 
     return line
 
 
-def in_instance(
+def sandbox_connector(
     name: str,
     settings: MountSettings,
     get: Callable[[AsyncExitStack], Awaitable[Instance]],
-) -> Lines:
-    """Lines to a command that runs in a sandbox.
+) -> Connector:
+    """Return a connector for a command in a sandbox.
 
-    :param get: gives the instance; what is to be done at the line's end goes on the stack.
+    :param get: returns the instance and pushes its cleanup on the stack.
     """
 
     @asynccontextmanager
-    async def line() -> AsyncGenerator[Line]:
+    async def line() -> AsyncGenerator[ServerConnection]:
         async with AsyncExitStack() as stack:
             instance = await get(stack)
             filled, named = _filled(settings, WORKSPACE)
@@ -120,14 +122,14 @@ def in_instance(
 
 
 @asynccontextmanager
-async def _talking(name: str, pipes: Pipes) -> AsyncGenerator[Line]:
-    talk = Talk(name, pipes)
-    async with talking(talk) as streams:
-        yield Line(streams, talk, pipes)
+async def _talking(name: str, pipes: Pipes) -> AsyncGenerator[ServerConnection]:
+    transport = PipeTransport(name, pipes)
+    async with pipe_streams(transport) as streams:
+        yield ServerConnection(streams, transport, pipes)
 
 
 def _filled(settings: MountSettings, workspace: str) -> tuple[list[str], Mapping[str, str]]:
-    """Command and variables, with the folder put in."""
+    """Return the command and its environment with the workspace path filled in."""
     command = [word.replace("{workspace}", workspace) for word in (*settings.command, *settings.args)]
     named = {
         key: value.get_secret_value().replace("{workspace}", workspace) for key, value in settings.env.items()

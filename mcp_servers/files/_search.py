@@ -1,4 +1,4 @@
-"""Has a search run inside the session and reads its answer."""
+"""Runs the search program inside the session."""
 
 import inspect
 import json
@@ -8,30 +8,30 @@ from pydantic import BaseModel, ValidationError
 
 from agentflow.errors import ErrorKind, ToolFailure
 from mcp_servers.core._running import check_outcome
-from mcp_servers.files import _find
+from mcp_servers.files import _search_program
 from mcp_servers.files._paths import short
-from mcp_servers.files._results import Found
+from mcp_servers.files._results import SearchMatches
 from runtimes import Instance
 
 __all__ = ["find"]
 
 
-class _Answer(BaseModel):
-    found: Found | None = None
+class _SearchAnswer(BaseModel):
+    found: SearchMatches | None = None
     wrong: str | None = None
     errno: int | None = None
 
 
-async def find(instance: Instance, request: dict[str, object], timeout: float | None) -> Found:
-    """What a search finds; see `_find` for the request.
+async def find(instance: Instance, request: dict[str, object], timeout: float | None) -> SearchMatches:
+    """Search files; see `_search_program` for the request.
 
-    :raises OSError: if the path can't be searched.
-    :raises ToolFailure: `bad_arguments` for a pattern that is none, or the limit that was hit.
+    :raises OSError: if the path cannot be searched.
+    :raises ToolFailure: `bad_arguments` for an invalid pattern, or the limit that was reached.
     """
     done = await instance.exec(
         ["python3", "-I", "-S", "-c", _program()], input=json.dumps(request).encode(), timeout=timeout
     )
-    nothing = Found(matches=[], files_searched=0, truncated=True)
+    nothing = SearchMatches(matches=[], files_searched=0, truncated=True)
     check_outcome("files_search", done.outcome, done.detail, "", nothing)
     answer = _read(done.stdout)
     if answer is None:
@@ -45,13 +45,13 @@ async def find(instance: Instance, request: dict[str, object], timeout: float | 
     return answer.found.model_copy(update={"matches": matches})
 
 
-def _read(output: bytes) -> _Answer | None:
+def _read(output: bytes) -> _SearchAnswer | None:
     try:
-        return _Answer.model_validate_json(output)
+        return _SearchAnswer.model_validate_json(output)
     except ValidationError:
         return None
 
 
 @cache
 def _program() -> str:
-    return inspect.getsource(_find)
+    return inspect.getsource(_search_program)

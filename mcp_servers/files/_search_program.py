@@ -1,6 +1,6 @@
-"""The search itself. Its source runs inside the sandbox: patterns and files are the user's, and so is their cost.
+"""Search program that runs inside the sandbox, where the cost of a user's pattern is limited.
 
-Reads a JSON request from standard input, writes a JSON answer. Only the standard library is used.
+Reads a JSON request from standard input and writes a JSON answer. Uses only the standard library.
 """
 
 import json
@@ -14,10 +14,10 @@ LINE = 500
 
 
 def translate(glob: str) -> "re.Pattern[str]":
-    """A glob as an expression over relative paths; without a `/` it is matched at any depth."""
+    """Translate a glob to a regular expression over relative paths; without a `/` it matches at any depth."""
     pattern = glob if "/" in glob else f"**/{glob}"
     parts = re.split(r"(\*\*/|\*\*|\*|\?|\[!?[^\]]+\])", pattern.removeprefix("/"))
-    # The split leaves plain text at even places and wildcards at odd ones.
+    # The split puts plain text at even indices and wildcards at odd ones.
     expressions = (_wildcard(part) if place % 2 else re.escape(part) for place, part in enumerate(parts))
     return re.compile("".join(expressions) + r"\Z")
 
@@ -28,7 +28,7 @@ def _wildcard(part: str) -> str:
 
 
 def files(root: str) -> Iterator[str]:
-    """Every file below a directory, or the file itself; symlinks to directories are not followed."""
+    """Yield every file below a directory, or the file itself; symlinks to directories are not followed."""
     if not os.path.isdir(root):
         yield root
         return
@@ -39,7 +39,7 @@ def files(root: str) -> Iterator[str]:
 
 
 def search(path: str, pattern: "re.Pattern[str]", limit: int) -> "list[tuple[int, str]]":
-    """Numbers and texts of the matching lines of a file; none of a binary one."""
+    """Return numbers and texts of the matching lines of a file; empty for a binary file."""
     found: list[tuple[int, str]] = []
     with open(path, "rb") as file:
         if b"\0" in file.read(BINARY_SNIFF):
@@ -55,7 +55,7 @@ def search(path: str, pattern: "re.Pattern[str]", limit: int) -> "list[tuple[int
 
 
 def answer(request: "dict[str, str | int | bool | None]") -> "dict[str, object]":
-    """The matches of a request."""
+    """Return the matches of a request."""
     root, limit = str(request["path"]), int(request["limit"] or 0)
     glob, text = request["glob"], request["pattern"]
     names = translate(str(glob)) if glob else None

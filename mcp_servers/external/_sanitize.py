@@ -1,4 +1,4 @@
-"""What an external server says about itself is data: shown bounded and without what can't be seen, never obeyed."""
+"""Sanitizing of texts from external servers: they are data, shortened and stripped of invisible characters, never obeyed."""
 
 import unicodedata
 from collections.abc import Mapping
@@ -6,14 +6,14 @@ from typing import TypeGuard, cast
 
 __all__ = ["clean", "clean_schema", "one_line"]
 
-LONGEST_DESCRIPTION = 4_000
-LONGEST_TITLE = 100
+MAX_DESCRIPTION = 4_000
+MAX_TITLE = 100
 
 _NAMED = ("properties", "$defs", "definitions", "patternProperties", "dependentSchemas")
 """Keywords whose members are named by the schema's author, so that `description` among them is a name."""
 
 _VERBATIM = ("const", "enum", "default", "examples", "required")
-"""Keywords that hold values, which must stay as they are."""
+"""Keywords that hold values, which must not change."""
 
 _INVISIBLE = frozenset(
     chr(code)
@@ -30,29 +30,29 @@ _INVISIBLE = frozenset(
     )
     for code in range(start, end + 1)
 )
-"""What a person does not see and a model reads, beside the characters whose category says so."""
+"""Characters that a person cannot see but a model reads, besides those with such a Unicode category."""
 
 
-def clean(text: str, longest: int = LONGEST_DESCRIPTION) -> str:
-    """The text without control and invisible characters, and no longer than that."""
-    # Bounded first: a text of megabytes must not be looked at character by character.
+def clean(text: str, longest: int = MAX_DESCRIPTION) -> str:
+    """Return the text without control and invisible characters, truncated to `longest`."""
+    # Truncated first, so that megabytes are not scanned character by character.
     shown = "".join(character for character in text[: 4 * longest] if _is_visible(character)).strip()
     return shown if len(shown) <= longest else f"{shown[: longest - 2]} …"
 
 
 def one_line(text: str, longest: int = 500) -> str:
-    """The text, clean, on one line."""
+    """Return the sanitized text on one line."""
     return " ".join(clean(text, longest).split())
 
 
 def clean_schema(schema: Mapping[str, object]) -> dict[str, object]:
-    """The schema with its descriptions and titles clean; everything else as it is."""
+    """Return the schema with sanitized descriptions and titles, otherwise unchanged."""
     cleaned: dict[str, object] = {}
     for key, value in schema.items():
         if key in ("description", "$comment") and isinstance(value, str):
             cleaned[key] = clean(value)
         elif key == "title" and isinstance(value, str):
-            cleaned[key] = one_line(value, LONGEST_TITLE)
+            cleaned[key] = one_line(value, MAX_TITLE)
         elif key in _VERBATIM:
             cleaned[key] = value
         elif key in _NAMED and _is_mapping(value):

@@ -1,7 +1,7 @@
-"""Checks values against a schema that somebody else wrote, without trusting it.
+"""Bounded validation of values against schemas from untrusted authors.
 
-A schema may be made to cost for ever: an expression that backtracks, references that multiply. Expressions are left to the
-server that asked for them, and each check has a bounded number of steps.
+A schema can take forever to check: a regular expression that backtracks, references that multiply. Regular expressions
+are left to the server that asked for them, and each check has a limited number of steps.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -9,13 +9,13 @@ from typing import Protocol, cast
 
 __all__ = ["Checker", "checker_of"]
 
-STEPS = 50_000
-"""Keywords that one check may look at."""
+MAX_STEPS = 50_000
+"""Maximum number of keywords that one check evaluates."""
 
-LONGEST = 300
+MAX_LENGTH = 300
 
 Checker = Callable[[object], str | None]
-"""Says in one line what is wrong with a value; `None`: nothing, as far as it could be checked."""
+"""Returns one line about what is wrong with a value, or `None` if no error was found."""
 
 Keyword = Callable[[object, object, object, object], Iterable[object] | None]
 
@@ -38,7 +38,7 @@ class _ValidatorKind(Protocol):
     def check_schema(self, schema: object) -> None: ...
 
 
-class _Library(Protocol):
+class _JsonSchemaLibrary(Protocol):
     Draft202012Validator: _ValidatorKind
 
     def validator_for(self, schema: object, *, default: _ValidatorKind) -> _ValidatorKind: ...
@@ -46,17 +46,17 @@ class _Library(Protocol):
 
 
 class _TooCostly(Exception):
-    """The steps are used up."""
+    """The step limit is exhausted."""
 
 
 class _Steps:
-    """Counts the keywords that a check looks at."""
+    """Counter of evaluated keywords."""
 
     def __init__(self) -> None:
-        self.left = STEPS
+        self.left = MAX_STEPS
 
     def counted(self, keyword: Keyword) -> Keyword:
-        """The keyword, counted."""
+        """Wrap a keyword so that it is counted."""
 
         def check(validator: object, value: object, instance: object, schema: object) -> Iterable[object]:
             self.left -= 1
@@ -71,11 +71,11 @@ _LEFT_TO_THE_SERVER = ("pattern", "patternProperties", "unevaluatedProperties", 
 
 
 def checker_of(schema: Mapping[str, object]) -> Checker:
-    """A check against the schema; one that can't be used checks nothing, and the server sees for itself."""
-    import referencing  # loaded with jsonschema, by whoever mounts something
+    """Return a checker for the schema; an invalid schema checks nothing, and the server validates the value itself."""
+    import referencing  # loaded with jsonschema when something is mounted
     from jsonschema import validators
 
-    library = cast("_Library", validators)
+    library = cast("_JsonSchemaLibrary", validators)
     kind = library.validator_for(schema, default=library.Draft202012Validator)
     steps = _Steps()
     keywords: dict[str, Keyword | None] = {
@@ -85,27 +85,27 @@ def checker_of(schema: Mapping[str, object]) -> Checker:
     if additional is not None:
         keywords["additionalProperties"] = steps.counted(_unless_by_pattern(additional))
     keywords.update(dict.fromkeys(_LEFT_TO_THE_SERVER))
-    # An empty registry: nothing is fetched from anywhere.
+    # An empty registry: no references are fetched.
     validator = library.extend(kind, keywords)(schema, registry=referencing.Registry[object]())
 
     def check(value: object) -> str | None:
-        steps.left = STEPS
+        steps.left = MAX_STEPS
         try:
             wrong = next(iter(validator.iter_errors(value)), None)
-        except Exception:  # boundary: there are as many ways to get a schema wrong as there are keywords
+        except Exception:  # boundary: any keyword of an invalid schema can fail in its own way
             return None
         if wrong is None:
             return None
         place = ".".join(str(step) for step in wrong.absolute_path)
         message = " ".join(wrong.message.split())
-        message = message if len(message) <= LONGEST else f"{message[:LONGEST]} …"
+        message = message if len(message) <= MAX_LENGTH else f"{message[:MAX_LENGTH]} …"
         return f"{place}: {message}" if place else message
 
     return check
 
 
 def _unless_by_pattern(keyword: Keyword) -> Keyword:
-    """Which properties are additional can't be said where others are named by expressions."""
+    """Skip the keyword if other properties are named by patterns, which are not checked."""
 
     def check(validator: object, value: object, instance: object, schema: object) -> Iterable[object]:
         if "patternProperties" in cast("Mapping[str, object]", schema):
