@@ -1,4 +1,4 @@
-"""Scripts that look for races: failed tests run once more, and tests run under pressure."""
+"""Scripts that look for races."""
 
 import subprocess
 import sys
@@ -32,7 +32,7 @@ def test_that_waits_for_a_child() -> None:
 
 @pytest.fixture
 def suite(tmp_path: Path) -> Path:
-    """A folder of tests with the plugin of this suite."""
+    """Folder of tests with this suite's plugin."""
     (tmp_path / "pytest.ini").write_text("[pytest]\n")
     plugin = (ROOT / "tests/conftest.py").read_text(encoding="utf-8")
     start, end = plugin.index("def pytest_addoption"), plugin.index("def pytest_collection_modifyitems")

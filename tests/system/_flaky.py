@@ -1,4 +1,4 @@
-"""A backend that fails as told: which calls is a pure function of their arguments."""
+"""Backend that fails as configured: the failing calls are a pure function of their arguments."""
 
 from collections.abc import Mapping
 from hashlib import blake2b
@@ -13,7 +13,7 @@ from mcp_servers import Backend, tool
 __all__ = ["FLAKY", "FlakyBackend", "failure_of"]
 
 FLAKY = "tests.system._flaky:FlakyBackend"
-"""How settings name it."""
+"""Import path in settings."""
 
 KINDS = (ErrorKind.TIMEOUT, ErrorKind.NOT_FOUND, ErrorKind.OUTPUT_LIMIT, ErrorKind.FAILED)
 BUILDINGS = ("harbour", "granary", "lighthouse", "cloister", "theatre", "windmill", "archive", "observatory")
@@ -22,7 +22,7 @@ VERBS = ("founded", "restored", "burned", "surveyed", "painted", "abandoned", "e
 
 
 def failure_of(query: str, share: float) -> ErrorKind | None:
-    """How looking that up fails, if that share of all queries does; the last kind is a crash."""
+    """Return the failure of a query, if it belongs to the failing share; the last kind is a crash."""
     dice = blake2b(query.encode(), digest_size=8).digest()
     fails = int.from_bytes(dice[:4], "big") / 2**32 < share
     return KINDS[dice[4] % len(KINDS)] if fails else None

@@ -1,4 +1,4 @@
-"""Runs as real processes: started, watched from outside, and compared by what they leave."""
+"""Runs as real processes: started, observed from outside, and compared by their results."""
 
 import ctypes
 import json
@@ -25,7 +25,7 @@ from tests.system._supervised import Endpoint
 
 FILES = (PAIRS, TRAJECTORIES, TREES, REPORT)
 TREE: dict[str, object] = {"max_depth": 4, "branching_factor": 2, "depth_threshold": 2}
-"""Up to fourteen actions a seed, four abreast."""
+"""At most fourteen actions per seed, four in parallel."""
 SEEDS = (
     "The capital of the Varrow Isles is Port Vannick, the largest harbour of Ossel.",
     "Lighthouses of the isles and the keepers who were the first to light their lamps.",
@@ -33,17 +33,17 @@ SEEDS = (
     "The museum, the observatory and the library of Port Vannick, and who founded them.",
 )
 SEARCH: dict[str, object] = {"available_tools": ["rag_search"]}
-"""Tools without state: nothing but model calls and searches."""
+"""Stateless tools: only model calls and searches."""
 SEARCH_AND_RUN: dict[str, object] = {
     "available_tools": ["rag_search", "bash_run", "code_run"],
     "number_of_seed": 2,
     "max_depth": 3,
 }
-"""Tools with state as well: each branch has a shell and an interpreter of its own."""
+"""Stateful tools as well: each branch has its own shell and interpreter."""
 DONE, STOPPED = 0, 3
-"""Exit statuses: all is done; it ended early, and the same command goes on."""
+"""Exit statuses: complete; ended early, resumable by the same command."""
 GONE_SECONDS = 60.0
-"""Far more than the runtime needs to end what a killed program left, also where it gets little of a core."""
+"""Seconds; far more than the runtime needs to clean up after a killed program, also with little CPU."""
 _MODEL = ("plan/", "write/", "answer/")
 _ROLE = {"plan": "plan", "write": "draft", "answer": "answer"}
 _SUBREAPER = 36
@@ -60,47 +60,47 @@ anyio.run(main)
 
 
 class Entry(NamedTuple):
-    """A result in the journal."""
+    """Result in the journal."""
 
     seed: int
     key: str
 
 
 class Calm(NamedTuple):
-    """A run that nobody disturbed."""
+    """Undisturbed run."""
 
     files: dict[str, bytes]
-    """What it made."""
+    """Its files."""
     entries: int
-    """How many results are in its journal."""
+    """Number of results in its journal."""
     results: dict[bytes, set[Entry]]
-    """The results of each request to a model."""
+    """Results of each model request."""
 
     def requests(self) -> list[bytes]:
-        """All that was asked, sorted."""
+        """All requests, sorted."""
         return sorted(request for request, results in self.results.items() for _ in results)
 
 
 class Snapshot(NamedTuple):
-    """What was known at one moment."""
+    """State at one moment."""
 
     kept: frozenset[Entry]
-    """Results of model calls in the journal."""
+    """Model results in the journal."""
     calls: int
-    """Requests that the endpoint had got, at least those behind `kept`."""
+    """Requests received by the endpoint, at least those behind `kept`."""
 
 
 @dataclass
 class Running:
-    """A run in a folder of its own, with an endpoint of its own."""
+    """Run in its own folder, with its own endpoint."""
 
     folder: Path
     url: str
     settings: Mapping[str, object]
     lives: int = 0
-    """How often it was started."""
+    """Number of starts."""
     seen: dict[int, psutil.Process] = field(default_factory=dict[int, psutil.Process])
-    """Every process of it that anybody saw."""
+    """Every process of it seen so far."""
 
     def start(self) -> "subprocess.Popen[str]":
         """Start the supervisor, or start it again."""
@@ -125,45 +125,45 @@ class Running:
             )
 
     def complete(self) -> None:
-        """Start it, and wait for a good end."""
+        """Start it, and wait for a successful end."""
         with self.start() as process:
             assert process.wait(timeout=300) == DONE, self.said()
 
     @property
     def endpoint(self) -> Endpoint:
-        """Whom it asks."""
+        """The endpoint's URL."""
         return Endpoint(self.url)
 
     @property
     def environment(self) -> dict[str, str]:
-        """Variables that keep what it puts elsewhere in one place."""
+        """Variables that keep all its other files in one place."""
         return environment() | {"TMPDIR": str(self.temporary), "XDG_RUNTIME_DIR": str(self.temporary)}
 
     @property
     def output(self) -> Path:
-        """Where its files are."""
+        """Folder of its output files."""
         return self.folder / "results"
 
     @property
     def temporary(self) -> Path:
-        """All that it puts elsewhere while it runs."""
+        """Folder of all its temporary files."""
         return self.folder / "temporary"
 
     @property
     def errors(self) -> Path:
-        """What it said."""
+        """Its output."""
         return self.folder / "stderr"
 
     def said(self) -> str:
-        """What it said last."""
+        """The end of its output."""
         return self.errors.read_text(encoding="utf-8")[-6000:]
 
     def files(self) -> dict[str, bytes]:
-        """What it is for."""
+        """Its settings file."""
         return {name: (self.output / name).read_bytes() for name in FILES}
 
     def entries(self) -> list[Entry]:
-        """Everything in its journal, for each seed in the order in which it was written."""
+        """Return everything in its journal, by seed and in the order of writing."""
         journal = self.output / "journal.db"
         try:
             with closing(sqlite3.connect(f"file:{journal}?mode=ro", uri=True, timeout=30)) as database:
@@ -171,22 +171,22 @@ class Running:
                     "SELECT seed, key FROM agentflow_entries ORDER BY seed, ordinal"
                 ).fetchall()
         except sqlite3.OperationalError:
-            # It was not there yet when the program was killed, or is made at this instant.
+            # It did not exist when the program was killed, or is being created right now.
             return []
         return [Entry(*row) for row in rows]
 
     def requests(self) -> list[bytes]:
-        """The bodies of all requests that the endpoint got, as they came."""
+        """Return the bodies of all requests that the endpoint received, in order."""
         log = self.folder / "requests"
         return log.read_bytes().splitlines() if log.exists() else []
 
     def snapshot(self) -> Snapshot:
-        """What is in the journal, and what was asked by then."""
+        """Return the journal's contents and the requests so far."""
         kept = frozenset(of_models(self.entries()))
         return Snapshot(kept, len(self.requests()))
 
     def look(self, supervisor: psutil.Process) -> list[tuple[str, psutil.Process]]:
-        """The names of all processes that it has now besides the supervisor, and the processes."""
+        """Return the names of all its processes except the supervisor, and the processes."""
         named: list[tuple[str, psutil.Process]] = []
         for each in [supervisor, *supervisor.children(recursive=True)]:
             self.seen[each.pid] = each
@@ -196,19 +196,19 @@ class Running:
 
 
 def of_models(entries: Iterable[Entry]) -> list[Entry]:
-    """The results of model calls."""
+    """Return the results of model calls."""
     return [entry for entry in entries if entry.key.startswith(_MODEL)]
 
 
 def results_by_request(run: Running) -> dict[bytes, set[Entry]]:
-    """Which request led to which results, of a run that grew one tree after the other, with one call at a time."""
+    """Map each request to its results, in a run that grew trees sequentially, with one call at a time."""
     entries, requests = of_models(run.entries()), run.requests()
     assert len(entries) == len(requests), "each result is of one call"
     found: dict[bytes, set[Entry]] = {}
     for entry, request in zip(entries, requests, strict=True):
         name = json.loads(request)["response_format"]["json_schema"]["name"]
         assert name == _ROLE[entry.key.partition("/")[0]], f"{entry} is no result of a {name}"
-        # Two trees may come to the same question, which is asked back in the same words.
+        # Two trees may arrive at the same question, which is verified with the same words.
         found.setdefault(request, set()).add(entry)
     return found
 
@@ -217,7 +217,7 @@ def results_by_request(run: Running) -> dict[bytes, set[Entry]]:
 def new_run(
     folder: Path, settings: Mapping[str, object], *, delay_ms: float = 20, jitter_ms: float = 30
 ) -> Generator[Running]:
-    """A run that was not started yet, and the endpoint that it will ask."""
+    """Yield a run that has not started, and its endpoint."""
     folder.mkdir()
     endpoint = fake_endpoint(delay_ms=delay_ms, jitter_ms=jitter_ms, log=folder / "requests")
     with start_blocking_portal() as portal, portal.wrap_async_context_manager(endpoint) as url:
@@ -225,7 +225,7 @@ def new_run(
 
 
 def calm(folder: Path, settings: Mapping[str, object]) -> Calm:
-    """A run with one tree and one call at a time, by an endpoint that answers at once."""
+    """Yield a run with one tree and one call at a time, with an immediate endpoint."""
     with new_run(folder, {**settings, "open_trees": 1, "max_concurrency": 1}, delay_ms=0, jitter_ms=0) as run:
         run.complete()
         return Calm(run.files(), len(run.entries()), results_by_request(run))
@@ -233,7 +233,7 @@ def calm(folder: Path, settings: Mapping[str, object]) -> Calm:
 
 @contextmanager
 def adopting() -> Generator[None]:
-    """Whoever loses its parent meanwhile becomes a child of this process, so that nobody gets lost."""
+    """Make this process the parent of orphans, so that none is missed."""
     prctl = ctypes.CDLL(None, use_errno=True).prctl
     assert prctl(_SUBREAPER, 1, 0, 0, 0) == 0
     try:
@@ -243,22 +243,22 @@ def adopting() -> Generator[None]:
 
 
 def nothing_left(run: Running, others: set[int]) -> None:
-    """No process, no group, no mount and no folder of the run is there any more.
+    """Assert that no process, process group, mount or folder of the run is left.
 
-    :param others: children of this process that are none of the run's.
+    :param others: children of this process that do not belong to the run.
     """
     waiting = {*run.seen.values(), *_adopted(others)}
     while waiting:
         _, alive = psutil.wait_procs(waiting, timeout=GONE_SECONDS)
         assert not [f"{each.pid} {each.name()} {each.cmdline()}" for each in alive]
-        # Who has ended now left its own children to this process.
+        # A process that has just ended left its children to this process.
         waiting = _adopted(others)
     assert sorted(path.name for path in run.output.iterdir() if path.name.startswith(".")) == []
-    # Files of a killed host monitor are swept by the next start of any runtime.
+    # The next start of any runtime removes files of a killed host monitor.
     subprocess.run([sys.executable, "-c", _START_A_RUNTIME], env=run.environment, cwd=run.folder, check=True)
     runtimes = run.temporary / f"agentflow-{os.geteuid()}"
     left = [path for path in run.temporary.rglob("*") if path != runtimes]
-    # Which user ids are taken is kept in files that are never removed.
+    # Files that record used user ids are never removed.
     assert [path for path in left if not (path.parent == runtimes and path.name.startswith("ids-"))] == []
     mark = f"agentflow-{realm(str(runtimes / 'any'))}-"
     assert [place for place, _, _ in os.walk("/sys/fs/cgroup") if mark in place] == []
@@ -266,12 +266,12 @@ def nothing_left(run: Running, others: set[int]) -> None:
 
 
 def _adopted(others: set[int]) -> set[psutil.Process]:
-    """Children of this process besides the others."""
+    """Return the children of this process except the others."""
     return {child for child in psutil.Process().children() if child.pid not in others}
 
 
 def kill(victim: psutil.Process) -> None:
-    """`kill -9`; fine if it has just ended."""
+    """`kill -9`, ignoring a process that has just ended."""
     try:
         os.kill(victim.pid, signal.SIGKILL)
     except ProcessLookupError:

@@ -1,4 +1,4 @@
-"""Whole runs by the real command, and what became of them."""
+"""Whole runs by the real command, and their results."""
 
 import json
 import sqlite3
@@ -44,34 +44,34 @@ __all__ = [
 PROGRAM = "agentflow.supervisor"
 FILES = (PAIRS, TRAJECTORIES, TREES, REPORT)
 LOOK_SECONDS = 0.02
-"""Between two looks at what nobody tells."""
+"""Seconds between two polls."""
 
 
 class Endpoint(NamedTuple):
     """A fake endpoint."""
 
     url: str
-    """Where it is."""
+    """Its URL."""
 
     def stats(self) -> dict[str, int]:
-        """What it has counted."""
+        """Its counters."""
         return self._ask("stats")
 
     def hold(self, calls: int = 0) -> int:
-        """Have it hold back the calls that come from now on, after some more; gives the number of the last one before."""
+        """Hold back calls from now on, after some more; return the number of the last one before."""
         return self._ask(f"hold?calls={calls}")["calls"] + calls
 
     def release(self) -> None:
-        """Have it answer the calls that it holds back."""
+        """Answer the calls held back."""
         self._ask("release")
 
     def wait_for(self, **counts: int) -> None:
-        """Wait until it has counted that much."""
+        """Wait until a counter reaches a number."""
         wait_for(lambda: all(self.stats()[name] >= count for name, count in counts.items()))
 
     @property
     def words(self) -> tuple[str, ...]:
-        """How settings name it."""
+        """Its model settings."""
         return ("model_name=fake", f"base_url={self.url}")
 
     def _ask(self, what: str) -> dict[str, int]:
@@ -81,14 +81,14 @@ class Endpoint(NamedTuple):
 
 
 class Ended(NamedTuple):
-    """A run that has ended."""
+    """A finished run."""
 
     status: int
     """Its exit status."""
     said: dict[str, Any]
-    """What it said on stdout."""
+    """Its stdout."""
     err: str
-    """What it said on stderr."""
+    """Its stderr."""
 
     @property
     def report(self) -> dict[str, Any]:
@@ -98,26 +98,26 @@ class Ended(NamedTuple):
 
 
 class Undisturbed(NamedTuple):
-    """A run to compare with."""
+    """Undisturbed run for comparison."""
 
     files: dict[str, bytes]
-    """What it made."""
+    """Its files."""
     calls: int
-    """How many model calls it took."""
+    """Number of its model calls."""
 
 
 @contextmanager
 def endpoint(
     *, delay_ms: float = 0.0, faults: float = 0.0, same: bool = False, hold_after: int | None = None
 ) -> Generator[Endpoint]:
-    """A fake endpoint in a process of its own."""
+    """Fake endpoint in its own process."""
     serving = fake_endpoint(delay_ms=delay_ms, faults=faults, same=same, hold_after=hold_after)
     with start_blocking_portal() as portal, portal.wrap_async_context_manager(serving) as url:
         yield Endpoint(url)
 
 
 def settings(folder: Path, *, share: float = 0.0, seeds: int = 6, **changes: object) -> tuple[str, str]:
-    """The words that name a file of settings for a run with the tool that fails in that share of calls."""
+    """Return the arguments that name a settings file for a run whose tool fails in that share of calls."""
     about = "of the old chronicle of the northern coast, with every harbour, lighthouse and cloister that it names"
     lines = [json.dumps({"content": f"Explore chapter {number} {about}"}) for number in range(seeds)]
     (folder / "seeds.jsonl").write_text("\n".join(lines), encoding="utf-8")
@@ -138,7 +138,7 @@ def settings(folder: Path, *, share: float = 0.0, seeds: int = 6, **changes: obj
 
 
 def supervise(folder: Path, *words: str, status: int = 0) -> Ended:
-    """Run it to its end, which is to be the one expected."""
+    """Run it to its end and check the exit status."""
     done = run(PROGRAM, "--json", *words, cwd=folder)
     assert done.returncode == status, done.stderr
     return Ended(done.returncode, json.loads(done.stdout), done.stderr)
@@ -146,14 +146,14 @@ def supervise(folder: Path, *words: str, status: int = 0) -> Ended:
 
 @cache
 def undisturbed() -> Undisturbed:
-    """What nobody disturbs, shares or stops, for the settings as they are."""
+    """Run the settings without disturbance."""
     with TemporaryDirectory() as folder, endpoint() as at:
         supervise(Path(folder), *settings(Path(folder)), *at.words)
         return Undisturbed(contents(Path(folder) / "out"), at.stats()["calls"])
 
 
 def follow(process: "Popen[str]", until: Callable[[dict[str, Any]], object]) -> dict[str, Any]:
-    """Read what a program logs until a line is as wanted; gives that line."""
+    """Read a program's log until a line matches; return that line."""
     assert process.stderr is not None
     seen: list[str] = []
     for line in process.stderr:
@@ -165,28 +165,28 @@ def follow(process: "Popen[str]", until: Callable[[dict[str, Any]], object]) -> 
 
 
 def wait_for(condition: Callable[[], object]) -> None:
-    """Wait for something that nobody tells."""
+    """Poll until a condition holds."""
     while not condition():
         time.sleep(LOOK_SECONDS)
 
 
 def moment(line: dict[str, Any]) -> float:
-    """When it was logged."""
+    """Return the time of a log line."""
     return datetime.fromisoformat(line["timestamp"]).timestamp()
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    """The files of a run."""
+    """Return the files of a run."""
     return {name: (folder / name).read_bytes() for name in FILES}
 
 
 def trees_of(folder: Path) -> list[dict[str, Any]]:
-    """Its trees."""
+    """Return its trees."""
     return [json.loads(line) for line in (folder / TREES).read_text(encoding="utf-8").splitlines()]
 
 
 def spent_in(folder: Path) -> dict[str, dict[str, int]]:
-    """What its journal says that it consumed, by role."""
+    """Return the usage in its journal, by role."""
     with closing(sqlite3.connect(folder / "journal.db")) as journal:
         rows = journal.execute("SELECT role, body FROM agentflow_usage").fetchall()
     spent: dict[str, Counter[str]] = {}
@@ -196,7 +196,7 @@ def spent_in(folder: Path) -> dict[str, dict[str, int]]:
 
 
 def calls_of(folder: Path, *kinds: str) -> dict[str, dict[str, Any]]:
-    """The calls in its journal whose keys begin so, by seed and key."""
+    """Return the calls in its journal whose keys have a prefix, by seed and key."""
     with closing(sqlite3.connect(folder / "journal.db")) as journal:
         rows = journal.execute("SELECT seed, key, body FROM agentflow_entries").fetchall()
     return {f"{seed}/{key}": json.loads(body) for seed, key, body in rows if key.partition("/")[0] in kinds}

@@ -1,4 +1,4 @@
-"""What nobody disturbed, to compare with."""
+"""Undisturbed runs for comparison."""
 
 import pytest
 
@@ -7,11 +7,11 @@ from tests.system._runs import SEARCH, SEARCH_AND_RUN, Calm, calm
 
 @pytest.fixture(scope="session")
 def calm_search(tmp_path_factory: pytest.TempPathFactory) -> Calm:
-    """A run that searches, one call after the other."""
+    """Run that searches, one call after the other."""
     return calm(tmp_path_factory.mktemp("calm") / "search", SEARCH)
 
 
 @pytest.fixture(scope="session")
 def calm_run(tmp_path_factory: pytest.TempPathFactory) -> Calm:
-    """A run that searches and has a shell and an interpreter, one call after the other."""
+    """Run that searches and has a shell and an interpreter, one call after the other."""
     return calm(tmp_path_factory.mktemp("calm") / "run", SEARCH_AND_RUN)

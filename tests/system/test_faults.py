@@ -36,12 +36,12 @@ CALLS = ("plan", "node", "write", "answer")
 
 
 def nodes_of(trees: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """All nodes but the roots."""
+    """Return all nodes except the roots."""
     return (node for tree in trees for node in tree["nodes"] if node["action"] is not None)
 
 
 def check_accounts(folder: Path, report: Mapping[str, Any]) -> None:
-    """Whether everything that happened stands in the report, once."""
+    """Check that the report counts every event once."""
     trees = trees_of(folder)
     nodes = list(nodes_of(trees))
     assert report["trees"] == len(trees) == report["seeds"] - report["failed_seeds"]
@@ -129,7 +129,7 @@ def test_a_disk_that_fills_ends_the_run_with_one_line_and_with_room_the_same_com
     words = settings(tmp_path)
     disk = tmp_path / "out"
     disk.mkdir()
-    # A small disk that only these programs see: the run fills it, then there is room, and the same command goes on.
+    # A small disk that only these programs see: the run fills it, then space is freed, and the same command resumes.
     script = """
         mount -t tmpfs -o size=64m none out && head -c 63m /dev/zero > out/ballast || exit 90
         "$@" 2> first.err; echo $? > first.status
@@ -161,7 +161,7 @@ def test_a_disk_that_fills_ends_the_run_with_one_line_and_with_room_the_same_com
 
 @pytest.fixture
 def own_postgres() -> Iterator[PostgresServer]:
-    """A server that this test may stop."""
+    """Server that this test may stop."""
     with postgres_server() as server:
         yield server
 

@@ -13,14 +13,14 @@ OWN = ("VIRTUAL_ENV", "MAKEFLAGS", "MAKELEVEL", "MFLAGS", "PYTHONPATH", "PYTEST_
 
 @pytest.fixture(scope="module")
 def clone(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What somebody gets who clones this repository now."""
+    """Return a fresh clone of the repository."""
     place = tmp_path_factory.mktemp("fresh") / "clone"
     subprocess.run(["git", "clone", "--quiet", str(ROOT), str(place)], check=True)
     return place
 
 
 def make(place: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run make there, with nothing of this suite's own environment."""
+    """Run make there, without this suite's environment."""
     environment = {key: value for key, value in os.environ.items() if key not in OWN}
     return subprocess.run(
         ["make", *arguments],

@@ -25,33 +25,33 @@ from tests.system._runs import (
     of_models,
 )
 
-# Sandboxes run when nobody else wants a core: on a busy machine all takes its time.
+# Sandboxes run at idle priority: on a busy machine everything takes longer.
 pytestmark = pytest.mark.timeout(400)
 LOOK_SECONDS = 0.008
-"""How often it is looked whether the moment has come."""
+"""Seconds between two polls."""
 OURS = {"python", "bash", "sleeper"}
-"""Names of the processes that runtimes and sandboxes are made of."""
+"""Names of the runtime's and the sandboxes' processes."""
 STARTING_SECONDS = 1.5
-"""About what a start takes of a core."""
+"""Approximate CPU seconds of a start."""
 
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """When somebody is killed, and who."""
+    """Moment and target of a kill."""
 
     results: int
-    """As soon as there are so many results in the journal."""
+    """As soon as the journal has this many results."""
     seconds: float
-    """If not 0: as soon as the supervisor has used so much of a core, or its start is over."""
+    """If not 0: as soon as the supervisor has used this much CPU, or its start is over."""
     dice: float
-    """Who: below a half the supervisor, above any other process that there is then."""
+    """Target: below one half the supervisor, above it any other process alive then."""
 
 
 def moments(seed: int, kills: int, results: int) -> list[Moment]:
     """Moments from the start of a run to its end."""
     dice = random.Random(seed)
     counts = sorted(dice.randint(0, results) for _ in range(kills))
-    # A third comes while it starts, or starts again.
+    # One in three comes during a start or restart.
     starting = [dice.random() < 1 / 3 for _ in counts]
     return [
         Moment(count, dice.uniform(0, STARTING_SECONDS) if early else 0, dice.random())
@@ -60,7 +60,7 @@ def moments(seed: int, kills: int, results: int) -> list[Moment]:
 
 
 def has_come(moment: Moment, run: Running, process: psutil.Process, before: int) -> bool:
-    """Whether it is time.
+    """Return whether the moment has come.
 
     :param before: results in the journal when the supervisor was started.
     """
@@ -71,22 +71,22 @@ def has_come(moment: Moment, run: Running, process: psutil.Process, before: int)
 
 
 class Tormentor:
-    """Runs a run to its end in spite of everything."""
+    """Runs a run to its end in spite of kills."""
 
     def __init__(self, run: Running, dice: random.Random) -> None:
         self._run = run
         self._dice = dice
         self.kills: list[str] = []
-        """Who was killed."""
+        """Killed processes."""
         self.snapshots: list[Snapshot] = []
-        """What was known at each kill."""
+        """State at each kill."""
         self._last_call = math.inf
-        """The number of the last call that is answered by now."""
+        """Number of the last call answered so far."""
 
     def torment(self, moments: Sequence[Moment], calls: int) -> None:
-        """Kill at each of these moments; start it again whenever it has ended.
+        """Kill at each of these moments; restart it whenever it has ended.
 
-        :param calls: how many model calls it takes.
+        :param calls: number of the run's model calls.
         """
         ahead = list(moments)
         for _ in range(2 * len(moments) + 1):
@@ -116,9 +116,9 @@ class Tormentor:
         process.wait(timeout=300)
 
     def _pace(self, ahead: Sequence[Moment], calls: int = 0) -> None:
-        """Whoever is slow to look still finds it at work: before its last kill but one it does not get its last answer.
+        """Hold back the last answer until the last kill but one, so that a slow observer still finds the run at work.
 
-        :param calls: how many answers it needs to get to its end, where it begins.
+        :param calls: number of answers that it needs, from its start.
         """
         if len(ahead) <= 1:
             self._last_call = math.inf
@@ -127,11 +127,11 @@ class Tormentor:
             self._last_call = self._run.endpoint.hold(calls - 1)
 
     def _waits(self) -> bool:
-        """Whether it gets no further."""
+        """Return whether it makes no more progress."""
         return self._run.endpoint.stats()["calls"] > self._last_call
 
     def _kill(self, process: "subprocess.Popen[str]", first: psutil.Process, moment: Moment) -> None:
-        # What a command starts is the command's own affair: that it ends early is what the tool sees then.
+        # Children of a command belong to the command: if one ends early, the tool sees it.
         others = [found for found in self._run.look(first) if found[0] in OURS]
         own = ("the supervisor", first)
         name, victim = self._dice.choice(others) if others and moment.dice >= 0.5 else own
@@ -143,7 +143,7 @@ class Tormentor:
 
 
 def check_asked_once(run: Running, snapshots: Sequence[Snapshot], calm: Calm) -> None:
-    """What was in the journal at a kill is not asked for afterwards."""
+    """Assert that nothing in the journal at a kill is requested again."""
     requests = run.requests()
     assert set(requests) == set(calm.results)
     for snapshot in snapshots:
@@ -152,7 +152,7 @@ def check_asked_once(run: Running, snapshots: Sequence[Snapshot], calm: Calm) ->
 
 
 def torment(folder: Path, settings: Mapping[str, object], calm: Calm, *, seed: int, kills: int) -> int:
-    """A run with that many kills ends as one without; gives how many there were before it was at its end."""
+    """Assert that a run with that many kills ends like one without; return the number of kills."""
     with adopting(), new_run(folder, settings) as run:
         others = {child.pid for child in psutil.Process().children()}
         tormentor = Tormentor(run, random.Random(seed))

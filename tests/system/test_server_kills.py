@@ -1,4 +1,4 @@
-"""The tool server is killed under load and started again: what clients are told, what is left."""
+"""The tool server is killed under load and restarted: errors at clients, and leftovers."""
 
 import os
 import signal
@@ -22,26 +22,26 @@ from tests.mcp_servers._program import Program, program
 from tests.mcp_servers.serving.test_command import address
 from tests.runtimes.qemu._guests import guest
 
-# Browsers and guests take their time on a busy machine.
+# Browsers and guests are slow on a busy machine.
 pytestmark = pytest.mark.timeout(400)
 TOKEN = "token-of-the-system"
 CLIENTS = 4
-"""Who call without an end, each in a session of its own."""
+"""Number of clients that call continuously, each in its own session."""
 GONE_SECONDS = 60.0
-"""Far more than is needed to end what a killed server left."""
+"""Seconds; far more than the cleanup after a killed server needs."""
 
 
 @pytest.fixture
 def place() -> Iterator[Path]:
-    """A folder for everything that a server puts anywhere; short, since sockets lie there."""
+    """Folder for all files of a server; short, since sockets are in it."""
     with tempfile.TemporaryDirectory(prefix="kill-") as folder:
-        os.chmod(folder, 0o755)  # browsers and guests run as users of their own
+        os.chmod(folder, 0o755)  # browsers and guests run under their own users
         yield Path(folder)
 
 
 @pytest.fixture(scope="module")
 def engine() -> Generator[Dockerd]:
-    """A Docker engine of the suite's own."""
+    """Docker engine of the suite."""
     with dockerd() as engine:
         yield engine
 
@@ -53,17 +53,17 @@ class Server:
     running: Program
     """Its process."""
     url: str
-    """Where it is."""
+    """Its URL."""
 
     def family(self) -> list[psutil.Process]:
-        """Its process and all that it has started."""
+        """Its process and all descendants."""
         own = psutil.Process(self.running.process.pid)
         return [own, *own.children(recursive=True)]
 
 
 @asynccontextmanager
 async def served(place: Path, settings: Mapping[str, object]) -> AsyncGenerator[Server]:
-    """A server with its folders in one place."""
+    """Server with all its folders in one place."""
     config = place / "config.yaml"
     archive = {"archive": {"folder": str(place / "files")}}
     config.write_text(yaml.safe_dump({"sessions": archive, "grace_seconds": 1, **settings}), encoding="utf-8")
@@ -81,20 +81,20 @@ async def served(place: Path, settings: Mapping[str, object]) -> AsyncGenerator[
 
 @pytest.fixture
 def port() -> Iterator[int]:
-    """Where both servers of a test are, one after the other."""
+    """Address of both servers of a test, one after the other."""
     with kept_port("127.0.0.1") as port:
         yield port
 
 
 async def started(sandbox: Sandbox, **arguments: object) -> str:
-    """The handle of a new session."""
+    """Return the handle of a new session."""
     result = await sandbox.execute("session_start", arguments)
     assert result.ok, result
     return str(result.data["session"])
 
 
 async def call_until_it_fails(url: str, told: list[ToolResult], busy: anyio.Event) -> None:
-    """Call without an end; what the last call was told."""
+    """Call continuously; return the last call's result."""
     async with Sandbox(url, token=TOKEN) as sandbox:
         handle = await started(sandbox)
         while (result := await sandbox.execute("bash_run", {"session": handle, "command": "echo x"})).ok:
@@ -103,7 +103,7 @@ async def call_until_it_fails(url: str, told: list[ToolResult], busy: anyio.Even
 
 
 async def made_live(sandbox: Sandbox, backends: Mapping[str, object]) -> str:
-    """A session in which all that the server has is alive."""
+    """Return a session in which every backend is live."""
     handle = await started(sandbox)
     calls: dict[str, tuple[str, dict[str, object]]] = {
         "bash": ("bash_run", {"command": "(setsid sleep 4711 &); echo on"}),
@@ -118,14 +118,14 @@ async def made_live(sandbox: Sandbox, backends: Mapping[str, object]) -> str:
 
 
 def sound(result: ToolResult) -> bool:
-    """A failed call says in one line that the server, or the session, is gone."""
+    """Assert that a failed call names the lost server or session in one line."""
     assert result.error is not None
     assert "\n" not in result.error.message
     return result.error.kind in (ErrorKind.UNAVAILABLE, ErrorKind.SESSION_NOT_FOUND)
 
 
 def left_in(place: Path) -> list[str]:
-    """What lies where servers put their things, beside what shows which user ids are taken."""
+    """Return the files in a server's places, except the records of used user ids."""
     top = place / "temporary"
     runtimes = top / f"agentflow-{os.geteuid()}"
     left = [path for path in top.rglob("*") if path != runtimes]
@@ -133,20 +133,20 @@ def left_in(place: Path) -> list[str]:
 
 
 def groups_of(place: Path) -> list[str]:
-    """The cgroups of the servers of a place."""
+    """Return the cgroups of the servers of a place."""
     mark = f"agentflow-{realm(str(place / 'temporary' / f'agentflow-{os.geteuid()}' / 'any'))}-"
     return [folder for folder, _, _ in os.walk("/sys/fs/cgroup") if mark in folder]
 
 
 def mounts() -> str:
-    """What is mounted."""
+    """Return the mounts."""
     return Path("/proc/self/mountinfo").read_text(encoding="utf-8")
 
 
 async def killed_and_started_again(
     place: Path, settings: Mapping[str, object], backends: Mapping[str, object]
 ) -> None:
-    """Kill a server under load and serve again from the same settings."""
+    """Kill a server under load and serve again with the same settings."""
     told: list[ToolResult] = []
     family: list[psutil.Process] = []
     ended = alive = ""
@@ -180,7 +180,7 @@ async def killed_and_started_again(
         again = await started(sandbox, files_of=ended)
         read = await sandbox.execute("bash_run", {"session": again, "command": "cat note"})
         assert read.data["stdout"] == "kept\n"
-        # What starts anew clears away what those who were killed could not.
+        # A new start removes what the killed processes could not.
         await made_live(sandbox, backends)
         server.running.process.terminate()
         assert await server.running.process.wait() == 0

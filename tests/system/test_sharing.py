@@ -1,4 +1,4 @@
-"""Several supervisors with one journal: they share the seeds, and inherit those of one that is killed."""
+"""Several supervisors with one journal: they share the seeds, and take over those of a killed one."""
 
 import json
 import sqlite3
@@ -20,7 +20,7 @@ from tests.system._supervised import PROGRAM, contents, endpoint, settings, undi
 
 HOLDERS = "SELECT count(DISTINCT owner) FROM agentflow_seeds WHERE NOT done"
 ALONE = 12
-"""Calls that are answered before both work: too few for one of them to do all by itself."""
+"""Calls answered before both work: too few for one supervisor to finish alone."""
 
 
 @contextmanager
@@ -36,17 +36,17 @@ def together(folder: Path, *words: str, outputs: tuple[str, str]) -> Generator[l
 
 
 def holders_in(journal: Path) -> int:
-    """How many processes hold seeds in a SQLite journal."""
+    """Return the number of processes that hold seeds in a SQLite journal."""
     try:
         with closing(sqlite3.connect(f"file:{journal}?mode=ro", uri=True, timeout=30)) as database:
             return int(database.execute(HOLDERS).fetchone()[0])
     except sqlite3.OperationalError:
-        # Nobody has made it yet.
+        # The journal does not exist yet.
         return 0
 
 
 def holders_at(url: str) -> int:
-    """How many processes hold seeds in a Postgres journal."""
+    """Return the number of processes that hold seeds in a Postgres journal."""
 
     async def ask() -> int:
         engine = create_async_engine(make_url(url).set(drivername="postgresql+asyncpg"), poolclass=NullPool)
@@ -54,7 +54,7 @@ def holders_at(url: str) -> int:
             async with engine.connect() as connection:
                 return int(await connection.scalar(text(HOLDERS)) or 0)
         except ProgrammingError:
-            # Nobody has made its tables yet.
+            # The tables do not exist yet.
             return 0
         finally:
             await engine.dispose()

@@ -1,4 +1,4 @@
-"""Runs by the real command that end early in every way, and go on; and what else is done to them meanwhile."""
+"""Runs by the real command that end early in every way and resume, and requests to a running one."""
 
 import json
 import signal
@@ -41,7 +41,7 @@ TOOL_TO_MISS = {
 
 @contextmanager
 def working(folder: Path, at: Endpoint, *words: str) -> Generator[Popen[str]]:
-    """A program that waits for the answer of a model."""
+    """Program that waits for a model's answer."""
     last = at.hold(1)
     with running(PROGRAM, *words, cwd=folder) as process:
         at.wait_for(calls=last + 1)
@@ -50,7 +50,7 @@ def working(folder: Path, at: Endpoint, *words: str) -> Generator[Popen[str]]:
 
 
 def stops(process: Popen[str], at: Endpoint) -> None:
-    """Wait until it is to stop, and let it have what it waits for."""
+    """Wait until it has received the stop, and let it have its answer."""
     until_it_says(process, "stopping")
     at.release()
 
@@ -85,7 +85,7 @@ def test_stopped_in_every_way_it_goes_on_by_the_same_command_to_the_files_of_an_
             assert process.wait(60) == 130
         assert at.stats()["repeated_bodies"] == 0, "what was in flight ended, and was kept"
         with working(tmp_path, at, *words) as process:
-            # Two of the same kind may come as one.
+            # Two signals of the same kind may arrive as one.
             process.send_signal(signal.SIGINT)
             process.send_signal(signal.SIGTERM)
             status, _, err = finish(process)

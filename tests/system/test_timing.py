@@ -1,4 +1,4 @@
-"""How many calls are in flight, and which of them is answered first, changes nothing."""
+"""Neither the number of calls in flight nor the order of their answers changes the result."""
 
 from pathlib import Path
 
@@ -6,7 +6,7 @@ import pytest
 
 from tests.system._runs import SEARCH, SEARCH_AND_RUN, Calm, new_run
 
-# Sandboxes run when nobody else wants a core: on a busy machine all takes its time.
+# Sandboxes run at idle priority: on a busy machine everything takes longer.
 pytestmark = pytest.mark.timeout(400)
 MANY = {"max_concurrency": 64}
 

@@ -63,13 +63,13 @@ async def outcomes(calls: Calls) -> list[list[object]]:
     return behind
 
 
-@pytest.mark.promise("sandbox:host-agree")
+@pytest.mark.promise("sandbox:hosts-agree")
 async def test_every_kind_of_result_and_error_is_the_same_on_both_hosts() -> None:
     here, server = await outcomes(EVERY_KIND)
     assert server == here
 
 
-@pytest.mark.promise("sandbox:host-agree")
+@pytest.mark.promise("sandbox:hosts-agree")
 async def test_the_tools_are_the_same_on_both_hosts() -> None:
     listings: list[object] = []
     for host in HOSTS:
@@ -88,7 +88,7 @@ arguments = st.dictionaries(
 )
 
 
-@pytest.mark.promise("sandbox:host-agree")
+@pytest.mark.promise("sandbox:hosts-agree")
 @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     st.lists(
