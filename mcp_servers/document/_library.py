@@ -181,7 +181,7 @@ class DocumentLibrary:
             return document
 
     async def finder(self, documents: Sequence[ParsedDocument]) -> PassageIndex:
-        """What finds passages of these documents."""
+        """Return the passage index of these documents."""
         key = tuple(document.digest for document in documents)
         async with self._locked(key):
             finder = self._finders.get(key)

@@ -116,7 +116,7 @@ class TextPassage(NamedTuple):
     document: int
     """Index of the document."""
     start: int
-    """Where it begins in the text."""
+    """Start in the text."""
     end: int
     """End in the text."""
 

@@ -22,22 +22,22 @@ __all__ = ["RagBackend"]
 
 NO_HITS = "no hits"
 
-LONGEST_QUERY = 10_000
+MAX_QUERY_CHARS = 10_000
 
 Query = Annotated[
     str,
-    Field(min_length=1, max_length=LONGEST_QUERY, description="What to look for, in words or as a question."),
+    Field(min_length=1, max_length=MAX_QUERY_CHARS, description="Search words or a question."),
 ]
 Count = Annotated[
-    int | None, Field(ge=1, le=100, description="How many documents to return; by default a few.")
+    int | None, Field(ge=1, le=100, description="Maximum number of documents; by default a few.")
 ]
 
 
 class RagBackend(Backend):
-    """A collection of documents to search and to read: the same one for all sessions."""
+    """Tools to search and read a collection of documents, shared by all sessions."""
 
     name = "rag"
-    description = "Search a collection of documents, and read them."
+    description = "Search a collection of documents and read them."
     reserved = frozenset(RagSettings.model_fields)
 
     def __init__(self) -> None:
@@ -46,17 +46,17 @@ class RagBackend(Backend):
         self._stack = AsyncExitStack()
 
     def check(self, settings: Mapping[str, object]) -> None:
-        """Refuse settings that can't be used, and documents that are not there."""
+        """Reject invalid settings and missing documents."""
         check_settings(RagSettings, self.name, settings)
         locate_index(RagSettings.model_validate(settings))
 
     def configure(self, settings: Mapping[str, object]) -> None:
-        """Take the server's settings."""
+        """Apply the server's settings."""
         check_settings(RagSettings, self.name, settings)
         self._settings = RagSettings.model_validate(settings)
 
     async def warmup(self) -> None:
-        """Open the index, and make it first where it is missing or out of date."""
+        """Open the index; build or update it first if necessary."""
         if self._opened is None:
             settings = self._settings
             place = await anyio.to_thread.run_sync(locate_index, settings)
@@ -68,34 +68,31 @@ class RagBackend(Backend):
                 self._stack = stack.pop_all()
 
     async def shutdown(self) -> None:
-        """Let go of the index and of the endpoint."""
+        """Close the index and the connection to the endpoint."""
         self._opened = None
         await self._stack.aclose()
 
     @tool(title="Search the documents", read_only=True)
     async def search(self, context: CallContext, query: Query, top_k: Count = None) -> DocumentHits:
-        """Find documents by a query in plain words; returns their ids, titles and the parts that fit best.
+        """Find documents by a plain-text query; return their ids, titles and best matching parts.
 
-        Use it first, to find out which documents tell about something; rag_get then reads one whole. Names and rare
-        words find more than long questions do.
+        Use it first, to find the documents on a topic; rag_get then reads a whole document. Names and rare words work
+        better than long questions.
         """
         hits = _hits(await self._library.search(query, top_k or self._settings.top_k))
         context.show(Text(_as_text(hits)))
         return DocumentHits(hits=hits)
 
-    @tool(title="Search for several things", read_only=True)
+    @tool(title="Run several searches", read_only=True)
     async def batch_search(
         self,
         context: CallContext,
-        queries: Annotated[
-            list[Query], Field(min_length=1, max_length=32, description="What to look for, one query each.")
-        ],
+        queries: Annotated[list[Query], Field(min_length=1, max_length=32, description="The queries.")],
         top_k: Count = None,
     ) -> BatchHits:
         """Run several searches at once and return the hits of each.
 
-        Use it instead of rag_search when you already know several things to look for, such as the parts of a
-        question or other words for the same thing.
+        Use it instead of rag_search if you have several queries, such as the parts of a question or synonyms.
         """
         results: list[QueryHits] = []
         for query in queries:
@@ -109,18 +106,18 @@ class RagBackend(Backend):
     async def get(
         self,
         context: CallContext,
-        id: Annotated[str, Field(description="The document's id, as rag_search gives it.")],
-        start: Annotated[int, Field(ge=0, description="The character to begin with.")] = 0,
-        length: Annotated[int, Field(ge=1, le=100_000, description="How many characters to read.")] = 10_000,
+        id: Annotated[str, Field(description="Id of the document, as returned by rag_search.")],
+        start: Annotated[int, Field(ge=0, description="Position of the first character to read.")] = 0,
+        length: Annotated[int, Field(ge=1, le=100_000, description="Maximum number of characters.")] = 10_000,
     ) -> DocumentText:
         """Read a document, or a part of it, by its id.
 
-        Use it when a snippet of rag_search is not enough, or when a document names another one's id.
+        Use it when a snippet of rag_search is not enough, or when a document refers to another one by id.
         """
         document = self._library.get(id)
         characters = len(document.text)
         if start and start >= characters:
-            message = f"rag_get: {id!r} has {characters} characters: choose a smaller start than {start}."
+            message = f"rag_get: {id!r} has {characters} characters: choose a start below {start}."
             raise ToolFailure(ErrorKind.BAD_ARGUMENTS, message)
         end = min(start + length, characters)
         text = document.text[start:end]
@@ -137,9 +134,9 @@ class RagBackend(Backend):
 
     @tool(title="Describe the collection", read_only=True)
     async def stats(self) -> Stats:
-        """Tell how many documents there are and how they are searched.
+        """Return the number of documents and the search mode.
 
-        Use it once to see what there is; it finds nothing by itself.
+        Use it once to learn about the collection; it does not search.
         """
         library, embedding = self._library, self._settings.embedding
         return Stats(
@@ -157,7 +154,7 @@ class RagBackend(Backend):
 
 
 def _hits(ranked: SearchRanking) -> list[DocumentHit]:
-    """What was found, each with the part of it that fits best."""
+    """Return hits with their best matching snippets."""
     hits: list[DocumentHit] = []
     for document, score in ranked.found:
         text = document.text
@@ -167,6 +164,6 @@ def _hits(ranked: SearchRanking) -> list[DocumentHit]:
 
 
 def _as_text(hits: list[DocumentHit]) -> str:
-    """Hits as a model reads them."""
+    """Format hits for a model."""
     shown = (f"[{number}] {hit.title} ({hit.id})\n{hit.snippet}" for number, hit in enumerate(hits, 1))
     return "\n\n".join(shown) or NO_HITS

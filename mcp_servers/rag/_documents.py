@@ -1,4 +1,4 @@
-"""Documents, and the files they are read from."""
+"""Documents of a corpus, read from JSONL, Markdown and text files."""
 
 import hashlib
 import re
@@ -14,7 +14,7 @@ from mcp_servers.rag._terms import tidy, tidy_line
 __all__ = ["BUNDLED", "CorpusDocument", "documents_of", "files_of"]
 
 BUNDLED: Final = Path(__file__).parent / "corpus/documents.jsonl"
-"""The corpus that comes along."""
+"""The bundled corpus."""
 
 _LINES = (".jsonl", ".ndjson")
 _PROSE = (".md", ".markdown", ".txt")
@@ -25,20 +25,20 @@ class CorpusDocument(msgspec.Struct, frozen=True):
     """One document."""
 
     id: str
-    """What it is called: no other has this id."""
+    """Unique id."""
     title: str
-    """Its title."""
+    """Title."""
     text: str
-    """Its text."""
+    """Text."""
 
     @property
     def digest(self) -> str:
-        """Says whether anything in it has changed."""
+        """Digest of title and text."""
         return hashlib.blake2b(f"{self.title}\0{self.text}".encode(), digest_size=16).hexdigest()
 
 
 class _JsonLine(msgspec.Struct):
-    """A document as a line of a JSONL file gives it; what else stands there is not used."""
+    """A document in a line of a JSONL file; other fields are ignored."""
 
     text: str
     id: str | int | None = None
@@ -49,7 +49,7 @@ _decoder = msgspec.json.Decoder(_JsonLine)
 
 
 def files_of(source: Path) -> dict[str, Path]:
-    """The files with documents, by the name that each has within the source, in the order of these names."""
+    """Return the document files by their relative names, sorted."""
     if source.is_file():
         return {source.name: source}
     found = (
@@ -65,9 +65,9 @@ def _is_hidden(path: Path, source: Path) -> bool:
 
 
 def documents_of(name: str, path: Path) -> Iterator[CorpusDocument]:
-    """The documents in a file.
+    """Yield the documents of a file.
 
-    :raises ConfigurationError: for a line that is no document, or a file that can't be read.
+    :raises ConfigurationError: for an invalid line or an unreadable file.
     """
     try:
         if path.suffix.lower() in _PROSE:
@@ -103,6 +103,6 @@ def _document(given: _JsonLine) -> CorpusDocument:
     text = tidy(given.text)
     name = tidy_line(str(given.id)) if given.id is not None else ""
     if not name:
-        # What follows from the content stays the same when lines come before it.
+        # An id derived from the content does not change when lines are inserted.
         name = f"doc-{hashlib.blake2b(text.encode(), digest_size=8).hexdigest()}"
     return CorpusDocument(name, tidy_line(given.title or "") or name, text)

@@ -18,71 +18,75 @@ __all__ = ["Scored", "ScoredDocument", "TopDocumentFinder", "WordIndex", "entry_
 
 _TITLE_BOOST = 2.0
 _MARGIN = 1e-3
-"""Scores that differ by less may be equal: sums of the same numbers in another order."""
-_AHEAD = 8
-"""So many documents more than are asked for are taken, to see whether the last has equals."""
-_MOST_TIED = 200
-"""So many documents are looked at where more than are asked for have one score."""
-_WORDS_REMEMBERED = 8192
-"""So many words are not looked up again."""
+"""Scores that differ by less may be equal, as sums of the same numbers in another order."""
+_LOOKAHEAD = 8
+"""Number of documents fetched beyond the request, to detect ties at the end."""
+_MAX_TIED = 200
+"""Most documents fetched when there is a tie at the end."""
+_WORD_CACHE_SIZE = 8192
+"""Size of the caches of word lookups."""
 _SCORED_AT_LEAST = 1000
 _SHARES = (0.01, 0.05)
-"""Shares of all documents that are scored before all with any of the words are; or so few, where that is more."""
+"""Shares of all documents to score before scoring all that contain a query word; at least `_SCORED_AT_LEAST`."""
 _COMMON = 2_000
 _COMMON_SHARE = 0.05
-"""Two words that follow each other don't count as a pair where more documents than both figures say have each."""
+"""Adjacent words do not count as a pair if each is in more documents than both of these numbers."""
 Scored: TypeAlias = tuple[float, DocAddress]
 _ANALYZER = "prose"
 _PLACES = 4
-_REMEMBERED = 4096
-_SHORT = 20_000
-"""Characters of a document that is remembered once it was loaded."""
+_CACHE_SIZE = 4096
+_MAX_CACHED_CHARS = 20_000
+"""Longest document, in characters, that is cached after loading."""
 _Place: TypeAlias = tuple[float, int, int, DocAddress]
-"""Score, below zero so that the best come first, then segment, document in it, and both as an address."""
+"""Negated score, segment, document number, and the address of both, in sort order."""
 
 
 class _Word(NamedTuple):
-    """A word in one field."""
+    """A query word in one field."""
 
     query: Query
     documents: int
-    """How many have it there."""
+    """Number of documents that contain it."""
     field: str
     term: str
 
 
 class TopDocumentFinder:
-    """Finds documents in an index as it stood when this was made."""
+    """Search for the best documents of an index snapshot, without scoring all documents that contain a query word.
+
+    The documents with the rarest words are scored first, by all words. If the best of them score higher than the other
+    words can contribute to any document, no other document can be among the best. The result equals that of scoring all.
+    """
 
     def __init__(self, searcher: Searcher, schema: Schema) -> None:
         self._searcher = searcher
         self._schema = schema
-        self._words = lru_cache(_WORDS_REMEMBERED)(self._look_up)
-        self._most = lru_cache(_WORDS_REMEMBERED)(self._look_for_most)
+        self._words = lru_cache(_WORD_CACHE_SIZE)(self._look_up)
+        self._most = lru_cache(_WORD_CACHE_SIZE)(self._look_for_most)
         self._budgets = [max(_SCORED_AT_LEAST, share * searcher.num_docs) for share in _SHARES]
         self._few = range(1, max(_COMMON, int(searcher.num_docs * _COMMON_SHARE)) + 1)
 
     def best(self, terms: Terms, count: int) -> Sequence[Scored]:
-        """At least so many of the documents that fit best, if there are as many, best first."""
+        """Return at least `count` of the best documents, if there are as many, best first."""
         words = sorted(
             (word for term in terms.single for word in self._words(term)), key=lambda word: word.documents
         )
         pairs = self._pairs(terms, words)
-        limit = count + _AHEAD
+        limit = count + _LOOKAHEAD
         best = self._best(words, pairs, count, limit)
-        if len(best) == limit < _MOST_TIED and self._has_more(best[count - 1][0], best[-1][0]):
-            return self._best(words, pairs, count, _MOST_TIED)
+        if len(best) == limit < _MAX_TIED and self._has_more(best[count - 1][0], best[-1][0]):
+            return self._best(words, pairs, count, _MAX_TIED)
         return best
 
     def _has_more(self, least: float, last: float) -> bool:
-        """There may be documents as good as the least that were left out though their ids come first."""
-        # Within one segment equals come in the order of their ids.
+        """Return whether a document with a tied score and a smaller id may have been left out."""
+        # Within a segment, ties are in the order of their ids.
         return least - last < _MARGIN and (least != last or self._searcher.num_segments > 1)
 
     def _best(
         self, words: Sequence[_Word], pairs: Sequence[Query], count: int, limit: int
     ) -> Sequence[Scored]:
-        """Score what has a pair, and what has the rarest words; then more, until no other can be among the best."""
+        """Score documents with word pairs and with the rarest words, then more, until no other can be among the best."""
         if self._rarest(words, self._budgets[0]) == len(words):
             return self._hits(_any([*(word.query for word in words), *pairs]), limit) if words else ()
         with_pairs = self._hits(_with(_any(pairs), words), limit) if pairs else ()
@@ -96,7 +100,7 @@ class TopDocumentFinder:
         return best
 
     def _steps(self, words: Sequence[_Word]) -> Iterator[int]:
-        """How many words, the rarest first, to go by: as many as few documents have, then more, then all."""
+        """Yield growing numbers of words to select documents by, rarest first; the last is all words."""
         before = 0
         for documents in self._budgets:
             number = self._rarest(words, documents)
@@ -131,7 +135,7 @@ class TopDocumentFinder:
         return tuple(word for word in words if word.documents)
 
     def _look_for_most(self, word: _Word) -> float:
-        """The most that this word gives to any document."""
+        """Return the highest score that this word gives to any document."""
         return max((score for score, _ in self._hits(word.query, 1)), default=0.0)
 
     def _hits(self, query: Query, limit: int) -> Sequence[Scored]:
@@ -143,15 +147,15 @@ def _any(queries: Sequence[Query]) -> Query:
 
 
 def _with(query: Query, words: Sequence[_Word]) -> Query:
-    """The documents of a query, scored by these words too."""
+    """Return a query for the same documents, scored by additional words."""
     for word in words:
-        # One within the other: side by side they would be scored in all documents that have them.
+        # Nested: in one boolean query, the words would be scored in all documents that contain them.
         query = Query.boolean_query([(Occur.Must, query), (Occur.Should, word.query)])
     return query
 
 
 def _joined(first: Sequence[Scored], second: Sequence[Scored]) -> Sequence[Scored]:
-    """Both, best first, each document once: with the score that it has in the first."""
+    """Merge two rankings; a document in both keeps its score of the first."""
     if not first:
         return second
     known = {(at.segment_ord, at.doc) for _, at in first}
@@ -160,7 +164,7 @@ def _joined(first: Sequence[Scored], second: Sequence[Scored]) -> Sequence[Score
 
 
 class ScoredDocument(NamedTuple):
-    """A document and how well it fits."""
+    """A document and its relevance."""
 
     document: CorpusDocument
     """The document."""
@@ -180,19 +184,19 @@ def _schema() -> Schema:
 
 
 def open_index(folder: Path | None) -> Index:
-    """The index in this folder, made if there is none; without a folder a new one in memory."""
+    """Open or create the index in a directory; without a directory, create one in memory."""
     index = Index(_schema(), None if folder is None else str(folder), sort_by_field="id")
     index.register_tokenizer(_ANALYZER, prose_analyzer())
     return index
 
 
 def entry_of(document: CorpusDocument, file: str, digest: str) -> Entry:
-    """The document as it is put into the index."""
+    """Return the index entry of a document."""
     return Entry(id=document.id, title=document.title, text=document.text, file=file, digest=digest)
 
 
 class WordIndex:
-    """An index as it stood when this was made."""
+    """Snapshot of an index; ties are ordered by id."""
 
     def __init__(self, index: Index) -> None:
         index.reload()
@@ -204,34 +208,34 @@ class WordIndex:
         return self._searcher.num_docs
 
     def get(self, name: str) -> CorpusDocument | None:
-        """The document of that id."""
+        """Return the document with this id."""
         hits = self._searcher.search(Query.term_query(_schema(), "id", name, "basic"), 1, count=False).hits
         return self._document(hits[0][1]) if hits else None
 
     def search(self, terms: Terms, count: int) -> list[ScoredDocument]:
-        """The documents that fit best, best first, equals by id."""
+        """Return the best documents, best first, ties by id."""
         ranked = sorted(
             (-round(score, _PLACES), at.segment_ord, at.doc, at)
             for score, at in self._finder.best(terms, count)
         )
-        # Within a segment documents lie in the order of their ids.
+        # Within a segment, documents are stored in the order of their ids.
         placed = ranked if self._searcher.num_segments == 1 else self._by_id(ranked)
         return [ScoredDocument(self._document(at), -score) for score, _, _, at in islice(placed, count)]
 
     def _by_id(self, ranked: Iterable[_Place]) -> Iterator[_Place]:
-        """Equals by id across segments; hardly any document is loaded that is not asked for."""
+        """Order ties by id across segments, loading few documents beyond the result."""
         for _, equals in groupby(ranked, key=itemgetter(0)):
             segments = [list(segment) for _, segment in groupby(equals, key=itemgetter(1))]
             yield from heapq.merge(*segments, key=lambda place: self._document(place[3]).id)
 
     def entries(self) -> Iterator[tuple[str, str, str]]:
-        """Of every document its id, the file it was read from, and its digest."""
+        """Yield id, source file and digest of every document."""
         for _, address in self._every():
             entry = self._searcher.doc(address)
             yield _text(entry, "id"), _text(entry, "file"), _text(entry, "digest")
 
     def documents(self) -> Iterator[tuple[CorpusDocument, str]]:
-        """Every document with its digest."""
+        """Yield every document with its digest."""
         for _, address in self._every():
             entry = self._searcher.doc(address)
             yield self._document(address), _text(entry, "digest")
@@ -245,7 +249,7 @@ class WordIndex:
         if found is None:
             entry = self._searcher.doc(address)
             found = CorpusDocument(_text(entry, "id"), _text(entry, "title"), _text(entry, "text"))
-            if len(found.text) <= _SHORT and len(self._loaded) < _REMEMBERED:
+            if len(found.text) <= _MAX_CACHED_CHARS and len(self._loaded) < _CACHE_SIZE:
                 self._loaded[place] = found
         return found
 

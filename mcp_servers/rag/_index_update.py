@@ -18,40 +18,40 @@ if TYPE_CHECKING:
 __all__ = ["LOCK", "MANIFEST", "index_in_memory", "is_index", "open_ready", "update_index"]
 
 MANIFEST = "rag.json"
-"""The file in an index's folder that makes it ours."""
+"""File that marks a directory as an index of this backend and lists its sources."""
 LOCK = "rag.lock"
-"""The file there that is locked while somebody changes the index."""
+"""File that is locked while the index is updated."""
 FORMAT = 2
-"""Grows when an index of before can't be read any more; then it is made anew."""
-_PART = re.compile(r"[0-9a-f]{32}\..*|meta\.json|\.managed\.json|\.tantivy-.*\.lock")
-"""The files of an index."""
+"""Format version; an index of another version is rebuilt."""
+_INDEX_FILE = re.compile(r"[0-9a-f]{32}\..*|meta\.json|\.managed\.json|\.tantivy-.*\.lock")
+"""Names of tantivy's files."""
 _BATCH_DOCUMENTS = 50_000
 _BATCH_CHARACTERS = 64 * 1024 * 1024
-_LOOK_UP = 256
+_CHECKPOINT_INTERVAL = 256
 _SMALL_HEAP = 128_000_000
-"""Each time it is full a segment is written; a search takes its time in each segment."""
+"""Memory of the writer; a segment is written when it is full, and each segment slows down searches."""
 _LARGE_HEAP = 256_000_000
-_FEW = 10_000
-"""Up to so many documents the whole is indexed anew where one was changed or removed."""
-_MANY = 32 * 1024 * 1024
-"""Bytes of documents from which on the writer gets more memory and threads."""
+_REBUILT_UP_TO = 10_000
+"""Up to this number of documents, the whole index is rebuilt after a change or removal."""
+_LARGE_BYTES = 32 * 1024 * 1024
+"""Total size of documents above which the writer gets more memory and threads."""
 
 
 class _IndexManifest(msgspec.Struct):
-    """What is known of the files whose documents are in the index."""
+    """Format and source files of an index. It only saves reading unchanged files: the index itself records its content."""
 
     format: int
     files: dict[str, tuple[int, int]] = {}
-    """Of each file that is wholly in the index its size and time of change."""
+    """Size and modification time of each completely indexed file."""
 
 
 def is_index(folder: Path) -> bool:
-    """There is an index of ours in this folder."""
+    """Return whether a directory contains an index of this backend."""
     return (folder / MANIFEST).is_file()
 
 
 def index_in_memory(source: Path) -> WordIndex:
-    """The documents of a source, indexed in memory."""
+    """Index the documents of a source in memory."""
     index = open_index(None)
     _Update(index, {}, {}, _SMALL_HEAP, 1, _no_checkpoint).run(files_of(source))
     return WordIndex(index)
@@ -62,24 +62,24 @@ def _no_checkpoint() -> None:
 
 
 def open_ready(folder: Path) -> WordIndex:
-    """An index as it is.
+    """Open an existing index without updating it.
 
-    :raises ConfigurationError: if it was made by another version.
+    :raises ConfigurationError: if it was built by another version.
     """
     if _read_manifest(folder) is None:
-        message = "was made by another version of this program: give the documents, and it is made anew"
+        message = "was built by another version: set the path of the documents to rebuild it"
         raise ConfigurationError(f"rag: index_path: the index in {folder} {message}")
     return WordIndex(open_index(folder))
 
 
 def update_index(source: Path, folder: Path, *, checkpoint: Callable[[], None]) -> WordIndex:
-    """The index of the documents of a source, kept in this folder, which is locked meanwhile.
+    """Update the index of a source in a directory that the caller has locked.
 
-    :param checkpoint: called now and then; raises to stop.
-    :raises ConfigurationError: for documents that can't be used; what was committed before stays.
+    :param checkpoint: called periodically; it raises to stop the update.
+    :raises ConfigurationError: for invalid documents; what was committed before stays.
     """
     files = files_of(source)
-    stamps = {name: _stamp(path) for name, path in files.items()}
+    stamps = {name: _stamp_of(path) for name, path in files.items()}
     manifest = _read_manifest(folder)
     if manifest is None:
         _clear(folder)
@@ -87,14 +87,14 @@ def update_index(source: Path, folder: Path, *, checkpoint: Callable[[], None]) 
         _write_manifest(folder, manifest)
     index = open_index(folder)
     if manifest.files != stamps:
-        many = sum(size for size, _ in stamps.values()) > _MANY
+        many = sum(size for size, _ in stamps.values()) > _LARGE_BYTES
         same = {name: stamp for name, stamp in manifest.files.items() if stamps.get(name) == stamp}
-        # Until all is done the manifest promises only what is still true.
+        # Until the update is complete, the manifest lists only unchanged files.
         _write_manifest(folder, _IndexManifest(FORMAT, same))
         heap, threads = (_LARGE_HEAP, 2) if many else (_SMALL_HEAP, 1)
         update = _Update(index, _known(WordIndex(index)), same, heap, threads, checkpoint)
-        if update.run(files) and len(WordIndex(index)) <= _FEW:
-            # Documents that are gone still count in the weights of words until their segment is merged.
+        if update.run(files) and len(WordIndex(index)) <= _REBUILT_UP_TO:
+            # Removed documents affect word weights until their segment is merged.
             _clear(folder)
             _write_manifest(folder, _IndexManifest(FORMAT))
             index = open_index(folder)
@@ -110,7 +110,7 @@ def _known(index: WordIndex) -> dict[str, dict[str, str]]:
     return known
 
 
-def _stamp(path: Path) -> tuple[int, int]:
+def _stamp_of(path: Path) -> tuple[int, int]:
     found = path.stat()
     return found.st_size, found.st_mtime_ns
 
@@ -130,22 +130,22 @@ def _write_manifest(folder: Path, manifest: _IndexManifest) -> None:
 
 
 def _clear(folder: Path) -> None:
-    """Remove an index that can't be used, or was never finished; a folder of anything else is not touched.
+    """Remove an unusable or unfinished index; refuse a directory with other files.
 
-    Vectors stay: they are found by the content that they are of.
+    Vectors are kept, because they are keyed by content.
     """
     if not is_index(folder):
         strange = [path.name for path in folder.iterdir() if not path.name.startswith("rag.")]
         if strange:
-            message = f"there is {min(strange)!r}, which is no part of an index: name an empty folder"
-            raise ConfigurationError(f"rag: the index can't be kept in {folder}: {message}")
+            message = f"it contains {min(strange)!r}, which is not part of an index: name an empty directory"
+            raise ConfigurationError(f"rag: the index cannot be stored in {folder}: {message}")
     for path in folder.iterdir():
-        if _PART.fullmatch(path.name):
+        if _INDEX_FILE.fullmatch(path.name):
             path.unlink()
 
 
 class _Update:
-    """One indexing: what is new or changed goes in, what is gone goes out, in batches that each stand by themselves."""
+    """One update: adds new and changed documents and removes missing ones, committed in batches."""
 
     def __init__(
         self,
@@ -167,7 +167,7 @@ class _Update:
         self._checkpoint = checkpoint
 
     def run(self, files: Mapping[str, Path]) -> int:
-        """Index what these files hold now; say how many documents were taken out or replaced."""
+        """Index the current content of the files; return the number of removed or replaced documents."""
         try:
             for name, path in files.items():
                 if name not in self._unchanged:
@@ -175,7 +175,7 @@ class _Update:
             for gone in self._known.keys() - self._kept.keys():
                 self._remove(gone)
         finally:
-            # A wrong line must not cost what was read before it.
+            # Documents before an invalid line are kept.
             self._writer.commit()
             self._writer.wait_merging_threads()
         return self._removed
@@ -183,7 +183,7 @@ class _Update:
     def _index(self, file: str, path: Path) -> None:
         for document in documents_of(file, path):
             self._read += 1
-            if self._read % _LOOK_UP == 0:
+            if self._read % _CHECKPOINT_INTERVAL == 0:
                 self._checkpoint()
             digest = document.digest
             before = self._known.get(document.id)
@@ -192,7 +192,7 @@ class _Update:
                 if before is not None and before[0] == digest:
                     continue
                 message = f"two different documents have the id {document.id!r} (in {taken} and {file})"
-                raise ConfigurationError(f"rag: {message}: give each one its own")
+                raise ConfigurationError(f"rag: {message}: give each one a unique id")
             self._kept[document.id] = file
             if before == (digest, file):
                 continue

@@ -22,29 +22,29 @@ from mcp_servers.rag._vectors import Embedder, VectorIndex, VectorStore
 
 __all__ = ["IndexLocation", "SearchLibrary", "SearchRanking", "locate_index", "open_library"]
 
-_SEARCHED = 100
-"""How many documents each way of searching gives, for both to be joined."""
-_FUSION = 60
+_FUSION_DEPTH = 100
+"""Number of documents that each ranking contributes to hybrid search."""
+_FUSION_CONSTANT = 60
 """The constant of reciprocal rank fusion."""
-_ON_THE_LOOP = 50_000
-"""Up to so many documents a search is over sooner than a thread would have begun it."""
-_IN_MEMORY = 128 * 1024
-"""Bytes of documents up to which they are indexed in memory, at every start."""
-_PATIENCE = 0.05
-"""Seconds between looks at whether another process is done with the index."""
+_MAX_WITHOUT_THREAD = 50_000
+"""Up to this number of documents, searching directly is faster than starting a thread."""
+_MAX_IN_MEMORY = 128 * 1024
+"""Total size of documents up to which they are indexed in memory at every start."""
+_LOCK_INTERVAL = 0.05
+"""Interval between attempts to lock the index, in seconds."""
 
 
 class SearchRanking(NamedTuple):
-    """What a search found, and by which terms."""
+    """Ranked documents and the terms of the query."""
 
     terms: tuple[str, ...]
-    """The terms of the query."""
+    """Terms of the query."""
     found: list[ScoredDocument]
-    """Best first, equals by id."""
+    """Best first, ties by id."""
 
 
 class SearchLibrary:
-    """Documents with their index of words and, if they have one, that of vectors."""
+    """Documents with a word index and, in dense and hybrid mode, vectors."""
 
     def __init__(
         self,
@@ -55,28 +55,28 @@ class SearchLibrary:
     ) -> None:
         self._words = words
         self.mode: Mode = mode
-        """How documents are found."""
+        """Search mode."""
         self.vectors = vectors
-        """Their vectors."""
+        """Vectors, if used."""
         self._embedder = embedder
 
     def __len__(self) -> int:
         return len(self._words)
 
     async def search(self, query: str, count: int) -> SearchRanking:
-        """The documents that fit best.
+        """Return the best documents for a query.
 
-        :raises ToolFailure: `unavailable`, if the vector of the query can't be had.
+        :raises ToolFailure: `unavailable`, if the query cannot be embedded.
         """
         terms = terms_of(query)
         if self.mode == "lexical" or self.vectors is None or self._embedder is None:
-            if len(self) <= _ON_THE_LOOP:
+            if len(self) <= _MAX_WITHOUT_THREAD:
                 return SearchRanking(terms.single, self._words.search(terms, count))
             return SearchRanking(
                 terms.single, await anyio.to_thread.run_sync(self._words.search, terms, count)
             )
         vector = await self._embedder.of_query(query)
-        depth = max(count, _SEARCHED)
+        depth = max(count, _FUSION_DEPTH)
         near = await anyio.to_thread.run_sync(self.vectors.nearest, vector, depth)
         if self.mode == "dense":
             return SearchRanking(terms.single, self._loaded(near[:count]))
@@ -85,15 +85,15 @@ class SearchLibrary:
         return SearchRanking(terms.single, self._loaded(_fused(names)[:count]))
 
     def get(self, name: str) -> CorpusDocument:
-        """The document of that id.
+        """Return the document with this id.
 
-        :raises ToolFailure: `not_found`, naming ids that are alike.
+        :raises ToolFailure: `not_found`, with similar ids.
         """
         found = self._words.get(name)
         if found is None:
             alike = [repr(one.document.id) for one in self._words.search(terms_of(name), 3)]
             hint = f" Did you mean {', '.join(alike)}?" if alike else ""
-            message = f"rag_get: no document {name!r}.{hint} rag_search tells the ids."
+            message = f"rag_get: no document {name!r}.{hint} rag_search returns the ids."
             raise ToolFailure(ErrorKind.NOT_FOUND, message)
         return found
 
@@ -108,38 +108,38 @@ class SearchLibrary:
 
 
 def _fused(rankings: Sequence[Sequence[str]]) -> list[tuple[str, float]]:
-    """Reciprocal rank fusion, equals by id."""
+    """Merge rankings by reciprocal rank fusion, ties by id."""
     scores: dict[str, float] = {}
     for ranking in rankings:
         for rank, name in enumerate(ranking, 1):
-            scores[name] = scores.get(name, 0.0) + 1 / (_FUSION + rank)
+            scores[name] = scores.get(name, 0.0) + 1 / (_FUSION_CONSTANT + rank)
     return sorted(scores.items(), key=lambda one: (-round(one[1], 6), one[0]))
 
 
 class IndexLocation(NamedTuple):
-    """Where a library is."""
+    """Paths of the documents and their index."""
 
     source: Path | None
-    """Its documents; nothing, where there is only an index of them."""
+    """The documents; `None` if there is only an index."""
     folder: Path | None
-    """Where its index is kept; nothing: in memory."""
+    """Directory of the index; `None` for one in memory."""
 
 
 def locate_index(settings: RagSettings) -> IndexLocation:
-    """Where the library of these settings is.
+    """Determine the paths of the documents and the index.
 
-    :raises ConfigurationError: if nothing is there.
+    :raises ConfigurationError: if they do not exist.
     """
     given, corpus = _full(settings.index_path), _full(settings.corpus_path)
     index = _full(settings.index_dir)
     if corpus is not None:
         return IndexLocation(_documents("corpus_path", corpus), index or given or _default(corpus, settings))
     if given is None:
-        return IndexLocation(BUNDLED, index or (_cached(BUNDLED) if settings.embedding else None))
+        return IndexLocation(BUNDLED, index or (_cache_directory(BUNDLED) if settings.embedding else None))
     if given.is_dir() and is_index(given):
         return IndexLocation(None, given)
     if (given / "meta.json").is_file() and not files_of(given):
-        message = "was not made by this backend: name the documents, and one is made"
+        message = "was not built by this backend: set the path of the documents to build one"
         raise ConfigurationError(f"rag: index_path: the index in {given} {message}")
     return IndexLocation(_documents("index_path", given), index or _default(given, settings))
 
@@ -147,9 +147,9 @@ def locate_index(settings: RagSettings) -> IndexLocation:
 async def open_library(
     place: IndexLocation, settings: RagSettings, embedder: Embedder | None
 ) -> SearchLibrary:
-    """The library, brought up to date.
+    """Open the documents for searching; update the index first.
 
-    :raises ConfigurationError: if its documents, its index or its vectors can't be used.
+    :raises ConfigurationError: if the documents, the index or the vectors are unusable.
     """
     try:
         if place.folder is None:
@@ -158,28 +158,28 @@ async def open_library(
             )
         async with _locked(place.folder):
             words = await anyio.to_thread.run_sync(_open_words, place.source, place.folder)
-            if embedder is None or settings.embedding is None or settings.way == "lexical":
+            if embedder is None or settings.embedding is None or settings.effective_mode == "lexical":
                 return SearchLibrary(words, "lexical")
             vectors = await _open_vectors(words, place.folder, settings.embedding, embedder)
     except OSError as error:
         where = place.folder or place.source
-        raise ConfigurationError(f"rag: {where} can't be indexed: {error.strerror or error}") from None
+        raise ConfigurationError(f"rag: {where} cannot be indexed: {error.strerror or error}") from None
     except ToolFailure as failure:
         raise ConfigurationError(failure.message) from None
-    return SearchLibrary(words, settings.way, vectors, embedder)
+    return SearchLibrary(words, settings.effective_mode, vectors, embedder)
 
 
 @asynccontextmanager
 async def _locked(folder: Path) -> AsyncGenerator[None]:
-    """Nobody else changes what is in this folder meanwhile; ends with the process, however that ends."""
+    """Lock a directory against other processes. The lock ends with the process."""
     await anyio.to_thread.run_sync(lambda: folder.mkdir(parents=True, exist_ok=True))
     if not os.access(folder, os.W_OK):
-        # Nobody can change it, so there is nobody to wait for.
+        # A read-only directory needs no lock.
         yield
         return
     with (folder / LOCK).open("a") as file:
-        while not _try_to_lock(file.fileno()):  # noqa: ASYNC110 - another process tells nobody that it is done
-            await anyio.sleep(_PATIENCE)
+        while not _try_to_lock(file.fileno()):  # noqa: ASYNC110 - a file lock has no event
+            await anyio.sleep(_LOCK_INTERVAL)
         yield
 
 
@@ -200,7 +200,7 @@ def _open_words(source: Path | None, folder: Path) -> WordIndex:
 async def _open_vectors(
     words: WordIndex, folder: Path, settings: EmbeddingSettings, embedder: Embedder
 ) -> VectorIndex:
-    """The vectors of all documents; those that are missing are asked for, batch by batch."""
+    """Return the vectors of all documents, requesting missing ones in batches."""
     store = await anyio.to_thread.run_sync(VectorStore, folder, settings.model)
     entries: list[tuple[str, str]] = []
     missing: dict[str, CorpusDocument] = {}
@@ -211,13 +211,13 @@ async def _open_vectors(
     wanted = list(missing.items())
     for first in range(0, len(wanted), settings.batch):
         batch = wanted[first : first + settings.batch]
-        vectors = await embedder.of_texts([_embedded(document) for _, document in batch])
+        vectors = await embedder.of_texts([_embedding_text(document) for _, document in batch])
         await anyio.to_thread.run_sync(store.add, [digest for digest, _ in batch], vectors)
     return await anyio.to_thread.run_sync(VectorIndex, store, sorted(entries))
 
 
-def _embedded(document: CorpusDocument) -> str:
-    """What a document's vector is of."""
+def _embedding_text(document: CorpusDocument) -> str:
+    """Return the text that is embedded for a document."""
     return f"{document.title}\n\n{document.text}"
 
 
@@ -226,28 +226,28 @@ def _full(path: Path | None) -> Path | None:
 
 
 def _documents(setting: str, source: Path) -> Path:
-    mend = "name a folder or a JSONL file of documents, or an index made of them"
+    hint = "name a directory or a JSONL file of documents, or an index of them"
     if not source.exists():
-        raise ConfigurationError(f"rag: {setting}: there is nothing at {source}: {mend}")
+        raise ConfigurationError(f"rag: {setting}: {source} does not exist: {hint}")
     if not files_of(source):
-        raise ConfigurationError(f"rag: {setting}: no .jsonl, .md or .txt file is in {source}: {mend}")
+        raise ConfigurationError(f"rag: {setting}: {source} contains no .jsonl, .md or .txt file: {hint}")
     return source
 
 
 def _default(source: Path, settings: RagSettings) -> Path | None:
-    """Where the index of these documents is kept if nobody says."""
-    if not settings.embedding and _size(list(files_of(source).values())) <= _IN_MEMORY:
+    """Return the default directory of an index, or `None` for one in memory."""
+    if not settings.embedding and _size(list(files_of(source).values())) <= _MAX_IN_MEMORY:
         return None
     beside = source.with_name(f".{source.name}.rag-index")
-    return beside if os.access(source.parent, os.W_OK) else _cached(source)
+    return beside if os.access(source.parent, os.W_OK) else _cache_directory(source)
 
 
 def _size(files: Sequence[Path]) -> int:
     return sum(path.stat().st_size for path in files)
 
 
-def _cached(source: Path) -> Path:
-    """A folder in the user's cache for the index of these documents."""
+def _cache_directory(source: Path) -> Path:
+    """Return a directory in the user's cache directory for the index of these documents."""
     home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     name = hashlib.blake2b(os.fsencode(source), digest_size=8).hexdigest()
     return home / "agentflow/rag" / f"{source.stem}-{name}"

@@ -1,4 +1,4 @@
-"""What the rag tools return."""
+"""Results of the rag tools."""
 
 from dataclasses import dataclass
 
@@ -12,76 +12,76 @@ __all__ = ["BatchHits", "DocumentHit", "DocumentHits", "DocumentText", "QueryHit
 
 @dataclass(frozen=True, slots=True)
 class DocumentHit:
-    """One document that was found."""
+    """A document that matches a query."""
 
     __pydantic_config__ = ConfigDict(use_attribute_docstrings=True)
 
     id: str
-    """Its id, to be read by rag_get."""
+    """Id of the document, as rag_get takes it."""
     title: str
-    """Its title."""
+    """Title of the document."""
     score: float
-    """How well it fits; comparable within one search only."""
+    """Relevance; comparable only within one search."""
     snippet: str
-    """The part of its text that fits best, in whole sentences."""
+    """Best matching part of the text, in whole sentences."""
     start: int
-    """Where the snippet starts in the document's text, in characters."""
+    """Start of the snippet in the document's text, in characters."""
     end: int
-    """Where the snippet ends."""
+    """End of the snippet."""
     highlights: list[tuple[int, int]]
-    """Where words of the query stand in the document's text, within the snippet."""
+    """Positions of query words in the document's text, within the snippet."""
 
 
 class DocumentHits(Output):
-    """What a search found."""
+    """Results of a search."""
 
     hits: list[DocumentHit]
-    """Best first; equals by id."""
+    """Best first; ties by id."""
 
 
 class QueryHits(Output):
-    """What one of several searches found."""
+    """Results of one of several queries."""
 
     query: str
     """The query."""
     hits: list[DocumentHit]
-    """Best first; equals by id."""
+    """Best first; ties by id."""
 
 
 class BatchHits(Output):
-    """What several searches found."""
+    """Results of several queries."""
 
     results: list[QueryHits]
-    """In the order of the queries."""
+    """One result per query, in order."""
 
 
 class DocumentText(Output):
     """A document, or a part of it."""
 
     id: str
-    """Its id."""
+    """Id of the document."""
     title: str
-    """Its title."""
+    """Title of the document."""
     text: str
-    """The part that was asked for."""
+    """Requested part of the text."""
     start: int
-    """Where it starts in the whole text, in characters."""
+    """Start of the part, in characters."""
     end: int
-    """Where it ends."""
+    """End of the part."""
     characters: int
-    """Length of the whole text."""
+    """Length of the whole text, in characters."""
     next_start: int | None = None
-    """The `start` to go on with; null at the end of the document."""
+    """The `start` with which to continue; null at the end of the document."""
 
 
 class Stats(Output):
-    """What there is to search."""
+    """Size and search mode of the collection."""
 
     documents: int
-    """How many documents."""
+    """Number of documents."""
     mode: Mode
-    """How they are found."""
+    """Search mode."""
     embedding_model: str | None = None
-    """What makes the vectors, if there are any."""
+    """Embedding model, if vectors are used."""
     dimensions: int | None = None
     """Length of the vectors."""

@@ -1,4 +1,4 @@
-"""Snippets: the part of a text that fits a query best, in whole sentences."""
+"""Snippets: the part of a text that matches a query best, in whole sentences."""
 
 import re
 from bisect import bisect_left
@@ -8,13 +8,13 @@ from typing import NamedTuple
 
 from mcp_servers.rag._terms import cut
 
-__all__ = ["SNIPPET", "Snippet", "snippet_of"]
+__all__ = ["MAX_SNIPPET", "Snippet", "snippet_of"]
 
-SNIPPET = 500
-"""Characters that a snippet has at most; it is shorter where sentences end before."""
+MAX_SNIPPET = 500
+"""Maximum length of a snippet in characters; it ends with a sentence if possible."""
 
-_CACHED = 20_000
-"""Longer texts are not remembered."""
+_MAX_CACHED_CHARS = 20_000
+"""Longest text whose sentences are cached."""
 
 _SENTENCE_END = re.compile(r"""[.!?。！？\n](?:(?<!\n)["'”’»)\]]*\s+(?=\S)|(?<=\n)\s*\n)""")
 
@@ -25,35 +25,35 @@ class Snippet(NamedTuple):
     """A part of a text."""
 
     start: int
-    """Where it starts, in characters."""
+    """Start in the text, in characters."""
     end: int
-    """Where it ends."""
+    """End in the text."""
     highlights: list[Span]
-    """Where words of the query stand in it."""
+    """Positions of query words in it."""
 
 
 class _SplitText(NamedTuple):
-    """A text taken apart."""
+    """Terms and sentence windows of a text."""
 
     terms: tuple[str, ...]
-    """Its terms in order."""
+    """Terms in order."""
     ends: tuple[int, ...]
-    """Where each ends."""
+    """End of each term."""
     places: dict[str, list[Span]]
-    """Where those stand that were looked for."""
+    """Cached positions of terms."""
     windows: list[Span]
-    """Runs of sentences that a snippet may be; none lies in another one."""
+    """Candidate snippets: runs of sentences, none within another."""
 
 
 def snippet_of(text: str, terms: Iterable[str]) -> Snippet:
-    """The run of sentences with the most of these terms; the first of equals."""
-    anatomy = _cached_split(text) if len(text) <= _CACHED else _split_text(text)
-    windows = anatomy.windows
+    """Return the run of sentences with the most of these terms; the first one of ties."""
+    split = _cached_split(text) if len(text) <= _MAX_CACHED_CHARS else _split_text(text)
+    windows = split.windows
     if not windows:
         return Snippet(0, 0, [])
-    known = [spans for term in terms if (spans := _places(anatomy, term))]
+    known = [spans for term in terms if (spans := _places(split, term))]
     start, end = windows[0] if len(windows) == 1 else _best(windows, known)
-    if end - start > SNIPPET:
+    if end - start > MAX_SNIPPET:
         start, end = _cut(text, start, end, [first for spans in known for first, _ in spans])
     return Snippet(
         start, end, sorted([span for spans in known for span in spans if start <= span[0] and span[1] <= end])
@@ -67,21 +67,21 @@ def _split_text(text: str) -> _SplitText:
 _cached_split = lru_cache(maxsize=2048)(_split_text)
 
 
-def _places(anatomy: _SplitText, term: str) -> list[Span]:
-    """Where a term stands."""
-    known = anatomy.places.get(term)
+def _places(split: _SplitText, term: str) -> list[Span]:
+    """Return the positions of a term."""
+    known = split.places.get(term)
     if known is None:
-        known, place = anatomy.places.setdefault(term, []), -1
-        for _ in range(anatomy.terms.count(term)):
-            place = anatomy.terms.index(term, place + 1)
-            known.append((anatomy.ends[place - 1] + 1 if place else 0, anatomy.ends[place]))
+        known, place = split.places.setdefault(term, []), -1
+        for _ in range(split.terms.count(term)):
+            place = split.terms.index(term, place + 1)
+            known.append((split.ends[place - 1] + 1 if place else 0, split.ends[place]))
     return known
 
 
 def _sentences(text: str) -> list[Span]:
     shown = text.strip()
-    if len(shown) <= SNIPPET:
-        # All of it fits, so it need not be cut.
+    if len(shown) <= MAX_SNIPPET:
+        # The whole text fits.
         first = len(text) - len(text.lstrip())
         return [(first, first + len(shown))] if shown else []
     sentences: list[Span] = []
@@ -90,7 +90,7 @@ def _sentences(text: str) -> list[Span]:
         *(match.span() for match in _SENTENCE_END.finditer(text)),
         (len(text), len(text)),
     ):
-        # Closing quotes belong to the sentence that they close.
+        # Closing quotes belong to the sentence before them.
         end = gap_start + len(text[gap_start:gap_end].rstrip())
         piece = text[begin:end]
         if stripped := piece.strip():
@@ -101,12 +101,12 @@ def _sentences(text: str) -> list[Span]:
 
 
 def _windows(sentences: list[Span]) -> list[Span]:
-    """As many sentences together as a snippet may have; a longer one by itself."""
+    """Return maximal runs of sentences within the length limit; a longer sentence forms its own window."""
     windows: list[Span] = []
     last = 0
     for first, (start, end) in enumerate(sentences):
         last = max(last, first)
-        while last + 1 < len(sentences) and sentences[last + 1][1] - start <= SNIPPET:
+        while last + 1 < len(sentences) and sentences[last + 1][1] - start <= MAX_SNIPPET:
             last += 1
         window = (start, max(sentences[last][1], end))
         if not windows or window[1] > windows[-1][1]:
@@ -115,7 +115,7 @@ def _windows(sentences: list[Span]) -> list[Span]:
 
 
 def _best(windows: list[Span], known: list[list[Span]]) -> Span:
-    """The first window with the most different terms; of those the one with the most of them."""
+    """Return the window with the most distinct terms, then the most occurrences, then the first."""
     distinct, total = [0] * len(windows), [0] * len(windows)
     ends = [end for _, end in windows]
     for spans in known:
@@ -132,10 +132,10 @@ def _best(windows: list[Span], known: list[list[Span]]) -> Span:
 
 
 def _cut(text: str, start: int, end: int, places: list[int]) -> Span:
-    """A part of a long sentence around the first match, which begins and ends between words if there are any."""
+    """Cut a long sentence around its first match, between words if possible."""
     place = min((place for place in places if start <= place < end), default=start)
-    left = max(start, min(place - SNIPPET // 4, end - SNIPPET))
-    right = min(left + SNIPPET, end)
+    left = max(start, min(place - MAX_SNIPPET // 4, end - MAX_SNIPPET))
+    right = min(left + MAX_SNIPPET, end)
     if left > start and (space := text.find(" ", left, place)) >= 0:
         left = space + 1
     if right < end and (space := text.rfind(" ", place, right)) > left:

@@ -8,54 +8,54 @@ from typing import Final, NamedTuple
 
 from tantivy import Filter, TextAnalyzer, TextAnalyzerBuilder, Tokenizer
 
-__all__ = ["LONGEST_TERM", "Terms", "cut", "prose_analyzer", "terms_of", "tidy", "tidy_line"]
+__all__ = ["MAX_TERM", "Terms", "cut", "prose_analyzer", "terms_of", "tidy", "tidy_line"]
 
-LONGEST_TERM = 80
-MOST_TERMS = 64
-"""Distinct terms of a query that count; a longer query is cut there."""
-_WORDS_KNOWN = 100_000
-"""So many words are remembered."""
-_SAY_LITTLE: Final[str] = """
+MAX_TERM = 80
+MAX_TERMS = 64
+"""Most distinct terms of a query; the rest is ignored."""
+_MAX_CACHED_TERMS = 100_000
+"""Size of the cache of terms."""
+_STOP_WORDS: Final[str] = """
 a an and are as at be been but by can could did do does for from had has have he her his how i if in into is it
 its many me much my no not of on or our she should so some such than that the their them then there these they
 this to us was we were what when where which who whom whose why will with would you your
 """
-"""Words that a query is not searched by, unless it has no others."""
+"""Stop words, ignored in a query that has other words."""
 
 
 class Terms(NamedTuple):
-    """What a query is searched by."""
+    """Terms of a query."""
 
     single: tuple[str, ...]
-    """Its distinct terms in order."""
+    """Distinct terms in order."""
     pairs: tuple[tuple[str, str], ...]
-    """Terms that follow each other directly: documents that have them so come first."""
+    """Adjacent terms; documents that contain them adjacently score higher."""
 
 
 def tidy(text: str) -> str:
-    """The text as it is indexed and shown: one form of each character, and none that no encoding has."""
+    """Normalise a text for indexing and display: NFC, without surrogates."""
     return unicodedata.normalize("NFC", text.encode("utf-8", "replace").decode())
 
 
 def tidy_line(text: str) -> str:
-    """The same on one line."""
+    """Normalise a text to one line."""
     return " ".join(tidy(text).split())
 
 
 @cache
 def prose_analyzer() -> TextAnalyzer:
-    """Cuts a text into terms: lower case, without accents, stemmed as English is."""
+    """Return the analyzer of texts: lower case, no accents, English stems."""
     return _analyzer()
 
 
 @cache
 def _query_analyzer() -> TextAnalyzer:
-    words: list[str] = [*_SAY_LITTLE.split()]
+    words: list[str] = [*_STOP_WORDS.split()]
     return _analyzer(Filter.custom_stopword(words))
 
 
 class _Separators(dict[int, int]):
-    """For `str.translate`: a blank for each character that is no part of a word, as the tokenizer sees it."""
+    """Table for `str.translate` that replaces each non-word character, as defined by the tokenizer, by a space."""
 
     def __missing__(self, character: int) -> int:
         in_word = bool(_tokenizer().analyze(chr(character)))
@@ -72,10 +72,10 @@ def _tokenizer() -> TextAnalyzer:
 
 
 class _TermOf(dict[str, str]):
-    """The term of each word that was seen; nothing where it is too long for a term."""
+    """Cache from words to terms; a word that is too long has an empty term."""
 
     def __missing__(self, word: str) -> str:
-        if len(self) >= _WORDS_KNOWN:
+        if len(self) >= _MAX_CACHED_TERMS:
             self.clear()
         term = self[word] = "".join(prose_analyzer().analyze(word))
         return term
@@ -85,10 +85,10 @@ _term_of: Final = _TermOf()
 
 
 def cut(text: str) -> tuple[tuple[str, ...], tuple[int, ...]]:
-    """The terms of a text in order, and where each ends, in characters.
+    """Return the terms of a text in order, and the end of each in characters.
 
-    Characters between words that no single blank is, and words too long for a term, are empty terms. The same as the
-    analyzer's own cutting, only sooner done: most words of a text were in another one before.
+    Additional separators and words that are too long give empty terms. The result matches the analyzer's, but it is
+    faster, because most words are cached.
     """
     words = text.translate(_separators).split(" ")
     return tuple(map(_term_of.__getitem__, words)), tuple(map(add, accumulate(map(len, words)), count()))
@@ -96,20 +96,20 @@ def cut(text: str) -> tuple[tuple[str, ...], tuple[int, ...]]:
 
 def _analyzer(*more: Filter) -> TextAnalyzer:
     builder = TextAnalyzerBuilder(Tokenizer.simple())
-    for one in (Filter.remove_long(LONGEST_TERM), Filter.lowercase(), *more):
+    for one in (Filter.remove_long(MAX_TERM), Filter.lowercase(), *more):
         builder = builder.filter(one)
     return builder.filter(Filter.ascii_fold()).filter(Filter.stemmer("english")).build()
 
 
 def terms_of(query: str) -> Terms:
-    """What to search by. Any text is a query: no character means anything but itself."""
+    """Return the terms of a query. Any text is a valid query; no character is an operator."""
     query = tidy(query)
     tokens = _query_analyzer().pre_tokenize(query).tokens or prose_analyzer().pre_tokenize(query).tokens
     words = [(token.text, token.position) for token in tokens]
-    single = tuple(dict.fromkeys(word for word, _ in words))[:MOST_TERMS]
+    single = tuple(dict.fromkeys(word for word, _ in words))[:MAX_TERMS]
     pairs = dict.fromkeys(
         (one, other)
         for (one, place), (other, next_place) in pairwise(words)
         if next_place == place + 1 and one != other
     )
-    return Terms(single, tuple(pairs)[: MOST_TERMS - 1])
+    return Terms(single, tuple(pairs)[: MAX_TERMS - 1])

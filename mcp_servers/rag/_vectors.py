@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 __all__ = ["Embedder", "VectorIndex", "VectorStore"]
 
 IDLE_SECONDS = 4.0
-"""So long an idle connection is kept: less than the five seconds after which Uvicorn, and so vLLM, closes it."""
-_REMEMBERED = 4096
+"""Lifetime of an idle connection, below the five seconds after which Uvicorn, and thus vLLM, closes it."""
+_CACHE_SIZE = 4096
 _KEY = 16
 
 
@@ -40,7 +40,7 @@ _decoder = msgspec.json.Decoder(_Vectors)
 
 
 class Embedder:
-    """Asks the endpoint. An async context manager; the vectors of the latest queries are remembered."""
+    """Client of the embedding endpoint, with a cache of query vectors. An async context manager."""
 
     def __init__(self, settings: EmbeddingSettings) -> None:
         self._settings = settings
@@ -67,23 +67,23 @@ class Embedder:
             self._session = None
 
     async def of_query(self, query: str) -> list[float]:
-        """The vector of a query.
+        """Return the vector of a query.
 
-        :raises ToolFailure: `unavailable`, if the endpoint gives none.
+        :raises ToolFailure: `unavailable`, if the endpoint fails.
         """
         if query not in self._queries:
             (self._queries[query],) = await self.of_texts([query])
-            if len(self._queries) > _REMEMBERED:
+            if len(self._queries) > _CACHE_SIZE:
                 self._queries.popitem(last=False)
         self._queries.move_to_end(query)
         return self._queries[query]
 
     async def of_texts(self, texts: Sequence[str]) -> list[list[float]]:
-        """The vectors of these texts, in their order; at most a batch of them.
+        """Return the vectors of a batch of texts, in order.
 
-        :raises ToolFailure: `unavailable`, if the endpoint gives none.
+        :raises ToolFailure: `unavailable`, if the endpoint fails.
         """
-        assert self._session is not None, "an embedder is entered before it is used"
+        assert self._session is not None, "the embedder is entered before use"
         try:
             async with self._session.post(
                 self._url, json={"model": self._settings.model, "input": list(texts)}
@@ -91,16 +91,16 @@ class Embedder:
                 body = await answer.read()
                 status = answer.status
         except (aiohttp.ClientError, TimeoutError, ValueError) as error:
-            raise self._failure(str(error) or "no answer in time") from None
+            raise self._failure(str(error) or "timeout") from None
         if status != 200:
             raise self._failure(f"status {status}: {' '.join(body.decode(errors='replace').split())[:200]}")
         try:
             vectors = {one.index: one.embedding for one in _decoder.decode(body).data}
         except msgspec.DecodeError as error:
-            raise self._failure(f"its answer has no vectors: {error}") from None
+            raise self._failure(f"invalid response: {error}") from None
         if vectors.keys() != set(range(len(texts))) or len({len(one) for one in vectors.values()}) != 1:
             raise self._failure(
-                f"it gave {len(vectors)} vectors for {len(texts)} texts, or of unequal length"
+                f"it returned {len(vectors)} vectors for {len(texts)} texts, or vectors of different lengths"
             )
         return [vectors[place] for place in range(len(texts))]
 
@@ -108,7 +108,7 @@ class Embedder:
         return ToolFailure(ErrorKind.UNAVAILABLE, f"rag: the embedding endpoint {self._url} failed: {reason}")
 
 
-def _need_numpy() -> None:
+def _require_numpy() -> None:
     try:
         import numpy as np
     except ImportError:
@@ -118,40 +118,40 @@ def _need_numpy() -> None:
 
 
 class VectorStore:
-    """Rows of float32, and the digests that they belong to. A row counts once its digest is written after it."""
+    """File of float32 vectors keyed by content digest. A row is valid once its digest has been written."""
 
     def __init__(self, folder: Path, model: str) -> None:
-        """Open what is kept for this model.
+        """Open the vectors of this model.
 
         :raises ConfigurationError: if numpy is missing.
         """
-        _need_numpy()
+        _require_numpy()
         name = hashlib.blake2b(model.encode(), digest_size=6).hexdigest()
         self._rows = folder / f"rag.vectors-{name}.f32"
         self._keys = folder / f"rag.vectors-{name}.keys"
         self._row_of: dict[bytes, int] = {}
         self.dimensions = 0
-        """Length of the vectors; 0 as long as there is none."""
+        """Length of the vectors; 0 if there are none."""
         self._read()
 
     def __contains__(self, digest: str) -> bool:
         return bytes.fromhex(digest) in self._row_of
 
     def row(self, digest: str) -> int:
-        """Where its vector stands."""
+        """Return the row of a digest."""
         return self._row_of[bytes.fromhex(digest)]
 
     def add(self, digests: Sequence[str], vectors: Sequence[Sequence[float]]) -> None:
-        """Keep vectors, scaled to length 1.
+        """Store vectors, normalised to length 1.
 
-        :raises ConfigurationError: if they are not as long as those that are there.
+        :raises ConfigurationError: if their length differs from that of the stored ones.
         """
         import numpy as np
 
         rows = np.asarray(vectors, dtype=np.float32)
         self.dimensions = self.dimensions or int(rows.shape[1])
         if rows.shape[1] != self.dimensions:
-            message = f"vectors have {rows.shape[1]} numbers now and had {self.dimensions}"
+            message = f"vectors now have {rows.shape[1]} dimensions instead of {self.dimensions}"
             raise ConfigurationError(f"rag: {message}: the model has changed; remove {self._rows}")
         rows /= np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), np.float32(1e-12))
         keys = [bytes.fromhex(digest) for digest in digests]
@@ -164,7 +164,7 @@ class VectorStore:
         self._row_of |= {key: count + place for place, key in enumerate(keys)}
 
     def matrix(self) -> "NDArray[np.float32]":
-        """All rows, mapped from the file."""
+        """Return all rows, memory-mapped from the file."""
         import numpy as np
 
         shape = (len(self._row_of), self.dimensions)
@@ -186,40 +186,42 @@ class VectorStore:
     def _write(path: Path, offset: int, data: bytes) -> None:
         path.touch()
         with path.open("r+b") as file:
-            # What a killed process left behind half written is written over.
+            # Overwrite what a killed process has left incomplete.
             file.truncate(offset)
             file.seek(offset)
             file.write(data)
 
 
 class VectorIndex:
-    """The vectors of the documents that there are now."""
+    """Exact nearest-neighbour search over the vectors of the current documents."""
 
     def __init__(self, store: VectorStore, entries: Sequence[tuple[str, str]]) -> None:
-        """Choose them.
+        """Select the vectors of the documents.
 
         :param entries: the ids of the documents, in order, each with the digest of its content.
         """
         import numpy as np
 
         self.names = [name for name, _ in entries]
-        """The ids of the documents."""
+        """Ids of the documents."""
         self.dimensions = store.dimensions
         """Length of the vectors."""
         self._matrix = store.matrix()
         self._rows = np.asarray([store.row(digest) for _, digest in entries], dtype=np.int64)
 
     def nearest(self, vector: Sequence[float], count: int) -> list[tuple[str, float]]:
-        """The ids of the nearest documents and their cosine similarity, nearest first, equals by id.
+        """Return the ids and cosine similarities of the nearest documents, nearest first, ties by id.
 
-        :raises ToolFailure: `unavailable`, for a vector of another length than theirs.
+        :raises ToolFailure: `unavailable`, if the vector's length differs from theirs.
         """
         import numpy as np
 
         if not self.names:
             return []
         if len(vector) != self.dimensions:
-            message = f"the query's vector has {len(vector)} numbers, the documents' have {self.dimensions}"
+            message = (
+                f"the query's vector has {len(vector)} dimensions, the documents' have {self.dimensions}"
+            )
             raise ToolFailure(ErrorKind.UNAVAILABLE, f"rag: {message}: the embedding model has changed")
         wanted = np.asarray(vector, dtype=np.float32)
         wanted = wanted / max(float(np.linalg.norm(wanted)), 1e-12)

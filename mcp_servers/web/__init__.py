@@ -1,4 +1,4 @@
-"""The web backend: searching the web, reading its pages, and Wikipedia."""
+"""Web backend: web search, reading of pages, and Wikipedia. See docs/web.md."""
 
 from mcp_servers.web._backend import WebBackend
 from mcp_servers.web._http import Network

@@ -44,14 +44,14 @@ R = TypeVar("R")
 T = TypeVar("T")
 Query = Annotated[str, Field(min_length=1, max_length=2_000)]
 Url = Annotated[str, Field(min_length=1, max_length=4_000)]
-Count = Annotated[int, Field(ge=1, le=50, description="How many results to return.")]
-Start = Annotated[int, Field(ge=0, description="The character to begin with.")]
+Count = Annotated[int, Field(ge=1, le=50, description="Maximum number of results.")]
+Start = Annotated[int, Field(ge=0, description="Position of the first character to return.")]
 
 
 async def run_each(
     given: Sequence[A], work: Callable[[A], Awaitable[R]], at_most: int
 ) -> list[R | ToolFailure]:
-    """What the work makes of each, in their order; a failure stands for itself and touches no other."""
+    """Run `work` on each item concurrently; return results and failures in order."""
     done: dict[int, R | ToolFailure] = {}
     places = anyio.Semaphore(at_most)
 
@@ -69,26 +69,26 @@ async def run_each(
 
 
 class WebBackend(Backend):
-    """The web: search engines, pages, Wikipedia. It keeps nothing for sessions: all share it."""
+    """Tools for web search, pages and Wikipedia. They are stateless, shared by all sessions."""
 
     name = "web"
-    description = "Search the web, read its pages, and look things up in Wikipedia."
+    description = "Search the web, read web pages, and look up Wikipedia articles."
     reserved = frozenset(WebSettings.model_fields)
 
     def __init__(
         self,
         *,
-        outside: Network | None = None,
+        network: Network | None = None,
         environment: Callable[[], Mapping[str, str]] = read_environment,
         parsers: ParserPool | None = None,
     ) -> None:
-        """Make it.
+        """Create the backend.
 
-        :param outside: names, connections and clocks other than this machine's; for tests.
-        :param environment: where keys are that the settings leave out.
-        :param parsers: processes of somebody else who ends them; by default it has its own.
+        :param network: name resolution, connections and clocks, for tests.
+        :param environment: source of keys that are missing in the settings.
+        :param parsers: pool of parser processes owned by the caller; by default the backend has its own.
         """
-        self._outside = outside or Network()
+        self._network = network or Network()
         self._environment = environment
         self._parsers = parsers
         self._settings = WebSettings()
@@ -96,31 +96,31 @@ class WebBackend(Backend):
         self._stack = AsyncExitStack()
 
     def check(self, settings: Mapping[str, object]) -> None:
-        """Refuse settings that can't be used, and a ZIM file that is not there."""
+        """Reject invalid settings and a missing ZIM file."""
         self._read(settings)
 
     def unusable(self, settings: Mapping[str, object]) -> Mapping[str, str]:
-        """The tools whose keys are missing."""
+        """Return the tools whose keys are missing."""
         try:
             return unusable_tools(self._read(settings))
         except ConfigurationError:
             return {}
 
     def configure(self, settings: Mapping[str, object]) -> None:
-        """Take the server's settings."""
+        """Apply the server's settings."""
         self._settings = self._read(settings)
 
     async def warmup(self) -> None:
-        """Open the connections and, if there is one, the ZIM file. Processes that parse start at the first page."""
+        """Open the connections and the ZIM file. Parser processes start with the first page."""
         if self._opened is None:
             async with AsyncExitStack() as stack:
                 self._opened = await stack.enter_async_context(
-                    WebService(self._settings, self._outside, self._parsers)
+                    WebService(self._settings, self._network, self._parsers)
                 )
                 self._stack = stack.pop_all()
 
     async def shutdown(self) -> None:
-        """End the processes and the connections."""
+        """Stop the parser processes and close the connections."""
         self._opened = None
         await self._stack.aclose()
 
@@ -130,14 +130,14 @@ class WebBackend(Backend):
         context: CallContext,
         query: Annotated[
             Query | Annotated[list[Query], Field(min_length=1, max_length=20)],
-            Field(description="What to look for; a list of queries is searched for at once."),
+            Field(description="The query, or a list of queries that run concurrently."),
         ],
         count: Count = 10,
     ) -> SearchResults:
-        """Search the web; returns titles, addresses and snippets of pages.
+        """Search the web; return titles, addresses and snippets of pages.
 
-        Use it to find pages about something, or facts that are newer than what you know; web_visit then reads a page
-        whole. Several short queries find more than a long one: give them as a list.
+        Use it to find pages on a topic, or facts more recent than your knowledge; web_visit then reads a whole page.
+        Several short queries, given as a list, find more than one long query.
         """
         service = self._service
         queries = [sendable("web_search", one) for one in ([query] if isinstance(query, str) else query)]
@@ -158,21 +158,21 @@ class WebBackend(Backend):
         context: CallContext,
         urls: Annotated[
             Url | Annotated[list[Url], Field(min_length=1, max_length=20)],
-            Field(description="The address of the page; a list of them is read at once."),
+            Field(description="The address of the page, or a list of addresses that are read concurrently."),
         ],
         goal: Annotated[
             str | None,
             Field(
                 max_length=4_000,
-                description="What you want to learn from it; then only what serves that is returned.",
+                description="What you want to learn; only relevant text is returned.",
             ),
         ] = None,
         start: Start = 0,
     ) -> Visited:
-        """Read pages (HTML, PDF, text) as Markdown, whole or what of them serves a goal; pictures are shown.
+        """Read pages (HTML, PDF, text) as Markdown, in full or only what is relevant to a goal; images are shown.
 
-        Use it after web_search, or with an address you were given. With a goal it returns less to read; without
-        one long pages come in parts, to be gone on with by `start`.
+        Use it after web_search, or with a known address. With a goal it returns less text; without one, long pages
+        are returned in parts: continue with `start`.
         """
         given = [sendable("web_visit", url) for url in ([urls] if isinstance(urls, str) else urls)]
         goal = sendable("web_visit", (goal or "").strip())
@@ -193,47 +193,47 @@ class WebBackend(Backend):
     async def read(
         self,
         context: CallContext,
-        query: Annotated[Query, Field(description="What to look for in the page.")],
+        query: Annotated[Query, Field(description="The text to search for in the page.")],
         url: Annotated[Url, Field(description="The address of the page.")],
-        count: Annotated[int, Field(ge=1, le=50, description="How many passages to return.")] = 5,
+        count: Annotated[int, Field(ge=1, le=50, description="Maximum number of passages.")] = 5,
     ) -> PassagesFound:
-        """Find the passages of one page that fit a query, with their places in the page's text.
+        """Find the passages of one page that match a query, with their positions in the page's text.
 
-        Use it for a long page or PDF of which you need one thing; web_visit reads pages whole.
+        Use it to find one fact in a long page or PDF; web_visit reads whole pages.
         """
         page = await self._service.pages.read(sendable("web_read", url))
         if page.picture is not None:
-            raise ToolFailure(ErrorKind.FAILED, f"{url} is a picture: web_visit shows it.")
+            raise ToolFailure(ErrorKind.FAILED, f"{url} is an image: use web_visit to see it.")
         passages = await self._service.pages.passages(page.text, sendable("web_read", query), count)
         context.show(Text(passages_text(page.title, page.url, passages)))
         return PassagesFound(
             url=url, final_url=page.url, title=page.title, characters=len(page.text), passages=passages
         )
 
-    @tool(title="Search for pictures", read_only=True, open_world=True)
+    @tool(title="Search for images", read_only=True, open_world=True)
     async def image_search(
         self,
         context: CallContext,
-        query: Annotated[Query, Field(description="What the pictures are to show.")],
+        query: Annotated[Query, Field(description="What the images should show.")],
         count: Count = 10,
     ) -> ImageResults:
-        """Find pictures on the web; returns their addresses and the pages on which they stand.
+        """Search for images on the web; return their addresses and the pages that show them.
 
-        Use it when a picture tells what words don't: a place, a person, a diagram.
+        Use it to see what text does not show: a place, a person, a diagram.
         """
         query = sendable("web_image_search", query)
         return _shown(context, await self._service.engines.images(query, count))
 
-    @tool(title="Search by a picture", read_only=True, open_world=True)
+    @tool(title="Search by image", read_only=True, open_world=True)
     async def reverse_image_search(
         self,
         context: CallContext,
-        image_url: Annotated[Url, Field(description="The address of the picture, on the public web.")],
+        image_url: Annotated[Url, Field(description="The address of the image, on the public web.")],
         count: Count = 10,
     ) -> ImageResults:
-        """Find pages that show a given picture, or one like it.
+        """Find pages that show the same or a similar image.
 
-        Use it to learn what a picture shows, or where it comes from.
+        Use it to learn what an image shows, or where it comes from.
         """
         http_target(sendable("web_reverse_image_search", image_url))
         return _shown(context, await self._service.engines.same_image(image_url, count))
@@ -244,21 +244,23 @@ class WebBackend(Backend):
         context: CallContext,
         query: Annotated[
             str | None,
-            Field(max_length=300, description="What to look for; the best article is returned too."),
+            Field(
+                max_length=300, description="A search query; the text of the best article is returned too."
+            ),
         ] = None,
         language: Annotated[
             str,
             Field(pattern=r"^[a-z]{2,3}(-[a-z]{2,10})?$", description="The language, as in `en` or `de`."),
         ] = "en",
         title: Annotated[
-            str | None, Field(max_length=300, description="The title of an article, to read just that one.")
+            str | None, Field(max_length=300, description="The title of an article to read.")
         ] = None,
-        count: Annotated[int, Field(ge=1, le=20, description="How many articles to list.")] = 5,
+        count: Annotated[int, Field(ge=1, le=20, description="Maximum number of articles to list.")] = 5,
         start: Start = 0,
     ) -> WikipediaFound:
-        """Search Wikipedia and read an article: by a query its best article, by a title that very one.
+        """Search Wikipedia and read the best article, or read the article with a given title.
 
-        Use it for well-known people, places, works and notions; it is quicker and cleaner than a search of the web.
+        Use it for well-known people, places, works and concepts; it is faster and cleaner than a web search.
         """
         service, hits = self._service, []
         query, title = (sendable("web_wikipedia", (text or "").strip()) for text in (query, title))
@@ -314,7 +316,7 @@ class WebBackend(Backend):
     @property
     def _service(self) -> WebService:
         if self._opened is None:
-            raise ToolFailure(ErrorKind.UNAVAILABLE, "web: it is not open.")
+            raise ToolFailure(ErrorKind.UNAVAILABLE, "web: the backend is not open.")
         return self._opened
 
 
@@ -344,8 +346,8 @@ def _article(found: WikiText, start: int, limit: int) -> Article:
 
 
 def _end(start: int, length: int, limit: int, name: str) -> int:
-    """Where the part that begins at `start` ends."""
+    """Return the end of the part that starts at `start`."""
     if start and start >= length:
-        message = f"{name}: the text has {length} characters: choose a smaller start than {start}."
+        message = f"{name}: the text has {length} characters: choose a start below {start}."
         raise ToolFailure(ErrorKind.BAD_ARGUMENTS, message)
     return min(start + limit, length)

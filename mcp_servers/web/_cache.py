@@ -1,4 +1,4 @@
-"""What was found and read, kept on disk: one file for each, written at one stroke, shared by processes."""
+"""Cache on disk of search results and pages: one file per entry, written atomically, shared by processes."""
 
 import contextlib
 import hashlib
@@ -18,11 +18,11 @@ __all__ = ["WebCache"]
 T = TypeVar("T")
 
 SWEEP_SHARE = 16
-"""Room is made when so many parts of what may be kept were written since the last time."""
+"""Old entries are removed after each 1/16 of the size limit was written."""
 
 
 class WebCache:
-    """Remembers answers by what was asked. Without settings it remembers nothing; a disk that fails is no failure."""
+    """Cache of replies by request. Without settings it is disabled; disk errors are ignored."""
 
     def __init__(self, settings: CacheSettings | None, wall: Callable[[], float]) -> None:
         self._settings = settings
@@ -33,7 +33,7 @@ class WebCache:
             self._folder = (settings.folder or _default()).expanduser().absolute()
 
     async def get(self, asked: tuple[str, ...], shape: type[T]) -> T | None:
-        """What was answered to this, if it is still good."""
+        """Return the cached reply to a request, if it has not expired."""
         if self._settings is None:
             return None
         data = await anyio.to_thread.run_sync(self._read, self._place(asked))
@@ -45,7 +45,7 @@ class WebCache:
             return None
 
     async def put(self, asked: tuple[str, ...], answer: object) -> None:
-        """Remember an answer."""
+        """Store a reply."""
         if self._settings is not None and self._settings.bytes:
             await anyio.to_thread.run_sync(self._write, self._place(asked), msgspec.msgpack.encode(answer))
 
@@ -82,11 +82,11 @@ class WebCache:
             return
         self._written = None if self._written is None else self._written + len(data)
         if self._written is None or self._written > self._settings.bytes // SWEEP_SHARE:
-            self._make_room(self._settings)
+            self._evict(self._settings)
             self._written = 0
 
-    def _make_room(self, settings: CacheSettings) -> None:
-        """Remove what is too old, then the oldest, until a good part is free."""
+    def _evict(self, settings: CacheSettings) -> None:
+        """Remove expired entries, then the oldest, until 1/16 of the size limit is free."""
         kept: list[tuple[float, int, Path]] = []
         now = self._wall()
         for path in self._folder.glob("??/*"):
@@ -97,7 +97,7 @@ class WebCache:
                 else:
                     kept.append((found.st_mtime, found.st_size, path))
             except FileNotFoundError:
-                continue  # another process was there first
+                continue  # removed by another process
         size = sum(one[1] for one in kept)
         room = settings.bytes - settings.bytes // SWEEP_SHARE
         for _, freed, path in sorted(kept):

@@ -1,4 +1,4 @@
-"""The services that search: how each is asked, and what its answer means."""
+"""Search engines: requests to each service, and conversion of its responses."""
 
 from typing import TypeVar
 
@@ -11,8 +11,8 @@ from mcp_servers.web._settings import WebSettings, engine_of, key_of
 
 __all__ = ["SearchEngines"]
 
-MOST_OF_GOOGLE = 10
-"""Programmable Search gives no more at once."""
+GOOGLE_MAX_RESULTS = 10
+"""Most results of Programmable Search per request."""
 
 S = TypeVar("S")
 
@@ -112,16 +112,16 @@ class _GeminiAnswer(Struct):
 
 
 class SearchEngines:
-    """Asks whichever service the settings name."""
+    """Client of the configured search service."""
 
     def __init__(self, settings: WebSettings, api: JsonApi) -> None:
         self._settings = settings
         self._api = api
         self.engine = engine_of(settings)
-        """Who searches the web."""
+        """The search engine in use."""
 
     async def search(self, query: str, count: int) -> QueryResult:
-        """Pages for a query, at most so many."""
+        """Search for pages."""
         match self.engine:
             case "serper":
                 return await self._serper(query, count)
@@ -132,10 +132,13 @@ class SearchEngines:
             case "searxng":
                 return await self._searxng(query, count)
             case _:
-                raise ToolFailure(ErrorKind.UNAVAILABLE, "web: no search engine is set.")
+                raise ToolFailure(
+                    ErrorKind.UNAVAILABLE,
+                    "web: no search engine is configured: set SERPER_API_KEY, for example.",
+                )
 
     async def images(self, query: str, count: int) -> list[ImageHit]:
-        """Pictures for a query."""
+        """Search for images."""
         if self._settings.serper_api_key is None and self._settings.searxng_url:
             params = {"q": query, "format": "json", "categories": "images"}
             url = f"{self._settings.searxng_url}/search"
@@ -148,7 +151,7 @@ class SearchEngines:
         return _image_hits(found.images[:count])
 
     async def same_image(self, image_url: str, count: int) -> list[ImageHit]:
-        """Pages that show a picture, or one like it."""
+        """Search for pages that show the same or a similar image."""
         found = await self._of_serper("lens", {"url": image_url}, _SerperImages)
         return _image_hits((found.organic or found.images)[:count])
 
@@ -171,7 +174,7 @@ class SearchEngines:
     async def _google(self, query: str, count: int) -> QueryResult:
         settings = self._settings
         key = key_of(settings.google_api_key, "google_api_key")
-        params = {"q": query, "cx": settings.google_cx or "", "num": str(min(count, MOST_OF_GOOGLE))}
+        params = {"q": query, "cx": settings.google_cx or "", "num": str(min(count, GOOGLE_MAX_RESULTS))}
         found = await self._api.ask(
             "Google", settings.google_url, _GoogleAnswer, params=params, headers={"X-Goog-Api-Key": key}
         )
@@ -214,7 +217,7 @@ def _image_hits(found: list[_SerperImage]) -> list[ImageHit]:
 
 
 def _grounding_hits(grounding: _GeminiGrounding) -> list[WebHit]:
-    """The pages that an answer rests on; as the snippet of each what of the answer rests on it."""
+    """Return the pages that support an answer, each with the supported part of the answer as its snippet."""
     said: dict[int, list[str]] = {}
     for support in grounding.grounding_supports:
         for index in support.grounding_chunk_indices:

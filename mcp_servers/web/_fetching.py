@@ -1,4 +1,4 @@
-"""Fetching pages: every address is checked, every size and wait bounded, and a site's wishes honoured."""
+"""Fetching of pages: addresses are checked, sizes and waits are limited, and robots.txt is obeyed."""
 
 from collections import OrderedDict
 from dataclasses import dataclass
@@ -33,32 +33,32 @@ if TYPE_CHECKING:
 __all__ = ["FetchedPage", "PageFetcher"]
 
 REDIRECTS = (301, 302, 303, 307, 308)
-LONGEST_URL = 4_000
-LARGEST_ROBOTS = 500_000
+MAX_URL_CHARS = 4_000
+MAX_ROBOTS_BYTES = 500_000
 ROBOTS_SECONDS = 3600.0
-REMEMBERED = 1_000
-"""Hosts of which the pace and the robots.txt are remembered."""
+MAX_HOSTS = 1_000
+"""Most hosts whose rate limit and robots.txt are kept."""
 
 _SAFE = "%/:@!$&'()*+,;=~-._"
 
 
 @dataclass(frozen=True, slots=True)
 class FetchedPage:
-    """What a site sent."""
+    """Response of a site."""
 
     url: str
-    """Where it was found in the end."""
+    """Final address."""
     content_type: str
-    """What the site says that it is."""
+    """Declared content type."""
     data: bytes
-    """Its bytes."""
+    """The body."""
     cut: bool
-    """It was longer than what is read."""
+    """The body was longer than the limit and was cut."""
 
 
 @dataclass(slots=True)
 class _Rules:
-    """A site's robots.txt."""
+    """robots.txt of a site."""
 
     turn: anyio.Lock
     text: str | None = None
@@ -66,15 +66,15 @@ class _Rules:
 
 
 class _PageRefused(ToolFailure):
-    """The site answered, but not with the page."""
+    """The site returned an error status."""
 
 
 class PageFetcher:
-    """Fetches pages from public addresses. An async context manager."""
+    """HTTP client for pages at public addresses. An async context manager."""
 
-    def __init__(self, settings: WebSettings, outside: Network, parsers: ParserPool) -> None:
+    def __init__(self, settings: WebSettings, network: Network, parsers: ParserPool) -> None:
         self._settings = settings
-        self._outside = outside
+        self._network = network
         self._parsers = parsers
         self._policy = AddressPolicy(settings.allow_private, settings.allowed_hosts)
         self._session: ClientSession | None = None
@@ -86,7 +86,7 @@ class PageFetcher:
 
         seconds = self._settings.timeout
         self._session = aiohttp.ClientSession(
-            connector=checked_connector(self._outside, self._policy),
+            connector=checked_connector(self._network, self._policy),
             cookie_jar=aiohttp.DummyCookieJar(),
             timeout=aiohttp.ClientTimeout(total=seconds, sock_connect=min(seconds, 15.0)),
             headers={
@@ -105,23 +105,23 @@ class PageFetcher:
             self._session = None
 
     async def check(self, url: str) -> None:
-        """Refuse an address that may not be reached.
+        """Reject an address that may not be reached.
 
-        :raises ToolFailure: `bad_arguments` or `denied`, saying why.
+        :raises ToolFailure: `bad_arguments` or `denied`, with the reason.
         """
         target = http_target(_short(url))
-        await resolve_public(target.host, target.port, self._policy, resolve=self._outside.resolve)
+        await resolve_public(target.host, target.port, self._policy, resolve=self._network.resolve)
 
     async def fetch(self, url: str) -> FetchedPage:
-        """What is at an address, after redirects.
+        """Fetch an address, following redirects.
 
-        :raises ToolFailure: if it may not be reached, can't be had, or the site wants to be left alone.
+        :raises ToolFailure: if it is blocked, fails, or robots.txt disallows it.
         """
 
         async def once() -> FetchedPage:
             return await self._follow(url, self._settings.max_bytes, honour_robots=self._settings.robots)
 
-        return await retry_transient(once, self._settings.retry_times, self._outside)
+        return await retry_transient(once, self._settings.retry_times, self._network)
 
     async def _follow(self, url: str, most: int, *, honour_robots: bool) -> FetchedPage:
         seen = url
@@ -134,46 +134,44 @@ class PageFetcher:
         raise ToolFailure(ErrorKind.FAILED, message)
 
     async def _step(self, url: str, most: int, *, honour_robots: bool) -> FetchedPage | str:
-        """What is at this very address, or where it sends us."""
+        """Fetch one address; return the page or the target of a redirect."""
         import aiohttp
 
-        assert self._session is not None, "it is entered before it is used"
+        assert self._session is not None, "the client is entered before use"
         address = await self._checked(url)
         if honour_robots:
-            await self._ask_robots(address)
-        await self._pace(address.host or "")
+            await self._check_robots(address)
+        await self._wait_for_rate_limit(address.host or "")
         try:
             async with self._session.get(address, allow_redirects=False) as response:
                 if response.status in REDIRECTS and (place := response.headers.get("Location")):
                     return _joined(str(address), place)
                 data, cut = await _read(response, most)
         except TimeoutError:
-            # Whoever waits for it has waited long enough.
-            raise ToolFailure(ErrorKind.TIMEOUT, f"{url}: no answer in time.") from None
+            # Not retried: the caller has already waited for the whole timeout.
+            raise ToolFailure(ErrorKind.TIMEOUT, f"{url}: timeout.") from None
         except (aiohttp.ClientPayloadError, aiohttp.ClientResponseError, aiohttp.InvalidURL) as error:
-            message = f"{url}: what it sent can't be read: {type(error).__name__}."
+            message = f"{url}: invalid response: {type(error).__name__}."
             raise ToolFailure(ErrorKind.FAILED, message) from None
         except aiohttp.ClientConnectorCertificateError:
-            raise ToolFailure(ErrorKind.FAILED, f"{url}: its certificate can't be trusted.") from None
+            raise ToolFailure(ErrorKind.FAILED, f"{url}: its certificate is not trusted.") from None
         except aiohttp.ClientSSLError:
-            raise ToolFailure(ErrorKind.FAILED, f"{url}: no secure connection can be made.") from None
+            raise ToolFailure(ErrorKind.FAILED, f"{url}: the TLS connection failed.") from None
         except aiohttp.ClientError as error:
-            failure = ToolFailure(
-                ErrorKind.UNAVAILABLE, f"{url}: it can't be reached: {type(error).__name__}."
-            )
+            failure = ToolFailure(ErrorKind.UNAVAILABLE, f"{url}: cannot be reached: {type(error).__name__}.")
             raise TransientFailure(failure) from None
         if response.status != 200:
             raise self._refusal(url, response)
         return FetchedPage(str(address), response.headers.get("Content-Type", ""), data, cut)
 
     async def _checked(self, url: str) -> "URL":
-        """The address as it is asked for: with the very host that was checked."""
+        """Return the URL to request, with the host that was checked."""
         from yarl import URL
 
         target = http_target(_short(url))
-        # A name is checked where it is resolved for the connection; an address is never resolved.
+        # A name is checked when the connector resolves it; a literal address is never resolved.
         if ":" in target.host or target.host.replace(".", "").isdecimal():
-            await resolve_public(target.host, target.port, self._policy, resolve=self._outside.resolve)
+            await resolve_public(target.host, target.port, self._policy, resolve=self._network.resolve)
         parts = urlsplit(url)
         return URL.build(
             scheme=parts.scheme,
@@ -184,27 +182,27 @@ class PageFetcher:
             encoded=True,
         )
 
-    async def _pace(self, host: str) -> None:
-        """Wait for this host's turn."""
-        now = self._outside.clock()
+    async def _wait_for_rate_limit(self, host: str) -> None:
+        """Wait until the host's rate limit allows a request."""
+        now = self._network.clock()
         turn = max(now, self._next.get(host, now))
         self._next[host] = turn + self._settings.host_interval
         self._next.move_to_end(host)
-        if len(self._next) > REMEMBERED:
+        if len(self._next) > MAX_HOSTS:
             self._next.popitem(last=False)
         if turn > now:
-            await self._outside.sleep(turn - now)
+            await self._network.sleep(turn - now)
 
-    async def _ask_robots(self, address: "URL") -> None:
+    async def _check_robots(self, address: "URL") -> None:
         origin = str(address.origin())
         known = self._robots.setdefault(origin, _Rules(anyio.Lock()))
         self._robots.move_to_end(origin)
-        if len(self._robots) > REMEMBERED:
+        if len(self._robots) > MAX_HOSTS:
             self._robots.popitem(last=False)
         async with known.turn:
-            if self._outside.clock() >= known.good_until:
+            if self._network.clock() >= known.good_until:
                 known.text = await self._fetch_robots(origin)
-                known.good_until = self._outside.clock() + ROBOTS_SECONDS
+                known.good_until = self._network.clock() + ROBOTS_SECONDS
         rules = known.text
         if rules == "":
             return
@@ -215,13 +213,13 @@ class PageFetcher:
             answer = await self._parsers.do(job)
             allowed = answer.allowed and answer.failed is None
         if not allowed:
-            message = f"{address}: the site's robots.txt asks to be left alone (robots=false overrides it)."
+            message = f"{address}: the site's robots.txt disallows it (robots=false overrides it)."
             raise ToolFailure(ErrorKind.DENIED, message)
 
     async def _fetch_robots(self, origin: str) -> str | None:
-        """The rules; empty: there are none; nothing: the site can't say now, so it is left alone."""
+        """Return the rules, an empty string if there are none, or `None` if the site cannot tell now, so nothing may be fetched."""
         try:
-            found = await self._follow(f"{origin}/robots.txt", LARGEST_ROBOTS, honour_robots=False)
+            found = await self._follow(f"{origin}/robots.txt", MAX_ROBOTS_BYTES, honour_robots=False)
         except TransientFailure as passing:
             if isinstance(passing.failure, _PageRefused):
                 return None
@@ -232,14 +230,14 @@ class PageFetcher:
 
     def _refusal(self, url: str, response: "ClientResponse") -> Exception:
         status = response.status
-        failure = _PageRefused(error_kind_of(status), f"{url}: the site answers with status {status}.")
+        failure = _PageRefused(error_kind_of(status), f"{url}: the site returned status {status}.")
         if status not in TRANSIENT_STATUSES:
             return failure
-        return TransientFailure(failure, retry_after(response.headers, self._outside.wall()))
+        return TransientFailure(failure, retry_after(response.headers, self._network.wall()))
 
 
 async def _read(response: "ClientResponse", most: int) -> tuple[bytes, bool]:
-    """The body, decompressed, as far as it is read."""
+    """Read the decompressed body up to a limit; return whether it was cut."""
     parts: list[bytes] = []
     size = 0
     async for part in response.content.iter_any():
@@ -255,10 +253,10 @@ def _joined(base: str, place: str) -> str:
     try:
         return urljoin(base, place)
     except ValueError:
-        raise ToolFailure(ErrorKind.FAILED, f"{base}: it redirects to what is no address.") from None
+        raise ToolFailure(ErrorKind.FAILED, f"{base}: it redirects to an invalid address.") from None
 
 
 def _short(url: str) -> str:
-    if len(url) > LONGEST_URL:
-        raise ToolFailure(ErrorKind.BAD_ARGUMENTS, f"an address has at most {LONGEST_URL} characters.")
+    if len(url) > MAX_URL_CHARS:
+        raise ToolFailure(ErrorKind.BAD_ARGUMENTS, f"an address may have at most {MAX_URL_CHARS} characters.")
     return url

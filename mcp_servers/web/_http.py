@@ -33,12 +33,12 @@ __all__ = [
 
 T = TypeVar("T")
 TRANSIENT_STATUSES: Final = frozenset({408, 425, 429, 500, 502, 503, 504})
-"""Statuses that may be gone the next time."""
-FIRST_WAIT = 0.5
-LONGEST_WAIT = 20.0
+"""Statuses of temporary failures."""
+FIRST_DELAY = 0.5
+MAX_DELAY = 20.0
 S = TypeVar("S")
-LARGEST = 8 * 1024 * 1024
-SHOWN = 200
+MAX_RESPONSE_BYTES = 8 * 1024 * 1024
+MAX_SHOWN_CHARS = 200
 
 
 def _unchanged(address: str, port: int) -> tuple[str, int]:
@@ -47,22 +47,22 @@ def _unchanged(address: str, port: int) -> tuple[str, int]:
 
 @dataclass(frozen=True, slots=True)
 class Network:
-    """Names, connections and clocks. Only who makes the backend can give others; no setting and no client can."""
+    """Name resolution, connections and clocks, replaceable only by the code that creates the backend."""
 
     resolve: Resolve | None = None
-    """Asks the name service; `None`: that of this machine."""
+    """Name resolver; `None` for that of this machine."""
     dial: Callable[[str, int], tuple[str, int]] = _unchanged
-    """Where to connect for an address and port that may be reached."""
+    """Maps an allowed address and port to the one to connect to."""
     clock: Callable[[], float] = time.monotonic
-    """Seconds that only grow, for the pace."""
+    """Monotonic clock, for rate limits."""
     wall: Callable[[], float] = time.time
-    """The time of day, for the age of what is kept."""
+    """Wall clock, for the age of cache entries."""
     sleep: Callable[[float], Awaitable[None]] = anyio.sleep
-    """Waits some seconds."""
+    """Sleep function."""
 
 
-def checked_connector(outside: Network, policy: AddressPolicy) -> "TCPConnector":
-    """Connections to the addresses that were checked: between check and connection no name is resolved again."""
+def checked_connector(network: Network, policy: AddressPolicy) -> "TCPConnector":
+    """Return a connector that connects only to checked addresses, without a second name resolution after the check."""
     import aiohttp
     from aiohttp.abc import AbstractResolver, ResolveResult
 
@@ -71,8 +71,8 @@ def checked_connector(outside: Network, policy: AddressPolicy) -> "TCPConnector"
             self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC
         ) -> list[ResolveResult]:
             found: list[ResolveResult] = []
-            for address in await resolve_public(host, port, policy, resolve=outside.resolve):
-                place, at = outside.dial(address, port)
+            for address in await resolve_public(host, port, policy, resolve=network.resolve):
+                place, at = network.dial(address, port)
                 found.append(
                     ResolveResult(
                         hostname=host,
@@ -92,7 +92,7 @@ def checked_connector(outside: Network, policy: AddressPolicy) -> "TCPConnector"
 
 
 class TransientFailure(Exception):
-    """A request failed in a way that may be gone the next time."""
+    """A request failed temporarily."""
 
     def __init__(self, failure: ToolFailure, wait: float | None = None) -> None:
         super().__init__(failure.message)
@@ -100,10 +100,10 @@ class TransientFailure(Exception):
         self.wait = wait
 
 
-async def retry_transient(work: Callable[[], Awaitable[T]], attempts: int, outside: Network) -> T:
-    """What the work gives, at the latest at the last attempt.
+async def retry_transient(work: Callable[[], Awaitable[T]], attempts: int, network: Network) -> T:
+    """Run `work`, and retry it after temporary failures.
 
-    :raises ToolFailure: if that fails too, or the other side wants a wait that is too long.
+    :raises ToolFailure: if the last attempt fails, or the server asks for too long a wait.
     """
     attempt = 0
     while True:
@@ -111,17 +111,17 @@ async def retry_transient(work: Callable[[], Awaitable[T]], attempts: int, outsi
             return await work()
         except TransientFailure as passing:
             attempt += 1
-            wait = FIRST_WAIT * 2 ** (attempt - 1) if passing.wait is None else passing.wait
-            if attempt >= attempts or wait > LONGEST_WAIT:
+            wait = FIRST_DELAY * 2 ** (attempt - 1) if passing.wait is None else passing.wait
+            if attempt >= attempts or wait > MAX_DELAY:
                 times = f" after {attempt} attempts" if attempt > 1 else ""
-                later = f" (it asks to wait {wait:.0f} s)" if wait > LONGEST_WAIT else ""
+                later = f" (the server asks to wait {wait:.0f} s)" if wait > MAX_DELAY else ""
                 message = f"{passing.failure.message.removesuffix('.')}{times}{later}."
                 raise ToolFailure(passing.failure.kind, message) from None
-            await outside.sleep(wait)
+            await network.sleep(wait)
 
 
 def retry_after(headers: Mapping[str, str], now: float) -> float | None:
-    """The seconds that `Retry-After` asks for."""
+    """Return the seconds requested by `Retry-After`."""
     said = headers.get("Retry-After", "").strip()
     if said.isdecimal() and said.isascii():
         return float(said[:9])
@@ -132,7 +132,7 @@ def retry_after(headers: Mapping[str, str], now: float) -> float | None:
 
 
 def error_kind_of(status: int) -> ErrorKind:
-    """What a status means for the caller."""
+    """Return the error kind of an HTTP status."""
     if status in (404, 410):
         return ErrorKind.NOT_FOUND
     if status in (401, 403, 451):
@@ -143,14 +143,14 @@ def error_kind_of(status: int) -> ErrorKind:
 
 
 class JsonApi:
-    """The services' side of the network: their addresses are the server's own settings. An async context manager."""
+    """Client of JSON services, whose addresses come from the server's settings. An async context manager."""
 
-    def __init__(self, outside: Network, *, timeout: float, attempts: int, secrets: Iterable[str]) -> None:
-        """Describe it; nothing is opened yet.
+    def __init__(self, network: Network, *, timeout: float, attempts: int, secrets: Iterable[str]) -> None:
+        """Configure the client without connecting.
 
-        :param secrets: what must never be shown, even where a service repeats it.
+        :param secrets: values to hide in messages, even if a service repeats them.
         """
-        self._outside = outside
+        self._network = network
         self._timeout = timeout
         self._attempts = attempts
         self._secrets = [secret for secret in secrets if secret]
@@ -183,16 +183,16 @@ class JsonApi:
         params: Mapping[str, str] | None = None,
         body: object = None,
     ) -> S:
-        """What the service answers, read as `shape`; with a body by POST.
+        """Request a URL, by POST if there is a body, and decode the response as `shape`.
 
-        :param service: what it is called in messages.
-        :raises ToolFailure: if it gives no such answer after every attempt.
+        :param service: name of the service in messages.
+        :raises ToolFailure: if no attempt gives a valid response.
         """
 
         async def once() -> S:
             return await self._once(service, url, shape, headers or {}, params or {}, body)
 
-        return await retry_transient(once, self._attempts, self._outside)
+        return await retry_transient(once, self._attempts, self._network)
 
     async def _once(
         self,
@@ -205,7 +205,7 @@ class JsonApi:
     ) -> S:
         import aiohttp
 
-        assert self._session is not None, "it is entered before it is used"
+        assert self._session is not None, "the client is entered before use"
         method = "GET" if body is None else "POST"
         data = None if body is None else msgspec.json.encode(body)
         typed = {} if body is None else {"Content-Type": "application/json"}
@@ -222,36 +222,36 @@ class JsonApi:
                 answer = await _read(response, service)
         except TimeoutError:
             raise TransientFailure(
-                ToolFailure(ErrorKind.TIMEOUT, f"{service} gave no answer in time.")
+                ToolFailure(ErrorKind.TIMEOUT, f"{service} did not answer in time.")
             ) from None
         except aiohttp.ClientError as error:
             name = type(error).__name__
             raise TransientFailure(
-                ToolFailure(ErrorKind.UNAVAILABLE, f"{service} can't be reached: {name}.")
+                ToolFailure(ErrorKind.UNAVAILABLE, f"{service} cannot be reached: {name}.")
             ) from None
         if response.status != 200:
             raise self._refusal(service, response, answer)
         try:
             return msgspec.json.decode(answer, type=shape)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            message = f"{service}: its answer can't be read: {self._shown(str(error))}."
+            message = f"{service} returned an invalid response: {self._shown(str(error))}."
             raise ToolFailure(ErrorKind.UNAVAILABLE, message) from None
 
     def _refusal(self, service: str, response: "ClientResponse", answer: bytes) -> Exception:
         status = response.status
-        said = self._shown(answer.decode(errors="replace"))
-        mend = "; check its key" if status in (401, 403) else ""
-        failure = ToolFailure(error_kind_of(status), f"{service} answers with status {status}{mend}: {said}")
+        text = self._shown(answer.decode(errors="replace"))
+        hint = "; check its key" if status in (401, 403) else ""
+        failure = ToolFailure(error_kind_of(status), f"{service} returned status {status}{hint}: {text}")
         if status not in TRANSIENT_STATUSES:
             return failure
-        return TransientFailure(failure, retry_after(response.headers, self._outside.wall()))
+        return TransientFailure(failure, retry_after(response.headers, self._network.wall()))
 
     def _shown(self, text: str) -> str:
-        """A beginning of it on one line, without secrets."""
+        """Return the start of a text on one line, without secrets."""
         for secret in self._secrets:
             text = text.replace(secret, "***")
         line = " ".join(text.split())
-        return line[:SHOWN] + (" …" if len(line) > SHOWN else "")
+        return line[:MAX_SHOWN_CHARS] + (" …" if len(line) > MAX_SHOWN_CHARS else "")
 
 
 async def _read(response: "ClientResponse", service: str) -> bytes:
@@ -260,13 +260,13 @@ async def _read(response: "ClientResponse", service: str) -> bytes:
     async for part in response.content.iter_any():
         parts.append(part)
         size += len(part)
-        if size > LARGEST:
-            raise ToolFailure(ErrorKind.OUTPUT_LIMIT, f"{service}: its answer is too long.")
+        if size > MAX_RESPONSE_BYTES:
+            raise ToolFailure(ErrorKind.OUTPUT_LIMIT, f"{service} returned a response that is too long.")
     return b"".join(parts)
 
 
 def _proxy_for(url: str) -> str | None:
-    """The proxy that the usual variables name."""
+    """Return the proxy named by the usual environment variables."""
     parts = urlsplit(url)
     host = parts.hostname or ""
     if host in ("localhost", "127.0.0.1", "::1") or urllib.request.proxy_bypass(host):

@@ -1,4 +1,4 @@
-"""What goes to the process that parses, and what comes back."""
+"""Jobs and replies of the parser process."""
 
 from typing import Final
 
@@ -18,84 +18,84 @@ __all__ = [
 ]
 
 VERSION: Final = 1
-"""Of what comes out; what was kept of another one is not used."""
+"""Version of the output; cached pages of another version are not used."""
 
 
 class PageBody(Struct, frozen=True):
-    """What a site sent."""
+    """Response body of a site."""
 
     url: str
-    """Where it was found."""
+    """Final address of the page."""
     content_type: str
-    """What the site says that it is."""
+    """Content type declared by the site."""
     data: bytes
-    """Its bytes."""
+    """The body."""
     pdf_pages: int = 300
-    """How many pages of a PDF are read."""
+    """Most pages of a PDF to read."""
 
 
 class ParsedPage(Struct, frozen=True):
     """A page as text."""
 
     title: str
-    """Its title."""
+    """Title of the page."""
     text: str
-    """Its text as Markdown."""
+    """Text as Markdown."""
     links: list[tuple[str, str]] = []
-    """What its links are called, and where they lead."""
+    """Text and address of each link."""
     note: str | None = None
-    """What is missing, if something is."""
+    """Note on omitted content, if any."""
 
 
 class UnparseablePage(Exception):
-    """It can't be turned into text; the message says why."""
+    """A page has no readable text; the message gives the reason."""
 
 
 class RobotsQuery(Struct, frozen=True):
-    """A question to a robots.txt."""
+    """Request to check an address against a robots.txt."""
 
     text: str
-    """The file."""
+    """Content of the file."""
     agent: str
-    """Who asks."""
+    """User agent."""
     url: str
-    """For what."""
+    """Address to check."""
 
 
 class PassageQuery(Struct, frozen=True):
-    """A question to a page."""
+    """Request for the passages of a page that match a query best."""
 
     text: str
-    """The page."""
+    """The parsed page."""
     query: str
-    """What to look for."""
+    """The query."""
     count: int
-    """How many passages to find."""
+    """Most passages to return."""
 
 
 class ParserJob(Struct, frozen=True):
-    """One thing to do."""
+    """Job of a parser process; exactly one of its tasks is set."""
 
     seconds: float
-    """Time for it."""
+    """Time limit."""
     memory_bytes: int
-    """Memory for it."""
+    """Memory limit."""
     body: PageBody | None = None
-    """A page to parse."""
+    """Page to parse."""
     robots: RobotsQuery | None = None
-    """Or a question to a robots.txt."""
+    """Address to check against a robots.txt."""
     question: PassageQuery | None = None
-    """Or a question to a page."""
+    """Passages to find in a text."""
 
 
 class ParserReply(Struct, frozen=True):
-    """What came of it."""
+    """Reply of a parser process."""
 
     parsed: ParsedPage | None = None
-    """The page."""
+    """The parsed page."""
     passages: list[PagePassage] = []
-    """The passages, best first."""
+    """Passages, best first."""
     allowed: bool = True
-    """What the robots.txt says."""
+    """The robots.txt allows the address."""
     failed: str | None = None
-    """Why nothing came of it."""
+    """Reason of a failure."""

@@ -1,7 +1,7 @@
-"""The process that parses: `python -m mcp_servers.web._parser_process`. It reads jobs and answers them, one by one.
+"""Parser process: `python -m mcp_servers.web._parser_process`. It reads jobs and replies, one by one.
 
-Each job is done by a fork with limits of its own on time and memory, which can open no file, connect to nothing and start
-nothing: what is parsed may be made to do harm, and what it did to the parser is gone with it.
+Each job runs in a fork with its own limits on time and memory, and a seccomp filter against opening files, connecting
+and starting processes. The input is untrusted; any damage to the parser ends with the fork.
 """
 
 import codecs
@@ -20,7 +20,7 @@ from mcp_servers.web._passages import best_passages
 from mcp_servers.web._seccomp import install_seccomp_filter
 from runtimes import read_frame, write_frame
 
-_LONGEST_ANSWER = 64 * 1024 * 1024
+_MAX_REPLY = 64 * 1024 * 1024
 
 _PDF = (
     b"%PDF-1.4\n1 0 obj<</Type/Catalog/Pages 2 0 R>>endobj 2 0 obj<</Type/Pages/Kids[3 0 R]/Count 1>>endobj "
@@ -38,7 +38,7 @@ def serve() -> None:
 
 
 def _load() -> None:
-    """Load, once for all forks, what parsing needs: a fork can open no file any more."""
+    """Load everything that parsing needs once, because forks cannot open files."""
     for name in set(encodings.aliases.aliases.values()):
         with contextlib.suppress(LookupError):
             codecs.lookup(name)
@@ -49,7 +49,7 @@ def _load() -> None:
 
 
 def _answer(job: bytes, base: int) -> bytes:
-    """What a fork makes of a job."""
+    """Run a job in a fork and return its reply."""
     readable, writable = os.pipe()
     child = os.fork()
     if child == 0:
@@ -58,17 +58,17 @@ def _answer(job: bytes, base: int) -> bytes:
         _work(job, base, writable)
     os.close(writable)
     with open(readable, "rb") as pipe:
-        answer = pipe.read(_LONGEST_ANSWER + 1)
-    if len(answer) > _LONGEST_ANSWER:
+        answer = pipe.read(_MAX_REPLY + 1)
+    if len(answer) > _MAX_REPLY:
         os.kill(child, signal.SIGKILL)
     _, status = os.waitpid(child, 0)
-    if status == 0 and len(answer) <= _LONGEST_ANSWER:
+    if status == 0 and len(answer) <= _MAX_REPLY:
         return answer
-    return msgspec.msgpack.encode(ParserReply(failed=_meaning(status, len(answer) > _LONGEST_ANSWER)))
+    return msgspec.msgpack.encode(ParserReply(failed=_failure_reason(status, len(answer) > _MAX_REPLY)))
 
 
 def _work(job: bytes, base: int, writable: int) -> None:
-    """In the fork: do the job and end."""
+    """Run the job in the fork and exit."""
     try:
         given = msgspec.msgpack.decode(job, type=ParserJob)
         _limit(given, base)
@@ -78,7 +78,7 @@ def _work(job: bytes, base: int, writable: int) -> None:
         os._exit(0)
     except MemoryError:
         os._exit(2)
-    except BaseException:  # boundary: whatever a parser raises, this fork ends here
+    except BaseException:  # boundary: any error of a parser ends this fork
         os._exit(3)
 
 
@@ -99,17 +99,17 @@ def _result(job: ParserJob) -> ParserReply:
 
 def _limit(job: ParserJob, base: int) -> None:
     seconds = job.seconds
-    _at_most(resource.RLIMIT_AS, base + job.memory_bytes)
-    _at_most(resource.RLIMIT_CPU, int(seconds) + 1)
-    _at_most(resource.RLIMIT_FSIZE, 0)
-    _at_most(resource.RLIMIT_CORE, 0)
-    _at_most(resource.RLIMIT_NOFILE, 64)
+    _set_limit(resource.RLIMIT_AS, base + job.memory_bytes)
+    _set_limit(resource.RLIMIT_CPU, int(seconds) + 1)
+    _set_limit(resource.RLIMIT_FSIZE, 0)
+    _set_limit(resource.RLIMIT_CORE, 0)
+    _set_limit(resource.RLIMIT_NOFILE, 64)
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.setitimer(signal.ITIMER_REAL, seconds)
     install_seccomp_filter()
 
 
-def _at_most(kind: int, value: int) -> None:
+def _set_limit(kind: int, value: int) -> None:
     _, hard = resource.getrlimit(kind)
     value = value if hard == resource.RLIM_INFINITY else min(value, hard)
     resource.setrlimit(kind, (value, value))
@@ -120,7 +120,7 @@ def _virtual_bytes() -> int:
         return int(file.read().split()[0]) * resource.getpagesize()
 
 
-def _meaning(status: int, too_much: bool) -> str:
+def _failure_reason(status: int, too_much: bool) -> str:
     if too_much:
         return "it has too much text"
     if os.WIFSIGNALED(status) and os.WTERMSIG(status) in (signal.SIGALRM, signal.SIGXCPU, signal.SIGKILL):

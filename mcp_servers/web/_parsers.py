@@ -1,4 +1,4 @@
-"""The processes that parse, as many as are needed and no more than allowed."""
+"""Pool of parser processes, started on demand up to a limit."""
 
 import contextlib
 import importlib.util
@@ -20,24 +20,24 @@ from runtimes import FrameError, FrameReader, pack_frame
 __all__ = ["ParserPool", "not_installed"]
 
 GRACE_SECONDS = 30.0
-"""A process starts, and ends its own forks in time; after this much more it is killed."""
+"""Time beyond a job's limit, for starting and for ending its fork, after which a parser process is killed."""
 
-_LONGEST = 65 * 1024 * 1024
+_MAX_REPLY = 65 * 1024 * 1024
 _ENVIRONMENT: Final = {"PATH": "/usr/bin:/bin", "LANG": "C.UTF-8"}
 
 
 class _ParserProcess:
-    """One process."""
+    """One parser process."""
 
     def __init__(self, process: Process) -> None:
         assert process.stdin is not None
         assert process.stdout is not None
         self._process = process
         self._to = process.stdin
-        self._from = FrameReader(process.stdout.receive, _LONGEST, end_of_stream=anyio.EndOfStream)
+        self._from = FrameReader(process.stdout.receive, _MAX_REPLY, end_of_stream=anyio.EndOfStream)
 
     async def do(self, job: bytes) -> bytes:
-        """The answer to a job."""
+        """Send a job and return the reply."""
         await self._to.send(pack_frame(job))
         answer = await self._from.read()
         if answer is None:
@@ -45,7 +45,7 @@ class _ParserProcess:
         return answer
 
     async def end(self) -> None:
-        """End it and what it started."""
+        """Kill the process and its children."""
         with anyio.CancelScope(shield=True):
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)
@@ -53,18 +53,18 @@ class _ParserProcess:
 
 
 class ParserPool:
-    """Gives jobs to processes. Each is started when it is first needed."""
+    """Pool of parser processes, each started on first use."""
 
     def __init__(self, most: int) -> None:
-        self._places = anyio.Semaphore(most)
+        self._slots = anyio.Semaphore(most)
         self._idle: list[_ParserProcess] = []
 
     async def do(self, job: ParserJob) -> ParserReply:
-        """What came of a job.
+        """Run a job in a parser process.
 
-        :raises ToolFailure: `unavailable`, if what parses is not installed, or broke.
+        :raises ToolFailure: `unavailable`, if the parser libraries are not installed, or the process failed.
         """
-        async with self._places:
+        async with self._slots:
             parser = self._idle.pop() if self._idle else await _start()
             kept = False
             try:
@@ -74,7 +74,7 @@ class ParserPool:
             except TimeoutError:
                 return ParserReply(failed="parsing it took too long")
             except (FrameError, anyio.BrokenResourceError, OSError):
-                raise ToolFailure(ErrorKind.UNAVAILABLE, "web: the process that parses broke.") from None
+                raise ToolFailure(ErrorKind.UNAVAILABLE, "web: the parser process failed.") from None
             finally:
                 if kept:
                     self._idle.append(parser)
@@ -83,13 +83,13 @@ class ParserPool:
         return msgspec.msgpack.decode(answer, type=ParserReply)
 
     async def close(self) -> None:
-        """End all processes."""
+        """Stop all processes."""
         while self._idle:
             await self._idle.pop().end()
 
 
 def not_installed() -> str:
-    """What is not installed of that which parses; empty: nothing."""
+    """Return a message naming the parser libraries that are not installed, or an empty string."""
     wanted = [name for name in ("trafilatura", "pypdfium2", "protego") if not importlib.util.find_spec(name)]
     return f"reading pages needs {', '.join(wanted)}: pip install 'agentflow[web]'" if wanted else ""
 
@@ -110,5 +110,5 @@ async def _start() -> _ParserProcess:
 
 
 def _environment() -> Mapping[str, str]:
-    """No variable of ours: among them are keys. Only where Python finds this package."""
+    """Return an environment without the server's variables, which may hold keys; only with Python's import path."""
     return {**_ENVIRONMENT, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}

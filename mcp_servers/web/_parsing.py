@@ -11,13 +11,13 @@ from mcp_servers.web._jobs import PageBody, ParsedPage, UnparseablePage
 
 __all__ = ["PdfText", "allows", "parse", "read_pdf"]
 
-MOST_LINKS = 100
-LONGEST_TEXT = 2_000_000
-LONGEST_TITLE = 300
-ENOUGH = 200
-"""Characters of an article; where fewer are found, the page may be none, and all of its text is taken."""
+MAX_LINKS = 100
+MAX_TEXT_CHARS = 2_000_000
+MAX_TITLE_CHARS = 300
+MIN_ARTICLE_CHARS = 200
+"""Minimum length of an article; if less is found, the whole text of the page is used."""
 _CHARSET = re.compile(r"charset\s*=\s*[\"']?([\w.:-]+)", re.IGNORECASE)
-# A text with a declaration of its encoding is refused by lxml: it is decoded already.
+# lxml refuses decoded text that declares an encoding.
 _DECLARATION = re.compile(r"^\s*<\?xml[^>]*\?>")
 _BLANK_LINES = re.compile(r"\n\s*\n\s*\n+")
 _META_CHARSET = re.compile(r"<meta[^>]{0,200}?charset\s*=\s*[\"']?([\w.:-]+)", re.IGNORECASE)
@@ -52,18 +52,18 @@ class _Pdfium(Protocol):
 
 
 class PdfText(NamedTuple):
-    """What a PDF says."""
+    """Text of a PDF."""
 
     title: str
-    """Its title; empty: it names none."""
+    """Title; empty if it has no text."""
     pages: list[str]
-    """The text of its first pages."""
+    """Text of the first pages."""
     page_count: int
-    """How many pages it has."""
+    """Number of pages in the file."""
 
 
 def read_pdf(data: bytes, most: int) -> PdfText:
-    """The text of a PDF's first pages, at most so many.
+    """Return the text of the first pages of a PDF.
 
     :raises Unreadable: if it is encrypted or damaged.
     """
@@ -72,7 +72,7 @@ def read_pdf(data: bytes, most: int) -> PdfText:
         document = pdfium.PdfDocument(data)
     except pdfium.PdfiumError as error:
         encrypted = "password" in str(error).lower()
-        reason = "the PDF is encrypted and asks for a password" if encrypted else "the PDF is damaged"
+        reason = "the PDF is encrypted with a password" if encrypted else "the PDF is damaged"
         raise UnparseablePage(reason) from None
     count = len(document)
     pages: list[str] = []
@@ -100,35 +100,35 @@ class _LxmlHtml(Protocol):
 
 
 class Element(Protocol):
-    """A part of a page, as far as it is looked at here."""
+    """The part of lxml's element interface used here."""
 
     def findtext(self, path: str) -> str | None:
-        """The text of the first part at that path."""
+        """Return the text of the first element at a path."""
         ...
 
     def iterfind(self, path: str) -> "Iterator[Element]":
-        """The parts at that path."""
+        """Yield the elements at a path."""
         ...
 
     def itertext(self) -> Iterator[str]:
-        """Its texts."""
+        """Yield the texts of the element."""
         ...
 
     def get(self, key: str) -> str | None:
-        """An attribute."""
+        """Return an attribute."""
         ...
 
 
 def parse(body: PageBody) -> ParsedPage:
-    """The text of whatever it is, as far as it is kept.
+    """Return the text of a page of any supported type, up to a limit.
 
-    :raises Unreadable: if it has none.
+    :raises Unreadable: if it has no text.
     """
     page = _parse(body)
-    if len(page.text) <= LONGEST_TEXT:
+    if len(page.text) <= MAX_TEXT_CHARS:
         return page
-    note = f"the first {LONGEST_TEXT} of its {len(page.text)} characters"
-    return ParsedPage(page.title, page.text[:LONGEST_TEXT], page.links, note)
+    note = f"the first {MAX_TEXT_CHARS} of its {len(page.text)} characters"
+    return ParsedPage(page.title, page.text[:MAX_TEXT_CHARS], page.links, note)
 
 
 def _parse(body: PageBody) -> ParsedPage:
@@ -141,11 +141,11 @@ def _parse(body: PageBody) -> ParsedPage:
         return _html(body)
     if kind.startswith("text/") or kind in _PLAIN or kind.endswith(("+json", "+xml")) or _is_text(body, kind):
         return ParsedPage(title=_name_of(body.url), text=_tidy(_decoded(body)))
-    raise UnparseablePage(f"it is {kind or 'of no known type'}, which has no text to read")
+    raise UnparseablePage(f"its type, {kind or 'unknown'}, has no readable text")
 
 
 def allows(robots: str, agent: str, url: str) -> bool:
-    """Whether a robots.txt lets this agent have that page."""
+    """Return whether a robots.txt allows a user agent to fetch an address."""
     from protego import Protego
 
     return Protego.parse(robots).can_fetch(url, agent)
@@ -172,10 +172,10 @@ def _html(body: PageBody) -> ParsedPage:
         include_comments=False,
         favor_recall=True,
     )
-    if text is None or len(text) < ENOUGH:
+    if text is None or len(text) < MIN_ARTICLE_CHARS:
         whole = trafilatura.html2txt(lxml_html.document_fromstring(document))
         text = whole if len(whole) > len(text or "") else text
-    return ParsedPage(title=title[:LONGEST_TITLE], text=_tidy(text or ""), links=links)
+    return ParsedPage(title=title[:MAX_TITLE_CHARS], text=_tidy(text or ""), links=links)
 
 
 def _pdf(body: PageBody) -> ParsedPage:
@@ -184,7 +184,7 @@ def _pdf(body: PageBody) -> ParsedPage:
     read = len(document.pages)
     note = f"the first {read} of {document.page_count} pages" if read < document.page_count else None
     title = document.title.strip() or _name_of(body.url)
-    return ParsedPage(title=title[:LONGEST_TITLE], text=_tidy("\n\n".join(texts)), note=note)
+    return ParsedPage(title=title[:MAX_TITLE_CHARS], text=_tidy("\n\n".join(texts)), note=note)
 
 
 def _links(tree: Element, base: str) -> Iterator[tuple[str, str]]:
@@ -198,8 +198,8 @@ def _links(tree: Element, base: str) -> Iterator[tuple[str, str]]:
         text = " ".join("".join(anchor.itertext()).split())
         if good and text and url != base and url not in seen:
             seen.add(url)
-            yield text[:LONGEST_TITLE], url
-            if len(seen) == MOST_LINKS:
+            yield text[:MAX_TITLE_CHARS], url
+            if len(seen) == MAX_LINKS:
                 return
 
 
@@ -215,7 +215,7 @@ def _decoded(body: PageBody) -> str:
 
 
 def _is_text(body: PageBody, kind: str) -> bool:
-    """A type that says nothing, and bytes that are text."""
+    """Return whether a body of a generic type is UTF-8 text."""
     if kind not in ("", "application/octet-stream", "binary/octet-stream"):
         return False
     try:

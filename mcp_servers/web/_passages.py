@@ -1,4 +1,4 @@
-"""The parts of a text that fit a query best."""
+"""BM25 ranking of the passages of one text."""
 
 import math
 import re
@@ -11,8 +11,8 @@ from mcp_servers.web._results import PagePassage
 
 __all__ = ["best_passages"]
 
-LONGEST = 1_000
-"""Characters that a passage has at most."""
+MAX_PASSAGE = 1_000
+"""Maximum length of a passage in characters."""
 
 _K1, _B = 1.2, 0.75
 
@@ -21,12 +21,12 @@ _SENTENCE = re.compile(r".+?(?:[.!?](?=\s)|[。！？]|\n|\Z)\s*", re.DOTALL)
 _WORD = re.compile(r"[^\W_]+")
 _LINK_TARGET = re.compile(r"\]\([^)\s]*\)")
 _ENDINGS = ("ies", "ing", "es", "ed", "s")
-# Scripts that put no blanks between words: there two characters together stand for one.
+# Scripts without spaces between words, which are indexed by pairs of characters.
 _UNSPACED = re.compile(r"[\u2e80-\u9fff\uac00-\ud7af\u0e00-\u0eff\uf900-\ufaff]")
 
 
 def best_passages(text: str, query: str, count: int) -> list[PagePassage]:
-    """The passages of a text with the most of a query's words (BM25 within the text), best first; none without any."""
+    """Return the passages of a text that match a query best (BM25 within the text), best first; only those with a query word."""
     spans = list(_spans(text))
     words = [Counter(_terms(text[start:end])) for start, end in spans]
     lengths = [counts.total() for counts in words]
@@ -49,11 +49,11 @@ def best_passages(text: str, query: str, count: int) -> list[PagePassage]:
 
 
 def _spans(text: str) -> Iterator[tuple[int, int]]:
-    """Paragraphs, short ones together with what follows; a heading begins a new passage."""
+    """Yield paragraphs, short ones joined with the next; a heading starts a new passage."""
     start = end = -1
     for piece in _pieces(text):
         heading = text.startswith("#", piece[0])
-        if start >= 0 and (heading or piece[1] - start > LONGEST):
+        if start >= 0 and (heading or piece[1] - start > MAX_PASSAGE):
             yield start, end
             start = -1
         if start < 0:
@@ -64,15 +64,15 @@ def _spans(text: str) -> Iterator[tuple[int, int]]:
 
 
 def _pieces(text: str) -> Iterator[tuple[int, int]]:
-    """Paragraphs; of those that are too long the sentences, and of such sentences parts."""
+    """Yield paragraphs; long ones are split into sentences, and long sentences into parts."""
     for paragraph in _PIECE.finditer(text):
         start, end = paragraph.start(), paragraph.start() + len(paragraph[0].rstrip())
-        if end - start <= LONGEST:
+        if end - start <= MAX_PASSAGE:
             yield start, end
             continue
         for sentence in _SENTENCE.finditer(text, start, end):
-            for first in range(sentence.start(), sentence.end(), LONGEST):
-                last = min(first + LONGEST, sentence.end())
+            for first in range(sentence.start(), sentence.end(), MAX_PASSAGE):
+                last = min(first + MAX_PASSAGE, sentence.end())
                 stripped = text[first:last].strip()
                 if stripped:
                     begin = first + text[first:last].index(stripped)

@@ -1,4 +1,4 @@
-"""Results of the web tools, and the text in which a model reads them."""
+"""Results of the web tools, and their text form for a model."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -33,69 +33,69 @@ _DESCRIBED = ConfigDict(use_attribute_docstrings=True)
 
 @dataclass(frozen=True, slots=True)
 class WebHit:
-    """One page that was found."""
+    """A search result."""
 
     __pydantic_config__ = _DESCRIBED
 
     position: int
-    """Its place among the hits, from 1."""
+    """Rank, from 1."""
     title: str
-    """Its title."""
+    """Title."""
     url: str
-    """Its address, to be read by web_visit."""
+    """Address, as web_visit takes it."""
     snippet: str
-    """What the engine shows of it."""
+    """Excerpt shown by the search engine."""
     date: str | None = None
-    """When it was published, where the engine says so."""
+    """Publication date, if the engine provides it."""
 
 
 class QueryResult(Output):
-    """What one query found."""
+    """Results of one query."""
 
     query: str
     """The query."""
     hits: list[WebHit]
-    """Best first."""
+    """Hits, best first."""
     answer: str | None = None
-    """What the engine itself answers, where it does."""
+    """Direct answer of the engine, if it gives one."""
     error: str | None = None
-    """Why this query failed; the others are not touched by it."""
+    """Reason if this query failed; other queries are unaffected."""
 
 
 class SearchResults(Output):
-    """What a search found."""
+    """Results of a search."""
 
     results: list[QueryResult]
-    """In the order of the queries."""
+    """One result per query, in order."""
 
 
 @dataclass(frozen=True, slots=True)
 class ImageHit:
-    """One picture that was found."""
+    """An image found by a search."""
 
     __pydantic_config__ = _DESCRIBED
 
     position: int
-    """Its place among the hits, from 1."""
+    """Rank, from 1."""
     title: str
-    """What it is called."""
+    """Text of the link."""
     image_url: str
-    """The address of the picture."""
+    """Address of the image."""
     page_url: str
-    """The page on which it stands."""
+    """Address of the page that shows it."""
     source: str
-    """Who shows it."""
+    """Name of the site."""
     width: int | None = None
-    """Pixels, where known."""
+    """Height in pixels, if known."""
     height: int | None = None
-    """Pixels, where known."""
+    """Height in pixels, if known."""
 
 
 class ImageResults(Output):
-    """Pictures that were found."""
+    """Images found by a search."""
 
     hits: list[ImageHit]
-    """Best first."""
+    """Hits, best first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,9 +105,9 @@ class PageLink:
     __pydantic_config__ = _DESCRIBED
 
     text: str
-    """What it is called."""
+    """Text of the link."""
     url: str
-    """Where it leads."""
+    """Target address."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,137 +117,137 @@ class PagePassage:
     __pydantic_config__ = _DESCRIBED
 
     text: str
-    """Its text."""
+    """Text of the passage."""
     start: int
-    """Where it starts in the page's text, in characters."""
+    """Start in the page's text, in characters."""
     end: int
-    """Where it ends."""
+    """End, in characters."""
     score: float
-    """How well it fits; comparable within one page only."""
+    """Relevance; comparable only within one page."""
 
 
 class ReadPage(Output):
-    """A page that was read, or why it was not."""
+    """A page, or the reason why it could not be read."""
 
     url: str
-    """The address asked for."""
+    """Requested address."""
     final_url: str | None = None
-    """Where it was found in the end, after redirects."""
+    """Final address, after redirects."""
     title: str | None = None
-    """Its title."""
+    """Title."""
     text: str = ""
-    """Its text as Markdown; with a goal what of it serves that goal."""
+    """Text as Markdown; with a goal, the relevant part."""
     characters: int = 0
-    """Length of the whole text of the page."""
+    """Length of the page's whole text."""
     next_start: int | None = None
-    """The `start` to go on with; null at the end of the page, and with a goal."""
+    """The `start` with which to continue; null at the end of the page, or with a goal."""
     passages: list[PagePassage] = Field(default_factory=list[PagePassage])
-    """Where what serves the goal stands in the page's text, if no model extracted it."""
+    """Relevant passages with their positions, unless a model extracted the text."""
     links: list[PageLink] = Field(default_factory=list[PageLink])
-    """Links on the page, in their order; not all of a page that has very many."""
+    """Links on the page, in order, up to a limit."""
     note: str | None = None
-    """What to know about it: that something was cut, or how it was extracted."""
+    """Note on truncation, or on how the text was extracted."""
     error: str | None = None
-    """Why it could not be read; the other pages are not touched by it."""
+    """Reason if the page could not be read; other pages are unaffected."""
 
 
 class Visited(Output):
-    """Pages that were read."""
+    """Pages that were requested."""
 
     pages: list[ReadPage]
-    """In the order of the addresses."""
+    """One page per address, in order."""
 
 
 class PassagesFound(Output):
-    """What of a page fits a query."""
+    """Passages of a page that match a query."""
 
     url: str
-    """The address asked for."""
+    """Requested address."""
     final_url: str
-    """Where it was found in the end, after redirects."""
+    """Final address, after redirects."""
     title: str
-    """Its title."""
+    """Title."""
     characters: int
-    """Length of the page's text."""
+    """Length of the page's text, in characters."""
     passages: list[PagePassage]
-    """Best first."""
+    """Hits, best first."""
 
 
 @dataclass(frozen=True, slots=True)
 class ArticleHit:
-    """One article that was found."""
+    """An article found by a search."""
 
     __pydantic_config__ = _DESCRIBED
 
     title: str
-    """Its title, to be read by web_wikipedia."""
+    """Title, as web_wikipedia takes it."""
     snippet: str
-    """A part of it, or nothing."""
+    """Excerpt; may be empty."""
     url: str
-    """Its address."""
+    """Address."""
 
 
 class Article(Output):
     """An article, or a part of it."""
 
     title: str
-    """Its title."""
+    """Title."""
     url: str
-    """Its address."""
+    """Address."""
     text: str
-    """The part that was asked for."""
+    """Requested part of the text."""
     start: int
-    """Where it starts in the whole text, in characters."""
+    """Start of the part, in characters."""
     end: int
-    """Where it ends."""
+    """End, in characters."""
     characters: int
-    """Length of the whole text."""
+    """Length of the whole text, in characters."""
     next_start: int | None = None
-    """The `start` to go on with; null at the end of the article."""
+    """The `start` with which to continue; null at the end of the article."""
 
 
 class WikipediaFound(Output):
-    """What Wikipedia has."""
+    """Articles of Wikipedia."""
 
     hits: list[ArticleHit]
-    """Articles that fit the query, best first; empty if a title was asked for."""
+    """Articles that match the query, best first; empty if a title was given."""
     article: Article | None = None
-    """The article of the title asked for, or of the best hit."""
+    """The article with the given title, or the best hit."""
 
 
 def hits_text(results: list[QueryResult]) -> str:
-    """Searches."""
+    """Format search results for a model."""
     return "\n\n".join(_one_search(result, named=len(results) > 1) for result in results)
 
 
 def images_text(hits: list[ImageHit]) -> str:
-    """Pictures."""
+    """Format image results for a model."""
     shown = (f"[{hit.position}] {hit.title}\npicture: {hit.image_url}\npage: {hit.page_url}" for hit in hits)
     return "\n\n".join(shown) or "no pictures"
 
 
 def page_text(page: ReadPage) -> str:
-    """A page."""
+    """Format a page for a model."""
     if page.error is not None:
         return f"# {page.url}\n\nnot read: {page.error}"
     where = page.url if page.final_url in (None, page.url) else f"{page.url} → {page.final_url}"
     note = f"\n({page.note})" if page.note else ""
-    more = f"\n\n[the page goes on at start={page.next_start}]" if page.next_start is not None else ""
+    more = f"\n\n[the page continues at start={page.next_start}]" if page.next_start is not None else ""
     return f"# {page.title or page.url}\n{where}{note}\n\n{page.text or 'no text'}{more}"
 
 
 def passages_text(title: str, url: str, passages: Iterable[PagePassage]) -> str:
-    """Passages of a page."""
+    """Format passages of a page for a model."""
     shown = "\n\n".join(f"[{one.start}–{one.end}]\n{one.text}" for one in passages)
-    return f"# {title}\n{url}\n\n{shown or 'no passage has a word of the query'}"
+    return f"# {title}\n{url}\n\n{shown or 'no passage contains a word of the query'}"
 
 
 def article_text(hits: Iterable[ArticleHit], article: Article) -> str:
-    """An article, and what else was found."""
+    """Format an article, and the titles of other hits, for a model."""
     others = [hit.title for hit in hits if hit.title != article.title]
     also = f"\n\nOther articles: {'; '.join(others)}" if others else ""
     more = (
-        f"\n\n[the article goes on at start={article.next_start}]" if article.next_start is not None else ""
+        f"\n\n[the article continues at start={article.next_start}]" if article.next_start is not None else ""
     )
     return f"# {article.title}\n{article.url}\n\n{article.text}{more}{also}"
 

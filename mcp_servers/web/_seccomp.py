@@ -50,13 +50,13 @@ _ALLOWED: Final = {
 
 
 def install_seccomp_filter() -> None:
-    """Refuse this process every other system call from now on: no file is opened, nothing connected, started or signalled.
+    """Block all other system calls of this process, such as opening files, connecting, starting and signalling processes.
 
-    :raises OSError: if this machine can't do that.
+    :raises OSError: if this machine does not support it.
     """
     machine = platform.machine()
     if machine not in _ARCHITECTURES:
-        raise OSError(errno.ENOSYS, f"no list of system calls for {machine}")
+        raise OSError(errno.ENOSYS, f"no list of system calls for the architecture {machine}")
     code = _program(_ARCHITECTURES[machine], [numbers[machine != "x86_64"] for numbers in _ALLOWED.values()])
     buffer = ctypes.create_string_buffer(code, len(code))
     program = struct.pack("@HxxxxxxP", len(code) // 8, ctypes.addressof(buffer))
@@ -66,7 +66,7 @@ def install_seccomp_filter() -> None:
 
 
 def _program(architecture: int, allowed: list[int]) -> bytes:
-    """A classic BPF program over `struct seccomp_data`, in which the number stands first, then the architecture."""
+    """Return a classic BPF program over `struct seccomp_data`: the call number, then the architecture."""
     steps = [(_LOAD, 0, 0, 4), (_EQUAL, 1, 0, architecture), (_ANSWER, 0, 0, _KILL), (_LOAD, 0, 0, 0)]
     for number in allowed:
         steps += [(_EQUAL, 0, 1, number), (_ANSWER, 0, 0, _ALLOW)]

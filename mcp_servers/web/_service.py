@@ -1,4 +1,4 @@
-"""Everything behind the tools, open as long as the backend is."""
+"""Services behind the web tools, open as long as the backend is."""
 
 from contextlib import AsyncExitStack
 from types import TracebackType
@@ -20,26 +20,26 @@ __all__ = ["WebService"]
 
 
 class WebService:
-    """Engines, pages and Wikipedia, as the settings say. An async context manager."""
+    """Search engines, pages and Wikipedia, as configured. An async context manager."""
 
-    def __init__(self, settings: WebSettings, outside: Network, parsers: ParserPool | None = None) -> None:
+    def __init__(self, settings: WebSettings, network: Network, parsers: ParserPool | None = None) -> None:
         self._settings = settings
         values = (getattr(settings, name) for name in WebSettings.model_fields)
         secrets = [value.get_secret_value() for value in values if isinstance(value, SecretStr)]
-        self._api = JsonApi(outside, timeout=settings.timeout, attempts=settings.retry_times, secrets=secrets)
+        self._api = JsonApi(network, timeout=settings.timeout, attempts=settings.retry_times, secrets=secrets)
         self._own_parsers = ParserPool(settings.reading.processes)
         self._parsers = parsers or self._own_parsers
-        self._fetcher = PageFetcher(settings, outside, self._parsers)
-        self._cache = WebCache(settings.cache, outside.wall)
+        self._fetcher = PageFetcher(settings, network, self._parsers)
+        self._cache = WebCache(settings.cache, network.wall)
         self._stack = AsyncExitStack()
         self._zim: ZimFile | None = None
         self._wikipedia = Wikipedia(self._api, settings.wikipedia_url, settings.user_agent)
         self.engines = SearchEngines(settings, self._api)
-        """The services that search."""
+        """Search engines."""
         self.pages = PageReader(settings, self._fetcher, self._parsers, self._api, self._cache)
-        """Pages as text."""
+        """Reader of pages."""
         self.goals = GoalExtractor(settings, self._api, self.pages)
-        """What of a page serves a goal."""
+        """Extractor of the text relevant to a goal."""
 
     async def __aenter__(self) -> Self:
         async with AsyncExitStack() as stack:
@@ -57,7 +57,7 @@ class WebService:
         await self._stack.aclose()
 
     async def search(self, query: str, count: int) -> QueryResult:
-        """Pages for a query; asked for once for a while."""
+        """Search for pages; results are cached."""
         settings = self._settings
         engine = self.engines.engine or ""
         where = (settings.google_cx or "", settings.gemini_model, settings.searxng_url or "")
@@ -79,7 +79,7 @@ class WebService:
         return found
 
     async def articles(self, query: str, language: str, count: int) -> list[ArticleHit]:
-        """Articles for a query."""
+        """Search for Wikipedia articles."""
         if self._zim is not None:
             return await self._zim.search(query, count)
         asked = ("articles", self._settings.wikipedia_url, language, str(count), query)
@@ -90,7 +90,7 @@ class WebService:
         return known
 
     async def article(self, title: str, language: str) -> WikiText:
-        """The article of a title."""
+        """Return the article with a title."""
         if self._zim is not None:
             return await self._zim.article(title)
         asked = ("article", self._settings.wikipedia_url, language, title)

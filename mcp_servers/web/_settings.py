@@ -22,7 +22,7 @@ __all__ = [
 ]
 
 SearchEngine: TypeAlias = Literal["serper", "google", "gemini", "searxng"]
-"""Who searches."""
+"""Search services."""
 MIB = 1024 * 1024
 OPENAI = "https://api.openai.com/v1"
 Seconds = Annotated[float, Field(gt=0)]
@@ -35,133 +35,133 @@ ENVIRONMENT = {
     "jina_api_key": "JINA_API_KEY",
     "openai_api_key": "OPENAI_API_KEY",
 }
-"""The variable of each setting that may come from the environment."""
-NEEDS: Mapping[SearchEngine, tuple[str, ...]] = {
+"""Environment variables of settings."""
+REQUIRED: Mapping[SearchEngine, tuple[str, ...]] = {
     "serper": ("serper_api_key",),
     "google": ("google_api_key", "google_cx"),
     "gemini": ("gemini_api_key",),
     "searxng": ("searxng_url",),
 }
-"""What each way to search can't do without."""
+"""Settings that each search service requires."""
 
 
 class CacheSettings(Section):
-    """What was found and read, kept on disk for a while."""
+    """Settings of the cache of search results and pages."""
 
     folder: Path | None = None
-    """Where; by default in the user's cache."""
+    """Directory of the cache; by default in the user's cache directory."""
     bytes: int = Field(default=256 * MIB, ge=0)
-    """How much of it; the oldest makes room."""
+    """Size limit; the oldest entries are dropped."""
     seconds: Seconds = 86_400.0
-    """How long something stays good."""
+    """Lifetime of an entry."""
 
 
 class ReadingSettings(Section):
-    """Limits of the processes in which pages are parsed."""
+    """Limits of the parser processes."""
 
     processes: int = Field(default=2, ge=1, le=64)
-    """Pages that are parsed at once."""
+    """Most pages parsed at once."""
     seconds: Seconds = 20.0
-    """Time for one page, by the clock and of the processor."""
+    """Limit on wall-clock time and CPU time for one page."""
     memory_bytes: int = Field(default=1024 * MIB, ge=256 * MIB)
-    """Memory for one page."""
+    """Memory limit for one page."""
     pdf_pages: int = Field(default=300, ge=1)
-    """How many pages of a PDF are read."""
+    """Most pages of a PDF to read."""
 
 
-def _own_word(method: object) -> object:
-    """The other system's local reader is ours here, so that its settings go on working."""
+def _builtin_reader(method: object) -> object:
+    """Accept `crawl4ai`, a name of the documented settings, for the built-in reader."""
     return "reader" if method == "crawl4ai" else method
 
 
 class WebSettings(Section):
-    """Settings of the web backend. They are the server's own: no client can set them for its session."""
+    """Settings of the web backend. A client cannot override them for its session."""
 
     search: SearchEngine | None = None
-    """`serper`, `google`, `gemini` or `searxng`; by default the first of them that has its key or address."""
+    """Search service: `serper`, `google`, `gemini` or `searxng`; by default the first one whose key or address is set."""
     serper_api_key: SecretStr | None = None
-    """The key of Serper, for web_search and the search for images; by default `SERPER_API_KEY` of the environment."""
+    """API key of Serper, for web and image search; by default the variable `SERPER_API_KEY`."""
     serper_url: str = "https://google.serper.dev"
-    """Where Serper is."""
+    """Address of Serper."""
     google_api_key: SecretStr | None = None
-    """The key of Google's Programmable Search and of Gemini; by default `GOOGLE_API_KEY` of the environment."""
+    """API key of Google's Programmable Search and Gemini; by default the variable `GOOGLE_API_KEY`."""
     google_cx: str | None = None
-    """The id of a Programmable Search engine; by default `GOOGLE_CX` of the environment."""
+    """Id of a Programmable Search engine; by default the variable `GOOGLE_CX`."""
     google_url: str = "https://customsearch.googleapis.com/customsearch/v1"
-    """Where Programmable Search is."""
+    """Address of Programmable Search."""
     gemini_api_key: SecretStr | None = None
-    """The key of Gemini; by default `GEMINI_API_KEY` of the environment, then `google_api_key`."""
+    """API key of Gemini; by default the variable `GEMINI_API_KEY`, then `google_api_key`."""
     gemini_url: str = "https://generativelanguage.googleapis.com/v1beta"
-    """Where Gemini is."""
+    """Address of the Gemini API."""
     gemini_model: str = "gemini-2.5-flash"
-    """The model that searches by Google's search tool."""
+    """Gemini model that uses Google's search tool."""
     searxng_url: str | None = None
-    """A SearXNG, or whatever answers `/search?format=json` as it does; by default `SEARXNG_URL` of the environment."""
-    visit_method: Annotated[Literal["jina", "reader"], BeforeValidator(_own_word)] = "reader"
-    """Who fetches pages: Jina Reader, or this server's own reader (`crawl4ai` means that one too)."""
+    """Address of a SearXNG, or a service with its `/search?format=json`; by default the variable `SEARXNG_URL`."""
+    visit_method: Annotated[Literal["jina", "reader"], BeforeValidator(_builtin_reader)] = "reader"
+    """Reader of pages: `jina` (Jina Reader) or `reader`, the built-in one (also called `crawl4ai`)."""
     jina_api_key: SecretStr | None = None
-    """The key of Jina Reader; by default `JINA_API_KEY` of the environment."""
+    """API key of Jina Reader; by default the variable `JINA_API_KEY`."""
     jina_url: str = "https://r.jina.ai"
-    """Where Jina Reader is."""
+    """Address of Jina Reader."""
     content_limit: int = Field(default=50_000, ge=500)
-    """Characters of one page that a result shows."""
+    """Most characters of a page in one result."""
     enable_llm_summary: bool = False
-    """Let a model extract what a goal asks for; without it the passages that fit the goal best are taken."""
+    """Let a model extract the text relevant to a goal; otherwise the best matching passages are returned."""
     summary_model: str | None = None
-    """That model's name."""
+    """Name of that model."""
     openai_api_key: SecretStr | None = None
-    """The key of its endpoint; by default `OPENAI_API_KEY` of the environment."""
+    """API key of that model; by default the variable `OPENAI_API_KEY`."""
     openai_api_url: str = OPENAI
-    """Its OpenAI-compatible endpoint."""
+    """OpenAI-compatible endpoint of that model."""
     wikipedia_url: str = "https://{language}.wikipedia.org/w/api.php"
-    """A MediaWiki API; `{language}` is replaced by the language asked for."""
+    """Address of a MediaWiki API; `{language}` is replaced by the requested language."""
     zim: Path | None = None
-    """A ZIM file to look things up in instead, without a network; needs the `zim` extra."""
+    """ZIM file to use instead of Wikipedia, without network access; needs the `zim` extra."""
     max_workers: int = Field(default=5, ge=1, le=100)
-    """Queries or pages of one call that are worked on at once."""
+    """Most queries or pages of one call processed at once."""
     retry_times: int = Field(default=5, ge=1, le=10)
-    """How often a request is tried that fails for the moment."""
+    """Most attempts of a request that fails temporarily."""
     timeout: Seconds = 30.0
-    """Seconds for one request."""
+    """Time limit of one request, in seconds."""
     max_bytes: int = Field(default=10 * MIB, ge=1024)
-    """The largest body that is read, after decompression."""
+    """Largest response body to read, after decompression."""
     max_redirects: int = Field(default=5, ge=0, le=20)
-    """How many redirects are followed; each leads to an address that is checked like the first."""
+    """Most redirects to follow; each address is checked like the first."""
     robots: bool = True
-    """Leave alone what a site's robots.txt disallows."""
+    """Obey the site's robots.txt."""
     user_agent: str = Field(default="agentflow-web/1.0", min_length=1)
-    """How the reader calls itself."""
+    """User agent string of the reader."""
     host_interval: float = Field(default=0.5, ge=0)
-    """Seconds between two requests of the reader to one host."""
+    """Minimum interval between two requests of the reader to one host, in seconds."""
     allow_private: bool = False
-    """Let the reader reach private networks and this machine; the addresses of cloud metadata still not."""
+    """Allow the reader to reach private networks and this machine; cloud metadata addresses stay blocked."""
     allowed_hosts: tuple[str, ...] = ()
-    """Hosts that the reader may reach wherever they are: `name`, `*.name`, an address, each with `:port` or without."""
+    """Hosts that may have any address: `name`, `*.name` or an address, each optionally with `:port`."""
     reading: ReadingSettings = ReadingSettings()
-    """Limits of the processes in which pages are parsed."""
+    """Limits of the parser processes."""
     cache: CacheSettings | None = CacheSettings()
-    """What was found and read is kept for a while; null: never."""
+    """Cache of search results and pages; null disables it."""
 
     @model_validator(mode="after")
     def _has_a_model_to_ask(self) -> Self:
         if self.enable_llm_summary:
             if not self.summary_model:
-                raise ValueError("enable_llm_summary needs a model: set summary_model")
+                raise ValueError("enable_llm_summary requires a model: set summary_model")
             if self.openai_api_key is None and self.openai_api_url == OPENAI:
-                raise ValueError("enable_llm_summary needs a key: set OPENAI_API_KEY or openai_api_key")
+                raise ValueError("enable_llm_summary requires a key: set OPENAI_API_KEY or openai_api_key")
         return self
 
     @field_validator("serper_url", "google_url", "gemini_url", "searxng_url", "jina_url", "openai_api_url")
     @classmethod
     def _is_an_address(cls, url: str | None) -> str | None:
         if url is not None and not url.startswith(("http://", "https://")):
-            raise ValueError(f"{url!r} is no address; it begins with https://")
+            raise ValueError(f"{url!r} is not an address: it must start with https://")
         return url.rstrip("/") if url else url
 
 
 def with_environment(settings: Mapping[str, object], environment: Mapping[str, str]) -> dict[str, object]:
-    """The settings, and what they leave out from the environment. An empty value counts as none."""
-    given = {name: value for name, value in settings.items() if name not in ENVIRONMENT or _said(value)}
+    """Complete the settings from the environment. An empty value counts as unset."""
+    given = {name: value for name, value in settings.items() if name not in ENVIRONMENT or _is_set(value)}
     found = {
         name: environment[variable] for name, variable in ENVIRONMENT.items() if environment.get(variable)
     }
@@ -169,56 +169,56 @@ def with_environment(settings: Mapping[str, object], environment: Mapping[str, s
 
 
 def engine_of(settings: WebSettings) -> SearchEngine | None:
-    """Who searches: who is named, else the first that has what it needs."""
+    """Return the configured search service, or the first one whose settings are complete."""
     engines = cast("tuple[SearchEngine, ...]", get_args(SearchEngine))
     return settings.search or next((one for one in engines if not _missing(settings, one)), None)
 
 
 def unusable_tools(settings: WebSettings) -> dict[str, str]:
-    """The tools (by verb) that can't work with these settings: why, and what to set."""
+    """Map the tools (by verb) that cannot work with these settings to the reason and the setting to add."""
     engine = engine_of(settings)
     found: dict[str, str] = {}
     if engine is None:
         found["search"] = (
-            "no search engine is set; set SERPER_API_KEY, or GOOGLE_API_KEY and GOOGLE_CX, or GEMINI_API_KEY,"
+            "no search engine is configured: set SERPER_API_KEY, or GOOGLE_API_KEY and GOOGLE_CX, or GEMINI_API_KEY,"
             " or SEARXNG_URL"
         )
     elif lacking := _missing(settings, engine):
-        found["search"] = f"{engine} needs what is not set: {_wanted(lacking)}"
+        found["search"] = f"{engine} is not configured: {_how_to_set(lacking)}"
     if _missing(settings, "serper"):
-        wanted = _wanted(NEEDS["serper"])
-        found["reverse_image_search"] = f"Serper does it, and its key is not set: {wanted}"
+        wanted = _how_to_set(REQUIRED["serper"])
+        found["reverse_image_search"] = f"it needs Serper, whose key is not set: {wanted}"
         if engine != "searxng" or settings.searxng_url is None:
-            found["image_search"] = f"Serper or SearXNG does it, and neither is set: {wanted}"
+            found["image_search"] = f"it needs Serper or SearXNG, and neither is configured: {wanted}"
     if reason := not_installed():
         found["visit"] = found["read"] = reason
     if settings.visit_method == "jina" and settings.jina_api_key is None:
-        line = f"Jina Reader's key is not set: {_wanted(['jina_api_key'])}; or set visit_method=reader"
+        line = f"Jina Reader's key is not set: {_how_to_set(['jina_api_key'])}; or set visit_method=reader"
         found["visit"] = found["read"] = line
     return found
 
 
 def key_of(secret: SecretStr | None, setting: str) -> str:
-    """A key that is there.
+    """Return the value of a key.
 
-    :raises ToolFailure: `unavailable`, saying what to set.
+    :raises ToolFailure: `unavailable`, if it is not set.
     """
     if secret is None:
-        raise ToolFailure(ErrorKind.UNAVAILABLE, f"web: a key is not set: {_wanted([setting])}.")
+        raise ToolFailure(ErrorKind.UNAVAILABLE, f"web: a key is not set: {_how_to_set([setting])}.")
     return secret.get_secret_value()
 
 
 def _missing(settings: WebSettings, engine: SearchEngine) -> list[str]:
     return [
         name
-        for name in NEEDS[engine]
+        for name in REQUIRED[engine]
         if getattr(settings, name) is None and not (name == "gemini_api_key" and settings.google_api_key)
     ]
 
 
-def _wanted(names: tuple[str, ...] | list[str]) -> str:
+def _how_to_set(names: tuple[str, ...] | list[str]) -> str:
     return "set " + " and ".join(f"{ENVIRONMENT[name]} (or the setting {name})" for name in names)
 
 
-def _said(value: object) -> bool:
+def _is_set(value: object) -> bool:
     return value not in (None, "") and not (isinstance(value, str) and not value.strip())

@@ -27,11 +27,11 @@ class WikiText(Struct, frozen=True):
     """An article."""
 
     title: str
-    """Its title."""
+    """Title."""
     url: str
-    """Its address."""
+    """Address."""
     text: str
-    """Its text as Markdown."""
+    """Text as Markdown."""
 
 
 class _Hit(Struct):
@@ -61,7 +61,7 @@ class _WikiReply(Struct):
 
 
 class Wikipedia:
-    """One MediaWiki API, or one for each language."""
+    """Client of a MediaWiki API, with one address or one per language."""
 
     def __init__(self, api: JsonApi, url: str, agent: str) -> None:
         self._api = api
@@ -69,7 +69,7 @@ class Wikipedia:
         self._agent = agent
 
     async def search(self, query: str, language: str, count: int) -> list[ArticleHit]:
-        """Articles for a query."""
+        """Search for articles."""
         asked = {"list": "search", "srsearch": query, "srlimit": str(count), "srprop": "snippet"}
         found = await self._ask(asked, language)
         return [
@@ -78,9 +78,9 @@ class Wikipedia:
         ]
 
     async def article(self, title: str, language: str) -> WikiText:
-        """The article of a title.
+        """Return the article with a title.
 
-        :raises ToolFailure: `not_found`, if there is none.
+        :raises ToolFailure: `not_found`, if it does not exist.
         """
         asked = {
             "prop": "extracts|info",
@@ -93,7 +93,7 @@ class Wikipedia:
         found = await self._ask(asked, language)
         page = found.pages[0] if found.pages else _WikiPage(title, missing=True)
         if page.missing:
-            message = f"Wikipedia ({language}) has no article {title!r}: search for it with `query`."
+            message = f"Wikipedia ({language}) has no article {title!r}: use `query` to search for it."
             raise ToolFailure(ErrorKind.NOT_FOUND, message)
         text = _HEADING.sub(lambda heading: f"{'#' * len(heading[1])} {heading[2]}", page.extract).strip()
         return WikiText(page.title, page.fullurl or self._page(page.title, language), text)
@@ -120,7 +120,7 @@ def _plain(snippet: str) -> str:
 
 
 class ZimFile:
-    """One ZIM file, open. It is read in threads, one after the other: the library waits for the disk."""
+    """An open ZIM file. It is read in a worker thread, one call at a time, because the library blocks."""
 
     def __init__(self, path: Path, archive: "Archive", pages: PageReader) -> None:
         self._path = path
@@ -129,16 +129,16 @@ class ZimFile:
         self._turn = anyio.CapacityLimiter(1)
 
     async def search(self, query: str, count: int) -> list[ArticleHit]:
-        """Articles for a query: by their text where the file has an index of it, else by their titles."""
+        """Search for articles: in their text if the file has a full-text index, else in their titles."""
         return await anyio.to_thread.run_sync(self._search, query, count, limiter=self._turn)
 
     async def article(self, title: str) -> WikiText:
-        """The article of a title.
+        """Return the article with a title.
 
-        :raises ToolFailure: `not_found`, if there is none.
+        :raises ToolFailure: `not_found`, if it does not exist.
         """
         name, path, kind, data = await anyio.to_thread.run_sync(self._item, title, limiter=self._turn)
-        parsed = await self._pages.markdown_of(f"zim://{self._path.name}/{path}", kind, data)
+        parsed = await self._pages.to_markdown(f"zim://{self._path.name}/{path}", kind, data)
         return WikiText(name, f"zim://{self._path.name}/{path}", parsed.text)
 
     def _search(self, query: str, count: int) -> list[ArticleHit]:
@@ -165,7 +165,7 @@ class ZimFile:
         elif archive.has_entry_by_path(path := title.replace(" ", "_")):
             item = archive.get_entry_by_path(path).get_item()
         else:
-            message = f"{self._path.name} has no article {title!r}: search for it with `query`."
+            message = f"{self._path.name} has no article {title!r}: use `query` to search for it."
             raise ToolFailure(ErrorKind.NOT_FOUND, message)
         return item.title, item.path, item.mimetype, bytes(item.content)
 
@@ -173,7 +173,7 @@ class ZimFile:
 async def open_zim(path: Path, pages: PageReader) -> ZimFile:
     """Open a ZIM file.
 
-    :raises ConfigurationError: if the library or the file is missing, or it is none.
+    :raises ConfigurationError: if the library or the file is missing, or the file is not a ZIM file.
     """
     return ZimFile(path, await anyio.to_thread.run_sync(_open, path), pages)
 
@@ -189,4 +189,4 @@ def _open(path: Path) -> "Archive":
     try:
         return Archive(path)
     except (RuntimeError, OSError):
-        raise ConfigurationError(f"web: zim: {path} is no ZIM file") from None
+        raise ConfigurationError(f"web: zim: {path} is not a ZIM file") from None

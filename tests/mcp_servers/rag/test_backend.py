@@ -154,9 +154,9 @@ def unknown_setting(folder: Path) -> dict[str, object]:
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
-        (nothing_there, "index_path: there is nothing at"),
+        (nothing_there, "nowhere does not exist"),
         (nothing_in_it, "no .jsonl, .md or .txt file"),
-        (another_index, "was not made by this backend"),
+        (another_index, "was not built by this backend"),
         (no_endpoint, "embedding.base_url"),
         (unknown_setting, "Known: index_path"),
     ],

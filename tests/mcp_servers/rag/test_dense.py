@@ -85,9 +85,9 @@ async def test_an_endpoint_that_fails_is_a_failure_in_one_line(tmp_path: Path) -
     async with endpoint() as one, library(index_path=source, embedding=with_endpoint(one)) as things:
         for one.status, one.body, said in (
             (500, None, "status 500: no room"),
-            (200, "nonsense", "no vectors"),
+            (200, "nonsense", "invalid response"),
             (200, '{"data": []}', "0 vectors for 1 texts"),
-            (200, '{"data": [{"index": 0, "embedding": [1.0, 2.0]}]}', "2 numbers, the documents' have 8"),
+            (200, '{"data": [{"index": 0, "embedding": [1.0, 2.0]}]}', "2 dimensions, the documents' have 8"),
         ):
             result = await things.call("search", query=f"boat {said}")
             assert result.error is not None
@@ -105,7 +105,7 @@ async def test_an_endpoint_that_is_down_or_has_changed_is_told_at_the_start(tmp_
             pass
         one.dimensions = 5
         write_lines(source, [*THINGS, {"text": "More."}])
-        with pytest.raises(ConfigurationError, match="5 numbers now and had 8"):
+        with pytest.raises(ConfigurationError, match="now have 5 dimensions instead of 8"):
             async with library(index_path=source, index_dir=folder, embedding=settings):
                 pass
     with pytest.raises(ConfigurationError, match="the embedding endpoint http://127"):

@@ -214,7 +214,7 @@ def test_a_folder_with_something_else_in_it_is_left_alone(tmp_path: Path) -> Non
     folder = tmp_path / "mine"
     folder.mkdir()
     (folder / "meta.json").write_text("mine")
-    with pytest.raises(ConfigurationError, match=r"'meta.json', which is no part of an index"):
+    with pytest.raises(ConfigurationError, match=r"'meta.json', which is not part of an index"):
         update(source, folder)
     assert (folder / "meta.json").read_text() == "mine"
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcp_servers.rag._snippets import SNIPPET, snippet_of
+from mcp_servers.rag._snippets import MAX_SNIPPET, snippet_of
 from mcp_servers.rag._terms import terms_of
 
 FILLER = "Nothing of any interest is said in this sentence here. "
@@ -22,7 +22,7 @@ def test_the_sentences_with_the_most_words_of_the_query_are_shown() -> None:
     assert "Anna sails. The sloop is Anna's." in found
     assert found.startswith(("Nothing", "Anna"))
     assert found.endswith(".")
-    assert len(found) <= SNIPPET
+    assert len(found) <= MAX_SNIPPET
 
 
 def test_a_short_text_is_shown_whole_and_without_blanks_around_it() -> None:
@@ -38,9 +38,9 @@ def test_a_long_sentence_is_cut_between_words_around_the_match() -> None:
     text = "word " * 300 + "needle " + "word " * 300
     found = shown(text, "needle")
     assert "needle" in found
-    assert len(found) <= SNIPPET
+    assert len(found) <= MAX_SNIPPET
     assert set(found.split()) == {"word", "needle"}
-    assert shown("x" * 2000, "x") == "x" * SNIPPET
+    assert shown("x" * 2000, "x") == "x" * MAX_SNIPPET
 
 
 def test_of_equal_places_the_first_is_shown() -> None:
@@ -52,7 +52,7 @@ def test_of_equal_places_the_first_is_shown() -> None:
 def test_a_snippet_and_its_highlights_lie_in_the_text(text: str, query: str) -> None:
     found = snippet_of(text, terms_of(query).single)
     assert 0 <= found.start <= found.end <= len(text)
-    assert found.end - found.start <= SNIPPET
+    assert found.end - found.start <= MAX_SNIPPET
     assert found.highlights == sorted(found.highlights)
     assert all(found.start <= start < end <= found.end for start, end in found.highlights)
     assert bool(text.strip()) == (found.start < found.end)

@@ -42,7 +42,7 @@ class Site:
         self.port = 0
 
     @property
-    def outside(self) -> Network:
+    def network(self) -> Network:
         """The world, seen from this site's visitors."""
         clock = self.clock
         return Network(self.resolve, self.dial, clock, clock, clock.sleep)

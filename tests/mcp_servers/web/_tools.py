@@ -53,7 +53,7 @@ async def web_tools(
     site: Site, environment: Mapping[str, str] | None = None, /, **settings: object
 ) -> AsyncGenerator[Web]:
     """The tools; nothing is kept on disk, and no host is waited for, unless the settings say so."""
-    backend = WebBackend(outside=site.outside, environment=lambda: environment or {}, parsers=site.parsers)
+    backend = WebBackend(network=site.network, environment=lambda: environment or {}, parsers=site.parsers)
     own = {"cache": None, "host_interval": 0, "robots": False, **settings}
     async with ToolTable([backend], settings={"web": own}) as table:
         yield Web(table)

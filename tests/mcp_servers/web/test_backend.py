@@ -84,7 +84,7 @@ async def test_a_run_that_wants_a_search_without_a_key_is_refused_before_it_begi
         ({"serper_key": "k"}, "serper_key"),
         ({"search": "altavista"}, "search"),
         ({"visit_method": "carrier pigeon"}, "visit_method"),
-        ({"searxng_url": "searx.example"}, "begins with https://"),
+        ({"searxng_url": "searx.example"}, "must start with https://"),
         ({"max_workers": 0}, "max_workers"),
         ({"cache": {"bytes": -1}}, "cache.bytes"),
         ({"enable_llm_summary": True}, "set summary_model"),

@@ -35,7 +35,7 @@ async def test_a_page_is_read_up_to_the_limit_and_says_so(site: Site) -> None:
     site.add("long.example/", LONG * 50)
     async with web_tools(site, max_bytes=4096) as web:
         page = await web.page("http://long.example/")
-        assert page["note"] == "the first 4096 bytes of it"
+        assert page["note"] == "only its first 4096 bytes"
         assert 0 < len(str(page["text"])) <= 4096
 
 
@@ -75,7 +75,7 @@ async def test_text_of_every_kind_is_read_in_its_own_characters(shared_web: Web,
     assert [page["text"] for page in rows(pages["pages"])] == list(texts.values())
     site.add("sound.example/", b"OggS\0\0", type="audio/ogg")
     kind, message = await shared_web.failure("visit", urls="http://sound.example/")
-    assert (kind, "audio/ogg, which has no text" in message) == (ErrorKind.FAILED, True)
+    assert (kind, "audio/ogg, has no readable text" in message) == (ErrorKind.FAILED, True)
 
 
 @pytest.mark.promise("web:visit:pictures")
@@ -85,7 +85,7 @@ async def test_a_picture_is_shown_as_it_is(shared_web: Web, shared_site: Site) -
     result = await shared_web.call("visit", urls="http://picture.example/side.png")
     assert result.parts[0] == Image(data, "image/png")
     (page,) = rows(result.data["pages"])
-    assert (page["title"], page["note"]) == ("side.png", "a picture, shown beside")
+    assert (page["title"], page["note"]) == ("side.png", "an image, shown with the result")
     kind, _ = await shared_web.failure("read", url="http://picture.example/side.png", query="side")
     assert kind is ErrorKind.FAILED
     shared_site.add("liar.example/", b"<script>", type="image/png")
@@ -98,7 +98,7 @@ async def test_what_a_site_refuses_is_a_typed_failure(shared_web: Web, shared_si
     shared_site.add("closed.example/", status=403)
     shared_site.add("empty.example/", "")
     kind, message = await shared_web.failure("visit", urls="https://gone.example/")
-    assert (kind, "no secure connection" in message) == (ErrorKind.FAILED, True)
+    assert (kind, "TLS connection failed" in message) == (ErrorKind.FAILED, True)
     assert (await shared_web.failure("visit", urls="http://gone.example/"))[0] is ErrorKind.NOT_FOUND
     assert (await shared_web.failure("visit", urls="http://closed.example/"))[0] is ErrorKind.DENIED
     assert (await shared_web.failure("visit", urls="http://nowhere.example/"))[0] is ErrorKind.NOT_FOUND
@@ -119,7 +119,7 @@ async def test_a_failure_of_the_moment_is_tried_again_after_the_wait_that_is_ask
         assert (kind, "asks to wait 3600 s" in message) == (ErrorKind.UNAVAILABLE, True)
         kind, message = await web.failure("visit", urls="http://broken.example/")
         assert message == (
-            "web_visit: http://broken.example/: the site answers with status 500 after 3 attempts."
+            "web_visit: http://broken.example/: the site returned status 500 after 3 attempts."
         )
         assert site.asked.count("broken.example/") == 3
 

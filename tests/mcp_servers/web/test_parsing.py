@@ -87,7 +87,7 @@ async def test_a_pdf_becomes_the_text_of_its_pages(parsers: ParserPool) -> None:
 @pytest.mark.promise("web:visit:hostile")
 async def test_what_can_not_be_read_says_why(parsers: ParserPool) -> None:
     assert await refusal(parsers, pdf("x", password="word"), "application/pdf") == (
-        "the PDF is encrypted and asks for a password"
+        "the PDF is encrypted with a password"
     )
     assert await refusal(parsers, b"%PDF-1.7 nothing", "application/pdf") == "the PDF is damaged"
     assert await refusal(parsers, pdf("x")[:200], "application/pdf") == "the PDF is damaged"
@@ -206,10 +206,10 @@ def test_no_process_outlives_a_server_that_is_killed() -> None:
     code = """
 import anyio, os, signal, psutil
 from mcp_servers.web import WebBackend
-from mcp_servers.web._jobs import Body, Job
-from mcp_servers.web._parsers import Parsers
+from mcp_servers.web._jobs import PageBody, ParserJob
+from mcp_servers.web._parsers import ParserPool
 async def main():
-    await Parsers(1).do(Job(20.0, 2**29, body=Body("http://a.example/", "text/html", b"<p>x")))
+    await ParserPool(1).do(ParserJob(20.0, 2**29, body=PageBody("http://a.example/", "text/html", b"<p>x")))
     print(*(one.pid for one in psutil.Process().children()), flush=True)
     os.kill(os.getpid(), signal.SIGKILL)
 anyio.run(main)

@@ -81,7 +81,7 @@ async def test_each_query_of_a_list_has_its_own_outcome(site: Site, services: Se
         assert (first["query"], first["hits"]) == ("one", [])
         assert "status 400: " in str(first["error"])
         assert (second["error"], len(rows(second["hits"]))) == (None, 3)
-        assert text_of(result).startswith("# one\n\nnot searched: Serper answers with status 400")
+        assert text_of(result).startswith("# one\n\nnot searched: Serper returned status 400")
         assert services.queries() == ["one", "two"]
         services.fails(400)
         services.fails(400)
@@ -98,10 +98,10 @@ async def test_whatever_an_engine_answers_is_one_typed_line(
         for status, body, kind, said in (
             (401, f"key {KEY}\nis wrong", ErrorKind.DENIED, "check its key: key *** is wrong"),
             (403, "no", ErrorKind.DENIED, "status 403"),
-            (200, "<html>", ErrorKind.UNAVAILABLE, "can't be read"),
-            (200, "[1]", ErrorKind.UNAVAILABLE, "can't be read"),
-            (200, "", ErrorKind.UNAVAILABLE, "can't be read"),
-            (200, "\ufffd" * 9, ErrorKind.UNAVAILABLE, "can't be read"),
+            (200, "<html>", ErrorKind.UNAVAILABLE, "invalid response"),
+            (200, "[1]", ErrorKind.UNAVAILABLE, "invalid response"),
+            (200, "", ErrorKind.UNAVAILABLE, "invalid response"),
+            (200, "\ufffd" * 9, ErrorKind.UNAVAILABLE, "invalid response"),
             (302, "", ErrorKind.FAILED, "status 302"),
         ):
             services.fails(status, body)

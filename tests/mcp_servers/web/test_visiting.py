@@ -55,7 +55,7 @@ async def test_a_long_page_is_read_in_parts_that_join(site: Site) -> None:
             given_start = page["next_start"]
             assert given_start is None or isinstance(given_start, int)
             if given_start is not None:
-                assert f"[the page goes on at start={given_start}]" in text_of(result)
+                assert f"[the page continues at start={given_start}]" in text_of(result)
             start = given_start
         assert read == "\n".join(f"line {n}" for n in range(300))
         assert (await web.failure("visit", urls=url, start=100_000))[0] is ErrorKind.BAD_ARGUMENTS
@@ -73,9 +73,9 @@ async def test_without_a_model_a_goal_selects_passages_in_the_order_of_the_page(
     for one in passages:
         assert whole[int(str(one["start"])) : int(str(one["end"]))] == one["text"]
     assert "![From the side](http://isles.example/side.png)" in str(page["text"])
-    assert page["note"] == "the passages that fit the goal best"
+    assert page["note"] == "the passages that match the goal best"
     nothing = await shared_web.page(bridge, goal="submarine zebra")
-    assert (nothing["text"], nothing["note"]) == ("", "no passage has a word of the goal")
+    assert (nothing["text"], nothing["note"]) == ("", "no passage contains a word of the goal")
 
 
 @pytest.mark.promise("web:visit:model")
@@ -92,10 +92,10 @@ async def test_a_model_extracts_what_the_goal_asks_for(site: Site, services: Ser
         services.fails(401, f"no {KEY}")
         fallen = await web.page(url, goal="its length in metres")
         assert "230 metres" in str(fallen["text"])
-        assert "the model could not be asked (the model answers with status 401" in str(fallen["note"])
+        assert "the model failed (the model returned status 401" in str(fallen["note"])
         assert KEY not in str(fallen)
         services.fails(200, '{"choices": []}')
-        assert "the model said nothing" in str((await web.page(url, goal="metres"))["note"])
+        assert "the model returned nothing" in str((await web.page(url, goal="metres"))["note"])
 
 
 @pytest.mark.promise("web:visit:jina")
@@ -125,7 +125,7 @@ async def test_a_query_finds_the_best_passages_of_a_page(shared_web: Web, bridge
     assert "Twelve trains" in text_of(result)
     nothing = await shared_web.call("read", query="zebra", url=bridge)
     assert nothing.data["passages"] == []
-    assert "no passage has a word" in text_of(nothing)
+    assert "no passage contains a word" in text_of(nothing)
 
 
 @pytest.mark.promise("web:read")

@@ -127,7 +127,7 @@ async def test_a_file_is_searched_and_read_without_a_network(
 async def test_a_file_that_can_not_be_used_is_refused_before_the_start(site: Site, tmp_path: Path) -> None:
     other = tmp_path / "other.zim"
     other.write_bytes(b"not a ZIM file" * 100)
-    for path, said in ((tmp_path / "none.zim", "there is no file"), (other, "is no ZIM file")):
+    for path, said in ((tmp_path / "none.zim", "there is no file"), (other, "is not a ZIM file")):
         with pytest.raises(ConfigurationError, match=said):
             async with web_tools(site, zim=str(path)):
                 pass
