@@ -1,7 +1,7 @@
-"""What a browser session costs, beside Playwright alone on the same Chromium.
+"""Browser sessions, compared with Playwright alone on the same Chromium.
 
-The two take turns in each round, and medians stand. A session is ready when the page's snapshot is there: for Playwright
-alone that is a context, a page, an address and a snapshot; for us a new session and `browser_navigate`.
+Both sides alternate in each round; figures are medians. A session is ready when the page's snapshot is available: for
+Playwright alone a context, a page, a navigation and a snapshot; for us a new session and `browser_navigate`.
 """
 
 import statistics
@@ -32,7 +32,7 @@ PAGE = "<!doctype html><title>Shop</title><h1>Shop</h1>" + "".join(
 
 @asynccontextmanager
 async def shop() -> AsyncGenerator[str]:
-    """A page of forty things; its address."""
+    """Write a page with forty elements; return its URL."""
 
     async def page(request: web.Request) -> web.Response:
         return web.Response(text=PAGE, content_type="text/html")
@@ -49,14 +49,14 @@ async def shop() -> AsyncGenerator[str]:
 
 
 class Alone:
-    """Playwright, and nothing else."""
+    """Playwright alone."""
 
     def __init__(self, browser: Browser, url: str) -> None:
         self._browser = browser
         self._url = url
 
     async def visit(self) -> None:
-        """A context on the page, and its end."""
+        """Open a context on the page, and close it."""
         context = await self._browser.new_context()
         page = await context.new_page()
         await page.goto(self._url)
@@ -82,13 +82,13 @@ class Ours:
         self._url = url
 
     async def call(self, name: str, **arguments: object) -> dict[str, object]:
-        """A call that must succeed."""
+        """Make a call that must succeed."""
         result = await self._table.call(name, arguments)
         assert result.ok, result
         return result.data
 
     async def visit(self) -> None:
-        """A session on the page, and its end."""
+        """Open a session on the page, and end it."""
         session = (await self.call("session_start"))["session"]
         await self.call("browser_navigate", session=session, url=self._url)
         self.ready = time.perf_counter()
@@ -104,7 +104,7 @@ class Ours:
 
 
 async def median_of(count: int, work: Callable[[], Awaitable[object]]) -> float:
-    """Seconds that it takes, in the middle of so many times."""
+    """Return the median seconds of several runs."""
     taken: list[float] = []
     for _ in range(count):
         begun = time.perf_counter()
@@ -121,7 +121,7 @@ async def ready(one: Alone | Ours) -> float:
 
 
 async def at_once(one: Alone | Ours) -> float:
-    """Seconds until so many have been on the page, all at once."""
+    """Return the seconds until that many concurrent sessions have loaded the page."""
     begun = time.perf_counter()
     async with anyio.create_task_group() as group:
         for _ in range(AT_ONCE):
@@ -133,7 +133,7 @@ async def measure() -> list[Row]:
     """The figures."""
     async with shop() as url, async_playwright() as playwright:
         with tempfile.TemporaryDirectory() as downloads:
-            # As root it runs without a sandbox of its own, as it does for those who start it so.
+            # Chromium's own sandbox does not work as root.
             browser = await playwright.chromium.launch(
                 executable_path=find_chromium(None), downloads_path=downloads, args=["--no-sandbox"]
             )
@@ -145,7 +145,7 @@ async def measure() -> list[Row]:
 
 
 async def compare(ours: Ours, alone: Alone) -> list[Row]:
-    """The figures of the two, taking turns."""
+    """Measure both sides alternately."""
     for one in (ours, alone):
         await ready(one)
     turns = [(await ready(ours), await ready(alone)) for _ in range(ROUNDS)]

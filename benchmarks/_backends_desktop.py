@@ -1,7 +1,7 @@
-"""What a desktop costs: until its window manager answers, and for a picture of its screen.
+"""Desktops: time until the window manager answers, and time of a screenshot.
 
-Beside it stands the same without us: Xvfb and openbox on this machine, and Pillow's picture of that screen, packed alike.
-The plain ones start in turns with ours, and wait until the window manager has named itself, which is before it answers.
+Baseline: Xvfb and openbox on this machine, and Pillow's screenshot of that screen with the same compression. Baseline
+starts alternate with ours and wait until the window manager has set its name, which is before it answers.
 """
 
 import io
@@ -37,7 +37,7 @@ def since(begin: float) -> float:
 
 @contextmanager
 def plain(folder: Path) -> Generator[str]:
-    """Xvfb and openbox alone, once the window manager has named itself; their display."""
+    """Start Xvfb and openbox alone, until the window manager has set its name; return the display."""
     reader, writer = os.pipe()
     argv = ["Xvfb", "-displayfd", str(writer), "-screen", "0", SIZE, "-nolisten", "tcp"]
     with subprocess.Popen(argv, pass_fds=[writer], stderr=subprocess.DEVNULL) as server:
@@ -55,7 +55,7 @@ def plain(folder: Path) -> Generator[str]:
 
 
 def named(name: str) -> bool:
-    """Whether the screen has a window manager."""
+    """Return whether the screen has a window manager."""
     try:
         display = Display(name)
     except DisplayConnectionError:
@@ -93,7 +93,7 @@ async def ready(desktops: DesktopRuntime) -> float:
 
 
 async def picture(desktop: Desktop, window: Window, number: int) -> float:
-    """Milliseconds for a picture of a screen that has changed since the last: a window was moved."""
+    """Return the milliseconds of a screenshot after a change: a window was moved."""
     x, y = window.x + 40 + number * 8, window.y - 10
     await desktop.move(x, y)
     await desktop.button("left", down=True)

@@ -1,6 +1,6 @@
-"""Containers: a session from the stock and a cold one, beside `docker run` of the same image in the same run.
+"""Containers: sessions from the pool and cold ones, compared with `docker run` of the same image in the same run.
 
-It starts an engine of its own, as the tests do. Medians of elapsed time: on a busy machine look at the ratios.
+Starts its own engine, as the tests do. Figures are medians of elapsed time: on a busy machine use the ratios.
 """
 
 import statistics
@@ -26,7 +26,7 @@ def since(begin: float) -> float:
 
 
 def plain_run(engine: Dockerd, image: str) -> float:
-    """Milliseconds of a plain `docker run` with much the same fences."""
+    """Return the milliseconds of a plain `docker run` with similar restrictions."""
     begin = time.perf_counter()
     engine.docker(
         *("run", "--rm", "--network", "none", "--read-only", "--tmpfs", "/tmp", "--memory", "2g"),
@@ -37,7 +37,7 @@ def plain_run(engine: Dockerd, image: str) -> float:
 
 
 async def from_stock(options: ContainerOptions) -> list[float]:
-    """Sessions from the stock, to the first answer of a shell and of an interpreter."""
+    """Measure sessions from the pool, to the first answer of a shell and of an interpreter."""
     found: list[float] = []
     async with DockerRuntime(options, pool_spec=STOCK) as runtime:
         for _ in range(ROUNDS):
@@ -52,7 +52,7 @@ async def from_stock(options: ContainerOptions) -> list[float]:
 
 
 async def cold(options: ContainerOptions, tier: Tier) -> tuple[list[float], list[float], list[float]]:
-    """Sessions that are started when they are asked for, single commands in one, and forks."""
+    """Measure cold sessions, single commands and forks."""
     opened: list[float] = []
     commands: list[float] = []
     forks: list[float] = []

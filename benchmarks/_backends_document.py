@@ -1,8 +1,8 @@
-"""What document calls add to the engine's own time, and a search in a document of 500 pages.
+"""Overhead of document calls over the engine, and a search in a document of 500 pages.
 
-The engine is pypdfium2 in this process, with the file open; ours are whole calls through a sandbox. Pages that were
-not drawn before take turns, so that nothing comes out of a cache. Medians of elapsed time: on a busy machine the sandbox that
-draws waits for a free core.
+The engine is pypdfium2 in this process, with the file open; ours are whole calls through a sandbox. Both sides render
+pages for the first time, so that no cache helps. Figures are medians of elapsed time: on a busy machine the rendering sandbox
+waits for a free core.
 """
 
 import io
@@ -27,7 +27,7 @@ SCALE = 100 / 72
 
 
 def book(path: Path) -> None:
-    """So many pages of text with headings."""
+    """Write that many pages of text with headings."""
     words = ("harbour", "sloop", "mast", "boiler", "ledger", "silver", "tide", "rope", "captain", "cargo")
     canvas: Foreign = import_module("reportlab.pdfgen.canvas").Canvas(str(path))
     for page in range(PAGES):
@@ -105,7 +105,7 @@ async def figures(sandbox: Sandbox, engine: Engine, texts: float) -> list[Row]:
         for page, word in zip(range(SEARCHES), ["tide", "rope"] * SEARCHES, strict=False)
     ]
     searches = [await timed(sandbox, "search", {"query": query}) for query in queries]
-    # The two of a page were drawn at the same time: what is added is told better by pairs.
+    # Both renderings of a page ran at the same time, so pairs show the overhead best.
     alone = statistics.median(theirs)
     drawn = alone + statistics.median(a - b for a, b in zip(ours, theirs, strict=True)), alone
     return [

@@ -1,7 +1,6 @@
-"""What mounting adds to a call of an external server: our corpus's server, through a sandbox and by the SDK's client.
+"""Overhead of mounting an external server: the rag server, called through a sandbox and by the SDK's client.
 
-The server is the same kind of process on the same kind of pipes for both; a call is counted in CPU time of this process,
-by turns, medians of rounds.
+Both sides use the same kind of process and pipes; the figures are CPU time of this process, alternating, medians of rounds.
 """
 
 import statistics

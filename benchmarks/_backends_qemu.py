@@ -1,6 +1,6 @@
-"""What a machine in QEMU costs: restored to its first screenshot, from the pool, a key to its pixel, a fork.
+"""QEMU machines: restored to the first screenshot, from the pool, a key to its pixel, a fork.
 
-Beside the first stands QEMU alone: started without a guest, unconfined, until it has shown its empty screen.
+The baseline of the first is QEMU alone: without a guest, unconfined, until it shows its empty screen.
 """
 
 import json
@@ -49,7 +49,7 @@ def qemu_alone(folder: str) -> float:
 
 
 async def to_first_screenshot(runtime: QemuRuntime) -> float:
-    """Milliseconds until a new machine was looked at."""
+    """Return the milliseconds until the first screenshot of a new machine."""
     begin = time.perf_counter()
     machine = await runtime.start()
     await machine.screenshot()
@@ -59,7 +59,7 @@ async def to_first_screenshot(runtime: QemuRuntime) -> float:
 
 
 async def key_to_pixel(machine: QemuMachine) -> float:
-    """Milliseconds until a key that was pressed is seen."""
+    """Return the milliseconds until a pressed key is visible."""
     before = (await machine.screenshot()).png
     begin = time.perf_counter()
     await machine.key("x", down=True)

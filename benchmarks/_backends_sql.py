@@ -1,7 +1,7 @@
-"""What sql calls add to the engine's own time: whole calls through a sandbox beside the drivers in this process.
+"""Overhead of sql calls over the drivers: whole calls through a sandbox compared with the drivers in this process.
 
-Ours and theirs take turns in one run; medians of elapsed time, the least of several rounds, since whoever else works
-delays both. The database is one small table, asked for some rows in order; writing is not measured.
+Both sides alternate in one run; figures are medians of elapsed time, the least of several rounds, since other load
+delays both. Queries read some rows of a small table in order; writes are not measured.
 """
 
 import sqlite3
@@ -30,7 +30,7 @@ Call: TypeAlias = Callable[[], Awaitable[object]]
 
 
 class Connection(Protocol):
-    """A connection of asyncpg, which has no types, as far as it is used here."""
+    """Connection of asyncpg, which has no type annotations, as far as it is used here."""
 
     async def execute(self, query: str) -> str: ...
     async def executemany(self, query: str, args: list[tuple[int, str]]) -> None: ...
@@ -49,7 +49,7 @@ async def median_ms(call: Call) -> float:
 
 
 async def compare(engine: str, driver: str, ours: Call, theirs: Call) -> Row:
-    """One engine through our tools and through its driver, in turns."""
+    """Measure one engine through our tools and through its driver, alternately."""
     await ours()
     await theirs()
     mine: list[float] = []
@@ -62,7 +62,7 @@ async def compare(engine: str, driver: str, ours: Call, theirs: Call) -> Row:
 
 
 def rows() -> list[tuple[int, str]]:
-    """What the table holds."""
+    """Return the table's rows."""
     return [(number, f"name{number * 37 % 1000}") for number in range(1000)]
 
 

@@ -1,7 +1,7 @@
-"""What calls of the web tools cost beside the bare request, and beside the bare library that makes Markdown of a page.
+"""Web tools, compared with the bare request and the bare library that converts pages to Markdown.
 
 Pages and the search engine are on this machine. Ours are whole calls through a sandbox: addresses are checked, pages are
-parsed in another process with limits. Medians of elapsed time: on a busy machine the process that parses waits for a free core.
+parsed in another process with limits. Figures are medians of elapsed time: on a busy machine the parser waits for a free core.
 """
 
 import statistics

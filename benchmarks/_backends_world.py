@@ -1,6 +1,6 @@
-"""What the world's tools add to a step, beside the environment alone.
+"""Overhead of the world tools over the environment alone.
 
-CPU time of this process, medians of rounds in which both take turns. The environments are the household and one of
+Figures are CPU time of this process, alternating, medians of rounds. The environments are the household and one of
 BabyAI's rooms; ours are whole calls through a sandbox.
 """
 
@@ -26,7 +26,7 @@ TURNS = (0, 1)
 async def measure() -> list[Row]:
     """The figures."""
     register()
-    # Loading it makes its environments known.
+    # Importing it registers its environments.
     import_module("minigrid")
     async with Sandbox(SandboxSettings(backends={"world": {"environments": [HOUSEHOLD, ROOM]}})) as sandbox:
         rows = [await step("household", sandbox, HOUSEHOLD), await step("babyai", sandbox, ROOM)]

@@ -1,4 +1,4 @@
-"""A figure of a benchmark, beside that of the plain tool in the same run."""
+"""Figures of a benchmark, each with its baseline from the same run."""
 
 from typing import NamedTuple
 
@@ -9,21 +9,21 @@ class Row(NamedTuple):
     """One figure."""
 
     name: str
-    """What is measured, with its unit at the end."""
+    """Name of the measure, with its unit at the end."""
     ours: float
     """Our figure."""
     theirs: float | None = None
-    """The plain tool's figure, where there is one."""
+    """The baseline's figure, if there is one."""
     beside: str = ""
-    """The plain tool."""
+    """Name of the baseline."""
     floor: float | None = None
-    """The most that ours may be."""
+    """Limit of our figure."""
     added: bool = False
-    """The floor is for what ours adds to theirs."""
+    """The limit applies to our overhead over the baseline."""
 
     @property
     def held(self) -> bool:
-        """The floor is held, or there is none."""
+        """Return whether the limit holds, or there is none."""
         if self.floor is None:
             return True
         return self.ours - (self.theirs or 0.0 if self.added else 0.0) <= self.floor

@@ -1,11 +1,11 @@
-"""How fast the kernel is, beside what Python has already.
+"""Actor kernel, compared with asyncio and anyio.
 
-Run `python benchmarks/actors.py [--check]`: a table of ratios measured in this run, and as the last line one JSON
-object. With `--check` it exits with 1 where a floor is missed.
+Run `python benchmarks/actors.py [--check]`: prints a table of ratios measured in this run, and as the last line one JSON
+object. With `--check` it exits with 1 if a limit is missed.
 
-So that a busy machine does not decide: time is this process's own CPU time (every side keeps one core busy and waits
-for nothing else, so on a free core it is the elapsed time), both sides of a ratio take turns in many short rounds, and
-the median of the rounds' ratios stands. The elapsed time of restarts is printed beside.
+On a busy machine elapsed time misleads, so time is this process's CPU time (every side keeps one core busy and waits for
+nothing else). Both sides of a ratio alternate in many short rounds; the result is the median of the rounds' ratios.
+The elapsed time of restarts is printed, too.
 """
 
 import argparse
@@ -62,7 +62,7 @@ async def channel() -> float:
 
 
 async def asyncio_queue() -> float:
-    """The same through `asyncio.Queue`."""
+    """Return the same through `asyncio.Queue`."""
     queue: asyncio.Queue[int] = asyncio.Queue(CAPACITY)
 
     async def produce() -> None:
@@ -78,7 +78,7 @@ async def asyncio_queue() -> float:
 
 
 async def anyio_stream() -> float:
-    """The same through anyio's memory stream, as it is usually used; fewer messages, as it is slow."""
+    """Return the same through anyio's memory stream; fewer messages, as it is slow."""
     messages = MESSAGES // 10
     sender, receiver = anyio.create_memory_object_stream[int](CAPACITY)
 

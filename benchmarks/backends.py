@@ -1,8 +1,8 @@
-"""What backends and runtimes cost beside the plain tools that they stand on, measured in the same run.
+"""Backends and runtimes, compared with the tools that they use, in the same run.
 
-Run `python benchmarks/backends.py [--check] [PART ...]`: a table for each part, and as the last line one JSON object. With
-`--check` it exits with 1 where a floor is missed. Parts: browser, desktop, docker, document, external, qemu, sql, web,
-world. Each needs the component that it measures; docker's starts an engine of its own, as root.
+Run `python benchmarks/backends.py [--check] [PART ...]`: prints a table for each part, and as the last line one JSON object.
+With `--check` it exits with 1 if a limit is missed. Parts: browser, desktop, docker, document, external, qemu, sql, web,
+world. Each needs the component that it measures; docker starts its own engine, as root.
 """
 
 import argparse

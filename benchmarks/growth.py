@@ -1,10 +1,10 @@
-"""What a run costs, from seeds to files, beside a bare driver that makes the same model calls.
+"""A whole run, from seeds to files, compared with a bare driver that makes the same model calls.
 
-Run `python benchmarks/growth.py [--check] [--seeds N]`: a table measured in this run, and as the last line one JSON
-object. With `--check` it exits with 1 where a floor is missed.
+Run `python benchmarks/growth.py [--check] [--seeds N]`: prints a table measured in this run, and as the last line one JSON
+object. With `--check` it exits with 1 if a limit is missed.
 
-The fake endpoint has a process of its own. The driver is plain aiohttp: the same number of calls with the same depth
-of dependency, and no tools, no tree, no disk. `--seeds` is for the run whose memory is watched.
+The fake endpoint runs in its own process. The driver is plain aiohttp: the same number of calls with the same depth
+of dependency, and no tools, no tree, no disk. `--seeds` sets the size of the run whose memory is measured.
 """
 
 import argparse
@@ -45,7 +45,7 @@ ACTIONS = 30
 DOCUMENTS = 2_000
 """Of the corpus that is searched."""
 CORPUS: list[Path] = []
-"""Where it lies, once it is written."""
+"""Its folder, once written."""
 LONGEST_PATH: list[int] = []
 """Of each run, the model calls that had to wait for each other."""
 
@@ -62,7 +62,7 @@ FLOORS = {
     "memory_mb": ("most", 500.0),
     "seed_time_growth": ("most", 1.3),
 }
-"""What `--check` holds."""
+"""Limits of `--check`."""
 
 PARTS = {
     "model call": ("/agentflow/models/", "/aiohttp/", "/yarl/", "/multidict/"),
@@ -71,7 +71,7 @@ PARTS = {
     "growth": ("/agentflow/growth/", "/agentflow/team/", "/agentflow/trajectory/", "/agentflow/actors/", "/rapidfuzz/"),
     "questions and files": ("/agentflow/synthesis/",),
 }  # fmt: skip
-"""What counts as which part, by where its code lies."""
+"""Parts of the CPU profile, by source folder."""
 
 
 def config(url: str, folder: Path, **more: object) -> SynthesisConfig:

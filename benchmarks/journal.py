@@ -1,9 +1,9 @@
-"""How fast the journal writes, beside a transaction for each row.
+"""Journal writes, compared with one transaction per row.
 
-Run `python benchmarks/journal.py [--check] [--postgres URL]`: a table, and as the last line one JSON object. With
-`--check` it exits with 1 where a floor is missed. Entries have 2 kB; their writers wait for each before the next, as
-those who grow trees do. CPU is that of the whole process: the page, the queue, the writer and SQLite; the share of the
-event loop's thread stands beside it, because nothing else of a run goes on in that time.
+Run `python benchmarks/journal.py [--check] [--postgres URL]`: prints a table, and as the last line one JSON object. With
+`--check` it exits with 1 if a limit is missed. Entries have 2 kB; each writer waits for an entry before the next, as
+tree growth does. CPU is that of the whole process: page, queue, writer and SQLite; the event loop's share is printed
+separately, because nothing else of a run proceeds in that time.
 """
 
 import argparse
@@ -34,13 +34,13 @@ T = TypeVar("T")
 
 
 class Entry(Struct, frozen=True):
-    """What is recorded."""
+    """Recorded content."""
 
     text: str
 
 
 class Speed(NamedTuple):
-    """What one way to write did."""
+    """Result of one way of writing."""
 
     per_second: float
     """Entries per second."""

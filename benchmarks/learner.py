@@ -1,12 +1,12 @@
-"""What packing rows as trees saves: a step, forward and backward, beside the same step row by row.
+"""Tree packing: a forward and backward step on packed trees, compared with the same step row by row.
 
-Trees are those of the supervisor: calls that branch, each a row, so that rows share what was said before. The step takes
-turns with two others on the same rows: one row for each call, and one for each conversation (calls that continue each
-other merged, as most trainers do). Both are computed in the quicker of two ways: each row alone, or four of about one
-length as a padded batch; in all of them logits are computed for trained tokens only. The bound is the quotient of the
-floating-point operations: products of layers, visible pairs of attention, lines of logits.
+The trees are those of the supervisor: branching calls, each a row, so rows share prefixes. The packed step alternates
+with two others on the same rows: one row per call, and one per conversation (calls that continue each other merged, as most
+trainers do). Both baselines use the quicker of two ways: each row alone, or four of similar length as a padded batch;
+all compute logits for trained tokens only. The bound is the ratio of floating-point operations: layers, visible pairs of
+attention, rows of logits.
 
-On a processor it counts the time of one core; on a GPU, elapsed time, with a model that is worth one.
+On a CPU it measures CPU time of one core; on a GPU elapsed time, with a larger model.
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
@@ -172,7 +172,7 @@ def by_row(model: nn.Module, rows: Sequence[Row], rounds: int) -> float:
 
 
 def unique_tokens(rows: Sequence[Row]) -> int:
-    """How many tokens a tree of these rows has, counted the slow way."""
+    """Count the tokens of a tree of these rows, the slow way."""
     numbers: dict[tuple[int, int], int] = {}
     for one in rows:
         place = -1
@@ -240,7 +240,7 @@ def memory(kind: str) -> float:
 
 
 def packing_job(figures: dict[str, float]) -> None:
-    """How many different tokens are packed in a second of one core."""
+    """Return the number of unique tokens packed per second on one core."""
     chance = np.random.default_rng(0)
     rows: list[Row] = []
     for _ in range(64):

@@ -1,11 +1,11 @@
-"""What a model call costs, beside bare aiohttp and `openai`'s own client.
+"""Model calls, compared with bare aiohttp and `openai`'s client.
 
-Run `python benchmarks/models.py [--check]`: a table measured in this run, and as the last line one JSON object. With
-`--check` it exits with 1 where a floor is missed.
+Run `python benchmarks/models.py [--check]`: prints a table measured in this run, and as the last line one JSON object. With
+`--check` it exits with 1 if a limit is missed.
 
-Each side makes the same calls with 200 in flight, against a fake endpoint in a process of its own that takes 50 ms to
-answer. The time is this process's own CPU time; the sides take turns in many rounds, and the median of the rounds
-stands, so that a noisy moment meets all.
+Each side makes the same calls with 200 in flight, against a fake endpoint in its own process that takes 50 ms to
+answer. The time is this process's CPU time; the sides alternate in many rounds, and the result is the median of the
+rounds, so that noise meets all sides.
 """
 
 import argparse

@@ -1,10 +1,10 @@
-"""How fast a million short documents are searched, beside SQLite's FTS5 on the same documents and queries.
+"""Search in a million short documents, compared with SQLite's FTS5 on the same documents and queries.
 
-Run `python benchmarks/rag.py [--check] [--documents N]`: a table of figures, and as the last line one JSON object. With
-`--check` it exits with 1 where a floor is missed. Ours are whole calls of `rag_search` through a sandbox, with snippets, by
-the clock and (`cpu`) by the time that this process worked, which says more where others work too (`load`);
-FTS5's are the bare query for ids in the order of its ranking, any of the terms, in this process. Documents and queries
-are made from a seed: words as frequent as in a language (Zipf), queries of two to six words of one document.
+Run `python benchmarks/rag.py [--check] [--documents N]`: prints a table of figures, and as the last line one JSON object. With
+`--check` it exits with 1 if a limit is missed. Ours are whole calls of `rag_search` through a sandbox, with snippets, in
+elapsed time and CPU time of this process (`cpu`), which is more meaningful under load (`load`); FTS5's are the bare query
+for ids in ranking order, any of the terms, in this process. Documents and queries are generated from a seed: word
+frequencies follow Zipf's law, queries have two to six words of one document.
 """
 
 import argparse
@@ -37,7 +37,7 @@ SMALL_QUERIES = 2_000
 SEED = 20_240
 
 FLOORS = {"search_p50_ms": 5.0, "search_p95_ms": 20.0, "small_call_us": 150.0}
-"""The most that each figure may be."""
+"""Limits of the figures."""
 
 
 class Line(NamedTuple):
@@ -179,7 +179,7 @@ async def small() -> float:
 
 
 def report(line: str) -> None:
-    """Tell how far it is."""
+    """Report progress."""
     print(line, file=sys.stderr, flush=True)
 
 

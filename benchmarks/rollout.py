@@ -1,13 +1,12 @@
-"""What a rollout costs, from tasks to files, beside a bare driver that makes the same model calls.
+"""A whole rollout, from tasks to files, compared with a bare driver that makes the same model calls.
 
-Run `python benchmarks/rollout.py [--check] [--short]`: a table measured in this run, and as the last line one JSON
-object. With `--check` it exits with 1 where a floor is missed.
+Run `python benchmarks/rollout.py [--check] [--short]`: prints a table measured in this run, and as the last line one JSON
+object. With `--check` it exits with 1 if a limit is missed.
 
-The fake endpoint has a process of its own and takes 50 ms for an answer. A single agent calls a tool three times, then
-answers: four calls that wait for each other. The driver is plain aiohttp: as many chains of as many calls at once, and
-no tools, no episodes, no disk. What a call is added is told by the endpoint: how long a conversation takes from one request to
-the next, the median of ours less that of the driver. Inspect's runner works on the same tasks at the same endpoint with
-its own tool.
+The fake endpoint runs in its own process and takes 50 ms to answer. A single agent calls a tool three times, then
+answers: four sequential calls. The driver is plain aiohttp: as many concurrent chains of as many calls, and no tools, no
+episodes, no disk. The endpoint measures the overhead per call: the median time from one request of a conversation
+to the next, ours minus the driver's. Inspect's runner solves the same tasks at the same endpoint with its own tool.
 """
 
 import argparse
@@ -45,7 +44,7 @@ FLOORS = {
     "team_share_of_driver": ("least", 0.5),
     "added_ms_per_call": ("most", 2.0),
 }
-"""What `--check` holds."""
+"""Limits of `--check`."""
 
 
 @register_api_tool("shelf:search", read_only=True)
@@ -101,7 +100,7 @@ async def ours(url: str, count: int, workers: int, **more: object) -> tuple[floa
 
         async def watch() -> None:
             nonlocal began, ended
-            # What is opened before the first episode (tools, journal) is not the episodes' cost.
+            # Setup before the first episode (tools, journal) is not a cost of episodes.
             while not run.status().active:  # noqa: ASYNC110 - there is nobody who would tell
                 await anyio.sleep(0.001)
             began = time.perf_counter()
@@ -177,11 +176,11 @@ class Round(NamedTuple):
     """One way through."""
 
     seconds: float
-    """How long it took."""
+    """Elapsed seconds."""
     turn_ms: float
     """From a request of a conversation to its next one: the median."""
     summary: RolloutSummary | None = None
-    """What a rollout gave."""
+    """Result of the rollout."""
 
 
 def quickest(rounds: int, work: Callable[[str], Awaitable[tuple[float, RolloutSummary | None]]]) -> Round:
@@ -196,7 +195,7 @@ def quickest(rounds: int, work: Callable[[str], Awaitable[tuple[float, RolloutSu
 
 
 async def turn_ms(url: str) -> float:
-    """What the endpoint saw."""
+    """Return the endpoint's counters."""
     async with aiohttp.ClientSession() as session, session.get(url.replace("/v1", "/stats")) as answer:
         return (await answer.json())["median_turn_us"] / 1000
 

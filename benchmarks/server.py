@@ -1,8 +1,8 @@
-"""What a tool server does under load: slow calls, blocked backends, several workers.
+"""A tool server under load: slow calls, blocked backends, several workers.
 
-Run `python benchmarks/server.py [--check]`: a table of figures measured in this run, each beside what it is compared
-with, and as the last line one JSON object. With `--check` it exits with 1 where a floor is missed. What several workers
-gain depends on the machine: front, workers and clients want a core each, so that figure has no floor.
+Run `python benchmarks/server.py [--check]`: prints a table of figures measured in this run, each with its baseline, and as
+the last line one JSON object. With `--check` it exits with 1 if a limit is missed. The gain of several workers depends on the
+machine, since front, workers and clients need a core each, so that figure has no limit.
 """
 
 import argparse
@@ -27,10 +27,10 @@ from benchmarks._rows import Row
 from benchmarks.tools import TOKEN, calls_through, p95, served
 
 SLOW_SECONDS = 0.5
-"""How long a slow call takes."""
+"""Seconds of a slow call."""
 AT_ONCE = 8
 BLOCKED = 40
-"""Calls of the blocked backend that never end while the others are measured."""
+"""Number of hanging calls of the blocked backend."""
 CALLS = 100
 ROUNDS = 3
 CLIENTS = 8
@@ -90,14 +90,14 @@ async def latencies(call: Callable[[], Awaitable[object]]) -> list[float]:
 
 
 async def beside_a_blocked_one(url: str) -> Row:
-    """The p95 of a backend while all that another one may do hangs, and while nothing does, by turns."""
+    """Measure a backend's p95 while all calls of another backend hang, and while none does, alternately."""
 
     async def beside() -> float:
         found = 0.0
         async with anyio.create_task_group() as group:
             for _ in range(BLOCKED):
                 group.start_soon(waits(blocked, 3600))
-            await latencies(call)  # until they hang: it is not their coming that is measured
+            await latencies(call)  # wait until they hang: their arrival is not measured
             found = p95(await latencies(call))
             group.cancel_scope.cancel()
         return found
@@ -146,7 +146,7 @@ async def cpu_of_a_call(url: str) -> float:
 
 
 async def front(one: str, two: str) -> Row:
-    """What the front of workers does for a call, beside all that one process does: it bounds how far workers carry."""
+    """Measure the front's CPU per call against a single process's: the ratio bounds the gain of workers."""
     return Row("front_cpu_of_a_call_ms", await cpu_of_a_call(two), await cpu_of_a_call(one), "one process")
 
 

@@ -1,8 +1,8 @@
-"""How fast and how light sandboxes of the process runtime are, fully isolated.
+"""Speed and memory of fully isolated sandboxes of the process runtime.
 
-Run `python benchmarks/sessions.py [--check] [--quick]`: a table of figures, beside them one `bwrap` start and one cold
-`import pandas` of the same run, and as the last line one JSON object. With `--check` it exits with 1 where a floor is
-missed. The figures are of elapsed time: on a busy machine look at the ratios.
+Run `python benchmarks/sessions.py [--check] [--quick]`: prints a table of figures, with one `bwrap` start and one cold
+`import pandas` of the same run as baselines, and as the last line one JSON object. With `--check` it exits with 1 if a limit
+is missed. The figures are elapsed time: on a busy machine use the ratios.
 """
 
 import argparse
@@ -165,7 +165,7 @@ async def cold_pandas() -> float:
 
 
 async def repeat(count: int, steps: dict[str, Step]) -> dict[str, list[float]]:
-    """Times of each step; they take turns, so that a noisy moment meets all of them."""
+    """Measure the steps alternately, so that noise meets all of them."""
     for step in steps.values():
         await step()
     rounds = [{name: await step() for name, step in steps.items()} for _ in range(count)]
@@ -187,7 +187,7 @@ async def from_pool(count: int) -> list[float]:
 
 
 def pss_mib(instances: int) -> float:
-    """Memory of all sandboxed processes together, by instance; what they share counts once."""
+    """Return the memory of all sandboxed processes per instance; shared memory counts once."""
     host_monitor = next(p for p in psutil.Process().children() if "_host_monitor" in " ".join(p.cmdline()))
     mount_helper = host_monitor.children()[0]
     sandbox_init = mount_helper.children()[0]
@@ -202,7 +202,7 @@ def pss_mib(instances: int) -> float:
 
 
 async def many_live(count: int, measured: int) -> dict[str, float]:
-    """Opens sessions as fast as they come, has each answer, and weighs them."""
+    """Open sessions as fast as possible, call each once, and measure their memory."""
     figures: dict[str, float] = {}
     async with ProcessRuntime() as runtime:
         await runtime.warmup()

@@ -1,4 +1,4 @@
-"""How long a start takes: `import agentflow`, and the second `make run` to the first line of its job."""
+"""Start-up time: `import agentflow`, and the second `make run` to its first line of output."""
 
 import argparse
 import json
@@ -45,7 +45,7 @@ def to_the_first_line(*command: str) -> Callable[[], float]:
 
 
 def median_seconds(runs: int, steps: dict[str, Callable[[], float]]) -> dict[str, float]:
-    """The median time of each step; they take turns, so that a noisy moment meets all of them."""
+    """Return the median time of each step; steps alternate, so that noise meets all of them."""
     rounds = [{name: step() for name, step in steps.items()} for _ in range(runs)]
     return {name: statistics.median(measured[name] for measured in rounds) for name in steps}
 

@@ -1,11 +1,10 @@
-"""What a tool call costs, beside the MCP SDK's own.
+"""Tool calls, compared with the MCP SDK's.
 
-Run `python benchmarks/tools.py [--check]`: a table of ratios measured in this run, and as the last line one JSON
-object. With `--check` it exits with 1 where a floor is missed.
+Run `python benchmarks/tools.py [--check]`: prints a table of ratios measured in this run, and as the last line one JSON
+object. With `--check` it exits with 1 if a limit is missed.
 
-The two sides of a ratio take turns in many short rounds, and the median of the rounds' ratios stands, so that a noisy
-moment meets both. In this process the time is its own CPU time; over HTTP it is the elapsed time, with each server in
-a process of its own.
+The two sides of a ratio alternate in many short rounds, and the result is the median of the rounds' ratios, so that noise
+meets both. In-process figures are CPU time; over HTTP they are elapsed time, with each server in its own process.
 """
 
 import argparse
@@ -84,11 +83,11 @@ class Ratio:
     """One side's time through the other's."""
 
     name: str
-    """What is measured."""
+    """Name of the measure."""
     ours: float
     """Our figure, in the unit of `theirs`."""
     theirs: float
-    """What it is compared with."""
+    """Name of the baseline."""
     ratio: float
     """The median of the rounds' ratios."""
     floor: float
@@ -109,7 +108,7 @@ async def compare(name: str, ours: Call, theirs: Call, times: int, clock: Callab
     await measure(theirs, times, clock)
     rounds: list[tuple[float, float]] = []
     for number in range(ROUNDS):
-        # Who goes first changes, so that neither always follows the other's garbage.
+        # The order alternates, so that neither side always runs after the other's garbage.
         if number % 2:
             mine, other = await measure(ours, times, clock), await measure(theirs, times, clock)
         else:
@@ -170,9 +169,9 @@ def p95(values: Sequence[float]) -> float:
 
 
 async def concurrently(url: str) -> Ratio:
-    """500 calls at once, from several clients: the slowest client's p95, in times of what 500 calls take.
+    """Return the slowest client's p95 in 500 concurrent calls of several clients, relative to the mean service time.
 
-    The mean service time is that of this very load: elapsed time through calls.
+    The mean service time is that of this very load: elapsed time divided by calls.
     """
     latencies: dict[int, list[float]] = {number: [] for number in range(CLIENTS)}
 
@@ -206,7 +205,7 @@ async def p95_until(call: Call, over: Callable[[], bool]) -> float:
 
 
 async def beside_a_busy_one(url: str) -> Ratio:
-    """The others' p95 while one session computes for three seconds, and while none does, by turns."""
+    """Measure the others' p95 while one session computes for three seconds, and while none does, alternately."""
     code = f"import time\nend = time.process_time() + {BUSY_SECONDS}\nwhile time.process_time() < end: pass"
 
     async def beside_nobody() -> float:
@@ -272,7 +271,7 @@ def main() -> int:
         "--serve-bare", type=int, metavar="PORT", help="serve the SDK's side, and nothing else"
     )
     options = parser.parse_args()
-    # The SDK sets logs up to say every request, in colours; that is not what is compared here.
+    # The SDK's logging of every request, in colours, is not part of the comparison.
     logging.disable(logging.INFO)
     if options.serve_bare is not None:
         bare_server().run("streamable-http", host="127.0.0.1", port=options.serve_bare)
