@@ -36,7 +36,7 @@ def missing() -> list[str]:
     if release < _OLDEST_KERNEL:
         found.append(f"the kernel is {platform.release()}: 5.12 or newer is needed")
     try:
-        _seccomp.build_filter(gated=False)
+        _seccomp.build_filter(notify=False)
     except OSError as error:
         found.append(f"{error.strerror}: x86_64 and aarch64 are supported")
     if _read("/proc/sys/user/max_user_namespaces") == "0":

@@ -44,7 +44,7 @@ def user_for(number: int) -> int | None:
 def system_call_filter() -> int:
     """A descriptor of the filter of system calls that everything in a cell lives under."""
     fd = os.memfd_create("filter", os.MFD_CLOEXEC)
-    os.write(fd, _seccomp.build_filter(gated=False))
+    os.write(fd, _seccomp.build_filter(notify=False))
     os.lseek(fd, 0, os.SEEK_SET)
     return fd
 

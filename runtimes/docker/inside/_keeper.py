@@ -18,7 +18,7 @@ from runtimes.docker.inside._places import HOME, SAVED_FOLDERS, SOCKET
 from runtimes.process.linux import _cgroups, _processes, _seccomp
 from runtimes.process.linux import _syscalls as sc
 from runtimes.process.trusted import _confine, _copy, _spawn, _wire
-from runtimes.process.trusted._reactor import PendingRequest, Reactor, RequestError
+from runtimes.process.trusted._reactor import PendingRequest, Reactor, SandboxRequestError
 from runtimes.process.trusted._requests import FileRequests, ProcessRequests
 from runtimes.process.trusted._sandboxes import ForkGroup, SandboxRecord
 
@@ -99,7 +99,7 @@ class _Keeper:
 
     def __init__(self, server: socket.socket, settings: _wire.Fields) -> None:
         self._reactor = _Here(server)
-        restrictions = _confine.Restrictions(_seccomp.build_filter(gated=False), b"", None)
+        restrictions = _confine.Restrictions(_seccomp.build_filter(notify=False), b"", None)
         config = _spawn.RuntimeConfig(False, (), (), restrictions, [], settings["shell_driver"], "")
         process_requests = _ContainerProcessRequests(self._reactor, config)
         self.copies = bool(settings["copies"])
@@ -141,7 +141,7 @@ class _Keeper:
     def _start(self, message: _wire.WireMessage) -> PendingRequest:
         op = message.fields["op"]
         if op not in self._requests:
-            raise RequestError(f"a container can't {op}")
+            raise SandboxRequestError(f"a container can't {op}")
         return self._requests[op](self._sandbox, message)
 
     def _child_ended(self, pid: int) -> None:
@@ -191,7 +191,7 @@ def _empty(folder: str) -> bool:
     return not left
 
 
-def _own_group() -> _cgroups.Group:
+def _own_group() -> _cgroups.Cgroup:
     """What the container's cgroup tells inside; nothing where the engine shows none."""
     top = "/sys/fs/cgroup"
     memory, pids = (
@@ -202,7 +202,7 @@ def _own_group() -> _cgroups.Group:
         if memory == top
         else ("memory.oom_control", "memory.usage_in_bytes")
     )
-    return _cgroups.Group(
+    return _cgroups.Cgroup(
         [], _open(f"{memory}/{oom}"), _open(f"{memory}/{usage}"), _open(f"{pids}/pids.events"), -1
     )
 

@@ -1,3 +1,3 @@
-"""What sandboxes are made of: the Linux kernel's own doors, as plain functions."""
+"""Interfaces of the Linux kernel that sandboxes are built with, as plain functions."""
 
 __all__: list[str] = []

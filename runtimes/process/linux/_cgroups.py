@@ -1,7 +1,7 @@
-"""Limits on a whole sandbox by cgroups, version 1 or 2, where this user may make them.
+"""Limits on whole sandboxes by cgroups, version 1 or 2, where this user may create them.
 
-Only groups that this module made are ever touched. The descriptors that it hands out keep the rights of whoever
-opened them, so that a less privileged process can use them.
+Only cgroups created here are ever touched. The descriptors returned keep the rights of the process that opened them, so
+that a less privileged process can use them.
 """
 
 import contextlib
@@ -15,29 +15,29 @@ _PREFIX = "agentflow-"
 _V1 = {"memory": "memory", "pids": "pids", "cpu": "cpu"}
 
 
-class Group(NamedTuple):
-    """The descriptors of one sandbox's group, each -1 where the machine has none of that kind."""
+class Cgroup(NamedTuple):
+    """Descriptors of one sandbox's cgroup; -1 for files that this machine lacks."""
 
     members: list[int]
-    """`cgroup.procs` of every hierarchy: writing a pid moves that process in."""
+    """`cgroup.procs` of each hierarchy; writing a pid moves that process in."""
     oom: int
-    """A file with a line `oom_kill N`."""
+    """File with a line `oom_kill N`."""
     memory: int
-    """Memory in use, bytes."""
+    """File with the memory in use, in bytes."""
     pids_events: int
-    """A file with a line `max N`: how often the process limit was hit."""
+    """File with a line `max N`, which counts hits of the process limit."""
     folder: int
-    """The group's folder."""
+    """Folder of the cgroup."""
 
 
 @dataclass(frozen=True, slots=True)
 class Hierarchies:
-    """The folders in which groups can be made on this machine; empty where none can."""
+    """Folders in which this server can create cgroups; empty if it can't."""
 
     version: int
-    """1 or 2; 0 where there is none."""
+    """1 or 2; 0 without cgroups."""
     folders: dict[str, str]
-    """Controller -> folder of this server's own group."""
+    """Folder of this server's own cgroup, by controller."""
 
 
 def _own_path(controller: str) -> str | None:
@@ -72,9 +72,9 @@ def _make_v1(name: str, *, idle: bool) -> dict[str, str]:
 
 
 def _make_idle(folder: str) -> None:
-    """Let everybody else go first, at once: a waking process outside never waits for the slice of one inside.
+    """Give a cgroup idle priority, so that a waking process outside never waits for a time slice of one inside.
 
-    A group holds what the kernel's own grouping by session would undo. A kernel before 5.15 has weights only.
+    Priorities of single processes would be undone by autogroups. Kernels before 5.15 have only weights.
     """
     for name, value in (("cpu.idle", "1"), ("cpu.shares", "2"), ("cpu.weight", "1")):
         with contextlib.suppress(OSError):
@@ -109,7 +109,7 @@ def _make_v2(name: str, root: str, *, idle: bool) -> dict[str, str]:
 
 
 def prepare(realm: str, server: str, *, idle: bool) -> Hierarchies:
-    """Make this server's own groups, in which those of its sandboxes will lie; idle ones let everybody else go first."""
+    """Create this server's own cgroups, the parents of its sandboxes' cgroups; with `idle`, at idle priority."""
     name = f"{_PREFIX}{realm}-{server}"
     root = _v2_root()
     if root is not None:
@@ -135,8 +135,8 @@ def _open(path: str, flags: int = os.O_RDONLY) -> int:
         return -1
 
 
-def make(hierarchies: Hierarchies, name: str, memory: int | None, processes: int | None) -> Group:
-    """A group for one sandbox, with its limits set."""
+def make(hierarchies: Hierarchies, name: str, memory: int | None, processes: int | None) -> Cgroup:
+    """Create a cgroup for one sandbox and set its limits."""
     members: list[int] = []
     oom = usage = events = place = -1
     for controller, parent in hierarchies.folders.items():
@@ -155,7 +155,7 @@ def make(hierarchies: Hierarchies, name: str, memory: int | None, processes: int
             oom, usage = _open(f"{folder}/memory.events"), _open(f"{folder}/memory.current")
         if controller in ("pids", ""):
             events = _open(f"{folder}/pids.events")
-    return Group(members, oom, usage, events, place)
+    return Cgroup(members, oom, usage, events, place)
 
 
 def _limit_memory(folder: str, memory: int, version: int) -> None:
@@ -170,7 +170,7 @@ def _limit_memory(folder: str, memory: int, version: int) -> None:
 
 
 def remove(hierarchies: Hierarchies, name: str) -> bool:
-    """Remove one sandbox's group; `False` while something still runs in it."""
+    """Remove one sandbox's cgroup; return `False` while processes are still in it."""
     done = True
     for parent in hierarchies.folders.values():
         try:
@@ -183,7 +183,7 @@ def remove(hierarchies: Hierarchies, name: str) -> bool:
 
 
 def remove_all(hierarchies: Hierarchies) -> None:
-    """Remove this server's groups, those of its sandboxes first. Waits a little for dying processes."""
+    """Remove this server's cgroups, its sandboxes' first; wait up to two seconds for dying processes."""
     for folder in hierarchies.folders.values():
         _remove_folder(folder, tries=200)
 
@@ -206,7 +206,7 @@ def _remove_folder(folder: str, tries: int) -> None:
 
 
 def sweep(realm: str, lives: Callable[[str], bool]) -> None:
-    """Remove the groups of a realm's servers that are gone; each is found first, and then its server's life asked for."""
+    """Remove the cgroups of dead servers of a realm; each cgroup is found before its server is checked."""
     prefix = f"{_PREFIX}{realm}-"
     root = _v2_root()
     own = _own_path("") if root else None
@@ -224,7 +224,7 @@ def sweep(realm: str, lives: Callable[[str], bool]) -> None:
 
 
 def open_own(hierarchies: Hierarchies) -> int:
-    """`cgroup.procs` of the group that this process is in, to write to; -1 where groups can't be made."""
+    """Open `cgroup.procs` of this process's own cgroup for writing; return -1 without cgroups."""
     controller = "memory" if hierarchies.version == 1 else ""
     path = _own_path(controller) if hierarchies.version else None
     if path is None:
@@ -237,17 +237,17 @@ def open_own(hierarchies: Hierarchies) -> int:
         return -1
 
 
-def attach(group: Group, pid: int = 0) -> None:
-    """Move a process (0: the caller) into a group."""
+def attach(group: Cgroup, pid: int = 0) -> None:
+    """Move a process (0: the caller) into a cgroup."""
     for fd in group.members:
         os.write(fd, str(pid).encode())
 
 
-def processes(group: Group) -> list[int] | None:
-    """The pids in a group, or `None` where there are no groups."""
+def processes(group: Cgroup) -> list[int] | None:
+    """Return the pids in a cgroup, or `None` without cgroups."""
     if group.folder < 0:
         return None
-    # Opened anew each time: an open file of version 1 keeps its list for a while.
+    # Reopened each time: an open file of version 1 caches its list for a while.
     fd = os.open("cgroup.procs", os.O_RDONLY | os.O_CLOEXEC, dir_fd=group.folder)
     try:
         return [int(line) for line in _read(fd).split()]
@@ -256,7 +256,7 @@ def processes(group: Group) -> list[int] | None:
 
 
 def counter(fd: int, name: str) -> int:
-    """A counter in one of the group's files."""
+    """Return a counter from one of the cgroup's files; 0 without the file."""
     if fd < 0:
         return 0
     for line in _read(fd).splitlines():
@@ -267,7 +267,7 @@ def counter(fd: int, name: str) -> int:
 
 
 def number(fd: int) -> int:
-    """A file that holds one number."""
+    """Return the number in a file; 0 without the file."""
     return int(_read(fd)) if fd >= 0 else 0
 
 

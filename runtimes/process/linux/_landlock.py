@@ -1,7 +1,7 @@
-"""Landlock: a second, independent lock on what a sandboxed process may do to files and sockets.
+"""Landlock: a second, independent restriction of file and socket access in a sandboxed process.
 
-The rule is anchored on the inode of the shared, empty root below every sandbox's own root. A rule on a
-sandbox's own files would lock its forks out of theirs, since a fork inherits the lock.
+The rule is anchored at the inode of the shared, empty root below every sandbox's own root. A rule for a sandbox's own
+files would lock its forks out of theirs, since a fork inherits the restriction.
 """
 
 import os
@@ -17,7 +17,7 @@ _RULE_PATH_BENEATH = 1
 
 
 def version() -> int:
-    """The kernel's Landlock version, 0 where there is none."""
+    """Return the kernel's Landlock version; 0 without Landlock."""
     try:
         return sc.syscall("landlock version", sc.SYS_LANDLOCK_CREATE_RULESET, None, 0, 1)
     except OSError:
@@ -29,9 +29,9 @@ def _rights(abi: int) -> int:
 
 
 def make_ruleset(anchor: int) -> int | None:
-    """A ruleset that allows everything below `anchor` except making device nodes.
+    """Create a ruleset that allows everything below `anchor` except creating device nodes.
 
-    Returns `None` where the kernel has no Landlock. Made once and inherited: applying it is one call.
+    Return `None` if the kernel has no Landlock. It is created once and inherited; applying it is one call.
     """
     abi = version()
     if not abi:
@@ -47,5 +47,5 @@ def make_ruleset(anchor: int) -> int | None:
 
 
 def apply(ruleset: int) -> None:
-    """Bind the calling thread, and all that it starts, to a ruleset; for good."""
+    """Apply a ruleset to the calling thread and its descendants, irrevocably."""
     sc.syscall("landlock_restrict_self", sc.SYS_LANDLOCK_RESTRICT_SELF, ruleset, 0)

@@ -1,4 +1,4 @@
-"""What a process shares with others by memory: its shared mappings."""
+"""Shared memory mappings of a process."""
 
 import ctypes
 import fcntl
@@ -9,12 +9,12 @@ from typing import NamedTuple
 
 __all__ = ["Mapping", "shared_mappings"]
 
-_QUERY = struct.Struct("=9Q2I2I2Q")
-_ASK = 0xC0000000 | _QUERY.size << 16 | ord("f") << 8 | 17
+_QUERY_STRUCT = struct.Struct("=9Q2I2I2Q")
+_PROCMAP_QUERY = 0xC0000000 | _QUERY_STRUCT.size << 16 | ord("f") << 8 | 17
 _READABLE, _WRITABLE, _EXECUTABLE, _SHARED = 1, 2, 4, 8
 _THIS_OR_NEXT = 16
 _LONGEST_PATH = 4096
-# Made once: what an interpreter that forks keeps of this would move what its copy makes next to other addresses.
+# Allocated once: in an interpreter that forks, a new allocation would shift later addresses in its copy.
 _PATH = ctypes.create_string_buffer(_LONGEST_PATH)
 _LINE = re.compile(
     rb"^([0-9a-f]+)-([0-9a-f]+) (r|-)(w|-)(x|-)s ([0-9a-f]+) ([0-9a-f]+):([0-9a-f]+) \d+ *(.*)$", re.MULTILINE
@@ -25,46 +25,55 @@ class Mapping(NamedTuple):
     """One shared mapping."""
 
     start: int
-    """Its address."""
+    """Start address."""
     length: int
-    """Its bytes."""
+    """Length in bytes."""
     protection: int
-    """What may be done with it, as `mmap` takes it."""
+    """Protection flags of `mmap`."""
     offset: int
-    """Where in the file it begins."""
+    """Offset in the file."""
     device: tuple[int, int]
-    """The file's device."""
+    """Device of the file."""
     path: bytes
-    """The file, as the kernel writes it."""
+    """Path of the file, as the kernel reports it."""
 
 
 def shared_mappings(process: int | str) -> list[Mapping]:
-    """All of them, of a process or of `self`.
+    """Return the shared mappings of a process, or of `self`.
 
-    :raises OSError: if it is gone.
+    :raises OSError: if the process is gone.
     """
     with open(f"/proc/{process}/maps", "rb", buffering=0) as maps:
         try:
-            return _asked(maps.fileno())
+            return _query(maps.fileno())
         except OSError:
-            # A kernel before 6.11 can't be asked for some of them: a warm interpreter has hundreds.
-            return read_all(maps.readall())
+            # Kernels before 6.11 list only all mappings, of which a warm interpreter has hundreds.
+            return parse_maps(maps.readall())
 
 
-def _asked(maps: int) -> list[Mapping]:
+def _query(maps: int) -> list[Mapping]:
     found: list[Mapping] = []
     wanted, start = _THIS_OR_NEXT | _SHARED, 0
     while True:
         query = bytearray(
-            _QUERY.pack(
-                _QUERY.size, wanted, start, *[0] * 6, 0, 0, _LONGEST_PATH, 0, ctypes.addressof(_PATH), 0
+            _QUERY_STRUCT.pack(
+                _QUERY_STRUCT.size,
+                wanted,
+                start,
+                *[0] * 6,
+                0,
+                0,
+                _LONGEST_PATH,
+                0,
+                ctypes.addressof(_PATH),
+                0,
             )
         )
         try:
-            fcntl.ioctl(maps, _ASK, query, True)
+            fcntl.ioctl(maps, _PROCMAP_QUERY, query, True)
         except FileNotFoundError:
             return found
-        _, _, _, begin, start, flags, _, offset, _, major, minor, length, *_ = _QUERY.unpack(query)
+        _, _, _, begin, start, flags, _, offset, _, major, minor, length, *_ = _QUERY_STRUCT.unpack(query)
         protection = sum(
             bit
             for flag, bit in (
@@ -78,8 +87,8 @@ def _asked(maps: int) -> list[Mapping]:
         found.append(Mapping(begin, start - begin, protection, offset, (major, minor), name))
 
 
-def read_all(text: bytes) -> list[Mapping]:
-    """The same from `/proc/<pid>/maps`."""
+def parse_maps(text: bytes) -> list[Mapping]:
+    """Parse the shared mappings in `/proc/<pid>/maps`."""
     found: list[Mapping] = []
     for start, end, read, write, execute, offset, major, minor, path in _LINE.findall(text):
         protection = sum(

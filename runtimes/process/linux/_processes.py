@@ -1,4 +1,4 @@
-"""Reading `/proc`: who runs, as whom, since when, born of whom."""
+"""Processes as `/proc` reports them: users, start times, parents."""
 
 import os
 import time
@@ -9,26 +9,26 @@ _PF_EXITING = 0x4
 
 
 class ProcessInfo(NamedTuple):
-    """One living process."""
+    """One process."""
 
     pid: int
-    """Its number in the reader's pid namespace."""
+    """Pid in the reader's pid namespace."""
     name: str
-    """Its program's name."""
+    """Name of its program."""
     parent: int
-    """Its parent's number; 0 when the parent is outside."""
+    """Pid of its parent; 0 if the parent is outside the namespace."""
     state: str
-    """One letter; `Z` is a zombie."""
+    """State letter; `Z` is a zombie."""
     started: int
-    """Clock ticks since boot."""
+    """Start time in clock ticks since boot."""
     cpu_ticks: int
-    """User and system time with that of its reaped children, in clock ticks."""
+    """User and system time including reaped children, in clock ticks."""
     threads: int
     """Number of threads."""
 
 
 def read_process(pid: int) -> ProcessInfo | None:
-    """What `/proc/<pid>/stat` says, or `None` if it is gone."""
+    """Read `/proc/<pid>/stat`; return `None` if the process is gone."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             text = file.read()
@@ -47,7 +47,7 @@ def read_process(pid: int) -> ProcessInfo | None:
 
 
 def is_ending(pid: int) -> bool:
-    """Whether a process is dead, dying, or gone. One that was killed dies slowly where it waits for others to."""
+    """Return whether a process is dead, dying or gone. A killed init process dies only after all others of its namespace."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             text = file.read()
@@ -57,7 +57,7 @@ def is_ending(pid: int) -> bool:
 
 
 def inside(namespace: int, uids: Container[int]) -> list[int]:
-    """The pids of all processes of some users in one pid namespace."""
+    """Return the pids of all processes of some users in one pid namespace."""
     wanted = os.fstat(namespace).st_ino
     found: list[int] = []
     for name in os.listdir("/proc"):
@@ -75,7 +75,7 @@ def _real_uid(pid: int) -> int:
 
 
 def memory_of(pids: list[int]) -> int:
-    """Resident memory of some processes together, bytes; shared pages count for each."""
+    """Return the total resident memory of processes in bytes; shared pages count for each."""
     pages = 0
     for pid in pids:
         try:
@@ -87,23 +87,23 @@ def memory_of(pids: list[int]) -> int:
 
 
 def status_fields(pid: int) -> dict[str, str]:
-    """The lines of `/proc/<pid>/status`."""
+    """Return the fields of `/proc/<pid>/status`."""
     with open(f"/proc/{pid}/status", encoding="utf-8", errors="replace") as file:
         return {key: value.strip() for key, _, value in (line.partition(":") for line in file)}
 
 
 def uptime() -> float:
-    """Seconds since boot."""
+    """Return the seconds since boot."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 def ticks(seconds: float) -> int:
-    """Seconds since boot in clock ticks, as `started` counts."""
+    """Convert seconds since boot to clock ticks, the unit of `started`."""
     return int(seconds * os.sysconf("SC_CLK_TCK"))
 
 
 def lineage(processes: dict[int, ProcessInfo], pid: int) -> list[int]:
-    """A process and its ancestors, nearest first, up to the first that is not among those given."""
+    """Return a process and its ancestors, nearest first, up to the first that is not in `processes`."""
     chain: list[int] = []
     while pid in processes and pid not in chain:
         chain.append(pid)

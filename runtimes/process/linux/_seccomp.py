@@ -1,8 +1,8 @@
-"""The system-call filter of sandboxed processes, and the supervisor's side of gated calls.
+"""Seccomp filter of sandboxed processes, and the supervisor's side of seccomp notifications.
 
-Everything that configures the machine rather than computes is refused. With `gated=True` the calls that change
-identity are not refused but put to a supervisor, which lets them through for one process only: the one that is
-being forked into a new sandbox, and only while that lasts.
+The filter refuses every call that configures the machine. With `notify=True`, calls that change identity are not refused
+but put to a supervisor, which allows them to one process only: one that is being forked into a new sandbox, and only
+during that move.
 """
 
 import ctypes
@@ -90,7 +90,7 @@ _REFUSED: Final[dict[str, tuple[int | None, int | None]]] = {
     "ustat": (136, None),
     "vhangup": (153, 58),
 }
-_GATED: Final[dict[str, tuple[int, int]]] = {
+_NOTIFIED: Final[dict[str, tuple[int, int]]] = {
     "capset": (126, 91),
     "chroot": (161, 51),
     "setfsgid": (123, 152),
@@ -108,7 +108,7 @@ _LIMIT_SETTERS: Final[dict[str, tuple[int, int]]] = {
     "prlimit64": (302, 261),
     "setrlimit": (160, 164),
 }
-"""Gated where they change the process limit: while a fork moves it must not be raised."""
+"""Notified if they change the process limit, which must not be raised during the move of a fork."""
 _CHECKED: Final[dict[str, tuple[int | None, int]]] = {
     "clone": (56, 220),
     "clone3": (435, 435),
@@ -122,7 +122,7 @@ _CHECKED: Final[dict[str, tuple[int | None, int]]] = {
 }
 _FIRST_UNKNOWN: Final = 470
 _OTHER_NAMESPACES: Final = (457, 458)
-"""`statmount` and `listmount`, which look into other mount namespaces."""
+"""`statmount` and `listmount`, which inspect other mount namespaces."""
 _NAMESPACES: Final = (
     sc.CLONE_NEWNS
     | sc.CLONE_NEWCGROUP
@@ -143,7 +143,7 @@ _CLONE_VM, _CLONE_FS, _CLONE_FILES, _CLONE_VFORK, _CLONE_THREAD = 0x100, 0x200, 
 _LD_W_ABS, _JEQ, _JGE, _JSET, _AND, _RET = 0x20, 0x15, 0x35, 0x45, 0x54, 0x06
 
 
-class _Program:
+class _BpfProgram:
     """A classic BPF program over `struct seccomp_data`."""
 
     def __init__(self) -> None:
@@ -183,7 +183,7 @@ class _Program:
         self._put(_JSET, bits, 0, 1)
         self.answer(action)
 
-    def when_number(self, number: int, block: "_Program") -> None:
+    def when_number(self, number: int, block: "_BpfProgram") -> None:
         """Run a block, which must end in an answer, for one system call."""
         self._put(_JEQ, number, 0, len(block._code) // 8)
         self._code += block._code
@@ -196,51 +196,51 @@ def _refuse(number: int = errno.EPERM) -> int:
     return _ERRNO | number
 
 
-def _argument_check(index: int) -> _Program:
-    block = _Program()
+def _argument_check(index: int) -> _BpfProgram:
+    block = _BpfProgram()
     block.load_argument(index)
     return block
 
 
-def _flags_block() -> _Program:
+def _flags_block() -> _BpfProgram:
     block = _argument_check(0)
     block.answer_if_any_bit(_NAMESPACES, _refuse())
     block.answer(_ALLOW)
     return block
 
 
-def _clone_block() -> _Program:
+def _clone_block() -> _BpfProgram:
     block = _argument_check(0)
     block.answer_if_any_bit(_NAMESPACES, _refuse())
-    # Processes that share memory or descriptors without being threads: no program needs them, and a fork's
-    # move from room to room must not be watched by one.
+    # Processes that share memory or descriptors without being threads: no program needs them, and they could
+    # interfere with the move of a fork.
     block.answer_if_any_bit(_CLONE_THREAD | _CLONE_VFORK, _ALLOW)
     block.answer_if_any_bit(_CLONE_VM | _CLONE_FS | _CLONE_FILES, _refuse())
     block.answer(_ALLOW)
     return block
 
 
-def _setrlimit_block(gated: int) -> _Program:
+def _setrlimit_block(action: int) -> _BpfProgram:
     block = _argument_check(0)
-    block.answer_if_equal(_RLIMIT_NPROC, gated)
+    block.answer_if_equal(_RLIMIT_NPROC, action)
     block.answer(_ALLOW)
     return block
 
 
-def _prlimit_block(gated: int) -> _Program:
+def _prlimit_block(action: int) -> _BpfProgram:
     block = _argument_check(1)
     block.answer_unless_equal(_RLIMIT_NPROC, _ALLOW)
     block.load_argument(0)
     block.answer_unless_equal(0, _refuse())
     block.load_argument(2)
-    block.answer_unless_equal(0, gated)
+    block.answer_unless_equal(0, action)
     block.load_argument(2, upper=True)
-    block.answer_unless_equal(0, gated)
+    block.answer_unless_equal(0, action)
     block.answer(_ALLOW)
     return block
 
 
-def _node_block(mode_argument: int) -> _Program:
+def _node_block(mode_argument: int) -> _BpfProgram:
     block = _argument_check(mode_argument)
     block.mask(stat.S_IFMT(0o177777))
     block.answer_if_equal(stat.S_IFCHR, _refuse())
@@ -249,7 +249,7 @@ def _node_block(mode_argument: int) -> _Program:
     return block
 
 
-def _socket_block() -> _Program:
+def _socket_block() -> _BpfProgram:
     block = _argument_check(0)
     for family in _SOCKET_FAMILIES:
         block.answer_if_equal(family, _ALLOW)
@@ -260,7 +260,7 @@ def _socket_block() -> _Program:
     return block
 
 
-def _ioctl_block() -> _Program:
+def _ioctl_block() -> _BpfProgram:
     block = _argument_check(1)
     block.answer_if_equal(_TIOCSTI, _refuse())
     block.answer_if_equal(_TIOCLINUX, _refuse())
@@ -270,28 +270,28 @@ def _ioctl_block() -> _Program:
     return block
 
 
-def _answer_block(action: int) -> _Program:
-    block = _Program()
+def _answer_block(action: int) -> _BpfProgram:
+    block = _BpfProgram()
     block.answer(action)
     return block
 
 
-def build_filter(*, gated: bool) -> bytes:
-    """The filter's code for this machine's architecture.
+def build_filter(*, notify: bool) -> bytes:
+    """Return the filter's BPF code for this machine's architecture.
 
-    :raises OSError: on an architecture that it isn't written for.
+    :raises OSError: on an architecture without a filter.
     """
     machine = platform.machine()
     if machine not in _ARCHITECTURES:
         raise OSError(errno.ENOSYS, f"no system-call filter for {machine}")
     column = list(_ARCHITECTURES).index(machine)
-    program = _Program()
+    program = _BpfProgram()
     program.load_architecture()
     program.answer_unless_equal(_ARCHITECTURES[machine], _KILL)
     program.load_number()
     program.answer_if_at_least(_FIRST_UNKNOWN, _refuse(errno.ENOSYS))
-    if gated:
-        for numbers in _GATED.values():
+    if notify:
+        for numbers in _NOTIFIED.values():
             program.answer_if_equal(numbers[column], _NOTIFY)
     for refused in _REFUSED.values():
         number = refused[column]
@@ -299,7 +299,7 @@ def build_filter(*, gated: bool) -> bytes:
             program.answer_if_equal(number, _refuse())
     for number in _OTHER_NAMESPACES:
         program.answer_if_equal(number, _refuse(errno.ENOSYS))
-    limit_action = _NOTIFY if gated else _ALLOW
+    limit_action = _NOTIFY if notify else _ALLOW
     blocks = {
         "prlimit64": _prlimit_block(limit_action),
         "setrlimit": _setrlimit_block(limit_action),
@@ -321,7 +321,7 @@ def build_filter(*, gated: bool) -> bytes:
 
 
 def install(code: bytes, *, listener: bool = False) -> int:
-    """Bind the calling thread to a filter, for good. With `listener`, returns the supervisor's descriptor."""
+    """Install a filter on the calling thread, irrevocably; with `listener`, return the notify descriptor."""
     buffer = ctypes.create_string_buffer(code, len(code))
     program = struct.pack("@HxxxxxxP", len(code) // 8, ctypes.addressof(buffer))
     return sc.syscall("seccomp", sc.SYS["seccomp"], 1, 8 if listener else 0, program)
@@ -336,25 +336,25 @@ _NAMES: Final = {
     numbers[
         list(_ARCHITECTURES).index(platform.machine()) if platform.machine() in _ARCHITECTURES else 0
     ]: name
-    for name, numbers in (_GATED | _LIMIT_SETTERS).items()
+    for name, numbers in (_NOTIFIED | _LIMIT_SETTERS).items()
 }
 
 
-class GatedCall(NamedTuple):
-    """A system call that waits for the supervisor's word; its thread is stopped meanwhile."""
+class SeccompNotification(NamedTuple):
+    """System call that waits for the supervisor's decision; its thread is stopped meanwhile."""
 
     id: int
-    """The kernel's number of this waiting."""
+    """Kernel's id of the notification."""
     pid: int
-    """Who calls, in the supervisor's pid namespace."""
+    """Pid of the caller in the supervisor's pid namespace."""
     name: str
-    """Which call."""
+    """Name of the call."""
     args: tuple[int, ...]
-    """Its six arguments; scalars among them can't change any more."""
+    """Six arguments; scalar ones can't change any more."""
 
 
-def next_call(listener: int) -> GatedCall | None:
-    """The next waiting call, or `None` if its caller is gone by now."""
+def next_call(listener: int) -> SeccompNotification | None:
+    """Receive the next notification, or `None` if its caller is gone."""
     buffer = bytearray(_NOTIF.size)
     try:
         fcntl.ioctl(listener, _RECV, buffer, True)
@@ -363,7 +363,7 @@ def next_call(listener: int) -> GatedCall | None:
             return None
         raise
     notif_id, pid, _, number, _, _, *args = _NOTIF.unpack(buffer)
-    return GatedCall(notif_id, pid, _NAMES.get(number, str(number)), tuple(args))
+    return SeccompNotification(notif_id, pid, _NAMES.get(number, str(number)), tuple(args))
 
 
 def _ioctl(listener: int, request: int, argument: bytes) -> None:
@@ -371,12 +371,12 @@ def _ioctl(listener: int, request: int, argument: bytes) -> None:
         try:
             fcntl.ioctl(listener, request, argument)
         except InterruptedError:
-            # A child of the supervisor's ended meanwhile: the request may not have been carried out.
+            # Interrupted by SIGCHLD: the request may not have been carried out.
             continue
         return
 
 
-def _reply(listener: int, call: GatedCall, value: int, error: int, flags: int) -> None:
+def _reply(listener: int, call: SeccompNotification, value: int, error: int, flags: int) -> None:
     try:
         _ioctl(listener, _SEND, struct.pack("=QqiI", call.id, value, error, flags))
     except OSError as failure:
@@ -384,23 +384,23 @@ def _reply(listener: int, call: GatedCall, value: int, error: int, flags: int) -
             raise
 
 
-def let_through(listener: int, call: GatedCall) -> None:
-    """Have the kernel carry the call out."""
+def let_through(listener: int, call: SeccompNotification) -> None:
+    """Let the kernel execute the call."""
     _reply(listener, call, 0, 0, 1)
 
 
-def succeed(listener: int, call: GatedCall, value: int = 0) -> None:
-    """Answer the call without carrying it out."""
+def succeed(listener: int, call: SeccompNotification, value: int = 0) -> None:
+    """Return a value from the call without executing it."""
     _reply(listener, call, value, 0, 0)
 
 
-def refuse(listener: int, call: GatedCall) -> None:
+def refuse(listener: int, call: SeccompNotification) -> None:
     """Fail the call with EPERM."""
     _reply(listener, call, 0, -errno.EPERM, 0)
 
 
-def still_waiting(listener: int, call: GatedCall) -> bool:
-    """Whether the caller is still the process that made the call (its pid was not reused)."""
+def still_waiting(listener: int, call: SeccompNotification) -> bool:
+    """Return whether the caller is still waiting, so that its pid was not reused."""
     try:
         _ioctl(listener, _VALID, struct.pack("=Q", call.id))
     except OSError:
@@ -408,6 +408,6 @@ def still_waiting(listener: int, call: GatedCall) -> bool:
     return True
 
 
-def give_descriptor(listener: int, call: GatedCall, fd: int, at: int) -> None:
-    """Place a copy of a descriptor in the caller's table, at a number of our choice."""
+def give_descriptor(listener: int, call: SeccompNotification, fd: int, at: int) -> None:
+    """Place a copy of a descriptor in the caller's table at the given number."""
     _ioctl(listener, _ADD_FD, struct.pack("=QIIII", call.id, 1, fd, at, os.O_CLOEXEC))

@@ -1,6 +1,6 @@
-"""The Linux system calls that the standard library lacks, as plain functions that raise `OSError`.
+"""Linux system calls that the standard library lacks, as plain functions that raise `OSError`.
 
-Nothing here knows what a sandbox is. Constants carry the kernel's own names.
+Constants have the kernel's names.
 """
 
 import ctypes
@@ -85,7 +85,7 @@ _NUMBERS: Final[dict[str, dict[str, int]]] = {
     "aarch64": {"seccomp": 277, "capset": 91, "setns": 268, "pivot_root": 41, "kcmp": 272},
 }
 SYS: Final = _NUMBERS.get(_MACHINE, _NUMBERS["x86_64"])
-"""Numbers that differ between architectures."""
+"""Numbers of system calls that differ between architectures."""
 
 
 def _check(result: int, what: str) -> int:
@@ -96,13 +96,13 @@ def _check(result: int, what: str) -> int:
 
 
 def syscall(name: str, number: int, *args: int | bytes | ctypes.c_void_p | None) -> int:
-    """A raw system call."""
+    """Make a raw system call."""
     converted = [ctypes.c_long(a) if isinstance(a, int) else a for a in args]
     return _check(_libc.syscall(ctypes.c_long(number), *converted), name)
 
 
 def unshare(flags: int) -> None:
-    """Leave the caller's namespaces for new ones."""
+    """Move the caller into new namespaces."""
     _check(_libc.unshare(flags), "unshare")
 
 
@@ -112,7 +112,7 @@ def setns(fd: int, kind: int) -> None:
 
 
 def prctl(option: int, arg2: int = 0, arg3: int = 0, arg4: int = 0, arg5: int = 0) -> int:
-    """`prctl(2)`."""
+    """Call `prctl(2)`."""
     return _check(
         _libc.prctl(
             ctypes.c_int(option),
@@ -142,7 +142,7 @@ def capset(*, effective: int, permitted: int, inheritable: int = 0) -> None:
 
 
 def drop_bounding(capability: int) -> None:
-    """Take one capability out of the bounding set; nothing executed later can gain it."""
+    """Remove one capability from the bounding set; no program executed later can gain it."""
     _libc.prctl(
         PR_CAPBSET_DROP, ctypes.c_ulong(capability), ctypes.c_ulong(0), ctypes.c_ulong(0), ctypes.c_ulong(0)
     )
@@ -155,20 +155,20 @@ def drop_bounding_set() -> None:
 
 
 def set_filesystem_ids(uid: int, gid: int) -> None:
-    """The ids that file permissions are checked against; capabilities over files go with a uid other than 0."""
+    """Set the ids for checks of file permissions; a uid other than 0 also drops the file capabilities."""
     _libc.setfsgid(ctypes.c_uint(gid))
     _libc.setfsuid(ctypes.c_uint(uid))
 
 
 def mount_private() -> None:
-    """Cut the mount namespace's propagation in both directions."""
+    """Stop mount propagation of the mount namespace in both directions."""
     _check(
         _libc.mount(b"none", b"/", None, ctypes.c_ulong(MS_REC | MS_PRIVATE), None), "mount --make-rprivate /"
     )
 
 
 def unmount(path: str) -> None:
-    """Take a mount and all below it out of the tree, at once; it ends when its last user goes."""
+    """Detach a mount and everything below it; it is freed when its last user closes it."""
     _check(_libc.umount2(os.fsencode(path), MNT_DETACH), f"umount {path}")
 
 
@@ -178,7 +178,7 @@ def pivot_root(new: str, old: str) -> None:
 
 
 def new_mount(kind: str, attributes: int = 0, **options: str | bool) -> int:
-    """A detached mount of a new file system; the descriptor is all that holds it."""
+    """Return a detached mount of a new file system, held only by the descriptor."""
     fs = syscall(f"fsopen {kind}", SYS_FSOPEN, kind.encode(), 1)
     try:
         for key, value in options.items():
@@ -196,7 +196,7 @@ def new_mount(kind: str, attributes: int = 0, **options: str | bool) -> int:
 
 
 def clone_mount(path: str, *, recursive: bool = True, dir_fd: int = AT_FDCWD) -> int:
-    """A detached copy of the mount tree at a path."""
+    """Return a detached copy of the mount tree at a path."""
     flags = OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | (AT_RECURSIVE if recursive else 0)
     if not path:
         flags |= AT_EMPTY_PATH
@@ -204,7 +204,7 @@ def clone_mount(path: str, *, recursive: bool = True, dir_fd: int = AT_FDCWD) ->
 
 
 def attach_mount(fd: int, path: str) -> None:
-    """Put a detached mount on a path and close its descriptor."""
+    """Attach a detached mount to a path and close its descriptor."""
     try:
         syscall(
             f"move_mount to {path}",
@@ -230,13 +230,13 @@ _world_is_sandbox = False
 
 
 def world_is_sandbox() -> None:
-    """Say that this process sees nothing but the sandbox: paths may then be resolved by a kernel without `openat2`."""
+    """Declare that this process sees only the sandbox, so that paths may be resolved without `openat2`."""
     global _world_is_sandbox
     _world_is_sandbox = True
 
 
 def open_beneath(root: int, path: str, flags: int, mode: int = 0) -> int:
-    """Open a path as if `root` were `/`: neither `..` nor a symlink leads out, whoever races."""
+    """Open a path as if `root` were `/`: neither `..` nor a symlink leads out, even during concurrent changes."""
     if not flags & (os.O_CREAT | getattr(os, "O_TMPFILE", 0)):
         mode = 0
     how = struct.pack("=QQQ", flags | os.O_CLOEXEC, mode, RESOLVE_IN_ROOT | RESOLVE_NO_MAGICLINKS)
@@ -252,12 +252,12 @@ def open_beneath(root: int, path: str, flags: int, mode: int = 0) -> int:
 
 
 def share_resource(pid1: int, pid2: int, kind: int) -> bool:
-    """Whether two processes share their memory (`KCMP_VM`) or their descriptor table (`KCMP_FILES`)."""
+    """Return whether two processes share memory (`KCMP_VM`), the descriptor table (`KCMP_FILES`) or the directory (`KCMP_FS`)."""
     return syscall("kcmp", SYS["kcmp"], pid1, pid2, kind, 0, 0) == 0
 
 
 def set_hostname(name: str) -> None:
-    """Name the current uts namespace's machine."""
+    """Set the host name of the current uts namespace."""
     _check(_libc.sethostname(name.encode(), ctypes.c_size_t(len(name))), "sethostname")
 
 

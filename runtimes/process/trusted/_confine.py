@@ -66,7 +66,7 @@ class Restrictions:
 
     filter: bytes
     """Seccomp filter of processes that can't be forked live."""
-    gated_filter: bytes
+    notify_filter: bytes
     """Seccomp filter of processes that can: it notifies the broker of calls that change identity."""
     ruleset: int | None
     """Descriptor of the Landlock ruleset; `None` if the kernel has no Landlock."""
@@ -174,13 +174,13 @@ def _enter_own_user_namespace() -> None:
             file.write(text)
 
 
-def restrict(restrictions: Restrictions, *, gated: bool = False) -> int | None:
-    """Apply Landlock and seccomp to this process and its descendants; return the notify descriptor if `gated`."""
+def restrict(restrictions: Restrictions, *, notify: bool = False) -> int | None:
+    """Apply Landlock and seccomp to this process and its descendants; return the notify descriptor if `notify`."""
     sc.prctl(sc.PR_SET_NO_NEW_PRIVS, 1)
     if restrictions.ruleset is not None:
         _landlock.apply(restrictions.ruleset)
-    if gated:
-        return _seccomp.install(restrictions.gated_filter, listener=True)
+    if notify:
+        return _seccomp.install(restrictions.notify_filter, listener=True)
     _seccomp.install(restrictions.filter)
     return None
 

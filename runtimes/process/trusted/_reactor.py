@@ -18,7 +18,7 @@ PendingRequest = Generator[socket.socket, _wire.WireMessage | None, None]
 """A request in progress: it yields a socket and is resumed with the next message from it."""
 
 
-class RequestError(Exception):
+class SandboxRequestError(Exception):
     """Failure of a request; `name` is the name of an errno, `gone` or `failed`."""
 
     def __init__(self, message: str, name: str = "failed", details: _wire.Fields | None = None) -> None:
@@ -59,7 +59,7 @@ class Reactor:
             os._exit(0)
         try:
             waiting = start(message)
-        except RequestError as error:
+        except SandboxRequestError as error:
             self._refuse(message, error)
             return
         self._advance(waiting, message, None)
@@ -72,7 +72,7 @@ class Reactor:
         except StopIteration:
             close_all(message.fds)
             return
-        except (RequestError, OSError, ValueError) as error:
+        except (SandboxRequestError, OSError, ValueError) as error:
             self._refuse(message, error)
             return
 
@@ -83,7 +83,9 @@ class Reactor:
         self.selector.register(sock, selectors.EVENT_READ, resume)
 
     def _refuse(self, message: _wire.WireMessage, error: Exception) -> None:
-        self.reply(message, **(error.fields if isinstance(error, RequestError) else _wire.failure(error)))
+        self.reply(
+            message, **(error.fields if isinstance(error, SandboxRequestError) else _wire.failure(error))
+        )
         close_all(message.fds)
 
     def reply(self, message: _wire.WireMessage, fds: list[int] | None = None, **fields: object) -> None:
@@ -138,12 +140,14 @@ class Reactor:
 def check_report(message: _wire.WireMessage | None, if_died: str) -> None:
     """Check the report of a child process.
 
-    :raises RequestError: if it reports a failure, or is `None` because the child died.
+    :raises SandboxRequestError: if it reports a failure, or is `None` because the child died.
     """
     if message is None:
-        raise RequestError(if_died)
+        raise SandboxRequestError(if_died)
     if "error" in message.fields:
-        raise RequestError(message.fields["error"], message.fields.get("name", "failed"), message.fields)
+        raise SandboxRequestError(
+            message.fields["error"], message.fields.get("name", "failed"), message.fields
+        )
 
 
 def close_all(fds: list[int]) -> None:

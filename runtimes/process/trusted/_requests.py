@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal
 
 from runtimes.process.linux import _cgroups, _processes
 from runtimes.process.trusted import _confine, _seccomp_broker, _spawn, _wire
-from runtimes.process.trusted._reactor import PendingRequest, Reactor, RequestError, check_report
+from runtimes.process.trusted._reactor import PendingRequest, Reactor, SandboxRequestError, check_report
 from runtimes.process.trusted._sandboxes import GONE, SandboxRecord
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ class ProcessRequests:
         self, sandbox: SandboxRecord, message: _wire.WireMessage, placement: _spawn.ProcessPlacement
     ) -> PendingRequest:
         if self._config.single_user:
-            raise RequestError(
+            raise SandboxRequestError(
                 "running as another user needs a range of user ids: " + self._config.note, "EPERM"
             )
         if not sandbox.root_prepared:

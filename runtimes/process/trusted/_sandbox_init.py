@@ -12,7 +12,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from runtimes.process.trusted import _namespaces, _spawn, _wire
-from runtimes.process.trusted._reactor import PendingRequest, Reactor, RequestError
+from runtimes.process.trusted._reactor import PendingRequest, Reactor, SandboxRequestError
 from runtimes.process.trusted._requests import FileRequests, ProcessRequests
 from runtimes.process.trusted._sandboxes import GONE, SandboxRecord, SandboxTable
 from runtimes.process.trusted._zygote import ZygoteClient
@@ -77,10 +77,10 @@ def _unless_ended(sandbox: SandboxRecord, waiting: PendingRequest) -> PendingReq
     """Report any failure of a request as `gone` if the sandbox's fork group has ended."""
     try:
         yield from waiting
-    except (RequestError, OSError, ValueError):
+    except (SandboxRequestError, OSError, ValueError):
         if not sandbox.fork_group.ending:
             raise
-        raise RequestError(GONE, "gone") from None
+        raise SandboxRequestError(GONE, "gone") from None
 
 
 def main(server: socket.socket, host_monitor: socket.socket, config: _spawn.RuntimeConfig) -> None:

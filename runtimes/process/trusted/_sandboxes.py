@@ -10,7 +10,13 @@ from typing import Any, NoReturn
 
 from runtimes.process.linux import _cgroups, _processes
 from runtimes.process.trusted import _confine, _namespaces, _spawn, _wire
-from runtimes.process.trusted._reactor import PendingRequest, Reactor, RequestError, check_report, close_all
+from runtimes.process.trusted._reactor import (
+    PendingRequest,
+    Reactor,
+    SandboxRequestError,
+    check_report,
+    close_all,
+)
 
 
 class KillHelper:
@@ -119,7 +125,7 @@ class SandboxRecord:
     """Descriptor of its root directory."""
     files: int
     """Descriptor of the folder with its writable layers."""
-    group: _cgroups.Group
+    group: _cgroups.Cgroup
     """Its cgroup."""
     limits: dict[str, Any]
     """Its limits, in the form of `wire_limits`."""
@@ -144,11 +150,11 @@ class SandboxTable:
     def find(self, name: str) -> SandboxRecord:
         """Return a running sandbox.
 
-        :raises RequestError: if none has that name.
+        :raises SandboxRequestError: if none has that name.
         """
         sandbox = self._sandboxes.get(name)
         if sandbox is None:
-            raise RequestError(GONE, "gone")
+            raise SandboxRequestError(GONE, "gone")
         return sandbox
 
     def forget_process(self, pid: int) -> None:
@@ -182,7 +188,7 @@ class SandboxTable:
         """Create a sandbox in the same fork group, with a copy of this one's files."""
         request = message.fields
         if self._config.single_user:
-            raise RequestError(self._config.note)
+            raise SandboxRequestError(self._config.note)
         mounts = self._mounts(request)
         group = self._make_group(request["id"], sandbox.limits)
         uid = self._take_uid()
@@ -205,7 +211,7 @@ class SandboxTable:
         ours: socket.socket,
         fork_group: ForkGroup,
         uid: int,
-        group: _cgroups.Group,
+        group: _cgroups.Cgroup,
         limits: dict[str, Any],
     ) -> PendingRequest:
         built = yield ours
@@ -217,8 +223,8 @@ class SandboxTable:
             self._drop_group(name, group)
             self._used_uids.append(uid)
             if built is None:
-                raise RequestError("the sandbox's builder died")
-            raise RequestError(built.fields["error"], built.fields["name"])
+                raise SandboxRequestError("the sandbox's builder died")
+            raise SandboxRequestError(built.fields["error"], built.fields["name"])
         *namespaces, root, files = built.fds
         fork_group.members.add(name)
         self._sandboxes[name] = SandboxRecord(name, uid, fork_group, namespaces, root, files, group, limits)
@@ -279,7 +285,9 @@ class SandboxTable:
             return 0
         uid = next(self._fresh_uids, None)
         if uid is None and not self._used_uids:
-            raise RequestError("every user id in the runtime's range is in use: stop an instance first")
+            raise SandboxRequestError(
+                "every user id in the runtime's range is in use: stop an instance first"
+            )
         return self._used_uids.pop(0) if uid is None else uid
 
     def _plan(self, uid: int, limits: dict[str, Any]) -> _namespaces.NamespacePlan:
@@ -294,21 +302,21 @@ class SandboxTable:
         if answer is None:
             os._exit(1)
         if "error" in answer.fields:
-            raise RequestError(answer.fields["error"], answer.fields.get("name", "failed"))
+            raise SandboxRequestError(answer.fields["error"], answer.fields.get("name", "failed"))
         return answer
 
-    def _make_group(self, name: str, limits: dict[str, Any]) -> _cgroups.Group:
+    def _make_group(self, name: str, limits: dict[str, Any]) -> _cgroups.Cgroup:
         answer = self._ask_host_monitor(
             {"op": "group", "name": name, "memory": limits["memory"], "processes": limits["processes"]}
         )
         fds = iter(answer.fds)
         members = [next(fds) for _ in range(answer.fields["members"])]
         present = answer.fields["has"]
-        return _cgroups.Group(
+        return _cgroups.Cgroup(
             members, *(next(fds) if kind in present else -1 for kind in ("oom", "memory", "pids", "folder"))
         )
 
-    def _drop_group(self, name: str, group: _cgroups.Group) -> None:
+    def _drop_group(self, name: str, group: _cgroups.Cgroup) -> None:
         close_all([*group.members, *group[1:]])
         self._ask_host_monitor({"op": "ungroup", "name": name})
 

@@ -59,7 +59,7 @@ class ForkMove:
     """User of the old sandbox."""
     to_uid: int
     """User of the new sandbox."""
-    from_group: _cgroups.Group
+    from_group: _cgroups.Cgroup
     """Cgroup of the old sandbox."""
     pid_namespace: int
     """Pid namespace of the fork group."""
@@ -67,7 +67,7 @@ class ForkMove:
     """Namespaces of the new sandbox."""
     root: int
     """Root of the new sandbox."""
-    group: _cgroups.Group
+    group: _cgroups.Cgroup
     """Cgroup of the new sandbox."""
     channels: list[int]
     """Control socket, stdout and stderr of the new session."""
@@ -166,7 +166,7 @@ class SeccompBroker:
             if events & (select.POLLHUP | select.POLLERR):
                 self._drop(listener)
 
-    def _move_of(self, call: _seccomp.GatedCall) -> ForkMove | None:
+    def _move_of(self, call: _seccomp.SeccompNotification) -> ForkMove | None:
         for move in self._moves:
             if move.pid == call.pid:
                 return move
@@ -196,7 +196,7 @@ class SeccompBroker:
         if move in self._moves:
             self._end(move, error="the fork died during its move")
 
-    def _answer_outsider(self, listener: int, call: _seccomp.GatedCall) -> None:
+    def _answer_outsider(self, listener: int, call: _seccomp.SeccompNotification) -> None:
         """Refuse changes of identity outside a move, except setting the current ids, which is harmless and common."""
         own: set[int] = set(_KEEP_IDS)
         with contextlib.suppress(OSError, KeyError):
@@ -219,7 +219,7 @@ class SeccompBroker:
             self._paused[listener] = now + _PAUSE
         times.append(now)
 
-    def _step(self, listener: int, call: _seccomp.GatedCall, move: ForkMove) -> None:
+    def _step(self, listener: int, call: _seccomp.SeccompNotification, move: ForkMove) -> None:
         uid, first_fd = move.to_uid, first_namespace_fd(move.files)
         expected: list[tuple[str, tuple[int | None, ...]]] = [
             ("capset", ()),
@@ -261,7 +261,7 @@ class SeccompBroker:
         _seccomp.succeed(listener, call)
         self._end(move, pid=call.pid)
 
-    def _fail(self, listener: int, call: _seccomp.GatedCall, move: ForkMove, reason: str) -> None:
+    def _fail(self, listener: int, call: _seccomp.SeccompNotification, move: ForkMove, reason: str) -> None:
         with contextlib.suppress(ProcessLookupError):
             os.kill(call.pid, signal.SIGKILL)
         _seccomp.refuse(listener, call)

@@ -81,7 +81,7 @@ class ProcessPlacement:
     """The sandbox's namespaces; empty if the caller is already in them."""
     identity: _confine.Identity
     """User it becomes."""
-    group: _cgroups.Group
+    group: _cgroups.Cgroup
     """Its cgroup."""
     rlimits: dict[str, int | None]
     """Its resource limits."""
@@ -240,7 +240,7 @@ def _look_up(name: str) -> tuple[int, int, str, str]:
     raise KeyError(name)
 
 
-def chown_system_files(uid: int, namespaces: list[int], group: _cgroups.Group) -> None:
+def chown_system_files(uid: int, namespaces: list[int], group: _cgroups.Cgroup) -> None:
     """Make root inside the owner of the system files; done once, before its first command."""
     _cgroups.attach(group)
     _confine.join(namespaces)

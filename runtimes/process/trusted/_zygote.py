@@ -122,7 +122,7 @@ class _Zygote:
     def _become_session(self, request: dict[str, Any], fds: list[int]) -> None:
         namespaces, (control, stdout, stderr, payload), members = fds[1:5], fds[5:9], fds[9:]
         env = _wire.read_payload(payload)["env"]
-        _cgroups.attach(_cgroups.Group(members, -1, -1, -1, -1))
+        _cgroups.attach(_cgroups.Cgroup(members, -1, -1, -1, -1))
         live = bool(request["live"])
         identity = _confine.Identity(request["uid"], not live)
         _confine.begin_session(idle=self._config.idle)
@@ -132,7 +132,7 @@ class _Zygote:
         _confine.reset_process_state(idle=self._config.idle, python=True)
         _confine.set_standard_streams(None, stdout, stderr)
         os.dup2(control, _session_loop.CONTROL_FD)
-        listener = _confine.restrict(self._config.restrictions, gated=live)
+        listener = _confine.restrict(self._config.restrictions, notify=live)
         if listener is not None:
             _wire.send(self._init_socket, {"listener": True}, [listener])
         self._init_socket.close()
@@ -206,7 +206,7 @@ class ZygoteClient:
     ) -> Generator[socket.socket, _wire.WireMessage | None, _wire.Fields]:
         """Send a request and wait for the reply.
 
-        :raises RequestError: if it fails, or the zygote dies.
+        :raises SandboxRequestError: if it fails, or the zygote dies.
         """
         try:
             _wire.send(self._socket or self._start(), fields, fds)

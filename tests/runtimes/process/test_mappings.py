@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from runtimes.process.linux._mappings import Mapping, read_all, shared_mappings
+from runtimes.process.linux._mappings import Mapping, parse_maps, shared_mappings
 
 
 def find(mappings: list[Mapping], path: Path) -> list[Mapping]:
@@ -30,13 +30,13 @@ def test_the_text_format_of_older_kernels_gives_the_same_mappings(tmp_path: Path
     path.write_bytes(bytes(mmap.PAGESIZE))
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ), mmap.mmap(-1, 4096):
         asked = shared_mappings(os.getpid())
-        assert read_all(Path("/proc/self/maps").read_bytes()) == asked
+        assert parse_maps(Path("/proc/self/maps").read_bytes()) == asked
         assert find(asked, path)
 
 
 def test_private_memory_is_not_listed() -> None:
     text = b"7f0000000000-7f0000001000 rw-p 00000000 00:00 0 \n"
-    assert read_all(text) == []
+    assert parse_maps(text) == []
 
 
 def test_a_process_that_has_ended_has_no_mappings() -> None:
