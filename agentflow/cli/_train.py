@@ -11,7 +11,7 @@ import msgspec
 from agentflow.cli._display import RunView, progress_table
 from agentflow.cli._output import Exit
 from agentflow.cli._program import watch_run
-from agentflow.learner import Outcome, TrainConfig, TrainRun, TrainStatus, load_train_config
+from agentflow.learner import TrainConfig, TrainOutcome, TrainRun, TrainStatus, load_train_config
 from agentflow.runs import render_config
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def watch_training(run: TrainRun, *, as_json: bool) -> int:
 
     :raises AgentFlowError: one line, if it fails.
     """
-    outcomes: list[Outcome] = []
+    outcomes: list[TrainOutcome] = []
 
     async def work() -> None:
         outcomes.append(await run.run())
@@ -63,7 +63,7 @@ def watch_training(run: TrainRun, *, as_json: bool) -> int:
     return watch_run(run, work, view, as_json=as_json, fields=fields, show=show)
 
 
-def _show(outcome: Outcome) -> None:
+def _show(outcome: TrainOutcome) -> None:
     if not outcome.policy:
         return
     score = outcome.figures.get("validation/score")

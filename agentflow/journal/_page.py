@@ -9,7 +9,7 @@ import msgspec
 
 from agentflow.errors import RunStopped
 
-__all__ = ["Page", "Write", "Writing"]
+__all__ = ["MemoryPage", "Page", "Write", "Writing"]
 
 T = TypeVar("T")
 
@@ -135,3 +135,41 @@ async def _end_of(writing: Writing) -> None:
         return
     # A cancelled caller must not undo a result that was recorded.
     await asyncio.shield(writing)
+
+
+class MemoryPage(Page):
+    """A page without a journal: results are kept as objects, not encoded."""
+
+    def __init__(self, results: dict[str, Any] | None = None, prefix: str = "") -> None:
+        """Open it.
+
+        :param results: results of the page that this is a section of.
+        :param prefix: prefix of its keys there.
+        """
+        super().__init__()
+        self._results: dict[str, Any] = {} if results is None else results
+        self._prefix = prefix
+
+    def __contains__(self, key: str) -> bool:
+        return self._prefix + key in self._results
+
+    def keys(self) -> Iterator[str]:
+        """Return all keys in the order in which they were written."""
+        return (key.removeprefix(self._prefix) for key in self._results if key.startswith(self._prefix))
+
+    def section(self, name: str) -> Page:
+        """Return the part of the page below a name."""
+        return MemoryPage(self._results, f"{self._prefix}{name}/")
+
+    def recall(self, key: str, kind: type[T]) -> T | None:
+        """Return the result under a key."""
+        del kind
+        return self._results.get(self._prefix + key)
+
+    async def note(self, key: str, value: Any) -> None:  # noqa: ANN401 - any result
+        """Keep a result."""
+        self._results[self._prefix + key] = value
+
+    async def record(self, key: str, value: Any) -> None:  # noqa: ANN401 - any result
+        """Keep a result."""
+        await self.note(key, value)

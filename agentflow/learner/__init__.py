@@ -1,13 +1,14 @@
-"""The learner: episodes with their exact tokens become gradients of the planner that sampled them.
+"""Train the planner on the exact tokens that it sampled.
 
-`train(config_path=…)` does it all: episodes, a step, new weights for the engine, again. The losses, the packing and the
-backbones are packages of their own below this one; torch is loaded by those that compute.
+`train(config_path=…)` runs the whole loop: rollout, step, weight update of the engine. The subpackages contain the
+losses, prefix packing, the backbones, trackers and training data. Only those that compute import torch.
+See docs/training.md.
 """
 
 from typing import TYPE_CHECKING
 
+from agentflow.learner._groups import Sample
 from agentflow.learner._rows import Row
-from agentflow.learner._samples import Sample
 from runtimes._lazy import lazy_exports
 
 if TYPE_CHECKING:
@@ -15,21 +16,21 @@ if TYPE_CHECKING:
     from agentflow.learner._backbone import Backbone
     from agentflow.learner._checkpoints import Checkpoints
     from agentflow.learner._config import TrainConfig, load_train_config
-    from agentflow.learner._groups import Batch, Group, Played
+    from agentflow.learner._groups import Batch, EpisodeResult, Group
     from agentflow.learner._progress import TrainStatus
-    from agentflow.learner._run import Outcome, TrainRun
+    from agentflow.learner._run import TrainOutcome, TrainRun
 
 __all__ = [
     "Backbone",
     "Batch",
     "Checkpoints",
+    "EpisodeResult",
     "Group",
-    "Outcome",
-    "Played",
     "Reward",
     "Row",
     "Sample",
     "TrainConfig",
+    "TrainOutcome",
     "TrainRun",
     "TrainStatus",
     "atrain",
@@ -38,7 +39,7 @@ __all__ = [
 ]
 
 
-# Settings and rows load neither rollouts nor servers.
+# Settings and rows import neither rollouts nor servers.
 __getattr__ = lazy_exports(
     __name__,
     {
@@ -46,8 +47,8 @@ __getattr__ = lazy_exports(
         "._backbone": ["Backbone"],
         "._checkpoints": ["Checkpoints"],
         "._config": ["TrainConfig", "load_train_config"],
-        "._groups": ["Batch", "Group", "Played"],
+        "._groups": ["Batch", "Group", "EpisodeResult"],
         "._progress": ["TrainStatus"],
-        "._run": ["Outcome", "TrainRun"],
+        "._run": ["TrainOutcome", "TrainRun"],
     },
 )

@@ -1,4 +1,4 @@
-"""Whole training runs with one call."""
+"""Entry points that run a whole training."""
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -18,9 +18,9 @@ from agentflow.trajectory import Task
 __all__ = ["Reward", "atrain", "train"]
 
 Tasks: TypeAlias = str | PathLike[str] | Sequence[Task] | Mapping[str, Any]
-"""A file of tasks, or tasks, or a section of the settings."""
+"""A file of tasks, tasks, or that section of the settings."""
 Reward: TypeAlias = Callable[[str, Task], object]
-"""What an answer to a task is worth: a number from 0 to 1 or a `Scored`, at once or awaited."""
+"""Reward of an answer to a task: a number from 0 to 1 or a `Scored`, or an awaitable of one."""
 
 
 def train(
@@ -33,20 +33,20 @@ def train(
     overrides: Iterable[str] = (),
     **settings: Any,  # noqa: ANN401 - any section of the settings, by its name
 ) -> dict[str, Any]:
-    """Train a policy, as the settings say. The same again goes on where it stopped, or finds nothing to do.
+    """Train a policy. Run the same command to resume; a finished run does nothing.
 
-    It also works where a loop runs already, as in a notebook.
+    It also works inside a running event loop, as in a notebook. See docs/training.md.
 
-    :param config_path: a file of settings, JSON or YAML.
-    :param tasks: a file of tasks, or tasks, or that section of the settings; `None`: as the file says.
-    :param validation: the same, of held-out tasks.
-    :param reward: what an answer is worth, instead of a metric by its name.
-    :param resume: whether a run that exists is gone on with.
-    :param overrides: `key=value` words over the file.
-    :param settings: sections or single settings by name, over all others: `policy={"model": "…"}`, `seed=1`.
+    :param config_path: settings file, JSON or YAML.
+    :param tasks: file of tasks, tasks, or that section of the settings; `None`: as in the file.
+    :param validation: held-out tasks, likewise.
+    :param reward: reward function, instead of a named metric.
+    :param resume: continue an existing run: `auto`, `always` or `never`.
+    :param overrides: `key=value` settings that override the file.
+    :param settings: sections or single settings that override all others: `policy={"model": "…"}`, `seed=1`.
     :return: `steps`, `version`, `figures` of the last step, `output_dir`, and `policy`, the folder of the trained model.
-    :raises ConfigurationError: if something can't be used, in one line; nothing was begun.
-    :raises RunStopped: if it ended early; the same again goes on.
+    :raises ConfigurationError: if a setting can't be used; nothing was started.
+    :raises RunStopped: if it ended early; the same command resumes.
     """
     work = partial(
         atrain,
@@ -76,13 +76,13 @@ async def atrain(
     overrides: Iterable[str] = (),
     **settings: Any,  # noqa: ANN401 - any section of the settings, by its name
 ) -> dict[str, Any]:
-    """`train` for code that awaits."""
-    said = {**settings, **_section("tasks", tasks), **_section("validation", validation)}
-    config = load_train_config(None if config_path is None else fspath(config_path), overrides, said)
+    """Train a policy; the asynchronous form of `train`. See docs/training.md."""
+    given = {**settings, **_section("tasks", tasks), **_section("validation", validation)}
+    config = load_train_config(None if config_path is None else fspath(config_path), overrides, given)
     run = TrainRun(
         config,
-        tasks=_given(tasks),
-        validation=_given(validation),
+        tasks=_task_list(tasks),
+        validation=_task_list(validation),
         metric=None if reward is None else OwnMetric(_name_of(reward), reward),
         resume=resume,
     )
@@ -95,7 +95,7 @@ def _section(name: str, tasks: Tasks | None) -> dict[str, object]:
     return {name: {"data_path": fspath(tasks)}} if isinstance(tasks, str | PathLike) else {}
 
 
-def _given(tasks: Tasks | None) -> Sequence[Task] | None:
+def _task_list(tasks: Tasks | None) -> Sequence[Task] | None:
     return None if isinstance(tasks, str | PathLike | Mapping) else tasks
 
 

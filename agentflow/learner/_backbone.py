@@ -1,4 +1,4 @@
-"""What the loop asks of whatever turns rows into better weights; no torch is needed to read this."""
+"""Interface between the training loop and its backbones; it does not import torch."""
 
 from __future__ import annotations
 
@@ -18,67 +18,67 @@ if TYPE_CHECKING:
 __all__ = ["Backbone", "Figures", "with_proximal", "with_reference"]
 
 Figures = dict[str, float]
-"""What a step has to tell, by name: `step/loss`, `step/gradient_norm`, `policy/…`."""
+"""Figures of a step by name: `step/loss`, `step/gradient_norm`, `policy/…`."""
 
 
 class Backbone(Protocol):
-    """A policy, and how it is made better. Everything here blocks: a loop that serves others calls it in a thread."""
+    """Trains a policy. All methods block: call them in a thread. See docs/backbones.md."""
 
     @property
     def version(self) -> int:
-        """How many steps have changed the weights; an exported folder and a served model carry this number."""
+        """Number of steps that changed the weights; exported and served models carry it."""
         ...
 
     def step(self, rows: Sequence[Row], loss: LossSettings) -> Figures:
-        """One step of the optimiser on all of these rows.
+        """Make one optimizer step on all rows.
 
-        A loss or gradient that is no number changes nothing: the figures then hold `step/skipped` 1, and which rows.
+        A non-finite loss or gradient changes nothing; the figures then contain `step/skipped` 1 and the rows.
 
-        :raises RunStopped: if that happens in too many steps in a row.
+        :raises RunStopped: if too many consecutive steps were skipped.
         """
         ...
 
     def log_probs(self, rows: Sequence[Row], *, reference: bool = False) -> list[NDArray[np.float32]]:
-        """The log-probability of each trained token of each row, under the weights as they are.
+        """Return the log-probability of each trained token of each row, under the current weights.
 
-        :param reference: under the weights that training began with.
+        :param reference: use the initial weights instead.
         """
         ...
 
     def export(self, folder: Path) -> Path:
-        """Write the model as an engine loads it: weights, configuration, tokenizer. The folder is whole or not there.
+        """Write the model for an engine: weights, configuration, tokenizer. The folder appears atomically.
 
         :raises CheckpointError: if it can't be written.
         """
         ...
 
     def save(self, folder: Path, position: Mapping[str, object]) -> Path:
-        """Write all that it takes to go on exactly from here. The folder is whole or not there.
+        """Write a checkpoint that resumes exactly. The folder appears atomically.
 
-        :param position: where the loop stands; JSON. It comes back from `load`.
-        :raises CheckpointError: if it can't be written; everything goes on as if it had not been tried.
+        :param position: position of the loop, JSON; `load` returns it.
+        :raises CheckpointError: if it can't be written; training can continue.
         """
         ...
 
     def load(self, folder: Path) -> dict[str, object]:
-        """Go on from what `save` wrote; the loop's position.
+        """Restore a checkpoint; return the position of the loop.
 
-        :raises CheckpointError: if it is not whole, was altered, or is of another model; nothing has changed then.
+        :raises CheckpointError: if it is incomplete, altered, or of another model; nothing has changed then.
         """
         ...
 
     def close(self) -> None:
-        """Give back what it holds."""
+        """Release all resources."""
         ...
 
 
 def with_reference(backbone: Backbone, rows: Sequence[Row]) -> list[Row]:
-    """Rows that know what the weights that training began with make of them."""
+    """Return rows with log-probabilities under the initial weights."""
     found = backbone.log_probs(rows, reference=True)
     return [replace(row, reference=values) for row, values in zip(rows, found, strict=True)]
 
 
 def with_proximal(backbone: Backbone, rows: Sequence[Row]) -> list[Row]:
-    """Rows that know what the weights make of them as they are now, before the first of several steps."""
+    """Return rows with log-probabilities under the current weights, before the first of several steps."""
     found = backbone.log_probs(rows)
     return [replace(row, proximal=values) for row, values in zip(rows, found, strict=True)]

@@ -1,4 +1,4 @@
-"""Checkpoints on disk: whole or not there, known by their sums, the last few and the best kept."""
+"""Checkpoints on disk: written atomically, verified by checksums; the most recent and the best are kept."""
 
 import hashlib
 import os
@@ -15,7 +15,7 @@ from msgspec import Struct
 from agentflow.errors import AgentFlowError
 from agentflow.learner._backbone import Backbone
 
-__all__ = ["CheckpointError", "Checkpoints", "verify", "whole_folder"]
+__all__ = ["CheckpointError", "Checkpoints", "atomic_folder", "verify"]
 
 MANIFEST = "manifest.json"
 SCORES = "scores.json"
@@ -25,32 +25,34 @@ _log = structlog.get_logger(__name__)
 
 
 class CheckpointError(AgentFlowError):
-    """A checkpoint that could not be written, or one that can't be used. One line: which, why, what to do."""
+    """A checkpoint can't be written or used. One line: which, why, how to fix it."""
 
 
 class _Manifest(Struct, forbid_unknown_fields=True):
     files: dict[str, str]
-    """The SHA-256 of each file."""
+    """SHA-256 of each file."""
 
 
 @contextmanager
-def whole_folder(folder: Path) -> Generator[Path]:
-    """A folder to write into, which gets its name when everything is on disk; one of that name is replaced.
+def atomic_folder(folder: Path) -> Generator[Path]:
+    """Yield a folder to write into; it gets its name, replacing an existing one, once everything is on disk.
 
-    :raises CheckpointError: if it can't be written: nothing is left of it, and what had the name still has it.
+    :raises CheckpointError: if it can't be written: it is removed, and an existing one is kept.
     """
     unfinished = folder.with_name(folder.name + _UNFINISHED)
     try:
         shutil.rmtree(unfinished, ignore_errors=True)
         unfinished.mkdir(parents=True)
         yield unfinished
-        sums = {str(path.relative_to(unfinished)): _settled(path) for path in _files(unfinished)}
+        sums = {str(path.relative_to(unfinished)): _synced(path) for path in _files(unfinished)}
         (unfinished / MANIFEST).write_bytes(msgspec.json.format(msgspec.json.encode(_Manifest(files=sums))))
-        _settled(unfinished / MANIFEST)
-        _put(unfinished, folder)
+        _synced(unfinished / MANIFEST)
+        _replace(unfinished, folder)
     except OSError as error:
         shutil.rmtree(unfinished, ignore_errors=True)
-        raise CheckpointError(f"{folder} can't be written: {error.strerror or error}; make room") from error
+        raise CheckpointError(
+            f"{folder} can't be written: {error.strerror or error}; free some space"
+        ) from error
     except BaseException:
         shutil.rmtree(unfinished, ignore_errors=True)
         raise
@@ -60,25 +62,25 @@ def _files(folder: Path) -> list[Path]:
     return sorted(path for path in folder.rglob("*") if path.is_file())
 
 
-def _settled(path: Path) -> str:
-    """Its sum, once it is on disk."""
+def _synced(path: Path) -> str:
+    """Flush a file to disk and return its checksum."""
     with path.open("rb") as file:
         os.fsync(file.fileno())
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _put(unfinished: Path, folder: Path) -> None:
-    _settle_names(unfinished)
+def _replace(unfinished: Path, folder: Path) -> None:
+    _sync_folder(unfinished)
     former = folder.with_name(folder.name + ".former" + _UNFINISHED)
     if folder.exists():
         shutil.rmtree(former, ignore_errors=True)
         folder.rename(former)
     unfinished.rename(folder)
-    _settle_names(folder.parent)
+    _sync_folder(folder.parent)
     shutil.rmtree(former, ignore_errors=True)
 
 
-def _settle_names(folder: Path) -> None:
+def _sync_folder(folder: Path) -> None:
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -87,9 +89,9 @@ def _settle_names(folder: Path) -> None:
 
 
 def verify(folder: Path) -> None:
-    """Check that a folder is what was written.
+    """Check that a folder is complete and unchanged.
 
-    :raises CheckpointError: if it is half written or altered.
+    :raises CheckpointError: if it is incomplete or altered.
     """
     try:
         manifest = msgspec.json.decode((folder / MANIFEST).read_bytes(), type=_Manifest)
@@ -105,12 +107,18 @@ def verify(folder: Path) -> None:
 
 
 class Checkpoints:
-    """The checkpoints of one run, in one folder."""
+    """The checkpoints of one run, in one folder.
+
+    Example::
+
+        checkpoints = Checkpoints(Path("checkpoints"), keep=2)
+        position = checkpoints.load(backbone)
+    """
 
     def __init__(self, folder: Path, *, keep: int = 2) -> None:
-        """Nothing is read or written yet.
+        """Configure it; nothing is read or written yet.
 
-        :param keep: how many of the last ones stay; the one with the best score stays beside them.
+        :param keep: number of most recent checkpoints to keep, beside the one with the best score.
         """
         self.folder = folder
         self._keep = keep
@@ -118,15 +126,15 @@ class Checkpoints:
     def save(
         self, backbone: Backbone, step: int, position: Mapping[str, object], *, score: float | None = None
     ) -> Path:
-        """Write one more, and remove those that are no longer kept.
+        """Write a checkpoint, and remove those that are no longer kept.
 
-        :param score: of an evaluation; the higher the better.
-        :raises CheckpointError: if it can't be written: those before it stand, and training can go on.
+        :param score: evaluation score; higher is better.
+        :raises CheckpointError: if it can't be written: earlier ones are kept, and training can continue.
         """
         target = backbone.save(self.folder / f"step-{step:08d}", position)
         scores = self._scores() | ({} if score is None else {target.name: score})
         kept = self._kept(scores)
-        # What was being written when a process was killed goes, too.
+        # Includes folders left unfinished by a killed process.
         for folder in [*self.all(), *self.folder.glob(f"*{_UNFINISHED}")]:
             if folder.name not in kept:
                 shutil.rmtree(folder, ignore_errors=True)
@@ -134,31 +142,31 @@ class Checkpoints:
         return target
 
     def load(self, backbone: Backbone) -> dict[str, object] | None:
-        """Go on from the newest one that is whole; the loop's position, or `None` if there are none.
+        """Restore the newest complete checkpoint; return the loop's position, or `None` if there is no checkpoint.
 
-        :raises CheckpointError: if there are some, and not one is whole.
+        :raises CheckpointError: if there are checkpoints, and none is complete.
         """
         broken: list[str] = []
         for folder in reversed(self.all()):
             try:
                 return backbone.load(folder)
             except CheckpointError as error:
-                _log.warning("passed over a checkpoint", problem=str(error))
+                _log.warning("skipped an unusable checkpoint", problem=str(error))
                 broken.append(folder.name)
         if broken:
             raise CheckpointError(
-                f"{self.folder}: no checkpoint is whole ({', '.join(broken)}); remove them to start from the beginning"
+                f"{self.folder}: no checkpoint is complete ({', '.join(broken)}); remove them to start from the beginning"
             )
         return None
 
     def all(self) -> list[Path]:
-        """Those that are there, the oldest first; whether they are whole is seen when they are loaded."""
+        """Return the checkpoints, the oldest first; they are verified when they are loaded."""
         if not self.folder.is_dir():
             return []
         return sorted(path for path in self.folder.iterdir() if _NAME.fullmatch(path.name))
 
     def best(self) -> Path | None:
-        """The one with the best score."""
+        """Return the checkpoint with the best score."""
         scores = self._scores()
         return self.folder / max(scores, key=lambda name: (scores[name], name)) if scores else None
 
@@ -171,7 +179,7 @@ class Checkpoints:
         try:
             found = msgspec.json.decode((self.folder / SCORES).read_bytes(), type=dict[str, float])
         except (OSError, msgspec.DecodeError):
-            # Without them the last ones are kept all the same.
+            # Without scores, the most recent checkpoints are still kept.
             return {}
         return {name: score for name, score in found.items() if (self.folder / name).is_dir()}
 
@@ -182,5 +190,5 @@ class Checkpoints:
             written.replace(self.folder / SCORES)
         except OSError as error:
             raise CheckpointError(
-                f"{self.folder / SCORES} can't be written: {error.strerror}; make room"
+                f"{self.folder / SCORES} can't be written: {error.strerror}; free some space"
             ) from error

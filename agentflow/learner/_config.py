@@ -1,4 +1,4 @@
-"""The settings of a training run: one file says all of it."""
+"""Settings of a training run."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
 
 from pydantic import Field, SecretStr, model_validator
 
-from agentflow.learner._growth import GrowthRules
-from agentflow.learner._policy import OptimiserSettings, PolicySettings
+from agentflow.learner._policy import OptimizerSettings, PolicySettings
 from agentflow.learner.losses import LossSettings
 from agentflow.learner.trackers import TrackerSettings
 from agentflow.learner.verl import VerlSettings
@@ -18,6 +17,7 @@ from agentflow.serving import ServingSettings
 from agentflow.settings import Section, Settings, load_settings
 
 if TYPE_CHECKING:
+    from agentflow.growth import GrowthSettings
     from agentflow.models import ModelSettings
 
 __all__ = [
@@ -26,6 +26,7 @@ __all__ = [
     "POLICY",
     "EngineSettings",
     "EpisodeRules",
+    "GrowthRules",
     "OwnEngine",
     "Schedule",
     "TaskSettings",
@@ -35,37 +36,38 @@ __all__ = [
 ]
 
 POLICY: Final = "policy"
-"""As the model of a role: the weights that are trained."""
+"""Model of a role: the weights being trained."""
 FROZEN: Final = "frozen"
-"""As the model of a role: a copy of the weights that training began with, served beside them."""
+"""Model of a role: a frozen copy of the initial weights, served beside them."""
 JUDGE: Final = "judge"
-"""The role of the model that judges answers."""
+"""Role of the model that judges answers."""
 BUNDLED: Final = "bamboogle"
-"""What is looked at with backbone=debug, where nothing says anything."""
+"""Benchmark of backbone=debug without other settings."""
 TEMPERATURE: Final = 0.7
-"""What trained roles sample at, where nothing says it."""
+"""Default sampling temperature of trained roles."""
 
 
 class TaskSettings(Section):
-    """What is learned from."""
+    """Training tasks."""
 
     data_path: str | None = None
-    """The tasks: a JSONL, JSON, CSV or parquet file with a question and its answer on each line."""
+    """File of tasks: JSONL, JSON, CSV or parquet, with a question and its answer on each line."""
     benchmark_name: str | None = None
-    """A benchmark by its name, or a file that describes one: how its tasks are read, asked and scored."""
+    """Name of a benchmark, or a file that describes one: its format, prompt and metric."""
     number_of_tasks: int | None = Field(default=None, ge=1)
-    """How many tasks to take, from the first; `None`: all."""
+    """Number of tasks to take, from the first; `None`: all."""
     metric: str | None = None
-    """What an answer is worth, by the metric's name or as `module:function`; `None`: that of the benchmark, else
-    `exact_match`. A judge is asked only what its rule does not find right."""
+    """Metric of an answer, by name or as `module:function`; `None`: that of the benchmark, otherwise `exact_match`. A judge is
+    asked only about answers that its rule does not accept.
+    """
     metric_options: dict[str, object] = Field(default_factory=dict[str, object])
     """Options of the metric."""
 
 
 class EpisodeRules(RolloutConfig):
-    """How an episode goes: the settings of a rollout that say it. What is said of tasks and files stands elsewhere."""
+    """Episodes: the settings of a rollout, without those of tasks and files."""
 
-    ELSEWHERE: ClassVar[Mapping[str, str]] = {
+    REPLACED: ClassVar[Mapping[str, str]] = {
         **{name: f"tasks.{name}" for name in ("data_path", "benchmark_name", "number_of_tasks")},
         "evaluation_metric": "tasks.metric",
         "metric_options": "tasks.metric_options",
@@ -74,55 +76,57 @@ class EpisodeRules(RolloutConfig):
         **dict.fromkeys(("max_seconds", "run_name", "journal", "parallel", "task_ids"), ""),
         **dict.fromkeys(("save_results", "save_trajectories", "trajectory_only", "save_summary"), ""),
     }
-    """Settings of a rollout that training has no use for, and what stands for them."""
+    """Settings of a rollout that training does not use, with their replacements."""
 
     trained: list[str] | None = None
-    """The roles that are trained, all by the same weights; `None`: the planner, or the single agent."""
+    """Roles to train, all with the same weights; `None`: the planner, or the single agent."""
     max_turns: int | None = Field(default=3, ge=0)
-    """Turns of an episode at most."""
+    """Maximum number of turns of an episode."""
     max_workers: int = Field(default=64, ge=1)
-    """Episodes at once."""
+    """Maximum number of concurrent episodes."""
     max_retries: int = Field(default=2, ge=0)
-    """How often an episode is begun again that crashed or lost its engine."""
+    """Number of retries of an episode that crashed or lost its engine."""
 
     def _problems(self) -> Iterator[str]:
         yield from super()._problems()
-        for name in sorted(self.model_fields_set & self.ELSEWHERE.keys()):
-            place = self.ELSEWHERE[name]
-            yield f"{name}: training has no use for it; " + (f"say {place}" if place else "leave it out")
+        for name in sorted(self.model_fields_set & self.REPLACED.keys()):
+            place = self.REPLACED[name]
+            yield f"{name}: training does not use it; " + (
+                f"set {place} instead" if place else "leave it out"
+            )
         if not self.evaluate_results:
-            yield "evaluate_results: without a reward nothing is learned; leave it out"
+            yield "evaluate_results: training needs a reward; leave it out"
         known = self.role_models
         for role in self.trained_roles:
             if role not in known:
-                yield f"trained: there is no role {role}; name some of {', '.join(known)}"
+                yield f"trained: there is no role {role}; choose from {', '.join(known)}"
             elif known[role].model_name not in (None, POLICY) or known[role].base_url:
-                yield f"{role}_model: {role} is trained, so its model is the policy; leave its name out"
+                yield f"{role}_model: {role} is trained, so its model is the policy; leave out its name"
         if len({self.temperature_of(role) for role in self.trained_roles}) > 1:
-            yield "trained: these roles sample at different temperatures; give them the same"
+            yield "trained: these roles have different temperatures; set the same for all"
 
     @property
     def trained_roles(self) -> tuple[str, ...]:
-        """The roles that are trained."""
+        """Roles to train."""
         if self.trained is not None:
             return tuple(self.trained)
         return ("planner",) if self.agent == "team" else ("agent",)
 
     def temperature_of(self, role: str) -> float:
-        """What a trained role samples at."""
+        """Return the sampling temperature of a trained role."""
         own = self.role_models[role].temperature if role in self.role_models else None
-        said = own if own is not None else self.temperature
-        return TEMPERATURE if said is None else said
+        chosen = own if own is not None else self.temperature
+        return TEMPERATURE if chosen is None else chosen
 
     @property
     def temperature_in_training(self) -> float:
-        """What the trained roles sample at."""
+        """Sampling temperature of the trained roles."""
         return self.temperature_of(self.trained_roles[0]) if self.trained_roles else TEMPERATURE
 
     @cached_property
     def offline(self) -> bool:
-        """No role has a model, not even the trained ones."""
-        return not any((self.trained_roles, self._named, *map(_names_one, self.role_models.values())))
+        """True if no role has a model."""
+        return not any((self.trained_roles, self._named, *map(_names_model, self.role_models.values())))
 
     @property
     def _named(self) -> bool:
@@ -130,14 +134,14 @@ class EpisodeRules(RolloutConfig):
 
     @property
     def models(self) -> "dict[str, ModelSettings]":
-        """The model of each role; that of the trained ones is called `policy`. Nothing said is the offline engine."""
-        from agentflow.models import OFFLINE, ModelSettings  # brings HTTP along
+        """Model of each role. Trained roles use `policy`; a role without a model uses the offline engine."""
+        from agentflow.models import OFFLINE, ModelSettings  # imports HTTP
 
         found: dict[str, ModelSettings] = {}
         for role, own in self.role_models.items():
             if role in self.trained_roles:
                 found[role] = self.model_for(role).model_copy(update=self._as_trained(role, own))
-            elif self._named or _names_one(own):
+            elif self._named or _names_model(own):
                 found[role] = self.model_for(role)
             else:
                 found[role] = ModelSettings(name=OFFLINE, vision=False)
@@ -148,117 +152,160 @@ class EpisodeRules(RolloutConfig):
         return {
             "name": POLICY,
             "temperature": self.temperature_of(role),
-            # It writes what it likes: what is no answer may be learned from, what could not be sampled can't.
+            # Unconstrained: an invalid answer can be trained on, a constrained one has other probabilities.
             "structured": "text" if structured == "auto" else structured,
-            # A seeded answer that can't be used is the same again; an episode whose engine was lost begins again.
+            # Repeating a seeded call gives the same unusable answer; an episode that lost its engine is run again.
             "max_attempts": own.max_attempts or 1,
         }
 
 
-def _names_one(own: RoleModel) -> bool:
+def _names_model(own: RoleModel) -> bool:
     return bool(own.model_name or own.base_url)
 
 
 class OwnEngine(ServingSettings):
-    """A vLLM server of the run's own; its model is the policy's."""
+    """The run's own vLLM server; its model is the policy's."""
 
     model: str = ""
-    """A folder or a name; empty: the policy's."""
+    """Folder or name of a model; empty: the policy's."""
 
 
 class EngineSettings(Section):
-    """What samples: vLLM, which is given new weights while it runs."""
+    """The inference engine: vLLM, whose weights are updated while it runs."""
+
+    renamed: ClassVar[dict[str, str]] = {"name": "served_model_name"}
 
     base_url: str = Field(default="", pattern=r"^$|^https?://\S+$")
-    """A server that runs already, started for training; empty: one is started."""
+    """URL of a running server that was started for training; empty: one is started."""
     api_key: SecretStr = SecretStr("")
-    """The key for it."""
-    name: str = ""
-    """What requests call the model there; empty: as the policy's model."""
+    """API key of that server."""
+    served_model_name: str = ""
+    """Name of the model at that server; empty: the policy's model."""
     server: OwnEngine = OwnEngine()
-    """How one is started: everything that `agentflow serve-model` takes."""
+    """Settings of the server to start: everything that `agentflow serve-model` accepts."""
+
+
+class GrowthRules(Section):
+    """Tree rollouts: the planner proposes several actions at once, and every leaf is an episode. See docs/training.md."""
+
+    max_depth: int = Field(default=3, ge=1)
+    """Actions from the task to the deepest leaf."""
+    branching_factor: int = Field(default=2, ge=1)
+    """Actions proposed at once, above `depth_threshold`."""
+    depth_threshold: int = Field(default=2, ge=0)
+    """Depth from which only one action is proposed."""
+    merge_duplicates: bool = True
+    """Run an action proposed twice once and count it twice; otherwise ask for another, as in synthesis."""
+    tips: str = ""
+    """Guidance for the planner."""
+    task_description: str = ""
+    """Description of the tasks, for the planner."""
+
+    @property
+    def settings(self) -> "GrowthSettings":
+        """Settings of the tree engine."""
+        from agentflow.growth import GrowthSettings  # imports the sandbox
+
+        return GrowthSettings(
+            max_depth=self.max_depth,
+            branching_factor=self.branching_factor,
+            depth_threshold=self.depth_threshold,
+            merge_duplicates=self.merge_duplicates,
+            tips=self.tips,
+            seed_description=self.task_description,
+        )
 
 
 class Schedule(Section):
-    """How much is done, and in which order."""
+    """Number and order of steps."""
+
+    renamed: ClassVar[dict[str, str]] = {
+        "staleness": "max_staleness",
+        "checkpoint_every": "save_steps",
+        "keep_checkpoints": "save_total_limit",
+    }
 
     steps: int | None = Field(default=None, ge=1)
-    """Steps at most; `None`: as many as the epochs give."""
+    """Maximum number of steps; `None`: determined by the epochs."""
     epochs: int | None = Field(default=1, ge=1)
-    """How often each task is drawn; `None`: without an end, `steps` is one."""
+    """Number of draws of each task; `None`: unlimited, `steps` is required."""
     tasks_per_step: int = Field(default=32, ge=1)
-    """Tasks that one step learns from."""
+    """Tasks per step."""
     episodes_per_task: int = Field(default=8, ge=1)
-    """Episodes of each of them: the group that is compared."""
+    """Episodes per task (group size)."""
     mode: Literal["sync", "async"] = "sync"
-    """`sync`: a step waits for its episodes, and they for it; `async`: episodes stream in while steps are made."""
-    staleness: int = Field(default=1, ge=0)
-    """With mode=async: by how many versions the oldest call of an episode may be behind, at most."""
+    """`sync`: rollouts and steps alternate; `async`: episodes run while steps are made."""
+    max_staleness: int = Field(default=1, ge=0)
+    """mode=async: maximum age of an episode's oldest call, in versions of the weights."""
     stale: Literal["drop", "wait"] = "drop"
-    """With mode=async: an episode that gets too old is left out, or the weights wait for it."""
+    """mode=async: leave out an episode that becomes too old, or make the step wait for it."""
     replace_equal: float = Field(default=0.0, ge=0)
-    """How many more tasks a step may draw, as a share of its tasks, for those whose rewards are all equal."""
+    """Share of additional tasks a step may draw to replace those whose rewards are all equal."""
     steps_per_batch: int = Field(default=1, ge=1)
-    """Steps of the optimiser that the episodes of one step are cut into, by whole groups."""
-    checkpoint_every: int = Field(default=10, ge=1)
-    """Steps between two checkpoints; the last step has one, too."""
-    keep_checkpoints: int = Field(default=2, ge=1)
-    """Checkpoints that are kept, the newest."""
+    """Optimizer steps per batch; the batch is divided by whole groups."""
+    save_steps: int = Field(default=10, ge=1)
+    """Steps between checkpoints; the last step has one, too."""
+    save_total_limit: int = Field(default=2, ge=1)
+    """Number of most recent checkpoints to keep."""
     replay: Path | None = None
-    """A folder of stored rollouts: steps learn from what it holds, and nothing is sampled."""
+    """Folder of stored rollouts to train on; nothing is sampled."""
 
 
 class ValidationSettings(Section):
-    """Held-out tasks that are worked on now and then. Nothing is learned from them; choose by them, not by a test set."""
+    """Held-out tasks for periodic evaluation. They are never trained on; choose a checkpoint by them, not by a test set."""
+
+    renamed: ClassVar[dict[str, str]] = {"every": "eval_steps", "first": "eval_on_start"}
 
     data_path: str | None = None
-    """Their file; `None`: there is no validation."""
+    """File of tasks; `None`: no validation."""
     number_of_tasks: int | None = Field(default=None, ge=1)
-    """How many of them, from the first; `None`: all."""
-    every: int = Field(default=10, ge=1)
-    """Steps between two validations; the last step has one, too."""
-    first: bool = True
-    """Validate before the first step, too."""
+    """Number of tasks to take, from the first; `None`: all."""
+    eval_steps: int = Field(default=10, ge=1)
+    """Steps between validations; the last step has one, too."""
+    eval_on_start: bool = True
+    """Also validate before the first step."""
     samples: int = Field(default=1, ge=1)
-    """Episodes of each task; with more than one, `pass@k` is told, too."""
+    """Episodes per task; with more than one, `pass@k` is reported."""
     temperature: float | None = Field(default=None, ge=0)
-    """What trained roles sample at; `None`: as in training."""
+    """Sampling temperature of trained roles; `None`: as in training."""
     max_turns: int | None = Field(default=None, ge=0)
-    """Turns of an episode at most; `None`: as in training."""
+    """Maximum number of turns of an episode; `None`: as in training."""
 
 
 class TrainConfig(Settings):
-    """The settings of a training run. Made directly they take nothing from their surroundings; `load_train_config` does."""
+    """Settings of a training run. Made directly, they ignore files and the environment; `load_train_config` reads them."""
+
+    renamed: ClassVar[dict[str, str]] = {"optimiser": "optimizer"}
 
     backbone: Literal["local", "verl", "debug"] = "local"
-    """What makes the steps: torch on this machine; verl; or nothing, to look at rollouts and rewards."""
+    """Backbone: torch on this machine; verl; or `debug`, which inspects rollouts and rewards without training."""
     output_dir: str = "training_results"
-    """Where everything goes."""
+    """Folder of all output."""
     seed: int = 0
-    """Of the order of tasks and of every sampled token."""
+    """Seed of the order of tasks and of every sampled token."""
 
     tasks: TaskSettings = TaskSettings()
-    """What is learned from."""
+    """Training tasks."""
     episodes: EpisodeRules = EpisodeRules()
-    """How an episode goes, and who takes part in it."""
+    """Episodes and their roles."""
     growth: GrowthRules | None = None
-    """How groups grow as trees; `None`: their episodes are played apart."""
+    """Tree rollouts; `None`: episodes of a group are independent."""
     validation: ValidationSettings = ValidationSettings()
-    """How it is seen whether it gets better."""
+    """Validation."""
     schedule: Schedule = Schedule()
-    """How much is done."""
+    """Number and order of steps."""
     policy: PolicySettings | None = None
-    """The weights that are trained; only backbone=debug needs none."""
-    optimiser: OptimiserSettings = OptimiserSettings()
-    """How they are changed."""
+    """The model to train; required unless backbone=debug."""
+    optimizer: OptimizerSettings = OptimizerSettings()
+    """The optimizer."""
     verl: VerlSettings = VerlSettings()
-    """Where verl runs, for backbone=verl."""
+    """Settings of backbone=verl."""
     loss: LossSettings = LossSettings()
-    """What a step lowers."""
+    """The loss."""
     engine: EngineSettings = EngineSettings()
-    """What samples."""
+    """The inference engine."""
     trackers: TrackerSettings = TrackerSettings()
-    """Where the figures of steps go."""
+    """Trackers of the figures of steps."""
 
     @model_validator(mode="after")
     def _sensible(self) -> "TrainConfig":
@@ -269,27 +316,27 @@ class TrainConfig(Settings):
     def _problems(self) -> Iterator[str]:
         schedule = self.schedule
         if schedule.steps is None and schedule.epochs is None:
-            yield "schedule.steps: without it and without epochs there is no end; set one of them"
-        if schedule.mode == "sync" and schedule.model_fields_set & {"staleness", "stale"}:
-            yield "schedule.staleness: episodes of mode=sync are never old; leave it out, or set mode=async"
+            yield "schedule.steps: the run would never end; set steps or epochs"
+        if schedule.mode == "sync" and schedule.model_fields_set & {"max_staleness", "stale"}:
+            yield "schedule.max_staleness: mode=sync has no stale episodes; leave it out, or set mode=async"
         if self.engine.base_url and self.engine.server != OwnEngine():
-            yield "engine.server: there is a base_url, so none is started; leave one of them out"
+            yield "engine.server: no server is started because base_url is set; leave out one of them"
         if self.tasks.data_path and self.tasks.data_path == self.validation.data_path:
-            yield "validation.data_path: these are the tasks that are learned from; name others"
+            yield "validation.data_path: these are the training tasks; name others"
 
     @property
     def output(self) -> Path:
-        """Where everything goes."""
+        """Folder of all output."""
         return Path(self.output_dir)
 
     def rules_for(self, kind: Literal["training", "validation"]) -> RolloutConfig:
-        """The same as the settings of a rollout over the tasks of one kind."""
+        """Return the settings of a rollout over the tasks of one kind."""
         tasks: Any = self.tasks if kind == "training" else self.validation
         benchmark = self.tasks.benchmark_name
         if self.backbone == "debug" and benchmark is None and tasks.data_path is None:
-            from agentflow.runs import explores_bundled_corpus  # brings the sandbox along
+            from agentflow.runs import explores_bundled_corpus  # imports the sandbox
 
-            # As a rollout of which nothing is said: the samples and the corpus that come along.
+            # Same defaults as a rollout without settings: the bundled samples and corpus.
             benchmark = BUNDLED if explores_bundled_corpus(self.episodes) else None
         return self.episodes.model_copy(
             update={
@@ -307,9 +354,14 @@ def load_train_config(
     overrides: Iterable[str] = (),
     arguments: Mapping[str, object] | None = None,
 ) -> TrainConfig:
-    """The settings from a file, then `.env`, then the environment, then `key=value` words: the last one wins.
+    """Load settings from a file, then `.env`, then the environment, then `key=value` overrides; the last one wins.
 
-    :param arguments: what a program says itself; it wins over all of them.
-    :raises ConfigurationError: one line, if anything in them can't be used.
+    :param arguments: settings given by a program; they override all others.
+    :raises ConfigurationError: if a setting can't be used; one line.
+
+    Example::
+
+        config = load_train_config(overrides=["backbone=debug", "schedule.steps=1"])
+        assert config.schedule.steps == 1
     """
     return load_settings(TrainConfig, config_path, overrides, arguments=arguments)

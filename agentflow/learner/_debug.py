@@ -1,7 +1,6 @@
-"""Looking at rollouts: one process, one episode after the other, rewards, advantages and losses; no update.
+"""Inspect rollouts without training: one process, one episode at a time, with rewards, advantages and losses.
 
-Everything that is not a tool runs in the main thread, so a breakpoint in a reward, in a tool that awaits, or anywhere here
-stops where it stands.
+Everything but the tools runs in the main thread, so breakpoints work in rewards, in tools that await, and here.
 """
 
 from collections.abc import AsyncGenerator, Callable, Sequence
@@ -15,11 +14,10 @@ from msgspec import Struct
 from agentflow.errors import ConfigurationError
 from agentflow.learner._config import FROZEN, POLICY, TrainConfig
 from agentflow.learner._engine import policy_at
-from agentflow.learner._episode_runner import open_stage
-from agentflow.learner._group_rollout import Playing
-from agentflow.learner._groups import Group, Played
-from agentflow.learner._order import Draw, Order
-from agentflow.learner._samples import Sample
+from agentflow.learner._episode_runner import open_episode_runner
+from agentflow.learner._group_rollout import GroupRollout
+from agentflow.learner._groups import EpisodeResult, Group, Sample
+from agentflow.learner._task_order import TaskDraw, TaskOrder
 from agentflow.learner.losses import LossSettings, advantages_of, loss_of, rows_of
 from agentflow.models import OFFLINE, ModelSettings
 from agentflow.rollout import Assignment
@@ -28,52 +26,52 @@ from agentflow.trajectory import Turn
 
 __all__ = ["debug_rollouts"]
 
-FEW = 2
-"""Tasks of a step, and episodes of a task, where nothing says how many."""
-_LONGEST = 200
+DEFAULT_COUNT = 2
+"""Default number of tasks per step and of episodes per task."""
+_MAX_CHARS = 200
 
 
-class _Served(Struct):
+class _ServedModel(Struct):
     id: str
 
 
-class _Models(Struct):
-    data: list[_Served]
+class _ServedModels(Struct):
+    data: list[_ServedModel]
 
 
 async def debug_rollouts(
     config: TrainConfig, assignment: Assignment, metric: Metric | None, say: Callable[[str], None]
 ) -> dict[str, float]:
-    """Play a step's episodes, or several steps', and say what comes of each; the figures of the last step.
+    """Run the episodes of one or more steps and print each; return the figures of the last step.
 
-    :param say: is given one line at a time.
-    :raises ConfigurationError: if something can't be used, in one line.
+    :param say: receives one line at a time.
+    :raises ConfigurationError: if a setting can't be used.
     """
     schedule = config.schedule
-    size = _said(schedule.model_fields_set, "episodes_per_task", schedule.episodes_per_task)
-    tasks = _said(schedule.model_fields_set, "tasks_per_step", schedule.tasks_per_step)
+    size = _count(schedule.model_fields_set, "episodes_per_task", schedule.episodes_per_task)
+    tasks = _count(schedule.model_fields_set, "tasks_per_step", schedule.tasks_per_step)
     figures: dict[str, float] = {}
-    async with _playing(config, assignment, metric) as playing:
-        order = Order(assignment.tasks, seed=config.seed, epochs=schedule.epochs)
+    async with _rollout(config, assignment, metric) as rollout:
+        order = TaskOrder(assignment.tasks, seed=config.seed, epochs=schedule.epochs)
         for step in range(1, (schedule.steps or 1) + 1):
-            groups = [await _group(playing, draw, size, say) for draw in order.take(tasks)]
+            groups = [await _group(rollout, draw, size, say) for draw in order.take(tasks)]
             if not groups:
                 break
-            figures = _account(
+            figures = _report(
                 step, [sample for group in groups for sample in group.samples], config.loss, say
             )
     return figures
 
 
 @asynccontextmanager
-async def _playing(
+async def _rollout(
     config: TrainConfig, assignment: Assignment, metric: Metric | None
-) -> AsyncGenerator[Playing]:
+) -> AsyncGenerator[GroupRollout]:
     rules = config.episodes
     models = await _models(config)
-    async with open_stage(config, assignment, models, metric) as stage:
-        yield Playing(
-            stage,
+    async with open_episode_runner(config, assignment, models, metric) as runner:
+        yield GroupRollout(
+            runner,
             trained=rules.trained_roles,
             temperature=rules.temperature_in_training,
             seed=config.seed,
@@ -84,14 +82,14 @@ async def _playing(
 
 
 async def _models(config: TrainConfig) -> dict[str, ModelSettings]:
-    """The policy is what a running server has, else the offline engine; nothing is started."""
+    """Return the models: the policy is that of a running server, otherwise the offline engine. Nothing is started."""
     wanted = config.episodes.models
     if not config.engine.base_url:
         offline = ModelSettings(name=OFFLINE, vision=False)
         if config.episodes.agent == "single":
             raise ConfigurationError("engine.base_url: a single agent needs a model; name a running server")
         return {role: offline if model.name in (POLICY, FROZEN) else model for role, model in wanted.items()}
-    name = config.engine.name or await _only_model(config)
+    name = config.engine.served_model_name or await _only_model(config)
     return {
         role: policy_at(model, config.engine, name) if model.name in (POLICY, FROZEN) else model
         for role, model in wanted.items()
@@ -107,32 +105,32 @@ async def _only_model(config: TrainConfig) -> str:
             session.get(f"{url}/v1/models") as answer,
         ):
             answer.raise_for_status()
-            return msgspec.json.decode(await answer.read(), type=_Models).data[0].id
+            return msgspec.json.decode(await answer.read(), type=_ServedModels).data[0].id
     except (aiohttp.ClientError, OSError, msgspec.MsgspecError, IndexError) as error:
         why = " ".join(str(error).split()) or type(error).__name__
         raise ConfigurationError(
-            f"engine.base_url: {url} does not say what it serves: {why}; start it, or set engine.name"
+            f"engine.base_url: {url} does not list its models: {why}; start it, or set engine.served_model_name"
         ) from None
 
 
-def _said(said: set[str], name: str, value: int) -> int:
-    return value if name in said else min(value, FEW)
+def _count(given: set[str], name: str, value: int) -> int:
+    return value if name in given else min(value, DEFAULT_COUNT)
 
 
-async def _group(playing: Playing, draw: Draw, size: int, say: Callable[[str], None]) -> Group:
-    """One episode after the other: each is told of before the next begins."""
+async def _group(rollout: GroupRollout, draw: TaskDraw, size: int, say: Callable[[str], None]) -> Group:
+    """Run one episode after the other and print each."""
     say(f"task {draw.task.id}: {_short(draw.task.question)}")
-    places: list[Played | None] = []
+    results: list[EpisodeResult | None] = []
     for member in range(size):
-        played = await playing.one(draw.task, (draw.number, member))
-        places.append(played)
-        for line in _told(member, played):
+        result = await rollout.one(draw.task, (draw.number, member))
+        results.append(result)
+        for line in _lines(member, result):
             say(line)
-    return playing.group_of(draw, places)
+    return rollout.group_of(draw, results)
 
 
-def _told(member: int, played: Played) -> list[str]:
-    episode = played.episode
+def _lines(member: int, result: EpisodeResult) -> list[str]:
+    episode = result.episode
     lines = [f"  episode {member + 1}:"]
     if episode is not None:
         lines += [f"    {turn.number}. {_call(turn)} -> {_short(turn.result)}" for turn in episode.turns]
@@ -140,26 +138,26 @@ def _told(member: int, played: Played) -> list[str]:
             "" if episode.failure is None else f" ({episode.failure.kind}: {_short(episode.failure.message)})"
         )
         lines.append(f"    answer: {_short(episode.answer) or '(none)'}{why}")
-    if played.failure is not None:
-        lines.append(f"    left out: {played.failure.kind}: {_short(played.failure.message)}")
+    if result.failure is not None:
+        lines.append(f"    left out: {result.failure.kind}: {_short(result.failure.message)}")
     else:
-        lines.append(f"    reward: {played.reward:g}")
+        lines.append(f"    reward: {result.reward:g}")
     return lines
 
 
 def _call(turn: Turn) -> str:
     if turn.action is None:
         return turn.step.tool_name
-    said = ", ".join(f"{name}={_short(str(value))}" for name, value in turn.action.arguments.items())
-    return f"{turn.action.tool}({said})"
+    arguments = ", ".join(f"{name}={_short(str(value))}" for name, value in turn.action.arguments.items())
+    return f"{turn.action.tool}({arguments})"
 
 
-def _account(
+def _report(
     step: int, samples: Sequence[Sample], loss: LossSettings, say: Callable[[str], None]
 ) -> dict[str, float]:
-    """What a step would make of them."""
+    """Print the advantages and the loss of a step."""
     if not samples:
-        say(f"step {step}: no episode counts")
+        say(f"step {step}: every episode failed")
         return {}
     advantages = advantages_of(samples, loss)
     for sample, advantage in zip(samples, advantages, strict=True):
@@ -168,9 +166,7 @@ def _account(
     figures = {"reward/mean": sum(sample.reward for sample in samples) / len(samples)}
     rows = rows_of(samples, loss)
     if not rows:
-        say(
-            f"step {step}: no tokens are known (they are with a server: engine.base_url), so there is no loss"
-        )
+        say(f"step {step}: tokens are unknown without a server (engine.base_url), so there is no loss")
         return figures
     if find_spec("torch") is None:
         say(f"step {step}: torch is missing, so there is no loss; pip install 'agentflow[train]'")
@@ -181,20 +177,20 @@ def _account(
 def _loss(
     step: int, samples: Sequence[Sample], loss: LossSettings, say: Callable[[str], None]
 ) -> dict[str, float]:
-    """The loss at the weights that sampled: every ratio is 1."""
+    """Return the loss at the sampling weights, where every ratio is 1."""
     import torch
 
-    # Without weights of its own, nothing is known of a reference.
-    rows = rows_of(samples, loss.model_copy(update={"kl": 0.0}))
+    # There are no weights here, so no reference log-probabilities either.
+    rows = rows_of(samples, loss.model_copy(update={"kl_coef": 0.0}))
     width = max(len(row.behaviour) for row in rows)
     log_prob = torch.zeros(len(rows), width)
     for place, row in enumerate(rows):
         log_prob[place, : len(row.behaviour)] = torch.from_numpy(row.behaviour)  # pyright: ignore[reportUnknownMemberType] - torch is typed in part
-    value, figures = loss_of(log_prob, rows, loss.model_copy(update={"kl": 0.0, "entropy": 0.0}))
+    value, figures = loss_of(log_prob, rows, loss.model_copy(update={"kl_coef": 0.0, "entropy": 0.0}))
     say(f"step {step}: {loss.name} is {value.item():+.6f} over {len(rows)} calls")
     return {**figures, "step/loss": value.item()}
 
 
 def _short(text: str) -> str:
     line = " ".join(text.split())
-    return line if len(line) <= _LONGEST else f"{line[:_LONGEST]}…"
+    return line if len(line) <= _MAX_CHARS else f"{line[:_MAX_CHARS]}…"

@@ -1,4 +1,4 @@
-"""What samples: vLLM with the policy, and beside it a frozen copy where a role wants one."""
+"""The inference engine: vLLM with the policy, and a frozen copy if a role uses one."""
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
@@ -29,18 +29,18 @@ from agentflow.serving import (
 if TYPE_CHECKING:
     from agentflow.learner._config import EngineSettings, TrainConfig
 
-__all__ = ["Engine", "Score", "open_engine", "policy_at"]
+__all__ = ["PolicyEngine", "Score", "open_engine", "policy_at"]
 
 POLL_SECONDS = 0.5
-_PLAIN = {"top_k": 0, "min_p": 0.0, "repetition_penalty": 1.0}
-"""Nothing between the distribution that is trained and what is drawn; a model's own folder may say otherwise."""
+_UNMODIFIED = {"top_k": 0, "min_p": 0.0, "repetition_penalty": 1.0}
+"""Sampling without truncation or penalties; the model's own generation config may set others."""
 
 Score = Callable[[tuple[int, ...]], Awaitable[list[float]]]
-"""What the trainer makes of a text: the log-probability of each token but the first, at temperature 1."""
+"""Computes the trainer's log-probability of each token but the first, at temperature 1."""
 
 
-class Engine:
-    """The engine of a run."""
+class PolicyEngine:
+    """The inference engine of a run."""
 
     def __init__(
         self,
@@ -57,81 +57,83 @@ class Engine:
         self._seconds = seconds
 
     def models(self, wanted: Mapping[str, ModelSettings]) -> dict[str, ModelSettings]:
-        """The models of all roles, with the addresses of those that are served here."""
+        """Return the models of all roles, with the addresses of those served here."""
         return {role: self._placed(model) for role, model in wanted.items()}
 
     def _placed(self, model: ModelSettings) -> ModelSettings:
         if model.name == POLICY:
-            return _exactly(model, self._policy)
+            return _exact_sampling(model, self._policy)
         return model.model_copy(update=self._frozen) if model.name == FROZEN else model
 
     async def publish(self, folder: Path, version: int, score: Score | None = None) -> float:
-        """Have it sample with these weights from now on; how far it is from the trainer, where that was asked.
+        """Publish weights; return the difference between engine and trainer on a probe, if `score` is given.
 
-        :param score: asked for a short text, which the engine must see as the trainer does.
-        :raises RunStopped: if it does not have them.
+        :param score: computes the trainer's log-probabilities of the probe.
+        :raises RunStopped: if the engine does not take them.
         """
-        with _stopping():
+        with _stop_on_error():
             probe = None if score is None else await _probe(folder, score)
             published = await self._publish(Weights(folder=folder, version=str(version)), probe)
         return published.difference
 
     async def ready(self) -> None:
-        """Wait until it answers.
+        """Wait until the engine answers.
 
         :raises RunStopped: if that takes longer than a start.
         """
-        with anyio.move_on_after(self._seconds) as scope, _stopping():
+        with anyio.move_on_after(self._seconds) as scope, _stop_on_error():
             await self._answers()
         if scope.cancelled_caught:
-            message = (
-                f"the engine did not answer for {self._seconds:g} seconds; start it, then run the same again"
-            )
+            message = f"the engine did not answer for {self._seconds:g} seconds; start it, then run the same command to resume"
             raise RunStopped(StopCause.MODEL, message)
 
 
 @contextmanager
-def _stopping() -> Generator[None]:
-    """What goes wrong with an engine ends the run, which can go on later."""
+def _stop_on_error() -> Generator[None]:
+    """Turn an engine error into `RunStopped`: the run can resume later."""
     try:
         yield
     except (ConfigurationError, RunStopped):
         raise
     except AgentFlowError as error:
-        raise RunStopped(StopCause.MODEL, f"{error}; mend the engine, then run the same again") from error
+        raise RunStopped(
+            StopCause.MODEL, f"{error}; fix the engine, then run the same command to resume"
+        ) from error
 
 
 @asynccontextmanager
-async def open_engine(config: "TrainConfig", folder: Path, start: str) -> AsyncGenerator[Engine]:
-    """Serve the policy, or go to where it is served already.
+async def open_engine(config: "TrainConfig", folder: Path, start: str) -> AsyncGenerator[PolicyEngine]:
+    """Serve the policy, or connect to a running server.
 
-    :param folder: the weights that it begins with.
-    :param start: those that training began with, for roles that are asked a frozen copy.
-    :raises ConfigurationError: if it can't be served, in one line.
-    :raises RunStopped: if it does not come up.
+    :param folder: the current weights.
+    :param start: the initial weights, for roles that use a frozen copy.
+    :raises ConfigurationError: if it can't be served.
+    :raises RunStopped: if it does not start.
     """
     wanted = config.episodes.models.values()
-    own = config.engine.server
+    server_settings = config.engine.server
     async with AsyncExitStack() as stack:
         frozen: dict[str, object] = {}
         if any(model.name == FROZEN for model in wanted):
-            settings = own.model_copy(update={"model": start, "name": FROZEN, "port": 0, "log": None})
+            settings = server_settings.model_copy(
+                update={"model": start, "name": FROZEN, "port": 0, "log": None}
+            )
             frozen = _address(await stack.enter_async_context(ModelServer(settings)))
         if config.engine.base_url:
-            yield _running(config, frozen)
+            yield _external_engine(config, frozen)
             return
-        log = own.log or config.output / "engine.log"
-        update = {"model": str(folder), "name": own.name or POLICY, "trains": True, "log": log}
-        options = {"generation-config": "vllm", **own.options}
-        settings = own.model_copy(update={**update, "options": options})
+        log = server_settings.log or config.output / "engine.log"
+        update = {"model": str(folder), "name": server_settings.name or POLICY, "trains": True, "log": log}
+        options = {"generation-config": "vllm", **server_settings.options}
+        settings = server_settings.model_copy(update={**update, "options": options})
         server = await stack.enter_async_context(ModelServer(settings))
-        yield Engine(_address(server), frozen, server.publish, server.answers, settings.start_seconds)
+        yield PolicyEngine(_address(server), frozen, server.publish, server.answers, settings.start_seconds)
 
 
-def _running(config: "TrainConfig", frozen: Mapping[str, object]) -> Engine:
-    """A server that is not ours."""
+def _external_engine(config: "TrainConfig", frozen: Mapping[str, object]) -> PolicyEngine:
+    """Return the engine at a server that this run did not start."""
     engine = config.engine
-    name = engine.name or (config.policy.model if config.policy is not None else POLICY)
+    name = engine.served_model_name or (config.policy.model if config.policy is not None else POLICY)
     address, key = engine.base_url.rstrip("/").removesuffix("/v1"), engine.api_key.get_secret_value()
     publisher = Publisher(address, key)
     lock = anyio.Lock()
@@ -139,19 +141,19 @@ def _running(config: "TrainConfig", frozen: Mapping[str, object]) -> Engine:
     async def answers() -> None:
         async with lock:
             await _healthy(address)
-            # Whoever started it again may not know what it had been given.
+            # The server may have been restarted with its original weights.
             if (current := publisher.current) is not None:
                 async with EngineControl(address, key) as control:
                     version = await control.version()
                 if version != current.version:
                     await publisher.publish(current)
 
-    policy, seconds = _running_at(engine, name), ServingSettings(model=name).start_seconds
-    return Engine(policy, frozen, publisher.publish, answers, seconds)
+    policy, seconds = _address_of(engine, name), ServingSettings(model=name).start_seconds
+    return PolicyEngine(policy, frozen, publisher.publish, answers, seconds)
 
 
 async def _healthy(address: str) -> None:
-    """Return when it answers."""
+    """Wait until the server is healthy."""
     async with aiohttp.ClientSession() as session:
         while True:
             with suppress(aiohttp.ClientError):
@@ -162,22 +164,22 @@ async def _healthy(address: str) -> None:
 
 
 def policy_at(model: ModelSettings, engine: "EngineSettings", name: str) -> ModelSettings:
-    """How the policy is asked at a server that runs already.
+    """Return the settings of the policy at a running server.
 
-    :param name: what requests call it there.
+    :param name: name of the model there.
     """
-    return _exactly(model, _running_at(engine, name))
+    return _exact_sampling(model, _address_of(engine, name))
 
 
-def _running_at(engine: "EngineSettings", name: str) -> dict[str, object]:
+def _address_of(engine: "EngineSettings", name: str) -> dict[str, object]:
     address = engine.base_url.rstrip("/").removesuffix("/v1")
     return {"name": name, "base_url": f"{address}/v1", "api_key": engine.api_key}
 
 
-def _exactly(model: ModelSettings, address: Mapping[str, object]) -> ModelSettings:
-    """Sampled from the distribution that is trained, with every token told."""
-    plain = {"top_p": 1.0, "tokens": "exact", "extra_body": {**_PLAIN, **model.extra_body}}
-    return model.model_copy(update={**plain, **address})
+def _exact_sampling(model: ModelSettings, address: Mapping[str, object]) -> ModelSettings:
+    """Return settings that sample from the unmodified distribution, with exact tokens."""
+    exact = {"top_p": 1.0, "tokens": "exact", "extra_body": {**_UNMODIFIED, **model.extra_body}}
+    return model.model_copy(update={**exact, **address})
 
 
 def _address(server: ModelServer) -> dict[str, object]:
@@ -191,7 +193,7 @@ class _Shape(Struct):
 
 
 async def _probe(folder: Path, score: Score) -> Probe:
-    """A text that the engine must see as the trainer does, within what their numbers allow."""
+    """Return a probe: tokens with the trainer's log-probabilities, and a tolerance that depends on the precision."""
     shape = msgspec.json.decode((folder / "config.json").read_bytes(), type=_Shape)
     tokens = probe_tokens(shape.vocab_size)
     tolerance = TOLERANCES.get(shape.dtype or shape.torch_dtype, max(TOLERANCES.values()))

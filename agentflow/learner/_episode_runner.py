@@ -1,4 +1,4 @@
-"""Where episodes are played: tools, models and teams, open as long as a training run lasts."""
+"""Run episodes with sandboxes, models and teams that stay open for the whole training run."""
 
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -11,7 +11,7 @@ from msgspec import structs
 
 from agentflow.actors import ChildSpec, Restart, Supervisor
 from agentflow.errors import ConfigurationError, ToolFailure
-from agentflow.journal import Page
+from agentflow.journal import MemoryPage
 from agentflow.learner._config import JUDGE, POLICY
 from agentflow.models import OFFLINE, Accounts, Call, Completion, Model, ModelSettings, OpenModel, Sampling
 from agentflow.rollout import Assignment, SandboxPool
@@ -24,18 +24,18 @@ from agentflow.trajectory import Blob, Episode, Task, digest
 if TYPE_CHECKING:
     from agentflow.learner._config import EpisodeRules, TrainConfig
 
-__all__ = ["Stage", "open_stage"]
+__all__ = ["SandboxEpisodeRunner", "open_episode_runner"]
 
 T = TypeVar("T")
 
 AGENT = "agent"
 MOST_AHEAD = 16
-"""SandboxPool that are made before somebody asks, at most."""
+"""Maximum number of sandboxes made in advance."""
 _NO_END = 10**9
 
 
-class Seeded:
-    """The policy as one episode asks it: every call has a seed of its own, that follows from the episode's."""
+class EpisodeSeededModel:
+    """The policy with a seed per call, derived from the seed of the episode."""
 
     def __init__(self, model: Model, role: str) -> None:
         self._model = model
@@ -45,198 +45,201 @@ class Seeded:
         self._temperature: float | None = None
 
     def begin(self, seed: str, temperature: float | None) -> None:
-        """Another episode begins."""
+        """Start another episode."""
         self._seed, self._temperature, self._calls = seed, temperature, 0
 
     @property
     def name(self) -> str:
-        """What it is called."""
+        """Name of the model."""
         return self._model.name
 
     @property
     def vision(self) -> bool:
-        """It takes pictures."""
+        """True if it accepts images."""
         return self._model.vision
 
     async def complete(self, call: Call[T]) -> Completion[T]:
-        """Answer one call."""
+        """Complete one call."""
         self._calls += 1
-        drawn = int(digest([self._seed, self._role, self._calls]), 16) % 2**31
+        seed = int(digest([self._seed, self._role, self._calls]), 16) % 2**31
         sampling = structs.replace(
             call.sampling or Sampling(),
-            seed=drawn,
+            seed=seed,
             **({} if self._temperature is None else {"temperature": self._temperature}),
         )
         return await self._model.complete(structs.replace(call, sampling=sampling))
 
 
-class _Crew:
-    """Who works on one episode at a time."""
+class _EpisodeTeam:
+    """The models and roles of one episode at a time."""
 
     def __init__(
-        self, models: Mapping[str, OpenModel], policy: frozenset[str], pictures: Mapping[str, bytes]
+        self, models: Mapping[str, OpenModel], policy: frozenset[str], images: Mapping[str, bytes]
     ) -> None:
         self.models: dict[str, Model] = {
-            role: Seeded(model, role) if role in policy else model for role, model in models.items()
+            role: EpisodeSeededModel(model, role) if role in policy else model
+            for role, model in models.items()
         }
-        self._pictures = pictures
+        self._task_images = images
         self._own: dict[str, bytes] = {}
         self.team: Team | None = None
 
     def begin(self, seed: str, temperature: float | None) -> None:
-        """Another episode begins."""
+        """Start another episode."""
         self._own.clear()
         for model in self.models.values():
-            if isinstance(model, Seeded):
+            if isinstance(model, EpisodeSeededModel):
                 model.begin(seed, temperature)
 
     async def put_blob(self, data: bytes, mime: str) -> Blob:
-        """Keep a picture until the episode ends."""
+        """Keep an image until the episode ends."""
         hash = sha256(data).hexdigest()
         self._own[hash] = data
         return Blob(hash, mime)
 
     async def blob(self, hash: str) -> bytes:
-        """A picture of the episode or of its task."""
-        return self._own[hash] if hash in self._own else self._pictures[hash]
+        """Return an image of the episode or of its task."""
+        return self._own[hash] if hash in self._own else self._task_images[hash]
 
 
-class Stage:
-    """Plays episodes and says what their answers are worth."""
+class SandboxEpisodeRunner:
+    """Runs episodes in sandboxes. Implements `EpisodeRunner`."""
 
     def __init__(
         self,
-        house: Supervisor,
+        supervisor: Supervisor,
         settings: EpisodeSettings,
         sandboxes: SandboxPool,
         tools: Sequence[Tool],
         metric: Metric,
-        make_crew: Callable[[], _Crew],
+        make_team: Callable[[], _EpisodeTeam],
         models: Mapping[str, OpenModel],
         base: Sandbox,
     ) -> None:
         self.metric = metric
-        """What answers are scored by."""
+        """Metric of the answers."""
         self.models = models
-        """The model of each role."""
+        """Model of each role."""
         self.base = base
-        """Where tools without state run; sandboxes are forks of it."""
+        """Sandbox of stateless tools; the sandboxes of episodes are forks of it."""
         self.tools = tools
-        """What may be used."""
-        self._house = house
+        """Available tools."""
+        self._supervisor = supervisor
         self._settings = settings
         self._sandboxes = sandboxes
-        self._make_crew = make_crew
-        self._idle: list[_Crew] = []
-        self._crews = 0
+        self._make_team = make_team
+        self._idle: list[_EpisodeTeam] = []
+        self._teams = 0
 
     async def play(
         self, task: Task, seed: str, *, temperature: float | None = None, max_turns: int | None = None
     ) -> Episode:
-        """An episode; the same seed is the same episode, as far as its models are deterministic.
+        """Run an episode; the same seed gives the same episode, as far as its models are deterministic.
 
-        :raises ToolFailure: if there is no sandbox for it.
+        :raises ToolFailure: if no sandbox can be made.
         :raises RunStopped: if a model can't be used any more.
         """
         settings = self._settings
         if max_turns is not None:
             settings = settings.model_copy(update={"max_turns": max_turns})
-        async with self._sandboxes.fresh() as sandbox, self._crew() as crew:
-            crew.begin(seed, temperature)
-            page = Page()
-            if crew.team is None:
+        async with self._sandboxes.fresh() as sandbox, self._borrow() as members:
+            members.begin(seed, temperature)
+            page = MemoryPage()
+            if members.team is None:
                 return await solve_alone(
                     task,
-                    model=crew.models[AGENT],
+                    model=members.models[AGENT],
                     sandbox=sandbox,
                     tools=self.tools,
                     page=page,
                     settings=settings,
-                    put_blob=crew.put_blob,
-                    blob=crew.blob,
+                    put_blob=members.put_blob,
+                    blob=members.blob,
                 )
             return await solve_task(
-                task, team=crew.team, sandbox=sandbox, tools=self.tools, page=page, settings=settings
+                task, team=members.team, sandbox=sandbox, tools=self.tools, page=page, settings=settings
             )
 
     @asynccontextmanager
-    async def _crew(self) -> AsyncGenerator[_Crew]:
-        """One that nobody else uses; crews are kept, for it takes longer to make one than to play a turn."""
-        crew = self._idle.pop() if self._idle else await self._new_crew()
+    async def _borrow(self) -> AsyncGenerator[_EpisodeTeam]:
+        """Borrow a team; teams are reused, because making one takes longer than a turn."""
+        members = self._idle.pop() if self._idle else await self._new_team()
         try:
-            yield crew
+            yield members
         finally:
-            self._idle.append(crew)
+            self._idle.append(members)
 
-    async def _new_crew(self) -> _Crew:
-        crew = self._make_crew()
-        if crew.team is not None:
-            self._crews += 1
-            number = self._crews
-            for spec in crew.team.specs():
-                await start_child(self._house, replace(spec, id=f"{spec.id} {number}"))
-        return crew
+    async def _new_team(self) -> _EpisodeTeam:
+        members = self._make_team()
+        if members.team is not None:
+            self._teams += 1
+            number = self._teams
+            for spec in members.team.specs():
+                await start_child(self._supervisor, replace(spec, id=f"{spec.id} {number}"))
+        return members
 
 
 @asynccontextmanager
-async def open_stage(
+async def open_episode_runner(
     config: "TrainConfig",
     assignment: Assignment,
     models: Mapping[str, ModelSettings],
     metric: Metric | None = None,
-) -> AsyncGenerator[Stage]:
+) -> AsyncGenerator[SandboxEpisodeRunner]:
     """Open everything that episodes need.
 
-    :param models: of each role; roles of the same settings share one.
-    :param metric: what answers are scored by; `None`: that of the tasks.
-    :raises ConfigurationError: if something can't be used, in one line.
+    :param models: settings of each role; roles with equal settings share one.
+    :param metric: metric of the answers; `None`: that of the tasks.
+    :raises ConfigurationError: if a setting can't be used.
     """
     rules = config.episodes
-    async with Supervisor(name="stage", intensity=3, period=60) as house:
+    async with Supervisor(name="episodes", intensity=3, period=60) as supervisor:
         opened = await open_models(
-            house, models, Accounts(max_tokens=rules.max_total_tokens, max_cost=rules.max_cost)
+            supervisor, models, Accounts(max_tokens=rules.max_total_tokens, max_cost=rules.max_cost)
         )
         scored = metric or _metric(config, assignment, opened.get(JUDGE))
         settings, broken = sandbox_settings(rules)
         inside = model_tools(**dict.fromkeys(rules.model_tools, opened["tool"])) if rules.model_tools else []
         backends = [*(settings.backend_names or ()), *inside] if inside else None
         try:
-            sandbox = await open_supervised(house, "servers", partial(Sandbox, settings, backends=backends))
+            sandbox = await open_supervised(
+                supervisor, "servers", partial(Sandbox, settings, backends=backends)
+            )
         except ToolFailure as failure:
             raise ConfigurationError(f"sandbox: {failure.message}") from None
         tools = (await choose_tools(sandbox, rules, broken)).tools
         ahead = min(rules.workers, MOST_AHEAD)
         sandboxes = SandboxPool(sandbox, tools, most=rules.max_sandboxes, ahead=ahead, wanted=_NO_END)
         spec = ChildSpec(id="sandboxes", start=lambda: sandboxes, restart=Restart.TRANSIENT, shutdown=30)
-        await start_child(house, spec)
+        await start_child(supervisor, spec)
         policy = frozenset(role for role, model in models.items() if model.tokens or model.name == POLICY)
-        pictures = {picture.hash: data for picture, data in assignment.pictures.items()}
-        make = partial(_new_crew, rules, opened, frozenset(policy), pictures)
-        yield Stage(house, rules.episode, sandboxes, tools, scored, make, opened, sandbox)
+        images = {image.hash: data for image, data in assignment.pictures.items()}
+        make = partial(_new_team, rules, opened, frozenset(policy), images)
+        yield SandboxEpisodeRunner(supervisor, rules.episode, sandboxes, tools, scored, make, opened, sandbox)
 
 
-def _new_crew(
+def _new_team(
     rules: "EpisodeRules",
     models: Mapping[str, OpenModel],
     seeded: frozenset[str],
-    pictures: Mapping[str, bytes],
-) -> _Crew:
-    crew = _Crew(models, seeded, pictures)
+    images: Mapping[str, bytes],
+) -> _EpisodeTeam:
+    members = _EpisodeTeam(models, seeded, images)
     if rules.agent == "team":
-        own = crew.models
-        crew.team = Team(
+        own = members.models
+        members.team = Team(
             analyst=own["analyst"],
             planner=own["planner"],
             executor=own["executor"],
             verifier=own.get("verifier"),
             generator=own["generator"],
-            put_blob=crew.put_blob,
-            blob=crew.blob,
+            put_blob=members.put_blob,
+            blob=members.blob,
             short_prompts=rules.short_prompts,
-            # An episode asks one after the other; a growing memory is put in short beside it.
+            # An episode asks its roles in turn; its growing memory is summarised concurrently.
             workers=2,
         )
-    return crew
+    return members
 
 
 def _metric(config: "TrainConfig", assignment: Assignment, judge: OpenModel | None) -> Metric:
@@ -244,8 +247,8 @@ def _metric(config: "TrainConfig", assignment: Assignment, judge: OpenModel | No
     if needs_judge(name):
         if config.episodes.models[JUDGE].name == OFFLINE:
             raise ConfigurationError(
-                f"tasks.metric: {name} needs a model that judges; set episodes.evaluator_model_name"
+                f"tasks.metric: {name} needs a judge model; set episodes.evaluator_model_name"
             )
-        # A judge says itself how it samples.
+        # The metric's own options take precedence.
         options = {"temperature": config.episodes.evaluator_temperature, **options}
     return make_metric(name, options=options, judge=judge)

@@ -1,59 +1,58 @@
-"""Having the episodes of a group played: what goes wrong with one of them is data, and the group goes on."""
+"""Run the episodes of a group. A failed episode is data, and the group continues."""
 
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import Final, Protocol
 
 import anyio
 
 from agentflow.errors import ConfigurationError, ModelFailureKind, RunStopped, StopCause
-from agentflow.learner._groups import FailureCause, Group, Played, sample_of
-from agentflow.learner._order import Draw
+from agentflow.learner._groups import EpisodeResult, FailureCause, Group, Sample, sample_of
+from agentflow.learner._task_order import TaskDraw
 from agentflow.runs import unwrap_group
 from agentflow.scoring import Metric
 from agentflow.telemetry import get_logger
 from agentflow.trajectory import Ending, Episode, Failure, Task, digest
 
-if TYPE_CHECKING:
-    from agentflow.learner._samples import Sample
-
-__all__ = ["AGAIN", "GONE", "GRACE_SECONDS", "Player", "Playing", "words_of"]
+__all__ = ["GRACE_SECONDS", "RETRIED", "UNREACHABLE", "EpisodeRunner", "GroupRollout", "error_line"]
 
 logger = get_logger(__name__)
 
 GRACE_SECONDS: Final = 30.0
-"""How much longer than its own limit an episode may take: its sandbox is made and its answer scored in that time."""
-_LONGEST_REASON = 500
-GONE = frozenset({ModelFailureKind.RATE_LIMITED, ModelFailureKind.UNAVAILABLE, ModelFailureKind.TIMEOUT})
-"""Failures of calls that say nothing about who was asked."""
-AGAIN = frozenset({FailureCause.CRASHED, FailureCause.MODEL})
-"""Failures of episodes that are tried again."""
+"""Time on top of an episode's own limit, for making its sandbox and scoring its answer."""
+_MAX_REASON_CHARS = 500
+UNREACHABLE = frozenset(
+    {ModelFailureKind.RATE_LIMITED, ModelFailureKind.UNAVAILABLE, ModelFailureKind.TIMEOUT}
+)
+"""Failures of model calls that are not caused by the policy."""
+RETRIED = frozenset({FailureCause.CRASHED, FailureCause.MODEL})
+"""Failures after which an episode is tried again."""
 
 
-class Player(Protocol):
-    """Plays one episode."""
+class EpisodeRunner(Protocol):
+    """Runs one episode."""
 
     @property
     def metric(self) -> Metric:
-        """What answers are scored by."""
+        """Metric of the answers."""
         ...
 
     async def play(
         self, task: Task, seed: str, *, temperature: float | None = None, max_turns: int | None = None
     ) -> Episode:
-        """An episode; the same seed is the same episode, as far as its models are deterministic."""
+        """Run an episode; the same seed gives the same episode, as far as its models are deterministic."""
         ...
 
 
-async def _at_once() -> None:
-    """Nothing has to be waited for."""
+async def _ready() -> None:
+    """Return at once: there is no engine to wait for."""
 
 
-class Playing:
-    """How the episodes of a run are played: so many at once, so long each, again where the engine was lost."""
+class GroupRollout:
+    """Runs the episodes of a run, with limits on concurrency and time, and retries if the engine is lost."""
 
     def __init__(
         self,
-        player: Player,
+        runner: EpisodeRunner,
         *,
         trained: tuple[str, ...],
         temperature: float,
@@ -61,39 +60,41 @@ class Playing:
         at_once: int = 64,
         seconds: float = 300.0,
         tries: int = 3,
-        engine_ready: Callable[[], Awaitable[None]] = _at_once,
-        saw: Callable[[Played], None] | None = None,
+        engine_ready: Callable[[], Awaitable[None]] = _ready,
+        on_result: Callable[[EpisodeResult], None] | None = None,
     ) -> None:
-        """Describe it.
+        """Configure it.
 
-        :param trained: the roles whose calls are trained.
-        :param temperature: what they sample at.
-        :param seed: of everything that is sampled.
-        :param at_once: episodes at once.
-        :param seconds: how long one may take by itself.
-        :param tries: how often one is begun that crashes or loses its engine.
+        :param trained: roles whose calls are trained.
+        :param temperature: their sampling temperature.
+        :param seed: seed of everything that is sampled.
+        :param at_once: maximum number of concurrent episodes.
+        :param seconds: time limit of an episode.
+        :param tries: attempts for an episode that crashes or loses its engine.
         :param engine_ready: waits until the engine answers.
-        :param saw: is given what came of each episode.
+        :param on_result: called with the result of each episode.
         """
         self.version = 0
-        """The weights that sample now."""
-        self._player = player
+        """Version of the weights that sample now."""
+        self._runner = runner
         self._trained = trained
         self._temperature = temperature
         self._seed = seed
-        self._room = anyio.Semaphore(at_once)
+        self._slots = anyio.Semaphore(at_once)
         self._seconds = seconds + GRACE_SECONDS
         self._tries = tries
         self._engine_ready = engine_ready
-        self._saw = saw
+        self._on_result = on_result
 
-    async def group(self, draw: Draw, size: int, places: list[Played | None] | None = None) -> Group:
-        """Play all episodes of a draw.
+    async def group(
+        self, draw: TaskDraw, size: int, results: list[EpisodeResult | None] | None = None
+    ) -> Group:
+        """Run all episodes of a draw.
 
-        :param places: one for each of them, filled as they end.
-        :raises RunStopped: if the run can't go on.
+        :param results: one slot for each of them, filled as they end.
+        :raises RunStopped: if the run can't continue.
         """
-        filled: list[Played | None] = [None] * size if places is None else places
+        filled: list[EpisodeResult | None] = [None] * size if results is None else results
 
         async def member(place: int) -> None:
             filled[place] = await self.one(draw.task, (draw.number, place))
@@ -103,23 +104,23 @@ class Playing:
                 tasks.start_soon(member, place)
         return self.group_of(draw, filled)
 
-    def group_of(self, draw: Draw, places: Sequence[Played | None]) -> Group:
-        """What there is of a group; a place that is not filled was given up because it took too long."""
-        given_up = Failure(FailureCause.STALE, "it was not finished before its weights were too old")
+    def group_of(self, draw: TaskDraw, results: Sequence[EpisodeResult | None]) -> Group:
+        """Return the group of a draw so far; an episode without a result was cancelled because it took too long."""
+        cancelled = Failure(FailureCause.STALE, "it did not end before its weights were too old")
         samples: list[Sample] = []
         failures: list[Failure] = []
-        for member, played in enumerate(places):
-            if played is None or played.failure is not None or played.episode is None:
-                failures.append(given_up if played is None or played.failure is None else played.failure)
+        for member, result in enumerate(results):
+            if result is None or result.failure is not None or result.episode is None:
+                failures.append(cancelled if result is None or result.failure is None else result.failure)
                 continue
             sample = sample_of(
-                played.episode,
+                result.episode,
                 group=draw.group,
                 member=member,
-                reward=played.reward,
+                reward=result.reward,
                 trained=self._trained,
                 temperature=self._temperature,
-                version=played.version,
+                version=result.version,
             )
             samples.append(sample)
         return Group(number=draw.number, name=draw.group, samples=tuple(samples), failures=tuple(failures))
@@ -131,69 +132,73 @@ class Playing:
         *,
         temperature: float | None = None,
         max_turns: int | None = None,
-    ) -> Played:
-        """Play one episode, again where it crashes or loses its engine.
+    ) -> EpisodeResult:
+        """Run one episode; try again if it crashes or loses its engine.
 
-        :param place: what its seed follows from, beside the run's.
-        :raises RunStopped: if the run can't go on.
+        :param place: source of its seed, beside the run's seed.
+        :raises RunStopped: if the run can't continue.
         """
         seed = digest([self._seed, *place])
-        played = Played()
+        result = EpisodeResult()
         for _ in range(self._tries):
-            async with self._room:
-                played = await self._try(task, seed, temperature, max_turns)
-            if played.failure is None or played.failure.kind not in AGAIN:
+            async with self._slots:
+                result = await self._try(task, seed, temperature, max_turns)
+            if result.failure is None or result.failure.kind not in RETRIED:
                 break
-            if played.failure.kind == FailureCause.MODEL:
+            if result.failure.kind == FailureCause.MODEL:
                 await self._engine_ready()
-        if self._saw is not None:
-            self._saw(played)
-        return played
+        if self._on_result is not None:
+            self._on_result(result)
+        return result
 
-    async def _try(self, task: Task, seed: str, temperature: float | None, max_turns: int | None) -> Played:
+    async def _try(
+        self, task: Task, seed: str, temperature: float | None, max_turns: int | None
+    ) -> EpisodeResult:
         version = self.version
         try:
             with anyio.move_on_after(self._seconds):
-                episode = await self._player.play(task, seed, temperature=temperature, max_turns=max_turns)
-                failure = _lost(episode)
+                episode = await self._runner.play(task, seed, temperature=temperature, max_turns=max_turns)
+                failure = _external_failure(episode)
                 reward = 0.0
                 if failure is None and episode.failure is None:
-                    reward, failure = await self._worth(episode.answer, task)
-                return Played(episode=episode, failure=failure, reward=reward, version=version)
+                    reward, failure = await self._reward(episode.answer, task)
+                return EpisodeResult(episode=episode, failure=failure, reward=reward, version=version)
         except RunStopped as stopped:
             if stopped.cause is not StopCause.MODEL:
                 raise
-            return Played(failure=Failure(FailureCause.MODEL, stopped.message))
+            return EpisodeResult(failure=Failure(FailureCause.MODEL, stopped.message))
         except ConfigurationError:
             raise
-        except Exception as error:  # boundary: an episode that crashes is data, and must not end the others
+        except Exception as error:  # boundary: a crashed episode is data, and must not end the others
             logger.exception("episode crashed", task=task.id)
-            return Played(failure=Failure(FailureCause.CRASHED, words_of(error)))
-        return Played(failure=Failure(FailureCause.TIME, f"it did not end in {self._seconds:g} seconds"))
+            return EpisodeResult(failure=Failure(FailureCause.CRASHED, error_line(error)))
+        return EpisodeResult(
+            failure=Failure(FailureCause.TIME, f"it did not end in {self._seconds:g} seconds")
+        )
 
-    async def _worth(self, answer: str, task: Task) -> tuple[float, Failure | None]:
+    async def _reward(self, answer: str, task: Task) -> tuple[float, Failure | None]:
         try:
-            scored = await self._player.metric.score(answer, task)
+            scored = await self._runner.metric.score(answer, task)
         except RunStopped:
             raise
-        except Exception as error:  # boundary: a reward may be anybody's code
-            return 0.0, Failure(FailureCause.REWARD, words_of(error))
+        except Exception as error:  # boundary: a reward may be user code
+            return 0.0, Failure(FailureCause.REWARD, error_line(error))
         if scored.failure is not None:
             return 0.0, Failure(FailureCause.REWARD, scored.failure.message)
         return scored.score, None
 
 
-def _lost(episode: Episode) -> Failure | None:
-    """Why an episode says nothing about its policy: it lost a model, or its time was over before it answered."""
+def _external_failure(episode: Episode) -> Failure | None:
+    """Return the failure of an episode that the policy did not cause: a lost model, or no time left to answer."""
     if episode.ending is Ending.TIME and episode.failure is not None:
         return Failure(FailureCause.TIME, episode.failure.message)
     for exchange in episode.exchanges:
-        if exchange.failure is not None and exchange.failure.kind in GONE:
+        if exchange.failure is not None and exchange.failure.kind in UNREACHABLE:
             return Failure(FailureCause.MODEL, f"{exchange.role}: {exchange.failure.message}")
     return None
 
 
-def words_of(error: Exception) -> str:
-    """An error that ended an episode, in one line."""
+def error_line(error: Exception) -> str:
+    """Return the unwrap_group error as one line of at most 500 characters."""
     error = unwrap_group(error)
-    return f"{type(error).__name__}: {' '.join(str(error).split())}"[:_LONGEST_REASON]
+    return f"{type(error).__name__}: {' '.join(str(error).split())}"[:_MAX_REASON_CHARS]

@@ -1,88 +1,119 @@
-"""Groups: the episodes of one task, which are compared with each other."""
+"""Samples, the groups of a task, and the batch of a step."""
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Collection, Mapping
 from enum import StrEnum
+from math import prod
+from statistics import fmean, pstdev
 
 from msgspec import Struct, field
 
-from agentflow.learner._samples import Sample
-from agentflow.tokens import calls_of
-from agentflow.trajectory import Episode, Failure
+from agentflow.trajectory import Episode, Failure, Plan, Reply, Tokens, Tree
 
-__all__ = ["Batch", "FailureCause", "Group", "Played", "sample_of"]
+__all__ = [
+    "Batch",
+    "EpisodeResult",
+    "FailureCause",
+    "Group",
+    "Sample",
+    "batch_figures",
+    "sample_of",
+    "samples_of_tree",
+]
+
+
+class Sample(Struct, frozen=True, kw_only=True):
+    """An episode as the learner sees it: the calls of the trained roles, and the reward of the whole episode.
+
+    The samples of one task form a group; their rewards are compared.
+    """
+
+    task: str
+    """Name of the group."""
+    id: str
+    """Id of the episode."""
+    reward: float
+    """Reward of the episode, shared by all its calls."""
+    calls: tuple[Tokens, ...]
+    """Trained calls, in order, exactly as they were read and sampled."""
+    temperature: float = 1.0
+    """Sampling temperature; log-probabilities are those of the distribution at this temperature."""
+    multiplicity: int = 1
+    """Number of identical draws that this sample stands for; its weight is multiplied by it."""
+    details: dict[str, float] = field(default_factory=dict[str, float])
+    """Figures of the episode: turns, tool errors, …"""
 
 
 class FailureCause(StrEnum):
-    """Why an episode is left out of its group: nothing is learned from it, for or against. The set is closed."""
+    """Reason for leaving an episode out of its group. It gives no signal for or against the policy. The set is closed."""
 
     CRASHED = "crashed"
-    """Something in it raised."""
+    """It raised an exception."""
     TIME = "time"
-    """It did not end in its time."""
+    """It exceeded its time limit."""
     MODEL = "model"
-    """A model that it needs could not be had."""
+    """A model was unavailable."""
     REWARD = "reward"
-    """What it is worth could not be said."""
+    """The reward could not be computed."""
     STALE = "stale"
-    """It began too long ago: the weights have changed too often since."""
+    """Its weights are too old."""
 
 
-class Played(Struct, frozen=True, kw_only=True):
-    """What came of one episode."""
+class EpisodeResult(Struct, frozen=True, kw_only=True):
+    """An episode with its reward, or the reason for leaving it out."""
 
     episode: Episode | None = None
-    """The episode; `None`: it did not come to its end."""
+    """The episode; `None`: it did not end."""
     reward: float = 0.0
-    """What it is worth."""
+    """Its reward."""
     failure: Failure | None = None
-    """Why it is left out."""
+    """Reason for leaving it out."""
     version: int = 0
-    """The weights that it began with."""
+    """Version of the weights at its beginning."""
 
 
 class Group(Struct, frozen=True, kw_only=True):
-    """What came of the episodes of one draw."""
+    """The episodes of one draw of a task."""
 
     number: int
-    """The draw."""
+    """Number of the draw."""
     name: str
-    """What its samples call their task."""
+    """`task` of its samples."""
     samples: tuple[Sample, ...] = ()
-    """The episodes that count."""
+    """Episodes that count."""
     failures: tuple[Failure, ...] = ()
-    """Why others don't."""
+    """Reasons for leaving the others out."""
 
     @property
     def is_flat(self) -> bool:
-        """All its episodes are worth the same, so none is better than expected."""
+        """True if all rewards are equal: there is no advantage to learn from."""
         return len({sample.reward for sample in self.samples}) < 2
 
 
 class Batch(Struct, frozen=True, kw_only=True):
-    """What one step learns from."""
+    """The training data of one step."""
 
     step: int
-    """The step, from 1."""
+    """Number of the step, from 1."""
     version: int
-    """The weights that it begins with."""
+    """Version of the weights at its beginning."""
     taken: int
-    """How many draws are made by its end."""
+    """Number of draws made so far."""
     pending: tuple[int, ...] = ()
-    """Those of them that no step has used yet."""
+    """Draws that no step has used yet."""
     groups: tuple[Group, ...] = ()
-    """The groups, in the order of their draws."""
+    """Groups, in the order of their draws."""
     dropped: dict[str, int] = field(default_factory=dict[str, int])
-    """What was made for it and left out, by why: groups whose rewards were equal, episodes that were too old."""
+    """Number of groups with equal rewards, and of episodes that were too old, left out of this batch."""
 
     @property
     def samples(self) -> list[Sample]:
-        """All episodes that count."""
+        """All samples."""
         return [sample for group in self.groups for sample in group.samples]
 
     @property
     def failures(self) -> Counter[str]:
-        """How many episodes are left out of its groups, by why."""
+        """Number of episodes left out of its groups, by reason."""
         return Counter(str(failure.kind) for group in self.groups for failure in group.failures)
 
 
@@ -92,17 +123,21 @@ def sample_of(
     group: str,
     member: int,
     reward: float,
-    trained: Iterable[str],
+    trained: Collection[str],
     temperature: float,
     version: int = 0,
 ) -> Sample:
-    """An episode as the learner sees it: the calls of the trained roles, exactly.
+    """Return an episode as a sample, with the exact calls of the trained roles; an unusable answer precedes its retry.
 
-    :param version: the weights that it began with; where the engine says which weights drew a token, that counts.
+    :param version: weights at its beginning; a version reported by the engine for a call takes precedence.
     """
-    calls = tuple(call.tokens for call in calls_of(episode, name=group, roles=frozenset(trained)))
+    calls = tuple(
+        tokens
+        for exchange in episode.exchanges
+        if exchange.role in trained and exchange.tokens is not None
+        for tokens in (*exchange.unusable, exchange.tokens)
+    )
     turns = episode.turns
-    oldest = min((int(call.version) for call in calls if call.version.isdigit()), default=version)
     return Sample(
         task=group,
         id=f"{group}/{member}",
@@ -114,7 +149,85 @@ def sample_of(
             "tool_calls": float(sum(turn.action is not None for turn in turns)),
             "tool_errors": float(sum(turn.failure is not None or bool(turn.trouble) for turn in turns)),
             "answered": float(episode.failure is None),
-            "version": float(max(oldest, version)),
+            "version": _version(calls, version),
             "sampled_tokens": float(sum(len(call.sampled) for call in calls)),
         },
     )
+
+
+def samples_of_tree(
+    tree: Tree,
+    plans: Mapping[str, tuple[Reply[Plan], ...]],
+    rewards: Mapping[str, float],
+    *,
+    group: str,
+    temperature: float,
+    version: int = 0,
+) -> list[Sample]:
+    """Return the leaves of a tree as the episodes of a group; leaves without a reward are left out.
+
+    A sample has the planner's calls on the path to its leaf, including a last one without a child. A call whose proposals
+    lead to several leaves is in the sample of each: its gradient is the sum over its leaves, that is their number times
+    their mean advantage. An action proposed several times at one node runs once, and multiplies the leaves below it.
+
+    :param plans: replies of the planner by node.
+    :param rewards: rewards by leaf.
+    :param version: weights at its beginning; a version reported by the engine for a call takes precedence.
+    """
+    samples: list[Sample] = []
+    for leaf in tree.leaves():
+        if leaf.id not in rewards:
+            continue
+        path = tree.path(leaf.id)
+        calls = tuple(
+            tokens
+            for node in path
+            for reply in plans.get(node.id, ())
+            for tokens in (*reply.unusable, reply.tokens)
+            if tokens is not None
+        )
+        samples.append(
+            Sample(
+                task=group,
+                id=f"{group}/{leaf.id}",
+                reward=rewards[leaf.id],
+                calls=calls,
+                temperature=temperature,
+                multiplicity=prod(tree.drawn.get(node.id, 1) for node in path),
+                details={
+                    "turns": float(leaf.depth),
+                    "tool_calls": float(leaf.depth),
+                    "tool_errors": float(sum(node.failure is not None for node in path)),
+                    "version": _version(calls, version),
+                    "sampled_tokens": float(sum(len(call.sampled) for call in calls)),
+                },
+            )
+        )
+    return samples
+
+
+def batch_figures(batch: Batch) -> dict[str, float]:
+    """Return figures of the episodes of a step."""
+    samples = batch.samples
+    figures = {
+        "groups/played": float(len(batch.groups)),
+        "groups/flat_share": fmean([group.is_flat for group in batch.groups]) if batch.groups else 0.0,
+        "reward/std": pstdev([sample.reward for sample in samples]) if samples else 0.0,
+    }
+    names = sorted({name for sample in samples for name in sample.details} - {"version"})
+    for name in names:
+        figures[f"episodes/{name}"] = fmean([sample.details.get(name, 0.0) for sample in samples])
+    ages = [batch.version - sample.details.get("version", batch.version) for sample in samples]
+    figures["staleness/mean"] = fmean(ages) if ages else 0.0
+    figures["staleness/max"] = max(ages, default=0.0)
+    for kind, count in sorted(batch.failures.items()):
+        figures[f"episodes/failed_{kind}"] = float(count)
+    for kind, count in sorted(batch.dropped.items()):
+        figures[f"dropped/{kind}"] = float(count)
+    return figures
+
+
+def _version(calls: Collection[Tokens], version: int) -> float:
+    """Return the oldest version that sampled a call, at least the given one."""
+    oldest = min((int(call.version) for call in calls if call.version.isdigit()), default=version)
+    return float(max(oldest, version))

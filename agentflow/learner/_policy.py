@@ -1,83 +1,100 @@
-"""What is said about the policy that is trained, and about how it is moved."""
+"""Settings of the policy model and of its optimizer."""
 
-from typing import Literal, Self
+from typing import ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
 from agentflow.settings import Section
 
-__all__ = ["Dtype", "LoraSettings", "OptimiserSettings", "PolicySettings"]
+__all__ = ["Dtype", "LoraSettings", "OptimizerSettings", "PolicySettings"]
 
 Dtype = Literal["float32", "bfloat16"]
-"""What the model computes in."""
+"""Precision of the forward and backward pass."""
 
 
 class LoraSettings(Section):
-    """Adapters of low rank instead of all weights."""
+    """LoRA adapters instead of all weights."""
+
+    renamed: ClassVar[dict[str, str]] = {"modules": "target_modules"}
 
     rank: int = Field(default=32, ge=1)
-    """Their rank."""
+    """Rank of the adapters."""
     alpha: int = Field(default=64, ge=1)
-    """Their strength, which is divided by the rank."""
-    modules: str | tuple[str, ...] = "all-linear"
-    """The layers that get one: names, or all linear layers but the head."""
+    """Scaling of the adapters, divided by the rank."""
+    target_modules: str | tuple[str, ...] = "all-linear"
+    """Layers that get an adapter: names, or all linear layers but the head."""
 
 
 class PolicySettings(Section):
-    """The model that is trained, and how it is held."""
+    """The model to train. See docs/backbones.md."""
+
+    renamed: ClassVar[dict[str, str]] = {"trust_code": "trust_remote_code"}
 
     model: str = Field(min_length=1)
-    """A folder with a causal model, or its name on the hub."""
+    """Folder of a causal model, or its name on the hub."""
     dtype: Dtype = "bfloat16"
-    """What it computes in; sums of gradients, the optimiser and its copy of the weights are float32 in any case."""
+    """Precision of the forward and backward pass; gradients, optimizer state and master weights are always float32."""
     device: str = "auto"
-    """Where it stands, as torch calls it; `auto`: a GPU where there is one."""
+    """torch device; `auto`: a GPU if there is one."""
     lora: LoraSettings | None = None
-    """Train adapters only; none: all weights."""
+    """Train LoRA adapters only; `None`: all weights."""
     gradient_checkpointing: bool | None = None
-    """Forget what layers computed and compute it again for the gradient: a third slower, far less memory; none: on GPUs."""
+    """Recompute activations in the backward pass: a third slower, far less memory; `None`: on GPUs."""
     token_budget: int = Field(default=16_384, ge=1)
-    """The most different tokens that are computed at once. It changes memory and speed, never the result."""
+    """Maximum number of distinct tokens of a micro-batch. It changes memory and speed, never the result."""
     deterministic: bool | None = None
-    """Only such kernels as give the same bits again; none: on a CPU, where it costs nothing."""
+    """Use only deterministic kernels; `None`: on a CPU, where it costs nothing."""
     threads: int | None = Field(default=None, ge=1)
-    """Threads of a CPU. Other numbers add up in another order; none: as torch chooses."""
+    """CPU threads; another number changes the order of sums. `None`: torch's default."""
     seed: int = 0
-    """What is random in training starts from it."""
-    trust_code: bool = False
-    """Whether code that comes with the model may run here."""
+    """Seed of everything random in training."""
+    trust_remote_code: bool = False
+    """Run code that comes with the model."""
 
 
-class OptimiserSettings(Section):
-    """AdamW, and how fast it goes."""
+class OptimizerSettings(Section):
+    """AdamW and its learning-rate schedule."""
 
-    rate: float = Field(default=1e-6, gt=0)
-    """The learning rate, at its highest. Adapters bear ten times more than whole models; supervised training, too."""
+    renamed: ClassVar[dict[str, str]] = {
+        "rate": "learning_rate",
+        "clip": "max_grad_norm",
+        "epsilon": "adam_epsilon",
+        "schedule": "lr_scheduler_type",
+        "warmup": "warmup_steps",
+        "steps": "decay_steps",
+        "floor": "min_lr_ratio",
+        "skips": "max_skipped_steps",
+    }
+
+    learning_rate: float = Field(default=1e-6, gt=0)
+    """Peak learning rate. LoRA and supervised training tolerate a ten times higher one."""
     weight_decay: float = Field(default=0.01, ge=0)
-    """How much matrices shrink, as a share of the rate; norms and biases never do."""
+    """Weight decay of matrices; norms and biases have none."""
     betas: tuple[float, float] = (0.9, 0.999)
-    """How long the two means of gradients remember."""
-    epsilon: float = Field(default=1e-8, gt=0)
-    """What keeps their quotient finite."""
-    clip: float = Field(default=1.0, gt=0)
-    """The longest gradient, over all parameters together; a longer one is shortened to it."""
-    schedule: Literal["constant", "linear", "cosine"] = "constant"
-    """How the rate falls after the warm-up."""
-    warmup: int = Field(default=0, ge=0)
-    """Steps in which the rate rises from nothing."""
-    steps: int | None = Field(default=None, ge=1)
-    """Steps until the rate has fallen to `floor`; needed by all schedules but `constant`."""
-    floor: float = Field(default=0.0, ge=0, le=1)
-    """What is left of the rate then, as a share."""
-    skips: int = Field(default=3, ge=0)
-    """Steps in a row that may be left out because their numbers are no numbers; one more ends the run."""
+    """Decay rates of Adam's two moments."""
+    adam_epsilon: float = Field(default=1e-8, gt=0)
+    """Added to Adam's denominator."""
+    max_grad_norm: float = Field(default=1.0, gt=0)
+    """Gradient clipping: maximum norm over all parameters."""
+    lr_scheduler_type: Literal["constant", "linear", "cosine"] = "constant"
+    """Decay of the learning rate after the warm-up."""
+    warmup_steps: int = Field(default=0, ge=0)
+    """Steps of linear warm-up from 0."""
+    decay_steps: int | None = Field(default=None, ge=1)
+    """Step at which the learning rate reaches `min_lr_ratio`; required by all schedules but `constant`."""
+    min_lr_ratio: float = Field(default=0.0, ge=0, le=1)
+    """Final learning rate, as a fraction of the peak."""
+    max_skipped_steps: int = Field(default=3, ge=0)
+    """Number of consecutive non-finite steps to skip; one more ends the run."""
 
     @model_validator(mode="after")
     def _agrees(self) -> Self:
-        if self.schedule != "constant" and self.steps is None:
-            raise ValueError(f"the schedule {self.schedule} needs steps: how many until the rate has fallen")
-        if self.steps is not None and self.warmup > self.steps:
-            raise ValueError("warmup is longer than steps; make it shorter")
+        if self.lr_scheduler_type != "constant" and self.decay_steps is None:
+            raise ValueError(
+                f"lr_scheduler_type: {self.lr_scheduler_type} needs decay_steps, the steps until the rate has decayed"
+            )
+        if self.decay_steps is not None and self.warmup_steps > self.decay_steps:
+            raise ValueError("warmup_steps is larger than decay_steps; make it smaller")
         if not all(0 <= beta < 1 for beta in self.betas):
-            raise ValueError("betas are at least 0 and below 1")
+            raise ValueError("betas must be at least 0 and below 1")
         return self

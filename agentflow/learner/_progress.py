@@ -1,49 +1,49 @@
-"""How far a training run is."""
+"""Progress of a training run."""
 
 import time
 from collections.abc import Callable, Mapping
 
 from msgspec import Struct, field
 
-from agentflow.learner._groups import Played
+from agentflow.learner._groups import EpisodeResult
 from agentflow.runs import Phase
 
 __all__ = ["TrainProgress", "TrainStatus"]
 
 
 class TrainStatus(Struct, frozen=True, kw_only=True):
-    """How far a training run is, at one moment."""
+    """Progress of a training run at one moment."""
 
     phase: Phase
-    """What it is doing."""
+    """Current phase."""
     step: int
-    """Steps that are made."""
+    """Number of steps made."""
     steps: int | None
-    """How many there will be; `None`: as many as the tasks give."""
+    """Number of steps of the run; `None`: determined by the tasks."""
     episodes: int
-    """Episodes that this process played."""
+    """Number of episodes this process has run."""
     failed: dict[str, int] = field(default_factory=dict[str, int])
-    """Those of them that are left out, by why."""
+    """Number of them left out, by reason."""
     reward: float | None = None
-    """The mean reward of the last step."""
+    """Mean reward of the last step."""
     validation: float | None = None
-    """The last score on held-out tasks."""
+    """Last score on the held-out tasks."""
     seconds: float = 0.0
-    """Since this process began."""
+    """Seconds since this process began."""
 
 
 class TrainProgress:
-    """Counts while a training run goes on."""
+    """Counts steps and episodes of a training run."""
 
     def __init__(self, steps: int | None, clock: Callable[[], float] = time.monotonic) -> None:
-        """Begin.
+        """Start counting.
 
-        :param clock: seconds that only grow.
+        :param clock: monotonic seconds.
         """
         self.phase = Phase.STARTING
-        """What the run is doing."""
+        """Current phase."""
         self.step = 0
-        """Steps that are made."""
+        """Number of steps made."""
         self._steps = steps
         self._clock = clock
         self._began = clock()
@@ -52,21 +52,21 @@ class TrainProgress:
         self._reward: float | None = None
         self._validation: float | None = None
 
-    def played(self, played: Played) -> None:
-        """An episode ended."""
+    def add_result(self, result: EpisodeResult) -> None:
+        """Count an episode."""
         self._episodes += 1
-        if played.failure is not None:
-            kind = str(played.failure.kind)
+        if result.failure is not None:
+            kind = str(result.failure.kind)
             self._failed[kind] = self._failed.get(kind, 0) + 1
 
-    def made(self, step: int, figures: Mapping[str, float]) -> None:
-        """A step is made."""
+    def add_step(self, step: int, figures: Mapping[str, float]) -> None:
+        """Count a step."""
         self.step = step
         self._reward = figures.get("reward/mean", self._reward)
         self._validation = figures.get("validation/score", self._validation)
 
     def status(self) -> TrainStatus:
-        """How far it is now."""
+        """Return the progress so far."""
         return TrainStatus(
             phase=self.phase,
             step=self.step,

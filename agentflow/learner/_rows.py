@@ -1,63 +1,85 @@
-"""Rows: the tokens that enter a step, one row for each call of a model."""
+"""Rows: the tokens that enter a step, one row for each model call."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Row", "longest_trained", "merge_rows"]
+from agentflow.tokens import TokenSpan, TokenTree, path_ids, walk
+
+__all__ = ["Row", "longest_trained", "merge_rows", "sort_rows"]
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Row:
-    """The tokens of one call (or of several that continue each other), and how each of them enters the loss.
+    """The tokens of one call (or of several that continue each other), and the contribution of each to the loss.
 
     - `ids[:n]` is exactly what the engine had read when it sampled `ids[n]`, for each `n` with `trained[n]`.
     - `ids[0]` is never trained: nothing predicts it.
-    - All other arrays but `ids` and `trained` hold one entry for each trained token, in order (`trained.sum()` of them).
-    - The loss of a step is the sum over all rows and trained tokens of `weights * token loss`. Weights know the whole
-      step: so a step can be split over rows, micro-batches and machines in any way, and is summed.
+    - All other arrays but `ids` and `trained` have one entry for each trained token, in order (`trained.sum()` of them).
+    - The loss of a step is the sum over all rows and trained tokens of `weights * token loss`. Weights refer to the whole
+      step, so a step can be split over rows, micro-batches and machines in any way, and summed.
     """
 
     ids: NDArray[np.int32]
     """Every token, in order."""
     trained: NDArray[np.bool_]
-    """Which of them were sampled here and enter the loss: no word of a user, a tool or an environment."""
+    """True at tokens that the policy sampled and that enter the loss."""
     behaviour: NDArray[np.float32]
-    """Log-probability of each trained token under the distribution it was drawn from."""
+    """Log-probability of each trained token under the distribution it was sampled from."""
     advantages: NDArray[np.float32]
-    """How much better than expected what it belongs to was."""
+    """Advantage of each trained token."""
     weights: NDArray[np.float64]
-    """Its share in the loss of the whole step."""
+    """Weight in the loss of the whole step."""
     units: NDArray[np.int32]
-    """The call it belongs to, numbered over the whole step: ratios of whole sequences are taken over it."""
+    """Number of the call in the step; sequence-level ratios are computed per call."""
     temperature: float = 1.0
-    """What it was sampled at."""
+    """Sampling temperature."""
     reference: NDArray[np.float32] | None = None
-    """Log-probability under the reference policy, where the loss holds to one."""
+    """Log-probability under the reference policy, if the loss has a KL term."""
     proximal: NDArray[np.float32] | None = None
-    """Log-probability under the weights at the beginning of the step; `None`: `behaviour` stands for it."""
+    """Log-probability under the weights at the beginning of the step; `None`: `behaviour` is used."""
+    end: TokenSpan | None = field(default=None, repr=False)
+    """Last span of the row in the token tree of its step; `None`: `sort_rows` builds a tree."""
 
 
 def longest_trained(rows: Sequence[Row]) -> int:
-    """The width of tensors that hold the trained tokens of each row, left-aligned and padded."""
+    """Return the width of tensors that hold the trained tokens of each row, left-aligned and padded."""
     return max((int(row.trained.sum()) for row in rows), default=0)
 
 
-def merge_rows(rows: Sequence[Row]) -> list[Row]:
-    """Rows that continue each other, as one: what follows a call stands behind it in the same row.
+def sort_rows(rows: Sequence[Row]) -> tuple[list[int], list[int]]:
+    """Sort rows by their tokens: rows with a common prefix are neighbours, a prefix comes before its continuations.
 
-    For trainers that know rows only. Each trained token stands in exactly one row, with the weight that it had; the loss
-    stays the same. The merged rows stand in the order of the first of each.
+    The token tree of the step is used if all rows are in one; otherwise a tree is built.
+
+    :return: the indices of the rows in order, and the number of tokens each shares with the row before it.
     """
-    order = sorted(range(len(rows)), key=lambda number: (_key(rows[number].ids), number))
+    paths = [row.ids.astype(np.uint32).tobytes() for row in rows]
+    ends = [
+        row.end
+        for row, path in zip(rows, paths, strict=True)
+        if row.end is not None and path_ids(row.end) == path
+    ]
+    if len(ends) < len(rows) or len({_root(end) for end in ends}) > 1:
+        tree = TokenTree()
+        ends = [tree.insert(path) for path in paths]
+    return walk(ends)
+
+
+def merge_rows(rows: Sequence[Row]) -> list[Row]:
+    """Merge rows that continue each other into one, for trainers without prefix sharing. The loss stays the same.
+
+    Each trained token is in exactly one row, with its weight. Merged rows are in the order of their first members.
+    See docs/losses.md.
+    """
     done: list[tuple[int, Row]] = []
     open_rows: list[tuple[int, Row]] = []
-    for number in order:
+    for number, shared in zip(*sort_rows(rows), strict=True):
         row, first = rows[number], number
-        while open_rows and not _begins(open_rows[-1][1], row):
+        while open_rows and len(open_rows[-1][1].ids) > shared:
             done.append(open_rows.pop())
         if open_rows and _mergeable(open_rows[-1][1], row):
             earlier, before = open_rows.pop()
@@ -67,13 +89,10 @@ def merge_rows(rows: Sequence[Row]) -> list[Row]:
     return [row for _, row in sorted(done, key=lambda entry: entry[0])]
 
 
-def _key(ids: NDArray[np.int32]) -> bytes:
-    """Sorts as the tokens do, so that what goes on from something stands behind it."""
-    return ids.astype(">u4").tobytes()
-
-
-def _begins(short: Row, long: Row) -> bool:
-    return len(short.ids) <= len(long.ids) and bool((long.ids[: len(short.ids)] == short.ids).all())
+def _root(span: TokenSpan) -> TokenSpan:
+    while span.parent is not None:
+        span = span.parent
+    return span
 
 
 def _mergeable(short: Row, long: Row) -> bool:
@@ -108,4 +127,5 @@ def _merge(short: Row, long: Row) -> Row:
         temperature=long.temperature,
         reference=optional(lambda row: row.reference),
         proximal=optional(lambda row: row.proximal),
+        end=long.end,
     )

@@ -1,4 +1,4 @@
-"""One training run: everything that it stands on is opened, the loop goes, everything is closed."""
+"""A training run: opens all resources, runs the loop, closes them."""
 
 import shutil
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
@@ -12,21 +12,21 @@ import numpy as np
 from msgspec import Struct, structs
 
 from agentflow.errors import AgentFlowError, ConfigurationError, RunStopped, StopCause
+from agentflow.learner._async_source import AsyncSource
 from agentflow.learner._backbone import Backbone
 from agentflow.learner._checkpoints import CheckpointError, Checkpoints
 from agentflow.learner._config import TrainConfig
 from agentflow.learner._debug import debug_rollouts
-from agentflow.learner._engine import Engine, open_engine
-from agentflow.learner._episode_runner import open_stage
-from agentflow.learner._group_rollout import Playing
-from agentflow.learner._loop import Loop, Position, in_thread
-from agentflow.learner._order import Order
+from agentflow.learner._engine import PolicyEngine, open_engine
+from agentflow.learner._episode_runner import open_episode_runner
+from agentflow.learner._group_rollout import GroupRollout
+from agentflow.learner._loop import Loop, LoopPosition, in_thread
 from agentflow.learner._progress import TrainProgress, TrainStatus
-from agentflow.learner._record import Rollouts
+from agentflow.learner._rollout_store import RolloutStore
 from agentflow.learner._rows import Row
-from agentflow.learner._sources import Replayed, Rounds, Source
-from agentflow.learner._stream import Stream
-from agentflow.learner._tree_groups import Grove, open_trees
+from agentflow.learner._sources import BatchSource, ReplaySource, SyncSource
+from agentflow.learner._task_order import TaskOrder
+from agentflow.learner._tree_groups import TreeGroupRollout, open_tree_grower
 from agentflow.learner._validation import Validation
 from agentflow.learner.trackers import Trackers, open_trackers
 from agentflow.rollout import Assignment, assign
@@ -34,30 +34,30 @@ from agentflow.runs import Phase, Resume, render_config, unwrap_group
 from agentflow.scoring import Metric
 from agentflow.trajectory import Task
 
-__all__ = ["Outcome", "TrainRun", "make_backbone"]
+__all__ = ["TrainOutcome", "TrainRun", "make_backbone"]
 
 SETTINGS_FILE = "settings.yaml"
 
 Running: TypeAlias = Callable[[], AbstractAsyncContextManager[None]]
 
 
-class Outcome(Struct, frozen=True, kw_only=True):
-    """What a run gave."""
+class TrainOutcome(Struct, frozen=True, kw_only=True):
+    """Result of a training run."""
 
     steps: int
-    """Steps that are made."""
+    """Number of steps made."""
     version: int
-    """How many of them changed the weights."""
+    """Number of steps that changed the weights."""
     figures: dict[str, float]
-    """The figures of the last one."""
+    """Figures of the last step."""
     output_dir: str
-    """Where everything is."""
+    """Folder of all output."""
     policy: str
-    """The folder of the trained model, as Hugging Face keeps it."""
+    """Folder of the trained model, in Hugging Face format."""
 
 
 class TrainRun:
-    """A training run, from its settings to a trained model. It lives once."""
+    """A training run, from its settings to a trained model. It can be run once."""
 
     def __init__(
         self,
@@ -69,18 +69,18 @@ class TrainRun:
         resume: Resume = "auto",
         say: Callable[[str], None] = print,
     ) -> None:
-        """Describe it.
+        """Configure it.
 
-        :param tasks: these, instead of those of the settings.
-        :param validation: the same, of held-out tasks.
-        :param metric: what answers are worth, instead of the settings' metric.
-        :param resume: whether a run that exists is gone on with.
-        :param say: is given what is to be shown of rollouts, line by line, with backbone=debug.
+        :param tasks: training tasks, instead of those of the settings.
+        :param validation: held-out tasks, instead of those of the settings.
+        :param metric: metric of the answers, instead of that of the settings.
+        :param resume: continue an existing run: `auto`, `always` or `never`.
+        :param say: receives the output of backbone=debug, line by line.
         """
         self.config = config
-        """Its settings."""
-        self.position = Position()
-        """Where it stands."""
+        """Settings of the run."""
+        self.position = LoopPosition()
+        """Current position."""
         self._tasks = tasks
         self._validation = validation
         self._metric = metric
@@ -90,17 +90,17 @@ class TrainRun:
         self._loop: Loop | None = None
         self._stopped = ""
 
-    async def run(self) -> Outcome:
+    async def run(self) -> TrainOutcome:
         """Train until all steps are made.
 
-        :raises ConfigurationError: if something can't be used; nothing was begun.
-        :raises RunStopped: if it ended early; the same again goes on.
+        :raises ConfigurationError: if a setting can't be used; nothing was started.
+        :raises RunStopped: if it ended early; the same command resumes.
         """
         try:
             outcome = await self._run()
         except BaseException as error:
             self._progress.phase = Phase.STOPPED
-            # What happens in a task group comes out in a group; whoever started the run wants to know what it was.
+            # A task group wraps exceptions; the caller gets the original one.
             cause = unwrap_group(error) if isinstance(error, Exception) else error
             if cause is not error and isinstance(cause, AgentFlowError):
                 raise cause from error
@@ -108,22 +108,22 @@ class TrainRun:
         self._progress.phase = Phase.DONE
         return outcome
 
-    async def _run(self) -> Outcome:
+    async def _run(self) -> TrainOutcome:
         config = self.config
         if config.backbone == "debug":
             self._progress.phase = Phase.GROWING
             assignment = assign(config.rules_for("training"), self._tasks)
             figures = await debug_rollouts(config, assignment, self._metric, self._say)
-            return Outcome(steps=0, version=0, figures=figures, output_dir="", policy="")
+            return TrainOutcome(steps=0, version=0, figures=figures, output_dir="", policy="")
         self._check()
         assignment, held_out = self._assignments()
-        checkpoints = Checkpoints(config.output / "checkpoints", keep=config.schedule.keep_checkpoints)
+        checkpoints = Checkpoints(config.output / "checkpoints", keep=config.schedule.save_total_limit)
         self._prepare(checkpoints)
         backbone = await in_thread(make_backbone, config)
-        if await in_thread(_has_followed, backbone):
-            return Outcome(steps=0, version=backbone.version, figures={}, output_dir="", policy="")
+        if await in_thread(_follow_if_not_first, backbone):
+            return TrainOutcome(steps=0, version=backbone.version, figures={}, output_dir="", policy="")
         try:
-            self.position = Position(await in_thread(checkpoints.load, backbone))
+            self.position = LoopPosition(await in_thread(checkpoints.load, backbone))
             self._progress.step = self.position.step
             with closing(open_trackers(config.trackers, config.output, self.position.step or -1)) as trackers:
                 self._progress.phase = Phase.GROWING
@@ -145,7 +145,7 @@ class TrainRun:
         config = self.config
 
         def report(step: int, figures: Mapping[str, float]) -> None:
-            self._progress.made(step, figures)
+            self._progress.add_step(step, figures)
             trackers.log(step, figures)
 
         make = partial(
@@ -156,41 +156,41 @@ class TrainRun:
             checkpoints=checkpoints,
             position=self.position,
             report=report,
-            validate_every=config.validation.every,
-            validates_first=config.validation.first,
+            validate_every=config.validation.eval_steps,
+            validates_first=config.validation.eval_on_start,
         )
         if config.schedule.replay is None:
-            await self._play(make, backbone, assignment, held_out)
+            await self._roll_out(make, backbone, assignment, held_out)
         else:
-            stored = Replayed(Rollouts(config.schedule.replay))
-            await self._go(make(source=stored, rollouts=Rollouts(config.output / "rollouts")))
+            stored = ReplaySource(RolloutStore(config.schedule.replay))
+            await self._run_loop(make(source=stored, rollouts=RolloutStore(config.output / "rollouts")))
 
     def status(self) -> TrainStatus:
-        """How far it is."""
+        """Return the progress so far."""
         return self._progress.status()
 
-    def stop(self, why: str = "it was asked to stop") -> None:
-        """End after the step that is being made; everything is kept."""
+    def stop(self, why: str = "stop was requested") -> None:
+        """Stop after the current step; everything is kept."""
         self._stopped = self._stopped or why
         if self._loop is not None:
             self._loop.stop(why)
 
     def stop_now(self) -> None:
-        """A step that is being made is made in any case; there is nothing else to wait for."""
+        """Do nothing: the current step is always completed."""
 
-    async def _play(
+    async def _roll_out(
         self, make: Callable[..., Loop], backbone: Backbone, assignment: Assignment, held_out: Sequence[Task]
     ) -> None:
-        """Make steps from episodes that are played now."""
+        """Make steps from new rollouts."""
         config, schedule, rules = self.config, self.config.schedule, self.config.episodes
         async with _engine_of(config, backbone) as engine:
             models = engine.models(rules.models)
             async with (
-                open_stage(config, assignment, models, self._metric) as stage,
-                open_trees(config, stage) as trees,
+                open_episode_runner(config, assignment, models, self._metric) as runner,
+                open_tree_grower(config, runner) as trees,
             ):
-                playing = (Playing if trees is None else partial(Grove, trees))(
-                    stage,
+                rollout = (GroupRollout if trees is None else partial(TreeGroupRollout, trees))(
+                    runner,
                     trained=rules.trained_roles,
                     temperature=rules.temperature_in_training,
                     seed=config.seed,
@@ -198,34 +198,34 @@ class TrainRun:
                     seconds=rules.episode_seconds,
                     tries=1 + rules.max_retries,
                     engine_ready=engine.ready,
-                    saw=self._progress.played,
+                    on_result=self._progress.add_result,
                 )
-                order = Order(assignment.tasks, seed=config.seed, epochs=schedule.epochs)
-                source, running = _source(config, playing, order)
-                validation = Validation(playing, held_out, config.validation) if held_out else None
+                order = TaskOrder(assignment.tasks, seed=config.seed, epochs=schedule.epochs)
+                source, running = _source(config, rollout, order)
+                validation = Validation(rollout, held_out, config.validation) if held_out else None
                 loop = make(
                     source=source,
-                    rollouts=Rollouts(config.output / "rollouts"),
+                    rollouts=RolloutStore(config.output / "rollouts"),
                     publish=partial(_publish, config, backbone, engine),
                     validate=None if validation is None else validation.score,
                     running=running,
                 )
-                await self._go(loop)
+                await self._run_loop(loop)
 
-    async def _go(self, loop: Loop) -> None:
+    async def _run_loop(self, loop: Loop) -> None:
         self._loop = loop
         if self._stopped:
             loop.stop(self._stopped)
         await loop.run()
 
-    async def _finish(self, backbone: Backbone) -> Outcome:
+    async def _finish(self, backbone: Backbone) -> TrainOutcome:
         folder = self.config.output / "policy"
         try:
             await in_thread(backbone.export, folder)
         except CheckpointError as error:
-            raise RunStopped(StopCause.JOURNAL, f"{error}, then run the same again") from None
+            raise RunStopped(StopCause.JOURNAL, f"{error}, then run the same command to resume") from None
         shutil.rmtree(self.config.output / "weights", ignore_errors=True)
-        return Outcome(
+        return TrainOutcome(
             steps=self.position.step,
             version=backbone.version,
             figures=self._loop.last if self._loop is not None else {},
@@ -236,14 +236,14 @@ class TrainRun:
     def _check(self) -> None:
         config = self.config
         if config.policy is None:
-            raise ConfigurationError("policy.model is missing; name the folder of the model that is trained")
+            raise ConfigurationError("policy.model is missing; name the folder of the model to train")
         if config.schedule.replay is not None and (self._validation or config.validation.data_path):
             raise ConfigurationError(
-                "schedule.replay: nothing is played, so there is no validation; leave out its data_path"
+                "schedule.replay: nothing is sampled, so validation is not possible; leave out its data_path"
             )
 
     def _assignments(self) -> tuple[Assignment, list[Task]]:
-        """The tasks that are learned from, and those that are held out."""
+        """Return the training tasks and the held-out tasks."""
         config = self.config
         if config.schedule.replay is not None:
             return Assignment(tasks=[], name="replay", metric=""), []
@@ -254,21 +254,21 @@ class TrainRun:
         known = {task.question for task in assignment.tasks}
         if same := next((task.id for task in held_out.tasks if task.question in known), None):
             raise ConfigurationError(
-                f"validation.data_path: {same} is learned from, too; hold out tasks that are not in tasks.data_path"
+                f"validation.data_path: {same} is also a training task; hold out tasks that are not in tasks.data_path"
             )
         pictures = {**assignment.pictures, **held_out.pictures}
         return structs.replace(assignment, pictures=pictures), held_out.tasks
 
     def _prepare(self, checkpoints: Checkpoints) -> None:
-        """Make the folder, and put the settings there."""
+        """Create the output folder and store the settings there."""
         output = self.config.output
         there = bool(checkpoints.all())
         if there and self._resume == "never":
             raise ConfigurationError(
-                f"resume: there is a run in {output} already; name another output_dir, or leave out resume=never"
+                f"resume: {output} already contains a run; name another output_dir, or leave out resume=never"
             )
         if not there and self._resume == "always":
-            raise ConfigurationError(f"resume: there is no run in {output} to go on with; check output_dir")
+            raise ConfigurationError(f"resume: {output} contains no run to resume; check output_dir")
         try:
             output.mkdir(parents=True, exist_ok=True)
             (output / SETTINGS_FILE).write_text(render_config(self.config), encoding="utf-8")
@@ -279,26 +279,26 @@ class TrainRun:
 
 
 def make_backbone(config: TrainConfig) -> Backbone:
-    """What makes the steps. It takes long: the model is loaded.
+    """Load the model and return the backbone, which takes long.
 
-    :raises ConfigurationError: if it can't be loaded, or something that it needs is not installed.
+    :raises ConfigurationError: if the model can't be loaded, or a dependency is missing.
     """
     assert config.policy is not None, "checked before"
     if config.backbone == "verl":
         from agentflow.learner.verl import VerlBackbone
 
-        return VerlBackbone(config.policy, config.optimiser, config.verl)
+        return VerlBackbone(config.policy, config.optimizer, config.verl)
     try:
         from agentflow.learner.local import LocalBackbone
     except ImportError as error:
         raise ConfigurationError(
             f"backbone: local needs {error.name}; pip install 'agentflow[train]'"
         ) from None
-    return LocalBackbone(config.policy, config.optimiser)
+    return LocalBackbone(config.policy, config.optimizer)
 
 
-def _has_followed(backbone: Backbone) -> bool:
-    """Whether this is a process of torchrun's that does what the first one says; it has done all of it then."""
+def _follow_if_not_first(backbone: Backbone) -> bool:
+    """Follow the first process of torchrun until it ends, if this is another one; return true in that case."""
     from agentflow.learner.local import LocalBackbone
 
     if not isinstance(backbone, LocalBackbone) or backbone.leads:
@@ -308,8 +308,8 @@ def _has_followed(backbone: Backbone) -> bool:
 
 
 @asynccontextmanager
-async def _engine_of(config: TrainConfig, backbone: Backbone) -> AsyncGenerator[Engine]:
-    """An engine that has the weights as they are."""
+async def _engine_of(config: TrainConfig, backbone: Backbone) -> AsyncGenerator[PolicyEngine]:
+    """Open an engine with the current weights."""
     assert config.policy is not None, "checked before"
     folder = _weights(config, backbone.version)
     await _export(backbone, folder)
@@ -319,11 +319,11 @@ async def _engine_of(config: TrainConfig, backbone: Backbone) -> AsyncGenerator[
         yield engine
 
 
-async def _publish(config: TrainConfig, backbone: Backbone, engine: Engine, version: int) -> None:
-    """Have the engine sample with the weights as they are; those before them are not needed any more."""
+async def _publish(config: TrainConfig, backbone: Backbone, engine: PolicyEngine, version: int) -> None:
+    """Publish the current weights to the engine and delete older ones."""
     folder = _weights(config, version)
     if folder.exists():
-        # A step that changed nothing.
+        # The step changed nothing.
         return
     await _export(backbone, folder)
     await engine.publish(folder, version, partial(_score, backbone))
@@ -336,11 +336,11 @@ async def _export(backbone: Backbone, folder: Path) -> None:
     try:
         await in_thread(backbone.export, folder)
     except CheckpointError as error:
-        raise RunStopped(StopCause.JOURNAL, f"{error}, then run the same again") from None
+        raise RunStopped(StopCause.JOURNAL, f"{error}, then run the same command to resume") from None
 
 
 async def _score(backbone: Backbone, tokens: tuple[int, ...]) -> list[float]:
-    """What the trainer makes of a text."""
+    """Return the log-probabilities of a text under the trainer's weights."""
     count = len(tokens) - 1
     row = Row(
         ids=np.array(tokens, np.int32),
@@ -354,21 +354,21 @@ async def _score(backbone: Backbone, tokens: tuple[int, ...]) -> list[float]:
 
 
 def _weights(config: TrainConfig, version: int) -> Path:
-    """Where the weights of a version lie while an engine reads them."""
+    """Return the folder from which the engine reads the weights of a version."""
     return config.output.absolute() / "weights" / f"v{version:06d}"
 
 
-def _source(config: TrainConfig, playing: Playing, order: Order) -> tuple[Source, Running]:
+def _source(config: TrainConfig, rollout: GroupRollout, order: TaskOrder) -> tuple[BatchSource, Running]:
     schedule = config.schedule
     tasks, size, replace_equal = schedule.tasks_per_step, schedule.episodes_per_task, schedule.replace_equal
     if schedule.mode == "sync":
-        return Rounds(playing, order, tasks=tasks, size=size, replace_equal=replace_equal), nullcontext
-    stream = Stream(
-        playing,
+        return SyncSource(rollout, order, tasks=tasks, size=size, replace_equal=replace_equal), nullcontext
+    stream = AsyncSource(
+        rollout,
         order,
         tasks=tasks,
         size=size,
-        bound=schedule.staleness,
+        bound=schedule.max_staleness,
         stale=schedule.stale,
         replace_equal=replace_equal,
     )

@@ -1,4 +1,4 @@
-"""Where the batches of steps come from: played one after the other, or read from stored rollouts."""
+"""Sources of batches: synchronous rollouts, and stored rollouts."""
 
 import math
 from collections.abc import Sequence
@@ -7,68 +7,70 @@ from typing import Protocol
 import anyio
 
 from agentflow.errors import ConfigurationError, RunStopped, StopCause
-from agentflow.learner._group_rollout import Playing
+from agentflow.learner._group_rollout import GroupRollout
 from agentflow.learner._groups import Batch, Group
-from agentflow.learner._order import Draw, Order
-from agentflow.learner._record import Rollouts
+from agentflow.learner._rollout_store import RolloutStore
+from agentflow.learner._task_order import TaskDraw, TaskOrder
 
-__all__ = ["EQUAL", "Replayed", "Rounds", "Source", "play_all", "refuse_empty"]
+__all__ = ["EQUAL", "BatchSource", "ReplaySource", "SyncSource", "refuse_empty", "run_groups"]
 
 EQUAL = "equal"
-"""Why a group is left out: the rewards of its episodes are all equal."""
+"""Reason for leaving out a group: its rewards are all equal."""
 
 
-class Source(Protocol):
-    """Gives steps what they learn from."""
+class BatchSource(Protocol):
+    """Supplies the batches of steps."""
 
     async def collect(self, step: int, version: int) -> Batch | None:
-        """The batch of a step; `None`: there is no more.
+        """Return the batch of a step; `None`: there are no more.
 
-        :param version: the weights that the step begins with.
-        :raises RunStopped: if there is none to be had.
+        :param version: version of the weights at the beginning of the step.
+        :raises RunStopped: if no episode of the batch succeeded.
         """
         ...
 
     def resume(self, taken: int, pending: Sequence[int]) -> None:
-        """Go on where another run stopped.
+        """Continue after an earlier run.
 
-        :param taken: how many draws were made.
-        :param pending: those of them that no step has used.
+        :param taken: number of draws made.
+        :param pending: draws that no step has used.
         """
         ...
 
 
-class Rounds:
-    """Steps and episodes take turns. The same weights and the same seed give the same batch."""
+class SyncSource:
+    """Alternates between rollouts and steps. The same weights and seed give the same batch."""
 
     def __init__(
-        self, playing: Playing, order: Order, *, tasks: int, size: int, replace_equal: float
+        self, rollout: GroupRollout, order: TaskOrder, *, tasks: int, size: int, replace_equal: float
     ) -> None:
-        """Describe it.
+        """Configure it.
 
         :param tasks: groups of a batch.
         :param size: episodes of a group.
-        :param replace_equal: how many more groups may be played, as a share, for those whose rewards are equal.
+        :param replace_equal: maximum share of additional groups, to replace those whose rewards are equal.
         """
-        self._playing = playing
+        self._rollout = rollout
         self._order = order
         self._tasks = tasks
         self._size = size
-        self._most = tasks + math.floor(tasks * replace_equal)
+        self._max_groups = tasks + math.floor(tasks * replace_equal)
         self._replaces = replace_equal > 0
 
     def resume(self, taken: int, pending: Sequence[int]) -> None:
-        """Go on there. What another mode left unused is not made up for: its order was another one."""
+        """Continue after an earlier run. Draws left unused by asynchronous rollouts are skipped."""
         del pending
         self._order.taken = taken
 
     async def collect(self, step: int, version: int) -> Batch | None:
-        """Play groups; those that tell nothing are replaced, a wave of them at a time, so that speed decides nothing."""
-        self._playing.version = version
+        """Run the groups of a step; groups with equal rewards are replaced, a wave at a time, independent of timing."""
+        self._rollout.version = version
         kept: list[Group] = []
         flat: list[Group] = []
-        while draws := self._order.take(min(self._tasks - len(kept), self._most - len(kept) - len(flat))):
-            for group in await play_all(self._playing, draws, self._size):
+        while draws := self._order.take(
+            min(self._tasks - len(kept), self._max_groups - len(kept) - len(flat))
+        ):
+            for group in await run_groups(self._rollout, draws, self._size):
                 (flat if self._replaces and group.is_flat else kept).append(group)
         if not kept:
             kept, flat = flat, []
@@ -80,20 +82,20 @@ class Rounds:
         return Batch(step=step, version=version, taken=self._order.taken, groups=tuple(kept), dropped=dropped)
 
 
-class Replayed:
-    """Steps learn from what is stored."""
+class ReplaySource:
+    """Reads stored rollouts."""
 
-    def __init__(self, rollouts: Rollouts) -> None:
+    def __init__(self, rollouts: RolloutStore) -> None:
         self._rollouts = rollouts
 
     def resume(self, taken: int, pending: Sequence[int]) -> None:
-        """The step alone says which batch it is."""
+        """Do nothing: the step number identifies the batch."""
         del taken, pending
 
     async def collect(self, step: int, version: int) -> Batch | None:
-        """What the step of that number learned from.
+        """Return the stored batch of a step.
 
-        :raises ConfigurationError: if not even the first one is there.
+        :raises ConfigurationError: if not even the first one exists.
         """
         del version
         batch = self._rollouts.read(step)
@@ -104,31 +106,31 @@ class Replayed:
         return batch
 
 
-async def play_all(playing: Playing, draws: Sequence[Draw], size: int) -> list[Group]:
-    """Play the groups of all these draws at once; they come in the order of the draws."""
-    played: list[Group | None] = [None] * len(draws)
+async def run_groups(rollout: GroupRollout, draws: Sequence[TaskDraw], size: int) -> list[Group]:
+    """Run the groups of draws concurrently and return them in the order of the draws."""
+    groups: list[Group | None] = [None] * len(draws)
 
-    async def one(place: int, draw: Draw) -> None:
-        played[place] = await playing.group(draw, size)
+    async def one(place: int, draw: TaskDraw) -> None:
+        groups[place] = await rollout.group(draw, size)
 
     async with anyio.create_task_group() as tasks:
         for place, draw in enumerate(draws):
             tasks.start_soon(one, place, draw)
-    return [group for group in played if group is not None]
+    return [group for group in groups if group is not None]
 
 
 def refuse_empty(step: int, groups: Sequence[Group]) -> None:
-    """A step that has not one episode is no step.
+    """Refuse a step without an episode.
 
-    :raises RunStopped: if none counts; with the reason of most of them.
+    :raises RunStopped: if none counts, with the most frequent reason.
     """
     if any(group.samples for group in groups):
         return
     reasons = [failure for group in groups for failure in group.failures]
     kinds = [failure.kind for failure in reasons]
     kind = max(dict.fromkeys(kinds), key=kinds.count)
-    said = next(failure.message for failure in reasons if failure.kind == kind)
+    example = next(failure.message for failure in reasons if failure.kind == kind)
     message = (
-        f"step {step}: not one of {len(reasons)} episodes counts; {kinds.count(kind)} of them: {kind}: {said}"
+        f"step {step}: all {len(reasons)} episodes failed, {kinds.count(kind)} of them with {kind}: {example}"
     )
-    raise RunStopped(StopCause.MODEL, f"{message}; mend that, then run the same again")
+    raise RunStopped(StopCause.MODEL, f"{message}; fix that, then run the same command to resume")

@@ -1,4 +1,4 @@
-"""Groups that grow: one tree for each draw of a task, whose branches share their beginnings, and whose leaves are scored."""
+"""Tree rollouts: one tree for each draw of a task. Branches share their prefix; the leaves are scored."""
 
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
@@ -11,11 +11,10 @@ from msgspec import structs
 from agentflow.actors import Supervisor
 from agentflow.errors import ConfigurationError, RunStopped, StopCause
 from agentflow.growth import Greenhouse, Grower, plans_of
-from agentflow.journal import Page
-from agentflow.learner._group_rollout import AGAIN, GONE, Playing, words_of
-from agentflow.learner._groups import FailureCause, Group, Played
-from agentflow.learner._order import Draw
-from agentflow.learner._trees import samples_of_tree
+from agentflow.journal import MemoryPage
+from agentflow.learner._group_rollout import RETRIED, UNREACHABLE, GroupRollout, error_line
+from agentflow.learner._groups import EpisodeResult, FailureCause, Group, samples_of_tree
+from agentflow.learner._task_order import TaskDraw
 from agentflow.models import Call, Completion, Model, Sampling
 from agentflow.runs import start_child
 from agentflow.sandbox import Sandbox, Tool
@@ -40,48 +39,47 @@ from agentflow.trajectory import (
 )
 
 if TYPE_CHECKING:
-    from agentflow.learner._config import TrainConfig
-    from agentflow.learner._episode_runner import Stage
-    from agentflow.learner._growth import GrowthRules
+    from agentflow.learner._config import GrowthRules, TrainConfig
+    from agentflow.learner._episode_runner import SandboxEpisodeRunner
 
-__all__ = ["Grove", "Trees", "open_trees"]
+__all__ = ["TreeGroupRollout", "TreeGrower", "open_tree_grower"]
 
 logger = get_logger(__name__)
 
 T = TypeVar("T")
 
 
-class Reseeded:
-    """The policy as trees ask it: what a node samples follows from the node, whoever asks first."""
+class NodeSeededModel:
+    """The policy with a seed per node, so that samples do not depend on the order of calls."""
 
     def __init__(self, model: Model, seed: int) -> None:
         self.version = 0
-        """The weights that sample now."""
+        """Version of the weights that sample now."""
         self._model = model
         self._seed = seed
 
     @property
     def name(self) -> str:
-        """What it is called."""
+        """Name of the model."""
         return self._model.name
 
     @property
     def vision(self) -> bool:
-        """It takes pictures."""
+        """True if it accepts images."""
         return self._model.vision
 
     async def complete(self, call: Call[T]) -> Completion[T]:
-        """Answer one call."""
-        about = call.request
-        path = [step.action.canonical for step in about.path] if isinstance(about, PlanRequest) else []
-        asked = about.seed if isinstance(about, PlanRequest) else ""
-        drawn = int(digest([self._seed, self.version, asked, path]), 16) % 2**31
-        sampling = structs.replace(call.sampling or Sampling(), seed=drawn)
+        """Complete one call."""
+        request = call.request
+        path = [step.action.canonical for step in request.path] if isinstance(request, PlanRequest) else []
+        task = request.seed if isinstance(request, PlanRequest) else ""
+        seed = int(digest([self._seed, self.version, task, path]), 16) % 2**31
+        sampling = structs.replace(call.sampling or Sampling(), seed=seed)
         return await self._model.complete(structs.replace(call, sampling=sampling))
 
 
-class Trees:
-    """What trees grow with, open as long as a run lasts."""
+class TreeGrower:
+    """Grows trees and answers their leaves for the duration of a run."""
 
     def __init__(
         self,
@@ -92,18 +90,18 @@ class Trees:
         rules: "GrowthRules",
         seed: int,
     ) -> None:
-        self._planner = Reseeded(planner, seed)
-        self._pictures: dict[str, bytes] = {}
-        self._growing = 0
+        self._planner = NodeSeededModel(planner, seed)
+        self._images: dict[str, bytes] = {}
+        self._open_trees = 0
         self.team = Team(
             planner=self._planner,
             generator=generator,
-            # A verdict would make a branch depend on its siblings: everything grows.
+            # A verdict would make a branch depend on its siblings, so every branch grows.
             verify="off",
-            put_blob=self._put_picture,
-            blob=self._picture,
+            put_blob=self._put_image,
+            blob=self._image,
         )
-        """The roles; they work while somebody runs their specs."""
+        """The roles; a supervisor must run their specs."""
         self._grower = Grower(
             rules.settings,
             run="training",
@@ -115,63 +113,65 @@ class Trees:
 
     @asynccontextmanager
     async def open(self) -> AsyncGenerator[None]:
-        """One tree is worked on; pictures are kept as long as there is any."""
-        self._growing += 1
+        """Keep the images of a tree while it is in use; they are released with the last tree."""
+        self._open_trees += 1
         try:
             yield
         finally:
-            self._growing -= 1
-            if not self._growing:
-                self._pictures.clear()
+            self._open_trees -= 1
+            if not self._open_trees:
+                self._images.clear()
 
-    async def _put_picture(self, data: bytes, mime: str) -> Blob:
+    async def _put_image(self, data: bytes, mime: str) -> Blob:
         hash = sha256(data).hexdigest()
-        self._pictures[hash] = data
+        self._images[hash] = data
         return Blob(hash, mime)
 
-    async def _picture(self, hash: str) -> bytes:
-        return self._pictures[hash]
+    async def _image(self, hash: str) -> bytes:
+        return self._images[hash]
 
     async def grow(self, task: Task, version: int) -> tuple[Tree, dict[str, tuple[Reply[Plan], ...]]]:
-        """The tree of a task, and what its planner said at each node."""
+        """Grow the tree of a task; return it with the planner's replies by node."""
         self._planner.version = version
-        page = Page()
+        page = MemoryPage()
         seed = Seed(index=task.index, id=task.id, content=task.question, kwargs=task.kwargs)
         tree = await self._grower.grow(seed, page)
         return tree, plans_of(tree, page)
 
     async def answer(self, task: Task, path: Sequence[Node]) -> Reply[Solution]:
-        """What the generator makes of a path."""
+        """Return the generator's answer for a path."""
         memory = Memory(turns=tuple(_turn(node) for node in path if node.action is not None))
         request = SolutionRequest(question=task.question, images=task.images, analysis=None, memory=memory)
         return await self.team.generator.solve(request)
 
 
-class Grove(Playing):
-    """Playing whose groups are trees; single episodes, as validation wants them, are played as ever."""
+class TreeGroupRollout(GroupRollout):
+    """Runs groups as trees. Single episodes, as in validation, are unchanged."""
 
-    def __init__(self, trees: Trees, *arguments: Any, **more: Any) -> None:  # noqa: ANN401 - those of Playing
+    def __init__(self, trees: TreeGrower, *arguments: Any, **more: Any) -> None:  # noqa: ANN401 - those of GroupRollout
         super().__init__(*arguments, **more)
         self._trees = trees
 
-    async def group(self, draw: Draw, size: int, places: list[Played | None] | None = None) -> Group:
-        """Grow the tree of a draw; how many leaves it has follows from how trees grow.
+    async def group(
+        self, draw: TaskDraw, size: int, results: list[EpisodeResult | None] | None = None
+    ) -> Group:
+        """Grow the tree of a draw; the growth settings determine the number of its leaves.
 
-        :raises RunStopped: if the run can't go on.
+        :raises RunStopped: if the run can't continue.
         """
-        del size, places
+        del size, results
         group = Group(number=draw.number, name=draw.group)
         for _ in range(self._tries):
-            async with self._room:
+            async with self._slots:
                 group = await self._try_tree(draw)
             kinds = {failure.kind for failure in group.failures}
-            if group.samples or not kinds & AGAIN:
+            if group.samples or not kinds & RETRIED:
                 break
             if FailureCause.MODEL in kinds:
                 await self._engine_ready()
         return group
 
-    async def _try_tree(self, draw: Draw) -> Group:
+    async def _try_tree(self, draw: TaskDraw) -> Group:
         version = self.version
         failure = Failure(FailureCause.TIME, f"it did not end in {self._seconds:g} seconds")
         try:
@@ -183,19 +183,19 @@ class Grove(Playing):
             failure = Failure(FailureCause.MODEL, stopped.message)
         except ConfigurationError:
             raise
-        except Exception as error:  # boundary: a tree that crashes is data, and must not end the others
+        except Exception as error:  # boundary: a crashed tree is data, and must not end the others
             logger.exception("tree crashed", task=draw.task.id)
-            failure = Failure(FailureCause.CRASHED, words_of(error))
+            failure = Failure(FailureCause.CRASHED, error_line(error))
         return Group(number=draw.number, name=draw.group, failures=(failure,))
 
-    async def _grow(self, draw: Draw, version: int) -> Group:
+    async def _grow(self, draw: TaskDraw, version: int) -> Group:
         async with self._trees.open():
             return await self._grown(draw, version)
 
-    async def _grown(self, draw: Draw, version: int) -> Group:
+    async def _grown(self, draw: TaskDraw, version: int) -> Group:
         tree, plans = await self._trees.grow(draw.task, version)
         for reply in (reply for replies in plans.values() for reply in replies):
-            if reply.failure is not None and reply.failure.kind in GONE:
+            if reply.failure is not None and reply.failure.kind in UNREACHABLE:
                 lost = Failure(FailureCause.MODEL, f"planner: {reply.failure.message}")
                 return Group(number=draw.number, name=draw.group, failures=(lost,))
         rewards: dict[str, float] = {}
@@ -203,15 +203,15 @@ class Grove(Playing):
 
         async def score(leaf: Node) -> None:
             reply = await self._trees.answer(draw.task, tree.path(leaf.id))
-            if reply.failure is not None and reply.failure.kind in GONE:
+            if reply.failure is not None and reply.failure.kind in UNREACHABLE:
                 failures.append(Failure(FailureCause.MODEL, f"generator: {reply.failure.message}"))
                 return
             answer = "" if reply.value is None else reply.value.answer
-            worth, failure = await self._worth(answer, draw.task)
+            reward, failure = await self._reward(answer, draw.task)
             if failure is not None:
                 failures.append(failure)
             else:
-                rewards[leaf.id] = worth
+                rewards[leaf.id] = reward
 
         async with anyio.create_task_group() as tasks:
             for leaf in tree.leaves():
@@ -223,10 +223,12 @@ class Grove(Playing):
 
 
 @asynccontextmanager
-async def open_trees(config: "TrainConfig", stage: "Stage") -> AsyncGenerator[Trees | None]:
-    """What trees grow with, beside the episodes of a stage; none if groups are separate episodes.
+async def open_tree_grower(
+    config: "TrainConfig", runner: "SandboxEpisodeRunner"
+) -> AsyncGenerator[TreeGrower | None]:
+    """Open what grows trees, with the models and tools of an episode runner; `None` without `growth` settings.
 
-    :raises ConfigurationError: if trees can't be grown with these settings.
+    :raises ConfigurationError: if these settings can't be used with trees.
     """
     rules = config.growth
     if rules is None:
@@ -234,14 +236,14 @@ async def open_trees(config: "TrainConfig", stage: "Stage") -> AsyncGenerator[Tr
         return
     if config.episodes.agent != "team" or config.episodes.trained_roles != ("planner",):
         raise ConfigurationError(
-            "growth: trees train the planner of a team; leave out episodes.agent and episodes.trained"
+            "growth: tree rollouts train the planner of a team; leave out episodes.agent and episodes.trained"
         )
-    trees = Trees(
-        stage.models["planner"], stage.models["generator"], stage.base, stage.tools, rules, config.seed
+    trees = TreeGrower(
+        runner.models["planner"], runner.models["generator"], runner.base, runner.tools, rules, config.seed
     )
-    async with Supervisor(name="grove", intensity=3, period=60) as house:
+    async with Supervisor(name="trees", intensity=3, period=60) as supervisor:
         for spec in trees.team.specs():
-            await start_child(house, spec)
+            await start_child(supervisor, spec)
         yield trees
 
 

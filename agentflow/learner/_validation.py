@@ -1,4 +1,4 @@
-"""Held-out tasks, worked on as they are: what the policy can do now."""
+"""Scores of the policy on held-out tasks."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -7,8 +7,8 @@ from statistics import fmean
 import anyio
 
 from agentflow.learner._config import ValidationSettings
-from agentflow.learner._group_rollout import Playing
-from agentflow.learner._groups import Played
+from agentflow.learner._group_rollout import GroupRollout
+from agentflow.learner._groups import EpisodeResult
 from agentflow.scoring import bootstrap, pass_at
 from agentflow.trajectory import Task
 
@@ -18,22 +18,22 @@ _RIGHT = 0.99
 
 
 class Validation:
-    """Works on the same tasks with the same seeds each time, so that what differs is the policy."""
+    """Runs the same tasks with the same seeds each time, so that only the policy differs."""
 
-    def __init__(self, playing: Playing, tasks: Sequence[Task], settings: ValidationSettings) -> None:
-        self._playing = playing
+    def __init__(self, rollout: GroupRollout, tasks: Sequence[Task], settings: ValidationSettings) -> None:
+        self._rollout = rollout
         self._tasks = tasks
         self._settings = settings
 
     async def score(self) -> dict[str, float]:
-        """The mean over tasks with its interval, pass@k, and what episodes were like.
+        """Return the mean score over tasks with its confidence interval, pass@k, and figures of the episodes.
 
-        An episode that was lost (its engine, its time, its reward) is counted and left out; so is a task that lost all.
+        A failed episode (engine, time, reward) is counted and left out; so is a task without any other.
         """
-        played: dict[tuple[int, int], Played] = {}
+        results: dict[tuple[int, int], EpisodeResult] = {}
 
         async def one(place: int, sample: int) -> None:
-            played[place, sample] = await self._playing.one(
+            results[place, sample] = await self._rollout.one(
                 self._tasks[place],
                 ("validation", place, sample),
                 temperature=self._settings.temperature,
@@ -44,11 +44,11 @@ class Validation:
             for place in range(len(self._tasks)):
                 for sample in range(self._settings.samples):
                     group.start_soon(partial(one, place, sample))
-        return self._figures(played)
+        return self._figures(results)
 
-    def _figures(self, played: dict[tuple[int, int], Played]) -> dict[str, float]:
-        by_task: dict[int, list[Played]] = {}
-        for place, one in sorted(played.items()):
+    def _figures(self, results: dict[tuple[int, int], EpisodeResult]) -> dict[str, float]:
+        by_task: dict[int, list[EpisodeResult]] = {}
+        for place, one in sorted(results.items()):
             if one.failure is None:
                 by_task.setdefault(place[0], []).append(one)
         means = [fmean(one.reward for one in ones) for ones in by_task.values()]
@@ -60,7 +60,7 @@ class Validation:
             "validation/score_low": interval.low,
             "validation/score_high": interval.high,
             "validation/tasks": float(len(means)),
-            "validation/lost": float(len(played) - len(finished)),
+            "validation/lost": float(len(results) - len(finished)),
             "validation/turns": len(turns) / len(finished) if finished else 0.0,
             "validation/answered": fmean([one.failure is None for one in finished]) if finished else 0.0,
             "validation/tool_errors": float(
@@ -70,9 +70,9 @@ class Validation:
         }
         whole = [ones for ones in by_task.values() if len(ones) == self._settings.samples]
         for k in range(2, self._settings.samples + 1):
-            rights = [sum(one.reward >= _RIGHT for one in ones) for ones in whole]
-            if rights and not k & (k - 1):
+            counts = [sum(one.reward >= _RIGHT for one in ones) for ones in whole]
+            if counts and not k & (k - 1):
                 figures[f"validation/pass@{k}"] = fmean(
-                    pass_at(k, right=right, samples=self._settings.samples) for right in rights
+                    pass_at(k, right=count, samples=self._settings.samples) for count in counts
                 )
         return figures

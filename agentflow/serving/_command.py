@@ -37,7 +37,7 @@ def command_of(
     if settings.trains:
         # This API alone returns the weights version of each token.
         options["enable-scale-out"] = True
-    context = settings.context or (_bearable(settings.model) if cpu else None)
+    context = settings.max_model_len or (_bearable(settings.model) if cpu else None)
     if context is not None:
         options["max-model-len"] = context
     if cpu:
@@ -46,7 +46,7 @@ def command_of(
         options["no-enable-chunked-prefill"] = True
         options["max-num-batched-tokens"] = max(_BEARABLE, context or 0)
     else:
-        options["gpu-memory-utilization"] = settings.memory_share
+        options["gpu-memory-utilization"] = settings.gpu_memory_utilization
     words: list[str] = []
     for name, value in {**options, **settings.options}.items():
         if value is True:

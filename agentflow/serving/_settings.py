@@ -2,7 +2,7 @@
 
 import sys
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Any, ClassVar, Literal, TypeAlias
 
 from pydantic import Field, SecretStr
 from pydantic_settings import SettingsConfigDict
@@ -23,6 +23,8 @@ class ServingSettings(Settings):
 
     model_config = SettingsConfigDict(env_prefix="AGENTFLOW_SERVING_")
 
+    renamed: ClassVar[dict[str, str]] = {"memory_share": "gpu_memory_utilization", "context": "max_model_len"}
+
     model: str = Field(min_length=1)
     """Folder with weights and tokenizer, or a name on the hub."""
     name: str = ""
@@ -39,12 +41,12 @@ class ServingSettings(Settings):
     """Device to compute on."""
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     """Data type of the weights; `auto` keeps that of the files."""
-    context: int | None = Field(default=None, ge=1)
-    """The most tokens of a prompt and its answer; none: the model's own, on a CPU 8,192 of them."""
+    max_model_len: int | None = Field(default=None, ge=1)
+    """Maximum number of tokens of a prompt and its answer; `None`: the model's own, on a CPU at most 8,192."""
     cache_gib: float = Field(default=1.0, gt=0)
     """Memory for the KV cache on a CPU, in GiB."""
-    memory_share: float = Field(default=0.9, gt=0, le=1)
-    """The share of a GPU's memory that it takes."""
+    gpu_memory_utilization: float = Field(default=0.9, gt=0, le=1)
+    """Fraction of the GPU memory that vLLM uses."""
     trains: bool = False
     """Let clients change the weights at runtime. Anyone who reaches the port can do so, so it listens on loopback only."""
     start_seconds: float = Field(default=600.0, gt=0)

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from agentflow.actors import Supervisor
 from agentflow.errors import ConfigurationError, ToolFailure
-from agentflow.journal import Page
+from agentflow.journal import MemoryPage
 from agentflow.models import (
     OFFLINE,
     Accounts,
@@ -201,7 +201,7 @@ class Solver:
                 team=resources.team,
                 sandbox=resources.sandbox,
                 tools=resources.tools,
-                page=Page(),
+                page=MemoryPage(),
                 settings=self._settings,
             )
         if self._verbose:

@@ -1,33 +1,48 @@
-"""The token tree: what an engine read and wrote in many calls, each token kept once, by its exact id.
+"""The token tree: every token that an engine read or sampled, stored once, by its exact id.
 
-Turns, branches, parallel calls, sub-agents, memory put in short, calls made again: all of them are calls in one tree.
+Turns, branches, parallel calls, sub-agents, summarised memory and retries are all calls in one tree.
 
-- A call is kept as what it adds. Tokens that several calls begin with stand once, whoever read them.
-- `path` gives every call back exactly: the prompt that was read, the tokens that were drawn, their log-probabilities.
-- A call goes on from another one only where its prompt begins with all that the other read and wrote, and both have the
+- A call stores only the tokens it adds. Calls with a common prefix share it.
+- `path` returns each call exactly: the prompt that was read, the tokens that were sampled, their log-probabilities.
+- A call continues another only if its prompt starts with everything the other read and sampled, and both have the
   same voice: episode, agent, role, tools. Equal tokens of another voice are context.
-- Every drawn token is delivered once, in one row. Where it can't be told which of several calls a prompt goes on from,
-  the call is set apart: it has a row of its own, and the tree says so.
-- What is delivered is a function of the set of calls. The order in which they come decides nothing.
-- Adding costs as much as what is new; nothing recurses.
+- Every sampled token is trained in exactly one row. If several calls could be the one a prompt continues, the call
+  gets a row of its own and the tree reports the ambiguity.
+- The rows are a function of the set of calls, not of the order in which they were added.
+- Adding a call costs time proportional to its new tokens; nothing recurses.
+
+See docs/tokens.md.
 """
 
-from agentflow.tokens._calls import Delivered, Figures, Fork, ForkReason, Piece, TokenCall, TokenRow, Voice
-from agentflow.tokens._episodes import calls_of
+from agentflow.tokens._calls import (
+    CallFork,
+    ForkReason,
+    Piece,
+    TokenCall,
+    TokenRow,
+    TrainedSlice,
+    TreeFigures,
+    Voice,
+    calls_of,
+)
+from agentflow.tokens._spans import TokenSpan, path_ids, walk
 from agentflow.tokens._text import as_html, coloured
 from agentflow.tokens._tree import TokenTree
 
 __all__ = [
-    "Delivered",
-    "Figures",
-    "Fork",
+    "CallFork",
     "ForkReason",
     "Piece",
     "TokenCall",
     "TokenRow",
+    "TokenSpan",
     "TokenTree",
+    "TrainedSlice",
+    "TreeFigures",
     "Voice",
     "as_html",
     "calls_of",
     "coloured",
+    "path_ids",
+    "walk",
 ]

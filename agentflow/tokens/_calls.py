@@ -1,164 +1,193 @@
-"""What a token tree takes in and gives out."""
+"""Inputs and outputs of a token tree."""
 
+from collections.abc import Collection
 from enum import StrEnum
 from typing import Literal
 
 from msgspec import Struct
 
-from agentflow.trajectory import Tokens
+from agentflow.trajectory import Episode, Tokens
 
-__all__ = ["Delivered", "Figures", "Fork", "ForkReason", "Piece", "TokenCall", "TokenRow", "Voice"]
+__all__ = [
+    "CallFork",
+    "ForkReason",
+    "Piece",
+    "TokenCall",
+    "TokenRow",
+    "TrainedSlice",
+    "TreeFigures",
+    "Voice",
+    "calls_of",
+]
 
 
 class Voice(Struct, frozen=True, kw_only=True):
-    """Who reads and writes. Calls of different voices never go on from each other, even where their tokens are equal."""
+    """Author of a call. Calls of different voices never continue each other, even if their tokens are equal."""
 
     role: str = ""
     """`planner`, `verifier`, …"""
     agent: str = ""
-    """Which one, where there are several."""
+    """Name of the agent, if there are several."""
     tools: str = ""
-    """A digest of the tools that it is offered."""
+    """Digest of the tools offered to it."""
     episode: str = ""
-    """The episode that it speaks in."""
+    """Episode of the call."""
 
 
 class TokenCall(Struct, frozen=True, kw_only=True):
-    """One call of a model."""
+    """One model call."""
 
     id: str
-    """Of its own among all calls of the tree."""
+    """Id, unique in the tree."""
     voice: Voice = Voice()
-    """Whose call it is."""
+    """Author of the call."""
     tokens: Tokens
-    """What was read and written."""
+    """Prompt and sampled tokens."""
     parent: str = ""
-    """The call that it goes on from, where that is known: it decides between several with the same tokens. Empty: the
-    tokens tell."""
+    """Id of the call it continues, if known; it chooses among several with the same tokens. Empty: derived from the tokens."""
 
 
-class Delivered(Struct, frozen=True):
-    """The tokens of one call in a row."""
+class TrainedSlice(Struct, frozen=True):
+    """The tokens of one call that a row trains."""
 
     call: str
-    """The call that drew them."""
+    """Id of the call that sampled them."""
     start: int
-    """The first of them, counted in the row."""
+    """Index of the first token in the row."""
     stop: int
-    """Where they end: the first that is none of them."""
+    """Index after the last one."""
 
 
 class TokenRow(Struct, frozen=True, kw_only=True):
-    """Calls that go on from each other, as one row of tokens."""
+    """Calls that continue each other, as one row of tokens."""
 
     call: str
-    """The last of them."""
+    """Id of the last call."""
     voice: Voice
-    """Whose they are."""
+    """Author of the calls."""
     ids: tuple[int, ...]
-    """All that was read and written, to the end of the last call."""
-    delivered: tuple[Delivered, ...]
-    """What is delivered here, in order; all else is context, also what calls drew that are delivered in other rows."""
+    """All tokens, up to the end of the last call."""
+    trained: tuple[TrainedSlice, ...]
+    """Trained tokens, in order. Everything else is context, including tokens that another row trains."""
     logprobs: tuple[float, ...]
-    """The log-probability of each token that is delivered here, in order."""
+    """Log-probability of each trained token, in order."""
 
     @property
     def mask(self) -> tuple[bool, ...]:
-        """Which of the tokens are delivered here."""
+        """True at each trained token."""
         mask = [False] * len(self.ids)
-        for one in self.delivered:
+        for one in self.trained:
             mask[one.start : one.stop] = [True] * (one.stop - one.start)
         return tuple(mask)
 
 
 class Piece(Struct, frozen=True, kw_only=True):
-    """Consecutive tokens of one call's path that are alike."""
+    """Consecutive tokens of a call's path with the same origin."""
 
     kind: Literal["context", "trained", "other"]
-    """`trained`: drawn by the call, or one that it goes on from; `other`: drawn by another voice; `context`: the rest."""
+    """`trained`: sampled by the call or one that it continues; `other`: sampled by another voice; `context`: the rest."""
     call: str = ""
-    """Who drew them; empty: nobody."""
+    """Id of the call that sampled them; empty for context."""
     ids: tuple[int, ...]
     """The tokens."""
     logprobs: tuple[float, ...] = ()
-    """Their log-probabilities, where they are trained."""
+    """Their log-probabilities, if they are trained."""
 
 
 class ForkReason(StrEnum):
-    """How a call stands to those of its voice that came before it."""
+    """Relation of a call to the earlier calls of its voice."""
 
     OPENING = "opening"
-    """The first one of its voice."""
+    """First call of its voice."""
     SUB_AGENT = "sub_agent"
-    """The first one of its voice, in an episode in which another agent had spoken."""
+    """First call of its voice, in an episode that another agent started."""
     APPEND = "append"
-    """It goes on from a call that nothing had gone on from."""
+    """Continues a call that no other call had continued."""
     BRANCH = "branch"
-    """It goes on from a call that another had gone on from: parallel calls, other results."""
+    """Continues a call that another call had continued: parallel calls, different tool results."""
     RETRY = "retry"
-    """Its prompt was read before: the same is asked again."""
+    """Repeats an earlier prompt."""
     COMPACTION = "compaction"
-    """It begins anew after the first tokens: what was said was put in short, or left out."""
+    """Diverges after a common prefix: the history was summarised or shortened."""
     TRUNCATED = "truncated"
-    """An answer that was cut at its limit stands otherwise in its prompt, or not at all."""
+    """An answer cut at its token limit is changed or missing in the prompt."""
     DRIFT = "drift"
-    """An answer stands in its prompt with the same text in other tokens."""
+    """An answer is in the prompt as the same text in different tokens."""
     REWRITTEN = "rewritten"
-    """An answer stands otherwise in its prompt, or not at all."""
+    """An answer is changed or missing in the prompt."""
     AMBIGUOUS = "ambiguous"
-    """Several calls drew the tokens that its prompt goes on from; it is set apart."""
+    """Several calls sampled the tokens that the prompt continues; the call gets a row of its own."""
 
 
-class Fork(Struct, frozen=True, kw_only=True):
-    """How a call stands to those before it."""
+class CallFork(Struct, frozen=True, kw_only=True):
+    """Relation of a call to earlier ones."""
 
     call: str
-    """The call."""
+    """Id of the call."""
     reason: ForkReason
-    """Why it stands where it stands."""
+    """Kind of relation."""
     parent: str = ""
-    """The call that it goes on from; empty: there is none."""
+    """Id of the call it continues; empty: none."""
     left: str = ""
-    """The call whose answer its prompt has otherwise, or not at all; empty: none."""
+    """Id of the call whose answer is changed or missing in the prompt; empty: none."""
     rivals: tuple[str, ...] = ()
-    """The calls that it may go on from, where that can't be told."""
+    """Ids of the calls it may continue, if that is ambiguous."""
     shared: int
-    """So many of its first tokens were read or written by its voice before."""
+    """Number of its first tokens that its voice had read or sampled before."""
 
 
-class Figures(Struct, frozen=True, kw_only=True):
-    """A token tree in figures."""
+class TreeFigures(Struct, frozen=True, kw_only=True):
+    """Statistics of a token tree."""
 
     calls: int
-    """Calls."""
+    """Number of calls."""
     spans: int
-    """Pieces that the tree is made of."""
+    """Number of spans in the tree."""
     unique: int
-    """Tokens that are kept: each that several calls begin with is one."""
+    """Number of stored tokens; a shared prefix counts once."""
     flat: int
-    """Tokens of one row for each call."""
+    """Number of tokens in one row per call."""
     merged: int
-    """Tokens of the rows."""
+    """Number of tokens in the rows."""
     rows: int
-    """Rows."""
+    """Number of rows."""
     sampled: int
-    """Tokens that were drawn."""
-    delivered: int
-    """Those of them that are delivered; less only where a voice is not trained."""
+    """Number of sampled tokens."""
+    trained: int
+    """Number of sampled tokens that the rows train; fewer than `sampled` only if a voice is not trained."""
     forks: dict[str, int]
-    """How calls stand to those before them: reason -> calls."""
+    """Number of calls by fork reason."""
 
     @property
     def saved(self) -> float:
-        """Tokens of one row for each call, over those that are kept."""
+        """Tokens of one row per call, divided by stored tokens."""
         return self.flat / self.unique if self.unique else 1.0
 
     @property
     def trained_fraction(self) -> float:
-        """The share of the rows' tokens that is delivered."""
-        return self.delivered / self.merged if self.merged else 0.0
+        """Fraction of the rows' tokens that are trained."""
+        return self.trained / self.merged if self.merged else 0.0
 
     @property
-    def delivered_fraction(self) -> float:
-        """The share of the drawn tokens that is delivered."""
-        return self.delivered / self.sampled if self.sampled else 1.0
+    def coverage(self) -> float:
+        """Fraction of the sampled tokens that are trained."""
+        return self.trained / self.sampled if self.sampled else 1.0
+
+
+def calls_of(episode: Episode, *, name: str = "", roles: Collection[str] = ("planner",)) -> list[TokenCall]:
+    """Return the calls of the given roles whose tokens are known, in order.
+
+    Truncated and unusable answers are included; an unusable answer comes before its retry. See docs/tokens.md.
+
+    :param name: episode name, to tell the episodes of one task apart; by default the task's id.
+    :param roles: roles that are trained.
+    """
+    known = name or episode.task.id
+    calls: list[TokenCall] = []
+    for exchange in episode.exchanges:
+        if exchange.role in roles and exchange.tokens is not None:
+            voice, id = Voice(role=exchange.role, episode=known), f"{known}/{exchange.key}"
+            for number, tokens in enumerate(exchange.unusable, 1):
+                calls.append(TokenCall(id=f"{id}/unusable/{number}", voice=voice, tokens=tokens))
+            calls.append(TokenCall(id=id, voice=voice, tokens=exchange.tokens))
+    return calls

@@ -1,4 +1,4 @@
-"""A call's tokens to look at: in a terminal, or as a page."""
+"""Render the tokens of a call for a terminal or as an HTML page."""
 
 import html
 from collections.abc import Callable, Iterator, Sequence
@@ -27,9 +27,9 @@ body {{ font: 14px/1.5 monospace; white-space: pre-wrap; }}
 
 
 def coloured(pieces: Sequence[Piece], decode: Callable[[Sequence[int]], str]) -> "Text":
-    """For a terminal: what is trained is green, and underlined where it was unlikely; other voices are blue, the rest is dim.
+    """Render pieces for a terminal: trained tokens green (underlined below a log-probability of -3), other voices blue.
 
-    :param decode: tokens as text.
+    :param decode: converts tokens to text.
     """
     from rich.text import Text
 
@@ -39,15 +39,15 @@ def coloured(pieces: Sequence[Piece], decode: Callable[[Sequence[int]], str]) ->
         if piece.kind != "trained":
             text.append(decode(piece.ids), style)
             continue
-        for word, chance in _words(piece, decode):
-            text.append(word, f"{style} underline" if chance < _UNLIKELY else style)
+        for part, logprob in _decoded(piece, decode):
+            text.append(part, f"{style} underline" if logprob < _UNLIKELY else style)
     return text
 
 
 def as_html(pieces: Sequence[Piece], decode: Callable[[Sequence[int]], str], *, title: str = "") -> str:
-    """A page of its own: what is trained is green, the likelier the deeper, and tells its log-probability under the mouse.
+    """Render pieces as a standalone HTML page: trained tokens green, darker if likelier, log-probability as a tooltip.
 
-    :param decode: tokens as text.
+    :param decode: converts tokens to text.
     """
     spans: list[str] = []
     for piece in pieces:
@@ -55,23 +55,23 @@ def as_html(pieces: Sequence[Piece], decode: Callable[[Sequence[int]], str], *, 
             by = f' title="{html.escape(piece.call)}"' if piece.call else ""
             spans.append(f'<span class="{piece.kind}"{by}>{html.escape(decode(piece.ids))}</span>')
             continue
-        for word, chance in _words(piece, decode):
-            depth = max(0.1, min(0.6, 0.6 + chance / 10))
-            told = html.escape(f"{piece.call}: {chance:.3f}")
+        for part, logprob in _decoded(piece, decode):
+            depth = max(0.1, min(0.6, 0.6 + logprob / 10))
+            title_text = html.escape(f"{piece.call}: {logprob:.3f}")
             spans.append(
-                f'<span class="trained" style="--p:{depth:.2f}" title="{told}">{html.escape(word)}</span>'
+                f'<span class="trained" style="--p:{depth:.2f}" title="{title_text}">{html.escape(part)}</span>'
             )
     return _PAGE.format(title=html.escape(title), body="".join(spans))
 
 
-def _words(piece: Piece, decode: Callable[[Sequence[int]], str]) -> Iterator[tuple[str, float]]:
-    """Each token's text with its log-probability; tokens that make a character together stand together."""
-    held: list[int] = []
-    chance = 0.0
-    for place, (id, logprob) in enumerate(zip(piece.ids, piece.logprobs, strict=True), 1):
-        held.append(id)
-        chance += logprob
-        word = decode(held)
-        if not word.endswith("\N{REPLACEMENT CHARACTER}") or place == len(piece.ids):
-            yield word, chance
-            held, chance = [], 0.0
+def _decoded(piece: Piece, decode: Callable[[Sequence[int]], str]) -> Iterator[tuple[str, float]]:
+    """Yield the text and log-probability of each token; tokens that form one character are joined."""
+    pending: list[int] = []
+    logprob = 0.0
+    for place, (id, own) in enumerate(zip(piece.ids, piece.logprobs, strict=True), 1):
+        pending.append(id)
+        logprob += own
+        part = decode(pending)
+        if not part.endswith("\N{REPLACEMENT CHARACTER}") or place == len(piece.ids):
+            yield part, logprob
+            pending, logprob = [], 0.0

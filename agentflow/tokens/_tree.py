@@ -1,29 +1,34 @@
-"""The tree itself: calls go in by two doors, and everything else is a view."""
+"""The token tree. Calls are added in one of three ways; everything else is a view."""
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 
-from agentflow.tokens._calls import Delivered, Figures, Fork, Piece, TokenCall, TokenRow, Voice
+from agentflow.tokens._calls import CallFork, Piece, TokenCall, TokenRow, TrainedSlice, TreeFigures, Voice
 from agentflow.tokens._forks import forks_of
-from agentflow.tokens._held import Held
-from agentflow.tokens._links import lines_of, links_of
-from agentflow.tokens._pieces import pieces_of
-from agentflow.tokens._spans import WIDTH, Span, grow, ids_of, packed, path_ids, shared_size
+from agentflow.tokens._links import StoredCall, chains_of, links_of
+from agentflow.tokens._spans import WIDTH, TokenSpan, grow, ids_of, packed, path_ids, shared_size
 from agentflow.trajectory import Tokens
 
 __all__ = ["TokenTree"]
 
-_TRAILS = 256
-"""Voices whose last path is kept whole: of any other, the way is looked for from the root."""
+_CACHED_PATHS = 256
+"""Voices whose last path is kept as bytes. A prompt of any other voice is looked up from the root."""
 
 
 class TokenTree:
-    """Calls of a model, their tokens kept once."""
+    """Model calls with their tokens, each shared prefix stored once.
+
+    Example::
+
+        tree = TokenTree()
+        tree.add(TokenCall(id="1", tokens=Tokens(prompt=(1, 2), sampled=(3,), logprobs=(-0.5,))))
+        assert tree.path("1").sampled == (3,)
+    """
 
     def __init__(self) -> None:
-        self._root = Span(None, 0, b"")
-        self._calls: dict[str, Held] = {}
-        self._trails: dict[Voice, tuple[bytes, Span]] = {}
+        self._root = TokenSpan(None, 0, b"")
+        self._calls: dict[str, StoredCall] = {}
+        self._last_paths: dict[Voice, tuple[bytes, TokenSpan]] = {}
 
     def __len__(self) -> int:
         return len(self._calls)
@@ -32,65 +37,72 @@ class TokenTree:
         return id in self._calls
 
     def add(self, call: TokenCall) -> None:
-        """Take in a call by its whole prompt; what of it is known is found by comparing.
+        """Add a call with its whole prompt; its known prefix is found by comparison.
 
-        :raises ValueError: if there is such a call, or its tokens do not belong together.
+        :raises ValueError: if the id exists, or the tokens are inconsistent.
         """
         prompt, sampled = self._checked(call)
-        at, rest = self._nearest(call.voice, prompt)
-        asked = grow(at, rest)
+        asked = self._insert(call.voice, prompt)
         end = grow(asked, sampled)
-        self._calls[call.id] = Held(call, asked, end)
-        self._trails.pop(call.voice, None)
-        self._trails[call.voice] = (prompt + sampled, end)
-        if len(self._trails) > _TRAILS:
-            del self._trails[next(iter(self._trails))]
+        self._calls[call.id] = StoredCall(call, asked, end)
+        self._keep_path(call.voice, prompt + sampled, end)
 
     def extend(self, parent: str, id: str, tokens: Tokens) -> None:
-        """Take in a call that goes on from a known one, with its voice: costs as much as what is new.
+        """Add a call that continues a known one, with the same voice; costs time proportional to its new tokens.
 
-        :param parent: the call that it goes on from.
-        :param tokens: its prompt is only what follows the parent's answer.
-        :raises ValueError: if there is no such parent, or such a call already, or its tokens do not belong together.
+        :param parent: id of the call it continues.
+        :param tokens: their prompt holds only what follows the parent's answer.
+        :raises ValueError: if there is no such parent, the id exists, or the tokens are inconsistent.
         """
         if parent not in self._calls:
-            raise ValueError(f"call {id!r}: there is no call {parent!r} to go on from")
+            raise ValueError(f"call {id!r}: there is no call {parent!r} to continue")
         before = self._calls[parent]
         call = TokenCall(id=id, voice=before.voice, tokens=tokens, parent=parent)
         prompt, sampled = self._checked(call)
         asked = grow(before.end, prompt)
-        self._calls[id] = Held(call, asked, grow(asked, sampled))
+        self._calls[id] = StoredCall(call, asked, grow(asked, sampled))
+
+    def insert(self, ids: Iterable[int] | bytes) -> TokenSpan:
+        """Add a path of tokens without a call, and return its last span; `walk` sorts such paths.
+
+        :param ids: token ids, or the same as native unsigned 32-bit integers.
+        :raises ValueError: if one of them is not an unsigned 32-bit integer.
+        """
+        path = ids if isinstance(ids, bytes) else packed(ids)
+        end = self._insert(_NO_VOICE, path)
+        self._keep_path(_NO_VOICE, path, end)
+        return end
 
     def path(self, id: str) -> Tokens:
-        """What that call read and wrote, exactly.
+        """Return the exact prompt and sampled tokens of a call.
 
         :raises KeyError: if there is no such call.
         """
         return self._calls[id].tokens()
 
     def calls(self, trained: Callable[[Voice], bool] | None = None) -> list[TokenCall]:
-        """Every call as it came, in the order in which they came: one row for each of them.
+        """Return every call in the order in which it was added, one row for each.
 
-        :param trained: of which voices; by default of all.
+        :param trained: selects voices; by default all.
         """
         return [
-            TokenCall(id=held.id, voice=held.voice, tokens=held.tokens(), parent=held.parent)
-            for held in self._calls.values()
-            if trained is None or trained(held.voice)
+            TokenCall(id=call.id, voice=call.voice, tokens=call.tokens(), parent=call.parent)
+            for call in self._calls.values()
+            if trained is None or trained(call.voice)
         ]
 
     def rows(self, trained: Callable[[Voice], bool] | None = None) -> list[TokenRow]:
-        """Calls that go on from each other in one row; each drawn token is delivered in exactly one of them.
+        """Return calls that continue each other as one row; each sampled token is trained in exactly one of them.
 
-        :param trained: of which voices; by default of all.
+        :param trained: selects voices; by default all.
         """
         links = links_of(self._root, self._calls.values())
-        return [_row(line) for line in lines_of(links) if trained is None or trained(line[0].voice)]
+        return [_row(chain) for chain in chains_of(links) if trained is None or trained(chain[0].voice)]
 
-    def forks(self, decode: Callable[[Sequence[int]], str] | None = None) -> list[Fork]:
-        """How each call stands to those before it, in the order in which they came.
+    def forks(self, decode: Callable[[Sequence[int]], str] | None = None) -> list[CallFork]:
+        """Return the relation of each call to the calls added before it.
 
-        :param decode: tokens as text; without it, other tokens of the same text can't be told from other text.
+        :param decode: converts tokens to text; without it `DRIFT` is reported as `REWRITTEN`.
         """
         return forks_of(self._root, list(self._calls.values()), decode)
 
@@ -98,56 +110,63 @@ class TokenTree:
         self,
         trained: Callable[[Voice], bool] | None = None,
         decode: Callable[[Sequence[int]], str] | None = None,
-    ) -> Figures:
-        """The tree in figures."""
+    ) -> TreeFigures:
+        """Return statistics of the tree."""
         rows = self.rows(trained)
         spans, unique = self._count()
-        held = self._calls.values()
-        return Figures(
-            calls=len(held),
+        calls = self._calls.values()
+        return TreeFigures(
+            calls=len(calls),
             spans=spans,
             unique=unique,
-            flat=sum(call.end.stop for call in held),
+            flat=sum(call.end.stop for call in calls),
             merged=sum(len(row.ids) for row in rows),
             rows=len(rows),
-            sampled=sum(call.end.stop - call.asked.stop for call in held),
-            delivered=sum(one.stop - one.start for row in rows for one in row.delivered),
+            sampled=sum(call.end.stop - call.asked.stop for call in calls),
+            trained=sum(one.stop - one.start for row in rows for one in row.trained),
             forks=dict(sorted(Counter(fork.reason.value for fork in self.forks(decode)).items())),
         )
 
     def pieces(self, id: str) -> list[Piece]:
-        """All that a call read and wrote, by who drew it.
+        """Return the tokens of a call, split by the call that sampled them.
 
         :raises KeyError: if there is no such call.
         """
-        return pieces_of(self._root, self._calls[id], self._calls.values())
+        return _pieces(self._root, self._calls[id], self._calls.values())
 
     def _checked(self, call: TokenCall) -> tuple[bytes, bytes]:
-        """Its prompt and its answer."""
+        """Return the prompt and the answer as bytes."""
         tokens = call.tokens
         if call.id in self._calls:
-            raise ValueError(f"call {call.id!r} is there already")
+            raise ValueError(f"call {call.id!r} already exists")
         if len(tokens.sampled) != len(tokens.logprobs):
-            drawn, told = len(tokens.sampled), len(tokens.logprobs)
-            raise ValueError(f"call {call.id!r}: {drawn} drawn tokens and {told} log-probabilities")
+            raise ValueError(
+                f"call {call.id!r}: {len(tokens.sampled)} sampled tokens and {len(tokens.logprobs)} log-probabilities"
+            )
         try:
             return packed(tokens.prompt), packed(tokens.sampled)
         except ValueError as error:
             raise ValueError(f"call {call.id!r}: {error}") from None
 
-    def _nearest(self, voice: Voice, prompt: bytes) -> tuple[Span, bytes]:
-        """A span on the way of that prompt, and what of the prompt follows it.
+    def _insert(self, voice: Voice, path: bytes) -> TokenSpan:
+        """Add a path and return its last span.
 
-        Mostly a prompt goes on from what its voice said last: that is looked at first, in one comparison.
+        A prompt usually continues the last call of its voice, so that path is compared first, at once.
         """
-        trail, span = self._trails.get(voice, (b"", self._root))
-        size = shared_size(trail, prompt)
+        last, span = self._last_paths.get(voice, (b"", self._root))
+        size = shared_size(last, path)
         while span.parent is not None and span.stop * WIDTH > size:
             span = span.parent
-        return span, prompt[span.stop * WIDTH :]
+        return grow(span, path[span.stop * WIDTH :])
+
+    def _keep_path(self, voice: Voice, path: bytes, end: TokenSpan) -> None:
+        self._last_paths.pop(voice, None)
+        self._last_paths[voice] = (path, end)
+        if len(self._last_paths) > _CACHED_PATHS:
+            del self._last_paths[next(iter(self._last_paths))]
 
     def _count(self) -> tuple[int, int]:
-        """How many spans there are, and how many tokens they hold."""
+        """Return the number of spans and of stored tokens."""
         spans, size, todo = 0, 0, [self._root]
         while todo:
             span = todo.pop()
@@ -157,12 +176,62 @@ class TokenTree:
         return spans, size // WIDTH
 
 
-def _row(line: list[Held]) -> TokenRow:
-    last = line[-1]
+_NO_VOICE = Voice()
+
+
+def _row(chain: list[StoredCall]) -> TokenRow:
+    last = chain[-1]
     return TokenRow(
         call=last.id,
         voice=last.voice,
         ids=ids_of(path_ids(last.end)),
-        delivered=tuple(Delivered(call.id, call.asked.stop, call.end.stop) for call in line),
-        logprobs=tuple(logprob for call in line for logprob in call.logprobs),
+        trained=tuple(TrainedSlice(call.id, call.asked.stop, call.end.stop) for call in chain),
+        logprobs=tuple(logprob for call in chain for logprob in call.logprobs),
     )
+
+
+def _pieces(root: TokenSpan, call: StoredCall, calls: Collection[StoredCall]) -> list[Piece]:
+    """Return the tokens of a call; adjacent spans of one call and kind are joined."""
+    path = _spans(root, call.end)
+    samplers = _samplers(path, call, root, calls)
+    pieces: list[Piece] = []
+    for span in path:
+        sampler = samplers.get(span)
+        kind = "context" if sampler is None else "trained" if sampler.voice == call.voice else "other"
+        by = "" if sampler is None else sampler.id
+        ids, logprobs = ids_of(span.ids), ()
+        if sampler is not None and kind == "trained":
+            start = span.start - sampler.asked.stop
+            logprobs = tuple(sampler.logprobs[start : start + len(ids)])
+        if pieces and (pieces[-1].kind, pieces[-1].call) == (kind, by):
+            before = pieces.pop()
+            ids, logprobs = before.ids + ids, before.logprobs + logprobs
+        pieces.append(Piece(kind=kind, call=by, ids=ids, logprobs=logprobs))
+    return pieces
+
+
+def _samplers(
+    path: list[TokenSpan], call: StoredCall, root: TokenSpan, calls: Collection[StoredCall]
+) -> dict[TokenSpan, StoredCall]:
+    """Return the call that sampled each span of the path; the call itself and those it continues take precedence."""
+    samplers: dict[TokenSpan, StoredCall] = {}
+    on_path = set(path)
+    for other in calls:
+        if other.voice != call.voice and other.end in on_path:
+            samplers.update(dict.fromkeys(_spans(other.asked, other.end), other))
+    parents = {link.call.id: link.parent for link in links_of(root, calls)}
+    step: StoredCall | None = call
+    while step is not None:
+        samplers.update(dict.fromkeys(_spans(step.asked, step.end), step))
+        step = parents[step.id]
+    return samplers
+
+
+def _spans(above: TokenSpan, end: TokenSpan) -> list[TokenSpan]:
+    """Return the spans below `above`, down to `end`."""
+    spans: list[TokenSpan] = []
+    step: TokenSpan | None = end
+    while step is not None and step is not above:
+        spans.append(step)
+        step = step.parent
+    return spans[::-1]

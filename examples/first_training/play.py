@@ -11,7 +11,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from agentflow.actors import Supervisor
-from agentflow.journal import Page
+from agentflow.journal import MemoryPage
 from agentflow.models import Accounts, Call, Completion, Model, ModelSettings, Sampling, make_model
 from agentflow.sandbox import Sandbox, SandboxSettings, Tool
 from agentflow.scoring import make_metric
@@ -82,7 +82,7 @@ async def play(
         async def one(number: int, task: Task) -> None:
             async with room, await sandbox.fork() as own:
                 episode = await solve_task(
-                    task, team=team, sandbox=own, tools=tools, page=Page(), settings=settings
+                    task, team=team, sandbox=own, tools=tools, page=MemoryPage(), settings=settings
                 )
             scored = await metric.score(episode.answer, task)
             outcomes[number] = _outcome(episode, scored.score >= 1)

@@ -149,7 +149,7 @@ async def _served(site: _Site, model: Path) -> AsyncGenerator[ModelServer]:
         python=site.plan.python,
         device="cpu",
         dtype="float32",
-        context=1024,
+        max_model_len=1024,
         trains=True,
         log=site.folder / "engine.log",
         options={"generation-config": "vllm"},

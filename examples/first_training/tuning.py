@@ -12,7 +12,7 @@ from agentflow.learner.local import (
     FineTuneSettings,
     Lesson,
     LocalBackbone,
-    OptimiserSettings,
+    OptimizerSettings,
     PolicySettings,
     fine_tune,
     lessons_of,
@@ -40,17 +40,17 @@ def fine_tuned_checkpoints(
     if all((each / "config.json").exists() for each in made):
         return made
     tokenizer = AutoTokenizer.from_pretrained(str(start))
-    once = FineTuneSettings(epochs=1, batch=settings.batch).steps(len(shown))
+    once = FineTuneSettings(epochs=1, batch_size=settings.batch).steps(len(shown))
     policy = PolicySettings(model=str(start), dtype="float32", seed=seed)
-    optimiser = OptimiserSettings(
-        rate=settings.rate,
+    optimizer = OptimizerSettings(
+        learning_rate=settings.rate,
         betas=(0.9, 0.98),
-        warmup=min(30, once),
-        schedule="linear",
-        steps=once * settings.epochs,
-        floor=0.05,
+        warmup_steps=min(30, once),
+        lr_scheduler_type="linear",
+        decay_steps=once * settings.epochs,
+        min_lr_ratio=0.05,
     )
-    backbone = LocalBackbone(policy, optimiser)
+    backbone = LocalBackbone(policy, optimizer)
 
     def watch(step: int, figures: dict[str, float]) -> None:
         if step % REPORTS == 0:
@@ -59,7 +59,7 @@ def fine_tuned_checkpoints(
     for epoch in range(settings.epochs):
         rename = family.renaming(seed * 1000 + epoch)
         talks = [_lessons(tokenizer, episode, rename) for episode in shown]
-        order = FineTuneSettings(epochs=1, batch=settings.batch, seed=seed * 1000 + epoch)
+        order = FineTuneSettings(epochs=1, batch_size=settings.batch, seed=seed * 1000 + epoch)
         fine_tune(backbone, talks, order, watch=watch)
         if (place := folder / str(epoch + 1)) in made:
             backbone.export(place)

@@ -1,29 +1,29 @@
-"""Attention along a tree by blocks of queries: on any device, in any precision, with a memory that grows with tokens."""
+"""Attention along a tree by blocks of queries: any device, any precision, memory linear in the number of tokens."""
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-# Some methods of tensors are untyped.
+# Some tensor methods are untyped.
 from typing import Any, cast
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from agentflow.learner.compute._tree import Block, Tree
+from agentflow.learner.compute._tree import QueryBlock, TreeMask
 
 __all__ = ["by_blocks"]
 
 
-def by_blocks(query: Tensor, key: Tensor, value: Tensor, tree: Tree, scale: float) -> Tensor:
-    """Attention of each block of queries over the keys that they see. All tensors are (1, heads, tokens, size)."""
+def by_blocks(query: Tensor, key: Tensor, value: Tensor, tree: TreeMask, scale: float) -> Tensor:
+    """Compute the attention of each block of queries over the keys they see. All tensors are (1, heads, tokens, size)."""
     return cast("Tensor", _ByBlocks.apply(query, key, value, tree, scale))
 
 
 class _ByBlocks(torch.autograd.Function):
-    """Scores stand in memory for one block at a time, and are computed again for the gradient."""
+    """Keeps the scores of one block in memory at a time, and recomputes them in the backward pass."""
 
     @staticmethod
-    def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, tree: Tree, scale: float) -> Tensor:  # noqa: ANN401
-        """Attention."""
+    def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, tree: TreeMask, scale: float) -> Tensor:  # noqa: ANN401
+        """Compute attention."""
         out = query.new_empty((*query.shape[:3], value.shape[3]))
         keys, values = key[0], value[0]
         queries, outs = _grouped(query, keys), _grouped(out, keys)
@@ -37,14 +37,14 @@ class _ByBlocks(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor | None, ...]:  # noqa: ANN401 # pyright: ignore[reportIncompatibleMethodOverride]
-        """Its gradient: that of a softmax between two products."""
+        """Compute the gradient of a softmax between two products."""
         grad = grad_outputs[0]
         query, key, value, out = cast("tuple[Tensor, ...]", ctx.saved_tensors)
         keys, values = key[0], value[0]
         queries, outs, grads = (_grouped(one, keys) for one in (query, out, grad))
         query_grad, key_grad, value_grad = torch.empty_like(query), _zeros(keys), _zeros(values)
         query_grads = _grouped(query_grad, keys)
-        for block in cast("Tree", ctx.tree).blocks:
+        for block in cast("TreeMask", ctx.tree).blocks:
             asked, seen, given = _chosen(queries, block), keys[:, block.keys], _chosen(grads, block)
             weights = _weights(asked, seen, block, ctx.scale)
             _add(value_grad, block, weights.mT @ given)
@@ -55,42 +55,42 @@ class _ByBlocks(torch.autograd.Function):
         return query_grad, key_grad[None].to(key.dtype), value_grad[None].to(value.dtype), None, None
 
 
-def _weights(queries: Tensor, keys: Tensor, block: Block, scale: float) -> Tensor:
-    """(heads of keys, queries, keys) How much each query takes of each value."""
+def _weights(queries: Tensor, keys: Tensor, block: QueryBlock, scale: float) -> Tensor:
+    """Return the attention weights, (key heads, queries, keys)."""
     scores = (queries * scale) @ _exact(keys).mT
-    # Each head of keys serves several of queries, one after the other.
+    # Each key head serves several consecutive query heads.
     apart = scores.unflatten(1, (-1, block.end - block.begin))
     apart[..., block.open :].masked_fill_(block.hidden, -torch.inf)
     return torch.softmax(scores, -1)
 
 
 def _exact(tensor: Tensor) -> Tensor:
-    """In no less than 32 bits."""
+    """Return the tensor in at least 32 bits."""
     return tensor.to(torch.promote_types(tensor.dtype, torch.float32))
 
 
 def _zeros(like: Tensor) -> Tensor:
-    """Where sums are gathered."""
+    """Return an accumulator in at least 32 bits."""
     return torch.zeros_like(like, dtype=torch.promote_types(like.dtype, torch.float32))
 
 
 def _grouped(tensor: Tensor, keys: Tensor) -> Tensor:
-    """(heads of keys, heads that share one, tokens, size) The same memory, by the head of keys that serves it."""
+    """View a tensor as (key heads, query heads per key head, tokens, size)."""
     return tensor[0].unflatten(0, (len(keys), -1))
 
 
-def _chosen(tensor: Tensor, block: Block) -> Tensor:
-    """The part that belongs to a block's queries, for one product with each head of keys."""
+def _chosen(tensor: Tensor, block: QueryBlock) -> Tensor:
+    """Return the part of a block's queries, flattened for one product per key head."""
     return _exact(tensor[:, :, block.begin : block.end].flatten(1, 2))
 
 
-def _put(tensor: Tensor, block: Block, part: Tensor) -> None:
-    """Write the part that belongs to a block's queries."""
+def _put(tensor: Tensor, block: QueryBlock, part: Tensor) -> None:
+    """Write the part of a block's queries."""
     tensor[:, :, block.begin : block.end] = part.unflatten(1, (tensor.shape[1], -1))
 
 
-def _add(tensor: Tensor, block: Block, part: Tensor) -> None:
-    """Add to what belongs to a block's keys."""
+def _add(tensor: Tensor, block: QueryBlock, part: Tensor) -> None:
+    """Add to the part of a block's keys."""
     if isinstance(block.keys, slice):
         tensor[:, block.keys] += part
     else:

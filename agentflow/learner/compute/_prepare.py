@@ -1,4 +1,4 @@
-"""A model is made ready for trees, and tried."""
+"""Prepare a model for tree attention, and verify it."""
 
 # pyright: reportUnknownMemberType=false
 from dataclasses import replace
@@ -16,21 +16,21 @@ from agentflow.learner.packing import Packed, pack
 
 __all__ = ["prepare"]
 
-SHARED, APART = 6, 5
-"""Tokens of the trial's rows: those that both begin with, and those of each."""
+SHARED, BRANCH = 6, 5
+"""Number of tokens in the verification rows: the shared prefix, and each branch."""
 
 
 def prepare(model: nn.Module) -> None:
-    """Make a causal model of transformers follow trees; rows go through it as before.
+    """Make a causal model of transformers follow trees; plain rows give the same results as before.
 
-    It is tried on a small tree: what a model computes where its layers don't follow is wrong, and nothing would tell.
+    The model is verified on a small tree: layers that ignore the tree would be silently wrong. See docs/packing.md.
 
-    :raises ConfigurationError: the model can't follow trees, and why in one line.
+    :raises ConfigurationError: if the model can't follow trees; one line with the reason.
     """
     plain = plain_model(model)
     name = type(plain).__name__
     if not hasattr(plain, "set_attn_implementation"):
-        raise ConfigurationError(f"{name} is no causal model of transformers: only those can follow trees")
+        raise ConfigurationError(f"{name} is not a causal model of transformers: only those can follow trees")
     config = plain.config.get_text_config()
     others = sorted(set(getattr(config, "layer_types", None) or ()) - {"full_attention"})
     if others:
@@ -38,12 +38,12 @@ def prepare(model: nn.Module) -> None:
     before = plain.config._attn_implementation  # pyright: ignore[reportPrivateUsage] - it has no public name
     plain.set_attn_implementation(NAME)
     if plain.get_input_embeddings().weight.is_meta:
-        # Weights come later: only the guard of every forward is left.
+        # Weights are loaded later: only the check of every forward remains.
         return
     training = plain.training
     plain.eval()
     try:
-        _try(plain, name)
+        _verify(plain, name)
     except ConfigurationError:
         plain.set_attn_implementation(before)
         raise
@@ -51,36 +51,36 @@ def prepare(model: nn.Module) -> None:
         plain.train(training)
 
 
-def _try(plain: Any, name: str) -> None:  # noqa: ANN401
-    """Compare a tree of two rows with the model's own logits, and look whether a branch reaches the other."""
+def _verify(plain: Any, name: str) -> None:  # noqa: ANN401
+    """Compare a tree of two rows with the model's own logits, and check that the branches are independent."""
     precise = plain.get_output_embeddings().weight.dtype in (torch.float32, torch.float64)
-    ids = np.arange(SHARED + 2 * APART) % plain.config.get_text_config().vocab_size
-    rows = [_row(ids[: SHARED + APART]), _row(np.concatenate((ids[:SHARED], ids[SHARED + APART :])))]
+    ids = np.arange(SHARED + 2 * BRANCH) % plain.config.get_text_config().vocab_size
+    rows = [_row(ids[: SHARED + BRANCH]), _row(np.concatenate((ids[:SHARED], ids[SHARED + BRANCH :])))]
     [packed] = pack(rows)
     with torch.no_grad():
         ours = _packed_scores(plain, packed, name)
         theirs = torch.stack([_own_scores(plain, rows[int(number)]) for number in packed.rows])
         if not _near(ours, theirs, 1e-3 if precise else 0.5):
             raise ConfigurationError(
-                f"{name} gives other log-probabilities along a tree than row by row, "
+                f"{name} computes different log-probabilities along a tree than row by row, "
                 f"by up to {(ours - theirs).abs().max().item():.2g}: it can't follow trees"
             )
-        # The second branch stands last.
-        moved = np.concatenate((packed.ids[:-APART], (packed.ids[-APART:] + 1) % packed.ids.max()))
+        # The second branch is last.
+        moved = np.concatenate((packed.ids[:-BRANCH], (packed.ids[-BRANCH:] + 1) % packed.ids.max()))
         other = _packed_scores(plain, replace(packed, ids=moved), name)
         if not _near(other[0], ours[0], 1e-4 if precise else 0.1):
             raise ConfigurationError(f"{name} lets one branch of a tree see another: it can't follow trees")
 
 
 def _near(one: Tensor, other: Tensor, most: float) -> bool:
-    """Whether none is further away; what is no number is."""
+    """Return true if no element differs by more than `most`; NaN differs."""
     return bool(((one - other).abs() <= most).all())
 
 
 def _packed_scores(plain: Any, packed: Packed, name: str) -> Tensor:  # noqa: ANN401
-    """The log-probabilities along the tree."""
+    """Return the log-probabilities along the tree."""
     try:
-        return scores(plain, packed).log_probs
+        return scores(plain, packed)[0]
     except (AttributeError, TypeError, ValueError) as error:
         if isinstance(error, ConfigurationError):
             raise
@@ -89,14 +89,14 @@ def _packed_scores(plain: Any, packed: Packed, name: str) -> Tensor:  # noqa: AN
 
 
 def _own_scores(plain: Any, row: Row) -> Tensor:  # noqa: ANN401
-    """The log-probabilities by the model's own head, whatever it does with its logits."""
+    """Return the log-probabilities of the model's own head, including its postprocessing of logits."""
     ids = torch.from_numpy(row.ids.astype(np.int64)).to(plain.get_input_embeddings().weight.device)
     logits = cast("Tensor", plain(input_ids=ids[None], use_cache=False).logits)[0].float()
     return logits.log_softmax(-1)[:-1].gather(-1, ids[1:, None])[:, 0]
 
 
 def _row(ids: np.ndarray[Any, np.dtype[np.int64]]) -> Row:
-    """A row all of whose tokens but the first are trained."""
+    """Return a row that trains all tokens but the first."""
     nothing = np.zeros(len(ids) - 1, np.float32)
     return Row(
         ids=ids.astype(np.int32),

@@ -1,83 +1,81 @@
 """Log-probabilities of the trained tokens of rows: packed as trees, and row by row."""
 
-# pyright: reportUnknownMemberType=false
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# torch and transformers are partially typed.
 from collections.abc import Sequence
-from typing import Any, NamedTuple, cast
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from agentflow.errors import ConfigurationError
 from agentflow.learner._rows import Row, longest_trained
 from agentflow.learner.compute._attention import NAME, Attention
-from agentflow.learner.compute._head import Asked, label_scores
-from agentflow.learner.compute._tree import Tree
+from agentflow.learner.compute._tree import TreeMask
 from agentflow.learner.packing import Packed
 
-__all__ = ["Scores", "log_probs", "log_probs_by_row", "plain_model", "scores", "scores_by_row"]
+__all__ = ["log_probs", "log_probs_by_row", "plain_model", "scores", "scores_by_row"]
 
-
-class Scores(NamedTuple):
-    """What a model says of trained tokens, one line for each row, left-aligned and 0 where the row has ended."""
-
-    log_probs: Tensor
-    """(rows, longest) The log-probability of each token at its row's temperature, in no less than 32 bits."""
-    entropy: Tensor
-    """(rows, longest) The entropy of what it was drawn from."""
+LOGITS = 2**24
+"""Maximum number of logits in memory at once: 64 MB."""
 
 
 def log_probs(model: nn.Module, packed: Packed, *, attention: Attention = "auto") -> Tensor:
-    """(rows, longest) The log-probability of each trained token: line `k` is that of row `packed.rows[k]`.
+    """Return the log-probability of each trained token, (rows, longest); line `k` is that of row `packed.rows[k]`.
 
-    The model must have been given to `prepare`. Each token is forwarded once.
+    The model must have been given to `prepare`. Each token is computed once. See docs/packing.md.
     """
-    return scores(model, packed, attention=attention).log_probs
+    return scores(model, packed, attention=attention)[0]
 
 
 def log_probs_by_row(model: nn.Module, rows: Sequence[Row]) -> Tensor:
-    """(rows, longest) The same of rows that share nothing: a batch of them, padded. The reference for `log_probs`."""
-    return scores_by_row(model, rows).log_probs
+    """Return the same as `log_probs` from a padded batch without prefix sharing: its reference. See docs/packing.md."""
+    return scores_by_row(model, rows)[0]
 
 
-def scores(model: nn.Module, packed: Packed, *, attention: Attention = "auto") -> Scores:
-    """What the model says of the trained tokens of packed rows; see `log_probs`.
+def scores(model: nn.Module, packed: Packed, *, attention: Attention = "auto") -> tuple[Tensor, Tensor]:
+    """Return the log-probability of each trained token, and the entropy of the distribution it was sampled from.
 
-    :raises ConfigurationError: a layer of the model has not followed the tree.
+    Both are (rows, longest), left-aligned, in at least 32 bits, and 0 after the end of a row. See docs/packing.md.
+
+    :raises ConfigurationError: if a layer of the model did not follow the tree.
     """
     plain = plain_model(model)
     device = _device(plain)
-    tree = Tree(packed.ends, packed.positions, device)
+    tree = TreeMask(packed.ends, packed.positions, device)
     states = _states(
         plain,
         input_ids=_tensor(packed.ids, device)[None],
         position_ids=_tensor(packed.positions, device)[None],
-        # A mask that is prepared already: none is built. What shows is the tree's.
+        # A prepared mask, so that transformers builds none. Visibility is the tree's.
         attention_mask=torch.ones((1, 1, 1, 1), dtype=torch.bool, device=device),
         tree=tree,
         attention=attention,
     )
     _all_followed(plain, tree)
-    asked = Asked(
-        states=states[0],
+    values = _label_scores(
+        plain,
+        states[0],
         places=_tensor(packed.predicting, device),
         temperatures=packed.temperatures,
         lines=packed.lines,
         labels=_tensor(packed.labels, device),
     )
-    return _spread(*label_scores(plain, asked), _tensor(packed.gather, device), _tensor(packed.mask, device))
+    return _spread(*values, _tensor(packed.gather, device), _tensor(packed.mask, device))
 
 
-def scores_by_row(model: nn.Module, rows: Sequence[Row]) -> Scores:
-    """What the model says of the trained tokens of rows; see `log_probs_by_row`."""
+def scores_by_row(model: nn.Module, rows: Sequence[Row]) -> tuple[Tensor, Tensor]:
+    """Return the same as `scores` from a padded batch without prefix sharing. See docs/packing.md."""
     plain = plain_model(model)
     device = _device(plain)
     longest = max(len(row.ids) for row in rows)
     ids = np.zeros((len(rows), longest), np.int64)
     for number, row in enumerate(rows):
         ids[number, : len(row.ids)] = row.ids
-    # Padding stands on the right, where no token of the row sees it: no mask is needed.
+    # Padding is on the right, where no token of the row sees it: no mask is needed.
     states = _states(plain, input_ids=_tensor(ids, device))
     trained = [np.flatnonzero(row.trained) for row in rows]
     counts = np.array([len(one) for one in trained])
@@ -85,35 +83,35 @@ def scores_by_row(model: nn.Module, rows: Sequence[Row]) -> Scores:
     labels = np.repeat(np.arange(len(rows)), counts) * longest + np.concatenate(trained)
     gather = np.zeros(mask.shape, np.int64)
     gather[mask] = np.arange(len(labels))
-    asked = Asked(
-        states=states.flatten(0, 1),
+    values = _label_scores(
+        plain,
+        states.flatten(0, 1),
         places=_tensor(labels - 1, device),
         temperatures=np.repeat(np.array([row.temperature for row in rows], np.float32), counts),
         lines=np.arange(len(labels)),
         labels=_tensor(ids.reshape(-1)[labels], device),
     )
-    return _spread(*label_scores(plain, asked), _tensor(gather, device), _tensor(mask, device))
+    return _spread(*values, _tensor(gather, device), _tensor(mask, device))
 
 
-def plain_model(model: nn.Module) -> Any:  # noqa: ANN401 - transformers' models have no common type that is whole
-    """The causal model itself, where adapters are wrapped around it: they are in its layers."""
+def plain_model(model: Any) -> Any:  # noqa: ANN401 - transformers' models have no complete common type
+    """Return the causal model itself, without the wrapper of adapters: they are in its layers."""
     if not hasattr(model, "get_base_model"):
         return model
-    wrapped = cast("Any", model)
-    if getattr(wrapped.active_peft_config, "is_prompt_learning", False):
+    if getattr(model.active_peft_config, "is_prompt_learning", False):
         raise ConfigurationError(
-            "adapters that learn a prompt stand outside of the layers: use LoRA, or train row by row"
+            "adapters that learn a prompt are outside the layers: use LoRA, or train row by row"
         )
-    return wrapped.get_base_model()
+    return model.get_base_model()
 
 
 def _states(plain: Any, **inputs: object) -> Tensor:  # noqa: ANN401
-    """(batch, tokens, size) What the head reads."""
+    """Return the input of the head, (batch, tokens, size)."""
     return plain.get_decoder()(**inputs, use_cache=False).last_hidden_state
 
 
-def _all_followed(plain: Any, tree: Tree) -> None:  # noqa: ANN401
-    """Refuse what was computed by layers that never saw the tree: it would be wrong, and nothing would tell."""
+def _all_followed(plain: Any, tree: TreeMask) -> None:  # noqa: ANN401
+    """Refuse results of layers that ignored the tree: they would be silently wrong."""
     layers = plain.config.get_text_config().num_hidden_layers
     if sorted(tree.seen) != list(range(layers)):
         raise ConfigurationError(
@@ -122,18 +120,87 @@ def _all_followed(plain: Any, tree: Tree) -> None:  # noqa: ANN401
         )
 
 
-def _spread(log_prob: Tensor, entropy: Tensor, gather: Tensor, mask: Tensor) -> Scores:
-    """Give every row what was computed once."""
+def _label_scores(
+    model: Any,  # noqa: ANN401
+    states: Tensor,
+    *,
+    places: Tensor,
+    temperatures: NDArray[np.float32],
+    lines: NDArray[np.int64],
+    labels: Tensor,
+) -> tuple[Tensor, Tensor]:
+    """Return the log-probability of each label, and the entropy of its line of logits; see `Packed`.
+
+    Lines are computed in portions, and recomputed in the backward pass if there are several.
+
+    :param states: (tokens, size) input of the head.
+    :param places: (p) token after which each line is read.
+    :param temperatures: (p) divisor of the logits of each line.
+    :param lines: (l) line of each label, ascending.
+    :param labels: (l) the labels.
+    """
+    head = _Head(model.get_output_embeddings(), states.dtype)
+    heat = torch.from_numpy(temperatures).to(states.device)
+    line_of = torch.from_numpy(lines).to(states.device)
+    portion = max(1, LOGITS // model.config.get_text_config().vocab_size)
+    cuts = [*range(0, len(places), portion), len(places)]
+    label_cuts = np.searchsorted(lines, cuts).tolist()
+    found: list[tuple[Tensor, Tensor]] = []
+    for number in range(len(cuts) - 1):
+        chosen = slice(cuts[number], cuts[number + 1])
+        some = slice(label_cuts[number], label_cuts[number + 1])
+        parts = (states[places[chosen]], heat[chosen], line_of[some] - cuts[number], labels[some])
+        if len(cuts) > 2 and torch.is_grad_enabled():
+            again: Any = checkpoint(_portion, head, *parts, use_reentrant=False, preserve_rng_state=False)
+            found.append(again)
+        else:
+            found.append(_portion(head, *parts))
+    found_log_probs, entropies = zip(*found, strict=True)
+    return torch.cat(found_log_probs), torch.cat(entropies)
+
+
+class _Head:
+    """The last layer of a model, in at least 32 bits: rounded logits would differ from those the engine sampled from."""
+
+    def __init__(self, layer: Any, dtype: torch.dtype) -> None:  # noqa: ANN401
+        self._layer = layer
+        self._precise = torch.promote_types(dtype, torch.float32)
+        self._weight: Tensor | None = None
+        self._bias: Tensor | None = None
+        # An adapter around the layer has its own forward, which is used.
+        if type(layer) is nn.Linear and self._precise != dtype:
+            own = dict(layer.named_parameters(recurse=False))
+            self._weight = own["weight"].to(self._precise)
+            self._bias = own["bias"].to(self._precise) if "bias" in own else None
+
+    def __call__(self, states: Tensor) -> Tensor:
+        """Return logits."""
+        if self._weight is None:
+            return self._layer(states).to(self._precise)
+        return nn.functional.linear(states.to(self._precise), self._weight, self._bias)
+
+
+def _portion(
+    head: _Head, states: Tensor, temperatures: Tensor, lines: Tensor, labels: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Return the log-probabilities and entropies of labels against some lines."""
+    logits = head(states) / temperatures[:, None]
+    total = torch.logsumexp(logits, -1)
+    entropy = total - (torch.softmax(logits, -1) * logits).sum(-1)
+    return logits[lines, labels] - total[lines], entropy[lines]
+
+
+def _spread(log_prob: Tensor, entropy: Tensor, gather: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+    """Copy the value of each label to every row that has it."""
     if not len(log_prob):
-        return Scores(log_prob.new_zeros(mask.shape), log_prob.new_zeros(mask.shape))
-    return Scores(log_prob[gather].masked_fill(~mask, 0.0), entropy[gather].masked_fill(~mask, 0.0))
+        return log_prob.new_zeros(mask.shape), log_prob.new_zeros(mask.shape)
+    return log_prob[gather].masked_fill(~mask, 0.0), entropy[gather].masked_fill(~mask, 0.0)
 
 
 def _tensor(array: NDArray[Any], device: torch.device) -> Tensor:
-    """The array where the computing is done."""
     return torch.from_numpy(array).to(device, non_blocking=True)
 
 
 def _device(plain: Any) -> torch.device:  # noqa: ANN401
-    """Where tokens enter the model."""
+    """Return the device of the input embeddings."""
     return plain.get_input_embeddings().weight.device

@@ -1,4 +1,4 @@
-"""What attention knows of a packed batch: which token sees which, and blocks of queries with the keys they need."""
+"""Visibility of tokens in a packed batch, and blocks of queries with the keys they need."""
 
 # pyright: reportUnknownMemberType=false
 from collections.abc import Callable, Sequence
@@ -12,67 +12,67 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-__all__ = ["Block", "Tree"]
+__all__ = ["QueryBlock", "TreeMask"]
 
 T = TypeVar("T")
 
 QUERIES = 128
-"""A chain is cut into blocks of so many queries."""
+"""Maximum number of queries in a block of a chain."""
 KEY_COST = 16
-"""What it costs to fetch a key, in scores of a query and a key."""
+"""Cost of fetching a key, in scores of a query and a key."""
 BLOCK_COST = 2048
-"""What a block costs, likewise."""
+"""Cost of a block, likewise."""
 
 
-class Block(NamedTuple):
+class QueryBlock(NamedTuple):
     """Neighbouring queries, and every key that any of them sees."""
 
     begin: int
-    """The first query."""
+    """First query."""
     end: int
-    """The one after the last."""
+    """Index after the last query."""
     keys: Tensor | slice
-    """The ancestors of the first query, in order, and the queries themselves."""
+    """Ancestors of the first query, in order, and the queries themselves."""
     open: int
-    """So many keys, the first ones, are seen by every query."""
+    """Number of leading keys that every query sees."""
     hidden: Tensor
-    """(queries, keys after those) Which key is hidden from which query."""
+    """(queries, remaining keys) True where a key is hidden from a query."""
 
 
 @dataclass(eq=False)
-class Tree:
-    """Which token sees which: `j` sees `i` if and only if `i <= j < ends[i]`."""
+class TreeMask:
+    """Visibility of tokens: `j` sees `i` if and only if `i <= j < ends[i]`."""
 
     ends: NDArray[np.int64]
-    """Where the subtree of each token ends."""
+    """Index after the subtree of each token."""
     depths: NDArray[np.int64]
-    """How many tokens each of them sees before itself."""
+    """Depth of each token."""
     device: torch.device
-    """Where the computing is done."""
+    """Device of the model."""
     seen: list[int] = field(default_factory=list[int])
-    """The layers whose attention has followed it, once for each forward."""
-    _made: dict[str, object] = field(default_factory=dict[str, object])
+    """Layers whose attention followed the tree, once per forward."""
+    _cache: dict[str, object] = field(default_factory=dict[str, object])
 
-    def remember(self, name: str, make: Callable[["Tree"], T]) -> T:
-        """What is made of it once, for all layers."""
-        if name not in self._made:
-            self._made[name] = make(self)
-        return cast("T", self._made[name])
+    def remember(self, name: str, make: Callable[["TreeMask"], T]) -> T:
+        """Return a value computed once for all layers."""
+        if name not in self._cache:
+            self._cache[name] = make(self)
+        return cast("T", self._cache[name])
 
     @cached_property
-    def blocks(self) -> Sequence[Block]:
-        """All queries, cut so that little is computed that nobody sees and little is fetched twice."""
+    def blocks(self) -> Sequence[QueryBlock]:
+        """All queries, in blocks that minimise hidden scores and repeated fetches."""
         return [self._block(begin, end) for begin, end in _cut(self.ends, self.depths)]
 
     @cached_property
     def visible(self) -> Tensor:
-        """(tokens, tokens) Which query sees which key: the plain form."""
+        """(tokens, tokens) Dense visibility mask."""
         ends = torch.from_numpy(self.ends).to(self.device)
         place = torch.arange(len(self.ends), device=self.device)
         return (place <= place[:, None]) & (place[:, None] < ends)
 
-    def _block(self, begin: int, end: int) -> Block:
-        """The block of these queries."""
+    def _block(self, begin: int, end: int) -> QueryBlock:
+        """Return the block of these queries."""
         before = np.flatnonzero(self.ends[:begin] > begin)
         opened = int((self.ends[before] >= end).sum())
         keys = np.concatenate((before, np.arange(begin, end)))
@@ -80,16 +80,16 @@ class Tree:
         hidden = torch.from_numpy((others > queries) | (queries >= self.ends[others])).to(self.device)
         # Neighbours need no fetching.
         if len(keys) == end - keys[0]:
-            return Block(begin, end, slice(int(keys[0]), end), opened, hidden)
-        return Block(begin, end, torch.from_numpy(keys).to(self.device), opened, hidden)
+            return QueryBlock(begin, end, slice(int(keys[0]), end), opened, hidden)
+        return QueryBlock(begin, end, torch.from_numpy(keys).to(self.device), opened, hidden)
 
 
 def _cut(ends: NDArray[np.int64], depths: NDArray[np.int64]) -> list[tuple[int, int]]:
-    """Where blocks begin and end: what forks is brought together while that costs less than another block."""
+    """Return the bounds of blocks: branches are joined while that costs less than another block."""
     size = len(ends)
-    # A token goes on where its parent is the token before it.
-    goes_on = np.concatenate(([False], ends[:-1] > np.arange(1, size)))
-    starts = [*np.flatnonzero(~goes_on | (np.arange(size) % QUERIES == 0)).tolist(), size]
+    # True where the parent of a token is the token before it.
+    continues = np.concatenate(([False], ends[:-1] > np.arange(1, size)))
+    starts = [*np.flatnonzero(~continues | (np.arange(size) % QUERIES == 0)).tolist(), size]
     found: list[tuple[int, int]] = []
     begin, above = 0, 0
     for start, stop in pairwise(starts):

@@ -1,4 +1,4 @@
-"""Training data: published questions become parquet in documented columns, which training and rollouts read as tasks."""
+"""Training data: convert published data sets to parquet files that training and rollouts read. See docs/train-data.md."""
 
 from agentflow.learner.data._prepare import Prepared, prepare
 from agentflow.learner.data._sources import Item

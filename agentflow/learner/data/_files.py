@@ -1,7 +1,7 @@
-"""Training data as parquet, in the columns that trainers of this kind of data know."""
+"""Training data as parquet, in the documented columns."""
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false, reportMissingTypeStubs=false
-# pyarrow is typed in part.
+# pyarrow is partially typed.
 
 from collections.abc import Sequence
 from contextlib import suppress
@@ -15,10 +15,10 @@ __all__ = ["write_items"]
 
 
 def write_items(path: Path, items: Sequence[Item], first: int) -> None:
-    """Write a file as a whole, or leave what was there.
+    """Write a file atomically.
 
-    :param first: the number of the first; no number stands in two files of one preparation.
-    :raises ConfigurationError: one line, if pyarrow is missing, or the file can't be written.
+    :param first: number of the first item; numbers are unique over all files of one preparation.
+    :raises ConfigurationError: if pyarrow is missing, or the file can't be written.
     """
     try:
         import pyarrow

@@ -1,4 +1,4 @@
-"""Several sources as one: each question once, none of a test set, in an order that only the seed decides."""
+"""Mix sources: duplicates and test questions are removed, and the order depends only on the seed."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -12,16 +12,16 @@ __all__ = ["Mix", "mix"]
 
 
 class Mix(Struct, frozen=True, kw_only=True):
-    """Questions to learn from, and others to see by whether it gets better."""
+    """Training and validation questions."""
 
     train: list[Item]
-    """To learn from."""
+    """Training questions."""
     validation: list[Item]
-    """Held out from them."""
+    """Held-out questions."""
     duplicates: int
-    """Left out: asked before, in other letters or spaces."""
+    """Number of questions left out because they differ from another only in case or spaces."""
     tested: int
-    """Left out: asked in a test set, too."""
+    """Number of questions left out because they are in a test set."""
 
 
 def mix(
@@ -34,10 +34,10 @@ def mix(
 ) -> Mix:
     """Mix sources.
 
-    :param tested: the questions of test sets: nothing is learned from them.
-    :param seed: decides order, choice and what is held out. More rows in a source change no other row's place among the rest.
-    :param validation: how many are held out; `None`: a tenth, 200 at most.
-    :param limit: how many of each source are taken at most, chosen by the seed; `None`: all.
+    :param tested: questions of test sets, which are left out.
+    :param seed: determines order, selection and what is held out. Additional rows do not change the relative order of others.
+    :param validation: number of held-out questions; `None`: a tenth, at most 200.
+    :param limit: maximum number of questions of each source, selected by the seed; `None`: all.
     """
     forbidden = {_key(item) for item in tested}
     seen: set[str] = set()
@@ -66,5 +66,5 @@ def mix(
 
 
 def _key(item: Item) -> str:
-    """The question without what does not change it."""
+    """Return the question without case and redundant spaces."""
     return " ".join(item.question.casefold().split())

@@ -1,4 +1,4 @@
-"""`agentflow data prepare`: search and math questions become files to train, to validate and to test with."""
+"""Implementation of `agentflow data prepare`: make training, validation and test files."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -19,16 +19,16 @@ TEST = Path("val", "aime24.parquet")
 
 
 class Prepared(Struct, frozen=True, kw_only=True):
-    """What was written."""
+    """Result of a preparation."""
 
     files: dict[str, int]
-    """The rows of each file, by its path."""
+    """Number of rows by file."""
     sources: dict[str, int]
-    """How many questions to learn from each source gave."""
+    """Number of training questions by source."""
     duplicates: int
-    """Questions left out because they were there already."""
+    """Number of questions left out as duplicates."""
     tested: int
-    """Questions left out because they stand in the test set, too."""
+    """Number of questions left out because they are in the test set."""
 
 
 def prepare(
@@ -41,18 +41,18 @@ def prepare(
     limit: int | None = None,
     seed: int = 0,
 ) -> Prepared:
-    """Mix search and math questions to `train/combined_train.parquet`, with others held out in `val/`.
+    """Mix search and math questions into `train/combined_train.parquet`, with held-out ones in `val/`.
 
-    The same arguments and files give the same bytes. Every question stands in one file only, and has a number of its own over
-    all of them.
+    The same arguments and files give the same bytes. Every question is in exactly one file and has a unique number.
+    See docs/train-data.md.
 
-    :param output: the folder.
+    :param output: output folder.
     :param search: files or data sets of questions with short answers.
     :param math: files or data sets of problems with results.
-    :param aime24: the problems of AIME 2024, for `val/aime24.parquet`: a test set, by which nothing is ever chosen.
-    :param validation: questions that are held out, to choose by; `None`: a tenth, 200 at most.
-    :param limit: questions of each source at most; `None`: all.
-    :param seed: decides order, choice and what is held out.
+    :param aime24: problems of AIME 2024 for `val/aime24.parquet`, a test set; never choose a checkpoint by it.
+    :param validation: number of held-out questions; `None`: a tenth, at most 200.
+    :param limit: maximum number of questions of each source; `None`: all.
+    :param seed: determines order, selection and what is held out.
     :raises ConfigurationError: one line with file, line and field, if something can't be read.
     """
     if not search and not math:

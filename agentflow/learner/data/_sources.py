@@ -1,4 +1,4 @@
-"""Where training data comes from: files in the formats that data sets are published in, and data sets of the hub."""
+"""Sources of training data: files in published formats, and data sets of the hub."""
 
 from collections.abc import Callable, Iterator
 from importlib import import_module
@@ -14,11 +14,11 @@ from agentflow.scoring import extract_answer
 __all__ = ["AIME", "MATH", "SEARCH", "Item", "Reader", "read_math", "read_search", "read_source"]
 
 SEARCH: Final = "nq"
-"""What questions to search for are filed under."""
+"""`source` of search questions."""
 MATH: Final = "mathhard"
-"""What problems are filed under."""
+"""`source` of math problems."""
 AIME: Final = "aime2024"
-"""What the test set is filed under."""
+"""`source` of the test set."""
 
 _QUESTION: Final = ("question", "Question", "problem", "Problem", "prompt")
 _ANSWERS: Final = ("golden_answers", "answer", "answers", "Answer")
@@ -31,21 +31,21 @@ class Item(Struct, frozen=True, kw_only=True):
     """A question with its answers."""
 
     question: str
-    """What is asked."""
+    """The question."""
     answers: tuple[str, ...]
-    """Right answers, each of them enough."""
+    """Accepted answers; any one is sufficient."""
     source: str
-    """What it is filed under."""
+    """Name of the source."""
 
 
 Reader = Callable[[BenchmarkRow], Item]
-"""How a row of a source is read."""
+"""Reads a row of a source."""
 
 
 def read_search(row: BenchmarkRow) -> Item:
-    """A question with short answers, as Natural Questions is published for search: `question, golden_answers`.
+    """Read a question with short answers in the search format of Natural Questions: `question, golden_answers`.
 
-    :raises ConfigurationError: with line and field, if something is missing or of another kind.
+    :raises ConfigurationError: with line and field, if something is missing or has the wrong type.
     """
     answers = references(row, *_ANSWERS)
     if not answers:
@@ -54,9 +54,9 @@ def read_search(row: BenchmarkRow) -> Item:
 
 
 def read_math(row: BenchmarkRow) -> Item:
-    """A problem with its result, as DeepMath is published: `question, final_answer`; or with a boxed solution.
+    """Read a problem with its result in the format of DeepMath: `question, final_answer`; or with a boxed solution.
 
-    :raises ConfigurationError: with line and field, if something is missing or of another kind.
+    :raises ConfigurationError: with line and field, if something is missing or has the wrong type.
     """
     answers = references(row, *_RESULT)[:1]
     if not answers:
@@ -69,9 +69,9 @@ def read_math(row: BenchmarkRow) -> Item:
 
 
 def read_source(source: str | Path, reader: Reader) -> Iterator[Item]:
-    """The questions of a source, in order.
+    """Yield the questions of a source, in order.
 
-    :param source: a file, or a data set of the hub: `hub:OWNER/NAME`, with `:CONFIGURATION` and `:SPLIT` if it has any.
+    :param source: a file, or a data set of the hub: `hub:OWNER/NAME`, optionally with `:CONFIGURATION` and `:SPLIT`.
     :raises ConfigurationError: one line with file, line and field, if it can't be read.
     """
     fields = (*_QUESTION, *_ANSWERS, *_RESULT, *_SOLUTION, "row", "row_idx")
@@ -91,7 +91,7 @@ def _hub(named: str) -> Iterator[BenchmarkRow]:
     name, configuration, split = (*named.removeprefix(_HUB).split(":"), "", "")[:3]
     try:
         rows = datasets.load_dataset(name, configuration or None, split=split or "train")
-    except Exception as error:  # The library raises whatever its many parts raise: network, names, formats.
+    except Exception as error:  # the library raises many types: network, names, formats
         raise ConfigurationError(f"{named}: can't be loaded: {str(error).splitlines()[0]}") from None
     for number, fields in enumerate(rows, 1):
         yield BenchmarkRow(f"{named}: row {number}", fields)

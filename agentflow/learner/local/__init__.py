@@ -1,6 +1,6 @@
-"""The local backbone: a causal model of transformers, trained by torch on this machine, on one device or several."""
+"""The local backbone: trains a causal model of transformers with torch, on one device or several. See docs/backbones.md."""
 
-from agentflow.learner._policy import LoraSettings, OptimiserSettings, PolicySettings
+from agentflow.learner._policy import LoraSettings, OptimizerSettings, PolicySettings
 from agentflow.learner.local._backbone import LocalBackbone
 from agentflow.learner.local._fine_tune import (
     FineTuned,
@@ -18,7 +18,7 @@ __all__ = [
     "Lesson",
     "LocalBackbone",
     "LoraSettings",
-    "OptimiserSettings",
+    "OptimizerSettings",
     "PolicySettings",
     "fine_tune",
     "lesson_rows",

@@ -1,6 +1,6 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-# transformers and safetensors are typed in part.
-"""The model as an engine loads it."""
+# transformers and safetensors are partially typed.
+"""Export the model for an engine."""
 
 import shutil
 from collections.abc import Iterable, Iterator
@@ -12,9 +12,9 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from transformers import AutoConfig
 
-from agentflow.learner._checkpoints import whole_folder
+from agentflow.learner._checkpoints import atomic_folder
 from agentflow.learner._policy import PolicySettings
-from agentflow.learner.local._model import without_bars
+from agentflow.learner.local._model import no_progress_bars
 from agentflow.learner.local._tensors import saving, whole
 
 __all__ = ["adapter_weights", "merged_weights", "write_adapters", "write_model"]
@@ -31,12 +31,12 @@ NOT_COPIED = (
     ".h5",
     "/config.json",
 )
-"""The ends of names of what holds weights, or is written anew."""
+"""Suffixes of files that hold weights, or are written anew."""
 
 
 @torch.no_grad()
 def merged_weights(plain: nn.Module, dtype: torch.dtype) -> Iterator[tuple[str, Tensor]]:
-    """The weights of the model by name, whole, with what adapters add to them; all ranks do this together."""
+    """Yield the full weights by name, with adapters merged; a collective operation of all ranks."""
     modules = dict(plain.named_modules())
     for name, weight in plain.named_parameters():
         if ".lora_" in name:
@@ -58,7 +58,7 @@ def _added(layer: Any) -> Tensor:  # noqa: ANN401 - a layer of peft
 
 
 def adapter_weights(model: nn.Module, dtype: torch.dtype) -> Iterator[tuple[str, Tensor]]:
-    """The weights of the adapters alone, as peft names them; all ranks do this together."""
+    """Yield the weights of the adapters by peft's names; a collective operation of all ranks."""
     for name, weight in model.named_parameters():
         if ".lora_" in name:
             yield name.replace(".default.", "."), whole(weight).to(dtype)
@@ -69,11 +69,11 @@ def write_adapters(
     model: Any,  # noqa: ANN401 - peft's
     weights: Iterable[tuple[str, Tensor]],
 ) -> None:
-    """Write adapters as peft and engines load them.
+    """Write adapters in peft's format.
 
     :raises CheckpointError: if they can't be written.
     """
-    with whole_folder(folder) as place, saving():
+    with atomic_folder(folder) as place, saving():
         model.peft_config["default"].save_pretrained(place)
         save_file(dict(weights), place / "adapter_model.safetensors")
 
@@ -85,14 +85,14 @@ def write_model(
     weights: Iterable[tuple[str, Tensor]],
     settings: PolicySettings,
 ) -> None:
-    """Write weights as the model's own, beside everything else that it came with.
+    """Write weights in the model's format, with the other files of the initial model.
 
     :raises CheckpointError: if it can't be written.
     """
-    with whole_folder(folder) as place, without_bars(), saving():
+    with atomic_folder(folder) as place, no_progress_bars(), saving():
         plain.save_pretrained(place, state_dict=dict(weights), max_shard_size="4GB")
-        # Its own: training changed some of it, such as how attention is computed.
-        config: Any = AutoConfig.from_pretrained(origin, trust_remote_code=settings.trust_code)
+        # The original configuration: training changed parts of it, such as the attention implementation.
+        config: Any = AutoConfig.from_pretrained(origin, trust_remote_code=settings.trust_remote_code)
         config.dtype = settings.dtype
         config.save_pretrained(place)
         for path in origin.iterdir():

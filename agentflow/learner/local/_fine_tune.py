@@ -1,7 +1,7 @@
-"""Supervised fine-tuning, by the same steps: what was written becomes more likely."""
+"""Supervised fine-tuning with the optimizer steps of a backbone."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, ClassVar, NamedTuple, TypeAlias
 
 import numpy as np
 from pydantic import Field
@@ -26,48 +26,54 @@ __all__ = [
 
 
 class Lesson(NamedTuple):
-    """One thing to say: the tokens that are read, and those that shall be written then."""
+    """One supervised example: a prompt and its completion."""
 
     prompt: tuple[int, ...]
-    """What is read; never learned."""
+    """Prompt tokens; not trained."""
     completion: tuple[int, ...]
-    """What is learned."""
+    """Completion tokens; trained."""
 
 
 Conversation: TypeAlias = Sequence[Lesson]
-"""The lessons of one conversation: they stay in one step, where what they share is computed once."""
+"""Lessons of one conversation: they stay in one step, where their common prefix is computed once."""
 Watch: TypeAlias = Callable[[int, Figures], bool | None]
-"""Is given the number of steps made and the figures of the last one; `True` ends it."""
+"""Receives the number of steps made and the figures of the last one; returning `True` stops."""
 
 
 class FineTuneSettings(Section):
-    """How long, and how much at a time."""
+    """Length and batch size of fine-tuning."""
+
+    renamed: ClassVar[dict[str, str]] = {
+        "batch": "batch_size",
+        "evaluate_every": "eval_steps",
+        "save_every": "save_steps",
+    }
 
     epochs: int = Field(default=3, ge=1)
-    """How often everything is read."""
-    batch: int = Field(default=32, ge=1)
-    """Conversations in a step."""
-    evaluate_every: int = Field(default=0, ge=0)
-    """Steps between two evaluations on what is held out; 0: only at the end."""
-    save_every: int = Field(default=0, ge=0)
-    """Steps between two checkpoints, where there is a place for them; 0: none."""
+    """Passes over the data."""
+    batch_size: int = Field(default=32, ge=1)
+    """Conversations per step."""
+    eval_steps: int = Field(default=0, ge=0)
+    """Steps between evaluations on the held-out conversations; 0: only at the end."""
+    save_steps: int = Field(default=0, ge=0)
+    """Steps between checkpoints, if a folder is given; 0: none."""
     seed: int = 0
-    """The order of conversations follows from it."""
+    """Seed of the order of conversations."""
 
     def steps(self, conversations: int) -> int:
-        """How many steps that many conversations make; what a schedule of the optimiser wants to know."""
-        return self.epochs * -(-conversations // self.batch)
+        """Return the number of steps for that many conversations, for the learning-rate schedule."""
+        return self.epochs * -(-conversations // self.batch_size)
 
 
 class FineTuned(NamedTuple):
-    """What came of it."""
+    """Result of fine-tuning."""
 
     steps: int
-    """Steps that were made in all."""
+    """Total number of steps made."""
     losses: list[float]
-    """The loss of each step that was made now: the mean over its tokens."""
+    """Mean token loss of each step made by this call."""
     held_out: list[tuple[int, float]]
-    """Steps made, and the loss on what is held out then."""
+    """Number of steps, and the held-out loss after them."""
 
 
 def fine_tune(
@@ -79,19 +85,19 @@ def fine_tune(
     checkpoints: Checkpoints | None = None,
     watch: Watch | None = None,
 ) -> FineTuned:
-    """Learn conversations. The same call goes on from the last checkpoint, and ends with the same bits.
+    """Fine-tune on conversations. The same call resumes from the last checkpoint, with bit-identical results.
 
-    :param held_out: conversations that are not learned; only their loss is taken.
-    :param checkpoints: where checkpoints are kept.
-    :param watch: is told of every step, and may end it.
-    :raises ConfigurationError: if there is nothing to learn.
+    See docs/backbones.md.
+
+    :param held_out: conversations for evaluation only.
+    :param checkpoints: folder of checkpoints.
+    :param watch: called after every step; may stop.
+    :raises ConfigurationError: if there is nothing to train on.
     :raises CheckpointError: if a checkpoint can't be written.
     """
     settings = settings or FineTuneSettings()
     if not any(lesson.completion for conversation in conversations for lesson in conversation):
-        raise ConfigurationError(
-            "conversations: there is nothing in them to learn; give some with completions"
-        )
+        raise ConfigurationError("conversations: there are no completions to train on; add some")
     loss = LossSettings(name="cross_entropy")
     done = _position(checkpoints.load(backbone) if checkpoints else None)
     losses, measured = list[float](), list[tuple[int, float]]()
@@ -99,10 +105,10 @@ def fine_tune(
     for step, chosen in _batches(conversations, settings, done):
         figures = backbone.step(lesson_rows(chosen), loss)
         losses.append(figures["step/loss"])
-        if held_out and settings.evaluate_every and step % settings.evaluate_every == 0:
+        if held_out and settings.eval_steps and step % settings.eval_steps == 0:
             measured.append((step, mean_loss(backbone, held_out)))
             figures["validation/loss"] = measured[-1][1]
-        if checkpoints and settings.save_every and step % settings.save_every == 0:
+        if checkpoints and settings.save_steps and step % settings.save_steps == 0:
             checkpoints.save(backbone, step, {"step": step})
         done = step
         if watch and watch(step, figures):
@@ -115,14 +121,14 @@ def fine_tune(
 
 
 def lesson_rows(conversations: Sequence[Conversation]) -> list[Row]:
-    """Lessons as rows of one step, whose loss is the mean over all tokens that are learned."""
+    """Return lessons as rows of one step, whose loss is the mean over all trained tokens. See docs/backbones.md."""
     lessons = [lesson for conversation in conversations for lesson in conversation if lesson.completion]
     total = sum(len(lesson.completion) for lesson in lessons)
     return [_row(unit, lesson, total) for unit, lesson in enumerate(lessons)]
 
 
 def mean_loss(backbone: Backbone, conversations: Sequence[Conversation]) -> float:
-    """The mean loss over all tokens that could be learned from these."""
+    """Return the mean loss over all completion tokens. See docs/backbones.md."""
     values = np.concatenate(backbone.log_probs(lesson_rows(conversations)))
     return float(-values.astype(np.float64).mean())
 
@@ -134,11 +140,11 @@ def lessons_of(
     role: str = "assistant",
     **template: Any,  # noqa: ANN401 - whatever the chat template takes, such as tools
 ) -> list[Lesson]:
-    """The lessons of a conversation: one for each message of that role, after all that came before it.
+    """Return the lessons of a conversation: one for each message of that role, with everything before it as the prompt.
 
-    Prompts are what an engine is given at that moment, so what is learned is what will be asked.
+    Prompts are rendered exactly as at inference time. See docs/backbones.md.
 
-    :raises ConfigurationError: if the chat template does not write a message after its own opening.
+    :raises ConfigurationError: if the chat template changes the prompt once the message is added.
     """
     lessons = list[Lesson]()
     for place, message in enumerate(messages):
@@ -148,7 +154,7 @@ def lessons_of(
         whole = _text(tokenizer, messages[: place + 1], **template)
         if not whole.startswith(prompt):
             raise ConfigurationError(
-                f"chat template: message {place} does not go on from the prompt before it; use another template"
+                f"chat template: message {place} does not continue the prompt before it; use another template"
             )
         lessons.append(
             Lesson(_tokens(tokenizer, prompt), _tokens(tokenizer, whole[len(prompt) :].rstrip("\n")))
@@ -167,11 +173,11 @@ def _tokens(tokenizer: Any, text: str) -> tuple[int, ...]:  # noqa: ANN401
 def _row(unit: int, lesson: Lesson, total: int) -> Row:
     count = len(lesson.completion)
     if not lesson.prompt:
-        raise ConfigurationError("a lesson has no prompt: nothing would predict its first token; give it one")
+        raise ConfigurationError("a lesson has no prompt to predict its first token; add one")
     return Row(
         ids=np.array(lesson.prompt + lesson.completion, np.int32),
         trained=np.arange(len(lesson.prompt) + count) >= len(lesson.prompt),
-        # No engine drew it.
+        # No engine sampled it.
         behaviour=np.full(count, np.nan, np.float32),
         advantages=np.ones(count, np.float32),
         weights=np.full(count, 1.0 / total, np.float64),
@@ -182,14 +188,14 @@ def _row(unit: int, lesson: Lesson, total: int) -> Row:
 def _batches(
     conversations: Sequence[Conversation], settings: FineTuneSettings, done: int
 ) -> Iterator[tuple[int, list[Conversation]]]:
-    """The steps that are left: the order of each epoch is a function of the seed and its number."""
+    """Yield the remaining steps: the order of each epoch depends on the seed and the epoch's number."""
     step = 0
     for epoch in range(settings.epochs):
         order = np.random.default_rng((settings.seed, epoch)).permutation(len(conversations))
-        for begin in range(0, len(order), settings.batch):
+        for begin in range(0, len(order), settings.batch_size):
             step += 1
             if step > done:
-                yield step, [conversations[number] for number in order[begin : begin + settings.batch]]
+                yield step, [conversations[number] for number in order[begin : begin + settings.batch_size]]
 
 
 def _position(found: Mapping[str, object] | None) -> int:

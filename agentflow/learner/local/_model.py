@@ -1,6 +1,6 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-# transformers and peft are typed in part.
-"""The model that is trained: found, loaded, made ready."""
+# transformers and peft are partially typed.
+"""Find, load and prepare the model to train."""
 
 import warnings
 from collections.abc import Generator
@@ -9,23 +9,22 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.utils import logging
 
 from agentflow.errors import ConfigurationError
 from agentflow.learner._policy import LoraSettings, PolicySettings
-from agentflow.learner.compute import Scores, prepare, scores
+from agentflow.learner.compute import prepare, scores
 from agentflow.learner.packing import Packed
 
-__all__ = ["Policy", "device_of", "find_model", "load_policy", "without_bars"]
+__all__ = ["Policy", "device_of", "find_model", "load_policy", "no_progress_bars"]
 
 
 class Policy(nn.Module):
-    """A model as training calls it: packed rows in, log-probabilities of their trained tokens out.
+    """Computes the log-probabilities of packed rows.
 
-    Everything that has weights is called through this one module: where weights are spread over ranks, that is what
-    brings them together.
+    Everything that has weights is called through this one module, as sharding (FSDP) requires.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -34,16 +33,16 @@ class Policy(nn.Module):
 
     @property
     def plain(self) -> Any:  # noqa: ANN401 - transformers' models have no common type that is whole
-        """The causal model itself, where adapters are wrapped around it."""
+        """The causal model itself, without the wrapper of adapters."""
         return self.model.get_base_model() if hasattr(self.model, "get_base_model") else self.model
 
-    def forward(self, packed: Packed) -> Scores:
-        """What the model says of each trained token of each row, left-aligned."""
+    def forward(self, packed: Packed) -> tuple[Tensor, Tensor]:
+        """Return the log-probability and the entropy of each trained token of each row, left-aligned."""
         return scores(self.model, packed)
 
 
 def device_of(settings: PolicySettings, rank: int = 0) -> torch.device:
-    """Where the model stands.
+    """Return the device of the model.
 
     :raises ConfigurationError: if there is no such device.
     """
@@ -53,7 +52,7 @@ def device_of(settings: PolicySettings, rank: int = 0) -> torch.device:
 
 
 def find_model(settings: PolicySettings) -> Path:
-    """The folder of the model; one of the hub is fetched.
+    """Return the folder of the model; download it if it is on the hub.
 
     :raises ConfigurationError: if it is neither a folder nor on the hub.
     """
@@ -68,42 +67,42 @@ def find_model(settings: PolicySettings) -> Path:
     except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError) as error:
         reason = str(error).partition("\n")[0]
         raise ConfigurationError(
-            f"policy.model: {settings.model} is no folder, and the hub says: {reason}; name a model that is there"
+            f"policy.model: {settings.model} is not a folder, and the hub reports: {reason}; name an existing model"
         ) from None
 
 
 def load_policy(folder: Path, settings: PolicySettings, device: torch.device, dtype: torch.dtype) -> Policy:
-    """The model with what is trained of it marked so, in the given precision.
+    """Load the model in the given precision; only its trained parameters require a gradient.
 
-    :raises ConfigurationError: if the folder holds no causal model that can be trained.
+    :raises ConfigurationError: if the folder has no causal model that can be trained.
     """
     try:
-        config: Any = AutoConfig.from_pretrained(folder, trust_remote_code=settings.trust_code)
+        config: Any = AutoConfig.from_pretrained(folder, trust_remote_code=settings.trust_remote_code)
         _without_dropout(config)
-        with without_bars():
+        with no_progress_bars():
             model: Any = AutoModelForCausalLM.from_pretrained(
-                folder, config=config, dtype=dtype, trust_remote_code=settings.trust_code
+                folder, config=config, dtype=dtype, trust_remote_code=settings.trust_remote_code
             )
     except (OSError, ValueError, KeyError) as error:
         reason = str(error).partition("\n")[0]
         raise ConfigurationError(f"policy.model: {folder} can't be loaded: {reason}") from None
     prepare(model)
-    again = settings.gradient_checkpointing
-    if again or (again is None and device.type != "cpu"):
-        # Its name until transformers 5.22.
+    recompute = settings.gradient_checkpointing
+    if recompute or (recompute is None and device.type != "cpu"):
+        # Name before transformers 5.22.
         enable = (
             getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable
         )
         enable()
     if settings.lora:
         model = _with_adapters(model, settings.lora)
-    # Layers compute again only what they computed in training; there is no dropout that could differ.
+    # Gradient checkpointing is active only in training mode; there is no dropout that could differ.
     return Policy(model.to(device).train())
 
 
 @contextmanager
-def without_bars() -> Generator[None]:
-    """Keep transformers from drawing on the screen: it is the loop's."""
+def no_progress_bars() -> Generator[None]:
+    """Disable the progress bars of transformers: the screen is used by the loop."""
     shown = logging.is_progress_bar_enabled()
     logging.disable_progress_bar()
     try:
@@ -114,7 +113,7 @@ def without_bars() -> Generator[None]:
 
 
 def _without_dropout(config: Any) -> None:  # noqa: ANN401 - every model has its own type
-    """Log-probabilities that are compared must not depend on chance."""
+    """Disable dropout: compared log-probabilities must be deterministic."""
     for name in config.to_dict():
         if name.endswith(("dropout", "_pdrop", "dropout_rate")) and isinstance(getattr(config, name), float):
             setattr(config, name, 0.0)
@@ -123,7 +122,9 @@ def _without_dropout(config: Any) -> None:  # noqa: ANN401 - every model has its
 def _with_adapters(model: Any, settings: LoraSettings) -> Any:  # noqa: ANN401 - peft's
     from peft import LoraConfig, get_peft_model
 
-    modules = settings.modules if isinstance(settings.modules, str) else list(settings.modules)
+    modules = (
+        settings.target_modules if isinstance(settings.target_modules, str) else list(settings.target_modules)
+    )
     config = LoraConfig(
         r=settings.rank,
         lora_alpha=settings.alpha,
@@ -133,9 +134,9 @@ def _with_adapters(model: Any, settings: LoraSettings) -> Any:  # noqa: ANN401 -
     )
     try:
         with warnings.catch_warnings():
-            # peft asks by a name that transformers is about to drop.
+            # peft uses a name that transformers has deprecated.
             warnings.filterwarnings("ignore", "`is_gradient_checkpointing` is deprecated", FutureWarning)
             return get_peft_model(model, config)
     except ValueError as error:
         reason = str(error).partition("\n")[0]
-        raise ConfigurationError(f"policy.lora.modules: {reason}; name layers of the model") from None
+        raise ConfigurationError(f"policy.lora.target_modules: {reason}; name layers of the model") from None

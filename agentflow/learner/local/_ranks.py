@@ -1,5 +1,5 @@
 # pyright: reportUnknownMemberType=false
-"""The processes that train together: one says what is done, all do it."""
+"""The processes of one training: the first one decides, all compute."""
 
 import os
 from datetime import timedelta
@@ -13,71 +13,71 @@ from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
 __all__ = ["Ranks"]
 
-_LONG = timedelta(days=30)
-"""Others wait for the first one while it gathers episodes."""
+_TIMEOUT = timedelta(days=30)
+"""The others wait for the first process while it collects episodes."""
 
 
 class Ranks:
-    """One process, or all that torchrun started."""
+    """This process alone, or all processes that torchrun started."""
 
     def __init__(self) -> None:
         self.count = int(os.environ.get("WORLD_SIZE", "1"))
-        """How many there are."""
+        """Number of processes."""
         self.rank = int(os.environ.get("RANK", "0")) if self.count > 1 else 0
-        """Which of them this is; 0 is the one that says what is done."""
-        self.place = int(os.environ.get("LOCAL_RANK", "0")) if self.count > 1 else 0
-        """Which of those on this machine it is."""
-        self._words: Any = None
+        """Rank of this process; rank 0 decides."""
+        self.local_rank = int(os.environ.get("LOCAL_RANK", "0")) if self.count > 1 else 0
+        """Rank of this process on its machine."""
+        self._group: Any = None
         self._mesh: DeviceMesh | None = None
         self._own = False
 
-    def meet(self, device: torch.device) -> None:
-        """Wait for the others."""
+    def join(self, device: torch.device) -> None:
+        """Join the process group."""
         if self.count == 1:
             return
         if not dist.is_initialized():
             self._own = True
             dist.init_process_group("cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo")
-        self._words = dist.new_group(backend="gloo", timeout=_LONG)
+        self._group = dist.new_group(backend="gloo", timeout=_TIMEOUT)
         self._mesh = init_device_mesh(device.type, (self.count,))
 
-    def part(self) -> None:
-        """Leave the others."""
+    def leave(self) -> None:
+        """Leave the process group."""
         if self._own and dist.is_initialized():
             dist.destroy_process_group()
             self._own = False
 
-    def spread(self, policy: nn.Module, layers: list[nn.Module], dtype: torch.dtype) -> None:
-        """Spread the weights over the ranks: each holds its part in float32 and computes with all in `dtype`."""
+    def shard(self, policy: nn.Module, layers: list[nn.Module], dtype: torch.dtype) -> None:
+        """Shard the weights over the ranks (FSDP): shards in float32, computation in `dtype`."""
         if self._mesh is None:
             return
-        # What goes into layers has their type already; casting it would copy the tree for each of them.
+        # Inputs of layers already have the right type; a cast would copy the tree for each layer.
         precision = MixedPrecisionPolicy(
             param_dtype=None if dtype == torch.float32 else dtype,
             reduce_dtype=torch.float32,
             cast_forward_inputs=False,
         )
         for module in [*layers, policy]:
-            # The outermost, too: what it brought together for an evaluation would be stale after a step.
+            # Including the outermost module: weights gathered for an evaluation would be stale after a step.
             sharded: Any = fully_shard(
                 module, mesh=self._mesh, mp_policy=precision, reshard_after_forward=True
             )
             # Losses are parts of one sum: gradients are added, not averaged.
             sharded.set_gradient_divide_factor(1.0)
-            # Gloo knows sums only.
+            # Gloo supports only sums.
             sharded.set_force_sum_reduction_for_comms(True)
 
-    def tell(self, said: object) -> Any:  # noqa: ANN401 - whatever was said
-        """What rank 0 says, on every rank."""
-        words = [said]
+    def broadcast(self, value: object) -> Any:  # noqa: ANN401 - any value
+        """Return the value of rank 0 on every rank."""
+        values = [value]
         if self.count > 1:
-            dist.broadcast_object_list(words, src=0, group=self._words)
-        return words[0]
+            dist.broadcast_object_list(values, src=0, group=self._group)
+        return values[0]
 
-    def everything(self, found: object) -> list[Any]:
-        """What every rank found, in order, on every rank."""
+    def gather(self, found: object) -> list[Any]:
+        """Return the values of all ranks, in order, on every rank."""
         if self.count == 1:
             return [found]
         all_found: list[Any] = [None] * self.count
-        dist.all_gather_object(all_found, found, group=self._words)
+        dist.all_gather_object(all_found, found, group=self._group)
         return all_found

@@ -1,98 +1,143 @@
 # pyright: reportUnknownMemberType=false
-"""All that it takes to go on exactly: weights in float32, the optimiser, randomness, where the loop stands."""
+"""Checkpoint of the local backbone: float32 weights, optimizer state, random generators, position of the loop."""
 
+import random
+from base64 import b64decode, b64encode
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 import torch
 from msgspec import Struct
 from torch import Tensor
 
 from agentflow.errors import ConfigurationError
-from agentflow.learner._checkpoints import CheckpointError, verify, whole_folder
-from agentflow.learner.local._optimiser import Optimiser
-from agentflow.learner.local._tensors import as_spread, read_tensors, whole, write_tensors
+from agentflow.learner._checkpoints import CheckpointError, atomic_folder, verify
+from agentflow.learner.local._optimizer import Optimizer
+from agentflow.learner.local._tensors import read_tensors, sharded_like, whole, write_tensors
 
-__all__ = ["State", "read_state", "state_tensors", "take_tensors", "write_state"]
+__all__ = [
+    "BackboneState",
+    "randomness",
+    "read_state",
+    "restore_tensors",
+    "set_randomness",
+    "state_tensors",
+    "write_state",
+]
 
 STATE = "state.json"
-_MOVES = ("step", "exp_avg", "exp_avg_sq")
-"""What AdamW remembers of each weight."""
+_MOMENTS = ("step", "exp_avg", "exp_avg_sq")
+"""AdamW's state of each weight."""
 
 
-class State(Struct, frozen=True, kw_only=True):
-    """What is no tensor."""
+class BackboneState(Struct, frozen=True, kw_only=True):
+    """State other than tensors."""
 
     version: int
-    """Steps that changed the weights."""
+    """Number of steps that changed the weights."""
     skipped: int
-    """Steps in a row, up to now, that were left out."""
+    """Number of consecutive skipped steps."""
     randomness: dict[str, Any]
-    """Where the generators of random numbers stand."""
+    """States of the random generators."""
     position: dict[str, Any]
-    """Where the loop stands."""
+    """Position of the loop."""
 
 
-def state_tensors(optimiser: Optimiser) -> Iterator[tuple[str, Tensor]]:
-    """Weights and what the optimiser remembers of them, whole; all ranks do this together."""
-    for name, weight in optimiser.weights.items():
+def state_tensors(optimizer: Optimizer) -> Iterator[tuple[str, Tensor]]:
+    """Yield the full weights and optimizer state; a collective operation of all ranks."""
+    for name, weight in optimizer.weights.items():
         yield f"weight/{name}", whole(weight)
-        remembered = optimiser.adam.state.get(weight, {})
-        for move in _MOVES:
-            if move in remembered:
-                yield f"{move}/{name}", whole(remembered[move])
+        moments = optimizer.adam.state.get(weight, {})
+        for moment in _MOMENTS:
+            if moment in moments:
+                yield f"{moment}/{name}", whole(moments[moment])
 
 
-def write_state(folder: Path, state: State, tensors: Iterable[tuple[str, Tensor]]) -> None:
-    """Write it.
+def write_state(folder: Path, state: BackboneState, tensors: Iterable[tuple[str, Tensor]]) -> None:
+    """Write a checkpoint.
 
     :raises CheckpointError: if it can't be written.
     """
-    with whole_folder(folder) as place:
+    with atomic_folder(folder) as place:
         write_tensors(place, tensors)
         (place / STATE).write_bytes(msgspec.json.encode(state))
 
 
-def read_state(folder: Path) -> State:
-    """What is no tensor, once everything is found to be as it was written.
+def read_state(folder: Path) -> BackboneState:
+    """Verify a checkpoint and return its state other than tensors.
 
-    :raises CheckpointError: if it is not.
+    :raises CheckpointError: if it is incomplete or altered.
     """
     verify(folder)
     try:
-        return msgspec.json.decode((folder / STATE).read_bytes(), type=State)
+        return msgspec.json.decode((folder / STATE).read_bytes(), type=BackboneState)
     except (OSError, msgspec.DecodeError) as error:
         raise CheckpointError(
-            f"{folder} is no checkpoint of this backbone: {error}; use another one"
+            f"{folder} is not a checkpoint of this backbone: {error}; use another one"
         ) from None
 
 
 @torch.no_grad()
-def take_tensors(folder: Path, optimiser: Optimiser) -> None:
-    """Go on from these tensors; all ranks do this together.
+def restore_tensors(folder: Path, optimizer: Optimizer) -> None:
+    """Restore the tensors of a checkpoint; a collective operation of all ranks.
 
     :raises ConfigurationError: if they are of another model; nothing has changed then.
     """
     found = dict(read_tensors(folder))
-    theirs = {
+    stored = {
         name.removeprefix("weight/"): list(one.shape) for name, one in found.items() if name[:7] == "weight/"
     }
-    ours = {name: list(weight.shape) for name, weight in optimiser.weights.items()}
-    if theirs != ours:
-        differs = sorted(name for name in theirs.keys() | ours.keys() if theirs.get(name) != ours.get(name))
+    own = {name: list(weight.shape) for name, weight in optimizer.weights.items()}
+    if stored != own:
+        differs = sorted(name for name in stored.keys() | own.keys() if stored.get(name) != own.get(name))
         raise ConfigurationError(
             f"{folder} is of another model: {len(differs)} weights differ, such as {differs[0]}; "
-            "name the policy that it was saved with, or start in another folder"
+            "name the policy that it was saved with, or use another folder"
         )
-    optimiser.adam.state.clear()
-    for name, weight in optimiser.weights.items():
-        weight.copy_(as_spread(found[f"weight/{name}"], weight))
-        remembered = {move: found[f"{move}/{name}"] for move in _MOVES if f"{move}/{name}" in found}
-        if remembered:
-            optimiser.adam.state[weight] = {
-                move: tensor if move == "step" else as_spread(tensor, weight)
-                for move, tensor in remembered.items()
+    optimizer.adam.state.clear()
+    for name, weight in optimizer.weights.items():
+        weight.copy_(sharded_like(found[f"weight/{name}"], weight))
+        moments = {moment: found[f"{moment}/{name}"] for moment in _MOMENTS if f"{moment}/{name}" in found}
+        if moments:
+            optimizer.adam.state[weight] = {
+                moment: tensor if moment == "step" else sharded_like(tensor, weight)
+                for moment, tensor in moments.items()
             }
-    optimiser.round()
+    optimizer.round()
+
+
+def randomness() -> dict[str, Any]:
+    """Return the states of Python's, numpy's and torch's random generators, as JSON."""
+    kind, numbers, place, has_gauss, gauss = np.random.get_state()
+    version, inner, following = random.getstate()
+    return {
+        "python": [version, list(inner), following],
+        "numpy": [kind, np.asarray(numbers).tolist(), place, has_gauss, gauss],
+        "torch": _text(torch.get_rng_state()),
+        "cuda": [_text(state) for state in torch.cuda.get_rng_state_all()]
+        if torch.cuda.is_available()
+        else [],
+    }
+
+
+def set_randomness(state: dict[str, Any]) -> None:
+    """Restore the states of the random generators."""
+    version, inner, following = state["python"]
+    random.setstate((version, tuple(inner), following))
+    kind, numbers, *rest = state["numpy"]
+    np.random.set_state((kind, np.array(numbers, np.uint32), *rest))
+    torch.set_rng_state(_bytes(state["torch"]))
+    # Another machine may have other devices.
+    for device, text in enumerate(state["cuda"][: torch.cuda.device_count()]):
+        torch.cuda.set_rng_state(_bytes(text), device)
+
+
+def _text(state: Tensor) -> str:
+    return b64encode(state.numpy().tobytes()).decode()
+
+
+def _bytes(text: str) -> Tensor:
+    return torch.frombuffer(bytearray(b64decode(text)), dtype=torch.uint8)

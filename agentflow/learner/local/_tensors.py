@@ -1,5 +1,5 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-"""Tensors on disk, a portion at a time, and in parts over ranks."""
+"""Read and write tensors in portions, and gather and shard them over ranks."""
 
 import errno
 import os
@@ -13,21 +13,21 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from torch.distributed.tensor import DTensor, distribute_tensor
 
-__all__ = ["as_spread", "read_tensors", "saving", "whole", "write_tensors"]
+__all__ = ["read_tensors", "saving", "sharded_like", "whole", "write_tensors"]
 
 PORTION = 2**30
-"""So many bytes at most are brought together before they are written."""
+"""Maximum number of bytes gathered before they are written."""
 _ERRNO = re.compile(r"os error (\d+)")
 
 
 def whole(tensor: Tensor) -> Tensor:
-    """The whole of it, on the CPU; all ranks do this together."""
+    """Return the full tensor on the CPU; a collective operation of all ranks."""
     tensor = tensor.detach()
     return (tensor.full_tensor() if isinstance(tensor, DTensor) else tensor).cpu()
 
 
-def as_spread(tensor: Tensor, like: Tensor) -> Tensor:
-    """A whole tensor, spread as the other is."""
+def sharded_like(tensor: Tensor, like: Tensor) -> Tensor:
+    """Return a full tensor, sharded like another one."""
     tensor = tensor.to(like.device, like.dtype)
     if not isinstance(like, DTensor):
         return tensor
@@ -35,11 +35,11 @@ def as_spread(tensor: Tensor, like: Tensor) -> Tensor:
 
 
 def write_tensors(folder: Path, tensors: Iterable[tuple[str, Tensor]]) -> None:
-    """Write them into several files."""
+    """Write tensors into several files."""
     portion = dict[str, Tensor]()
     files = 0
     for name, tensor in tensors:
-        # One that is tied to another is written again.
+        # A tied tensor is written again.
         portion[name] = tensor.contiguous().clone()
         if sum(one.nbytes for one in portion.values()) >= PORTION:
             _write(portion, folder, files)
@@ -49,7 +49,7 @@ def write_tensors(folder: Path, tensors: Iterable[tuple[str, Tensor]]) -> None:
 
 
 def read_tensors(folder: Path) -> Iterator[tuple[str, Tensor]]:
-    """Read what was written so."""
+    """Read tensors written by `write_tensors`."""
     for path in sorted(folder.glob("state-*.safetensors")):
         yield from load_file(path).items()
 
@@ -61,7 +61,7 @@ def _write(portion: dict[str, Tensor], folder: Path, number: int) -> None:
 
 @contextmanager
 def saving() -> Generator[None]:
-    """Within it an error of the disk is an `OSError`, also where safetensors has its own."""
+    """Turn disk errors of safetensors into `OSError`."""
     try:
         yield
     except SafetensorError as error:

@@ -1,16 +1,16 @@
-"""Losses: episodes become rows with advantages and weights, and log-probabilities of rows become one number.
+"""Losses: turn samples into rows with advantages and weights, and the rows' log-probabilities into one number.
 
-`rows_of` decides how every token counts in the whole step; `loss_of` sums. So a loss does not depend on how a step is
-cut into rows, micro-batches or machines. torch is loaded by the first call that needs it.
+`step_rows` fixes the contribution of every token to the whole step; `loss_of` only adds. The loss therefore does not
+depend on how a step is split into rows, micro-batches or machines. torch is imported by the first call that needs it.
+See docs/losses.md.
 """
 
 from agentflow.learner._rows import Row, merge_rows
 from agentflow.learner.losses import _policy as _policy  # the built-in losses register themselves
 from agentflow.learner.losses._advantages import advantages_of
-from agentflow.learner.losses._figures import merge_figures
-from agentflow.learner.losses._loss_of import loss_of
+from agentflow.learner.losses._loss_of import loss_of, merge_figures
 from agentflow.learner.losses._registry import (
-    Drawn,
+    TokenBatch,
     TokenLoss,
     TokenLosses,
     find_loss,
@@ -19,15 +19,14 @@ from agentflow.learner.losses._registry import (
 )
 from agentflow.learner.losses._settings import Aggregation, LossSettings
 from agentflow.learner.losses._signature import PolicyLoss, policy_loss
-from agentflow.learner.losses._step import Step, rows_of, step_of
+from agentflow.learner.losses._step import rows_of, step_rows
 
 __all__ = [
     "Aggregation",
-    "Drawn",
     "LossSettings",
     "PolicyLoss",
     "Row",
-    "Step",
+    "TokenBatch",
     "TokenLoss",
     "TokenLosses",
     "advantages_of",
@@ -39,5 +38,5 @@ __all__ = [
     "policy_loss",
     "register_loss",
     "rows_of",
-    "step_of",
+    "step_rows",
 ]

@@ -1,23 +1,23 @@
-"""How much better than expected each episode was: rewards compared within the group of a task."""
+"""Advantages: rewards compared within the group of a task."""
 
 from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
-from agentflow.learner._samples import Sample
+from agentflow.learner._groups import Sample
 from agentflow.learner.losses._settings import LossSettings
 
 __all__ = ["advantages_of", "equal_groups", "shaped_rewards"]
 
 FLOOR = 1e-6
-"""What is added to a deviation that is divided by."""
+"""Added to the standard deviation before dividing by it."""
 
 
 def advantages_of(samples: Sequence[Sample], settings: LossSettings) -> NDArray[np.float64]:
-    """The advantage of each episode. An episode counts once, however many turns it has, times its multiplicity.
+    """Return the advantage of each episode, which counts as often as its multiplicity, however many turns it has.
 
-    A group of one, and one whose rewards are all equal, has nothing to tell: its advantages are 0.
+    The advantages of a group of one, or with equal rewards, are 0. See docs/losses.md.
     """
     rewards = shaped_rewards(samples, settings)
     if settings.baseline == "none":
@@ -30,7 +30,7 @@ def advantages_of(samples: Sequence[Sample], settings: LossSettings) -> NDArray[
 
 
 def shaped_rewards(samples: Sequence[Sample], settings: LossSettings) -> NDArray[np.float64]:
-    """The rewards, lowered where a call came near the most tokens it could have."""
+    """Return the rewards, reduced for episodes with a call near the token limit."""
     rewards = np.array([sample.reward for sample in samples], np.float64)
     if settings.overlong_limit is None:
         return rewards
@@ -41,7 +41,7 @@ def shaped_rewards(samples: Sequence[Sample], settings: LossSettings) -> NDArray
 
 
 def equal_groups(samples: Sequence[Sample], settings: LossSettings) -> list[list[int]]:
-    """The groups whose rewards are all equal, a group of one among them, by the positions of their episodes."""
+    """Return the groups whose rewards are all equal, including groups of one, as positions of their episodes."""
     rewards = shaped_rewards(samples, settings)
     return [group for group in _groups(samples) if np.ptp(rewards[group]) == 0]
 
@@ -57,7 +57,7 @@ def _within(
     rewards: NDArray[np.float64], counts: NDArray[np.float64], settings: LossSettings
 ) -> NDArray[np.float64]:
     if np.ptp(rewards) == 0:
-        # Said apart: the mean of equal numbers is not always that number.
+        # Handled separately: the rounded mean of equal numbers may differ from them.
         return np.zeros_like(rewards)
     number = counts.sum()
     distance = rewards - (rewards * counts).sum() / number

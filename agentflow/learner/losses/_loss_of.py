@@ -1,23 +1,29 @@
 # pyright: reportUnknownMemberType=false
-"""The loss of a step, or of any part of it: a sum over tokens."""
+"""The loss of a step, or of any part of it, as a sum over tokens; and its figures."""
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, cast
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from agentflow.errors import LossFailure
 from agentflow.learner._rows import Row, longest_trained
-from agentflow.learner.losses._correction import correct
-from agentflow.learner.losses._figures import COUNT, figures_of
-from agentflow.learner.losses._registry import Drawn, find_loss
+from agentflow.learner.losses._policy import sum_by_unit
+from agentflow.learner.losses._registry import TokenBatch, TokenLosses, find_loss
 from agentflow.learner.losses._settings import LossSettings
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["distance", "loss_of"]
+__all__ = ["COUNT", "distance", "loss_of", "merge_figures"]
+
+COUNT = "loss/tokens"
+"""Number of tokens that the other figures average over."""
+LARGEST = "_max"
+"""Suffix of figures that are merged by maximum."""
+LIMIT = 20.0
+"""Log-ratios are clamped to it before the exponential."""
 
 
 def loss_of(
@@ -26,15 +32,16 @@ def loss_of(
     settings: LossSettings,
     entropy: "Tensor | None" = None,
 ) -> tuple["Tensor", dict[str, float]]:
-    """The part of a step's loss that these rows make, and figures about it.
+    """Return the part of a step's loss that these rows contribute, and its figures.
 
-    The parts of a step are added, not averaged: they give the same number however a step is cut, as long as a call
-    stays in one part. Everything is computed in float64; gradients come back in the precision of `log_prob`.
+    Parts of a step are added, not averaged: they give the same sum however a step is split, as long as a call stays in
+    one part. Everything is computed in float64; gradients are returned in the precision of `log_prob`.
+    See docs/losses.md.
 
-    :param log_prob: the log-probability of each trained token of each row, left-aligned: (rows, longest).
-    :param rows: what the tokens are, and how they count.
-    :param entropy: of the distribution at each of these tokens, if the settings want it.
-    :raises LossFailure: if the loss is no finite number; it names the rows.
+    :param log_prob: log-probability of each trained token of each row, left-aligned: (rows, longest).
+    :param rows: the rows.
+    :param entropy: entropy of the distribution at each of these tokens, if the settings need it.
+    :raises LossFailure: if the loss is not finite; it names the rows.
     """
     if tuple(log_prob.shape) != (len(rows), longest_trained(rows)):
         raise ValueError(f"log-probabilities of {tuple(log_prob.shape)} for {len(rows)} rows")
@@ -44,34 +51,33 @@ def loss_of(
     mask = pad([np.ones(len(row.units), np.bool_) for row in rows])
     exact = log_prob.double().where(mask, 0.0)
     behaviour = pad([row.behaviour for row in rows])
-    old = pad([row.behaviour if row.proximal is None else row.proximal for row in rows])
-    drawn = Drawn(
+    batch = TokenBatch(
         log_prob=exact,
-        old=old,
+        old=pad([row.behaviour if row.proximal is None else row.proximal for row in rows]),
         advantages=pad([row.advantages for row in rows]),
         mask=mask,
         units=pad(_numbered([row.units for row in rows])).where(mask, _number_of_units(rows)),
     )
     loss = find_loss(settings.name)
-    costs = loss.tokens(drawn, settings)
+    losses = loss.tokens(batch, settings)
     fixed = any(row.proximal is not None for row in rows)
-    correction = correct(drawn, behaviour, settings, ratio=loss.ratio, fixed=fixed)
-    values = costs.values * correction.factor
-    apart = None
-    if settings.kl > 0:
-        apart = distance(exact, pad(_references(rows)), settings.kl_estimator)
-        values = values + settings.kl * apart
-    if settings.entropy > 0:
+    factor, importance = _correction(batch, behaviour, settings, ratio=loss.ratio, fixed=fixed)
+    values = losses.values * factor
+    kl = None
+    if settings.kl_coef > 0:
+        kl = distance(exact, pad(_references(rows)), settings.kl_estimator)
+        values = values + settings.kl_coef * kl
+    if settings.entropy_coef > 0:
         if entropy is None:
-            raise ValueError("the settings want entropy, and none is given")
-        values = values - settings.entropy * entropy.double()
+            raise ValueError("loss.entropy_coef needs the entropy of each token, and none was given")
+        values = values - settings.entropy_coef * entropy.double()
     values = values.where(mask, 0.0) * pad([row.weights for row in rows])
     _refuse_not_finite(values, rows)
-    return values.sum(), figures_of(drawn, behaviour, costs, correction, apart, entropy)
+    return values.sum(), _figures(batch, behaviour, losses, (factor, importance), kl, entropy)
 
 
 def distance(log_prob: "Tensor", reference: "Tensor", estimator: str) -> "Tensor":
-    """How far the policy is from a reference, by one sample of each token."""
+    """Return the one-sample estimate of the KL divergence from a reference, for each token."""
     apart = log_prob - reference
     match estimator:
         case "k1":
@@ -81,6 +87,97 @@ def distance(log_prob: "Tensor", reference: "Tensor", estimator: str) -> "Tensor
         case _:
             back = (-apart).clamp(-20.0, 20.0)
             return (back.exp() - back - 1).clamp(-10.0, 10.0)
+
+
+def merge_figures(parts: Iterable[Mapping[str, float]]) -> dict[str, float]:
+    """Merge the figures of the parts of a step: means weighted by tokens, maxima by maximum.
+
+    Example::
+
+        parts = [{"loss/tokens": 1.0, "clip/low": 0.0}, {"loss/tokens": 3.0, "clip/low": 1.0}]
+        assert merge_figures(parts) == {"loss/tokens": 4.0, "clip/low": 0.75}
+    """
+    parts = [part for part in parts if part.get(COUNT)]
+    total = sum(part[COUNT] for part in parts)
+    merged = {COUNT: total}
+    for name in dict.fromkeys(name for part in parts for name in part if name != COUNT):
+        having = [part for part in parts if name in part]
+        if name.endswith(LARGEST):
+            merged[name] = max(part[name] for part in having)
+        else:
+            tokens = sum(part[COUNT] for part in having)
+            merged[name] = sum(part[name] * part[COUNT] for part in having) / tokens
+    if merged.get("correction/square"):
+        merged["correction/effective_share"] = merged["correction/mean"] ** 2 / merged["correction/square"]
+    return merged
+
+
+def _correction(
+    batch: TokenBatch, behaviour: "Tensor", settings: LossSettings, *, ratio: bool, fixed: bool
+) -> tuple["Tensor", "Tensor"]:
+    """Return the factor of each token's loss, without a gradient, and its importance weight before truncation.
+
+    - Loss with a ratio to weights other than the engine's (`fixed`): the importance weight is theirs over the engine's.
+    - Loss with a ratio to the engine's own probabilities: the ratio already is the importance weight, and the loss clips
+      it; only masking is left.
+    - Loss without a ratio: the importance weight is the current probability over the engine's.
+    """
+    current = batch.old if ratio and fixed else batch.log_prob.detach()
+    apart = current - behaviour
+    if settings.correction_level == "sequence":
+        apart = sum_by_unit(apart, batch)
+    importance = apart.clamp(-LIMIT, LIMIT).exp()
+    in_loss = ratio and not fixed
+    ones = importance.new_ones(importance.shape)
+    match settings.correction:
+        case "none":
+            return ones, importance
+        case "truncate":
+            return ones if in_loss else importance.clamp(max=settings.correction_limit), importance
+        case "mask":
+            kept = ones if in_loss else importance
+            return kept.where(importance <= settings.correction_limit, 0.0), importance
+
+
+def _figures(
+    batch: TokenBatch,
+    behaviour: "Tensor",
+    losses: TokenLosses,
+    correction: tuple["Tensor", "Tensor"],
+    kl: "Tensor | None",
+    entropy: "Tensor | None",
+) -> dict[str, float]:
+    """Return figures of some rows, each over their trained tokens."""
+    import torch
+
+    mask = batch.mask
+    count = int(mask.sum())
+    if not count:
+        return {COUNT: 0.0}
+    factor, importance = correction
+    with torch.no_grad():
+        means = {
+            "clip/low": losses.low.double(),
+            "clip/high": losses.high.double(),
+            "correction/left_out": (factor == 0).double(),
+        }
+        largest = dict[str, "Tensor"]()
+        apart = batch.log_prob.detach() - behaviour
+        if bool(apart[mask].isfinite().all()):  # Supervised tokens have no engine.
+            means["correction/mean"] = importance
+            means["correction/square"] = importance.square()
+            largest["correction/weight_max"] = importance
+            means["engine/k1"] = -apart
+            means["engine/k3"] = apart.exp() - apart - 1
+            largest["engine/apart_max"] = apart.abs()
+        if kl is not None:
+            means["reference/kl"] = kl.detach()
+        if entropy is not None:
+            means["policy/entropy"] = entropy.detach().double()
+        found = [values[mask].mean() for values in means.values()]
+        found += [values[mask].max() for values in largest.values()]
+        numbers = [float(value) for value in torch.stack(found)]
+    return {COUNT: float(count), **dict(zip([*means, *largest], numbers, strict=True))}
 
 
 def _padding(rows: Sequence[Row], like: "Tensor") -> "Callable[[Sequence[NDArray[np.generic]]], Tensor]":
@@ -99,7 +196,7 @@ def _padding(rows: Sequence[Row], like: "Tensor") -> "Callable[[Sequence[NDArray
 
 
 def _numbered(units: Sequence[NDArray[np.int32]]) -> list[NDArray[np.generic]]:
-    """Units numbered from 0: those of a part of a step may begin anywhere."""
+    """Renumber the units of a part of a step from 0."""
     _, numbers = np.unique(np.concatenate(units), return_inverse=True)
     return np.split(numbers.astype(np.int64), np.cumsum([len(one) for one in units])[:-1])
 
@@ -111,17 +208,15 @@ def _number_of_units(rows: Sequence[Row]) -> int:
 def _references(rows: Sequence[Row]) -> list[NDArray[np.float32]]:
     found = [row.reference for row in rows if row.reference is not None]
     if len(found) < len(rows):
-        raise ValueError(
-            "the loss holds to a reference policy (kl), and not all rows have its log-probabilities"
-        )
+        raise ValueError("loss.kl_coef needs the reference log-probabilities of all rows, and some have none")
     return found
 
 
 def _refuse_not_finite(values: "Tensor", rows: Sequence[Row]) -> None:
-    per_row = cast("list[bool]", (~values.detach().isfinite()).any(dim=1).tolist())
-    broken = [row for row, unusable in enumerate(per_row) if unusable]
+    unusable = (~values.detach().isfinite()).any(dim=1)
+    broken = [row for row, flag in enumerate(unusable.unbind()) if bool(flag)]
     if broken:
         places = ", ".join(str(row) for row in broken[:8]) + (", …" if len(broken) > 8 else "")
         raise LossFailure(
-            f"the loss is no finite number in {len(broken)} of {len(rows)} rows: {places}", rows=tuple(broken)
+            f"the loss is not finite in {len(broken)} of {len(rows)} rows: {places}", rows=tuple(broken)
         )

@@ -1,4 +1,4 @@
-"""Losses by name. Built-in ones and anyone's own stand in the same table."""
+"""Losses by name: built-in and registered ones in one table."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -11,60 +11,67 @@ if TYPE_CHECKING:
 
     from agentflow.learner.losses._settings import LossSettings
 
-__all__ = ["Drawn", "Loss", "TokenLoss", "TokenLosses", "find_loss", "loss_names", "register_loss"]
+__all__ = ["Loss", "TokenBatch", "TokenLoss", "TokenLosses", "find_loss", "loss_names", "register_loss"]
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class Drawn:
+class TokenBatch:
     """The trained tokens of some rows, padded: every tensor is (rows, longest)."""
 
     log_prob: "Tensor"
-    """Under the weights that are trained; gradients flow through it."""
+    """Log-probability under the weights being trained; carries the gradient."""
     old: "Tensor"
-    """Under the weights that the step began with."""
+    """Log-probability under the weights at the beginning of the step."""
     advantages: "Tensor"
-    """How much better than expected each was."""
+    """Advantage of each token."""
     mask: "Tensor"
-    """Which entries are tokens and no padding."""
+    """True at tokens, false at padding."""
     units: "Tensor"
-    """The call of each, numbered from 0; padding belongs to one more."""
+    """Call of each token, numbered from 0; padding has the number after the last call."""
 
 
 class TokenLosses(NamedTuple):
-    """What each token costs, before it is weighed and summed."""
+    """Loss of each token, before weighting and summing."""
 
     values: "Tensor"
-    """The loss of each token."""
+    """The losses."""
     low: "Tensor"
-    """Whose ratio was cut from below."""
+    """True where the ratio was clipped from below."""
     high: "Tensor"
-    """Whose ratio was cut from above."""
+    """True where the ratio was clipped from above."""
 
 
-TokenLoss: TypeAlias = Callable[[Drawn, "LossSettings"], TokenLosses]
-"""A loss: what each token costs. It sees no weights: how tokens count is not its business."""
+TokenLoss: TypeAlias = Callable[[TokenBatch, "LossSettings"], TokenLosses]
+"""A loss: computes the loss of each token. Weights are applied afterwards."""
 
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """A loss and what is known of it."""
+    """A registered loss."""
 
     tokens: TokenLoss
-    """What each token costs."""
+    """Computes the loss of each token."""
     ratio: bool
-    """Whether the ratio of new and old probabilities stands in it; else the correction brings it."""
+    """True if it contains the ratio of new and old probabilities; otherwise the correction supplies it."""
     recipe: Mapping[str, Any]
-    """Settings that go with it, where nothing else is said."""
+    """Its own defaults of `LossSettings`."""
 
 
 _LOSSES: Final[dict[str, Loss]] = {}
 
 
 def register_loss(name: str, *, ratio: bool = True, **recipe: Any) -> Callable[[TokenLoss], TokenLoss]:  # noqa: ANN401 - settings of any kind
-    """Make a function a loss that settings can name.
+    """Register a function as a loss that settings can name.
 
-    :param ratio: whether the ratio of new and old probabilities stands in it; else the correction brings it.
+    :param ratio: true if it contains the ratio of new and old probabilities; otherwise the correction supplies it.
     :param recipe: its own defaults of `LossSettings`.
+
+    Example::
+
+        @register_loss("mine", ratio=False, kl_coef=0.0)
+        def mine(batch: TokenBatch, settings: LossSettings) -> TokenLosses:
+            unclipped = batch.mask & ~batch.mask
+            return TokenLosses(-batch.advantages * batch.log_prob, unclipped, unclipped)
     """
 
     def register(tokens: TokenLoss) -> TokenLoss:
@@ -75,9 +82,13 @@ def register_loss(name: str, *, ratio: bool = True, **recipe: Any) -> Callable[[
 
 
 def find_loss(name: str) -> Loss:
-    """The loss of that name.
+    """Return the loss of that name.
 
     :raises ConfigurationError: if there is none.
+
+    Example::
+
+        assert find_loss("cispo").ratio
     """
     try:
         return _LOSSES[name]
@@ -88,5 +99,10 @@ def find_loss(name: str) -> Loss:
 
 
 def loss_names() -> list[str]:
-    """Every loss there is."""
+    """Return the names of all losses, sorted.
+
+    Example::
+
+        assert "grpo" in loss_names()
+    """
     return sorted(_LOSSES)

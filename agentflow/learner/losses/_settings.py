@@ -1,7 +1,7 @@
-"""What a step lowers: the loss by name, and everything that goes into it."""
+"""Settings of the loss and everything that enters it."""
 
 from collections.abc import Mapping
-from typing import Any, Final, Literal, Self, TypeAlias, cast
+from typing import ClassVar, Final, Literal, Self, TypeAlias, TypeGuard
 
 from pydantic import Field, model_validator
 
@@ -19,88 +19,102 @@ Aggregation: TypeAlias = Literal[
     "seq-mean-token-sum-norm",
     "seq-mean-token-mean",
 ]
-"""How the losses of tokens become one number."""
+"""Aggregation of token losses into one number."""
 
 CORRECTIONS: Final[dict[object, dict[str, object]]] = {
     "truncate": {"correction_level": "token", "correction_limit": 2.0},
     "mask": {"correction_level": "sequence", "correction_limit": 3.0},
 }
-"""What goes with a correction, where nothing else is said."""
+"""Defaults of each correction."""
 
 
 class LossSettings(Section):
-    """A loss and its surroundings. Each loss brings its own defaults; what is said here goes before them.
+    """A loss and its parameters. Each loss has its own defaults; values given here override them.
 
-    The defaults written below are those of Flow-GRPO, as published.
+    The defaults below are those of Flow-GRPO, as published. See docs/losses.md.
     """
+
+    renamed: ClassVar[dict[str, str]] = {
+        "clip_low": "clip_ratio_low",
+        "clip_high": "clip_ratio_high",
+        "clip_negative": "clip_ratio_c",
+        "kl": "kl_coef",
+        "entropy": "entropy_coef",
+        "aggregation": "loss_agg_mode",
+    }
 
     name: str = "flow_grpo"
     """The loss: flow_grpo, grpo, dapo, dr_grpo, gspo, cispo, reinforce, cross_entropy, or a registered one."""
 
     baseline: Literal["group", "leave_one_out", "none"] = "group"
-    """What rewards are compared with: the mean of the task's group, the mean of the others in it, or nothing."""
+    """Baseline of the rewards: the mean of the task's group, the mean of the other episodes in it, or none."""
     divide_by_std: bool = True
-    """Whether advantages are divided by the standard deviation of the group's rewards."""
+    """Divide advantages by the standard deviation of the group's rewards."""
     filter_groups: bool = False
-    """Whether groups whose rewards are all equal are left out, and no longer count in any mean."""
+    """Leave out groups whose rewards are all equal, also from every mean."""
     train_cut: bool = True
-    """Whether calls that were cut at the most tokens they could have are trained."""
+    """Train calls that were truncated at their token limit."""
     overlong_limit: int | None = Field(default=None, ge=1)
-    """The most tokens of a call; near it the reward of an episode is lowered; `None`: never."""
+    """Token limit of a call; the reward of an episode is reduced near it. `None`: never."""
     overlong_buffer: int = Field(default=0, ge=0)
-    """How many tokens before that limit the lowering begins."""
+    """Number of tokens before that limit at which the reduction begins."""
     overlong_penalty: float = Field(default=1.0, ge=0)
-    """By how much the reward is lowered at the limit."""
+    """Reduction of the reward at the limit."""
 
-    clip_low: float = Field(default=0.2, ge=0)
-    """How far below 1 the ratio of new and old probabilities counts."""
-    clip_high: float = Field(default=0.2, ge=0)
-    """How far above 1 it counts."""
-    clip_negative: float | None = Field(default=None, gt=1)
-    """The largest ratio that counts where the advantage is negative; `None`: any."""
-    kl: float = Field(default=0.001, ge=0)
-    """How much the distance from the reference policy costs; 0: no reference is needed."""
+    clip_ratio_low: float = Field(default=0.2, ge=0)
+    """Clipping range of the ratio of new and old probabilities below 1."""
+    clip_ratio_high: float = Field(default=0.2, ge=0)
+    """Clipping range above 1."""
+    clip_ratio_c: float | None = Field(default=None, gt=1)
+    """Upper bound of the ratio for negative advantages (dual-clip PPO); `None`: none."""
+    kl_coef: float = Field(default=0.001, ge=0)
+    """Coefficient of the KL divergence from the reference policy; 0: no reference is needed."""
     kl_estimator: Literal["k1", "k2", "k3"] = "k3"
-    """How that distance is measured by one sample: the log-ratio, half its square, or the low-variance form."""
-    entropy: float = Field(default=0.0, ge=0)
-    """How much the entropy of the policy is worth."""
+    """One-sample estimator of the KL divergence: the log-ratio, half its square, or the low-variance form."""
+    entropy_coef: float = Field(default=0.0, ge=0)
+    """Coefficient of the entropy bonus."""
 
-    aggregation: Aggregation = "turn-mean"
-    """How the losses of tokens become one number; `turn-mean`: over tokens of a call, calls of an episode, episodes."""
+    loss_agg_mode: Aggregation = "turn-mean"
+    """Aggregation of token losses; `turn-mean`: mean over tokens of a call, then calls of an episode, then episodes."""
     sequence: Literal["call", "episode"] = "call"
-    """What a `seq` is in the names of aggregations."""
+    """Meaning of `seq` in the names of aggregations."""
     length_scale: int | None = Field(default=None, ge=1)
-    """The constant that `seq-mean-token-sum-norm` divides by, as the most tokens of a sequence."""
+    """Constant divisor of `seq-mean-token-sum-norm`: the maximum number of tokens of a sequence."""
 
     correction: Literal["none", "truncate", "mask"] = "truncate"
-    """What is done about the difference between the engine that sampled and the weights of the trainer."""
+    """Correction of the mismatch between the engine's and the trainer's probabilities by importance weights."""
     correction_level: Literal["token", "sequence"] = "token"
-    """Whether it is taken for each token or for a whole call."""
+    """Compute importance weights per token or per call."""
     correction_limit: float = Field(default=2.0, gt=0)
-    """The largest importance weight that counts; beyond it weights are cut, or what has them is left out."""
+    """Largest importance weight; a larger one is truncated, or its tokens are left out (`mask`)."""
 
     @model_validator(mode="before")
     @classmethod
     def _with_recipe(cls, given: object) -> object:
-        if not isinstance(given, Mapping):
+        if not _is_mapping(given):
             return given
-        said = cast("Mapping[str, Any]", given)
-        name = said.get("name", "flow_grpo")
+        name = given.get("name", "flow_grpo")
         if not isinstance(name, str):
-            return said
+            return given
         try:
-            recipe = find_loss(name).recipe
+            recipe = {cls.renamed.get(key, key): value for key, value in find_loss(name).recipe.items()}
         except ConfigurationError as error:
             raise ValueError(str(error).partition(": ")[2]) from None
-        correction = said.get("correction", recipe.get("correction", "truncate"))
-        return {**CORRECTIONS.get(correction, {}), **recipe, **said}
+        correction = given.get("correction", recipe.get("correction", "truncate"))
+        defaults = {**CORRECTIONS.get(correction, {}), **recipe}
+        present = {cls.renamed.get(key, key) for key in given}
+        return {**{key: value for key, value in defaults.items() if key not in present}, **given}
 
     @model_validator(mode="after")
     def _agrees(self) -> Self:
-        if self.aggregation == "seq-mean-token-sum-norm" and self.length_scale is None:
+        if self.loss_agg_mode == "seq-mean-token-sum-norm" and self.length_scale is None:
             raise ValueError(
-                f"{self.name} needs length_scale: the constant that sums are divided by, as the most tokens of a call"
+                f"{self.name} needs length_scale: the constant divisor of sums, the maximum number of tokens of a call"
             )
         if self.overlong_limit is not None and self.overlong_buffer > self.overlong_limit:
             raise ValueError("overlong_buffer is larger than overlong_limit; make it smaller")
         return self
+
+
+def _is_mapping(value: object) -> TypeGuard[Mapping[str, object]]:
+    return isinstance(value, Mapping)

@@ -1,46 +1,40 @@
-"""From episodes to the rows of a step: advantages, weights, and an account of what stayed outside."""
+"""Turn the samples of a step into rows with advantages and weights, and account for every token left out."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from agentflow.errors import LossFailure
+from agentflow.learner._groups import Sample
 from agentflow.learner._rows import Row
-from agentflow.learner._samples import Sample
 from agentflow.learner.losses._advantages import advantages_of, equal_groups
 from agentflow.learner.losses._settings import LossSettings
-from agentflow.learner.losses._weights import call_weights
+from agentflow.tokens import TokenSpan, TokenTree
 from agentflow.trajectory import Tokens
 
-__all__ = ["Step", "rows_of", "step_of"]
+__all__ = ["call_weights", "rows_of", "step_rows"]
 
 CUT = "length"
-"""How a call ends that was cut at the most tokens it could have."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Step:
-    """What enters one step."""
-
-    rows: list[Row]
-    """One for each call that has a trained token, in the order of the samples."""
-    figures: dict[str, float]
-    """Groups, rewards and advantages; tokens that are trained, and those that are not, by the reason."""
+"""Finish reason of a call that was truncated at its token limit."""
 
 
 def rows_of(samples: Sequence[Sample], settings: LossSettings) -> list[Row]:
-    """The rows of a step: one for each call, its advantage and its weight in the whole step with it.
+    """Return the rows of a step, one per call, with advantages and weights; see `step_rows`.
 
-    :raises LossFailure: if a sample can't be trained on: a reward that is no number, log-probabilities that are missing.
+    :raises LossFailure: if a sample is unusable: its reward is not finite, or log-probabilities are missing.
     """
-    return step_of(samples, settings).rows
+    return step_rows(samples, settings)[0]
 
 
-def step_of(samples: Sequence[Sample], settings: LossSettings) -> Step:
-    """The rows of a step, and figures about them.
+def step_rows(samples: Sequence[Sample], settings: LossSettings) -> tuple[list[Row], dict[str, float]]:
+    """Return the rows of a step in the order of the samples, and figures about them.
 
-    :raises LossFailure: if a sample can't be trained on: a reward that is no number, log-probabilities that are missing.
+    Each call that has a trained token is a row. The calls form one token tree, in which packing finds their shared
+    prefixes. The figures count groups, rewards and advantages, trained tokens, and tokens left out by reason.
+    See docs/losses.md.
+
+    :raises LossFailure: if a sample is unusable: its reward is not finite, or log-probabilities are missing.
     """
     _refuse_unusable(samples, settings)
     equal = equal_groups(samples, settings)
@@ -68,7 +62,47 @@ def step_of(samples: Sequence[Sample], settings: LossSettings) -> Step:
         "calls/count": float(len(calls)),
         "calls/cut_share": sum(call.finish == CUT for call in calls) / len(calls) if calls else 0.0,
     }
-    return Step(rows, figures)
+    return rows, figures
+
+
+def call_weights(
+    lengths: Sequence[int], episodes: Sequence[int], counts: Sequence[int], settings: LossSettings
+) -> NDArray[np.float64]:
+    """Return the weight of a token of each call in the loss of the step.
+
+    Calls without a trained token, and episodes without such a call, do not count in any mean.
+
+    :param lengths: trained tokens of each call.
+    :param episodes: the episode of each call, numbered from 0.
+    :param counts: multiplicity of each call's episode.
+    """
+    tokens = np.asarray(lengths, np.float64)
+    episode = np.asarray(episodes, np.int64)
+    times = np.asarray(counts, np.float64)
+    is_trained = tokens > 0
+    calls_in_episode = np.bincount(episode, is_trained)[episode] if len(episode) else tokens
+    tokens_in_episode = np.bincount(episode, tokens)[episode] if len(episode) else tokens
+    with np.errstate(divide="ignore", invalid="ignore"):
+        # Each episode is divided equally among its trained calls, so that it counts once in the sum.
+        number_of_episodes = (times / calls_in_episode)[is_trained].sum()
+        number_of_calls = times[is_trained].sum()
+        by_call = settings.sequence == "call"
+        sequences = number_of_calls if by_call else number_of_episodes
+        match settings.loss_agg_mode:
+            case "turn-mean":
+                weights = times / (number_of_episodes * calls_in_episode * tokens)
+            case "token-mean":
+                weights = times / (times * tokens).sum()
+            case "token-sum":
+                weights = times
+            case "seq-mean-token-sum":
+                weights = times / sequences
+            case "seq-mean-token-sum-norm":
+                assert settings.length_scale is not None, "validated by the settings"
+                weights = times / (sequences * settings.length_scale)
+            case "seq-mean-token-mean":
+                weights = times / (sequences * (tokens if by_call else tokens_in_episode))
+    return np.where(is_trained, weights, 0.0)
 
 
 def _rows(samples: Sequence[Sample], advantages: Sequence[float], settings: LossSettings) -> list[Row]:
@@ -84,30 +118,35 @@ def _rows(samples: Sequence[Sample], advantages: Sequence[float], settings: Loss
         [samples[episode].multiplicity for episode, _ in calls],
         settings,
     )
+    tree = TokenTree()
     return [
-        _row(call, unit, advantages[episode], float(weight), samples[episode].temperature)
+        _row(tree, call, unit, advantages[episode], float(weight), samples[episode].temperature)
         for unit, ((episode, call), weight) in enumerate(zip(calls, weights, strict=True))
     ]
 
 
-def _row(call: Tokens, unit: int, advantage: float, weight: float, temperature: float) -> Row:
-    trained = np.zeros(len(call.prompt) + len(call.sampled), np.bool_)
-    trained[max(len(call.prompt), 1) :] = True
+def _row(
+    tree: TokenTree, call: Tokens, unit: int, advantage: float, weight: float, temperature: float
+) -> Row:
+    ids = np.array(call.prompt + call.sampled, np.int32)
+    trained = np.arange(len(ids)) >= max(len(call.prompt), 1)
     number = _trained(call)
-    behaviour = call.logprobs[-number:] if call.logprobs else (np.nan,) * number
+    logprobs = call.logprobs[-number:] if call.logprobs else (np.nan,) * number
+    end: TokenSpan = tree.insert(ids.tobytes())
     return Row(
-        ids=np.array(call.prompt + call.sampled, np.int32),
+        ids=ids,
         trained=trained,
-        behaviour=np.array(behaviour, np.float32),
+        behaviour=np.array(logprobs, np.float32),
         advantages=np.full(number, advantage, np.float32),
         weights=np.full(number, weight, np.float64),
         units=np.full(number, unit, np.int32),
         temperature=temperature,
+        end=end,
     )
 
 
 def _trained(call: Tokens) -> int:
-    """How many tokens of a call can be trained: nothing predicts the first token of all."""
+    """Return the number of trainable tokens of a call; the first token of a row has no prediction."""
     return len(call.sampled) - (0 if call.prompt else min(1, len(call.sampled)))
 
 
@@ -130,16 +169,14 @@ def _refuse_unusable(samples: Sequence[Sample], settings: LossSettings) -> None:
             raise LossFailure(f"episode {sample.id} of task {sample.task}: its reward is {sample.reward}")
         if sample.multiplicity < 1:
             raise LossFailure(
-                f"episode {sample.id} of task {sample.task}: it was drawn {sample.multiplicity} times"
+                f"episode {sample.id} of task {sample.task}: its multiplicity is {sample.multiplicity}; it must be positive"
             )
         for position, call in enumerate(sample.calls):
-            written = settings.name == "cross_entropy" and not call.logprobs
-            if not written and len(call.logprobs) != len(call.sampled):
+            supervised = settings.name == "cross_entropy" and not call.logprobs
+            if not supervised and len(call.logprobs) != len(call.sampled):
                 raise LossFailure(
                     f"call {position} of episode {sample.id}: {len(call.sampled)} tokens were sampled, but there are "
-                    f"{len(call.logprobs)} log-probabilities; the engine must give them"
+                    f"{len(call.logprobs)} log-probabilities; the engine must return them"
                 )
             if not np.isfinite(call.logprobs).all():
-                raise LossFailure(
-                    f"call {position} of episode {sample.id}: a log-probability is no finite number"
-                )
+                raise LossFailure(f"call {position} of episode {sample.id}: a log-probability is not finite")

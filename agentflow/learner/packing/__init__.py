@@ -1,6 +1,5 @@
-"""Packing: rows that begin alike become a tree, in which every token stands once."""
+"""Prefix packing: rows that share a prefix are packed as a tree, and each token is computed once. See docs/packing.md."""
 
-from agentflow.learner.packing._pack import pack
-from agentflow.learner.packing._packed import Packed
+from agentflow.learner.packing._pack import Packed, pack
 
 __all__ = ["Packed", "pack"]

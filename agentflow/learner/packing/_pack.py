@@ -1,63 +1,135 @@
-"""From rows to what a model is given."""
+"""Pack rows into the arrays that a model computes."""
 
+from collections import deque
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import pairwise
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from agentflow.errors import ConfigurationError
-from agentflow.learner._rows import Row
-from agentflow.learner.packing._order import Walk, cuts, walk
-from agentflow.learner.packing._packed import Packed
+from agentflow.learner._rows import Row, sort_rows
 
-__all__ = ["pack"]
+__all__ = ["Packed", "cuts", "pack"]
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class Packed:
+    """The tokens of several rows as a forest in depth-first order, and the index of each row's log-probabilities.
+
+    With `n` tokens, `p` lines of logits, `l` labels and `r` rows:
+
+    - Two rows share a token if and only if they agree up to and including it. No token is repeated.
+    - Token `i` equals or precedes token `j` in some row if and only if `i <= j < ends[i]`.
+    - `positions[i]` is the number of tokens before it in every row that contains it, as rotary embeddings need it.
+    - Line `k` of the logits is the prediction after token `predicting[k]`, at `temperatures[k]`. The pairs are distinct,
+      and several labels may be scored against one line: a fork costs no extra token.
+    - `lines` ascends, so the labels of consecutive lines are consecutive.
+    - Trained token `t` of row `rows[k]` has the log-probability of label `gather[k, t]`; where `mask` is false the row
+      has ended and `gather` is 0.
+    """
+
+    ids: NDArray[np.int64]
+    """(n) Token ids."""
+    positions: NDArray[np.int64]
+    """(n) Depth of each token."""
+    ends: NDArray[np.int64]
+    """(n) Index after the subtree of each token."""
+    predicting: NDArray[np.int64]
+    """(p) Token after which each line of logits is read."""
+    temperatures: NDArray[np.float32]
+    """(p) Divisor of the logits of each line."""
+    lines: NDArray[np.int64]
+    """(l) Line that each label is scored against."""
+    labels: NDArray[np.int64]
+    """(l) Token whose log-probability is computed."""
+    gather: NDArray[np.int64]
+    """(r, longest) Label of each trained token of each row."""
+    mask: NDArray[np.bool_]
+    """(r, longest) True at trained tokens, false at padding."""
+    rows: NDArray[np.int64]
+    """(r) Indices of the rows in the sequence given to `pack`."""
+
+    def __len__(self) -> int:
+        """Return the number of tokens to compute."""
+        return len(self.ids)
 
 
 def pack(rows: Sequence[Row], budget: int | None = None) -> list[Packed]:
-    """Rows as forests in which every token stands once, each of no more tokens than the budget.
+    """Pack rows into forests of at most `budget` tokens, in which every shared prefix is stored once.
 
-    A tree larger than the budget is cut along a depth-first walk so that the fewest tokens are repeated, and several
-    small trees share one forest. Every row is in exactly one of them. Rows that differ in nothing but what is trained,
-    their weights or their temperature share all their tokens.
+    A tree larger than the budget is cut along its depth-first order so that as few tokens as possible are repeated; small
+    trees share a forest. Every row is in exactly one forest. Rows that differ only in their labels, weights or
+    temperature share all their tokens. See docs/packing.md.
 
-    :raises ConfigurationError: a row is larger than the budget, or is no row.
+    :raises ConfigurationError: if a row is longer than the budget, or invalid.
     """
     for number, row in enumerate(rows):
         _check(number, row, budget)
     if not rows:
         return []
-    whole = walk(rows)
-    places = [0, len(rows)]
-    if budget is not None:
-        places = cuts(whole.lengths.tolist(), whole.common.tolist(), budget)
-    return [_lay(rows, Walk(*(column[begin:end] for column in whole))) for begin, end in pairwise(places)]
+    order, common = sort_rows(rows)
+    lengths = [len(rows[number].ids) for number in order]
+    places = [0, len(rows)] if budget is None else cuts(lengths, common, budget)
+    return [_lay_out(rows, order[begin:end], common[begin:end]) for begin, end in pairwise(places)]
+
+
+def cuts(lengths: Sequence[int], common: Sequence[int], budget: int) -> list[int]:
+    """Return where to cut sorted rows so that no part exceeds the budget and the fewest tokens are repeated.
+
+    A part repeats what its first row shares with the row before it. Ties go to the fewest parts. The costs of parts
+    that end at the same row fall from first row to first row, so those that fit are a window that only moves forward.
+
+    :param lengths: tokens of each row.
+    :param common: tokens each row shares with the row before it.
+    """
+    count = len(lengths)
+    # Tokens in rows 0..n that no earlier row has.
+    new = [0] * (count + 1)
+    for place in range(count):
+        new[place + 1] = new[place] + lengths[place] - common[place]
+    # For the first n rows: repeated tokens, parts, and the first row of the last part.
+    best: list[tuple[int, int, int]] = [(0, 0, 0)]
+    window: deque[tuple[tuple[int, int], int]] = deque()
+    for end in range(1, count + 1):
+        first = end - 1
+        cost = (best[first][0] + common[first], best[first][1] + 1)
+        while window and window[-1][0] >= cost:
+            window.pop()
+        window.append((cost, first))
+        while new[end] - new[window[0][1]] + common[window[0][1]] > budget:
+            window.popleft()
+        (repeated, parts), begin = window[0]
+        best.append((repeated, parts, begin))
+    found = [count]
+    while found[-1]:
+        found.append(best[found[-1]][2])
+    return found[::-1]
 
 
 def _check(number: int, row: Row, budget: int | None) -> None:
-    """Refuse what is no row."""
+    """Refuse an invalid row."""
     if budget is not None and len(row.ids) > budget:
         raise ConfigurationError(
             f"row {number} has {len(row.ids)} tokens, more than the budget of {budget}: raise the budget or leave it out"
         )
     if not len(row.ids) or len(row.ids) != len(row.trained) or row.trained[0] or row.ids.min() < 0:
         raise ConfigurationError(
-            f"row {number} is no row: it needs tokens from 0 up, `trained` of as many, and the first of them untrained"
+            f"row {number} is invalid: it needs token ids from 0 up, as many `trained` flags, and an untrained first token"
         )
     if not row.temperature > 0:
         raise ConfigurationError(
-            f"row {number} was sampled at temperature {row.temperature}: only one above 0 has log-probabilities"
+            f"row {number} was sampled at temperature {row.temperature}: log-probabilities need one above 0"
         )
 
 
-def _lay(rows: Sequence[Row], part: Walk) -> Packed:
-    """Lay a part of the walk out, and find each row's labels in it."""
-    order: list[int] = part.order.tolist()
-    lengths: list[int] = part.lengths.tolist()
-    # The first row repeats what it shared with a row of another part.
-    common: list[int] = [0, *part.common.tolist()[1:]]
-    offsets: list[int] = np.concatenate(([0], np.cumsum(part.lengths - common))).tolist()
+def _lay_out(rows: Sequence[Row], order: list[int], common: list[int]) -> Packed:
+    """Lay out consecutive sorted rows as one forest."""
+    lengths = [len(rows[number].ids) for number in order]
+    # The first row repeats what it shares with a row of another part.
+    common = [0, *common[1:]]
+    offsets: list[int] = np.concatenate(([0], np.cumsum(np.array(lengths) - common))).tolist()
     size = offsets[-1]
     ids, parents = np.empty(size, np.int64), np.arange(-1, size - 1, dtype=np.int64)
     positions = np.arange(size, dtype=np.int64)
@@ -71,20 +143,40 @@ def _lay(rows: Sequence[Row], part: Walk) -> Packed:
             parents[begin] = path[shared - 1] if shared else -1
             path[shared : lengths[place]] = np.arange(begin, end)
         trained.append(path[: lengths[place]][row.trained])
-    temperatures = np.array([rows[number].temperature for number in order], np.float32)
+    # A label is a token of the tree at a temperature; its parent predicts it. Each is scored once.
+    counts = np.array([len(one) for one in trained], np.int64)
+    mask: NDArray[np.bool_] = np.arange(int(counts.max())) < counts[:, None]
+    distinct, which = np.unique(
+        np.array([rows[number].temperature for number in order], np.float32), return_inverse=True
+    )
+    wanted = np.concatenate(trained) + np.repeat(which, counts) * size
+    label, number_of = _distinct(wanted, size * len(distinct))
+    heat, token = np.divmod(label, size)
+    line, lines = _distinct(parents[token] + heat * size, size * len(distinct))
+    # Children of one parent are far apart in the layout; their labels are made consecutive.
+    together = np.argsort(lines, kind="stable")
+    moved = np.empty_like(together)
+    moved[together] = np.arange(len(together))
+    gather = np.zeros(mask.shape, np.int64)
+    gather[mask] = moved[number_of]
     return Packed(
         ids=ids,
         positions=positions,
         ends=_ends(common, offsets),
-        rows=part.order,
-        **_labels(ids, parents, trained, temperatures)._asdict(),
+        predicting=line % size,
+        temperatures=distinct[line // size],
+        lines=lines[together],
+        labels=ids[token[together]],
+        gather=gather,
+        mask=mask,
+        rows=np.array(order, np.int64),
     )
 
 
 def _ends(common: list[int], offsets: list[int]) -> NDArray[np.int64]:
-    """Where the subtree of each token ends: where the first later row begins that doesn't hold it."""
+    """Return the end of each token's subtree: the start of the first later row that does not contain it."""
     ends = np.full(offsets[-1], offsets[-1])
-    # The path to the newest token, as runs of neighbours: depth and place of the first, how many.
+    # The path to the newest token, as runs of neighbours: depth and index of the first, length.
     runs: list[tuple[int, int, int]] = []
     for place, shared in enumerate(common):
         begin, end = offsets[place], offsets[place + 1]
@@ -99,52 +191,8 @@ def _ends(common: list[int], offsets: list[int]) -> NDArray[np.int64]:
     return ends
 
 
-class _Labels(NamedTuple):
-    """What is asked of the logits; see `Packed`."""
-
-    predicting: NDArray[np.int64]
-    temperatures: NDArray[np.float32]
-    lines: NDArray[np.int64]
-    labels: NDArray[np.int64]
-    gather: NDArray[np.int64]
-    mask: NDArray[np.bool_]
-
-
-def _labels(
-    ids: NDArray[np.int64],
-    parents: NDArray[np.int64],
-    trained: list[NDArray[np.int64]],
-    temperatures: NDArray[np.float32],
-) -> _Labels:
-    """What is asked of the logits, each thing once, and where each row finds it.
-
-    A label is a token of the tree at a temperature: its parent is where it is predicted.
-    """
-    counts = np.array([len(one) for one in trained], np.int64)
-    mask: NDArray[np.bool_] = np.arange(int(counts.max())) < counts[:, None]
-    distinct, which = np.unique(temperatures, return_inverse=True)
-    asked = np.concatenate(trained) + np.repeat(which, counts) * len(ids)
-    label, number = _distinct(asked, len(ids) * len(distinct))
-    heat, token = np.divmod(label, len(ids))
-    line, lines = _distinct(parents[token] + heat * len(ids), len(ids) * len(distinct))
-    # Children of one parent lie far from each other: their labels are brought together.
-    together = np.argsort(lines, kind="stable")
-    moved = np.empty_like(together)
-    moved[together] = np.arange(len(together))
-    gather = np.zeros(mask.shape, np.int64)
-    gather[mask] = moved[number]
-    return _Labels(
-        predicting=line % len(ids),
-        temperatures=distinct[line // len(ids)],
-        lines=lines[together],
-        labels=ids[token[together]],
-        gather=gather,
-        mask=mask,
-    )
-
-
 def _distinct(values: NDArray[np.int64], limit: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """The distinct ones in order, and which of them each is; all below the limit, so that nothing is sorted."""
+    """Return the distinct values in order, and the index of each value among them; all are below the limit."""
     there = np.zeros(limit, np.bool_)
     there[values] = True
     return np.flatnonzero(there), (np.cumsum(there) - 1)[values]

@@ -1,4 +1,4 @@
-"""Trackers: where the figures of training steps go. The console and a file of JSON lines need no further package."""
+"""Trackers of the figures of training steps. The console and JSON lines need no further package. See docs/trackers.md."""
 
 from agentflow.learner.trackers._jsonl import read_figures
 from agentflow.learner.trackers._open import METRICS, open_trackers

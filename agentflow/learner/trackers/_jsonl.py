@@ -10,17 +10,17 @@ __all__ = ["Jsonl", "read_figures"]
 
 
 class Jsonl:
-    """Appends a line for each step: whole, or not at all. What is no number in JSON (nan, inf) is `null`."""
+    """Appends a line for each step, atomically. Non-finite numbers are `null`."""
 
     def __init__(self, path: Path, after: int = -1) -> None:
-        """:param after: the last step that counts; what the file holds of later ones is set aside beside it."""
+        """:param after: last valid step; lines of later steps are moved to a separate file."""
         self._path = path
         path.parent.mkdir(parents=True, exist_ok=True)
         _cut(path, after)
         self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
 
     def log(self, step: int, figures: Mapping[str, float]) -> None:
-        """Write the line."""
+        """Write a line."""
         line = msgspec.json.encode({"step": step, **figures}) + b"\n"
         size = os.fstat(self._file).st_size
         try:
@@ -38,7 +38,7 @@ class Jsonl:
 
 
 def read_figures(path: Path) -> list[dict[str, float | None]]:
-    """The lines of such a file, each with its `step`. A line that a crash cut off is passed over."""
+    """Return the lines of a figures file, each with its `step`; a line truncated by a crash is skipped. See docs/trackers.md."""
     return [figures for _, figures in _lines(path)]
 
 
@@ -53,7 +53,7 @@ def _lines(path: Path) -> list[tuple[bytes, dict[str, float | None]]]:
 
 
 def _cut(path: Path, after: int) -> None:
-    """What stands in the file of steps that are made again stands in another one from now on."""
+    """Move the lines of steps that will be repeated to a separate file."""
     if not path.exists():
         return
     lines = _lines(path)

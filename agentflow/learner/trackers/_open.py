@@ -1,24 +1,29 @@
-"""The trackers that the settings name."""
+"""Open the trackers that the settings name."""
 
+import logging
+from collections.abc import Mapping, Sequence
+from fnmatch import fnmatchcase
 from pathlib import Path
 
-from agentflow.learner.trackers._console import Console
 from agentflow.learner.trackers._jsonl import Jsonl
 from agentflow.learner.trackers._services import TensorBoard, Trackio, Wandb
 from agentflow.learner.trackers._settings import TrackerName, TrackerSettings
 from agentflow.learner.trackers._tracker import Tracker, Trackers
+from agentflow.telemetry import get_logger
 
 __all__ = ["METRICS", "open_trackers"]
 
+logger = get_logger("agentflow.train")
+
 METRICS = "metrics.jsonl"
-"""The file of figures in the folder of a run."""
+"""File of figures in the folder of a run."""
 
 
 def open_trackers(settings: TrackerSettings, folder: Path, after: int = -1) -> Trackers:
-    """The trackers that the settings name, for the run in that folder.
+    """Open the trackers of a run. See docs/trackers.md.
 
-    :param after: the last step of the run that goes on; what they hold of later ones no longer counts.
-    :raises ConfigurationError: one line, if the package of one is missing.
+    :param after: last step of a resumed run; figures of later steps are discarded.
+    :raises ConfigurationError: if the package of a tracker is missing; one line.
     """
     folder.mkdir(parents=True, exist_ok=True)
     opened: dict[str, Tracker] = {}
@@ -43,3 +48,20 @@ def _open(name: TrackerName, settings: TrackerSettings, folder: Path, after: int
             return Trackio(settings, folder, after)
         case "wandb":
             return Wandb(settings, folder, after)
+
+
+class Console:
+    """Logs selected figures in one line."""
+
+    def __init__(self, shown: Sequence[str]) -> None:
+        """:param shown: names of the figures, in order; `*` matches anything."""
+        self._shown = shown
+
+    def log(self, step: int, figures: Mapping[str, float]) -> None:
+        """Log the figures."""
+        names = [name for pattern in self._shown for name in sorted(figures) if fnmatchcase(name, pattern)]
+        fields = {name: float(f"{figures[name]:.4g}") for name in dict.fromkeys(names)}
+        logger.log(logging.INFO, "step", step=step, **fields)
+
+    def close(self) -> None:
+        """Do nothing."""

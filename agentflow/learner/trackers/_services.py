@@ -1,7 +1,7 @@
-"""Trackers that other packages bring: each is loaded where it is used."""
+"""Trackers of other packages, imported on use."""
 
 # pyright: reportUnknownMemberType=false, reportMissingImports=false, reportUnknownVariableType=false
-# None of them is typed, and not all are installed.
+# They are untyped, and optional.
 
 import sys
 from collections.abc import Mapping
@@ -20,7 +20,7 @@ __all__ = ["TensorBoard", "Trackio", "Wandb"]
 
 
 class TensorBoard:
-    """Curves for TensorBoard, in `tensorboard/` of the run: `tensorboard --logdir FOLDER`."""
+    """Writes curves for TensorBoard to `tensorboard/` of the run: `tensorboard --logdir FOLDER`."""
 
     def __init__(self, folder: Path, after: int) -> None:
         try:
@@ -41,7 +41,7 @@ class TensorBoard:
 
 
 class Trackio:
-    """Trackio: a local database with a page of its own."""
+    """Writes to Trackio, a local database with a web page."""
 
     def __init__(self, settings: "TrackerSettings", folder: Path, after: int) -> None:
         try:
@@ -51,11 +51,11 @@ class Trackio:
         self._sent = _Sent(folder / "trackio.json", after)
         name = settings.name or folder.resolve().name
         resume = "allow" if after >= 0 else "never"
-        with redirect_stdout(sys.stderr):  # It prints, and stdout may be somebody's JSON.
+        with redirect_stdout(sys.stderr):  # It prints, and stdout may be JSON output.
             self._run: Any = trackio.init(project=settings.project, name=name, resume=resume, embed=False)
 
     def log(self, step: int, figures: Mapping[str, float]) -> None:
-        """Send them, if this step was not sent before."""
+        """Send the figures, unless the step was sent before."""
         if self._sent.is_new(step):
             self._run.log(dict(figures), step=step)
 
@@ -66,7 +66,7 @@ class Trackio:
 
 
 class Wandb:
-    """Weights & Biases; offline, unless the settings say otherwise."""
+    """Writes to Weights & Biases; offline by default."""
 
     def __init__(self, settings: "TrackerSettings", folder: Path, after: int) -> None:
         try:
@@ -90,7 +90,7 @@ class Wandb:
         self._sent.belongs_to(str(self._run.id))
 
     def log(self, step: int, figures: Mapping[str, float]) -> None:
-        """Send them, if this step was not sent before."""
+        """Send the figures, unless the step was sent before."""
         if self._sent.is_new(step):
             self._run.log(dict(figures), step=step)
 
@@ -100,10 +100,10 @@ class Wandb:
 
 
 class _Sent:
-    """What a service has already, for those that can't forget: a step that is made again is not sent again."""
+    """Steps already sent to a service that can't delete them: a repeated step is not sent again."""
 
     def __init__(self, path: Path, after: int) -> None:
-        """:param after: the last step of the run that goes on; a new run knows nothing of what was sent before."""
+        """:param after: last step of a resumed run; a new run ignores what was sent before."""
         self._path = path
         goes_on = after >= 0 and path.exists()
         state: dict[str, Any] = msgspec.json.decode(path.read_bytes()) if goes_on else {}
@@ -111,12 +111,12 @@ class _Sent:
         self._step: int = state.get("step", -1)
 
     def belongs_to(self, run: str) -> None:
-        """Remember the run's id at the service."""
+        """Store the run's id at the service."""
         self.run = run
         self._keep()
 
     def is_new(self, step: int) -> bool:
-        """Whether the step was not sent yet; from now on it counts as sent."""
+        """Return true if the step was not sent yet, and count it as sent."""
         if step <= self._step:
             return False
         self._step = step

@@ -1,4 +1,4 @@
-"""Which trackers there are, and what they are told."""
+"""Settings of the trackers."""
 
 from typing import Literal, TypeAlias
 
@@ -7,14 +7,14 @@ from agentflow.settings import Section
 __all__ = ["TrackerName", "TrackerSettings"]
 
 TrackerName: TypeAlias = Literal["console", "jsonl", "tensorboard", "trackio", "wandb"]
-"""A tracker."""
+"""Name of a tracker."""
 
 
 class TrackerSettings(Section):
-    """Where the figures of steps go."""
+    """Trackers of the figures of steps. See docs/trackers.md."""
 
     use: tuple[TrackerName, ...] = ("console", "jsonl")
-    """The trackers: console, jsonl, tensorboard, trackio, wandb; any number of them."""
+    """Trackers to use: console, jsonl, tensorboard, trackio, wandb."""
     console_figures: tuple[str, ...] = (
         "reward/mean",
         "validation/*",
@@ -23,10 +23,10 @@ class TrackerSettings(Section):
         "engine/k3",
         "groups/flat_share",
     )
-    """The figures that the console shows, by name; `*` stands for anything."""
+    """Figures shown on the console, by name; `*` matches anything."""
     project: str = "agentflow"
-    """What trackio and wandb file the run under."""
+    """Project name for trackio and wandb."""
     name: str | None = None
-    """What they call the run; `None`: as the folder of the run."""
+    """Run name for them; `None`: the name of the run's folder."""
     online: bool = False
-    """Whether wandb sends what it has to its service; else it keeps it in the folder, for `wandb sync`."""
+    """Upload to wandb's service; otherwise keep the data in the run's folder for `wandb sync`."""

@@ -1,4 +1,4 @@
-"""What every tracker can do, and several of them as one."""
+"""Interface of a tracker, and several trackers as one."""
 
 from collections.abc import Mapping, Sequence
 from typing import Protocol
@@ -11,34 +11,34 @@ logger = get_logger("agentflow.train")
 
 
 class Tracker(Protocol):
-    """Where the figures of steps go."""
+    """Receives the figures of steps."""
 
     def log(self, step: int, figures: Mapping[str, float]) -> None:
-        """Keep the figures of a step. Steps come in order, each once."""
+        """Store the figures of a step. Steps come in order, each once."""
         ...
 
     def close(self) -> None:
-        """Write what is left, and let go of everything."""
+        """Flush and release all resources."""
         ...
 
 
 class Trackers:
-    """Several trackers as one. One that fails is told of, and neither the others nor the training feel it."""
+    """Several trackers as one. Errors of a tracker are logged; they affect neither the others nor the training."""
 
     def __init__(self, trackers: Mapping[str, Tracker], after: int = -1) -> None:
-        """:param after: the last step that they have already."""
+        """:param after: last step that they already have."""
         self._trackers = dict(trackers)
         self._last = after
 
     @property
     def names(self) -> Sequence[str]:
-        """Which they are."""
+        """Names of the trackers."""
         return list(self._trackers)
 
     def log(self, step: int, figures: Mapping[str, float]) -> None:
-        """Keep the figures of a step.
+        """Store the figures of a step.
 
-        :raises ValueError: if the step was there before: all figures of a step are given at once.
+        :raises ValueError: if the step was logged before: all figures of a step are given at once.
         """
         if step <= self._last:
             raise ValueError(
@@ -48,15 +48,13 @@ class Trackers:
         for name, tracker in self._trackers.items():
             try:
                 tracker.log(step, figures)
-            except (
-                Exception
-            ) as error:  # A full disk, a service that is down: no step is lost for its figures.
+            except Exception as error:  # no step is lost because of its figures: full disk, service down
                 logger.warning("a tracker failed", tracker=name, step=step, error=str(error))
 
     def close(self) -> None:
-        """Close them all."""
+        """Close all trackers."""
         for name, tracker in self._trackers.items():
             try:
                 tracker.close()
-            except Exception as error:  # The same as above.
+            except Exception as error:  # same as above
                 logger.warning("a tracker failed", tracker=name, error=str(error))

@@ -1,4 +1,4 @@
-"""verl as a backbone: our team produces, verl trains, in an environment and processes of its own."""
+"""The verl backbone: rollouts by AgentFlow, training by verl in its own environment and processes. See docs/verl.md."""
 
 from typing import TYPE_CHECKING
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 __all__ = ["VerlBackbone", "VerlFailure", "VerlSettings"]
 
 
-# Inside verl's environment half of these modules cannot be imported.
+# Half of these modules can't be imported inside verl's environment.
 __getattr__ = lazy_exports(
     __name__,
     {

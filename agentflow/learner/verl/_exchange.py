@@ -1,4 +1,4 @@
-"""What goes between AgentFlow and verl: orders and answers, each a folder that is whole or not there."""
+"""Messages between AgentFlow and verl: requests and responses, each a folder that appears atomically."""
 
 import shutil
 from collections.abc import Mapping, Sequence
@@ -12,46 +12,55 @@ from numpy.typing import NDArray
 
 from agentflow.learner._rows import Row
 
-__all__ = ["READY", "Answer", "Arrays", "Order", "pack_rows", "read_message", "unpack_rows", "write_message"]
+__all__ = [
+    "READY",
+    "Arrays",
+    "VerlRequest",
+    "VerlResponse",
+    "pack_rows",
+    "read_message",
+    "unpack_rows",
+    "write_message",
+]
 
 Arrays = Mapping[str, NDArray[Any]]
-"""Numbers by name."""
+"""Arrays by name."""
 
 READY = "ready"
-"""The file that is there when orders are taken."""
+"""File that exists once requests are accepted."""
 _EVERY = ("behaviour", "advantages", "weights", "units")
 _SOME = ("reference", "proximal")
 _MESSAGE = "message.json"
 _ARRAYS = "arrays.npz"
 
 
-class Order(Struct, frozen=True, kw_only=True):
-    """What verl is to do next. Rows come beside it."""
+class VerlRequest(Struct, frozen=True, kw_only=True):
+    """Request to verl; rows are sent beside it."""
 
     kind: Literal["step", "log_probs", "export", "save", "load", "close"]
-    """What."""
+    """Operation."""
     loss: dict[str, Any] = field(default_factory=dict[str, Any])
-    """The settings of the loss of a step."""
+    """Settings of the loss of a step."""
     folder: str = ""
-    """Where something is to be written or read."""
+    """Folder to write or read."""
     reference: bool = False
-    """Whether log-probabilities are wanted under the weights that training began with."""
+    """Compute log-probabilities under the initial weights."""
 
 
-class Answer(Struct, frozen=True, kw_only=True):
-    """What came of an order. Log-probabilities come beside it."""
+class VerlResponse(Struct, frozen=True, kw_only=True):
+    """Response to a request; log-probabilities are sent beside it."""
 
     figures: dict[str, float] = field(default_factory=dict[str, float])
-    """What a step has to tell, by name."""
+    """Figures of a step by name."""
     error: str = ""
-    """Why it can't be done, in one line."""
+    """Error, one line; empty: success."""
 
 
-_T = TypeVar("_T", Order, Answer)
+_T = TypeVar("_T", VerlRequest, VerlResponse)
 
 
-def write_message(folder: Path, message: Order | Answer, arrays: Arrays) -> None:
-    """Write a message; nobody sees a half of it."""
+def write_message(folder: Path, message: VerlRequest | VerlResponse, arrays: Arrays) -> None:
+    """Write a message; readers see all of it or nothing."""
     unfinished = folder.with_name(folder.name + ".unfinished")
     shutil.rmtree(unfinished, ignore_errors=True)
     unfinished.mkdir(parents=True)
@@ -61,15 +70,15 @@ def write_message(folder: Path, message: Order | Answer, arrays: Arrays) -> None
 
 
 def read_message(folder: Path, kind: type[_T]) -> tuple[_T, dict[str, NDArray[Any]]]:
-    """Read a message that is there."""
+    """Read a message."""
     with np.load(folder / _ARRAYS, allow_pickle=False) as arrays:
         return msgspec.json.decode((folder / _MESSAGE).read_bytes(), type=kind), dict(arrays)
 
 
 def pack_rows(rows: Sequence[Row]) -> dict[str, NDArray[Any]]:
-    """Rows as a few long arrays; `unpack_rows` gives them back, bit by bit.
+    """Return rows as a few long arrays; `unpack_rows` restores them exactly.
 
-    :raises ValueError: if only some rows have a reference or proximal log-probabilities.
+    :raises ValueError: if only some rows have reference or proximal log-probabilities.
     """
     arrays: dict[str, NDArray[Any]] = {
         "lengths": np.array([len(row.ids) for row in rows], np.int64),
@@ -90,7 +99,7 @@ def pack_rows(rows: Sequence[Row]) -> dict[str, NDArray[Any]]:
 
 
 def unpack_rows(arrays: Arrays) -> list[Row]:
-    """The rows that were packed."""
+    """Return the rows of packed arrays."""
     if not len(arrays["lengths"]):
         return []
     ends = np.cumsum(arrays["lengths"])[:-1]
@@ -101,8 +110,13 @@ def unpack_rows(arrays: Arrays) -> list[Row]:
         Row(
             ids=ids,
             trained=which,
+            behaviour=parts["behaviour"][place],
+            advantages=parts["advantages"][place],
+            weights=parts["weights"][place],
+            units=parts["units"][place],
             temperature=float(arrays["temperatures"][place]),
-            **{name: part[place] for name, part in parts.items()},
+            reference=parts["reference"][place] if "reference" in parts else None,
+            proximal=parts["proximal"][place] if "proximal" in parts else None,
         )
         for place, (ids, which) in enumerate(zip(np.split(arrays["ids"], ends), trained, strict=True))
     ]

@@ -1,4 +1,4 @@
-"""verl as a process of ours: when we end, however we end, it ends, and Ray with it."""
+"""verl as a supervised child process: it ends, with Ray, however this process ends."""
 
 import os
 import shutil
@@ -15,35 +15,35 @@ import agentflow
 import runtimes
 from agentflow.actors import ChildSpec, Context, Process, ProcessEnded, Restart, StartFailed, Supervisor
 from agentflow.errors import AgentFlowError
-from agentflow.learner._policy import OptimiserSettings, PolicySettings
+from agentflow.learner._policy import OptimizerSettings, PolicySettings
 from agentflow.learner.verl._exchange import READY
-from agentflow.learner.verl._settings import VerlSettings, words_of
+from agentflow.learner.verl._settings import VerlSettings, command_arguments
 
 __all__ = ["VerlFailure", "VerlProcess", "running_verl"]
 
 _STOP_SECONDS = 20.0
 _POLL_SECONDS = 0.1
 _SLOW = "timed out during startup"
-"""What Ray says when it gave its own helpers too little time, as on a busy machine: the next start finds them warm."""
+"""Ray's message after a start timeout of its helpers, as on a busy machine; the next start is faster."""
 _TAIL_BYTES = 20_000
 
 
 class VerlFailure(AgentFlowError):
-    """verl can't do what it was told, or has died. One line: what, and its last words."""
+    """verl failed or died. One line: the operation and verl's last error."""
 
 
 class VerlProcess(Process):
-    """verl's command; it is known when it has ended."""
+    """verl's command."""
 
     ended: threading.Event
-    """Set once it has."""
+    """Set once it has ended."""
 
     async def run(self, context: Context) -> None:
-        """Live, as a supervisor's child."""
+        """Run as a supervisor's child."""
         try:
             await super().run(context)
         except ProcessEnded:
-            # Who waits for an answer tells of it, with verl's own words.
+            # The pending request reports it, with verl's own error.
             return
         finally:
             self.ended.set()
@@ -51,14 +51,14 @@ class VerlProcess(Process):
 
 @contextmanager
 def running_verl(
-    policy: PolicySettings, optimiser: OptimiserSettings, settings: VerlSettings
+    policy: PolicySettings, optimizer: OptimizerSettings, settings: VerlSettings
 ) -> Generator[tuple[Path, threading.Event, Path]]:
-    """verl, ready for orders: the folder that they go to, what is set when it has ended, and its log.
+    """Start verl; yield the folder of requests, an event that is set when verl ends, and its log.
 
-    :raises VerlFailure: if it does not become ready; with its last words.
+    :raises VerlFailure: if it does not become ready, with its last error.
     """
     python = settings.interpreter()
-    # Ray's sockets have long names, and a socket's path is short.
+    # The path of a socket is limited to about 100 characters, and Ray's socket names are long.
     base = Path(tempfile.mkdtemp(prefix="af-"))
     try:
         folder, code, log = base / "orders", base / "code", settings.log or base / "verl.log"
@@ -67,8 +67,8 @@ def running_verl(
         # verl's environment has its own versions of our dependencies: it gets our packages and nothing else.
         for package in (agentflow, runtimes):
             (code / package.__name__).symlink_to(Path(str(package.__file__)).parent)
-        words = words_of(policy, optimiser, settings, folder, base / "ray")
-        command = [str(python), "-m", "verl.trainer.main_ppo", *words]
+        arguments = command_arguments(policy, optimizer, settings, folder, base / "ray")
+        command = [str(python), "-m", "verl.trainer.main_ppo", *arguments]
         with (
             start_blocking_portal() as portal,
             portal.wrap_async_context_manager(
@@ -90,12 +90,12 @@ async def _running(
         while not (folder / READY).exists():  # noqa: ASYNC110 - another process makes it
             await anyio.sleep(_POLL_SECONDS)
 
-    with log.open("ab") as words:
+    with log.open("ab") as output:
 
         def start() -> VerlProcess:
             ended.clear()
             process = VerlProcess(
-                command, env=environment, cwd=folder, stdout=words, stderr=words, ready=ready
+                command, env=environment, cwd=folder, stdout=output, stderr=output, ready=ready
             )
             process.ended = ended
             return process
@@ -113,9 +113,9 @@ async def _running(
                     await stack.enter_async_context(Supervisor([spec], name="verl"))
                     break
                 except StartFailed as failed:
-                    told = last_words(log)
-                    if not again or _SLOW not in told:
-                        raise VerlFailure(f"verl did not become ready: {told or failed}") from failed
+                    error = last_error(log)
+                    if not again or _SLOW not in error:
+                        raise VerlFailure(f"verl did not become ready: {error or failed}") from failed
             yield ended
 
 
@@ -126,22 +126,22 @@ def _environment(settings: VerlSettings, code: Path) -> dict[str, str]:
     return given | {
         "PYTHONPATH": str(code),
         "AGENTFLOW_VERL_DEVICE": "gpu" if settings.gpus else "cpu",
-        # Else Ray writes one into the user's home.
+        # Otherwise Ray writes one into the user's home.
         "RAY_AUTH_TOKEN": os.urandom(16).hex(),
         "RAY_USAGE_STATS_ENABLED": "0",
-        # Ray's word for one machine: then it listens on loopback, else at the machine's address.
+        # Ray's name for single-machine mode, in which it listens on loopback only.
         "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
         "HYDRA_FULL_ERROR": "1",
     }
 
 
-def last_words(log: Path) -> str:
-    """The last error that a log tells of, or its last line."""
+def last_error(log: Path) -> str:
+    """Return the last error in a log, or its last line."""
     try:
-        with log.open("rb") as words:
-            words.seek(max(0, log.stat().st_size - _TAIL_BYTES))
+        with log.open("rb") as output:
+            output.seek(max(0, log.stat().st_size - _TAIL_BYTES))
             lines = [
-                line.strip() for line in words.read().decode(errors="replace").splitlines() if line.strip()
+                line.strip() for line in output.read().decode(errors="replace").splitlines() if line.strip()
             ]
     except OSError:
         return ""

@@ -1,4 +1,4 @@
-"""What is said about training with verl."""
+"""Settings of training with verl, and their translation to verl's configuration."""
 
 from pathlib import Path
 from typing import Any
@@ -6,72 +6,72 @@ from typing import Any
 from pydantic import Field
 
 from agentflow.errors import ConfigurationError
-from agentflow.learner._policy import OptimiserSettings, PolicySettings
+from agentflow.learner._policy import OptimizerSettings, PolicySettings
 from agentflow.settings import Section
 
-__all__ = ["INSIDE", "VerlSettings", "words_of"]
+__all__ = ["INSIDE", "VerlSettings", "command_arguments"]
 
 INSIDE = "agentflow.learner.verl._inside"
-"""What verl loads of ours."""
-_OWN = Path(".venv-verl/bin/python")
+"""Package that verl loads."""
+_DEFAULT_PYTHON = Path(".venv-verl/bin/python")
 _ACTOR = "actor_rollout_ref.actor"
 _MODEL = "actor_rollout_ref.model"
 _ROLLOUT = "actor_rollout_ref.rollout"
 
 
 class VerlSettings(Section):
-    """Where verl runs, and on what."""
+    """Environment and devices of verl. See docs/verl.md."""
 
     python: Path | None = None
-    """The Python of the environment that verl is installed in; none: `.venv-verl` here."""
+    """Python of verl's environment; `None`: `.venv-verl` in the working directory."""
     gpus: int = Field(default=0, ge=0)
-    """GPUs of this machine that are trained on; 0: the CPU."""
+    """Number of GPUs to train on; 0: the CPU."""
     start_seconds: float = Field(default=900.0, gt=0)
-    """How long it may take until it is ready."""
+    """Time limit for the start."""
     log: Path | None = None
-    """Where its words go; none: a temporary file, the end of which is shown when it fails."""
+    """Log file; `None`: a temporary file, whose end is shown on failure."""
     options: dict[str, Any] = Field(default_factory=dict[str, Any])
-    """Further settings of verl by their names, `actor_rollout_ref.actor.fsdp_config.param_offload: true`; they win."""
+    """Further settings of verl by name, `actor_rollout_ref.actor.fsdp_config.param_offload: true`; they take precedence."""
 
     def interpreter(self) -> Path:
-        """The Python that runs verl.
+        """Return the Python that runs verl.
 
-        :raises ConfigurationError: if it is not there.
+        :raises ConfigurationError: if it does not exist.
         """
-        python = _OWN if self.python is None else self.python
+        python = _DEFAULT_PYTHON if self.python is None else self.python
         if not python.exists():
             raise ConfigurationError(
-                f"python: there is no {python}; make it with `make .venv-verl/.stamp`, or name another one"
+                f"python: {python} does not exist; make it with `make .venv-verl/.stamp`, or name another one"
             )
         return python.absolute()
 
 
-def words_of(
+def command_arguments(
     policy: PolicySettings,
-    optimiser: OptimiserSettings,
+    optimizer: OptimizerSettings,
     settings: VerlSettings,
     folder: Path,
     temporary: Path,
 ) -> list[str]:
-    """Everything as verl's command takes it.
+    """Return the arguments of verl's command.
 
-    :param folder: where orders are found.
-    :param temporary: where Ray keeps its files; a short path, for its sockets' sake.
-    :raises ConfigurationError: if verl can't do what is wanted.
+    :param folder: folder of requests.
+    :param temporary: Ray's temporary folder; a short path, because socket paths are limited.
+    :raises ConfigurationError: if verl does not support the settings.
     """
     processes = max(settings.gpus, 1)
     model = _folder_of(policy)
-    said = {
-        **_of_the_loop(folder, processes),
-        **_of_the_model(policy, model),
-        **_of_the_optimiser(optimiser),
-        **_of_the_weights(folder, model),
+    options = {
+        **_loop_options(folder, processes),
+        **_model_options(policy, model),
+        **_optimizer_options(optimizer),
+        **_weight_options(folder, model),
         "ray_kwargs.ray_init._temp_dir": temporary,
-        **({} if settings.gpus else _ON_A_CPU),
+        **({} if settings.gpus else _CPU_OPTIONS),
         **settings.options,
     }
-    # `++`: whether verl's own configuration names it or not.
-    return [f"++{name}={_word(value)}" for name, value in said.items()]
+    # `++` sets a key whether or not verl's configuration has it.
+    return [f"++{name}={_text(value)}" for name, value in options.items()]
 
 
 def _folder_of(policy: PolicySettings) -> Path:
@@ -83,14 +83,14 @@ def _folder_of(policy: PolicySettings) -> Path:
     return model
 
 
-def _of_the_loop(folder: Path, processes: int) -> dict[str, Any]:
-    """What makes verl take orders, and one step of each."""
+def _loop_options(folder: Path, processes: int) -> dict[str, Any]:
+    """Return the settings that make verl accept requests, with one step each."""
     return {
         "trainer.v1.trainer_mode": "agentflow",
         "trainer.agentflow.folder": folder,
         f"{_ROLLOUT}.agent.agent_loop_manager_class": f"{INSIDE}._manager.EpisodeManager",
         "algorithm.adv_estimator": "flow_grpo",
-        # Rows bring the probabilities that they were sampled with.
+        # Rows have the log-probabilities of the sampling policy.
         "algorithm.rollout_correction.bypass_mode": True,
         "data.custom_cls.path": f"pkg://{INSIDE}._trainer",
         "data.custom_cls.name": "Tasks",
@@ -103,7 +103,7 @@ def _of_the_loop(folder: Path, processes: int) -> dict[str, Any]:
         "trainer.logger": "[console]",
         "trainer.val_before_train": False,
         "trainer.resume_mode": "disable",
-        # It ends when it is told to.
+        # It ends on request.
         "trainer.total_epochs": 1_000_000_000,
         "trainer.total_training_steps": 1_000_000_000,
         "ray_kwargs.ray_init.include_dashboard": False,
@@ -113,12 +113,12 @@ def _of_the_loop(folder: Path, processes: int) -> dict[str, Any]:
     }
 
 
-def _of_the_model(policy: PolicySettings, model: Path) -> dict[str, Any]:
+def _model_options(policy: PolicySettings, model: Path) -> dict[str, Any]:
     short = {"float32": "fp32", "bfloat16": "bf16"}[policy.dtype]
     checkpointing = policy.gradient_checkpointing
-    said: dict[str, Any] = {
+    options: dict[str, Any] = {
         f"{_MODEL}.path": model,
-        f"{_MODEL}.trust_remote_code": policy.trust_code,
+        f"{_MODEL}.trust_remote_code": policy.trust_remote_code,
         f"{_MODEL}.enable_gradient_checkpointing": True if checkpointing is None else checkpointing,
         f"{_ACTOR}.strategy": "fsdp2",
         f"{_ACTOR}.fsdp_config.mixed_precision": f"{{param_dtype: {short}, reduce_dtype: fp32, buffer_dtype: fp32}}",
@@ -129,40 +129,46 @@ def _of_the_model(policy: PolicySettings, model: Path) -> dict[str, Any]:
         f"{_ROLLOUT}.log_prob_max_token_len_per_gpu": policy.token_budget,
     }
     if policy.lora is not None:
-        modules = policy.lora.modules
-        said |= {
+        modules = policy.lora.target_modules
+        options |= {
             f"{_MODEL}.lora_rank": policy.lora.rank,
             f"{_MODEL}.lora_alpha": policy.lora.alpha,
             f"{_MODEL}.target_modules": modules if isinstance(modules, str) else f"[{','.join(modules)}]",
-            # An engine gets whole weights.
+            # The engine gets merged weights.
             f"{_MODEL}.lora.merge": True,
         }
-    return said
+    return options
 
 
-def _of_the_optimiser(optimiser: OptimiserSettings) -> dict[str, Any]:
-    if optimiser.schedule == "linear":
-        raise ConfigurationError("optimiser.schedule: verl has no linear one; set constant or cosine")
+def _optimizer_options(optimizer: OptimizerSettings) -> dict[str, Any]:
+    if optimizer.lr_scheduler_type == "linear":
+        raise ConfigurationError(
+            "optimizer.lr_scheduler_type: verl does not support linear; set constant or cosine"
+        )
     return {
-        f"{_ACTOR}.optim.lr": optimiser.rate,
-        f"{_ACTOR}.optim.weight_decay": optimiser.weight_decay,
-        f"{_ACTOR}.optim.betas": f"[{optimiser.betas[0]},{optimiser.betas[1]}]",
-        f"{_ACTOR}.optim.override_optimizer_config": f"{{eps: {optimiser.epsilon}}}",
-        f"{_ACTOR}.optim.lr_warmup_steps": optimiser.warmup,
-        f"{_ACTOR}.optim.lr_scheduler_type": optimiser.schedule,
-        f"{_ACTOR}.optim.min_lr_ratio": optimiser.floor,
-        f"{_ACTOR}.grad_clip": optimiser.clip,
-        f"{_ACTOR}.optim.clip_grad": optimiser.clip,
-        **({"trainer.total_training_steps": optimiser.steps} if optimiser.schedule == "cosine" else {}),
+        f"{_ACTOR}.optim.lr": optimizer.learning_rate,
+        f"{_ACTOR}.optim.weight_decay": optimizer.weight_decay,
+        f"{_ACTOR}.optim.betas": f"[{optimizer.betas[0]},{optimizer.betas[1]}]",
+        f"{_ACTOR}.optim.override_optimizer_config": f"{{eps: {optimizer.adam_epsilon}}}",
+        f"{_ACTOR}.optim.lr_warmup_steps": optimizer.warmup_steps,
+        f"{_ACTOR}.optim.lr_scheduler_type": optimizer.lr_scheduler_type,
+        f"{_ACTOR}.optim.min_lr_ratio": optimizer.min_lr_ratio,
+        f"{_ACTOR}.grad_clip": optimizer.max_grad_norm,
+        f"{_ACTOR}.optim.clip_grad": optimizer.max_grad_norm,
+        **(
+            {"trainer.total_training_steps": optimizer.decay_steps}
+            if optimizer.lr_scheduler_type == "cosine"
+            else {}
+        ),
     }
 
 
-def _of_the_weights(folder: Path, model: Path) -> dict[str, Any]:
+def _weight_options(folder: Path, model: Path) -> dict[str, Any]:
     engine = f"{_ROLLOUT}.checkpoint_engine"
     return {
         f"{_ROLLOUT}.name": "agentflow",
         f"{_ROLLOUT}.n": 1,
-        # Only a manager of servers that serves nothing asks for it.
+        # Read only by a server manager, which serves nothing here.
         f"{_ROLLOUT}.nnodes": 1,
         f"{_ACTOR}.ppo_mini_batch_size": 1,
         f"{engine}.backend": "agentflow",
@@ -171,9 +177,9 @@ def _of_the_weights(folder: Path, model: Path) -> dict[str, Any]:
     }
 
 
-_ON_A_CPU: dict[str, Any] = {
+_CPU_OPTIONS: dict[str, Any] = {
     "trainer.device": "cpu",
-    # Ray counts GPUs in verl; here each stands for a process.
+    # verl counts GPUs in Ray; here each stands for a process.
     "ray_kwargs.ray_init.num_cpus": 16,
     "ray_kwargs.ray_init.num_gpus": 1,
     "ray_kwargs.ray_init.object_store_memory": 100_000_000,
@@ -185,7 +191,7 @@ _ON_A_CPU: dict[str, Any] = {
 }
 
 
-def _word(value: object) -> str:
+def _text(value: object) -> str:
     if value is None:
         return "null"
     return str(value).lower() if isinstance(value, bool) else str(value)

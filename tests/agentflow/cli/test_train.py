@@ -35,7 +35,7 @@ def test_rollouts_are_shown_with_nothing_to_set(folder: Path) -> None:
 def test_what_can_not_be_used_is_one_line_and_status_2(capsys: pytest.CaptureFixture[str]) -> None:
     for words, message in (
         (["schedule.step=3"], "schedule.step is unknown; did you mean steps?"),
-        (["tasks.data_path=x"], "policy.model is missing; name the folder of the model that is trained"),
+        (["tasks.data_path=x"], "policy.model is missing; name the folder of the model to train"),
         (["--config=none.yaml"], "none.yaml: no such file"),
         (
             ["policy.model=x", "--resume=always", "tasks.benchmark_name=bamboogle"],
@@ -72,7 +72,7 @@ def test_stored_rollouts_train_a_model_and_the_same_again_has_nothing_to_do(
         f"policy.model={model}",
         "policy.dtype=float32",
         "policy.device=cpu",
-        "loss.kl=0",
+        "loss.kl_coef=0",
         "schedule.replay=played/rollouts",
         "output_dir=run",
     ]

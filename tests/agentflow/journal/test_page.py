@@ -4,7 +4,7 @@ import anyio
 import pytest
 
 from agentflow.errors import RunStopped, StopCause
-from agentflow.journal import NewSeed, Run
+from agentflow.journal import MemoryPage, NewSeed, Run
 from agentflow.journal._page import BEHIND
 from tests._pages import SlowDisk
 
@@ -73,3 +73,16 @@ async def test_a_seed_whose_last_note_was_refused_does_not_finish(run: Run) -> N
     with pytest.raises(RunStopped, match="act/0 of the seed with index 0 has another result already"):
         await run.finish(seed, b"")
     assert (await run.counts()).done == 0
+
+
+async def test_a_page_in_memory_keeps_results_as_objects_under_the_keys_of_its_sections() -> None:
+    page = MemoryPage()
+    result = object()
+    await page.section("try1").note("plan", result)
+    await page.record("done", True)
+    assert page.recall("try1/plan", object) is result
+    assert page.section("try1").recall("plan", object) is result
+    assert list(page.section("try1").keys()) == ["plan"]
+    assert list(page.keys()) == ["try1/plan", "done"]
+    assert "plan" in page.section("try1")
+    assert "plan" not in page

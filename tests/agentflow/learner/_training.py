@@ -10,19 +10,19 @@ import anyio
 from agentflow.learner import TrainConfig
 from agentflow.learner._checkpoints import Checkpoints
 from agentflow.learner._config import Schedule
-from agentflow.learner._group_rollout import Playing
-from agentflow.learner._loop import Loop, Position
-from agentflow.learner._order import Order
-from agentflow.learner._policy import OptimiserSettings, PolicySettings
-from agentflow.learner._record import Rollouts
-from agentflow.learner._sources import Rounds
+from agentflow.learner._group_rollout import GroupRollout
+from agentflow.learner._loop import Loop, LoopPosition
+from agentflow.learner._policy import OptimizerSettings, PolicySettings
+from agentflow.learner._rollout_store import RolloutStore
+from agentflow.learner._sources import SyncSource
+from agentflow.learner._task_order import TaskOrder
 from agentflow.learner.local import LocalBackbone
 from agentflow.learner.losses import LossSettings
 from agentflow.scoring import Metric, OwnMetric
 from agentflow.trajectory import Ending, Episode, Exchange, Solution, Task, Tokens, Usage
 from tests.agentflow.learner._models import VOCABULARY
 
-LOSS = LossSettings(kl=0.0)
+LOSS = LossSettings(kl_coef=0.0)
 
 
 def some_tasks(count: int) -> list[Task]:
@@ -91,10 +91,10 @@ class FakePlayer:
         return an_episode(task, seed, version=version, answer=self._answer(task, seed))
 
 
-def playing_of(player: FakePlayer, **more: Any) -> Playing:  # noqa: ANN401 - whatever it takes
+def playing_of(player: FakePlayer, **more: Any) -> GroupRollout:  # noqa: ANN401 - whatever it takes
     """How its episodes are played."""
     given: dict[str, Any] = {"trained": ("planner",), "temperature": 1.0, "seed": 7, **more}
-    return Playing(player, **given)
+    return GroupRollout(player, **given)
 
 
 def policy_settings(model: Path) -> PolicySettings:
@@ -106,7 +106,7 @@ def policy_settings(model: Path) -> PolicySettings:
 
 def a_backbone(model: Path) -> LocalBackbone:
     """What makes steps with it."""
-    return LocalBackbone(policy_settings(model), OptimiserSettings(rate=1e-2))
+    return LocalBackbone(policy_settings(model), OptimizerSettings(learning_rate=1e-2))
 
 
 def a_loop(
@@ -123,19 +123,19 @@ def a_loop(
         epochs=None,
         tasks_per_step=3,
         episodes_per_task=4,
-        checkpoint_every=more.pop("checkpoint_every", 100),
+        save_steps=more.pop("save_steps", 100),
     )
     checkpoints = Checkpoints(folder / "checkpoints")
-    order = Order(some_tasks(5), seed=7)
-    rounds = Rounds(playing_of(player or FakePlayer()), order, tasks=3, size=4, replace_equal=0.0)
+    order = TaskOrder(some_tasks(5), seed=7)
+    rounds = SyncSource(playing_of(player or FakePlayer()), order, tasks=3, size=4, replace_equal=0.0)
     given: dict[str, Any] = {
         "source": rounds,
         "backbone": backbone,
         "loss": LOSS,
         "schedule": schedule,
-        "rollouts": Rollouts(folder / "rollouts"),
+        "rollouts": RolloutStore(folder / "rollouts"),
         "checkpoints": checkpoints,
-        "position": Position(checkpoints.load(backbone)),
+        "position": LoopPosition(checkpoints.load(backbone)),
         "report": tell_nobody,
     }
     return Loop(**{**given, **more})

@@ -7,9 +7,10 @@ import pytest
 
 from agentflow.errors import ConfigurationError
 from agentflow.learner import load_train_config
-from agentflow.learner._engine import Engine
+from agentflow.learner._engine import PolicyEngine
 from agentflow.runs import render_config
 from agentflow.serving import Published
+from agentflow.settings import RenamedSettingWarning
 from tests.behaviour._tree import ROOT
 
 EXAMPLES = sorted((ROOT / "configs/train").glob("*.yaml"))
@@ -33,17 +34,17 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("loss.clip=1", "loss.clip is unknown; did you mean"),
         ("backbone=remote", "backbone: input should be 'local', 'verl' or 'debug'"),
         ("engine.server.devic=cpu", "engine.server.devic is unknown; did you mean device?"),
-        ("episodes.samples=4", "samples: training has no use for it; say schedule.episodes_per_task"),
-        ("episodes.data_path=x", "data_path: training has no use for it; say tasks.data_path"),
-        ("episodes.save_summary=false", "save_summary: training has no use for it; leave it out"),
-        ("episodes.evaluate_results=false", "evaluate_results: without a reward nothing is learned"),
-        ("episodes.trained=[scribe]", "trained: there is no role scribe; name some of analyst, planner"),
+        ("episodes.samples=4", "samples: training does not use it; set schedule.episodes_per_task instead"),
+        ("episodes.data_path=x", "data_path: training does not use it; set tasks.data_path instead"),
+        ("episodes.save_summary=false", "save_summary: training does not use it; leave it out"),
+        ("episodes.evaluate_results=false", "evaluate_results: training needs a reward"),
+        ("episodes.trained=[scribe]", "trained: there is no role scribe; choose from analyst, planner"),
         (
             "episodes.planner_model.model_name=x",
             "planner_model: planner is trained, so its model is the policy",
         ),
-        ("schedule.staleness=2", "schedule.staleness: episodes of mode=sync are never old"),
-        ("schedule.epochs=null", "schedule.steps: without it and without epochs there is no end"),
+        ("schedule.max_staleness=2", "schedule.max_staleness: mode=sync has no stale episodes"),
+        ("schedule.epochs=null", "schedule.steps: the run would never end"),
         ("trackers.use=[paper]", "trackers.use.0: input should be 'console', 'jsonl'"),
     ],
 )
@@ -58,15 +59,21 @@ def test_what_can_not_be_used_is_one_line(word: str, message: str) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["engine.base_url=http://h", "engine.server.device=cpu"], "engine.server: there is a base_url"),
-        (["tasks.data_path=a", "validation.data_path=a"], "validation.data_path: these are the tasks"),
+        (
+            ["engine.base_url=http://h", "engine.server.device=cpu"],
+            "engine.server: no server is started because base_url is set",
+        ),
+        (
+            ["tasks.data_path=a", "validation.data_path=a"],
+            "validation.data_path: these are the training tasks",
+        ),
         (
             [
                 "episodes.trained=[planner, generator]",
                 "episodes.planner_model.temperature=0.5",
                 "episodes.generator_model.temperature=1",
             ],
-            "trained: these roles sample at different temperatures",
+            "trained: these roles have different temperatures",
         ),
     ],
 )
@@ -127,12 +134,17 @@ def test_the_examples_load_and_hold_no_secret_when_they_are_printed(
 def test_one_example_has_the_published_hyper_parameters() -> None:
     config = load_train_config(ROOT / "configs/train/qwen2.5-7b_8gpu.yaml")
     loss, schedule, episodes = config.loss, config.schedule, config.episodes
-    assert (loss.name, loss.clip_low, loss.clip_high, loss.kl) == ("flow_grpo", 0.2, 0.2, 0.001)
-    assert (loss.aggregation, loss.divide_by_std) == ("turn-mean", True)
+    assert (loss.name, loss.clip_ratio_low, loss.clip_ratio_high, loss.kl_coef) == (
+        "flow_grpo",
+        0.2,
+        0.2,
+        0.001,
+    )
+    assert (loss.loss_agg_mode, loss.divide_by_std) == ("turn-mean", True)
     assert (schedule.tasks_per_step, schedule.episodes_per_task, schedule.mode) == (32, 8, "sync")
     assert (episodes.max_turns, config.validation.max_turns) == (3, 10)
     assert (episodes.temperature_in_training, episodes.planner_model.max_tokens) == (0.7, 2048)
-    assert config.optimiser.rate == 1e-6
+    assert config.optimizer.learning_rate == 1e-6
     assert config.policy is not None
     assert config.policy.model == "Qwen/Qwen2.5-7B-Instruct"
 
@@ -143,7 +155,7 @@ def test_the_policy_is_asked_for_nothing_but_its_own_distribution_and_every_toke
         raise AssertionError("nothing is published here")
 
     rules = load_train_config(overrides=["episodes.executor_model.model_name=frozen"]).episodes
-    engine = Engine(
+    engine = PolicyEngine(
         {"name": "p", "base_url": "http://p/v1"}, {"name": "f"}, never, anyio.lowlevel.checkpoint, 1
     )
     models = engine.models(rules.models)
@@ -152,3 +164,25 @@ def test_the_policy_is_asked_for_nothing_but_its_own_distribution_and_every_toke
     assert policy.extra_body == {"top_k": 0, "min_p": 0.0, "repetition_penalty": 1.0}
     assert (models["executor"].name, models["executor"].tokens) == ("f", False)
     assert models["verifier"].name == "offline"
+
+
+@pytest.mark.promise("settings:renamed_keys")
+def test_old_keys_load_as_the_new_ones_with_one_warning_each() -> None:
+    old = [
+        "optimiser.rate=1e-5",
+        "optimiser.clip=0.5",
+        "loss.clip_high=0.3",
+        "loss.kl=0.01",
+        "schedule.checkpoint_every=3",
+        "validation.every=4",
+        "engine.name=served",
+        "engine.server.memory_share=0.5",
+    ]
+    with pytest.warns(RenamedSettingWarning) as warned:
+        config = load_train_config(overrides=["policy.model=m", *old])
+    assert (config.optimizer.learning_rate, config.optimizer.max_grad_norm) == (1e-5, 0.5)
+    assert (config.loss.clip_ratio_high, config.loss.kl_coef) == (0.3, 0.01)
+    assert (config.schedule.save_steps, config.validation.eval_steps) == (3, 4)
+    assert (config.engine.served_model_name, config.engine.server.gpu_memory_utilization) == ("served", 0.5)
+    messages = [str(warning.message) for warning in warned]
+    assert len([message for message in messages if "loss.kl is now called loss.kl_coef" in message]) == 1

@@ -7,10 +7,10 @@ import anyio
 import pytest
 
 from agentflow.errors import RunStopped, StopCause
-from agentflow.learner._group_rollout import Playing
+from agentflow.learner._group_rollout import GroupRollout
 from agentflow.learner._groups import FailureCause, Group
-from agentflow.learner._order import Draw, Order
-from agentflow.learner._sources import Rounds
+from agentflow.learner._sources import SyncSource
+from agentflow.learner._task_order import TaskDraw, TaskOrder
 from agentflow.testing import VirtualTimeLoop
 from agentflow.trajectory import Task
 from tests.agentflow.learner._training import FakePlayer, playing_of, some_tasks
@@ -18,10 +18,10 @@ from tests.agentflow.learner._training import FakePlayer, playing_of, some_tasks
 SIZE = 4
 
 
-def in_virtual_time(playing: Playing) -> Group:
+def in_virtual_time(playing: GroupRollout) -> Group:
     """A group, played where hours take no time."""
     with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
-        return runner.run(playing.group(Draw(0, some_tasks(1)[0]), SIZE))
+        return runner.run(playing.group(TaskDraw(0, some_tasks(1)[0]), SIZE))
 
 
 class Troubles:
@@ -107,25 +107,25 @@ def test_what_ends_the_run_ends_it() -> None:
 @pytest.mark.promise("training:order")
 def test_the_order_follows_from_the_seed_and_can_be_gone_on_with() -> None:
     tasks = some_tasks(7)
-    draws = Order(tasks, seed=1, epochs=3).take(100)
+    draws = TaskOrder(tasks, seed=1, epochs=3).take(100)
     assert [draw.number for draw in draws] == list(range(21))
     for epoch in range(3):
         drawn = [draw.task.id for draw in draws[7 * epoch : 7 * epoch + 7]]
         assert sorted(drawn) == sorted(task.id for task in tasks)
-    assert draws[:7] != [*map(Draw, range(7), tasks)]
-    again = Order(tasks, seed=1, epochs=3)
+    assert draws[:7] != [*map(TaskDraw, range(7), tasks)]
+    again = TaskOrder(tasks, seed=1, epochs=3)
     again.taken = 9
     assert again.take(100) == draws[9:]
     assert again.take(1) == []
-    assert Order(tasks, seed=2).take(21) != draws
+    assert TaskOrder(tasks, seed=2).take(21) != draws
 
 
 @pytest.mark.promise("training:order")
 async def test_the_same_seed_gives_the_same_batch_however_many_are_played_at_once() -> None:
     batches = [
-        await Rounds(
+        await SyncSource(
             playing_of(FakePlayer(), at_once=at_once),
-            Order(some_tasks(9), seed=3),
+            TaskOrder(some_tasks(9), seed=3),
             tasks=4,
             size=3,
             replace_equal=0.0,
@@ -144,14 +144,14 @@ def only_odd(task: Task, seed: str) -> str:
 
 @pytest.mark.promise("training:groups")
 async def test_groups_with_equal_rewards_are_replaced_as_far_as_is_allowed() -> None:
-    order = partial(Order, some_tasks(40), seed=3)
+    order = partial(TaskOrder, some_tasks(40), seed=3)
     player = FakePlayer(answer=only_odd)
-    batch = await Rounds(playing_of(player), order(), tasks=4, size=8, replace_equal=9.0).collect(1, 0)
+    batch = await SyncSource(playing_of(player), order(), tasks=4, size=8, replace_equal=9.0).collect(1, 0)
     assert batch is not None
     assert len(batch.groups) == 4
     assert not any(group.is_flat for group in batch.groups)
     assert batch.taken == 4 + batch.dropped["equal"]
-    few = await Rounds(playing_of(player), order(), tasks=4, size=8, replace_equal=0.25).collect(1, 0)
+    few = await SyncSource(playing_of(player), order(), tasks=4, size=8, replace_equal=0.25).collect(1, 0)
     assert few is not None
     assert few.taken == 5
     assert len(few.groups) + few.dropped["equal"] == 5
@@ -160,7 +160,9 @@ async def test_groups_with_equal_rewards_are_replaced_as_far_as_is_allowed() -> 
 @pytest.mark.promise("training:groups")
 async def test_a_step_whose_groups_are_all_equal_has_them_all_the_same() -> None:
     player = FakePlayer(answer=lambda _task, _seed: "no")
-    rounds = Rounds(playing_of(player), Order(some_tasks(9), seed=3), tasks=2, size=2, replace_equal=1.0)
+    rounds = SyncSource(
+        playing_of(player), TaskOrder(some_tasks(9), seed=3), tasks=2, size=2, replace_equal=1.0
+    )
     batch = await rounds.collect(1, 0)
     assert batch is not None
     assert (len(batch.groups), batch.dropped) == (4, {})
@@ -171,14 +173,14 @@ async def test_a_step_without_an_episode_ends_the_run_with_the_reason() -> None:
     async def crash(task: Task, seed: str) -> None:
         raise OSError("no sandbox")
 
-    rounds = Rounds(
+    rounds = SyncSource(
         playing_of(FakePlayer(before=crash), tries=1),
-        Order(some_tasks(2), seed=3),
+        TaskOrder(some_tasks(2), seed=3),
         tasks=2,
         size=2,
         replace_equal=0,
     )
     with pytest.raises(
-        RunStopped, match="step 1: not one of 4 episodes counts; 4 of them: crashed: OSError: no sandbox"
+        RunStopped, match="step 1: all 4 episodes failed, 4 of them with crashed: OSError: no sandbox"
     ):
         await rounds.collect(1, 0)

@@ -9,8 +9,8 @@ import pytest
 from agentflow.errors import ConfigurationError, RunStopped, StopCause
 from agentflow.learner._checkpoints import CheckpointError
 from agentflow.learner._loop import Loop
-from agentflow.learner._record import Rollouts
-from agentflow.learner._sources import Replayed
+from agentflow.learner._rollout_store import RolloutStore
+from agentflow.learner._sources import ReplaySource
 from agentflow.learner.local import LocalBackbone
 from agentflow.learner.losses import LossSettings
 from agentflow.trajectory import Task
@@ -97,7 +97,7 @@ async def test_steps_after_the_checkpoint_are_made_again_from_what_they_learned_
     player = FakePlayer(before=dies)
     first = a_backbone(model)
     with pytest.raises(ExceptionGroup):
-        await a_loop(tmp_path, first, player=player, checkpoint_every=3).run()
+        await a_loop(tmp_path, first, player=player, save_steps=3).run()
     fresh = FakePlayer()
     second = a_backbone(model)
     loop = a_loop(tmp_path, second, player=fresh)
@@ -111,7 +111,7 @@ async def test_stored_rollouts_give_the_same_weights_and_nothing_is_played(
     straight: Straight, model: Path, tmp_path: Path
 ) -> None:
     backbone = a_backbone(model)
-    replay = Replayed(Rollouts(straight.folder / "rollouts"))
+    replay = ReplaySource(RolloutStore(straight.folder / "rollouts"))
     loop = a_loop(tmp_path, backbone, source=replay, steps=99)
     assert await weights_after(loop, backbone) == straight.weights
     assert loop.position.step == STEPS
@@ -124,7 +124,7 @@ async def test_rollouts_of_another_run_are_refused(straight: Straight, model: Pa
     loop = a_loop(straight.folder, backbone, steps=9)
     loop.position.step = 1
     with pytest.raises(
-        ConfigurationError, match=r"step_000002.* was sampled by version 1, but this is version 5"
+        ConfigurationError, match=r"step_000002.* was sampled by version 1, but the weights are version 5"
     ):
         await loop.run()
 
@@ -147,7 +147,7 @@ class FullDisk(LocalBackbone):
     def save(self, folder: Path, position: Any) -> Path:  # noqa: ANN401 - as it is
         if self.full:
             self.full -= 1
-            raise CheckpointError(f"{folder} can't be written: No space left on device; make room")
+            raise CheckpointError(f"{folder} can't be written: No space left on device; free some space")
         return super().save(folder, position)
 
 
@@ -156,13 +156,13 @@ async def test_a_full_disk_costs_a_checkpoint_and_no_step(
     straight: Straight, model: Path, tmp_path: Path
 ) -> None:
     small = a_backbone(model)
-    backbone = FullDisk(small.settings, small.optimiser_settings)
+    backbone = FullDisk(small.settings, small.optimizer_settings)
     told: dict[int, dict[str, float]] = {}
 
     def report(step: int, figures: Mapping[str, float]) -> None:
         told[step] = dict(figures)
 
-    loop = a_loop(tmp_path, backbone, checkpoint_every=2, report=report)
+    loop = a_loop(tmp_path, backbone, save_steps=2, report=report)
     assert await weights_after(loop, backbone) == straight.weights
     assert (told[2]["checkpoint/failed"], told[4]["checkpoint/failed"]) == (1, 0)
 
@@ -172,8 +172,10 @@ async def test_the_last_checkpoint_that_can_not_be_written_ends_the_run_which_go
     straight: Straight, model: Path, tmp_path: Path
 ) -> None:
     small = a_backbone(model)
-    backbone = FullDisk(small.settings, small.optimiser_settings)
-    with pytest.raises(RunStopped, match="No space left on device; make room, then run the same again"):
+    backbone = FullDisk(small.settings, small.optimizer_settings)
+    with pytest.raises(
+        RunStopped, match="No space left on device; free some space, then run the same command to resume"
+    ):
         await a_loop(tmp_path, backbone).run()
     again = a_backbone(model)
     player = FakePlayer()
@@ -192,7 +194,9 @@ async def test_a_run_that_is_stopped_keeps_its_step_and_goes_on(
             loop.stop("somebody asked")
 
     loop = a_loop(tmp_path, first, report=stop)
-    with pytest.raises(RunStopped, match="stopped after step 2: somebody asked; run the same again to go on"):
+    with pytest.raises(
+        RunStopped, match="stopped after step 2: somebody asked; run the same command to resume"
+    ):
         await loop.run()
     second = a_backbone(model)
     loop = a_loop(tmp_path, second)
@@ -217,7 +221,7 @@ async def test_validation_comes_first_then_every_so_often_and_last(model: Path, 
 
 
 @pytest.mark.promise("training:reproducible")
-async def test_a_batch_can_be_several_steps_of_the_optimiser(model: Path, tmp_path: Path) -> None:
+async def test_a_batch_can_be_several_steps_of_the_optimizer(model: Path, tmp_path: Path) -> None:
     backbone = a_backbone(model)
     loop = a_loop(tmp_path, backbone, steps=1)
     loop = a_loop(

@@ -50,11 +50,11 @@ def sections(server: ModelServer, model: Path, folder: Path, **more: object) -> 
         "epochs": None,
         "tasks_per_step": 2,
         "episodes_per_task": 4,
-        "checkpoint_every": 1,
+        "save_steps": 1,
     }
     return {
         "policy": {"model": str(model), "dtype": "float32", "device": "cpu", "threads": 1},
-        "optimiser": {"rate": 1e-3},
+        "optimizer": {"learning_rate": 1e-3},
         "engine": {"base_url": server.url, "api_key": server.key, "name": server.model},
         "episodes": {"max_turns": 2, "planner_model": planner_of(24)},
         "schedule": schedule,
@@ -88,7 +88,7 @@ async def test_episodes_on_a_real_vllm_become_steps_and_the_engine_follows(
             tasks(),
             validation=tasks(2),
             reward=Scores(),
-            overrides=["validation.every=1"],
+            overrides=["validation.eval_steps=1"],
             **sections(vllm, model, tmp_path),
         )
         async with EngineControl(vllm.address, vllm.key) as control:
@@ -173,14 +173,14 @@ async def test_rollouts_are_shown_offline_with_nothing_to_set(
     await TrainRun(config_of(backbone="debug"), say=said.append).run()
     assert [line for line in said if "answer: 1170" in line]
     assert sum(line.startswith("    reward: ") for line in said) == 4
-    assert "no tokens are known" in said[-1]
+    assert "tokens are unknown" in said[-1]
     assert os.listdir(tmp_path) == []
 
 
 @pytest.mark.promise("training:validation")
 async def test_what_is_learned_from_is_refused_among_held_out_tasks(tmp_path: Path) -> None:
     config = config_of(policy={"model": "m"}, output_dir=str(tmp_path / "run"))
-    with pytest.raises(ConfigurationError, match=r"validation\.data_path: q0 is learned from, too"):
+    with pytest.raises(ConfigurationError, match=r"validation\.data_path: q0 is also a training task"):
         await TrainRun(config, tasks=tasks(), validation=tasks()).run()
     assert not (tmp_path / "run").exists()
 
@@ -189,11 +189,11 @@ async def test_what_is_learned_from_is_refused_among_held_out_tasks(tmp_path: Pa
 @pytest.mark.parametrize(
     ("said", "message"),
     [
-        ({}, "policy.model is missing; name the folder of the model that is trained"),
+        ({}, "policy.model is missing; name the folder of the model to train"),
         ({"policy": {"model": "nowhere/at-all"}}, "data_path: nothing says what to work on"),
         (
             {"backbone": "debug", "engine": {"base_url": "http://127.0.0.1:9"}},
-            "engine.base_url: http://127.0.0.1:9 does not say what it serves",
+            "engine.base_url: http://127.0.0.1:9 does not list its models",
         ),
         (
             {"backbone": "debug", "episodes": {"agent": "single"}},
@@ -201,7 +201,7 @@ async def test_what_is_learned_from_is_refused_among_held_out_tasks(tmp_path: Pa
         ),
         (
             {"policy": {"model": "m"}, "schedule": {"replay": "x"}, "validation": {"data_path": "v"}},
-            "schedule.replay: nothing is played, so there is no validation",
+            "schedule.replay: nothing is sampled, so validation is not possible",
         ),
     ],
 )

@@ -9,10 +9,10 @@ import pytest
 
 from agentflow.actors import Supervisor
 from agentflow.errors import ModelFailure, ModelFailureKind
+from agentflow.learner._config import GrowthRules
 from agentflow.learner._groups import FailureCause, Group
-from agentflow.learner._growth import GrowthRules
-from agentflow.learner._order import Draw
-from agentflow.learner._tree_groups import Grove, Trees
+from agentflow.learner._task_order import TaskDraw
+from agentflow.learner._tree_groups import TreeGroupRollout, TreeGrower
 from agentflow.models import Accounts, Call, Completion, make_model
 from agentflow.sandbox import Sandbox
 from agentflow.serving import ModelServer
@@ -33,7 +33,7 @@ pytestmark = pytest.mark.usefixtures("book")
 
 T = TypeVar("T")
 
-DRAW = Draw(4, Task(index=0, id="t", question="What stands in the book?", references=("sea",)))
+DRAW = TaskDraw(4, Task(index=0, id="t", question="What stands in the book?", references=("sea",)))
 RULES = GrowthRules(max_depth=2, branching_factor=3, depth_threshold=2)
 
 
@@ -72,14 +72,14 @@ class Drawing:
 @asynccontextmanager
 async def grove(
     model: Drawing, player: FakePlayer, lost: Callable[[], None] = lambda: None
-) -> AsyncGenerator[Grove]:
+) -> AsyncGenerator[TreeGroupRollout]:
     async def ready() -> None:
         lost()
 
     async with Sandbox(backends=[]) as base:
-        trees = Trees(model, model, base, await base.tools(), RULES, seed=7)
+        trees = TreeGrower(model, model, base, await base.tools(), RULES, seed=7)
         async with Supervisor(trees.team.specs(), name="grove"):
-            yield Grove(trees, player, trained=("planner",), temperature=1.0, engine_ready=ready)
+            yield TreeGroupRollout(trees, player, trained=("planner",), temperature=1.0, engine_ready=ready)
 
 
 async def group_of(model: Drawing, player: FakePlayer | None = None, version: int = 0) -> Group:
@@ -130,9 +130,9 @@ async def test_trees_grow_on_a_real_vllm_with_the_tokens_that_it_read_and_wrote(
         vllm, max_text_chars=24, max_tokens=600, tokens=True, temperature=1.0, call_seconds=600
     )
     async with make_model(settings, Accounts()) as model, Sandbox(backends=[]) as base:
-        trees = Trees(model, Drawing(), base, await base.tools(), RULES, seed=7)
+        trees = TreeGrower(model, Drawing(), base, await base.tools(), RULES, seed=7)
         async with Supervisor(trees.team.specs(), name="grove"):
-            grove = Grove(trees, FakePlayer(), trained=("planner",), temperature=1.0, seconds=800)
+            grove = TreeGroupRollout(trees, FakePlayer(), trained=("planner",), temperature=1.0, seconds=800)
             group = await grove.group(DRAW, 8)
     assert group.failures == ()
     assert sum(sample.multiplicity for sample in group.samples) >= len(group.samples) >= 2

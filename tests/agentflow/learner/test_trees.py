@@ -13,7 +13,7 @@ from torch import Tensor
 from agentflow.growth import Greenhouse, Grower, GrowthSettings, plans_of
 from agentflow.journal import Page
 from agentflow.learner import Sample
-from agentflow.learner._trees import samples_of_tree
+from agentflow.learner._groups import samples_of_tree
 from agentflow.learner.compute import log_probs, log_probs_by_row, prepare
 from agentflow.learner.losses import LossSettings, loss_of, rows_of
 from agentflow.learner.packing import pack
@@ -116,7 +116,7 @@ async def test_merged_duplicates_have_the_gradient_of_independent_rows(name: str
             for number in range(sample.multiplicity)
         ]
         assert len(apart) > len(merged)
-        settings = LossSettings.model_validate({"name": name, "kl": 0.0, "length_scale": 32})
+        settings = LossSettings.model_validate({"name": name, "kl_coef": 0.0, "length_scale": 32})
         loss, gradient = by_tree(merged, settings)
         expected, reference = by_row(apart, settings)
         assert float(loss) == pytest.approx(float(expected), rel=1e-5, abs=1e-7)

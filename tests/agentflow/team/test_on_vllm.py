@@ -134,7 +134,7 @@ async def test_each_prompt_of_the_planner_goes_on_from_what_was_drawn_before(vll
         tree.add(call)
     assert [fork.reason for fork in tree.forks()] == ["opening", *["append"] * (TURNS - 1)]
     [row] = tree.rows()
-    assert [one.call for one in row.delivered] == [call.id for call in calls]
+    assert [one.call for one in row.trained] == [call.id for call in calls]
     assert row.ids == calls[-1].tokens.prompt + calls[-1].tokens.sampled
 
 

@@ -46,7 +46,7 @@ def text(ids: Sequence[int]) -> str:
 def shown(row: TokenRow) -> str:
     """A row with what is delivered in it in brackets."""
     said = list(text(row.ids))
-    for one in row.delivered:
+    for one in row.trained:
         said[one.start] = f"[{said[one.start]}"
         said[one.stop - 1] += "]"
     return "".join(said)

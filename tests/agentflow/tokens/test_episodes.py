@@ -58,5 +58,5 @@ def test_episodes_of_one_task_are_told_apart_by_their_names() -> None:
             tree.add(one)
     assert {one.voice.episode for one in tree.calls()} == {"t7/0", "t7/1"}
     figures = tree.figures()
-    assert figures.delivered == figures.sampled == 2 * 7
+    assert figures.trained == figures.sampled == 2 * 7
     assert "ambiguous" not in figures.forks

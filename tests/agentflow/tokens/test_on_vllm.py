@@ -134,7 +134,7 @@ def trained(tree: TokenTree) -> list[Told]:
     found: list[Told] = []
     for row in tree.rows():
         told = iter(row.logprobs)
-        for one in row.delivered:
+        for one in row.trained:
             ids = row.ids[one.start : one.stop]
             found.append((row.ids[: one.start], ids, tuple(next(told) for _ in ids)))
     return found
@@ -162,7 +162,7 @@ async def check_conversations(server: ModelServer, count: int) -> None:
     delivered: Counter[Told] = Counter()
     for conversation in conversations:
         figures = conversation.tree.figures()
-        assert figures.delivered == figures.sampled
+        assert figures.trained == figures.sampled
         reasons += Counter(figures.forks)
         delivered += Counter(trained(conversation.tree))
     assert delivered == Counter(map(seen, recorder.answers))
@@ -203,7 +203,7 @@ async def test_the_end_that_a_cut_answer_never_had_is_not_trained(vllm: ModelSer
     for number, tokens in enumerate((first, second)):
         tree.add(TokenCall(id=str(number), tokens=tokens))
     [row] = tree.rows()
-    assert [row.ids[one.start : one.stop] for one in row.delivered] == [first.sampled, second.sampled]
+    assert [row.ids[one.start : one.stop] for one in row.trained] == [first.sampled, second.sampled]
     closing = row.ids[len(whole)]
     assert closing not in first.sampled
     assert not row.mask[len(whole)]
@@ -227,4 +227,4 @@ async def test_calls_of_the_same_text_are_told_apart_by_what_was_drawn(vllm: Mod
         tree.add(TokenCall(id=str(number), tokens=tokens, parent="5" if number == 6 else ""))
     assert Counter(told[1] for told in trained(tree)) == Counter(tokens.sampled for tokens in drawn)
     row = next(row for row in tree.rows() if row.call == "6")
-    assert [one.call for one in row.delivered] == ["5", "6"]
+    assert [one.call for one in row.trained] == ["5", "6"]

@@ -58,7 +58,7 @@ def delivered(tree: TokenTree) -> Counter[Told]:
     found: Counter[Told] = Counter()
     for row in tree.rows():
         place = 0
-        for one in row.delivered:
+        for one in row.trained:
             size = one.stop - one.start
             found[
                 one.call,
@@ -93,7 +93,7 @@ def test_each_drawn_token_is_delivered_once_after_exactly_what_was_read_in_any_o
         assert tree.rows() == first.rows(), "the rows themselves are the same, too"
         assert {one.id: one for one in tree.calls()} == {one.id: one for one in calls}
         figures = tree.figures()
-        assert figures.delivered == figures.sampled
+        assert figures.trained == figures.sampled
         assert (figures.unique, figures.spans) == (first.figures().unique, first.figures().spans)
 
 
@@ -105,7 +105,7 @@ def test_voices_never_go_on_from_each_other(seed: int) -> None:
     voice_of = {one.id: one.voice for one in calls}
     tree = tree_of(calls)
     for row in tree.rows():
-        assert {voice_of[one.call] for one in row.delivered} == {row.voice}
+        assert {voice_of[one.call] for one in row.trained} == {row.voice}
     for fork in tree.forks():
         assert not fork.parent or voice_of[fork.parent] == voice_of[fork.call]
 

@@ -79,7 +79,7 @@ def test_only_rows_of_trained_voices_are_given() -> None:
     assert [row.call for row in tree.rows(lambda voice: voice.role == "planner")] == ["1"]
     assert [one.id for one in tree.calls(lambda voice: voice.role == "verifier")] == ["2"]
     figures = tree.figures(lambda voice: voice.role == "planner")
-    assert (figures.sampled, figures.delivered, figures.delivered_fraction) == (2, 1, 0.5)
+    assert (figures.sampled, figures.trained, figures.coverage) == (2, 1, 0.5)
     assert figures.trained_fraction == 1 / 3
 
 
@@ -88,7 +88,7 @@ def test_an_empty_tree_has_nothing() -> None:
     tree = TokenTree()
     assert (tree.rows(), tree.calls(), tree.forks()) == ([], [], [])
     figures = tree.figures()
-    assert (figures.unique, figures.saved, figures.trained_fraction, figures.delivered_fraction) == (
+    assert (figures.unique, figures.saved, figures.trained_fraction, figures.coverage) == (
         0,
         1.0,
         0.0,
@@ -100,7 +100,7 @@ def test_an_empty_tree_has_nothing() -> None:
 @pytest.mark.parametrize(
     ("told", "why"),
     [
-        (Tokens(prompt=(1,), sampled=(2, 3), logprobs=(-1.0,)), "2 drawn tokens and 1 log-probabilities"),
+        (Tokens(prompt=(1,), sampled=(2, 3), logprobs=(-1.0,)), "2 sampled tokens and 1 log-probabilities"),
         (Tokens(prompt=(-1,), sampled=(), logprobs=()), "not a token id: "),
         (Tokens(prompt=(2**40,), sampled=(), logprobs=()), "not a token id: "),
     ],
@@ -187,8 +187,8 @@ def test_a_whole_prompt_that_goes_on_costs_the_same_however_long_it_is() -> None
 def test_ten_thousand_turns_and_ten_thousand_leaves_are_no_matter() -> None:
     turns = chain(10_000)
     [row] = turns.rows()
-    assert len(row.delivered) == 10_001
+    assert len(row.trained) == 10_001
     assert len(turns.path("10000").prompt) == len("beginx") + 2 * 10_000 - 1
     leaves = star(10_000)
     figures = leaves.figures()
-    assert (figures.rows, figures.delivered, figures.unique) == (10_000, 10_001, len("beginx") + 20_000)
+    assert (figures.rows, figures.trained, figures.unique) == (10_000, 10_001, len("beginx") + 20_000)

@@ -1,8 +1,8 @@
 # pyright: basic, reportMissingImports=false
-"""What stock verl loads of ours, by `VERL_USE_EXTERNAL_MODULES=agentflow.learner.verl._inside`, in verl's environment.
+"""Extensions loaded by verl in its own environment: `VERL_USE_EXTERNAL_MODULES=agentflow.learner.verl._inside`.
 
-Everything goes through verl's own registries: a platform that computes on the CPU, the losses and the advantage
-estimator, a trainer that takes orders, a checkpoint engine that writes the weights as a folder. Nothing is patched.
+They use verl's registries: a CPU platform, the losses and the advantage estimator, a trainer that accepts requests, and a
+checkpoint engine that writes the weights as a folder. Nothing is patched.
 """
 
 from agentflow.learner.verl._inside import _losses as _losses

@@ -1,7 +1,7 @@
 # pyright: basic, reportMissingImports=false
-"""Our losses as verl calls them: those of its registry, and the loss of a step as a sum over rows."""
+"""AgentFlow's losses for verl: those of its registry, and the loss of a step as a sum over rows."""
 
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -11,12 +11,13 @@ from verl.utils.metric import Metric
 from agentflow.errors import LossFailure
 from agentflow.learner._rows import Row
 from agentflow.learner.losses import LossSettings, loss_of
-from agentflow.learner.verl._inside._theirs import Theirs
 
-__all__ = ["LARGEST", "MEANS", "OURS", "RowLoss", "flow_grpo_advantages", "rows_in"]
+__all__ = ["LARGEST", "MEANS", "OURS", "RowLoss", "VerlObject", "flow_grpo_advantages", "rows_in"]
 
+VerlObject: TypeAlias = Any
+"""An object of verl, which is not installed where types are checked."""
 OURS = "agentflow_"
-"""How the fields begin that verl carries for us."""
+"""Prefix of AgentFlow's fields in verl's batches."""
 MEANS = (
     "clip/low",
     "clip/high",
@@ -29,7 +30,7 @@ MEANS = (
 )
 """Figures of `loss_of` that are means over tokens."""
 LARGEST = ("correction/weight_max", "engine/apart_max")
-"""Those that are the largest of all."""
+"""Figures that are maxima."""
 _FIELDS = (
     "input_ids",
     "response_mask",
@@ -42,27 +43,27 @@ _FIELDS = (
 
 @register_adv_est("flow_grpo")
 def flow_grpo_advantages(
-    token_level_rewards: torch.Tensor, response_mask: torch.Tensor, **_given: Theirs
+    token_level_rewards: torch.Tensor, response_mask: torch.Tensor, **_given: VerlObject
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Advantages as they came.
+    """Return the advantages that came with the rows.
 
-    They are of whole episodes, each counted once, and a row is only a part of one: who sees rows can't compute them.
+    They belong to whole episodes, each counted once, and can't be computed from rows, which are parts of episodes.
     """
     advantages = token_level_rewards * response_mask
     return advantages, advantages
 
 
 class RowLoss:
-    """The loss of a step, as verl's workers call it for each micro-batch. It is a sum, so cuts change nothing."""
+    """The loss of a step, as verl's workers call it for each micro-batch. It is a sum, so any split gives the same result."""
 
     def __init__(self, settings: dict[str, Any]) -> None:
         self.settings = LossSettings.model_validate(settings)
 
     def __call__(
-        self, model_output: Theirs, data: Theirs, dp_group: Theirs = None
+        self, model_output: VerlObject, data: VerlObject, dp_group: VerlObject = None
     ) -> tuple[torch.Tensor, dict[str, Any]]:
         rows, masks = rows_in(data)
-        # What stands at a token tells of the one after it.
+        # The entry at a token is the log-probability of the next one.
         log_prob = torch.nn.utils.rnn.pad_sequence(
             [
                 line[-len(mask) - 1 : -1][mask]
@@ -73,15 +74,15 @@ class RowLoss:
         try:
             loss, figures = loss_of(log_prob, rows, self.settings)
         except LossFailure:
-            # verl leaves out a step whose gradient is no number.
+            # verl skips a step whose gradient is not finite.
             loss, figures = log_prob.sum() * torch.nan, {}
-        # verl takes the mean over processes, of gradients and of figures, and a step is a sum.
+        # verl averages gradients and figures over processes, and a step is a sum.
         loss = loss * data["dp_size"]
         return loss, _told(figures, float(loss.detach()), data["dp_size"])
 
 
 def _told(figures: dict[str, float], loss: float, processes: int) -> dict[str, Any]:
-    """The figures so that verl adds them up rightly: all of them for each micro-batch, and means as sums."""
+    """Return figures in a form that verl adds up correctly: all of them for each micro-batch, means as sums."""
     tokens = figures.get("loss/tokens", 0.0) * processes
     told = {f"{OURS}tokens": Metric("sum", tokens), f"{OURS}loss": Metric("sum", loss)}
     for name in MEANS:
@@ -91,8 +92,8 @@ def _told(figures: dict[str, float], loss: float, processes: int) -> dict[str, A
     return told
 
 
-def rows_in(data: Theirs) -> tuple[list[Row], list[torch.Tensor]]:
-    """The rows of a micro-batch, and which tokens of each response are trained."""
+def rows_in(data: VerlObject) -> tuple[list[Row], list[torch.Tensor]]:
+    """Return the rows of a micro-batch, and the trained tokens of each response."""
     fields = {
         name: [one.cpu().numpy() for one in data[name].unbind()]
         for name in (*_FIELDS, *(OURS + name for name in ("reference", "proximal")))
@@ -103,7 +104,7 @@ def rows_in(data: Theirs) -> tuple[list[Row], list[torch.Tensor]]:
         mask = fields["response_mask"][place].astype(np.bool_)
         trained = np.concatenate([np.zeros(len(ids) - len(mask), np.bool_), mask])
 
-        def of(name: str, place: int = place, mask: Theirs = mask) -> Theirs:
+        def of(name: str, place: int = place, mask: VerlObject = mask) -> VerlObject:
             return fields[name][place][mask] if name in fields else None
 
         rows.append(

@@ -1,5 +1,5 @@
 # pyright: basic, reportMissingImports=false
-"""The agent loop manager that verl is told to use: it has no loops, for the episodes were lived elsewhere."""
+"""An agent loop manager for verl without agent loops: the episodes were run by AgentFlow."""
 
 import time
 from collections.abc import Sequence
@@ -15,15 +15,14 @@ from verl.utils.tensordict_utils import list_of_dict_to_tensordict
 from agentflow.learner._rows import Row
 from agentflow.learner.verl._exchange import (
     READY,
-    Answer,
     Arrays,
-    Order,
+    VerlRequest,
+    VerlResponse,
     read_message,
     unpack_rows,
     write_message,
 )
-from agentflow.learner.verl._inside._losses import OURS
-from agentflow.learner.verl._inside._theirs import Theirs
+from agentflow.learner.verl._inside._losses import OURS, VerlObject
 
 __all__ = ["EpisodeManager"]
 
@@ -31,48 +30,48 @@ SECONDS = 0.02
 
 
 class EpisodeManager:
-    """Takes orders, and puts the rows of a step where verl looks for what was generated."""
+    """Receives requests, and puts the rows of a step into verl's queue of generated sequences."""
 
-    def __init__(self, config: Theirs) -> None:
+    def __init__(self, config: VerlObject) -> None:
         self._folder = Path(config.trainer.agentflow.folder)
         self._processes = int(config.trainer.n_gpus_per_node) * int(config.trainer.nnodes)
         self._number = 0
         self._rows: list[Row] = []
 
     @classmethod
-    def create(cls, config: Theirs, **_given: Theirs) -> "EpisodeManager":
-        """As verl makes it; of its servers and reward workers nothing is needed."""
+    def create(cls, config: VerlObject, **_given: VerlObject) -> "EpisodeManager":
+        """Make it, ignoring verl's servers and reward workers."""
         return cls(config)
 
-    def next_order(self) -> tuple[Order, list[Row]]:
-        """The next order, once it is there."""
+    def next_request(self) -> tuple[VerlRequest, list[Row]]:
+        """Wait for the next request."""
         place = self._folder / f"{self._number:08d}.order"
         while not place.exists():
             time.sleep(SECONDS)
-        order, arrays = read_message(place, Order)
+        request, arrays = read_message(place, VerlRequest)
         self._rows = unpack_rows(arrays) if arrays else []
-        return order, self._rows
+        return request, self._rows
 
     def ready(self) -> None:
-        """Tell that orders are taken."""
+        """Signal that requests are accepted."""
         (self._folder / READY).touch()
 
-    def answer(self, answer: Answer, arrays: Arrays | None = None) -> None:
-        """Tell what came of the order that was taken last."""
+    def answer(self, answer: VerlResponse, arrays: Arrays | None = None) -> None:
+        """Answer the last request."""
         write_message(self._folder / f"{self._number:08d}.answer", answer, arrays or {})
         self._number += 1
 
-    def generate_sequences(self, prompts: Theirs) -> None:
-        """Put the rows of the order into the queue, as if the prompts had led to them."""
+    def generate_sequences(self, prompts: VerlObject) -> None:
+        """Put the rows of the request into the queue, as the result of the prompts."""
         names = [str(name) for name in prompts["uid"]]
         self.put(names[0], self._rows, int(prompts["global_steps"]))
         for name in names:
             tq.kv_put(key=name, partition_id="train", tag={"status": "finished"})
 
     def put(self, uid: str, rows: Sequence[Row], step: int) -> tuple[list[str], list[dict[str, Any]]]:
-        """Put rows into the queue; their keys there and what stands beside them.
+        """Put rows into the queue; return their keys and tags.
 
-        verl gives every process as many: rows without a trained token fill up.
+        Every process gets the same number: rows without a trained token are added.
         """
         rows = [*rows, *[_empty(rows[0])] * (-len(rows) % self._processes)]
         keys = [f"{uid}_{place}_0" for place in range(len(rows))]
@@ -104,12 +103,12 @@ def _empty(like: Row) -> Row:
 
 
 def _fields(row: Row, uid: str, place: int, step: int) -> dict[str, Any]:
-    """A row in verl's words. What is of a token has one entry for each of the response, 0 where it isn't trained."""
+    """Return a row in verl's format. Values of tokens have one entry per response token, 0 where it is not trained."""
     trained = np.flatnonzero(row.trained)
     first = int(trained[0]) if len(trained) else len(row.ids) - 1
     mask = row.trained[first:]
 
-    def spread(values: Theirs, kind: Theirs) -> torch.Tensor:
+    def spread(values: VerlObject, kind: VerlObject) -> torch.Tensor:
         full = np.zeros(len(mask), kind)
         full[mask] = values
         return torch.from_numpy(full)
@@ -124,7 +123,7 @@ def _fields(row: Row, uid: str, place: int, step: int) -> dict[str, Any]:
         "input_ids": ids,
         "position_ids": torch.arange(len(ids)),
         "rollout_log_probs": spread(row.behaviour, np.float32),
-        # What an episode was worth is known by its advantages alone here.
+        # The reward is contained in the advantages.
         "rm_scores": spread(row.advantages, np.float32),
         "multi_modal_inputs": {},
         "num_turns": 1,

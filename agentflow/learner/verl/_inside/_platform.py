@@ -1,5 +1,5 @@
 # pyright: basic, reportMissingImports=false
-"""A platform of verl's for machines without an accelerator: torch on the CPU, gloo between processes."""
+"""A verl platform for machines without an accelerator: torch on the CPU, gloo between processes."""
 
 import os
 from collections.abc import Generator
@@ -13,7 +13,7 @@ __all__ = ["CpuPlatform"]
 
 
 def _device() -> ModuleType:
-    """What verl asks of `torch.cuda`, where there is nothing to ask for."""
+    """Return a stand-in for `torch.cuda`."""
     module = ModuleType("cpu_device")
     nothing = ("empty_cache", "synchronize", "set_device", "set_per_process_memory_fraction", "manual_seed")
     amounts = ("memory_allocated", "memory_reserved", "max_memory_allocated", "max_memory_reserved")
@@ -31,7 +31,7 @@ def _device() -> ModuleType:
 
 @PlatformRegistry.register(platform="cpu")
 class CpuPlatform(PlatformBase):
-    """The CPU. Ray counts "GPUs" in verl; here each is a process, and Ray is told how many there are."""
+    """The CPU. verl counts "GPUs" in Ray; here each is a process, and Ray is told their number."""
 
     def __init__(self) -> None:
         self._module = _device()
@@ -52,7 +52,7 @@ class CpuPlatform(PlatformBase):
         return True
 
     def is_platform_available(self, use_smi_check: bool = False) -> bool:
-        # Accelerators go before: this one is asked for by name, or taken where there is no other.
+        # Accelerators take precedence: this platform is chosen by name, or if there is no other.
         return False
 
     def current_device(self) -> str:

@@ -1,5 +1,5 @@
 # pyright: basic, reportMissingImports=false
-"""verl's trainer, one that takes orders: `trainer.v1.trainer_mode=agentflow`."""
+"""A verl trainer that accepts requests: `trainer.v1.trainer_mode=agentflow`."""
 
 import os
 import shutil
@@ -24,11 +24,10 @@ from verl.workers.rollout.replica import RolloutReplica, RolloutReplicaRegistry
 
 from agentflow.learner._rows import Row
 from agentflow.learner.losses import merge_figures
-from agentflow.learner.verl._exchange import Answer, Order
-from agentflow.learner.verl._inside._losses import LARGEST, MEANS, OURS, RowLoss
-from agentflow.learner.verl._inside._theirs import Theirs
+from agentflow.learner.verl._exchange import VerlRequest, VerlResponse
+from agentflow.learner.verl._inside._losses import LARGEST, MEANS, OURS, RowLoss, VerlObject
 
-__all__ = ["Actor", "OrderedTrainer", "Tasks"]
+__all__ = ["RequestTrainer", "Tasks", "VerlActor"]
 
 EngineRegistry.register(model_type="language_model", backend=["fsdp", "fsdp2"], device="cpu")(
     FSDPEngineWithLMHead
@@ -42,11 +41,11 @@ TODAY = "today"
 
 
 class Finished(Exception):
-    """Nobody has orders any more."""
+    """There are no more requests."""
 
 
-class Actor(DetachActorWorker):
-    """verl's worker. On the CPU it joins its group before verl would: that names a device twice (`cpu:gloo,cpu:gloo`)."""
+class VerlActor(DetachActorWorker):
+    """verl's worker. On the CPU it joins its group first: verl would name a device twice (`cpu:gloo,cpu:gloo`)."""
 
     def init_model(self) -> None:
         if get_device_name() == "cpu" and not torch.distributed.is_initialized():
@@ -56,24 +55,24 @@ class Actor(DetachActorWorker):
         super().init_model()
 
     @property
-    def copy_handler(self) -> Theirs:
-        """How verl puts weights aside: `.cpu()`, which copies nothing of what is on the CPU already."""
+    def copy_handler(self) -> VerlObject:
+        """Saving of weights: verl uses `.cpu()`, which does not copy tensors on the CPU."""
         put_aside = super().copy_handler
 
-        def copied(module: torch.nn.Module) -> Theirs:
+        def copied(module: torch.nn.Module) -> VerlObject:
             shards, spec = put_aside(module)
             return {name: (shard.clone(), its) for name, (shard, its) in shards.items()}, spec
 
         return copied
 
-    # How verl hands a call to its workers is written on the function.
+    # verl's dispatch information is an attribute of the function.
     init_model.__dict__.update(DetachActorWorker.init_model.__dict__)
 
 
 class Tasks(torch.utils.data.Dataset):
-    """The tasks that verl believes to ask for; what comes of them is decided elsewhere."""
+    """The prompts of verl's data loader, which are ignored."""
 
-    def __init__(self, config: Theirs, **_given: Theirs) -> None:
+    def __init__(self, config: VerlObject, **_given: VerlObject) -> None:
         self._number = int(config.train_batch_size)
 
     def __len__(self) -> int:
@@ -84,20 +83,20 @@ class Tasks(torch.utils.data.Dataset):
 
 
 @register_trainer("agentflow")
-class OrderedTrainer(PPOTrainer):
-    """Steps when it is told to, with the rows it is given."""
+class RequestTrainer(PPOTrainer):
+    """Makes steps on request, with the given rows."""
 
     # Nothing is generated on the machines that train.
     _enable_hybrid_replicas = False
 
     def _init_resource_pool_mgr(self) -> None:
         super()._init_resource_pool_mgr()
-        self.role_worker_mapping[Role.Actor] = ray.remote(Actor)
+        self.role_worker_mapping[Role.Actor] = ray.remote(VerlActor)
 
     def on_init_end(self) -> None:
         self.actor_rollout_wg.save_model_to_cpu(REFERENCE)
 
-    def fit(self, agent_loop_manager: Theirs) -> None:
+    def fit(self, agent_loop_manager: VerlObject) -> None:
         agent_loop_manager.ready()
         try:
             super().fit(agent_loop_manager)
@@ -105,44 +104,44 @@ class OrderedTrainer(PPOTrainer):
             return
 
     def prepare_step(self) -> dict[str, Any]:
-        """Do what is ordered, until it is a step."""
+        """Handle requests until one is a step."""
         manager = self.agent_loop_manager
         while True:
-            order, rows = manager.next_order()
-            if order.kind == "step":
+            request, rows = manager.next_request()
+            if request.kind == "step":
                 self._at_temperature(rows)
-                self.actor_rollout_wg.set_loss_fn(RowLoss(order.loss))
+                self.actor_rollout_wg.set_loss_fn(RowLoss(request.loss))
                 return super().prepare_step()
-            if order.kind == "close":
-                manager.answer(Answer())
+            if request.kind == "close":
+                manager.answer(VerlResponse())
                 raise Finished
             try:
-                arrays = self._do(order, rows)
-            # The boundary of an order: whatever verl raises is told to whoever gave it.
+                arrays = self._do(request, rows)
+            # boundary: any error of verl is returned as the response.
             except Exception as error:
-                manager.answer(Answer(error=f"{type(error).__name__}: {error}".splitlines()[0][:300]))
+                manager.answer(VerlResponse(error=f"{type(error).__name__}: {error}".splitlines()[0][:300]))
             else:
-                manager.answer(Answer(), arrays)
+                manager.answer(VerlResponse(), arrays)
 
-    def _do(self, order: Order, rows: list[Row]) -> dict[str, Any]:
-        match order.kind:
+    def _do(self, request: VerlRequest, rows: list[Row]) -> dict[str, Any]:
+        match request.kind:
             case "log_probs":
                 self._at_temperature(rows)
-                return {"log_probs": self._log_probs(rows, order.reference)}
+                return {"log_probs": self._log_probs(rows, request.reference)}
             case "export":
                 ray.get(
                     self.actor_rollout_wg.update_weights(global_steps=self.global_steps, mode="agentflow")
                 )
             case "save":
                 with open_dict(self.config):
-                    self.config.trainer.default_local_dir = order.folder
+                    self.config.trainer.default_local_dir = request.folder
                 self._save_checkpoint()
-                # The order of tasks, and what is in flight, are not verl's to know.
+                # The data loader and the queue have no state worth keeping.
                 for part in ("data.pt", "transfer_queue"):
-                    for path in Path(order.folder).glob(f"global_step_*/{part}"):
+                    for path in Path(request.folder).glob(f"global_step_*/{part}"):
                         shutil.rmtree(path) if path.is_dir() else path.unlink()
             case "load":
-                self._go_on_from(Path(order.folder))
+                self._go_on_from(Path(request.folder))
         return {}
 
     def _at_temperature(self, rows: list[Row]) -> None:
@@ -173,7 +172,7 @@ class OrderedTrainer(PPOTrainer):
         data = tq.kv_batch_get(keys=keys, partition_id="train", select_fields=names)
         tq.kv_clear(keys=keys, partition_id="train")
         lines = zip(data["log_probs"].unbind(), data["response_mask"].unbind(), strict=True)
-        # What stands at a token tells of the one after it; rows that only fill up come last and have no token.
+        # The entry at a token belongs to the next one; rows added as padding come last and have no token.
         return torch.cat([line[-len(mask) - 1 : -1][mask.bool()] for line, mask in lines]).numpy()
 
     def _go_on_from(self, folder: Path) -> None:
@@ -182,11 +181,11 @@ class OrderedTrainer(PPOTrainer):
             self.config.trainer.resume_mode = "resume_path"
             self.config.trainer.resume_from_path = str(step)
         self._load_checkpoint()
-        # The step that is being prepared is the one after.
+        # The next step is being prepared.
         self.global_steps += 1
 
     def _update_actor(self, batch: KVBatchMeta, metrics: dict[str, Any]) -> KVBatchMeta:
-        """One step of the optimiser, however many rows there are."""
+        """Make one optimizer step, whatever the number of rows."""
         with open_dict(self.config):
             self.config.actor_rollout_ref.actor.ppo_mini_batch_size = len(batch)
         done = super()._update_actor(batch, metrics)
@@ -198,7 +197,7 @@ class OrderedTrainer(PPOTrainer):
         self, metrics: dict[str, Any], timing_raw: dict[str, Any], sample_batch_size: int
     ) -> KVBatchMeta:
         batch = super()._step_once(metrics, timing_raw, sample_batch_size)
-        self.agent_loop_manager.answer(Answer(figures=_figures(metrics)))
+        self.agent_loop_manager.answer(VerlResponse(figures=_figures(metrics)))
         return batch
 
     def on_step_end(self) -> None: ...
@@ -207,7 +206,7 @@ class OrderedTrainer(PPOTrainer):
 
 
 def _figures(metrics: dict[str, Any]) -> dict[str, float]:
-    """What verl found, under our names."""
+    """Return verl's figures under AgentFlow's names."""
 
     def of(name: str) -> float:
         return float(metrics[f"actor/{name}"])

@@ -1,5 +1,5 @@
 # pyright: basic, reportMissingImports=false
-"""The weights, on their way out of verl: a folder of safetensors, as any engine loads it."""
+"""Export of the weights from verl: a folder of safetensors."""
 
 import shutil
 from collections.abc import AsyncGenerator, Iterable
@@ -10,14 +10,14 @@ import torch
 from safetensors.torch import save_file
 from verl.checkpoint_engine.base import CheckpointEngine, CheckpointEngineRegistry
 
-from agentflow.learner.verl._inside._theirs import Theirs
+from agentflow.learner.verl._inside._losses import VerlObject
 
 __all__ = ["FolderWeights"]
 
 
 @CheckpointEngineRegistry.register("agentflow")
 class FolderWeights(CheckpointEngine):
-    """Writes what it is given to send; nobody of verl's receives it."""
+    """Writes the weights it is asked to send; there is no receiver in verl."""
 
     def __init__(self, bucket_size: int, is_master: bool = False, folder: str = "", model: str = "") -> None:
         self.is_master = is_master
@@ -27,7 +27,7 @@ class FolderWeights(CheckpointEngine):
     async def send_weights(
         self, weights: Iterable[tuple[str, torch.Tensor]], global_steps: int | None = None
     ) -> dict[str, float]:
-        """Write them; every process has to take part in putting each tensor together."""
+        """Write the weights; every process takes part in gathering each tensor."""
         tensors = dict[str, torch.Tensor]()
         for name, tensor in weights:
             if self.is_master:
@@ -53,9 +53,9 @@ class FolderWeights(CheckpointEngine):
         return {}
 
     @classmethod
-    def build_topology(cls, *_given: Theirs) -> tuple[dict[str, Any], dict[str, Any]]:
+    def build_topology(cls, *_given: VerlObject) -> tuple[dict[str, Any], dict[str, Any]]:
         raise NotImplementedError
 
-    def init_process_group(self, **_given: Theirs) -> None: ...
+    def init_process_group(self, **_given: VerlObject) -> None: ...
 
     def finalize(self) -> None: ...

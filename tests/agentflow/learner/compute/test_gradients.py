@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from agentflow.learner import Sample
 from agentflow.learner._rows import Row
-from agentflow.learner.compute import Attention, Scores, prepare, scores, scores_by_row
+from agentflow.learner.compute import Attention, prepare, scores, scores_by_row
 from agentflow.learner.losses import LossSettings, loss_of, rows_of
 from agentflow.learner.packing import pack
 from tests.agentflow.learner._models import tiny_model
@@ -27,11 +27,11 @@ from tests.agentflow.learner.compute._reference_block import ReferenceModel
 
 LOSSES = {
     "flow_grpo": LossSettings(),
-    "grpo": LossSettings(name="grpo", entropy=0.01),
+    "grpo": LossSettings(name="grpo", entropy_coef=0.01),
     "dapo": LossSettings(name="dapo"),
     "dr_grpo": LossSettings(name="dr_grpo", length_scale=16),
-    "gspo": LossSettings(name="gspo", clip_low=0.1, clip_high=0.1),
-    "cispo": LossSettings(name="cispo", kl=0.01, kl_estimator="k2"),
+    "gspo": LossSettings(name="gspo", clip_ratio_low=0.1, clip_ratio_high=0.1),
+    "cispo": LossSettings(name="cispo", kl_coef=0.01, kl_estimator="k2"),
     "reinforce": LossSettings(name="reinforce", correction="mask"),
     "cross_entropy": LossSettings(name="cross_entropy"),
 }
@@ -59,13 +59,14 @@ def compare(model: nn.Module, seed: int, attention: Attention, bounds: Bounds) -
         {tuple(row.ids[: end + 1].tolist()) for row in rows for end in range(len(row.ids))}
     )
     back = torch.from_numpy(packed.rows).argsort()
-    ours = Scores(*(one[back] for one in scores(model, packed, attention=attention)))
+    log_probs, entropy = scores(model, packed, attention=attention)
+    ours = log_probs[back], entropy[back]
     theirs = scores_by_row(model, rows)
     for name in LOSSES:
         chosen = with_loss(samples, rows, name)
         size = sum(float(abs(row.weights * row.advantages).sum()) for row in chosen)
         if name in LINEAR:
-            size *= float(theirs.log_probs.detach().abs().max())
+            size *= float(theirs[0].detach().abs().max())
         if LOSSES[name].correction == "mask":
             # Terms are multiplied by the likelihood of a whole call: it carries the rounding of all its tokens.
             size *= LOSSES[name].correction_limit
@@ -93,10 +94,10 @@ def with_loss(samples: Sequence[Sample], rows: Sequence[Row], name: str) -> list
 
 
 def loss_and_gradient(
-    model: nn.Module, found: Scores, rows: Sequence[Row], name: str
+    model: nn.Module, found: tuple[Tensor, Tensor], rows: Sequence[Row], name: str
 ) -> tuple[float, tuple[Tensor, ...]]:
     """The loss, and the gradient of every parameter."""
-    loss, _ = loss_of(found.log_probs, rows, LOSSES[name], found.entropy)
+    loss, _ = loss_of(found[0], rows, LOSSES[name], found[1])
     return loss.item(), torch.autograd.grad(loss, list(model.parameters()), retain_graph=True)
 
 

@@ -23,8 +23,8 @@ from transformers import (
 
 from agentflow.errors import ConfigurationError
 from agentflow.learner.compute import Attention, log_probs, log_probs_by_row, prepare
-from agentflow.learner.compute._flex import block_mask
-from agentflow.learner.compute._tree import Tree
+from agentflow.learner.compute._attention import block_mask
+from agentflow.learner.compute._tree import TreeMask
 from agentflow.learner.packing import pack
 from tests.agentflow.learner._models import tiny_model
 from tests.agentflow.learner.packing._trees import plain_row
@@ -95,7 +95,7 @@ def test_no_gradient_reaches_another_branch() -> None:
 
 def test_flex_attention_is_told_of_the_visible_pairs_and_no_others() -> None:
     [packed] = pack(ROWS)
-    tree = Tree(packed.ends, packed.positions, torch.device("cpu"))
+    tree = TreeMask(packed.ends, packed.positions, torch.device("cpu"))
     mask = block_mask(tree)
     places, none = torch.arange(len(packed)), torch.zeros((), dtype=torch.long)
     assert mask.mask_mod(none, none, places[:, None], places[None]).equal(tree.visible)
@@ -108,7 +108,7 @@ def test_flex_attention_is_told_of_the_visible_pairs_and_no_others() -> None:
 
 def test_blocks_hold_every_visible_pair_once() -> None:
     [packed] = pack(ROWS)
-    tree = Tree(packed.ends, packed.positions, torch.device("cpu"))
+    tree = TreeMask(packed.ends, packed.positions, torch.device("cpu"))
     visible = torch.zeros_like(tree.visible)
     for block in tree.blocks:
         keys = torch.arange(len(packed))[block.keys]
@@ -146,7 +146,7 @@ def test_logits_in_portions_are_the_logits_at_once(monkeypatch: pytest.MonkeyPat
     [packed] = pack(ROWS)
     gradients: list[torch.Tensor] = []
     for most in (2**24, 64 * 7):
-        monkeypatch.setattr("agentflow.learner.compute._head.LOGITS", most)
+        monkeypatch.setattr("agentflow.learner.compute._scores.LOGITS", most)
         model.zero_grad()
         log_probs(model, packed).square().sum().backward()
         gradients.append(
@@ -172,19 +172,19 @@ def test_a_window_that_its_configuration_hides_is_refused_by_the_layer() -> None
 
 def test_capped_scores_are_refused() -> None:
     model = Gemma2ForCausalLM(Gemma2Config(**SHAPE, layer_types=["full_attention"] * 2))
-    with pytest.raises(ConfigurationError, match="Gemma2Attention has capped scores"):
+    with pytest.raises(ConfigurationError, match="Gemma2Attention has soft-capped scores"):
         prepare(model)
 
 
 def test_a_model_that_does_more_with_its_logits_is_refused() -> None:
     torch.manual_seed(0)
     model = GraniteForCausalLM(GraniteConfig(**SHAPE, logits_scaling=0.1))
-    with pytest.raises(ConfigurationError, match="other log-probabilities along a tree than row by row"):
+    with pytest.raises(ConfigurationError, match="different log-probabilities along a tree than row by row"):
         prepare(model)
 
 
 def test_what_is_no_model_of_transformers_is_refused() -> None:
-    with pytest.raises(ConfigurationError, match="Linear is no causal model of transformers"):
+    with pytest.raises(ConfigurationError, match="Linear is not a causal model of transformers"):
         prepare(nn.Linear(2, 2))
 
 

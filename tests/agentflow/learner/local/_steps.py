@@ -7,14 +7,14 @@ import numpy as np
 
 from agentflow.learner import Sample
 from agentflow.learner._rows import Row
-from agentflow.learner.local import LocalBackbone, OptimiserSettings, PolicySettings
+from agentflow.learner.local import LocalBackbone, OptimizerSettings, PolicySettings
 from agentflow.learner.losses import LossSettings, rows_of
 from agentflow.trajectory import Tokens
 
-LOSS = LossSettings(kl=0.0)
+LOSS = LossSettings(kl_coef=0.0)
 """Flow-GRPO, without a reference."""
 # AdamW divides by the size of a gradient: without an epsilon, one that is nothing but rounding goes as far as any.
-QUICK = OptimiserSettings(rate=1e-2, epsilon=1e-3)
+QUICK = OptimizerSettings(learning_rate=1e-2, adam_epsilon=1e-3)
 """Goes far with each step, and to the same place however sums are rounded."""
 
 
@@ -43,12 +43,12 @@ def some_rows(seed: int = 0, *, loss: LossSettings = LOSS, tasks: int = 3, promp
 
 
 def backbone_of(
-    folder: Path, *, dtype: str = "float32", optimiser: OptimiserSettings | None = None, **policy: object
+    folder: Path, *, dtype: str = "float32", optimizer: OptimizerSettings | None = None, **policy: object
 ) -> LocalBackbone:
     """A backbone that learns quickly."""
     said = {"model": str(folder), "dtype": dtype, "threads": 1, **policy}
     settings = PolicySettings.model_validate(said)
-    return LocalBackbone(settings, optimiser or QUICK)
+    return LocalBackbone(settings, optimizer or QUICK)
 
 
 def weights_of(backbone: LocalBackbone) -> dict[str, Any]:

@@ -13,7 +13,7 @@ import torch
 from agentflow.errors import ConfigurationError
 from agentflow.learner._backbone import with_proximal, with_reference
 from agentflow.learner._rows import Row
-from agentflow.learner.local import LocalBackbone, OptimiserSettings, PolicySettings
+from agentflow.learner.local import LocalBackbone, OptimizerSettings, PolicySettings
 from agentflow.learner.losses import LossSettings
 from tests.agentflow.learner._models import save_tiny_model
 from tests.agentflow.learner.local._steps import LOSS, backbone_of, some_rows, weights_of
@@ -63,9 +63,9 @@ def test_a_row_longer_than_the_budget_stands_alone(tiny: Path) -> None:
 def test_bfloat16_sums_gradients_and_moves_weights_in_float32(tiny: Path) -> None:
     """With a rate far below what bfloat16 can add to a weight, many steps must still move it."""
     rows = some_rows()
-    slow = OptimiserSettings(rate=5e-5, weight_decay=0.0)
-    rounded = backbone_of(tiny, dtype="bfloat16", optimiser=slow)
-    exact = backbone_of(tiny, optimiser=slow)
+    slow = OptimizerSettings(learning_rate=5e-5, weight_decay=0.0)
+    rounded = backbone_of(tiny, dtype="bfloat16", optimizer=slow)
+    exact = backbone_of(tiny, optimizer=slow)
     before = apart(rounded, exact, rows)
     losses = [(rounded.step(rows, LOSS)["step/loss"], exact.step(rows, LOSS)["step/loss"]) for _ in range(12)]
     assert next(iter(weights_of(rounded).values())).dtype == torch.bfloat16
@@ -75,7 +75,7 @@ def test_bfloat16_sums_gradients_and_moves_weights_in_float32(tiny: Path) -> Non
 
 
 def test_the_reference_is_what_training_began_with(tiny: Path) -> None:
-    rows, loss = some_rows(), LossSettings(kl=0.05)
+    rows, loss = some_rows(), LossSettings(kl_coef=0.05)
     for backbone in (backbone_of(tiny), backbone_of(tiny, lora=ADAPTERS)):
         began = backbone.log_probs(rows)
         known = with_reference(backbone, rows)
@@ -138,21 +138,25 @@ def test_the_rate_rises_and_falls_as_told(tiny: Path) -> None:
     rows = some_rows(tasks=1)
 
     def rates(**said: object) -> list[float]:
-        settings = OptimiserSettings.model_validate({"rate": 1.0e-3, **said})
-        backbone = backbone_of(tiny, optimiser=settings)
+        settings = OptimizerSettings.model_validate({"learning_rate": 1.0e-3, **said})
+        backbone = backbone_of(tiny, optimizer=settings)
         return [1e3 * backbone.step(rows, LOSS)["step/rate"] for _ in range(5)]
 
-    assert rates(warmup=2) == pytest.approx([0.5, 1, 1, 1, 1])
-    assert rates(schedule="linear", steps=4) == pytest.approx([1, 0.75, 0.5, 0.25, 0])
-    assert rates(schedule="cosine", steps=5, warmup=1, floor=0.1) == pytest.approx(
-        [1, 1, 0.1 + 0.9 * 0.853553, 0.55, 0.1 + 0.9 * 0.146447], abs=1e-5
-    )
+    assert rates(warmup_steps=2) == pytest.approx([0.5, 1, 1, 1, 1])
+    assert rates(lr_scheduler_type="linear", decay_steps=4) == pytest.approx([1, 0.75, 0.5, 0.25, 0])
+    assert rates(
+        lr_scheduler_type="cosine", decay_steps=5, warmup_steps=1, min_lr_ratio=0.1
+    ) == pytest.approx([1, 1, 0.1 + 0.9 * 0.853553, 0.55, 0.1 + 0.9 * 0.146447], abs=1e-5)
 
 
 def test_a_long_gradient_is_shortened(tiny: Path) -> None:
     rows = some_rows()
-    free = backbone_of(tiny, optimiser=OptimiserSettings(rate=1e-2, clip=1e6, epsilon=10.0))
-    held = backbone_of(tiny, optimiser=OptimiserSettings(rate=1e-2, clip=1e-3, epsilon=10.0))
+    free = backbone_of(
+        tiny, optimizer=OptimizerSettings(learning_rate=1e-2, max_grad_norm=1e6, adam_epsilon=10.0)
+    )
+    held = backbone_of(
+        tiny, optimizer=OptimizerSettings(learning_rate=1e-2, max_grad_norm=1e-3, adam_epsilon=10.0)
+    )
     began = weights_of(free)
     lengths = free.step(rows, LOSS)["step/gradient_norm"], held.step(rows, LOSS)["step/gradient_norm"]
     assert lengths[0] == lengths[1]
@@ -167,14 +171,14 @@ def test_a_long_gradient_is_shortened(tiny: Path) -> None:
 @pytest.mark.parametrize(
     ("said", "problem"),
     [
-        ({"schedule": "cosine"}, "the schedule cosine needs steps: how many until the rate has fallen"),
-        ({"steps": 3, "warmup": 4}, "warmup is longer than steps; make it shorter"),
-        ({"betas": (0.9, 1.0)}, "betas are at least 0 and below 1"),
+        ({"lr_scheduler_type": "cosine"}, "lr_scheduler_type: cosine needs decay_steps"),
+        ({"decay_steps": 3, "warmup_steps": 4}, "warmup_steps is larger than decay_steps; make it smaller"),
+        ({"betas": (0.9, 1.0)}, "betas must be at least 0 and below 1"),
     ],
 )
-def test_an_optimiser_that_makes_no_sense_is_refused(said: dict[str, object], problem: str) -> None:
+def test_an_optimizer_that_makes_no_sense_is_refused(said: dict[str, object], problem: str) -> None:
     with pytest.raises(ValueError, match=problem):
-        OptimiserSettings.model_validate(said)
+        OptimizerSettings.model_validate(said)
 
 
 def test_what_is_no_model_is_refused_in_one_line(tiny: Path, tmp_path: Path) -> None:
@@ -182,8 +186,8 @@ def test_what_is_no_model_is_refused_in_one_line(tiny: Path, tmp_path: Path) -> 
     with pytest.raises(ConfigurationError, match=r"policy.model: .*empty can't be loaded: ") as refused:
         LocalBackbone(PolicySettings(model=str(tmp_path / "empty")))
     assert "\n" not in str(refused.value)
-    with pytest.raises(ConfigurationError, match=r"policy.lora.modules: .*; name layers of the model"):
-        backbone_of(tiny, lora={"modules": ("nothing_like_it",)})
+    with pytest.raises(ConfigurationError, match=r"policy.lora.target_modules: .*; name layers of the model"):
+        backbone_of(tiny, lora={"target_modules": ("nothing_like_it",)})
 
 
 def test_a_token_that_the_model_does_not_know_is_refused_and_leaves_nothing_behind(tiny: Path) -> None:
@@ -192,7 +196,7 @@ def test_a_token_that_the_model_does_not_know_is_refused_and_leaves_nothing_behi
     with pytest.raises(ConfigurationError) as refused:
         backbone.step([*rows[:7], replace(rows[7], ids=rows[7].ids + 60), *rows[8:]], LOSS)
     assert str(refused.value).startswith("row 7 has token 1")
-    assert str(refused.value).endswith("and the model knows tokens 0 to 63: it was sampled by another model")
-    with pytest.raises(ValueError, match="the loss holds to a reference policy"):
-        backbone.step(rows, LossSettings(kl=0.1))
+    assert str(refused.value).endswith("but the model has tokens 0 to 63: it was sampled by another model")
+    with pytest.raises(ValueError, match=r"loss\.kl_coef needs the reference log-probabilities"):
+        backbone.step(rows, LossSettings(kl_coef=0.1))
     assert backbone.step(rows, LOSS) == spared.step(rows, LOSS)

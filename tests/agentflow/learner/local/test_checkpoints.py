@@ -94,7 +94,7 @@ def test_a_full_disk_says_so_and_training_goes_on_with_the_last_whole_checkpoint
     for size in (0, 1000, 100_000):
         with files_of_at_most(size), pytest.raises(CheckpointError) as failed:
             checkpoints.save(backbone, 2, {"step": 2})
-        assert str(failed.value).endswith("step-00000002 can't be written: File too large; make room")
+        assert str(failed.value).endswith("step-00000002 can't be written: File too large; free some space")
         assert [path.name for path in (tmp_path / "kept").iterdir() if path.is_dir()] == ["step-00000001"]
     with files_of_at_most(1000), pytest.raises(CheckpointError, match="can't be written: File too large"):
         backbone.export(tmp_path / "model")
@@ -133,7 +133,9 @@ def test_what_is_half_written_or_altered_is_passed_over_for_the_newest_whole_one
     assert checkpoints.load(fresh) == {"step": 1}
 
     (folders[0] / "state.json").write_text("{}")
-    with pytest.raises(CheckpointError, match=r"no checkpoint is whole \(step-00000005, .*\); remove them"):
+    with pytest.raises(
+        CheckpointError, match=r"no checkpoint is complete \(step-00000005, .*\); remove them"
+    ):
         checkpoints.load(fresh)
     checkpoints.save(backbone, 7, {"step": 7})
     assert not (tmp_path / "kept" / "step-00000006.unfinished").exists()

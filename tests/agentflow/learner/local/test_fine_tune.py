@@ -16,7 +16,7 @@ from agentflow.learner._checkpoints import Checkpoints
 from agentflow.learner.local import (
     FineTuneSettings,
     Lesson,
-    OptimiserSettings,
+    OptimizerSettings,
     fine_tune,
     lesson_rows,
     lessons_of,
@@ -24,7 +24,7 @@ from agentflow.learner.local import (
 )
 from tests.agentflow.learner.local._steps import backbone_of, weights_of
 
-FAST = OptimiserSettings(rate=1e-2, weight_decay=0.0)
+FAST = OptimizerSettings(learning_rate=1e-2, weight_decay=0.0)
 CONVERSATIONS = [
     [Lesson((2, 3, number), (number, 5)), Lesson((2, 3, number, number, 5, 9), (7, number, 1))]
     for number in range(10, 34)
@@ -32,9 +32,9 @@ CONVERSATIONS = [
 
 
 def test_what_is_learned_becomes_likely_and_what_is_held_out_with_it(tiny: Path) -> None:
-    backbone = backbone_of(tiny, optimiser=FAST)
+    backbone = backbone_of(tiny, optimizer=FAST)
     before = mean_loss(backbone, CONVERSATIONS[:4])
-    settings = FineTuneSettings(epochs=12, batch=8, evaluate_every=10)
+    settings = FineTuneSettings(epochs=12, batch_size=8, eval_steps=10)
     told: list[int] = []
 
     def watch(step: int, figures: dict[str, float]) -> None:
@@ -57,26 +57,26 @@ def test_the_loss_of_a_step_is_the_mean_over_the_tokens_that_are_learned(tiny: P
 
 
 def test_it_goes_on_from_its_last_checkpoint_with_the_same_bits(tiny: Path, tmp_path: Path) -> None:
-    settings = FineTuneSettings(epochs=2, batch=8, save_every=2)
-    whole = backbone_of(tiny, optimiser=FAST)
+    settings = FineTuneSettings(epochs=2, batch_size=8, save_steps=2)
+    whole = backbone_of(tiny, optimizer=FAST)
     straight = fine_tune(whole, CONVERSATIONS, settings)
 
     checkpoints = Checkpoints(tmp_path / "kept")
     first = fine_tune(
-        backbone_of(tiny, optimiser=FAST),
+        backbone_of(tiny, optimizer=FAST),
         CONVERSATIONS,
         settings,
         checkpoints=checkpoints,
         watch=lambda step, figures: step == 3,
     )
-    again = backbone_of(tiny, optimiser=FAST)
+    again = backbone_of(tiny, optimizer=FAST)
     rest = fine_tune(again, CONVERSATIONS, settings, checkpoints=checkpoints)
 
     assert first.steps == 3
     assert first.losses[:2] + rest.losses == straight.losses
     theirs = weights_of(whole)
     assert all(torch.equal(weight, theirs[name]) for name, weight in weights_of(again).items())
-    finished = fine_tune(backbone_of(tiny, optimiser=FAST), CONVERSATIONS, settings, checkpoints=checkpoints)
+    finished = fine_tune(backbone_of(tiny, optimizer=FAST), CONVERSATIONS, settings, checkpoints=checkpoints)
     assert finished.steps == straight.steps
     assert finished.losses == []
 
@@ -113,14 +113,14 @@ def test_a_conversation_becomes_a_lesson_for_each_answer_after_the_prompt_an_eng
 @pytest.mark.parametrize(
     ("conversations", "problem"),
     [
-        ([], "conversations: there is nothing in them to learn; give some with completions"),
+        ([], "conversations: there are no completions to train on; add some"),
         (
             [[Lesson((1, 2), ())]],
-            "conversations: there is nothing in them to learn; give some with completions",
+            "conversations: there are no completions to train on; add some",
         ),
         (
             [[Lesson((), (1, 2))]],
-            "a lesson has no prompt: nothing would predict its first token; give it one",
+            "a lesson has no prompt to predict its first token; add one",
         ),
     ],
 )

@@ -12,7 +12,7 @@ import torch
 
 from agentflow.errors import RunStopped, StopCause
 from agentflow.learner._rows import Row
-from agentflow.learner.local import LocalBackbone, OptimiserSettings
+from agentflow.learner.local import LocalBackbone, OptimizerSettings
 from tests.agentflow.learner.local._steps import LOSS, backbone_of, some_rows, weights_of
 
 
@@ -43,7 +43,7 @@ def test_a_loss_that_is_no_number_changes_nothing_and_says_which_rows(tiny: Path
     assert figures["step/first_bad_row"] == 5
     assert backbone.version == 1
     assert unchanged(backbone, before)
-    # Neither has the optimiser: the next step is what it would have been.
+    # Neither has the optimizer: the next step is what it would have been.
     assert backbone.step(rows, LOSS) == spared.step(rows, LOSS)
 
 
@@ -62,7 +62,7 @@ def test_a_gradient_that_is_no_number_changes_nothing_and_says_which_rows(tiny: 
 
 def test_too_many_in_a_row_end_the_run(tiny: Path) -> None:
     rows = some_rows()
-    backbone = backbone_of(tiny, optimiser=OptimiserSettings(skips=2))
+    backbone = backbone_of(tiny, optimizer=OptimizerSettings(max_skipped_steps=2))
     bad = spoiled(rows, 1)
     for _ in range(2):
         assert backbone.step(bad, LOSS)["step/skipped"] == 1
@@ -73,6 +73,6 @@ def test_too_many_in_a_row_end_the_run(tiny: Path) -> None:
         backbone.step(bad, LOSS)
     assert stopped.value.cause is StopCause.LEARNER
     assert stopped.value.message == (
-        "the loss was no finite number in 3 steps in a row (rows 1 of the last one): "
-        "look at these rows, lower optimiser.rate, and go on from the last checkpoint"
+        "the loss was not finite in 3 consecutive steps (rows 1 of the last one): "
+        "check these rows, lower optimizer.learning_rate, and resume from the last checkpoint"
     )

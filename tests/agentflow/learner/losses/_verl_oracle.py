@@ -43,10 +43,10 @@ def _config(case: dict[str, Any]) -> ActorConfig:
         ppo_micro_batch_size_per_gpu=1,
         ppo_mini_batch_size=1,
         use_dynamic_bsz=False,
-        clip_ratio_low=case["clip_low"],
-        clip_ratio_high=case["clip_high"],
+        clip_ratio_low=case["clip_ratio_low"],
+        clip_ratio_high=case["clip_ratio_high"],
         # Whatever stands here bounds; a loss without a bound is one that never reaches it.
-        clip_ratio_c=case["clip_negative"] or 1e30,
+        clip_ratio_c=case["clip_ratio_c"] or 1e30,
     )
     config.global_batch_info["loss_scale_factor"] = case["length_scale"]
     return config
@@ -69,7 +69,7 @@ def _loss(case: dict[str, Any], given: dict[str, torch.Tensor]) -> dict[str, tor
         "log_prob": log_prob,
         "advantages": given["advantages"],
         "response_mask": given["mask"],
-        "loss_agg_mode": case["aggregation"],
+        "loss_agg_mode": case["loss_agg_mode"],
         "config": config,
         "rollout_is_weights": factor,
     }
@@ -77,10 +77,10 @@ def _loss(case: dict[str, Any], given: dict[str, torch.Tensor]) -> dict[str, tor
         loss, _ = core_algos.compute_policy_loss_reinforce(rollout_log_prob=given["behaviour"], **parts)
     else:
         loss, _ = core_algos.get_policy_loss_fn(case["mode"])(old_log_prob=given["old"], **parts)
-    if case["kl"]:
+    if case["kl_coef"]:
         apart = core_algos.kl_penalty(log_prob, given["reference"], case["kl_estimator"])
-        loss = loss + case["kl"] * core_algos.agg_loss(
-            apart, given["mask"], case["aggregation"], **config.global_batch_info
+        loss = loss + case["kl_coef"] * core_algos.agg_loss(
+            apart, given["mask"], case["loss_agg_mode"], **config.global_batch_info
         )
     (gradient,) = torch.autograd.grad(loss, log_prob)
     return {"loss": loss, "gradient": gradient}

@@ -15,8 +15,8 @@ from agentflow.errors import ConfigurationError, LossFailure
 from agentflow.learner import Sample
 from agentflow.learner._rows import Row, longest_trained
 from agentflow.learner.losses import (
-    Drawn,
     LossSettings,
+    TokenBatch,
     TokenLosses,
     find_loss,
     loss_names,
@@ -120,12 +120,12 @@ def test_a_clipped_token_pushes_no_further() -> None:
     assert _loss(good, [[far_up, far_down]], settings)[1] == pytest.approx([0.0, -0.5])
     assert _loss(bad, [[far_up, far_down]], settings)[0] == pytest.approx(1.5 + 0.8)
     assert _loss(bad, [[far_up, far_down]], settings)[1] == pytest.approx([1.5, 0.0])
-    bounded = LossSettings(name="dapo", clip_negative=1.4)
+    bounded = LossSettings(name="dapo", clip_ratio_c=1.4)
     assert _loss(bad, [[far_up, far_down]], bounded)[0] == pytest.approx(1.4 + 0.8)
 
 
 def test_gspo_takes_one_ratio_for_a_call_also_where_calls_share_a_row() -> None:
-    settings = LossSettings(name="gspo", clip_low=0.5, clip_high=0.5)
+    settings = LossSettings(name="gspo", clip_ratio_low=0.5, clip_ratio_high=0.5)
     calls = [_row(log_probs=(-1.0, -1.0), advantage=1.0), _row(log_probs=(-2.0,), advantage=2.0, unit=1)]
     merged = replace(
         _row(log_probs=(-1.0, -1.0, -2.0), advantage=1.0),
@@ -142,7 +142,7 @@ def test_gspo_takes_one_ratio_for_a_call_also_where_calls_share_a_row() -> None:
 
 
 def test_gspo_moves_each_token_by_what_it_counts_itself() -> None:
-    settings = LossSettings(name="gspo", clip_low=0.5, clip_high=0.5)
+    settings = LossSettings(name="gspo", clip_ratio_low=0.5, clip_ratio_high=0.5)
     row = replace(_row(log_probs=(-1.0, -1.0), advantage=1.0), weights=np.array([1.0, 3.0]))
     ratio = np.exp(0.2)
     assert _loss([row], [[-0.9, -0.7]], settings) == (
@@ -153,7 +153,7 @@ def test_gspo_moves_each_token_by_what_it_counts_itself() -> None:
 
 @pytest.mark.promise("losses:gradients")
 def test_cispo_never_silences_a_token() -> None:
-    settings = LossSettings(name="cispo", clip_high=0.5)
+    settings = LossSettings(name="cispo", clip_ratio_high=0.5)
     _, gradient = _loss([_row(log_probs=(-2.0, -2.0), advantage=1.0)], [[-1.0, -1.9]], settings)
     assert gradient == pytest.approx([-1.5, -np.exp(0.1)])
 
@@ -186,7 +186,7 @@ def test_fine_tuning_raises_what_was_written_whatever_it_was_worth() -> None:
 def test_the_distance_from_the_reference_is_measured_as_named(
     estimator: str, value: float, slope: float
 ) -> None:
-    settings = LossSettings.model_validate({"name": "dapo", "kl": 2.0, "kl_estimator": estimator})
+    settings = LossSettings.model_validate({"name": "dapo", "kl_coef": 2.0, "kl_estimator": estimator})
     row = replace(_row(log_probs=(-1.0,), advantage=0.0), reference=np.array([-1.5], np.float32))
     loss, gradient = _loss([row], [[-1.0]], settings)
     assert loss == pytest.approx(2 * value)
@@ -256,7 +256,7 @@ def test_a_loss_that_is_no_number_names_its_rows() -> None:
     rows = [_row(log_probs=(-1.0,), advantage=1.0, unit=unit) for unit in range(3)]
     log_prob = torch.tensor([[-1.0], [float("nan")], [float("-inf")]])
     settings = LossSettings(name="cispo")
-    with pytest.raises(LossFailure, match=r"no finite number in 2 of 3 rows: 1, 2") as problem:
+    with pytest.raises(LossFailure, match=r"not finite in 2 of 3 rows: 1, 2") as problem:
         loss_of(log_prob, rows, settings)
     assert problem.value.rows == (1, 2)
 
@@ -269,10 +269,10 @@ def test_an_empty_part_of_a_step_costs_nothing() -> None:
 
 def test_what_is_missing_is_said() -> None:
     rows = [_row(log_probs=(-1.0,), advantage=1.0)]
-    with pytest.raises(ValueError, match="reference policy"):
+    with pytest.raises(ValueError, match=r"loss\.kl_coef needs the reference"):
         loss_of(torch.zeros(1, 1), rows, LossSettings())
-    with pytest.raises(ValueError, match="want entropy"):
-        loss_of(torch.zeros(1, 1), rows, LossSettings(name="dapo", entropy=0.1))
+    with pytest.raises(ValueError, match=r"loss\.entropy_coef needs the entropy"):
+        loss_of(torch.zeros(1, 1), rows, LossSettings(name="dapo", entropy_coef=0.1))
     with pytest.raises(ValueError, match=r"\(1, 2\) for 1 rows"):
         loss_of(torch.zeros(1, 2), rows, LossSettings(name="dapo"))
     with pytest.raises(ConfigurationError, match="there is no loss 'ppo'; known are cispo"):
@@ -280,12 +280,12 @@ def test_what_is_missing_is_said() -> None:
 
 
 def test_a_loss_of_ones_own_stands_beside_the_others() -> None:
-    @register_loss("tests_square", kl=0.0, aggregation="token-sum")
-    def square(drawn: Drawn, settings: LossSettings) -> TokenLosses:  # pyright: ignore[reportUnusedFunction] - its name is registered
+    @register_loss("tests_square", kl_coef=0.0, loss_agg_mode="token-sum")
+    def square(drawn: TokenBatch, settings: LossSettings) -> TokenLosses:  # pyright: ignore[reportUnusedFunction] - its name is registered
         none = drawn.mask & ~drawn.mask
-        return TokenLosses(drawn.log_prob.square() * settings.clip_low, none, none)
+        return TokenLosses(drawn.log_prob.square() * settings.clip_ratio_low, none, none)
 
     assert "tests_square" in loss_names()
-    settings = LossSettings(name="tests_square", clip_low=3)
-    assert settings.aggregation == "token-sum"
+    settings = LossSettings(name="tests_square", clip_ratio_low=3)
+    assert settings.loss_agg_mode == "token-sum"
     assert _loss([_row(log_probs=(-1.0,), advantage=0.0)], [[-2.0]], settings) == (12.0, [-12.0])

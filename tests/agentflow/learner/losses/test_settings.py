@@ -8,13 +8,13 @@ from agentflow.learner.losses import LossSettings, loss_names
 
 def test_nothing_said_is_flow_grpo_as_published() -> None:
     settings = LossSettings()
-    assert (settings.name, settings.clip_low, settings.clip_high, settings.kl) == (
+    assert (settings.name, settings.clip_ratio_low, settings.clip_ratio_high, settings.kl_coef) == (
         "flow_grpo",
         0.2,
         0.2,
         0.001,
     )
-    assert (settings.aggregation, settings.divide_by_std, settings.filter_groups) == (
+    assert (settings.loss_agg_mode, settings.divide_by_std, settings.filter_groups) == (
         "turn-mean",
         True,
         False,
@@ -23,7 +23,13 @@ def test_nothing_said_is_flow_grpo_as_published() -> None:
 
 def test_each_loss_brings_its_own() -> None:
     dapo = LossSettings(name="dapo")
-    assert (dapo.clip_low, dapo.clip_high, dapo.kl, dapo.aggregation, dapo.filter_groups) == (
+    assert (
+        dapo.clip_ratio_low,
+        dapo.clip_ratio_high,
+        dapo.kl_coef,
+        dapo.loss_agg_mode,
+        dapo.filter_groups,
+    ) == (
         0.2,
         0.28,
         0.0,
@@ -31,12 +37,12 @@ def test_each_loss_brings_its_own() -> None:
         True,
     )
     assert not LossSettings(name="dr_grpo", length_scale=1).divide_by_std
-    assert LossSettings(name="gspo").clip_high == 4e-4
+    assert LossSettings(name="gspo").clip_ratio_high == 4e-4
 
 
 def test_what_is_said_goes_before_what_a_loss_brings() -> None:
-    settings = LossSettings(name="dapo", clip_high=0.4, kl=0.1)
-    assert (settings.clip_low, settings.clip_high, settings.kl) == (0.2, 0.4, 0.1)
+    settings = LossSettings(name="dapo", clip_ratio_high=0.4, kl_coef=0.1)
+    assert (settings.clip_ratio_low, settings.clip_ratio_high, settings.kl_coef) == (0.2, 0.4, 0.1)
     assert LossSettings.model_validate(settings.model_dump()) == settings
     assert LossSettings.model_validate(settings) is settings
 

@@ -18,7 +18,7 @@ MODES = ["token-mean", "token-sum", "seq-mean-token-sum", "seq-mean-token-mean"]
 @pytest.mark.parametrize("name", ["flow_grpo", "gspo", "cispo"])
 def test_padded_rows_and_rows_of_calls_give_one_loss(name: str, mode: str) -> None:
     settings = LossSettings.model_validate(
-        {"name": name, "aggregation": mode, "kl": 0.0, "clip_low": 0.1, "clip_high": 0.3}
+        {"name": name, "loss_agg_mode": mode, "kl_coef": 0.0, "clip_ratio_low": 0.1, "clip_ratio_high": 0.3}
     )
     samples = [sample for sample in episodes(2) if sample.multiplicity == 1]
     rows = rows_of(samples, settings)

@@ -12,7 +12,7 @@ from msgspec import structs
 
 from agentflow.errors import LossFailure
 from agentflow.learner import Sample
-from agentflow.learner.losses import LossSettings, advantages_of, loss_of, rows_of, step_of
+from agentflow.learner.losses import LossSettings, advantages_of, loss_of, rows_of, step_rows
 from agentflow.trajectory import Tokens
 from tests.agentflow.learner.losses._cases import SETTINGS, Table, episodes, with_policies
 
@@ -65,17 +65,17 @@ def test_groups_with_equal_rewards_are_left_out_where_that_is_asked_and_it_is_sa
         _sample(0.0, (2,), task="b"),
         _sample(1.0, (2,), task="b"),
     ]
-    step = step_of(samples, LossSettings(name="dapo"))
-    assert len(step.rows) == 2
-    assert sum(row.weights.sum() for row in step.rows) == pytest.approx(1)
-    assert step.figures["groups/dropped"] == 1
-    assert step.figures["groups/equal_share"] == 0.5
-    assert step.figures["tokens/dropped_equal_group"] == 7
-    assert step.figures["tokens/trained"] == 4
-    kept = step_of(samples, LossSettings())
-    assert len(kept.rows) == 4
-    assert kept.figures["groups/dropped"] == kept.figures["tokens/dropped_equal_group"] == 0
-    assert kept.figures["groups/equal_share"] == 0.5
+    rows, figures = step_rows(samples, LossSettings(name="dapo"))
+    assert len(rows) == 2
+    assert sum(row.weights.sum() for row in rows) == pytest.approx(1)
+    assert figures["groups/dropped"] == 1
+    assert figures["groups/equal_share"] == 0.5
+    assert figures["tokens/dropped_equal_group"] == 7
+    assert figures["tokens/trained"] == 4
+    kept, kept_figures = step_rows(samples, LossSettings())
+    assert len(kept) == 4
+    assert kept_figures["groups/dropped"] == kept_figures["tokens/dropped_equal_group"] == 0
+    assert kept_figures["groups/equal_share"] == 0.5
 
 
 def test_answers_near_the_longest_are_worth_less() -> None:
@@ -104,7 +104,7 @@ WEIGHTS = {
 def test_an_aggregation_is_a_weight_for_each_token(aggregation: str, sequence: str) -> None:
     samples = [_sample(0.0, (2, 0, 4)), _sample(1.0, (3,), times=2), _sample(0.0, (0,), name="silent")]
     settings = LossSettings.model_validate(
-        {"aggregation": aggregation, "sequence": sequence, "length_scale": 10}
+        {"loss_agg_mode": aggregation, "sequence": sequence, "length_scale": 10}
     )
     rows = rows_of(samples, settings)
     assert [len(row.weights) for row in rows] == [2, 4, 3]
@@ -132,23 +132,23 @@ def test_only_what_was_sampled_is_trained_and_all_of_it_once(seed: int) -> None:
 
 def test_the_first_token_of_all_is_not_trained_for_nothing_predicts_it() -> None:
     call = Tokens(prompt=(), sampled=(4, 5, 6), logprobs=(-1.0, -2.0, -3.0))
-    step = step_of([Sample(task="t", id="a", reward=1.0, calls=(call,))], LossSettings())
-    (row,) = step.rows
+    rows, figures = step_rows([Sample(task="t", id="a", reward=1.0, calls=(call,))], LossSettings())
+    (row,) = rows
     assert row.trained.tolist() == [False, True, True]
     assert row.behaviour.tolist() == [-2.0, -3.0]
-    assert step.figures["tokens/dropped_unpredicted"] == 1
+    assert figures["tokens/dropped_unpredicted"] == 1
 
 
 def test_calls_that_were_cut_are_trained_unless_the_settings_leave_them_out() -> None:
     cut = Tokens(prompt=(1,), sampled=(2, 3, 4), logprobs=(-1.0,) * 3, finish="length")
     samples = [Sample(task="t", id="a", reward=1.0, calls=(_call(2), cut)), _sample(0.0, (1,))]
-    step = step_of(samples, LossSettings())
-    assert [len(row.units) for row in step.rows] == [2, 3, 1]
-    assert step.figures["calls/cut_share"] == pytest.approx(1 / 3)
-    assert step.figures["tokens/dropped_cut"] == 0
-    without = step_of(samples, LossSettings(train_cut=False))
-    assert [float(row.weights[0]) for row in without.rows] == pytest.approx([1 / 4, 1 / 2])
-    assert without.figures["tokens/dropped_cut"] == 3
+    rows, figures = step_rows(samples, LossSettings())
+    assert [len(row.units) for row in rows] == [2, 3, 1]
+    assert figures["calls/cut_share"] == pytest.approx(1 / 3)
+    assert figures["tokens/dropped_cut"] == 0
+    without, without_figures = step_rows(samples, LossSettings(train_cut=False))
+    assert [float(row.weights[0]) for row in without] == pytest.approx([1 / 4, 1 / 2])
+    assert without_figures["tokens/dropped_cut"] == 3
 
 
 @pytest.mark.promise("losses:masks")
@@ -174,9 +174,9 @@ def test_what_tools_and_environments_say_is_in_no_term(name: str) -> None:
 
 
 def test_no_episode_makes_no_row() -> None:
-    step = step_of([], LossSettings())
-    assert step.rows == []
-    assert set(step.figures.values()) == {0.0}
+    rows, figures = step_rows([], LossSettings())
+    assert rows == []
+    assert set(figures.values()) == {0.0}
 
 
 @pytest.mark.promise("losses:not-finite")
@@ -184,7 +184,7 @@ def test_no_episode_makes_no_row() -> None:
     ("sample", "said"),
     [
         (_sample(float("nan"), name="e1"), "episode e1 of task t: its reward is nan"),
-        (_sample(0.0, times=0, name="e2"), "episode e2 of task t: it was drawn 0 times"),
+        (_sample(0.0, times=0, name="e2"), "episode e2 of task t: its multiplicity is 0"),
         (
             Sample(
                 task="t", id="e3", reward=0.0, calls=(Tokens(prompt=(1,), sampled=(1, 2), logprobs=(-1.0,)),)
@@ -198,7 +198,7 @@ def test_no_episode_makes_no_row() -> None:
                 reward=0.0,
                 calls=(_call(1), Tokens(prompt=(1,), sampled=(1,), logprobs=(float("-inf"),))),
             ),
-            "call 1 of episode e4: a log-probability is no finite number",
+            "call 1 of episode e4: a log-probability is not finite",
         ),
     ],
 )

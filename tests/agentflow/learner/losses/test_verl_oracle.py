@@ -129,12 +129,12 @@ def loss_case(name: str, seed: int, said: dict[str, Any], *, native: bool, fixed
     asked = {
         "what": "loss",
         "mode": MODES[name],
-        "aggregation": settings.aggregation if native else "token-sum",
-        "clip_low": settings.clip_low,
-        "clip_high": settings.clip_high,
-        "clip_negative": settings.clip_negative,
+        "loss_agg_mode": settings.loss_agg_mode if native else "token-sum",
+        "clip_ratio_low": settings.clip_ratio_low,
+        "clip_ratio_high": settings.clip_ratio_high,
+        "clip_ratio_c": settings.clip_ratio_c,
         "length_scale": settings.length_scale,
-        "kl": settings.kl if native else 0.0,
+        "kl_coef": settings.kl_coef if native else 0.0,
         "kl_estimator": settings.kl_estimator,
         "correction": _threshold(settings, name, fixed=fixed),
         "correction_level": settings.correction_level,
@@ -209,13 +209,18 @@ def all_cases() -> Iterator[Case]:
     for seed in SEEDS:
         for name in MODES:
             for aggregation in VERL_AGGREGATIONS:
-                said = {"aggregation": aggregation, "sequence": "call", "correction": "none", "kl": 0.05}
+                said = {
+                    "loss_agg_mode": aggregation,
+                    "sequence": "call",
+                    "correction": "none",
+                    "kl_coef": 0.05,
+                }
                 estimator = ("k1", "k2", "k3")[seed % 3]
                 yield loss_case(
                     name, seed, {**said, "kl_estimator": estimator}, native=True, fixed=seed % 2 == 0
                 )
             for sequence in ("call", "episode"):
-                said = {"sequence": sequence, "correction": "none", "kl": 0.0}
+                said = {"sequence": sequence, "correction": "none", "kl_coef": 0.0}
                 yield loss_case(name, seed, said, native=False, fixed=seed % 2 == 0)
         for name in ("flow_grpo", "cispo", "reinforce"):
             for correction in ("truncate", "mask"):
@@ -224,10 +229,10 @@ def all_cases() -> Iterator[Case]:
                         "correction": correction,
                         "correction_level": level,
                         "correction_limit": 1.5,
-                        "kl": 0.0,
+                        "kl_coef": 0.0,
                     }
                     yield loss_case(name, seed, said, native=False, fixed=name != "reinforce")
-        bounded = {"clip_negative": 1.3, "kl": 0.0, "correction": "none"}
+        bounded = {"clip_ratio_c": 1.3, "kl_coef": 0.0, "correction": "none"}
         yield loss_case("flow_grpo", seed, bounded, native=False, fixed=True)
         yield advantage_case("grpo", seed, divide_by_std=True)
         yield advantage_case("grpo", seed, divide_by_std=False)

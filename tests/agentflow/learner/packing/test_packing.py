@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agentflow.errors import ConfigurationError
-from agentflow.learner._rows import Row
+from agentflow.learner._rows import Row, sort_rows
 from agentflow.learner.packing import Packed, pack
-from agentflow.learner.packing._order import cuts, walk
+from agentflow.learner.packing._pack import cuts
 from tests.agentflow.learner.packing._trees import forking_rows, plain_row, prefixes
 
 
@@ -88,8 +88,7 @@ def test_cuts_repeat_as_few_tokens_as_any_cuts_of_the_walk_and_make_as_few_parts
     rows: list[Row], more: int
 ) -> None:
     budget = max(len(row.ids) for row in rows) + more
-    found = walk(rows)
-    order: list[int] = found.order.tolist()
+    order, common = sort_rows(rows)
     in_order = [rows[number] for number in order]
 
     def cost(places: Sequence[int]) -> tuple[int, int] | None:
@@ -101,7 +100,7 @@ def test_cuts_repeat_as_few_tokens_as_any_cuts_of_the_walk_and_make_as_few_parts
         for count in range(len(rows))
         for inner in combinations(range(1, len(rows)), count)
     ]
-    ours = cost(cuts(found.lengths.tolist(), found.common.tolist(), budget))
+    ours = cost(cuts([len(row.ids) for row in in_order], common, budget))
     assert ours is not None
     assert ours == min(one for one in every if one is not None)
 
@@ -139,10 +138,10 @@ def test_rows_of_no_trained_token_and_no_rows_at_all_are_packed() -> None:
 @pytest.mark.parametrize(
     ("row", "message"),
     [
-        (plain_row([], []), "row 1 is no row"),
-        (plain_row([1, 2], [True, False]), "row 1 is no row"),
-        (plain_row([1, 2], [False]), "row 1 is no row"),
-        (plain_row([1, -2], [False, True]), "row 1 is no row"),
+        (plain_row([], []), "row 1 is invalid"),
+        (plain_row([1, 2], [True, False]), "row 1 is invalid"),
+        (plain_row([1, 2], [False]), "row 1 is invalid"),
+        (plain_row([1, -2], [False, True]), "row 1 is invalid"),
         (plain_row([1, 2], [False, True], temperature=0.0), "temperature 0.0"),
         (plain_row([1, 2], [False, True], temperature=float("nan")), "temperature nan"),
         (plain_row([1, 2, 3, 4, 5], [False] * 5), "row 1 has 5 tokens, more than the budget of 4"),

@@ -14,7 +14,7 @@ from safetensors.numpy import load_file
 
 from agentflow.learner import Sample
 from agentflow.learner._checkpoints import CheckpointError
-from agentflow.learner._policy import OptimiserSettings, PolicySettings
+from agentflow.learner._policy import OptimizerSettings, PolicySettings
 from agentflow.learner._rows import Row
 from agentflow.learner.local import LocalBackbone
 from agentflow.learner.losses import LossSettings, rows_of
@@ -26,8 +26,8 @@ from tests.agentflow.learner._models import save_tiny_model
 pytestmark = pytest.mark.timeout(900)
 
 # AdamW divides by the size of a gradient: without an epsilon, one that is nearly 0 goes anywhere.
-OPTIMISER = OptimiserSettings(rate=1e-2, weight_decay=0.0, epsilon=1e-3)
-LOSS = LossSettings(name="flow_grpo", kl=0.05)
+OPTIMIZER = OptimizerSettings(learning_rate=1e-2, weight_decay=0.0, adam_epsilon=1e-3)
+LOSS = LossSettings(name="flow_grpo", kl_coef=0.05)
 
 
 @pytest.fixture(scope="module")
@@ -42,14 +42,14 @@ def policy(model: Path) -> PolicySettings:
 
 @pytest.fixture(scope="module")
 def verl(policy: PolicySettings) -> Iterator[VerlBackbone]:
-    backbone = VerlBackbone(policy, OPTIMISER, VerlSettings(python=verl_python()))
+    backbone = VerlBackbone(policy, OPTIMIZER, VerlSettings(python=verl_python()))
     yield backbone
     backbone.close()
 
 
 @pytest.fixture(scope="module")
 def local(policy: PolicySettings) -> Iterator[LocalBackbone]:
-    backbone = LocalBackbone(policy, OPTIMISER)
+    backbone = LocalBackbone(policy, OPTIMIZER)
     yield backbone
     backbone.close()
 
@@ -142,7 +142,7 @@ def test_ray_stays_on_loopback_and_ends_with_us(verl: VerlBackbone) -> None:
     _, alive = psutil.wait_procs(theirs, timeout=30)
     assert alive == []
     assert not verl.temporary.exists()
-    with pytest.raises(VerlFailure, match="has died"):
+    with pytest.raises(VerlFailure, match="verl died"):
         verl.log_probs([episodes_row()])
 
 

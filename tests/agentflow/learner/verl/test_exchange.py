@@ -8,20 +8,20 @@ import pytest
 
 from agentflow.errors import ConfigurationError
 from agentflow.learner._config import TrainConfig
-from agentflow.learner._policy import LoraSettings, OptimiserSettings, PolicySettings
+from agentflow.learner._policy import LoraSettings, OptimizerSettings, PolicySettings
 from agentflow.learner._rows import Row
 from agentflow.learner._run import make_backbone
 from agentflow.learner.losses import LossSettings
 from agentflow.learner.verl import VerlBackbone, VerlFailure, VerlSettings
 from agentflow.learner.verl._exchange import (
-    Answer,
-    Order,
+    VerlRequest,
+    VerlResponse,
     pack_rows,
     read_message,
     unpack_rows,
     write_message,
 )
-from agentflow.learner.verl._settings import words_of
+from agentflow.learner.verl._settings import command_arguments
 from tests._verl import verl_python
 
 
@@ -52,9 +52,9 @@ def tiny_folder(folder: Path) -> Path:
 def test_rows_come_back_bit_by_bit(tmp_path: Path, number: int) -> None:
     random = np.random.default_rng(number)
     rows = [random_row(random) for _ in range(number)]
-    order = Order(kind="step", loss=LossSettings().model_dump(mode="json"))
+    order = VerlRequest(kind="step", loss=LossSettings().model_dump(mode="json"))
     write_message(tmp_path / "0.order", order, pack_rows(rows))
-    found, arrays = read_message(tmp_path / "0.order", Order)
+    found, arrays = read_message(tmp_path / "0.order", VerlRequest)
     assert found == order
     back = unpack_rows(arrays)
     assert len(back) == number
@@ -69,8 +69,8 @@ def test_a_message_is_whole_or_not_there(tmp_path: Path) -> None:
     (tmp_path / "0.answer.unfinished").mkdir()
     (tmp_path / "0.answer.unfinished" / "message.json").write_text("{")
     assert not (tmp_path / "0.answer").exists()
-    write_message(tmp_path / "0.answer", Answer(figures={"step/loss": 0.1}), {})
-    assert read_message(tmp_path / "0.answer", Answer) == (Answer(figures={"step/loss": 0.1}), {})
+    write_message(tmp_path / "0.answer", VerlResponse(figures={"step/loss": 0.1}), {})
+    assert read_message(tmp_path / "0.answer", VerlResponse) == (VerlResponse(figures={"step/loss": 0.1}), {})
     assert [path.name for path in tmp_path.iterdir()] == ["0.answer"]
 
 
@@ -84,7 +84,13 @@ def test_rows_of_which_some_know_a_reference_are_refused() -> None:
 def test_settings_reach_verl_by_its_names(tmp_path: Path) -> None:
     policy = PolicySettings(model=str(tiny_folder(tmp_path)), lora=LoraSettings(rank=8), dtype="bfloat16")
     settings = VerlSettings(gpus=4, options={"trainer.nnodes": 2, "trainer.n_gpus_per_node": 8})
-    words = words_of(policy, OptimiserSettings(rate=3e-6, clip=0.5), settings, tmp_path / "o", tmp_path / "r")
+    words = command_arguments(
+        policy,
+        OptimizerSettings(learning_rate=3e-6, max_grad_norm=0.5),
+        settings,
+        tmp_path / "o",
+        tmp_path / "r",
+    )
     said = dict(word.removeprefix("++").split("=", 1) for word in words)
     assert len(said) == len(words)
     assert said["actor_rollout_ref.actor.optim.lr"] == "3e-06"
@@ -98,11 +104,17 @@ def test_settings_reach_verl_by_its_names(tmp_path: Path) -> None:
 
 def test_what_verl_cannot_do_is_told_in_one_line(tmp_path: Path) -> None:
     policy = PolicySettings(model=str(tiny_folder(tmp_path)))
-    with pytest.raises(ConfigurationError, match="no linear one; set constant or cosine"):
-        words_of(policy, OptimiserSettings(schedule="linear", steps=9), VerlSettings(), tmp_path, tmp_path)
+    with pytest.raises(ConfigurationError, match="does not support linear; set constant or cosine"):
+        command_arguments(
+            policy,
+            OptimizerSettings(lr_scheduler_type="linear", decay_steps=9),
+            VerlSettings(),
+            tmp_path,
+            tmp_path,
+        )
     nowhere = PolicySettings(model="some/name")
     with pytest.raises(ConfigurationError, match=r"policy\.model: verl starts from a folder"):
-        words_of(nowhere, OptimiserSettings(), VerlSettings(), tmp_path, tmp_path)
+        command_arguments(nowhere, OptimizerSettings(), VerlSettings(), tmp_path, tmp_path)
     with pytest.raises(ConfigurationError, match="make it with `make"):
         VerlSettings(python=tmp_path / "no-python").interpreter()
 
@@ -112,7 +124,7 @@ def test_a_training_run_chooses_it_by_name(tmp_path: Path) -> None:
     config = TrainConfig.model_validate(
         {"backbone": "verl", "policy": policy, "verl": {"python": str(tmp_path / "no-python")}}
     )
-    with pytest.raises(ConfigurationError, match=r"there is no .*no-python; make it with `make"):
+    with pytest.raises(ConfigurationError, match=r"no-python does not exist; make it with `make"):
         make_backbone(config)
 
 
@@ -122,7 +134,7 @@ def test_a_verl_that_dies_at_its_start_is_told_with_its_last_words(tmp_path: Pat
     broken.chmod(0o755)
     policy = PolicySettings(model=str(tiny_folder(tmp_path)))
     with pytest.raises(VerlFailure, match="did not become ready: ImportError: no module named verl"):
-        VerlBackbone(policy, OptimiserSettings(), VerlSettings(python=broken))
+        VerlBackbone(policy, OptimizerSettings(), VerlSettings(python=broken))
 
 
 def test_a_ray_that_was_too_slow_to_start_gets_a_second_chance(tmp_path: Path) -> None:
@@ -134,7 +146,7 @@ def test_a_ray_that_was_too_slow_to_start_gets_a_second_chance(tmp_path: Path) -
     )
     slow.chmod(0o755)
     policy = PolicySettings(model=str(tiny_folder(tmp_path)))
-    backbone = VerlBackbone(policy, OptimiserSettings(), VerlSettings(python=slow))
+    backbone = VerlBackbone(policy, OptimizerSettings(), VerlSettings(python=slow))
     assert backbone.version == 0
     backbone.close()
 
@@ -147,9 +159,9 @@ def test_a_verl_that_dies_over_an_order_is_told_with_its_last_words(tmp_path: Pa
     )
     dying.chmod(0o755)
     policy = PolicySettings(model=str(tiny_folder(tmp_path)))
-    backbone = VerlBackbone(policy, OptimiserSettings(), VerlSettings(python=dying))
+    backbone = VerlBackbone(policy, OptimizerSettings(), VerlSettings(python=dying))
     rows = [random_row(np.random.default_rng(1))]
-    with pytest.raises(VerlFailure, match="has died during log_probs: RuntimeError: out of memory"):
+    with pytest.raises(VerlFailure, match="verl died during log_probs: RuntimeError: out of memory"):
         backbone.log_probs(rows)
     backbone.close()
     assert not backbone.temporary.exists()
@@ -160,10 +172,12 @@ def test_a_step_of_what_verl_cannot_do_changes_nothing(tmp_path: Path) -> None:
     waiting.write_text("#!/bin/sh\ntouch ready\nwhile [ ! -e 00000000.order ]; do sleep 0.05; done\n")
     waiting.chmod(0o755)
     policy = PolicySettings(model=str(tiny_folder(tmp_path)))
-    backbone = VerlBackbone(policy, OptimiserSettings(), VerlSettings(python=waiting))
+    backbone = VerlBackbone(policy, OptimizerSettings(), VerlSettings(python=waiting))
     row = random_row(np.random.default_rng(1))
-    with pytest.raises(ConfigurationError, match=r"loss\.entropy: verl's step gives us none"):
-        backbone.step([row], LossSettings(entropy=0.1))
+    with pytest.raises(
+        ConfigurationError, match=r"loss\.entropy_coef: verl's step does not return the entropy"
+    ):
+        backbone.step([row], LossSettings(entropy_coef=0.1))
     with pytest.raises(ConfigurationError, match="temperature: verl's step has one for all rows"):
         backbone.step([row, replace(row, temperature=1.0)], LossSettings())
     assert backbone.step([], LossSettings()) == {"step/rows": 0.0, "step/skipped": 0.0}

@@ -1,4 +1,4 @@
-"""In which order tasks are drawn: every epoch in an order of its own, all of them known from the seed alone."""
+"""Order of tasks: shuffled anew in every epoch, determined by the seed."""
 
 from collections.abc import Iterator, Sequence
 from random import Random
@@ -7,30 +7,30 @@ from msgspec import Struct
 
 from agentflow.trajectory import Task
 
-__all__ = ["Draw", "Order"]
+__all__ = ["TaskDraw", "TaskOrder"]
 
 
-class Draw(Struct, frozen=True):
-    """A task that is drawn to be worked on by a group of episodes."""
+class TaskDraw(Struct, frozen=True):
+    """A task drawn for a group of episodes."""
 
     number: int
-    """Which draw of the run it is, from 0. The same number is the same task, and the same randomness."""
+    """Number of the draw, from 0. It determines the task and the randomness of its episodes."""
     task: Task
     """The task."""
 
     @property
     def group(self) -> str:
-        """What its group is called: a task that is drawn again has another group."""
+        """Name of its group: a task drawn again has another group."""
         return f"{self.task.id}@{self.number}"
 
 
-class Order:
-    """The draws of a run. Where it stands is one number, so that it can be gone on with."""
+class TaskOrder:
+    """The draws of a run. Its state is one number, so a run can resume."""
 
     def __init__(self, tasks: Sequence[Task], *, seed: int, epochs: int | None = None) -> None:
-        """Describe it.
+        """Configure it.
 
-        :param epochs: how often each task is drawn; `None`: there is no end.
+        :param epochs: number of draws of each task; `None`: unlimited.
         """
         self._tasks = tasks
         self._seed = seed
@@ -38,25 +38,25 @@ class Order:
         self._epoch = -1
         self._places: list[int] = []
         self.taken = 0
-        """Draws that are made."""
+        """Number of draws made."""
 
-    def take(self, count: int) -> list[Draw]:
-        """The next draws; fewer where the last epoch ends, none after it."""
+    def take(self, count: int) -> list[TaskDraw]:
+        """Return the next draws; fewer at the end of the last epoch, none after it."""
         if self._end is not None:
             count = min(count, self._end - self.taken)
         draws = [self.draw(self.taken + place) for place in range(count)]
         self.taken += len(draws)
         return draws
 
-    def draw(self, number: int) -> Draw:
-        """The draw of that number, taken or not."""
+    def draw(self, number: int) -> TaskDraw:
+        """Return the draw of that number, made or not."""
         epoch, place = divmod(number, len(self._tasks))
         if epoch != self._epoch:
             self._epoch = epoch
             self._places = list(range(len(self._tasks)))
             Random(f"{self._seed}/{epoch}").shuffle(self._places)
-        return Draw(number, self._tasks[self._places[place]])
+        return TaskDraw(number, self._tasks[self._places[place]])
 
-    def __iter__(self) -> Iterator[Draw]:
+    def __iter__(self) -> Iterator[TaskDraw]:
         while draws := self.take(1):
             yield from draws

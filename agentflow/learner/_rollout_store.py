@@ -1,4 +1,4 @@
-"""Stored rollouts: what every step learned from, on disk before the step is made, so that it can be made again."""
+"""Stored rollouts: the batch of every step, on disk before the step is made, so that the step can be repeated."""
 
 import gzip
 import os
@@ -10,13 +10,13 @@ from msgspec import Struct, structs
 from agentflow.errors import ConfigurationError, RunStopped, StopCause
 from agentflow.learner._groups import Batch, Group
 
-__all__ = ["Rollouts"]
+__all__ = ["RolloutStore"]
 
 _LEVEL = 1
 
 
-class _Head(Struct, frozen=True, kw_only=True):
-    """The first line of a file: the batch without its groups."""
+class _Header(Struct, frozen=True, kw_only=True):
+    """First line of a file: the batch without its groups."""
 
     step: int
     version: int
@@ -26,25 +26,25 @@ class _Head(Struct, frozen=True, kw_only=True):
     groups: int
 
 
-class Rollouts:
-    """The rollouts of a run: a file for each step, `step_000012.jsonl.gz`; after its head, a line for each group."""
+class RolloutStore:
+    """The rollouts of a run: one file per step, `step_000012.jsonl.gz`, with a header and a line for each group."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        """Where they are."""
+        """Folder of the files."""
 
     def path(self, step: int) -> Path:
-        """The file of a step."""
+        """Return the file of a step."""
         return self.folder / f"step_{step:06d}.jsonl.gz"
 
     def write(self, batch: Batch) -> None:
-        """Store what a step learns from; returns once it is on disk.
+        """Store a batch; returns once it is on disk.
 
         :raises RunStopped: if it can't be written.
         """
-        said = {name: value for name, value in structs.asdict(batch).items() if name != "groups"}
-        head = _Head(**said, groups=len(batch.groups))
-        lines = [msgspec.json.encode(line) for line in (head, *batch.groups)]
+        fields = {name: value for name, value in structs.asdict(batch).items() if name != "groups"}
+        header = _Header(**fields, groups=len(batch.groups))
+        lines = [msgspec.json.encode(line) for line in (header, *batch.groups)]
         path = self.path(batch.step)
         draft = path.with_name(f".{path.name}.new")
         try:
@@ -56,31 +56,27 @@ class Rollouts:
             draft.replace(path)
         except OSError as error:
             draft.unlink(missing_ok=True)
-            message = (
-                f"{path} can't be written: {error.strerror or error}; make room, then run the same again"
-            )
+            message = f"{path} can't be written: {error.strerror or error}; free some space, then run the same command to resume"
             raise RunStopped(StopCause.JOURNAL, message) from None
 
     def read(self, step: int) -> Batch | None:
-        """What a step learned from; `None`: it is not stored.
+        """Return the batch of a step; `None`: it is not stored.
 
-        :raises ConfigurationError: one line, if the file is none.
+        :raises ConfigurationError: if the file is damaged.
         """
         path = self.path(step)
         try:
             first, *lines = gzip.decompress(path.read_bytes()).splitlines()
-            head = msgspec.json.decode(first, type=_Head)
+            header = msgspec.json.decode(first, type=_Header)
             groups = tuple(msgspec.json.decode(line, type=Group) for line in lines)
         except FileNotFoundError:
             return None
         except (OSError, EOFError, ValueError, msgspec.MsgspecError) as error:
             why = " ".join(str(error).split())
+            raise ConfigurationError(f"{path}: can't be read: {why}; remove it to sample it again") from None
+        if len(groups) != header.groups:
             raise ConfigurationError(
-                f"{path}: can't be read: {why}; remove it, and it is sampled again"
-            ) from None
-        if len(groups) != head.groups:
-            raise ConfigurationError(
-                f"{path}: has {len(groups)} of {head.groups} groups; remove it, and it is sampled again"
+                f"{path}: has {len(groups)} of {header.groups} groups; remove it to sample it again"
             )
-        said = {name: value for name, value in structs.asdict(head).items() if name != "groups"}
-        return Batch(**said, groups=groups)
+        fields = {name: value for name, value in structs.asdict(header).items() if name != "groups"}
+        return Batch(**fields, groups=groups)

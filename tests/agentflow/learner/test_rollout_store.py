@@ -12,23 +12,25 @@ import pytest
 
 from agentflow.errors import ConfigurationError, RunStopped
 from agentflow.learner._groups import Batch
-from agentflow.learner._order import Order
-from agentflow.learner._record import Rollouts
-from agentflow.learner._sources import Replayed, Rounds
+from agentflow.learner._rollout_store import RolloutStore
+from agentflow.learner._sources import ReplaySource, SyncSource
+from agentflow.learner._task_order import TaskOrder
 from tests.agentflow.learner._training import FakePlayer, playing_of, some_tasks
 
 
 async def a_batch(tasks: int = 3) -> Batch:
     """What a step learns from."""
-    order = Order(some_tasks(9), seed=3)
-    batch = await Rounds(playing_of(FakePlayer()), order, tasks=tasks, size=4, replace_equal=0).collect(1, 0)
+    order = TaskOrder(some_tasks(9), seed=3)
+    batch = await SyncSource(playing_of(FakePlayer()), order, tasks=tasks, size=4, replace_equal=0).collect(
+        1, 0
+    )
     assert batch is not None
     return batch
 
 
 @pytest.mark.promise("training:stored")
 async def test_what_is_stored_comes_back_as_it_was(tmp_path: Path) -> None:
-    rollouts, batch = Rollouts(tmp_path), await a_batch()
+    rollouts, batch = RolloutStore(tmp_path), await a_batch()
     assert rollouts.read(1) is None
     rollouts.write(batch)
     assert rollouts.read(1) == batch
@@ -40,7 +42,7 @@ async def test_what_is_stored_comes_back_as_it_was(tmp_path: Path) -> None:
 
 @pytest.mark.promise("training:stored")
 async def test_a_file_that_is_not_whole_is_one_line(tmp_path: Path) -> None:
-    rollouts, batch = Rollouts(tmp_path), await a_batch()
+    rollouts, batch = RolloutStore(tmp_path), await a_batch()
     rollouts.write(batch)
     whole = rollouts.path(1).read_bytes()
     lines = gzip.decompress(whole).splitlines(keepends=True)
@@ -73,15 +75,18 @@ def files_at_most(size: int) -> Generator[None]:
 
 @pytest.mark.promise("training:stored")
 async def test_a_full_disk_ends_the_run_before_the_step(tmp_path: Path) -> None:
-    rollouts, batch = Rollouts(tmp_path), await a_batch()
-    with files_at_most(100), pytest.raises(RunStopped, match="can't be written: File too large; make room"):
+    rollouts, batch = RolloutStore(tmp_path), await a_batch()
+    with (
+        files_at_most(100),
+        pytest.raises(RunStopped, match="can't be written: File too large; free some space"),
+    ):
         rollouts.write(batch)
     assert os.listdir(tmp_path) == []
 
 
 @pytest.mark.promise("training:stored")
 async def test_a_replay_needs_its_first_step(tmp_path: Path) -> None:
-    replayed = Replayed(Rollouts(tmp_path))
+    replayed = ReplaySource(RolloutStore(tmp_path))
     with pytest.raises(ConfigurationError, match=r"schedule\.replay: there is no .*step_000001"):
         await replayed.collect(1, 0)
     assert await replayed.collect(2, 0) is None

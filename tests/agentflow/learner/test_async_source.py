@@ -7,11 +7,11 @@ from typing import Any, Literal
 import anyio
 import pytest
 
-from agentflow.learner._group_rollout import Playing
+from agentflow.learner._async_source import AsyncSource
+from agentflow.learner._group_rollout import GroupRollout
 from agentflow.learner._groups import Batch
-from agentflow.learner._order import Order
-from agentflow.learner._sources import Rounds
-from agentflow.learner._stream import Stream
+from agentflow.learner._sources import SyncSource
+from agentflow.learner._task_order import TaskOrder
 from agentflow.testing import VirtualTimeLoop
 from agentflow.trajectory import Task, digest
 from tests.agentflow.learner._training import FakePlayer, playing_of, some_tasks
@@ -40,8 +40,8 @@ async def streamed(bound: int, stale: Literal["drop", "wait"], **more: Any) -> t
     """Steps with a stream, and how long they took."""
     told = Told()
     playing = playing_of(a_player(told), at_once=TASKS * SIZE * 3, seconds=1000)
-    stream = Stream(
-        playing, Order(some_tasks(50), seed=1), tasks=TASKS, size=SIZE, bound=bound, stale=stale, **more
+    stream = AsyncSource(
+        playing, TaskOrder(some_tasks(50), seed=1), tasks=TASKS, size=SIZE, bound=bound, stale=stale, **more
     )
     batches: list[Batch] = []
     began = anyio.current_time()
@@ -55,9 +55,9 @@ async def streamed(bound: int, stale: Literal["drop", "wait"], **more: Any) -> t
     return batches, anyio.current_time() - began
 
 
-async def in_turns(playing: Playing) -> float:
+async def in_turns(playing: GroupRollout) -> float:
     """The same number of steps with episodes in between."""
-    rounds = Rounds(playing, Order(some_tasks(50), seed=1), tasks=TASKS, size=SIZE, replace_equal=0)
+    rounds = SyncSource(playing, TaskOrder(some_tasks(50), seed=1), tasks=TASKS, size=SIZE, replace_equal=0)
     began = anyio.current_time()
     for step in range(1, STEPS + 1):
         await rounds.collect(step, step)
@@ -141,8 +141,8 @@ async def test_a_group_that_ends_just_when_it_is_cut_is_used_or_replaced_and_not
         return "yes" if number != 1 and place else "no"
 
     player = FakePlayer(before=before, answer=answer)
-    order = Order(some_tasks(50), seed=1)
-    stream = Stream(playing_of(player), order, tasks=1, size=2, bound=1, replace_equal=1.0)
+    order = TaskOrder(some_tasks(50), seed=1)
+    stream = AsyncSource(playing_of(player), order, tasks=1, size=2, bound=1, replace_equal=1.0)
     async with stream.running():
         batches = [await stream.collect(step, step - 1) for step in (1, 2, 3)]
     used = [group.number for batch in batches if batch for group in batch.groups]
@@ -153,12 +153,14 @@ async def test_a_group_that_ends_just_when_it_is_cut_is_used_or_replaced_and_not
 
 @pytest.mark.promise("training:stream:resume")
 async def test_draws_in_work_are_made_again_first() -> None:
-    stream = Stream(playing_of(FakePlayer()), Order(some_tasks(50), seed=1), tasks=4, size=2, bound=1)
+    stream = AsyncSource(
+        playing_of(FakePlayer()), TaskOrder(some_tasks(50), seed=1), tasks=4, size=2, bound=1
+    )
     async with stream.running():
         first = await stream.collect(1, 0)
     assert first is not None
     assert (first.taken, first.pending) == (8, (4, 5, 6, 7))
-    again = Stream(playing_of(FakePlayer()), Order(some_tasks(50), seed=1), tasks=4, size=2, bound=1)
+    again = AsyncSource(playing_of(FakePlayer()), TaskOrder(some_tasks(50), seed=1), tasks=4, size=2, bound=1)
     again.resume(8, (5, 2))
     async with again.running():
         batch = await again.collect(2, 0)
@@ -168,8 +170,8 @@ async def test_draws_in_work_are_made_again_first() -> None:
 
 @pytest.mark.promise("training:stream:resume")
 async def test_a_stream_ends_with_its_tasks() -> None:
-    order = Order(some_tasks(5), seed=1, epochs=1)
-    stream = Stream(playing_of(FakePlayer()), order, tasks=4, size=2, bound=1)
+    order = TaskOrder(some_tasks(5), seed=1, epochs=1)
+    stream = AsyncSource(playing_of(FakePlayer()), order, tasks=4, size=2, bound=1)
     sizes: list[int] = []
     async with stream.running():
         while batch := await stream.collect(len(sizes) + 1, 0):
