@@ -1,4 +1,4 @@
-"""The synthesis as a long-running program: `python -m agentflow.supervisor [--config FILE] [key=value …]`."""
+"""Synthesis as a long-running program: `python -m agentflow.supervisor [--config FILE] [key=value …]`."""
 
 import sys
 
@@ -8,7 +8,7 @@ __all__ = ["main"]
 
 
 def main() -> int:
-    """Run it with the arguments of this process; gives the exit status."""
+    """Run it with the arguments of this process and return the exit status."""
     return synth(prog="python -m agentflow.supervisor")
 
 

@@ -1,4 +1,4 @@
-"""The command line: `agentflow synth`, `agentflow ctl`."""
+"""The `agentflow` command."""
 
 from agentflow.cli._main import main, synth
 

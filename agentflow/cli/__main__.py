@@ -1,4 +1,4 @@
-"""`python -m agentflow.cli`, where the `agentflow` command is not on the path."""
+"""`python -m agentflow.cli`, if the `agentflow` command is not on the path."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""`agentflow analyse`: tables and a picture of finished rollouts."""
+"""`agentflow analyse`: tables and a chart of finished rollouts."""
 
 import argparse
 import sys
@@ -20,41 +20,41 @@ __all__ = ["run_analyse"]
 
 
 def run_analyse(given: argparse.Namespace) -> int:
-    """Do what the arguments say; gives the exit status.
+    """Run the command and return its exit status.
 
-    :raises ConfigurationError: one line, if a folder can't be read, or the picture not be written.
+    :raises ConfigurationError: one line, if a directory can't be read, or the chart can't be written.
     """
     runs = find_runs(given.folders)
     if given.picture:
         _draw(runs, Path(given.picture))
-    read = write_out(partial(_say, runs, as_json=given.json))
+    read = write_out(partial(_show, runs, as_json=given.json))
     return Exit.DONE if read else Exit.INTERRUPTED
 
 
 def _draw(runs: Sequence[AnalysedRun], file: Path) -> None:
     if file.suffix.lower() != ".svg":
-        raise ConfigurationError(f"--picture: {file} is no SVG file; name one that ends in .svg")
+        raise ConfigurationError(f"--picture: {file} is not an SVG file; name one that ends in .svg")
     try:
         file.write_text(draw(runs), encoding="utf-8")
     except OSError as error:
         raise ConfigurationError(f"--picture: {file} can't be written: {error.strerror}") from None
 
 
-def _say(runs: Sequence[AnalysedRun], *, as_json: bool) -> None:
+def _show(runs: Sequence[AnalysedRun], *, as_json: bool) -> None:
     tables = tables_of(runs)
     if as_json:
-        said = {"runs": [run.folder for run in runs], "tables": tables}
-        sys.stdout.write(msgspec.json.encode(said).decode() + "\n")
+        record = {"runs": [run.folder for run in runs], "tables": tables}
+        sys.stdout.write(msgspec.json.encode(record).decode() + "\n")
         return
     shown = [part for table in tables for part in (f"\n{table.title}", _table(table))]
     print_wide(*shown)
 
 
-def _table(said: AnalysisTable) -> "Table":
+def _table(given: AnalysisTable) -> "Table":
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(*said.columns, box=None, pad_edge=False)
-    for row in said.rows:
+    table = Table(*given.columns, box=None, pad_edge=False)
+    for row in given.rows:
         table.add_row(*map(Text, row))
     return table

@@ -1,4 +1,4 @@
-"""`agentflow ctl`: speaks to the control server of a run that is going on."""
+"""`agentflow ctl`: calls the control server of an active run."""
 
 import argparse
 import json
@@ -17,17 +17,17 @@ from agentflow.synthesis.pipeline import CONTROL_FILE
 __all__ = ["run_ctl"]
 
 
-class _Address(NamedTuple):
-    """Where a run is reached."""
+class _ControlAddress(NamedTuple):
+    """Address of a control server."""
 
     url: str
     token: str
 
 
 def run_ctl(given: argparse.Namespace) -> int:
-    """Do what the arguments say; gives the exit status.
+    """Run the command and return its exit status.
 
-    :raises AgentFlowError: in one line, if it can't be done.
+    :raises AgentFlowError: one line, if it fails.
     """
     arguments: dict[str, object] = {}
     if given.action == "add":
@@ -38,17 +38,17 @@ def run_ctl(given: argparse.Namespace) -> int:
     if given.json:
         sys.stdout.write(json.dumps(answer) + "\n")
     else:
-        sys.stdout.writelines(f"{name:<16} {_words(value)}\n" for name, value in answer.items())
+        sys.stdout.writelines(f"{name:<16} {_text(value)}\n" for name, value in answer.items())
     return Exit.DONE
 
 
-async def _ask(address: _Address, tool: str, arguments: dict[str, object]) -> dict[str, object]:
+async def _ask(address: _ControlAddress, tool: str, arguments: dict[str, object]) -> dict[str, object]:
     try:
         async with Sandbox(address.url, token=address.token, timeout=60) as sandbox:
             result = await sandbox.execute(tool, arguments)
     except ToolFailure as failure:
         if failure.kind is ErrorKind.UNAVAILABLE:
-            raise AgentFlowError(f"no run answers at {address.url}: it has ended or was killed") from None
+            raise AgentFlowError(f"no run responds at {address.url}: it has ended or was killed") from None
         raise AgentFlowError(failure.message) from None
     if result.error is None:
         return result.data
@@ -56,15 +56,13 @@ async def _ask(address: _Address, tool: str, arguments: dict[str, object]) -> di
     raise (ConfigurationError if wrong else AgentFlowError)(result.error.message)
 
 
-def _address(folder: Path) -> _Address:
+def _address(folder: Path) -> _ControlAddress:
     file = folder / CONTROL_FILE
     try:
-        said = cast("dict[str, str]", json.loads(file.read_text(encoding="utf-8")))
-        return _Address(said["url"], said["token"])
+        record = cast("dict[str, str]", json.loads(file.read_text(encoding="utf-8")))
+        return _ControlAddress(record["url"], record["token"])
     except FileNotFoundError:
-        message = (
-            f"no run is going on in {folder} (there is no {CONTROL_FILE}); name its output_dir with --dir"
-        )
+        message = f"no run is active in {folder} (there is no {CONTROL_FILE}); name its output_dir with --dir"
         raise AgentFlowError(message) from None
     except OSError as error:
         raise AgentFlowError(f"{file}: can't be read: {error.strerror}") from None
@@ -72,7 +70,7 @@ def _address(folder: Path) -> _Address:
         raise AgentFlowError(f"{file}: damaged; stop the run by a signal and start it again") from None
 
 
-def _words(value: object) -> str:
+def _text(value: object) -> str:
     if isinstance(value, dict):
         return (
             ", ".join(f"{name} {count}" for name, count in cast("dict[str, object]", value).items()) or "none"

@@ -1,4 +1,4 @@
-"""`agentflow data`: training data."""
+"""`agentflow data`: preparation of training data."""
 
 import argparse
 import sys
@@ -13,7 +13,7 @@ __all__ = ["run_data"]
 
 
 def run_data(given: argparse.Namespace) -> int:
-    """Do what the arguments say; gives the exit status.
+    """Run the command and return its exit status.
 
     :raises ConfigurationError: one line, if something can't be read or written.
     """
@@ -26,15 +26,15 @@ def run_data(given: argparse.Namespace) -> int:
         limit=given.limit,
         seed=given.seed,
     )
-    read = write_out(partial(_say, prepared, given.output, as_json=given.json))
+    read = write_out(partial(_show, prepared, given.output, as_json=given.json))
     return Exit.DONE if read else Exit.INTERRUPTED
 
 
-def _say(prepared: Prepared, output: str, *, as_json: bool) -> None:
+def _show(prepared: Prepared, output: str, *, as_json: bool) -> None:
     if as_json:
         sys.stdout.write(msgspec.json.encode(prepared).decode() + "\n")
         return
     for path, rows in prepared.files.items():
         sys.stdout.write(f"{output}/{path}: {rows} questions\n")
     if prepared.duplicates or prepared.tested:
-        sys.stdout.write(f"left out: {prepared.duplicates} asked before, {prepared.tested} of the test set\n")
+        sys.stdout.write(f"left out: {prepared.duplicates} duplicates, {prepared.tested} of the test set\n")

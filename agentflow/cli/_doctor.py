@@ -1,4 +1,4 @@
-"""`agentflow doctor`: what this machine can run, and what to install or set for the rest."""
+"""`agentflow doctor`: the parts that this machine can run, and what to install or set for the others."""
 
 import argparse
 import json
@@ -15,7 +15,7 @@ from agentflow.settings import read_environment
 __all__ = ["run_doctor"]
 
 ESSENTIAL = (("runtimes", "process"), ("backends", "rag"))
-"""What the main job needs."""
+"""Parts that `make run` needs."""
 
 _MARKS = {
     DiagnosisState.WORKS: "[green]✓[/]",
@@ -25,31 +25,31 @@ _MARKS = {
 
 
 def run_doctor(given: argparse.Namespace) -> int:
-    """Look at it and tell. Fails where something does not work that was named, or that the main job needs.
+    """Run the checks and print the results; the status is `FAILED` if a named or essential part does not work.
 
-    :raises ConfigurationError: for a name that means nothing.
+    :raises ConfigurationError: if a name is unknown.
     """
-    findings = anyio.run(examine, given.names, read_environment())
+    found = anyio.run(examine, given.names, read_environment())
     if given.json:
-        sys.stdout.write(json.dumps([msgspec.to_builtins(finding) for finding in findings]) + "\n")
+        sys.stdout.write(json.dumps([msgspec.to_builtins(one) for one in found]) + "\n")
     else:
-        _show(findings)
-    needed = [one for one in findings if given.names or (one.area, one.name) in ESSENTIAL]
+        _show(found)
+    needed = [one for one in found if given.names or (one.area, one.name) in ESSENTIAL]
     return Exit.FAILED if any(one.state is DiagnosisState.MISSING for one in needed) else Exit.DONE
 
 
-def _show(findings: Sequence[Diagnosis]) -> None:
+def _show(found: Sequence[Diagnosis]) -> None:
     from rich.console import Console
     from rich.markup import escape
     from rich.table import Table
 
     console = Console()
     for area in AREAS:
-        mine = [finding for finding in findings if finding.area == area]
-        if not mine:
+        own = [one for one in found if one.area == area]
+        if not own:
             continue
         table = Table("", area, "", box=None, pad_edge=False, show_header=True, header_style="bold")
-        for finding in mine:
-            table.add_row(_MARKS[finding.state], finding.name, escape(finding.said))
+        for one in own:
+            table.add_row(_MARKS[one.state], one.name, escape(one.text))
         console.print(table)
         console.print()

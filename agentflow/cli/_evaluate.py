@@ -1,4 +1,4 @@
-"""`agentflow eval`: benchmarks and models in one table."""
+"""`agentflow eval`: rollouts of several benchmarks and models, in one table."""
 
 import argparse
 import json
@@ -34,12 +34,12 @@ if TYPE_CHECKING:
 __all__ = ["run_eval"]
 
 OUTPUT = "eval_results"
-AT_ONCE = 2
-"""Rollouts at once: each has its own engines, sandboxes and journal."""
+CONCURRENCY = 2
+"""Number of concurrent rollouts; each has its own engines, sandboxes and journal."""
 
 
 class _Cell(NamedTuple):
-    """One benchmark with one model."""
+    """Rollout of one benchmark with one model."""
 
     benchmark: str
     model: str
@@ -48,22 +48,22 @@ class _Cell(NamedTuple):
 
 
 def run_eval(given: argparse.Namespace) -> int:
-    """Do what the arguments say; gives the exit status.
+    """Run the command and return its exit status.
 
-    :raises AgentFlowError: in one line, if it can't be done.
+    :raises AgentFlowError: one line, if it fails.
     """
     set_up_logging(Level.WARNING)
     cells = _cells(given)
     evaluation = _Evaluation(cells, given.resume)
     anyio.run(evaluation.run)
-    read = write_out(partial(_say, cells, evaluation, as_json=given.json))
+    read = write_out(partial(_show, cells, evaluation, as_json=given.json))
     if not read or evaluation.interrupted:
         return Exit.INTERRUPTED
     return Exit.STOPPED if evaluation.stopped else Exit.DONE
 
 
 def _cells(given: argparse.Namespace) -> list[_Cell]:
-    """Everything that is to be done, read and checked before anything is begun."""
+    """Read and check all rollouts before the first one begins."""
     names = benchmark_names() if given.benchmark == "all" else [given.benchmark]
     if given.data and len(names) > 1:
         raise ConfigurationError("--data: one file can't be all benchmarks; name one of them")
@@ -90,28 +90,28 @@ def _cell(given: argparse.Namespace, base: RolloutConfig, benchmark: str, model:
 
 
 def _plain(name: str) -> str:
-    """A name that any file system takes."""
+    """Return a name that is valid on any file system."""
     return re.sub(r"[^\w.-]+", "_", Path(name).stem if "/" in name and Path(name).suffix else name)
 
 
 class _Evaluation:
-    """All rollouts of a table."""
+    """All rollouts of the table."""
 
     def __init__(self, cells: Sequence[_Cell], resume: str) -> None:
         self.stopped: list[str] = []
-        """Why rollouts ended early."""
+        """Reasons of rollouts that ended early."""
         self.interrupted = False
-        """A signal came."""
+        """A signal was received."""
         self._runs = [RolloutRun(cell.config, resume=resume) for cell in cells]  # pyright: ignore[reportArgumentType] - one of the choices
         self._cells = cells
-        self._room = anyio.Semaphore(AT_ONCE)
+        self._limit = anyio.Semaphore(CONCURRENCY)
 
     def summary(self, place: int) -> RolloutSummary | None:
-        """What that one gave; `None`: it wrote no files."""
+        """Return the summary of a rollout; `None`: it wrote no files."""
         return self._runs[place].summary
 
     async def run(self) -> None:
-        """Do them all."""
+        """Run all rollouts."""
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._listen)
             async with anyio.create_task_group() as rollouts:
@@ -120,7 +120,7 @@ class _Evaluation:
             tasks.cancel_scope.cancel()
 
     async def _one(self, run: RolloutRun, cell: _Cell) -> None:
-        async with self._room:
+        async with self._limit:
             if self.interrupted:
                 return
             try:
@@ -136,7 +136,7 @@ class _Evaluation:
                 self.interrupted = True
 
 
-def _say(cells: Sequence[_Cell], evaluation: _Evaluation, *, as_json: bool) -> None:
+def _show(cells: Sequence[_Cell], evaluation: _Evaluation, *, as_json: bool) -> None:
     for line in evaluation.stopped:
         sys.stderr.write(f"agentflow: {line}\n")
     rows = [(cell, evaluation.summary(place)) for place, cell in enumerate(cells)]

@@ -1,4 +1,4 @@
-"""`agentflow serve-model`: a model of one's own behind an address, until Ctrl-C."""
+"""`agentflow serve-model`: serve a model with vLLM until Ctrl-C."""
 
 import argparse
 import json
@@ -17,9 +17,9 @@ __all__ = ["run_serve_model"]
 
 
 def run_serve_model(given: argparse.Namespace) -> int:
-    """Serve it until somebody wants it to end.
+    """Serve a model until Ctrl-C and return the exit status.
 
-    :raises AgentFlowError: in one line, if it can't be served.
+    :raises AgentFlowError: one line, if it can't be served.
     """
     settings = load_settings(ServingSettings, given.config, [f"model={given.model}", *given.settings])
     return anyio.run(_serve, settings, given.json)
@@ -41,13 +41,13 @@ async def _serve(settings: ServingSettings, as_json: bool) -> int:
                 with tempfile.NamedTemporaryFile("w", prefix="agentflow-key-") as key:
                     key.write(server.key)
                     key.flush()
-                    _say(server, key.name, as_json)
-                    # What was asked for is done once it serves: ending it is no failure.
+                    _show(server, key.name, as_json)
+                    # The server runs until a signal; that is its regular end.
                     await anyio.sleep_forever()
     return ended
 
 
-def _say(server: ModelServer, key: str, as_json: bool) -> None:
+def _show(server: ModelServer, key: str, as_json: bool) -> None:
     if as_json:
         sys.stdout.write(
             json.dumps({"url": server.url, "model": server.model, "key_file": key, "pid": os.getpid()}) + "\n"

@@ -1,4 +1,4 @@
-"""The settings of a synthesis with `learner:`, as those of a training run whose groups are its trees."""
+"""Conversion of synthesis settings with `learner:` to those of a training run whose groups are trees."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, cast
@@ -18,9 +18,9 @@ _NOT_OF_EPISODES = frozenset({"output_dir", "journal", "run_name", "max_seconds"
 
 
 def training_of(config: "SynthesisConfig") -> TrainConfig:
-    """How the planner is trained on these trees. What `learner` says wins over what the synthesis says.
+    """Return the settings of training the planner on the trees; `learner` overrides those of the synthesis.
 
-    :raises ConfigurationError: in one line, if something in it can't be used.
+    :raises ConfigurationError: one line, if a setting can't be used.
     """
     learner = config.learner or {}
     shared = config.model_dump(
@@ -43,14 +43,12 @@ def training_of(config: "SynthesisConfig") -> TrainConfig:
 
 
 def tasks_of(config: "SynthesisConfig") -> list[Task]:
-    """The seeds as tasks.
+    """Return the seeds as tasks.
 
     :raises ConfigurationError: if there are none, or one has no answer.
     """
     if config.seeds_file is None:
-        raise ConfigurationError(
-            "learner: seeds_file is missing; name a file whose seeds bring their answer along"
-        )
+        raise ConfigurationError("learner: seeds_file is missing; name a file whose seeds have answers")
     tasks: list[Task] = []
     for index, seed in enumerate(load_seeds(config.seeds_file)[: config.number_of_seed]):
         id = str(seed.get("id", f"seed_{index + 1:03d}"))

@@ -1,6 +1,6 @@
-"""What this machine can run, by trying it: runtimes, backends with their tools, models, networks; and what mends the rest."""
+"""Diagnosis of a machine: tries runtimes, backends, models and networks, and reports how to fix what fails."""
 
+from agentflow.doctor._checks import Diagnosis, DiagnosisState
 from agentflow.doctor._examine import AREAS, Area, examine
-from agentflow.doctor._finding import Diagnosis, DiagnosisState
 
 __all__ = ["AREAS", "Area", "Diagnosis", "DiagnosisState", "examine"]

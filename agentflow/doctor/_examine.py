@@ -1,4 +1,4 @@
-"""Everything at once."""
+"""Diagnosis of several parts concurrently."""
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from functools import partial
@@ -6,11 +6,15 @@ from typing import Final, Literal, TypeAlias, get_args
 
 import anyio
 
-from agentflow.doctor._backends import examine_backend
-from agentflow.doctor._finding import Diagnosis, DiagnosisState
-from agentflow.doctor._models import examine_provider
-from agentflow.doctor._networks import HOSTS, examine_host
-from agentflow.doctor._runtimes import examine_runtime
+from agentflow.doctor._checks import (
+    HOSTS,
+    Diagnosis,
+    DiagnosisState,
+    examine_backend,
+    examine_host,
+    examine_provider,
+    examine_runtime,
+)
 from agentflow.errors import ConfigurationError
 from agentflow.models import PROVIDERS
 from mcp_servers import BACKENDS
@@ -21,46 +25,46 @@ __all__ = ["AREAS", "Area", "examine"]
 Area: TypeAlias = Literal["runtimes", "backends", "models", "networks"]
 
 AREAS: Final[tuple[Area, ...]] = get_args(Area)
-"""What is looked at, in this order."""
+"""Areas, in the order of the output."""
 
-AT_ONCE = 4
-"""Things that are tried at the same time."""
+CONCURRENCY = 4
+"""Maximum number of concurrent checks."""
 SECONDS = 60.0
-"""Time for one of them."""
+"""Time limit of a check."""
 
-_Look: TypeAlias = Callable[[], Awaitable[Diagnosis]]
+_Check: TypeAlias = Callable[[], Awaitable[Diagnosis]]
 
 
 async def examine(names: Iterable[str], environment: Mapping[str, str]) -> list[Diagnosis]:
-    """Try these: areas, or runtimes, backends, providers and hosts by name; without names everything.
+    """Check areas, or runtimes, backends, providers and hosts by name; without names, everything. See docs/doctor.md.
 
-    :raises ConfigurationError: for a name that means nothing.
+    :raises ConfigurationError: if a name is unknown.
     """
-    looks = _looks(environment)
-    wanted = _wanted(list(names), looks)
+    checks = _checks(environment)
+    wanted = _wanted(list(names), checks)
     found: dict[tuple[str, str], Diagnosis] = {}
-    limit = anyio.CapacityLimiter(AT_ONCE)
+    limit = anyio.CapacityLimiter(CONCURRENCY)
 
-    async def look(key: tuple[str, str]) -> None:
+    async def check(key: tuple[str, str]) -> None:
         area, name = key
         async with limit:
             try:
                 with anyio.move_on_after(SECONDS):
-                    found[key] = await looks[key]()
-            except Exception as error:  # boundary: whatever a part raises is what is wrong with it
-                said = " ".join(f"{type(error).__name__}: {error}".split())
-                found[key] = Diagnosis(area=area, name=name, state=DiagnosisState.MISSING, said=said)
+                    found[key] = await checks[key]()
+            except Exception as error:  # boundary: any error of a check is its result
+                text = " ".join(f"{type(error).__name__}: {error}".split())
+                found[key] = Diagnosis(area=area, name=name, state=DiagnosisState.MISSING, text=text)
         if key not in found:
-            said = f"no end of it in {SECONDS:.0f} seconds"
-            found[key] = Diagnosis(area=area, name=name, state=DiagnosisState.MISSING, said=said)
+            text = f"not finished after {SECONDS:.0f} seconds"
+            found[key] = Diagnosis(area=area, name=name, state=DiagnosisState.MISSING, text=text)
 
     async with anyio.create_task_group() as tasks:
         for key in wanted:
-            tasks.start_soon(look, key)
+            tasks.start_soon(check, key)
     return [found[key] for key in wanted]
 
 
-def _looks(environment: Mapping[str, str]) -> dict[tuple[str, str], _Look]:
+def _checks(environment: Mapping[str, str]) -> dict[tuple[str, str], _Check]:
     return {
         **{("runtimes", name): partial(examine_runtime, name) for name in RUNTIMES},
         **{("backends", name): partial(examine_backend, name) for name in BACKENDS},
@@ -69,9 +73,9 @@ def _looks(environment: Mapping[str, str]) -> dict[tuple[str, str], _Look]:
     }
 
 
-def _wanted(names: list[str], looks: Mapping[tuple[str, str], _Look]) -> list[tuple[str, str]]:
+def _wanted(names: list[str], checks: Mapping[tuple[str, str], _Check]) -> list[tuple[str, str]]:
     for name in names:
-        if not any(name in key for key in looks):
-            known = [*AREAS, *(name for _, name in looks)]
-            raise ConfigurationError(f"there is no {name!r} to look at.{did_you_mean(name, known)}")
-    return [key for key in looks if not names or any(name in key for name in names)]
+        if not any(name in key for key in checks):
+            known = [*AREAS, *(name for _, name in checks)]
+            raise ConfigurationError(f"{name!r} is unknown.{did_you_mean(name, known)}")
+    return [key for key in checks if not names or any(name in key for name in names)]

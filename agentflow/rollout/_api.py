@@ -28,19 +28,19 @@ def rollout(
     overrides: Iterable[str] = (),
     **settings: Any,  # noqa: ANN401 - any setting, by its name
 ) -> dict[str, Any]:
-    """Work on tasks and score the answers, as the settings say. The same again goes on or finds nothing to do.
+    """Work on tasks and score the answers. The same call resumes a run that ended early.
 
-    It also works where a loop runs already, as in a notebook.
+        It also works inside a running event loop, as in a notebook.
 
-    :param config_path: a file of settings, JSON or YAML.
-    :param data_path: a file of tasks, or tasks; `None`: those of the settings.
-    :param evaluate: score the answers.
-    :param metric: by which metric.
-    :param overrides: `key=value` words over the file.
-    :param settings: any setting by its name, over all others: `max_workers=8`.
-    :return: `summary`, `results` (a record for each task) and `output_dir`.
-    :raises ConfigurationError: if something can't be used, in one line; nothing was begun.
-    :raises RunStopped: if it ended early; the same again goes on.
+        :param config_path: settings file, JSON or YAML.
+        :param data_path: file of tasks, or tasks; `None`: those of the settings.
+        :param evaluate: score the answers.
+        :param metric: name of the metric.
+        :param overrides: `key=value` settings that override the file.
+        :param settings: any setting by name, overriding all other sources: `max_workers=8`.
+        :return: `summary`, `results` (a record per task) and `output_dir`.
+        :raises ConfigurationError: one line, if something can't be used; nothing was begun.
+    :raises RunStopped: if it ended early; the same call resumes it.
     """
     return run_sync(
         partial(
@@ -64,7 +64,12 @@ async def arollout(
     overrides: Iterable[str] = (),
     **settings: Any,  # noqa: ANN401 - any setting, by its name
 ) -> dict[str, Any]:
-    """`rollout` for code that awaits."""
+    """Work on tasks and score the answers. See `rollout`.
+
+    Example::
+
+        record = await arollout(benchmark_name="bamboogle", output_dir="my_output")
+    """
     said: dict[str, object] = dict(settings)
     tasks: Sequence[Task] | None = None
     if isinstance(data_path, str | PathLike):
@@ -89,21 +94,21 @@ def quick_rollout(
     config_path: str | PathLike[str] | None = None,
     **settings: Any,  # noqa: ANN401 - any setting, by its name
 ) -> dict[str, Any]:
-    """Have one question answered. It also works where a loop runs already, as in a notebook.
+    """Answer one question. It also works inside a running event loop, as in a notebook.
 
-    ::
+    Example::
 
         quick_rollout("What is the capital of France?", tools=["rag:search"], model_name="gpt-4.1-2025-04-14")["answer"]
 
-    :param tools: what may be used, by any of its names; without it the corpus that comes along.
-    :param model_name: the model of all roles; without it, where nothing else names one, the offline engine.
-    :param sandbox_url: a running server of tools; without it they run in this process.
-    :param answer: the right answer, or several; then the given one is scored.
-    :param images: files of pictures that belong to the question.
-    :param settings: any setting by its name: `agent="single"`, `max_turns=3`, `output_dir="kept"`.
-    :return: `answer`, `success`, `trajectory`, and whatever else a line of the results holds.
+    :param tools: tools that may be used, by any of their names; by default the search of the bundled corpus.
+    :param model_name: model of all roles; by default the offline engine, unless another setting names a model.
+    :param sandbox_url: URL of a running tool server; by default tools run in this process.
+    :param answer: reference answer, or several; if given, the answer is scored.
+    :param images: image files that belong to the question.
+    :param settings: any setting by name: `agent="single"`, `max_turns=3`, `output_dir="kept"`.
+    :return: `answer`, `success`, `trajectory`, and the other fields of a line of the results.
     :raises ConfigurationError: if something can't be used, in one line.
-    :raises RunStopped: if the model can't be used, or a budget is used up.
+    :raises RunStopped: if the model fails for good, or a budget is used up.
     """
     return run_sync(
         partial(
@@ -131,7 +136,12 @@ async def aquick_rollout(
     config_path: str | PathLike[str] | None = None,
     **settings: Any,  # noqa: ANN401 - any setting, by its name
 ) -> dict[str, Any]:
-    """`quick_rollout` for code that awaits."""
+    """Answer one question. See `quick_rollout`.
+
+    Example::
+
+        answer = (await aquick_rollout("What is the capital of France?"))["answer"]
+    """
     named = {"available_tools": tools, "model_name": model_name, "sandbox_server_url": sandbox_url}
     said = {**{name: value for name, value in named.items() if value is not None}, **settings}
     if answer is None:
@@ -163,7 +173,7 @@ async def _run(config: RolloutConfig, tasks: Sequence[Task] | None) -> dict[str,
 
 
 def _plain(said: Mapping[str, object]) -> dict[str, Any]:
-    """The same as a file would hold it."""
+    """Return the record as plain JSON types."""
     return msgspec.json.decode(msgspec.json.encode(said))
 
 

@@ -1,4 +1,4 @@
-"""The settings of a rollout: every field, its default, and what follows from them."""
+"""Settings of a rollout."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -17,19 +17,19 @@ if TYPE_CHECKING:
 __all__ = ["AGENT", "JUDGE", "TOOL", "RolloutConfig", "load_rollout_config"]
 
 AGENT: Final = "agent"
-"""The role of a single agent."""
+"""Role of a single agent."""
 JUDGE: Final = "judge"
-"""The role of the model that judges answers."""
+"""Role of the model that judges answers."""
 TURNS: Final = {"team": 10, "single": 100}
-"""Turns at most, where nothing says how many."""
+"""Default maximum number of turns."""
 PARALLEL: Final = 8
-"""Episodes at once, where `parallel` is said and no number of workers is."""
+"""Number of workers with `parallel` and without `max_workers`."""
 TOOL: Final = "tool"
-"""The role of the model inside tools."""
+"""Role of the model inside tools."""
 MODEL_TOOLS: Final = ("base_generator", "python_coder")
-"""Tools with a model inside."""
+"""Tools that use a model."""
 TEAM: Final = ("analyst", "planner", "executor", "verifier", "generator")
-"""The roles of the team."""
+"""Roles of the team."""
 
 
 def _texts(value: object) -> object:
@@ -37,105 +37,105 @@ def _texts(value: object) -> object:
 
 
 Ids = Annotated[list[str], BeforeValidator(_texts)]
-"""Names of tasks; numbers are taken as names."""
+"""Ids of tasks; numbers are accepted."""
 
 
 class RolloutConfig(RunConfig):
-    """The settings of a rollout. Made directly they take nothing from their surroundings; `load_rollout_config` does."""
+    """Settings of a rollout. Constructed directly, it reads neither files nor the environment."""
 
     DEFAULT_OUTPUT: ClassVar[str] = "rollout_results"
-    """Where the files go, if nothing says it."""
+    """Default output directory."""
     NOT_CONTENT: ClassVar[frozenset[str]] = frozenset({
         "data_path", "number_of_tasks", "task_ids", "max_workers", "parallel", "system_prompt_file",
         "evaluator_model_name", "evaluator_api_key", "evaluator_base_url", "evaluator_temperature",
         "evaluator_max_retries", "evaluator_extra_params", "save_results", "save_trajectories", "trajectory_only",
         "save_summary", *(f"{role}_model" for role in TEAM), "tool_model",
     })  # fmt: skip
-    """Its fields that don't decide what the files hold."""
+    """Its fields that do not affect the content of the files."""
 
     data_path: str | None = None
-    """The tasks: a JSONL, JSON, CSV or parquet file with a question and its answer on each line."""
+    """File of tasks: JSONL, JSON, CSV or parquet with a question and its answer per row."""
     benchmark_name: str | None = None
-    """A benchmark by its name, or a file that describes one: how its tasks are read, asked and scored."""
+    """Benchmark by name, or a file that describes one. It defines how tasks are read, asked and scored."""
     number_of_tasks: int | None = Field(default=None, ge=1)
-    """How many tasks to take, from the first; `None`: all that the benchmark takes."""
+    """Number of tasks to use, from the first; `None`: the benchmark's default, or all."""
     task_ids: Ids | None = None
-    """Only these, by their ids; `None`: all."""
+    """Ids of the tasks to use; `None`: all."""
     samples: int = Field(default=1, ge=1)
-    """How often each task is worked on, each time from the beginning."""
+    """Number of independent episodes per task."""
 
     agent: Literal["team", "single"] = "team"
-    """Who works on a task: planner, executor, verifier and generator, or one model that calls tools by itself."""
+    """`team`: planner, executor, verifier and generator; `single`: one model that calls tools itself."""
     verify: Literal["separate", "merged"] = "separate"
-    """Who says whether enough is known: the verifier, or the planner together with its next step."""
+    """Decision to stop: by the verifier (`separate`), or by the planner together with its next step (`merged`)."""
     max_turns: int | None = Field(default=None, ge=0)
-    """Turns of an episode at most; `None`: 10 of the team, 100 of a single agent."""
+    """Maximum number of turns of an episode; `None`: 10 for the team, 100 for a single agent."""
     max_retries: int = Field(default=3, ge=0)
-    """How often an episode that crashed or could not be answered is tried again, from the beginning."""
+    """Number of retries of an episode that crashed or has no answer, from the beginning."""
     max_workers: int = Field(default=1, ge=1)
-    """Episodes at once."""
+    """Number of concurrent episodes."""
     parallel: bool = False
-    """Eight episodes at once, where `max_workers` does not say how many."""
+    """Run eight concurrent episodes, unless `max_workers` is set."""
     short_prompts: bool = False
-    """The team's planner is told the question, the names of tools, and results: for small models trained to it."""
+    """Prompt the planner with the question, tool names and results only, as small models are trained."""
     system_prompt: Prose = ""
-    """At the head of the planner's or the agent's prompt."""
+    """First part of the prompt of the planner or the agent."""
     system_prompt_file: str | None = None
-    """A file that holds it."""
+    """File with the system prompt."""
     episode_seconds: float = Field(default=300, gt=0)
-    """How long an episode may take; then it answers from what it has."""
+    """Time limit of an episode; then it answers from what it knows."""
     episode_tokens: int | None = Field(default=None, ge=1)
-    """Tokens of an episode, read and written, from which on it only answers."""
+    """Prompt and completion tokens of an episode after which it only answers."""
     episode_cost: float | None = Field(default=None, gt=0)
-    """Money of an episode, by `prices`, from which on it only answers."""
+    """Cost of an episode, by `prices`, after which it only answers."""
     memory_chars: int = Field(default=24_000, ge=1_000)
-    """Characters of memory that roles are shown; beyond them the oldest turns are put in short."""
+    """Maximum number of characters of memory in prompts; beyond it, the oldest turns are shortened."""
 
     analyst_model: RoleModel = RoleModel()
-    """What is different about the model that analyses questions; its name and endpoint are by default the planner's."""
+    """Model settings of the query analyst; by default those of the planner."""
     planner_model: RoleModel = RoleModel()
-    """What is different about the planner's model."""
+    """Model settings of the planner."""
     executor_model: RoleModel = RoleModel()
-    """What is different about the executor's model."""
+    """Model settings of the executor."""
     verifier_model: RoleModel = RoleModel()
-    """What is different about the verifier's model."""
+    """Model settings of the verifier."""
     generator_model: RoleModel = RoleModel()
-    """What is different about the generator's model."""
+    """Model settings of the generator."""
 
     tool_model: RoleModel = RoleModel()
-    """What is different about the model inside the tools `base_generator` and `python_coder`."""
+    """Model settings of the tools `base_generator` and `python_coder`."""
 
     evaluate_results: bool = True
     """Score the answers."""
     evaluation_metric: str | None = None
-    """By which metric; `None`: that of the benchmark, else `exact_match`."""
+    """Name of the metric; `None`: that of the benchmark, or `exact_match`."""
     metric_options: dict[str, object] = Field(default_factory=dict[str, object])
     """Options of the metric."""
     evaluator_model_name: str | None = None
-    """The model that judges; `None`: the agent's."""
+    """Model of the judge; `None`: the agent's."""
     evaluator_api_key: SecretStr | None = None
-    """The key for it; where `evaluator_base_url` is set, keys of other endpoints are not sent there."""
+    """API key of the judge; keys of other endpoints are not sent to `evaluator_base_url`."""
     evaluator_base_url: str | None = None
-    """Its endpoint; `None`: the agent's."""
+    """Endpoint of the judge; `None`: the agent's."""
     evaluator_temperature: float = Field(default=0.0, ge=0)
-    """How it samples."""
+    """Sampling temperature of the judge."""
     evaluator_max_retries: int = Field(default=3, ge=0, le=9)
-    """How often a request for a judgement is made again."""
+    """Number of retries of a request to the judge."""
     evaluator_extra_params: dict[str, object] = Field(default_factory=dict[str, object])
-    """Further fields of its requests."""
+    """Additional fields of requests to the judge."""
 
     sandbox_auto_start: bool = False
-    """Start a server when none answers at `sandbox_server_url`."""
+    """Start a server if none answers at `sandbox_server_url`."""
     save_results: bool = True
-    """Write `results.jsonl`, a line for each task as it is finished."""
+    """Write `results.jsonl`, with a line for each finished task."""
     save_trajectories: bool = True
     """Write `trajectories.jsonl`."""
     trajectory_only: bool = False
-    """Lines of `results.jsonl` hold the task's id, whether it was answered, and its trajectory."""
+    """Write only the task's id, its success and its trajectory to `results.jsonl`."""
     save_summary: bool = True
     """Write `summary.json`."""
     run_name: str = Field(default="rollout", min_length=1)
-    """The run's name in its journal."""
+    """Name of the run in its journal."""
 
     @model_validator(mode="after")
     def _sensible(self) -> "RolloutConfig":
@@ -148,29 +148,29 @@ class RolloutConfig(RunConfig):
         if self.agent == "single":
             for name in ("verify", "short_prompts", *(f"{role}_model" for role in TEAM)):
                 if name in said and getattr(self, name) != type(self).model_fields[name].default:
-                    yield f"{name}: a single agent has no such role; leave it out, or set agent=team"
+                    yield f"{name}: a single agent has no such role; remove it, or set agent=team"
         if self.verify == "merged" and self.verifier_model != RoleModel():
-            yield "verifier_model: with verify=merged the planner verifies; leave it out, or set verify=separate"
+            yield "verifier_model: with verify=merged the planner verifies; remove it, or set verify=separate"
         if "parallel" in said and "max_workers" in said and self.parallel != (self.max_workers > 1):
-            yield f"parallel: contradicts max_workers={self.max_workers}; leave one of them out"
+            yield f"parallel: contradicts max_workers={self.max_workers}; remove one of them"
         if self.system_prompt and self.system_prompt_file:
-            yield "system_prompt_file: there is a system_prompt too; leave one of them out"
+            yield "system_prompt_file: system_prompt is set, too; remove one of them"
         if self.trajectory_only and not self.save_results:
-            yield "trajectory_only: results are not saved; leave it out, or set save_results=true"
+            yield "trajectory_only: results are not saved; remove it, or set save_results=true"
         if not self.evaluate_results:
             for name in sorted(
                 name for name in said if name.startswith(("evaluation_", "evaluator_", "metric_"))
             ):
                 if getattr(self, name) != _default(name):
-                    yield f"{name}: nothing is scored; leave it out, or set evaluate_results=true"
+                    yield f"{name}: nothing is scored; remove it, or set evaluate_results=true"
         if self.tool_model != RoleModel() and not self.model_tools:
-            yield f"tool_model: no tool has a model; name one of {', '.join(MODEL_TOOLS)} in available_tools"
+            yield f"tool_model: no tool uses a model; name one of {', '.join(MODEL_TOOLS)} in available_tools"
         if self.model_tools and self.sandbox_server_url is not None:
-            yield f"available_tools: {self.model_tools[0]} runs in this process; leave out sandbox_server_url"
+            yield f"available_tools: {self.model_tools[0]} runs in this process; remove sandbox_server_url"
         if self.task_ids is not None and not self.task_ids:
-            yield "task_ids: names no task; name one, or leave it out"
+            yield "task_ids: names no task; name one, or remove it"
         if (self.episode_cost is not None or self.max_cost is not None) and not self._priced:
-            yield "prices: a budget of money needs them; say what a million tokens cost"
+            yield "prices: a budget of money needs them; set the cost of a million tokens"
 
     @property
     def _priced(self) -> bool:
@@ -178,7 +178,7 @@ class RolloutConfig(RunConfig):
 
     @property
     def role_models(self) -> Mapping[str, RoleModel]:
-        """What is different about the model of each role that may ask one."""
+        """Model settings of each role that uses a model."""
         team = {
             "analyst": self._analyst,
             "planner": self.planner_model,
@@ -211,28 +211,28 @@ class RolloutConfig(RunConfig):
 
     @property
     def model_tools(self) -> list[str]:
-        """Those of the tools asked for that have a model inside."""
+        """Requested tools that use a model."""
         asked = {name.replace(":", "_") for name in self.available_tools}
         return [name for name in MODEL_TOOLS if name in asked]
 
     @property
     def models(self) -> "dict[str, ModelSettings]":
-        """The model of each role."""
+        """Model of each role."""
         return {role: self.model_for(role) for role in self.role_models}
 
     @property
     def turns(self) -> int:
-        """Turns of an episode at most."""
+        """Maximum number of turns of an episode."""
         return TURNS[self.agent] if self.max_turns is None else self.max_turns
 
     @property
     def workers(self) -> int:
-        """Episodes at once."""
+        """Number of concurrent episodes."""
         return PARALLEL if self.parallel and "max_workers" not in self.model_fields_set else self.max_workers
 
     @property
     def instructions(self) -> str:
-        """What heads the planner's or the agent's prompt.
+        """First part of the prompt of the planner or the agent.
 
         :raises ConfigurationError: if the file can't be read.
         """
@@ -241,15 +241,15 @@ class RolloutConfig(RunConfig):
         try:
             return Path(self.system_prompt_file).read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
-            why = error.strerror if isinstance(error, OSError) else "it is no UTF-8 text"
+            why = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
             raise ConfigurationError(
                 f"system_prompt_file: {self.system_prompt_file} can't be read: {why}; name another"
             ) from None
 
     @property
     def episode(self) -> "EpisodeSettings":
-        """How an episode goes."""
-        from agentflow.team import EpisodeSettings  # brings the sandbox along
+        """Settings of an episode."""
+        from agentflow.team import EpisodeSettings  # loads the sandbox
 
         return EpisodeSettings(
             max_turns=self.turns,
@@ -262,7 +262,7 @@ class RolloutConfig(RunConfig):
         )
 
     def identity(self) -> dict[str, object]:
-        """What decides the content of the files."""
+        """Return what affects the content of the files."""
         return {**super().identity(), "max_turns": self.turns, "system_prompt": self.instructions}
 
 
@@ -275,9 +275,13 @@ def load_rollout_config(
     overrides: Iterable[str] = (),
     arguments: Mapping[str, object] | None = None,
 ) -> RolloutConfig:
-    """The settings from a file, then `.env`, then the environment, then `key=value` words: the last one wins.
+    """Load settings from a file, `.env`, the environment and `key=value` overrides; later sources win.
 
-    :param arguments: what a program says itself; it wins over all of them.
-    :raises ConfigurationError: one line, if anything in them can't be used.
+    :param arguments: settings that override all sources.
+    :raises ConfigurationError: one line, if a setting can't be used.
+
+    Example::
+
+        config = load_rollout_config("config.yaml", ["max_workers=8"])
     """
     return load_settings(RolloutConfig, config_path, overrides, arguments=arguments)

@@ -1,4 +1,4 @@
-"""The files of a rollout: results as they come, and in the end everything in order, each file whole or not at all."""
+"""Files of a rollout: results as tasks finish, and at the end all files in order."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -16,16 +16,16 @@ from agentflow.runs import AtomicFiles, report_disk_errors
 __all__ = ["RESULTS", "SUMMARY", "TRAJECTORIES", "ResultLines", "write_files"]
 
 RESULTS: Final = "results.jsonl"
-"""What became of each task."""
+"""File with a result per task."""
 TRAJECTORIES: Final = "trajectories.jsonl"
-"""Their episodes."""
+"""File of the episodes."""
 SUMMARY: Final = "summary.json"
-"""All of it in short."""
+"""File of the summary."""
 _ENCODER: Final = msgspec.json.Encoder()
 
 
 class ResultLines:
-    """`results.jsonl` while the run is on: a line for each task as it is finished, in the order in which they are."""
+    """`results.jsonl` during the run: a line for each task, in the order in which they finish."""
 
     def __init__(self, folder: Path, config: RolloutConfig) -> None:
         """Describe it."""
@@ -36,7 +36,7 @@ class ResultLines:
         self._pending: list[bytes] = []
 
     async def begin(self, results: AsyncIterator[TaskResult]) -> None:
-        """Write what is finished already.
+        """Write the tasks that are already finished.
 
         :raises RunStopped: if it can't be written.
         """
@@ -57,7 +57,7 @@ class ResultLines:
             return
         self._pending.append(self._line(result) + b"\n")
         async with self._turn:
-            # Whoever waited for its turn finds its line written together with others.
+            # One task writes the lines of all that wait for the lock.
             lines, self._pending = self._pending, []
             if lines:
                 with report_disk_errors(self._folder):
@@ -74,9 +74,9 @@ class ResultLines:
 async def write_files(
     results: AsyncIterator[TaskResult], folder: Path, config: RolloutConfig, tally: SummaryBuilder
 ) -> RolloutSummary:
-    """Write the files from the results in their order. One result is held at a time.
+    """Write the files from the results, in order, and return the summary. One result is in memory at a time.
 
-    :raises RunStopped: if a file can't be written; those of before stay as they are.
+    :raises RunStopped: if a file can't be written; the earlier files stay unchanged.
     """
     wanted = {
         RESULTS: config.save_results,

@@ -1,4 +1,4 @@
-"""Pictures that belong to tasks, from files."""
+"""Pictures of tasks, read from files."""
 
 import mimetypes
 from collections.abc import Iterable, Sequence
@@ -15,12 +15,12 @@ from agentflow.trajectory import Blob, Task
 __all__ = ["Pictures", "read_pictures", "with_pictures"]
 
 Pictures = dict[Blob, bytes]
-"""Pictures with their bytes."""
+"""Bytes of pictures."""
 _FIELDS = ("image", "images")
 
 
 def read_pictures(files: Iterable[str | PathLike[str]]) -> Pictures:
-    """The pictures in these files, in their order.
+    """Read the pictures of these files, in order.
 
     :raises ConfigurationError: one line, if one can't be read or is no picture.
     """
@@ -28,7 +28,7 @@ def read_pictures(files: Iterable[str | PathLike[str]]) -> Pictures:
     for file in map(Path, files):
         mime, _ = mimetypes.guess_type(file.name)
         if mime is None or not mime.startswith("image/"):
-            raise ConfigurationError(f"{file}: is no picture by its name; name a .png, .jpg, .gif or .webp")
+            raise ConfigurationError(f"{file}: not a picture by its name; name a .png, .jpg, .gif or .webp")
         try:
             data = file.read_bytes()
         except OSError as error:
@@ -38,7 +38,7 @@ def read_pictures(files: Iterable[str | PathLike[str]]) -> Pictures:
 
 
 def with_pictures(tasks: Sequence[Task], folder: Path) -> tuple[list[Task], Pictures]:
-    """The tasks with the pictures that their `image` or `images` name, from the folder of their file.
+    """Return the tasks with the pictures named by their `image` or `images`, relative to the tasks' file.
 
     :raises ConfigurationError: one line, if one can't be read.
     """

@@ -1,4 +1,4 @@
-"""What became of a task, and the lines of the files."""
+"""Result of a task, and the records of the files."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -15,39 +15,39 @@ _TRUST = {Assessment.COMPLETE: 1.0, Assessment.UNVERIFIED: 0.6, Assessment.AMBIG
 
 
 class TaskResult(Struct, frozen=True, kw_only=True):
-    """A finished task, or one of its samples."""
+    """Result of a task, or of one of its samples."""
 
     task: Task
     """The task."""
     sample: int = 0
-    """Which of its samples, from 0."""
+    """Number of the sample, from 0."""
     episode: Episode | None = None
-    """The episode that counts; `None`: all tries crashed."""
+    """Episode with the answer, or the last one; `None`: all tries crashed."""
     failure: Failure | None = None
-    """Why there is no answer."""
+    """Reason that there is no answer."""
     scored: Scored | None = None
-    """What the answer is worth; `None`: it was not scored."""
+    """Score of the answer; `None`: it was not scored."""
     tries: int = 1
-    """Episodes that it took."""
+    """Number of episodes."""
 
     @property
     def answer(self) -> str:
-        """The answer; empty: none."""
+        """The answer; empty if there is none."""
         return "" if self.episode is None else self.episode.answer
 
     @property
     def score(self) -> float:
-        """What it is worth; a failed task, and one that could not be judged, is worth nothing."""
+        """Score; 0 for a failed task and for one that could not be judged."""
         return 0.0 if self.scored is None or self.failure is not None else self.scored.score
 
     @property
     def turns(self) -> tuple[Turn, ...]:
-        """What was done."""
+        """Turns of the episode."""
         return () if self.episode is None else self.episode.turns
 
     @property
     def trust(self) -> float:
-        """How sure the verifier was, from 0 to 1; of two equal ones the shorter episode is the surer."""
+        """Confidence of the verifier, from 0 to 1; of two equal ones the shorter episode ranks higher."""
         if self.episode is None or self.episode.failure is not None or not self.answer:
             return 0.0
         said = next((turn.decision.assessment for turn in reversed(self.turns) if turn.decision), None)
@@ -56,12 +56,12 @@ class TaskResult(Struct, frozen=True, kw_only=True):
 
 
 def task_of(seed: Seed) -> tuple[Task, int]:
-    """The task that a seed of the journal stands for, and which of its samples."""
+    """Return the task of a seed, and the number of its sample."""
     return msgspec.convert(seed.kwargs["task"], Task), int(seed.kwargs["sample"])
 
 
 def result_record(result: TaskResult) -> dict[str, object]:
-    """A line of `results.jsonl`. No times: the same work is the same line."""
+    """Return a line of `results.jsonl`, without times: the same work gives the same line."""
     task, episode = result.task, result.episode
     record: dict[str, object] = {
         "task_id": task.id,
@@ -90,7 +90,7 @@ def result_record(result: TaskResult) -> dict[str, object]:
 
 
 def trajectory_record(result: TaskResult) -> dict[str, object]:
-    """A line of `trajectories.jsonl`: nodes in the form that synthesis writes, and every call of a model."""
+    """Return a line of `trajectories.jsonl`: nodes in the format of synthesis, and every model call."""
     task, episode = result.task, result.episode
     key = [task.index, task.id, task.question, result.sample]
     ids = [f"node_{digest([*key, number])}" for number in range(len(result.turns) + 1)]
@@ -120,7 +120,7 @@ def trajectory_record(result: TaskResult) -> dict[str, object]:
 
 
 def trajectory_result(result: TaskResult) -> dict[str, object]:
-    """A line of `results.jsonl` where only trajectories are wanted."""
+    """Return a line of `results.jsonl` with `trajectory_only`."""
     return {
         "task_id": result.task.id,
         "sample": result.sample,

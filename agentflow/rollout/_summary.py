@@ -1,4 +1,4 @@
-"""A rollout in few figures."""
+"""Summary of a rollout."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -22,109 +22,109 @@ _UNJUDGED = Failure("unjudged", "no sample of it could be judged")
 
 
 class Spread(Struct, frozen=True):
-    """How a quantity is spread over episodes."""
+    """Distribution of a quantity over episodes."""
 
     mean: float = 0.0
-    """Its mean."""
+    """Mean."""
     p50: float = 0.0
-    """Half of them have no more."""
+    """Median."""
     p95: float = 0.0
-    """Of 20 of them 19 have no more."""
+    """95th percentile."""
 
 
 class ToolUsage(Struct, frozen=True):
-    """How a tool was used."""
+    """Use of a tool."""
 
     calls: int
-    """How often it was called."""
+    """Number of calls."""
     share: float
-    """Of all calls of tools."""
+    """Share of all tool calls."""
     errors: int
-    """Calls that failed, or whose program ended badly."""
+    """Calls that failed, or whose program failed."""
 
 
 class FailedTask(Struct, frozen=True):
-    """A task without an answer."""
+    """Task without an answer."""
 
     task_id: str
-    """Which."""
+    """Id of the task."""
     sample: int
-    """Which of its samples, from 0."""
+    """Number of the sample, from 0."""
     why: str
-    """What went wrong."""
+    """Reason."""
 
 
 class RolloutSummary(Struct, frozen=True, kw_only=True):
-    """A rollout in few figures; only `seconds` and `wall_seconds` differ from run to run of the same work."""
+    """Summary of a rollout; only `seconds` and `wall_seconds` differ between runs of the same work."""
 
     benchmark: str
-    """What the tasks are."""
+    """Name of the benchmark or of the file of tasks."""
     metric: str | None
-    """What answers were scored by; `None`: they were not."""
+    """Metric; `None`: answers were not scored."""
     agent: Literal["team", "single"]
-    """Who worked."""
+    """`team` or `single`."""
     verify: Literal["separate", "merged"]
-    """Who verified, in the team."""
+    """`separate` or `merged`, in the team."""
     max_turns: int
-    """Turns of an episode at most."""
+    """Maximum number of turns of an episode."""
     samples: int
-    """Episodes of each task."""
+    """Episodes per task."""
     models: dict[str, str]
-    """The model of each role."""
+    """Model name by role."""
     tools: list[str]
-    """What could be used."""
+    """Names of the tools."""
     dropped_tools: dict[str, str]
-    """Tools that were asked for and could not be used, with why."""
+    """Reasons of requested tools that could not be used, by name."""
     tasks: int
-    """Tasks that are finished, all samples of each."""
+    """Tasks with all samples finished."""
     results: int
-    """Samples that are finished."""
+    """Finished samples."""
     failed: int
-    """Those without an answer; they count as wrong."""
+    """Samples without an answer; they count as wrong."""
     failures: dict[str, int]
-    """Those by why."""
+    """Samples without an answer, by reason."""
     failed_tasks: list[FailedTask]
-    """The first of them."""
+    """The first samples without an answer."""
     unjudged: int
-    """Answers that could not be judged; nothing is known of them, and they are not in the mean."""
+    """Answers that could not be judged; they are excluded from the mean."""
     perfect: int
-    """Answers with full marks."""
+    """Answers with the maximum score."""
     score: float | None
-    """The mean score of tasks; `None`: nothing was scored."""
+    """Mean score of tasks; `None`: nothing was scored."""
     interval: Interval | None
-    """Where it lies, 95 times of 100, were other tasks of the kind drawn."""
+    """95 % confidence interval of the mean, over tasks."""
     pass_at: dict[str, float]
-    """k -> how likely one of k samples is right; only with several samples."""
+    """pass@k by k; only with several samples."""
     majority: float | None
-    """The mean score of the answer that most samples give; only with several samples."""
+    """Mean score of the majority answer; only with several samples."""
     best_by_verifier: float | None
-    """The mean score of the sample of which the verifier was surest; only with several samples."""
+    """Mean score of the sample with the highest verifier confidence; only with several samples."""
     endings: dict[str, int]
-    """Episodes by why their turns ended."""
+    """Episodes by the reason of their end."""
     turns: Spread
-    """Turns of an episode."""
+    """Turns per episode."""
     seconds: Spread
-    """Time of an episode."""
+    """Seconds per episode."""
     calls_per_task: dict[str, float]
-    """Calls of models in an episode, by role."""
+    """Model calls per task, by role."""
     usage: dict[str, Usage]
-    """What the roles consumed in the whole run, with all that was tried in vain."""
+    """Model usage by role of the whole run, including failed tries."""
     tokens: int
-    """Tokens read and written."""
+    """Prompt and completion tokens."""
     cost: dict[str, float]
-    """What that costs, of roles whose model has prices."""
+    """Cost by role, of models with prices."""
     tool_calls: int
-    """Calls of tools."""
+    """Tool calls."""
     tool_use: dict[str, ToolUsage]
-    """The tools that were called."""
+    """Use of each tool that was called."""
     tool_error_rate: float
-    """Calls of tools that failed, of all."""
+    """Share of tool calls that failed."""
     wall_seconds: float
-    """How long this process took."""
+    """Seconds that this process took."""
 
 
 class SummaryBuilder:
-    """Counts results. What it holds of each is a few numbers."""
+    """Builds a summary result by result, and keeps a few numbers of each."""
 
     def __init__(
         self,
@@ -134,10 +134,10 @@ class SummaryBuilder:
         used: Mapping[str, Usage],
         wall_seconds: float,
     ) -> None:
-        """Begin.
+        """Start counting.
 
-        :param used: what the roles consumed in the whole run.
-        :param wall_seconds: how long this process took.
+        :param used: model usage by role, of the whole run.
+        :param wall_seconds: seconds that this process took.
         """
         self._config = config
         self._assignment = assignment
@@ -173,7 +173,7 @@ class SummaryBuilder:
                 self._tool_errors[turn.action.tool] += turn.failure is not None or bool(turn.trouble)
 
     def summary(self) -> RolloutSummary:
-        """All that was counted."""
+        """Return the summary."""
         config = self._config
         models = config.models
         marks = [mark for task in self._tasks.values() for mark in task]
@@ -241,7 +241,7 @@ class SummaryBuilder:
 
 
 class _Mark(Struct, frozen=True):
-    """What is kept of a result."""
+    """Numbers of one result."""
 
     score: float
     answer: str | None
@@ -279,7 +279,7 @@ def _by_verifier(task: Sequence[_Mark]) -> int | None:
 
 
 def _of_task(task: Sequence[_Mark]) -> Scored | None:
-    """What a task is worth: the mean of its samples."""
+    """Return the score of a task: the mean of its samples."""
     judged = [mark for mark in task if not mark.unjudged]
     if not judged:
         return Scored(0.0, failure=_UNJUDGED)

@@ -1,4 +1,4 @@
-"""What a rollout works on: tasks, and how their answers are scored."""
+"""Assignment of a rollout: its tasks and their metric."""
 
 from collections.abc import Mapping, Sequence
 from os import PathLike
@@ -17,46 +17,50 @@ from agentflow.trajectory import Blob, Task
 __all__ = ["Assignment", "Tasks", "assign"]
 
 METRIC: Final = "exact_match"
-"""What is scored by, where nothing says it."""
+"""Default metric."""
 JUDGEMENT: Final = "llm_judgement"
-"""What is scored by, where a model is named that judges and the benchmark's published figures are a judge's."""
+"""Metric of a benchmark whose published figures come from a judge, if a judge model is set."""
 BUNDLED: Final = "bamboogle"
-"""What is worked on, where nothing says anything."""
+"""Benchmark used without any settings."""
 
 Tasks: TypeAlias = str | PathLike[str] | Sequence[Task]
-"""A file of tasks, or tasks."""
+"""File of tasks, or tasks."""
 
 
 class Assignment(Struct, frozen=True, kw_only=True):
-    """The tasks of a run."""
+    """Tasks of a run."""
 
     tasks: list[Task]
     """The tasks, in order."""
     name: str
-    """What they are called: the benchmark's name, or the file's."""
+    """Name of the benchmark or of the file."""
     metric: str
-    """What answers are scored by."""
+    """Name of the metric."""
     options: dict[str, Any] = field(default_factory=dict[str, Any])
     """Options of the metric."""
     pictures: Pictures = field(default_factory=dict[Blob, bytes])
-    """The pictures of the tasks."""
+    """Pictures of the tasks."""
     samples: int = 1
-    """How often each is worked on."""
+    """Number of episodes per task."""
 
 
 def assign(
     config: RolloutConfig, tasks: Sequence[Task] | None = None, pictures: Pictures | None = None
 ) -> Assignment:
-    """What the settings want worked on.
+    """Return the tasks and the metric that the settings select.
 
-    :param tasks: these, instead of those of `data_path` or the benchmark.
-    :param pictures: what their `images` stand for.
+    :param tasks: tasks to use instead of those of `data_path` or the benchmark.
+    :param pictures: bytes of their `images`.
     :raises ConfigurationError: one line, if there are none, or they can't be read.
+
+    Example::
+
+        assignment = assign(RolloutConfig(benchmark_name="gameof24", number_of_tasks=2))
     """
     benchmark = _benchmark(config, tasks)
     found = _tasks(config, benchmark) if tasks is None else _chosen(config, tasks)
     if not found:
-        raise ConfigurationError("data_path: there is no task; name a file that has some")
+        raise ConfigurationError("data_path: there are no tasks; name a file with tasks")
     if tasks is None and config.data_path is not None:
         found, pictures = with_pictures(found, Path(config.data_path).parent)
     metric, options = _metric(config, benchmark)
@@ -77,9 +81,7 @@ def _benchmark(config: RolloutConfig, tasks: Sequence[Task] | None) -> Benchmark
         return None
     if config.offline and explores_bundled_corpus(config):
         return find_benchmark(BUNDLED)
-    raise ConfigurationError(
-        "data_path: nothing says what to work on; name a file of tasks, or a benchmark_name"
-    )
+    raise ConfigurationError("data_path: there are no tasks; name a file of tasks, or a benchmark_name")
 
 
 def _tasks(config: RolloutConfig, benchmark: Benchmark | None) -> list[Task]:
@@ -93,7 +95,7 @@ def _tasks(config: RolloutConfig, benchmark: Benchmark | None) -> list[Task]:
 def _chosen(config: RolloutConfig, tasks: Sequence[Task]) -> list[Task]:
     ids = config.task_ids
     if ids is not None and (missing := sorted(set(ids) - {task.id for task in tasks})):
-        raise ConfigurationError(f"task_ids: there is no task {missing[0]}; name one that there is")
+        raise ConfigurationError(f"task_ids: there is no task {missing[0]}; name an existing one")
     return [task for task in tasks if ids is None or task.id in ids][: config.number_of_tasks]
 
 

@@ -1,4 +1,4 @@
-"""What the settings of every run have: tools, models, budgets, a journal."""
+"""Settings that all runs share: tools, models, budgets, journal."""
 
 from collections.abc import Mapping
 from functools import cached_property
@@ -27,140 +27,140 @@ def _joined(value: object) -> object:
 
 
 Prose = Annotated[str, BeforeValidator(_joined, json_schema_input_type=str | list[str])]
-"""A long text: a string, or a list of its lines."""
+"""Long text: a string or a list of lines."""
 
 
 class RoleModel(Section):
-    """A model of a role's own: what is not said here is that of all roles."""
+    """Model of one role. A setting that is not given has the value that applies to all roles."""
 
     renamed: ClassVar[dict[str, str]] = RENAMED_MODEL_KEYS
 
     model_name: str | None = None
-    """Its name."""
+    """Model name."""
     base_url: str | None = None
-    """Its endpoint; where one is named, its key must be too: keys of other endpoints are not sent there."""
+    """Endpoint. It needs its own `api_key`: keys of other endpoints are not sent to it."""
     api: ApiName | None = None
     """API of that endpoint."""
     api_key: SecretStr | None = None
-    """The key for it."""
+    """API key."""
     temperature: float | None = Field(default=None, ge=0)
-    """Higher is more varied."""
+    """Sampling temperature."""
     top_p: float | None = Field(default=None, gt=0, le=1)
     """Nucleus sampling."""
     max_tokens: int | None = Field(default=None, ge=1)
-    """The longest answer."""
+    """Maximum number of completion tokens."""
     max_text_chars: int | None = Field(default=None, ge=1)
-    """Characters of each text in an answer with a schema, held by the endpoint."""
+    """Maximum length of each text in structured output, enforced by the endpoint."""
     seed: int | None = None
-    """For endpoints that can repeat themselves."""
+    """Sampling seed, for endpoints that support one."""
     extra_body: dict[str, object] | None = None
-    """Further fields of each request."""
+    """Additional fields of each request."""
     max_concurrency: int | None = Field(default=None, ge=1)
-    """Calls at once at most."""
+    """Maximum number of concurrent calls."""
     call_seconds: float | None = Field(default=None, gt=0)
-    """Time for a call, all attempts together."""
+    """Time limit of a call, including retries."""
     max_attempts: int | None = Field(default=None, ge=1, le=10)
-    """Requests for a call at most."""
+    """Maximum number of requests per call."""
     structured: StructuredOutput | None = None
-    """How the form of answers is asked for."""
+    """Method of requesting structured output."""
     tokens: TokenMode | None = None
-    """Whether its answers bring their tokens along."""
+    """Completions include their tokens."""
     vision: bool | None = None
-    """It takes pictures."""
+    """The model accepts images."""
     prices: Prices | None = None
-    """What it costs."""
+    """Prices of its tokens."""
 
 
 class RunConfig(Settings):
-    """The settings that every run has."""
+    """Settings that all runs share."""
 
     renamed: ClassVar[dict[str, str]] = RENAMED_MODEL_KEYS
 
     DEFAULT_OUTPUT: ClassVar[str] = "results"
-    """Where the files go, if nothing says it."""
+    """Default output directory."""
     NOT_CONTENT: ClassVar[frozenset[str]] = frozenset()
-    """Fields that don't decide what the files hold, of those that a kind of run adds."""
+    """Fields of a subclass that do not affect the content of the files."""
 
     output_dir: str | None = None
-    """Where the files go; `None`: a folder that is called after what is done."""
+    """Output directory; `None`: one named after the kind of run."""
 
     available_tools: list[str] = Field(default_factory=list[str])
-    """Tools that may be called, by any of their names; none: all that the resources have."""
+    """Tools that may be called, by any of their names; empty: all tools of the resources."""
     on_missing_tool: Literal["refuse", "drop"] = "refuse"
-    """What to do about a tool that does not exist or can't work here: refuse to start, or go on without it."""
+    """Handling of a tool that does not exist or does not work: `refuse` to start, or `drop` the tool."""
     resource_types: list[str] = Field(default_factory=list[str])
-    """Backends to have, by any of their names."""
+    """Backends, by any of their names."""
     resource_init_configs: dict[str, dict[str, object]] = Field(default_factory=dict[str, dict[str, object]])
     """Settings by backend, flat or under `content`."""
     sandbox_server_url: str | None = None
-    """A running server of tools; `None`: they run in this process."""
+    """URL of a running tool server; `None`: tools run in this process."""
     sandbox_token: SecretStr = SecretStr("")
-    """The token for it; empty: that of the user's own server on this machine, if it has one."""
+    """Token for it; empty: that of the user's own server on this machine."""
     sandbox_auto_start: bool = True
-    """Start a server when none answers at `sandbox_server_url`."""
+    """Start a server if none answers at `sandbox_server_url`."""
     sandbox_config_path: str | None = None
-    """A file with settings of the sandbox."""
+    """Settings file of the sandbox."""
     sandbox_timeout: float = Field(default=120, gt=0)
-    """Seconds for a tool call."""
+    """Time limit of a tool call, in seconds."""
     max_sandboxes: int = Field(default=128, ge=1)
-    """Sandboxes at once at most."""
+    """Maximum number of concurrent sandboxes."""
 
     model_name: str = "gpt-4.1-2025-04-14"
-    """The model of all roles. If neither it, `base_url` nor `api_key` is set anywhere, the offline engine is used."""
+    """Model of all roles. If neither it nor `base_url` nor `api_key` is set, the offline engine is used."""
     api_key: SecretStr = SecretStr("")
-    """The key for it; empty: that of the environment."""
+    """API key; empty: that of the environment."""
     base_url: str = ""
-    """Its endpoint; empty: that of the provider that its name begins with, else OpenAI's."""
+    """Endpoint; empty: that of the provider in the prefix of its name, otherwise OpenAI's."""
     api: ApiName = "auto"
     """API of the endpoint at `base_url`; `auto`: OpenAI's."""
     temperature: float | None = Field(default=None, ge=0)
-    """Higher is more varied; `None`: the endpoint's own."""
+    """Sampling temperature; `None`: the endpoint's default."""
     top_p: float | None = Field(default=None, gt=0, le=1)
-    """Nucleus sampling; `None`: the endpoint's own."""
+    """Nucleus sampling; `None`: the endpoint's default."""
     max_tokens: int | None = Field(default=None, ge=1)
-    """The longest answer; `None`: the endpoint's own."""
+    """Maximum number of completion tokens; `None`: the endpoint's default."""
     max_text_chars: int | None = Field(default=None, ge=1)
-    """Characters of each text in an answer with a schema, in plain letters, held by the endpoint; `None`: not bounded."""
+    """Maximum length of each text in structured output, enforced by the endpoint; `None`: unlimited."""
     seed: int | None = None
-    """For endpoints that can repeat themselves."""
+    """Sampling seed, for endpoints that support one."""
     extra_body: dict[str, object] = Field(default_factory=dict[str, object])
-    """Further fields of each request, sent as they are."""
+    """Additional fields of each request, sent unchanged."""
     vision: bool = True
-    """The model takes pictures."""
+    """The model accepts images."""
     max_concurrency: int = Field(default=256, ge=1)
-    """Model calls at once at most; how many there really are is adapted to the endpoint."""
+    """Maximum number of concurrent model calls; the actual number adapts to the endpoint."""
     call_seconds: float = Field(default=120, gt=0)
-    """Time for a model call, all attempts together."""
+    """Time limit of a model call, including retries."""
     max_attempts: int = Field(default=4, ge=1, le=10)
-    """HTTP requests for a model call at most."""
+    """Maximum number of HTTP requests per model call."""
     structured: StructuredOutput = "auto"
-    """How the form of answers is asked for; `auto`: by schema, else as the endpoint can."""
+    """Method of requesting structured output; `auto`: by schema, otherwise what the endpoint supports."""
     tokens: TokenMode = False
-    """Answers bring the tokens that were read and written along, only from vLLM; `exact`: what was said before is sent as
-    the tokens that it was, too."""
+    """Completions include prompt and completion tokens, only from vLLM; `exact`: earlier turns are sent as their exact
+    tokens, too."""
     prices: Prices | None = None
-    """What the model costs, for the report and `max_cost`."""
+    """Prices of tokens, for the report and `max_cost`."""
 
     max_total_tokens: int | None = Field(default=None, ge=1)
-    """Tokens that the run may use, read and written; then it ends cleanly and can be resumed."""
+    """Budget of prompt and completion tokens; when it is used up, the run stops and can be resumed."""
     max_cost: float | None = Field(default=None, gt=0)
-    """Money that the run may use, by `prices`."""
+    """Budget of money, by `prices`."""
     max_seconds: float | None = Field(default=None, gt=0)
-    """Time that the run may take."""
+    """Time limit of the run."""
 
     journal: str | None = None
-    """The journal's address, `sqlite:///…` or `postgresql://…`; `None`: a file in `output_dir`."""
+    """URL of the journal, `sqlite:///…` or `postgresql://…`; `None`: a file in `output_dir`."""
     run_name: str = Field(default="run", min_length=1)
-    """The run's name in its journal."""
+    """Name of the run in its journal."""
 
     @property
     def role_models(self) -> Mapping[str, RoleModel]:
-        """What is different about the model of each role that may ask one."""
+        """Model settings of each role that uses a model."""
         raise NotImplementedError
 
     @cached_property
     def offline(self) -> bool:
-        """Nothing names a model, so the engine without one is used."""
+        """True if no setting names a model, so that the offline engine is used."""
         named = "model_name" in self.model_fields_set or any(
             role.model_name or role.base_url for role in self.role_models.values()
         )
@@ -168,39 +168,39 @@ class RunConfig(Settings):
 
     @property
     def model(self) -> "ModelSettings":
-        """The model of all roles."""
+        """Model of all roles."""
         return self._model(RoleModel())
 
     def model_for(self, role: str) -> "ModelSettings":
-        """The model of that role."""
+        """Return the model of that role."""
         return self._model(self.role_models[role])
 
     def _model(self, own: RoleModel) -> "ModelSettings":
-        from agentflow.models import ModelSettings  # brings HTTP along
+        from agentflow.models import ModelSettings  # loads HTTP
 
         if self.offline:
             return ModelSettings(
                 name="offline", vision=False, tokens=self._shared(own, "tokens") is not False
             )
-        chosen: dict[str, object] = {name: self._shared(own, name) for name in _OF_MODELS}
+        chosen: dict[str, object] = {name: self._shared(own, name) for name in _MODEL_KEYS}
         chosen["name"] = chosen.pop("model_name")
         return ModelSettings.model_validate(chosen)
 
     def _shared(self, own: RoleModel, name: str) -> object:
-        """What the role says, else what holds for all."""
+        """Return the role's value of a setting, or else the shared one."""
         mine: object = getattr(own, name)
-        if mine is None and own.base_url is not None and name in _OF_PLACES:
-            return _OF_PLACES[name]
+        if mine is None and own.base_url is not None and name in _ENDPOINT_DEFAULTS:
+            return _ENDPOINT_DEFAULTS[name]
         return getattr(self, name) if mine is None else mine
 
     @property
     def output(self) -> Path:
-        """Where the files go."""
+        """Output directory."""
         return Path(self.output_dir or self.DEFAULT_OUTPUT)
 
     @property
     def resources(self) -> dict[str, dict[str, object]]:
-        """Settings by backend, for each that is named in `resource_types` or has settings; names as they stand there."""
+        """Settings of each backend in `resource_types` or `resource_init_configs`, by the names given there."""
         named: dict[str, dict[str, object]] = {name: {} for name in self.resource_types}
         for name, settings in self.resource_init_configs.items():
             content = settings.get("content")
@@ -210,8 +210,8 @@ class RunConfig(Settings):
 
     @property
     def sandbox(self) -> "SandboxSettings":
-        """The sandbox: `sandbox_config_path`, and over it what is said here."""
-        from agentflow.sandbox import SandboxSettings  # brings the servers along
+        """Sandbox settings: those of `sandbox_config_path`, overridden by these."""
+        from agentflow.sandbox import SandboxSettings  # loads the servers
 
         path = self.sandbox_config_path
         below = (
@@ -233,24 +233,29 @@ class RunConfig(Settings):
         return below.model_copy(update=own)
 
     def identity(self) -> dict[str, object]:
-        """What decides the content of the files: nothing of keys, addresses, limits, budgets and places."""
+        """Return what affects the content of the files: no keys, addresses, limits, budgets or directories."""
         left_out = _NOT_CONTENT | self.NOT_CONTENT | {f"{role}_model" for role in self.role_models}
         said = cast("dict[str, object]", masked(self.model_dump(mode="json", exclude=set(left_out))))
-        return {**said, "models": {role: self._model_identity(own) for role, own in self.role_models.items()}}
+        stored = {new: old for old, new in type(self).renamed.items()}  # journals have the old names
+        content = {stored.get(name, name): value for name, value in said.items()}
+        return {
+            **content,
+            "models": {role: self._model_identity(own) for role, own in self.role_models.items()},
+        }
 
     def _model_identity(self, own: RoleModel) -> dict[str, object]:
         if self.offline:
             return {"model_name": "offline"}
-        return {key: masked(self._shared(own, name)) for name, key in _OF_ANSWERS.items()}
+        return {key: masked(self._shared(own, name)) for name, key in _ANSWER_KEYS.items()}
 
 
-_OF_PLACES: Final[dict[str, object]] = {"api_key": SecretStr(""), "api": "auto", "tokens": False}
-"""What holds for one endpoint does not for another."""
-_OF_MODELS: Final = (
+_ENDPOINT_DEFAULTS: Final[dict[str, object]] = {"api_key": SecretStr(""), "api": "auto", "tokens": False}
+"""Defaults of settings that belong to an endpoint, for a role with another endpoint."""
+_MODEL_KEYS: Final = (
     "model_name", "base_url", "api", "api_key", "temperature", "top_p", "max_tokens", "max_text_chars", "seed", "max_concurrency",
     "call_seconds", "max_attempts", "structured", "tokens", "extra_body", "vision", "prices",
 )  # fmt: skip
-_OF_ANSWERS: Final = {
+_ANSWER_KEYS: Final = {
     "model_name": "model_name",
     "temperature": "temperature",
     "top_p": "top_p",
@@ -271,10 +276,10 @@ _NOT_CONTENT: Final = frozenset({
 
 
 _Dumper: Final = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
-"""Ten times as quick where libyaml is there."""
+"""Ten times faster if libyaml is installed."""
 
 
 def render_config(config: Settings) -> str:
-    """The settings as YAML, secrets masked."""
+    """Return the settings as YAML, secrets masked. See docs/synthesis.md."""
     said = masked(config.model_dump())
     return yaml.dump(said, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=110)

@@ -1,4 +1,4 @@
-"""Keeping secrets out of what is shown and written."""
+"""Masking of secrets in output."""
 
 import re
 from pathlib import PurePath
@@ -11,13 +11,13 @@ __all__ = ["masked"]
 _SECRET_NAMES: Final = re.compile(
     r"(?:(?:api_?key|secret|password|passwd|credential|authorization)s?|token|.+tokens)$", re.IGNORECASE
 )
-"""`tokens` alone says how a model is asked."""
+"""A key named `tokens` is a setting, not a secret."""
 _PASSWORD: Final = re.compile(r"(?<=://)([^/@:\s]*):[^/@\s]+@")
 _MASK: Final = "***"
 
 
 def masked(value: object) -> object:
-    """The value with every secret in it as `***`: secret strings, entries with names of secrets, passwords in addresses.
+    """Return the value with every secret in it as `***`: secret strings, entries with names of secrets, passwords in URLs.
 
     Paths become texts.
     """

@@ -1,4 +1,4 @@
-"""Which tools a run may use: found, and seen to work, before anything is asked of a model."""
+"""Choice of the tools of a run: found and tested before the first model call."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,41 +15,41 @@ __all__ = ["ChosenTools", "choose_tools", "explores_bundled_corpus", "sandbox_se
 logger = get_logger(__name__)
 
 CORPUS_TOOLS = ("rag_search", "rag_get")
-"""What is used when nothing names a tool or a resource: search and reading, of the corpus that comes along."""
+"""Tools if the settings name neither a tool nor a resource: search in the bundled corpus."""
 
 
 class ChosenTools(NamedTuple):
-    """What a run may use."""
+    """Tools of a run."""
 
     tools: list[Tool]
-    """The tools, in the order in which backends and their tools stand."""
+    """The tools, in the order of backends and of their tools."""
     dropped: dict[str, str]
-    """Names that were asked for and can't be used -> why."""
+    """Reasons of requested tools that can't be used, by name."""
 
 
 def explores_bundled_corpus(config: RunConfig) -> bool:
-    """Nothing says what to explore, so it is the corpus that comes along."""
+    """Return true if the settings name nothing to explore, so that the bundled corpus is used."""
     return not (
         config.available_tools or config.resources or config.sandbox_server_url or config.sandbox_config_path
     )
 
 
 def sandbox_settings(config: RunConfig) -> tuple[SandboxSettings, dict[str, str]]:
-    """The sandbox of a run: every backend there is, with the settings given. None starts before its first use.
+    """Return the sandbox settings of a run, with all backends; a backend starts at its first use.
 
-    :return: the settings, and the backends whose own settings can't be used, with why.
+    :return: the settings, and the reasons of backends whose settings can't be used, by name.
     """
     settings = config.sandbox
     own = settings.backend_settings
     mounts = dict(settings.mounts)
     broken: dict[str, str] = {}
     if data := own.get("files", {}).get("data_dir"):
-        # Where the user knows them, so that seeds may name them as they are.
+        # Mounted under their own path, so that seeds can name files by it.
         own = {**own, "files": {name: value for name, value in own["files"].items() if name != "data_dir"}}
         place = Path(str(data)).absolute()
         mounts[str(place)] = str(place)
         if not place.is_dir():
-            broken["files"] = f"data_dir: there is no folder {place}"
+            broken["files"] = f"data_dir: {place} is not a directory"
             del mounts[str(place)]
     backends = {name: own.get(name, {}) for name in [*BACKENDS, *(name for name in own if ":" in name)]}
     for name in own if settings.server_url is None else ():
@@ -64,11 +64,11 @@ def sandbox_settings(config: RunConfig) -> tuple[SandboxSettings, dict[str, str]
 
 
 async def choose_tools(sandbox: Sandbox, config: RunConfig, broken: dict[str, str]) -> ChosenTools:
-    """The tools that are asked for and work.
+    """Return the requested tools that work.
 
-    :param broken: backends of which it is known already that they don't work, with why.
+    :param broken: reasons of backends that are known not to work, by name.
 
-    :raises ConfigurationError: for one that does not, unless it is to be dropped; or if none is left.
+    :raises ConfigurationError: if a tool does not work, unless `on_missing_tool` is `drop`; or if none is left.
     """
     wanted = config.available_tools or list(config.resources) or CORPUS_TOOLS
     found: dict[str, Tool] = {}
@@ -86,8 +86,8 @@ async def choose_tools(sandbox: Sandbox, config: RunConfig, broken: dict[str, st
             dropped[name] = reason
             logger.warning("tool dropped", tool=name, reason=reason)
         else:
-            mend = "mend it, take it out, or set on_missing_tool=drop"
-            raise ConfigurationError(f"available_tools: {name} can't be used: {reason.rstrip('.')}; {mend}")
+            fix = "fix it, remove it, or set on_missing_tool=drop"
+            raise ConfigurationError(f"available_tools: {name} can't be used: {reason.rstrip('.')}; {fix}")
     if not found:
         reasons = "; ".join(f"{name}: {reason.rstrip('.')}" for name, reason in dropped.items())
         raise ConfigurationError(
@@ -102,7 +102,7 @@ async def choose_tools(sandbox: Sandbox, config: RunConfig, broken: dict[str, st
 
 
 async def _trouble(sandbox: Sandbox, tools: Sequence[Tool], broken: dict[str, str]) -> str:
-    """Why one of these tools, or its backend, doesn't work; empty: they do."""
+    """Return the reason that a tool or its backend does not work, or an empty text."""
     if unusable := next((tool for tool in tools if tool.unusable), None):
         return f"{unusable.name}: {unusable.unusable}"
     for backend in dict.fromkeys(tool.backend for tool in tools):

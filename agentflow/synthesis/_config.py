@@ -1,4 +1,4 @@
-"""The settings of a synthesis: every field, its default, and what follows from them."""
+"""Settings of a synthesis."""
 
 import os
 from collections.abc import Iterable, Mapping
@@ -18,85 +18,88 @@ if TYPE_CHECKING:
 __all__ = ["Role", "SynthesisConfig", "load_config", "load_synthesis_config"]
 
 Role = Literal["planner", "verifier", "generator"]
-"""Who may ask a model."""
+"""Role that uses a model."""
 
 Share = Annotated[float, Field(ge=0, le=1)]
 
 
 class SynthesisConfig(RunConfig):
-    """The settings of a synthesis. Made directly they take nothing from their surroundings; `load_config` does."""
+    """Settings of a synthesis. Constructed directly, it reads neither files nor the environment; `load_config` does."""
 
     DEFAULT_OUTPUT: ClassVar[str] = "synthesis_results"
-    """Where the files go, if nothing says it."""
+    """Default output directory."""
     NOT_CONTENT: ClassVar[frozenset[str]] = frozenset(
-        {"seeds_file", "number_of_seed", "open_trees", "control", "learner"}
+        {"seeds_file", "number_of_seed", "max_open_trees", "control", "learner"}
     )
-    """Its fields that don't decide what the files hold."""
+    """Its fields that do not affect the content of the files."""
+    renamed: ClassVar[dict[str, str]] = {
+        "max_asks": "max_planner_calls", "max_tries": "max_drafts", "open_trees": "max_open_trees",
+    }  # fmt: skip
 
     seeds_file: str | None = None
-    """The seeds: JSONL, one `{"content": …, "kwargs": {…}}` a line."""
+    """File of seeds: JSONL with one `{"content": …, "kwargs": {…}}` per line."""
     number_of_seed: int | None = Field(default=None, ge=0)
-    """How many seeds to take, from the first; `None`: all."""
+    """Number of seeds to use, from the first; `None`: all."""
     seed_description: Prose = ""
-    """What the seeds are, for the planner and the generator."""
+    """Description of the seeds, for the planner and the generator."""
 
     planner_model: RoleModel = RoleModel()
-    """What is different about the planner's model."""
+    """Model settings of the planner."""
     verifier_model: RoleModel = RoleModel()
-    """What is different about the verifier's model, with `verifier: model`."""
+    """Model settings of the verifier, with `verifier: model`."""
     generator_model: RoleModel = RoleModel()
-    """What is different about the generator's model."""
+    """Model settings of the generator."""
     sampling_tips: Prose = ""
     """Guidance for exploring."""
     max_depth: int = Field(default=5, ge=1)
-    """Actions from the root to the deepest leaf."""
+    """Maximum number of actions on a path."""
     branching_factor: int = Field(default=2, ge=1)
-    """Children of a node above `depth_threshold`."""
+    """Number of children of a node above `depth_threshold`."""
     depth_threshold: int = Field(default=3, ge=0)
-    """From this depth on every node has one child."""
+    """Depth from which every node has one child."""
     verifier: Literal["rule", "model", "off"] = "rule"
-    """Who says what an observation is worth; `off`: everything is new."""
+    """Method of giving verdicts; `off`: every observation is new."""
     on_unforkable: Literal["chain", "refuse"] = "chain"
-    """What to do where branches can't be kept apart: only the first child, or none."""
+    """Handling of sandboxes that can't be forked: `chain` grows only the first child, `refuse` none."""
     action_similarity: float = Field(default=0.9, ge=0)
-    """From here on two actions are the same; above 1: only if they are equal."""
-    max_asks: int = Field(default=3, ge=1)
-    """How often a node's planner is asked at most, until enough that it proposes is new."""
+    """Similarity from which two actions are duplicates; above 1: only equal actions."""
+    max_planner_calls: int = Field(default=3, ge=1)
+    """Maximum number of planner calls per node to get enough new actions."""
 
     min_depth: int = Field(default=2, ge=1)
-    """Pieces of evidence that a path must have to be asked about."""
+    """Minimum number of pieces of evidence of a selected path."""
     max_selected_traj: int = Field(default=3, ge=0)
-    """Paths selected per seed at most."""
+    """Maximum number of selected paths per seed."""
     path_similarity_threshold: Share = 0.7
-    """Paths that say the same to more than this share are one path."""
+    """Share of common content above which a path is too similar to a selected one."""
     selection_strategy: str = "novelty"
-    """In which order paths are chosen: `novelty`, `documented`, `diverse`, or `module:function`."""
+    """Order of selection: `novelty`, `documented`, `diverse`, or `module:function`."""
 
     synthesis_tips: Prose = ""
-    """Guidance for questions."""
+    """Guidance for writing questions."""
     qa_examples: list[dict[str, str]] = Field(default_factory=list[dict[str, str]])
-    """Examples of the style wanted, each with `question` and `answer`."""
+    """Examples of the wanted style, each with `question` and `answer`."""
     min_reasoning_steps: int = Field(default=3, ge=1)
-    """Steps from question to answer at least."""
-    max_tries: int = Field(default=3, ge=1)
-    """Drafts per path at most; each is told what was wrong with those before."""
+    """Minimum number of reasoning steps."""
+    max_drafts: int = Field(default=3, ge=1)
+    """Maximum number of drafts per path; each gets the findings about the earlier ones."""
     check_answerability: bool = True
-    """Drop what the model answers without the path."""
+    """Reject a question that the model answers without the path."""
     max_question_words: int = Field(default=85, ge=1)
-    """Words of a question at most; two characters of a script without spaces count as one."""
+    """Maximum number of words of a question; two characters of a script without spaces count as one word."""
     question_similarity: Share = 0.85
-    """From here on two questions with the same answer are one, over all seeds."""
+    """Similarity from which two questions with the same answer are duplicates, over all seeds."""
 
-    open_trees: int | None = Field(default=None, ge=1)
-    """Trees that grow at once; `None`: as many as the tools allow."""
+    max_open_trees: int | None = Field(default=None, ge=1)
+    """Maximum number of trees that grow concurrently; `None`: as many as the tools allow."""
     run_name: str = Field(default="synthesis", min_length=1)
     """The run's name in its journal."""
     control: bool | Annotated[int, Field(ge=0, le=65535)] = True
-    """Whether the running program can be controlled, and at which port; `true`: any free one."""
+    """Control server of the run: its port, `true` for any free one, or `false` for none."""
 
     learner: dict[str, Any] | None = None
-    """Train the planner on the trees instead of writing questions: settings as `agentflow train` takes them. Every seed is
-    a task then, and brings its `answer` along."""
+    """Settings of `agentflow train`: the planner is trained on the trees instead of writing questions. Every seed is then a
+    task and needs an `answer`."""
 
     @field_validator("qa_examples")
     @classmethod
@@ -117,7 +120,7 @@ class SynthesisConfig(RunConfig):
 
     @property
     def role_models(self) -> Mapping[str, RoleModel]:
-        """What is different about the model of each role that may ask one."""
+        """Model settings of each role that uses a model."""
         return {
             "planner": self.planner_model,
             "verifier": self.verifier_model,
@@ -126,20 +129,20 @@ class SynthesisConfig(RunConfig):
 
     @property
     def examples(self) -> tuple[Example, ...]:
-        """The examples for the generator."""
+        """Examples for the generator."""
         return tuple(Example(example["question"], example["answer"]) for example in self.qa_examples)
 
     @property
     def growth(self) -> "GrowthSettings":
-        """How trees grow."""
-        from agentflow.growth import GrowthSettings, Unforkable  # brings the sandbox along
+        """Settings of growing."""
+        from agentflow.growth import GrowthSettings, Unforkable  # loads the sandbox
 
         return GrowthSettings(
             max_depth=self.max_depth,
             branching_factor=self.branching_factor,
             depth_threshold=self.depth_threshold,
             action_similarity=self.action_similarity,
-            max_asks=self.max_asks,
+            max_asks=self.max_planner_calls,
             on_unforkable=Unforkable(self.on_unforkable),
             tips=self.sampling_tips,
             seed_description=self.seed_description,
@@ -149,11 +152,15 @@ class SynthesisConfig(RunConfig):
 def load_synthesis_config(
     config_path: Path | str | None = None, overrides: Iterable[str] = ()
 ) -> SynthesisConfig:
-    """The settings from a file, then `.env`, then the environment, then `key=value` words: the last one wins.
+    """Load settings from a file, `.env`, the environment and `key=value` overrides; later sources win.
 
-    The environment's `SEEDS_FILE` and `OUTPUT_DIR` count like `AGENTFLOW_SEEDS_FILE` and `AGENTFLOW_OUTPUT_DIR`.
+    The variables `SEEDS_FILE` and `OUTPUT_DIR` are read like `AGENTFLOW_SEEDS_FILE` and `AGENTFLOW_OUTPUT_DIR`.
 
-    :raises ConfigurationError: one line, if anything in them can't be used.
+    :raises ConfigurationError: one line, if a setting can't be used.
+
+    Example::
+
+        config = load_config("config.yaml", ["branching_factor=3"])
     """
     short = [
         f"{name.lower()}={os.environ[name]}"

@@ -1,4 +1,4 @@
-"""The control server of a run: an MCP server on loopback, with a token that only this user can read."""
+"""Control server of a synthesis: an MCP server on loopback, with a token that only this user can read."""
 
 import json
 import os
@@ -28,22 +28,22 @@ logger = get_logger(__name__)
 
 OWNER = "owner"
 LOAD_AFTER_SECONDS = 2.0
-"""A run that is over sooner has no control server."""
+"""A run that ends earlier has no control server."""
 
 
 class Controlled(Protocol):
-    """What a run lets others do with it."""
+    """Operations of a run that the control server offers."""
 
     def status(self) -> SynthesisStatus:
         """Return the current progress."""
         ...
 
     def pause(self) -> None:
-        """Begin nothing new."""
+        """Begin no new effect."""
         ...
 
     def resume(self) -> None:
-        """Go on."""
+        """Continue after a pause."""
         ...
 
     def stop(self, why: str = ...) -> None:
@@ -51,55 +51,55 @@ class Controlled(Protocol):
         ...
 
     async def add_seeds(self, seeds: Sequence[NewSeed], origin: str) -> tuple[list[Seed], bool]:
-        """Add seeds; whether they are grown now."""
+        """Add seeds; also return true if this process grows them."""
         ...
 
 
 class StatusOutput(Output):
-    """How far a run is."""
+    """Progress of a run."""
 
     phase: str
     """starting, growing, paused, stopping, writing, done or stopped."""
     seeds: int
-    """Seeds that the run has."""
+    """Number of seeds."""
     done: int
-    """Seeds that are finished."""
+    """Number of finished seeds."""
     open_trees: int
-    """Seeds in work."""
+    """Number of seeds in work."""
     nodes: dict[str, int]
-    """Nodes by verdict, as far as this process has seen them."""
+    """Nodes by verdict, counted by this process."""
     questions: int
-    """Question-answer pairs that were accepted."""
+    """Number of accepted question-answer pairs."""
     rejected: int
-    """Drafts that were rejected."""
+    """Number of rejected drafts."""
     calls_in_flight: int
-    """Model calls without an answer yet."""
+    """Model calls without a response."""
     calls_failed: int
     """Model calls that failed for good."""
     tokens: int
-    """Tokens read and written in the whole run."""
+    """Prompt and completion tokens of the whole run."""
     cost: float
-    """What they cost, by the prices given."""
+    """Their cost, by the configured prices."""
     seconds: float
-    """Since this process began."""
+    """Seconds since this process began."""
 
 
 class SeedsAdded(Output):
-    """Seeds that are in the journal now."""
+    """Seeds that were added to the journal."""
 
     ids: list[str]
-    """Their ids, in the order given."""
+    """Their ids, in the given order."""
     origin: str
-    """The name of the list."""
+    """Name of the list."""
     note: str = ""
-    """What else there is to know."""
+    """Additional information."""
 
 
 class RunBackend(Backend):
-    """The tools of a run's control server."""
+    """Tools of the control server."""
 
     name = "run"
-    description = "Watch and steer the synthesis that is going on."
+    description = "Watch and control the running synthesis."
 
     def __init__(self, run: Controlled, new_id: Callable[[], str] = lambda: secrets.token_hex(4)) -> None:
         self._run = run
@@ -107,7 +107,7 @@ class RunBackend(Backend):
 
     @tool(title="Status", read_only=True)
     async def status(self) -> StatusOutput:
-        """How far the run is: seeds, nodes, questions, tokens. Use it to watch."""
+        """Return the progress of the run: seeds, nodes, questions, tokens. Use it to watch."""
         status = self._run.status()
         return StatusOutput(
             phase=status.phase.value,
@@ -126,20 +126,20 @@ class RunBackend(Backend):
 
     @tool(title="Pause", destructive=False, idempotent=True)
     async def pause(self) -> StatusOutput:
-        """Begin no new model call and no new action; those in flight end. Use it to give way for a while."""
+        """Begin no new model call and no new action; those in flight complete. Use it to free resources for a while."""
         self._run.pause()
         return await self.status()
 
     @tool(title="Resume", destructive=False, idempotent=True)
     async def resume(self) -> StatusOutput:
-        """Go on after a pause."""
+        """Continue after a pause."""
         self._run.resume()
         return await self.status()
 
     @tool(title="Stop", destructive=False, idempotent=True)
     async def stop(self) -> StatusOutput:
-        """End the run cleanly. Nothing is lost; starting it again goes on. Use it to free the machine."""
-        self._run.stop("somebody asked it to, through its control server")
+        """Stop the run cleanly. Nothing is lost; starting it again resumes it. Use it to free the machine."""
+        self._run.stop("requested through its control server")
         return await self.status()
 
     @tool(title="Add seeds", destructive=False)
@@ -150,21 +150,21 @@ class RunBackend(Backend):
             Field(description='Seeds: texts, or {"content": ..., "kwargs": {...}, "id": ...}.'),
         ],
         name: Annotated[
-            str, Field(description="A name for this list: adding the same list again then adds nothing.")
+            str, Field(description="A name for this list: adding the same list under it again adds nothing.")
         ] = "",
     ) -> SeedsAdded:
-        """Add seeds to the run; they are kept once this returns. Use it to have more explored."""
+        """Add seeds to the run; they are stored when this returns. Use it to explore more."""
         origin = f"control/{name or self._new_id()}"
         try:
             added, in_time = await self._run.add_seeds(new_seeds(seeds), origin)
         except ConfigurationError as error:
             raise ToolFailure(ErrorKind.BAD_ARGUMENTS, str(error)) from None
-        note = "" if in_time else "The run is ending: start it again to have them grown."
+        note = "" if in_time else "The run is ending; start it again to grow them."
         return SeedsAdded(ids=[seed.id for seed in added], origin=origin, note=note)
 
 
 class ControlServer:
-    """A child of the run's supervisor that serves its control tools, and says where in a file."""
+    """Child of the run's supervisor that serves the control tools and writes their address to a file."""
 
     def __init__(self, run: Controlled, file: Path, *, port: int = 0) -> None:
         self._run = run
@@ -174,7 +174,7 @@ class ControlServer:
     async def run(self, context: Context) -> None:
         """Serve until the run ends."""
         context.ready()
-        # The SDK takes a second to load: a short run does without, and no run waits for it.
+        # The SDK takes a second to load: short runs skip it, and no run waits for it.
         await anyio.sleep(LOAD_AFTER_SECONDS)
         await anyio.to_thread.run_sync(import_module, "mcp_servers.serving._http", abandon_on_cancel=True)
         try:
@@ -200,7 +200,7 @@ class ControlServer:
 
 @contextmanager
 def _written(file: Path, said: dict[str, object]) -> Generator[Callable[[], None]]:
-    """Gives what writes the file, readable for nobody else from the start; it is removed in the end."""
+    """Yield a function that writes the file, readable by this user only; the file is removed at the end."""
     text = json.dumps(said)
 
     def write() -> None:

@@ -1,4 +1,4 @@
-"""The files of a run: projections of its results, each written whole or not at all."""
+"""Files of a synthesis: projections of the results in the journal."""
 
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
@@ -19,13 +19,13 @@ from agentflow.trajectory import Seed
 __all__ = ["PAIRS", "REPORT", "TRAJECTORIES", "TREES", "write_files"]
 
 PAIRS: Final = "synthesized_qa.jsonl"
-"""The question-answer pairs."""
+"""File of the question-answer pairs."""
 TRAJECTORIES: Final = "trajectories.jsonl"
-"""The selected paths."""
+"""File of the selected paths."""
 TREES: Final = "trees.jsonl"
-"""The whole trees."""
+"""File of the whole trees."""
 REPORT: Final = "report.json"
-"""The quality report."""
+"""File of the quality report."""
 _ENCODER: Final = msgspec.json.Encoder()
 
 
@@ -36,12 +36,13 @@ async def write_files(
     *,
     dropped_tools: Mapping[str, str] = MappingProxyType({}),
 ) -> Report:
-    """Write what the results give, in their order, and report on it. All files change at once, at the end.
+    """Write the files from the results of seeds, in order, and return the report on them.
 
-    A pair is dropped if an earlier one asks the same. One result is held at a time.
+    All files are replaced together at the end. A pair whose question repeats an earlier one is dropped. One result is in
+    memory at a time. See docs/synthesis.md.
 
-    :param dropped_tools: tools that could not be used, with why, for the report.
-    :raises RunStopped: if a file can't be written; those of before stay as they are.
+    :param dropped_tools: reasons of tools that could not be used, by name.
+    :raises RunStopped: if a file can't be written; the earlier files stay unchanged.
     """
     tally = ReportBuilder(config, dropped_tools)
     asked = QuestionIndex(config.question_similarity)
@@ -64,7 +65,7 @@ async def write_files(
 def _lines(
     seed: Seed, result: SeedResult, tally: ReportBuilder, asked: QuestionIndex
 ) -> dict[str, list[bytes]]:
-    """The lines that a result adds to each file."""
+    """Return the lines of a result, by file."""
     if result.tree is None:
         return {}
     trajectories = {trajectory.id: trajectory for trajectory in result.trajectories}

@@ -1,4 +1,4 @@
-"""Questions that were asked before, in nearly the same words."""
+"""Detection of questions that repeat an earlier one in nearly the same words."""
 
 from collections.abc import Iterable
 from importlib import import_module
@@ -10,39 +10,39 @@ __all__ = ["QuestionIndex"]
 
 _HASHES = 128
 _BANDS = 16
-"""Few candidates, because thousands of questions of one kind share most of their words."""
+"""Few candidates: thousands of similar questions share most of their words."""
 _MORE_BANDS = 32
-"""More candidates, where questions count as the same that share little."""
+"""More candidates, for a low similarity threshold."""
 _ALIKE = 0.7
 
 
 class _Sketch(Protocol):
-    """A sketch of a set of words."""
+    """MinHash sketch of a set of words."""
 
     def update(self, items: Iterable[str]) -> None: ...
 
 
 class _Index(Protocol):
-    """Finds sketches that may be alike."""
+    """LSH index of sketches."""
 
     def insert(self, key: int, minhash: _Sketch) -> None: ...
     def query(self, minhash: _Sketch) -> list[int]: ...
 
 
 class _Rensa(Protocol):
-    """As much of the library as is used here; it brings no types."""
+    """The used part of rensa, which has no types."""
 
     def RMinHash(self, num_perm: int, seed: int) -> _Sketch: ...
     def RMinHashLSH(self, threshold: float, num_perm: int, num_bands: int) -> _Index: ...
 
 
 class QuestionIndex:
-    """The questions of a run so far."""
+    """Index of the accepted questions of a run."""
 
     def __init__(self, similarity: float) -> None:
-        """Begin with none.
+        """Start an empty index.
 
-        :param similarity: from here on two questions with the same answer are one.
+        :param similarity: word similarity from which two questions with the same answer are duplicates.
         """
         self._rensa = cast("_Rensa", import_module("rensa"))
         bands = _BANDS if similarity >= _ALIKE else _MORE_BANDS
@@ -52,7 +52,7 @@ class QuestionIndex:
         self._verbatim: dict[str, str] = {}
 
     def before(self, question: str, answer: str) -> str | None:
-        """The id of an earlier question that is this one: the same words, or nearly and with the same answer."""
+        """Return the id of an earlier duplicate: equal words, or similar words and the same answer."""
         from rapidfuzz import fuzz
 
         words = tokens(question)
@@ -66,14 +66,14 @@ class QuestionIndex:
         return None
 
     def add(self, question: str, answer: str, own: str) -> None:
-        """Remember a question."""
+        """Add a question."""
         words = tokens(question)
         self._verbatim.setdefault(" ".join(words), own)
         self._index.insert(len(self._known), self._sketch(words, answer))
         self._known.append((words, answer, own))
 
     def _sketch(self, words: list[str], answer: str) -> _Sketch:
-        """A sketch of a question, half of which is its answer: questions with other answers are not even looked at."""
+        """Return a sketch that is half question and half answer, so that other answers give no candidates."""
         said = " ".join(tokens(answer))
         sketch = self._rensa.RMinHash(_HASHES, 1)
         sketch.update([*sorted(set(words)), *(f"{said} {number}" for number in range(len(words)))])

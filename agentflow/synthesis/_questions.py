@@ -1,4 +1,4 @@
-"""From selected paths to question-answer pairs: drafts, checks, tries, and what was too easy."""
+"""Writing question-answer pairs about selected paths: drafts, checks and retries."""
 
 from collections import Counter
 from functools import partial
@@ -45,10 +45,12 @@ _ROLE = "generator"
 async def write_questions(
     tree: Tree, config: SynthesisConfig, generator: QuestionGenerator, page: Page
 ) -> SeedResult:
-    """Select paths of a tree and ask about each; what stands on the page is not asked again.
+    """Select paths of a tree and write a question about each; calls recorded on the page are not repeated.
 
-    :raises RunStopped: if the run can't go on; the page contains_phrase what was done.
-    :raises ConfigurationError: if the user's own strategy can't be used.
+    See docs/synthesis.md for an example.
+
+    :raises RunStopped: if the run can't continue; the page has the results so far.
+    :raises ConfigurationError: if a user's strategy can't be used.
     """
     selection = select(tree, config)
     asked = await together(
@@ -66,18 +68,18 @@ async def write_questions(
 
 
 class PathOutcome(Struct, frozen=True):
-    """What came of a path."""
+    """Result of writing about one path."""
 
     pair: Pair | None
-    """The pair, if a draft was good."""
+    """The pair, if a draft was accepted."""
     rejected: tuple[RejectedDraft, ...]
-    """The drafts that were not."""
+    """The rejected drafts."""
     usage: Usage
-    """What it took."""
+    """Model usage."""
 
 
 class _PathQuestions:
-    """Asking about one path."""
+    """Question about one path."""
 
     def __init__(
         self,
@@ -98,8 +100,8 @@ class _PathQuestions:
         self._usage = Usage()
 
     async def ask(self) -> PathOutcome:
-        """Up to so many drafts, until one is good."""
-        for number in range(1, self._config.max_tries + 1):
+        """Write up to `max_drafts` drafts until one is accepted."""
+        for number in range(1, self._config.max_drafts + 1):
             pair = await self._try(number)
             if pair is not None:
                 return PathOutcome(pair, tuple(self._rejected), self._usage)
@@ -153,7 +155,7 @@ class _PathQuestions:
         )
 
     async def _unseen(self, checked: CheckedDraft, number: int) -> tuple[Finding, ...]:
-        """What the draft says of pictures that a look at them does not find there."""
+        """Return a finding for each picture claim that a model does not confirm."""
         cited = [(quote, quote.region) for quote in checked.quotes if quote.region is not None]
         looks = await together(
             partial(self._look, quote, region, f"{number}/{at}") for at, (quote, region) in enumerate(cited)
@@ -168,7 +170,7 @@ class _PathQuestions:
         )
 
     async def _look(self, quote: Quoted, region: Region, at: str) -> bool:
-        """Whether it is there. What nobody could look at is not."""
+        """Ask a model whether the region shows the claim; a failed call counts as no."""
         picture = self._evidence[quote.observation].images[region.picture - 1]
         request = LookRequest(picture=picture, region=region, quote=quote.said)
         key = f"look/{self._path.id}/{at}"
@@ -177,7 +179,7 @@ class _PathQuestions:
         return reply.value is not None and reply.value.shows
 
     async def _known(self, draft: Draft, number: int) -> bool | None:
-        """Whether the model knows the answer without the path; `None`: it could not be asked."""
+        """Ask the model the question without the path; `None` if the call fails."""
         request = AnswerRequest(question=draft.question.strip())
         reply = await self._page.once(
             f"answer/{self._path.id}/{number}", Reply[Answer], partial(self._generator.answer, request)
@@ -211,13 +213,13 @@ class _PathQuestions:
 
 
 class _Failed(Struct, frozen=True):
-    """As much of a reply as tells whether it failed."""
+    """Failure of a reply of any type."""
 
     failure: Failure | None = None
 
 
 def _failures(page: Page) -> dict[str, int]:
-    """The model calls that failed for good, by kind, of all that stands on the page."""
+    """Count the failed model calls recorded on the page, by kind."""
     kinds: Counter[str] = Counter()
     for key in tuple(page.keys()):
         if key.partition("/")[0] in {"plan", "node", "write", "look", "answer"}:

@@ -1,4 +1,4 @@
-"""The lines of the files, as documented, and our fields after them."""
+"""Records of the files: the documented fields, then ours."""
 
 from agentflow.synthesis._seed_result import Pair, Trajectory
 from agentflow.trajectory import Node, Seed, Tree
@@ -7,7 +7,7 @@ __all__ = ["pair_record", "trajectory_record", "tree_record"]
 
 
 def pair_record(seed: Seed, pair: Pair, trajectory: Trajectory) -> dict[str, object]:
-    """A line of `synthesized_qa.jsonl`."""
+    """Return a line of `synthesized_qa.jsonl`."""
     return {
         "question": pair.question,
         "answer": pair.answer,
@@ -30,7 +30,7 @@ def pair_record(seed: Seed, pair: Pair, trajectory: Trajectory) -> dict[str, obj
 
 
 def trajectory_record(tree: Tree, trajectory: Trajectory) -> dict[str, object]:
-    """A line of `trajectories.jsonl`."""
+    """Return a line of `trajectories.jsonl`."""
     return {
         "trajectory_id": trajectory.id,
         "source_id": tree.seed.id,
@@ -43,7 +43,7 @@ def trajectory_record(tree: Tree, trajectory: Trajectory) -> dict[str, object]:
 
 
 def tree_record(tree: Tree) -> dict[str, object]:
-    """A line of `trees.jsonl`."""
+    """Return a line of `trees.jsonl`."""
     return {
         "tree_id": tree.id,
         "source_id": tree.seed.id,

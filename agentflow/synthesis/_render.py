@@ -1,4 +1,4 @@
-"""The report as tables for a terminal."""
+"""Report as a table for a terminal."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
@@ -12,7 +12,7 @@ __all__ = ["render_report"]
 
 
 def render_report(report: Report) -> "RenderableType":
-    """The report as tables."""
+    """Return the report as a table."""
     from rich.console import Group
     from rich.table import Table
     from rich.text import Text
@@ -29,7 +29,7 @@ def render_report(report: Report) -> "RenderableType":
 
 def _rows(report: Report) -> list[tuple[str, str]]:
     failed = f", {report.failed_seeds} failed" if report.failed_seeds else ""
-    unsure = f", {report.not_asked_back} not asked back" if report.not_asked_back else ""
+    unsure = f", {report.not_asked_back} without an answerability check" if report.not_asked_back else ""
     rows = [
         ("engine", _engines(report.engines)),
         ("seeds", f"{report.seeds}{failed}"),

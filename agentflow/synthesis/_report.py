@@ -1,4 +1,4 @@
-"""What a run made, what it dropped and why, and what it cost."""
+"""Quality report of a synthesis."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -17,78 +17,78 @@ _ROLES: tuple[Role, ...] = ("planner", "verifier", "generator")
 
 
 class FailedSeed(Struct, frozen=True):
-    """A seed that could not be worked on."""
+    """Seed whose work failed."""
 
     source_id: str
-    """Which."""
+    """Id of the seed."""
     why: str
-    """What went wrong."""
+    """Reason."""
 
 
 class Report(Struct, frozen=True, kw_only=True):
-    """The quality report of a run. It follows from the results alone, so it is the same after any crash."""
+    """Quality report of a run, computed from the results in the journal: a crash does not change it."""
 
     engines: dict[str, str]
-    """The model of each role."""
+    """Model name by role."""
     seeds: int
-    """Seeds that were worked on to the end."""
+    """Finished seeds."""
     failed_seeds: int
-    """Those of them that could not be worked on."""
+    """Finished seeds whose work failed."""
     failures_of_seeds: tuple[FailedSeed, ...]
-    """The first of them, and why."""
+    """The first failed seeds with their reasons."""
     trees: int
-    """Trees that grew."""
+    """Grown trees."""
     nodes: int
-    """Actions that were done."""
+    """Executed actions."""
     verdicts: dict[str, int]
-    """Nodes by what they told."""
+    """Nodes by verdict."""
     duplicates: int
-    """Proposed actions that were refused because the tree had them."""
+    """Proposed actions rejected as duplicates."""
     stalled: int
-    """Nodes that got fewer children than asked for."""
+    """Nodes with fewer children than requested."""
     trajectories: int
     """Selected paths."""
     left_out: dict[str, int]
-    """Paths that were not, by why."""
+    """Paths not selected, by reason."""
     drafts: int
-    """Questions that were written."""
+    """Drafts written."""
     rejected: dict[str, int]
-    """Findings that rejected drafts, by check; a draft may have several."""
+    """Findings about rejected drafts, by check; a draft may have several."""
     pairs: int
     """Pairs in the file."""
     near_duplicates: int
-    """Pairs that were dropped because an earlier seed had asked the same."""
+    """Pairs dropped because an earlier seed has the same question."""
     grounding: dict[str, int]
-    """Pairs in the file by where the answer comes from."""
+    """Pairs in the file by source of the answer."""
     grounded_share: float
-    """Drafts whose citations and answer were found in the observations, of all drafts."""
+    """Share of drafts whose citations and answer were found in the observations."""
     hops: dict[str, int]
-    """Pairs in the file by how many observations they need."""
+    """Pairs in the file by number of cited observations."""
     tries: dict[str, int]
-    """Pairs in the file by how many drafts they took."""
+    """Pairs in the file by number of drafts."""
     too_easy: int
-    """Drafts that were answered without the path."""
+    """Drafts rejected because a model answered them without the path."""
     not_asked_back: int
-    """Pairs in the file of which it is not known whether they are too easy."""
+    """Pairs in the file without an answerability check."""
     usage: dict[str, Usage]
-    """What the roles consumed."""
+    """Model usage by role."""
     cost: dict[str, float]
-    """What that costs, of roles whose model has prices."""
+    """Cost by role, of models with prices."""
     model_failures: dict[str, int]
     """Model calls that failed for good, by kind."""
     tool_failures: dict[str, int]
     """Tool calls that failed, by kind."""
     dropped_tools: dict[str, str]
-    """Tools that were asked for and could not be used, with why."""
+    """Reasons of requested tools that could not be used, by name."""
     why_empty: str = ""
-    """Why there is no pair, if there is none."""
+    """Reason that there is no pair; empty if there are pairs."""
 
 
 class ReportBuilder:
-    """Counts a run, result by result. What it holds does not grow with the seeds."""
+    """Builds a report result by result. Its memory does not grow with the number of seeds."""
 
     def __init__(self, config: SynthesisConfig, dropped_tools: Mapping[str, str]) -> None:
-        """Begin with nothing but the tools that were left out before."""
+        """Start counting."""
         self._config = config
         self._dropped_tools = dict(dropped_tools)
         self._counts: Counter[str] = Counter()
@@ -98,7 +98,7 @@ class ReportBuilder:
         self._examples: dict[str, str] = {}
 
     def add(self, seed: Seed, result: SeedResult) -> None:
-        """Count a seed's result."""
+        """Count the result of a seed."""
         self._counts["seeds"] += 1
         if result.failure:
             self._counts["failed_seeds"] += 1
@@ -119,7 +119,7 @@ class ReportBuilder:
                 self._examples.setdefault(finding.check, finding.reason)
 
     def keep(self, pair: Pair) -> None:
-        """Count a pair that is in the file."""
+        """Count a pair in the file."""
         self._counts["pairs"] += 1
         self._counts["not_asked_back"] += pair.answerable is None
         self._group("grounding")[pair.grounding] += 1
@@ -127,11 +127,11 @@ class ReportBuilder:
         self._group("tries")[str(pair.tries)] += 1
 
     def drop(self) -> None:
-        """Count a pair that was asked before."""
+        """Count a dropped near-duplicate."""
         self._counts["near_duplicates"] += 1
 
     def report(self) -> Report:
-        """The report of all that was counted."""
+        """Return the report."""
         counts = self._counts
         drafts = counts["drafts"]
         return Report(
@@ -198,19 +198,19 @@ class ReportBuilder:
         }
 
     def _why_empty(self) -> str:
-        """The first stage that let nothing through, in one line."""
+        """Return one line about the first stage that produced nothing."""
         counts, verdicts = self._counts, self._group("verdicts")
         new = verdicts[Verdict.NEW]
         failed = sum(self._group("tool_failures").values())
         stages: Iterable[tuple[bool, str]] = (
-            (not counts["seeds"], "no seed was worked on to the end"),
+            (not counts["seeds"], "no seed was finished"),
             (counts["failed_seeds"] == counts["seeds"], f"every seed failed: {self._first_failure()}"),
             (not counts["nodes"], f"no tree grew: {self._example('stalled')}"),
             (
                 not new and failed == counts["nodes"],
                 f"all {failed} tool calls failed, so there is no evidence: {self._example('tool')}",
             ),
-            (not new, f"none of {counts['nodes']} observations told anything new ({_listed(verdicts)})"),
+            (not new, f"none of {counts['nodes']} observations contained anything new ({_listed(verdicts)})"),
             (not counts["trajectories"], f"no path was selected ({_listed(self._group('left_out'))})"),
             (
                 not counts["drafts"],

@@ -123,7 +123,7 @@ class SynthesisRun(SupervisedRun[SynthesisConfig, SynthesisProgress]):
             spec = ChildSpec(id="control", start=control, restart=Restart.TEMPORARY)
             await start_child(self._supervisor, spec)
         worker = self._seed_worker(run, sandbox, team)
-        await self._schedule(run, worker, concurrency=self.config.open_trees or worker.concurrency)
+        await self._schedule(run, worker, concurrency=self.config.max_open_trees or worker.concurrency)
 
     def _seed_worker(self, run: Run, sandbox: Sandbox, team: Team) -> "_TreeWorker":
         greenhouse = Greenhouse(sandbox, self.chosen.tools, max_sandboxes=self.config.max_sandboxes)

@@ -1,4 +1,4 @@
-"""What a tree gives: the paths that were selected and the question-answer pairs that passed every check."""
+"""Result of a seed: its tree, the selected paths, and the question-answer pairs that passed every check."""
 
 from msgspec import Struct, field
 
@@ -10,104 +10,104 @@ __all__ = ["CitedSpan", "Pair", "ReasoningStep", "RejectedDraft", "SeedResult", 
 
 
 class CitedSpan(Struct, frozen=True, omit_defaults=True):
-    """A span of an observation, or a part of a picture of it, that a reasoning step rests on."""
+    """Span of an observation, or region of a picture of it, cited by a reasoning step."""
 
     node_id: str
-    """Whose observation."""
+    """Id of the node with the observation."""
     quote: str
-    """The span, as it stands there; of a picture what it shows."""
+    """Text of the span; for a picture, what it shows."""
     start: int
-    """Where it begins in the observation's text."""
+    """Start in the observation's text."""
     end: int
-    """Where it ends."""
+    """End in the observation's text."""
     image: str = ""
-    """The hash of the picture; empty: it is text."""
+    """Hash of the picture; empty for text."""
     region: Region | None = None
-    """Which part of it."""
+    """Region of the picture."""
 
 
 class ReasoningStep(Struct, frozen=True):
-    """One step from question to answer."""
+    """Step from question to answer."""
 
     step: str
-    """What is concluded."""
+    """Conclusion."""
     citations: tuple[CitedSpan, ...]
-    """What it rests on."""
+    """Citations that support it."""
 
 
 class Pair(Struct, frozen=True, kw_only=True):
-    """A question with its answer, and how one gets from one to the other."""
+    """Question with its answer and the reasoning between them."""
 
     question: str
-    """Understandable without the path."""
+    """Question, understandable without the path."""
     answer: str
-    """Found in the citations, or computed from them."""
+    """Answer, found in the citations or computed from them."""
     trajectory_id: str
-    """The path that it needs."""
+    """Id of the path it was written from."""
     reasoning_steps: tuple[ReasoningStep, ...]
-    """From question to answer."""
+    """Reasoning from question to answer."""
     engine: str
-    """The model that wrote it, or `offline`."""
+    """Name of the model that wrote it, or `offline`."""
     tries: int
-    """Which draft it is, from 1."""
+    """Number of the draft, from 1."""
     grounding: Grounding
-    """Where the answer comes from."""
+    """Source of the answer."""
     answerable: bool | None
-    """Whether the model knows the answer without the path; `None`: it was not asked, or did not say."""
+    """The model knows the answer without the path; `None`: it was not asked, or the call failed."""
 
     @property
     def id(self) -> str:
-        """The pair's id."""
+        """Id of the pair."""
         return f"{self.trajectory_id}_qa_0"
 
     @property
     def hops(self) -> int:
-        """How many observations it needs."""
+        """Number of observations that it cites."""
         return len({citing.node_id for step in self.reasoning_steps for citing in step.citations})
 
 
 class RejectedDraft(Struct, frozen=True, kw_only=True):
-    """A draft that was not good enough."""
+    """Draft that failed a check."""
 
     trajectory_id: str
-    """The path that it was about."""
+    """Id of the path it was written from."""
     number: int
-    """Which draft it was, from 1."""
+    """Number of the draft, from 1."""
     question: str
     """Its question."""
     answer: str
     """Its answer."""
     findings: tuple[Finding, ...]
-    """What was wrong."""
+    """Problems that the checks found."""
 
 
 class Trajectory(Struct, frozen=True, kw_only=True):
-    """A selected path."""
+    """Selected path."""
 
     id: str
-    """A function of its last node."""
+    """Id, derived from its last node."""
     nodes: tuple[str, ...]
-    """The ids of its nodes, the root's first."""
+    """Ids of its nodes, the root first."""
     score: Score
-    """What it is worth, in view of those that were chosen before."""
+    """Score, given the paths selected before."""
 
 
 class SeedResult(Struct, frozen=True, kw_only=True):
-    """Everything that came of a seed. It is kept in the journal, and the files are made of it."""
+    """Result of a seed, stored in the journal; the files are projections of it."""
 
     tree: Tree | None = None
-    """What grew; `None`: nothing could, and `failure` says why."""
+    """The tree; `None`: growing failed for the reason in `failure`. The journal has it without observations."""
     failure: str = ""
-    """Why the seed could not be worked on; empty: it was."""
+    """Reason that the work on the seed failed; empty if it did not."""
     trajectories: tuple[Trajectory, ...] = ()
-    """The selected paths, in the order in which they were chosen."""
+    """Selected paths, in the order of selection."""
     left_out: dict[str, int] = field(default_factory=dict[str, int])
-    """How many paths were not selected, by why."""
+    """Number of paths not selected, by reason."""
     pairs: tuple[Pair, ...] = ()
-    """The pairs that passed every check, at most one per path, in the order of the paths."""
+    """Accepted pairs, at most one per path, in the order of the paths."""
     rejected: tuple[RejectedDraft, ...] = ()
-    """The drafts that did not, path by path, in the order in which they were written."""
+    """Rejected drafts, by path, in the order in which they were written."""
     usage: dict[str, Usage] = field(default_factory=dict[str, Usage])
-    """What questions and answers consumed, by role; growing is in the tree."""
+    """Model usage of writing questions, by role; that of growing is in the tree."""
     model_failures: dict[str, int] = field(default_factory=dict[str, int])
-    """Model calls that failed for good, by kind: those of growing too."""
+    """Number of model calls that failed for good, by kind, including those of growing."""

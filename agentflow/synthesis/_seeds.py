@@ -1,4 +1,4 @@
-"""Seeds from files, strings and dicts."""
+"""Seeds of a synthesis: from files, strings, dicts, or the settings."""
 
 import csv
 import json
@@ -51,11 +51,14 @@ def seeds_for(config: "SynthesisConfig") -> "list[NewSeed]":
 def load_seeds(
     seeds_or_path: str | Path | Sequence[str] | Sequence[Mapping[str, Any]],
 ) -> list[dict[str, Any]]:
-    """Seeds as dicts with `content`, `kwargs` and, where they brought one along, `id`.
+    """Return seeds as dicts with `content`, `kwargs` and, if given, `id`.
 
-    A string is the path of a file if there is one or its name ends in `.jsonl` or `.csv`, else it is a seed itself. In
-    a list each string is a seed, and each dict is one as it stands. A CSV file has a column `content`, may have one
-    `id`, and all others are `kwargs`.
+    A string is the path of a file if that exists or ends in `.jsonl` or `.csv`, otherwise it is a seed. In a list, each
+    string or dict is a seed. A CSV file has a column `content` and may have one `id`; the other columns are `kwargs`.
+
+    Example::
+
+        load_seeds(["Explore the harbour", {"content": "Explore the light", "id": "light"}])
 
     :raises ConfigurationError: one line with file and line, if a seed can't be used.
     """
@@ -79,7 +82,7 @@ def _names_file(text: str) -> bool:
     one_line = text.strip()
     if "\n" in one_line or len(one_line) > 1000:
         return False
-    # A sentence can't be stat'ed on every system, and a folder is no list of seeds.
+    # Some systems can't stat a long sentence; a directory is no list of seeds.
     try:
         return one_line.lower().endswith((".jsonl", ".ndjson", ".csv")) or Path(one_line).is_file()
     except (OSError, ValueError):
@@ -100,7 +103,7 @@ def _from_file(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def _lines(path: Path, text: str) -> Iterator[tuple[str, object]]:
-    # Lines end at line feeds alone: other separators may stand inside a string.
+    # Only line feeds end lines: JSON strings may contain other separators.
     for number, line in enumerate(text.split("\n"), 1):
         if not line.strip():
             continue
@@ -138,7 +141,7 @@ def _seed(seed: object, place: str) -> dict[str, Any]:
         raise ConfigurationError(f"{place}: has no content; add a text under content")
     kwargs: object = entries.get("kwargs")
     if not isinstance(kwargs, Mapping | None):
-        raise ConfigurationError(f"{place}: kwargs is no mapping; write names with values, or leave it out")
+        raise ConfigurationError(f"{place}: kwargs is not a mapping; write names with values, or remove it")
     own = entries.get("id")
     if own is not None and (not isinstance(own, str | int) or isinstance(own, bool) or not str(own).strip()):
         raise ConfigurationError(f"{place}: id is neither a text nor a number")

@@ -128,8 +128,8 @@ def settings(folder: Path, *, share: float = 0.0, seeds: int = 6, **changes: obj
         "resource_init_configs": {FLAKY: {"share": share}},
         "max_depth": 4,
         "depth_threshold": 2,
-        "max_tries": 1,
-        "max_asks": 2,
+        "max_drafts": 1,
+        "max_planner_calls": 2,
         "check_answerability": False,
         "control": False,
     }

@@ -29,7 +29,7 @@ def together(folder: Path, *words: str, outputs: tuple[str, str]) -> Generator[l
     with ExitStack() as stack:
         yield [
             stack.enter_context(
-                running(PROGRAM, "--json", *words, "open_trees=1", f"output_dir={output}", cwd=folder)
+                running(PROGRAM, "--json", *words, "max_open_trees=1", f"output_dir={output}", cwd=folder)
             )
             for output in outputs
         ]

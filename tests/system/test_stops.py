@@ -61,7 +61,7 @@ def test_stopped_in_every_way_it_goes_on_by_the_same_command_to_the_files_of_an_
 ) -> None:
     said: list[str] = []
     with endpoint(delay_ms=100) as at:
-        words = (*settings(tmp_path), *at.words, "open_trees=1")
+        words = (*settings(tmp_path), *at.words, "max_open_trees=1")
         for budget, why in BUDGETS.items():
             ended = supervise(tmp_path, *words, *budget.split(), status=3)
             assert ended.said["stopped"]["cause"] == "budget"

@@ -1,4 +1,4 @@
-"""Finished rollouts as a picture: a bar for each score, with where it lies, and its turns beside it."""
+"""Bar chart of finished rollouts: scores with confidence intervals, and average turns."""
 
 from collections.abc import Sequence
 from html import escape
@@ -13,11 +13,11 @@ _LABELS = 360
 _SCALE = 420
 _RIGHT = 170
 _COLOURS = ("#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377", "#bbbbbb")
-"""Told apart by everybody's eyes."""
+"""Palette for all kinds of colour vision."""
 
 
 def draw(runs: Sequence[AnalysedRun]) -> str:
-    """The scores of all runs that have one, as SVG; one colour for each benchmark."""
+    """Return an SVG chart of the scores, with one colour per benchmark. See docs/analyse.md."""
     shown = [run for run in runs if run.summary.score is not None]
     names = list(dict.fromkeys(run.summary.benchmark for run in shown))
     width, height = _LABELS + _SCALE + _RIGHT, _TOP + _ROW * len(shown) + 24
@@ -27,7 +27,7 @@ def draw(runs: Sequence[AnalysedRun]) -> str:
             f'viewBox="0 0 {width} {height}" font-family="sans-serif" font-size="12">'
         ),
         f'<rect width="{width}" height="{height}" fill="white"/>',
-        _text(8, 20, "Mean score, and where it lies 95 times of 100", weight="bold"),
+        _text(8, 20, "Mean score with 95 % confidence interval", weight="bold"),
         *_scale(height),
     ]
     for place, run in enumerate(shown):

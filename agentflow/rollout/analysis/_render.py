@@ -1,4 +1,4 @@
-"""A summary as tables for a terminal."""
+"""Summary as a table for a terminal."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
@@ -12,14 +12,14 @@ __all__ = ["render_summary", "with_interval"]
 
 
 def with_interval(summary: RolloutSummary) -> str:
-    """The mean score in per cent and where it lies: `57.3 (51.0-63.5)`."""
+    """Return the mean score in per cent with its confidence interval: `57.3% (51.0% to 63.5%)`."""
     if summary.score is None or summary.interval is None:
         return "not scored"
     return f"{summary.score:.1%} ({summary.interval.low:.1%} to {summary.interval.high:.1%})"
 
 
 def render_summary(summary: RolloutSummary) -> "RenderableType":
-    """The summary as a table."""
+    """Return the summary as a table."""
     from rich.table import Table
     from rich.text import Text
 
@@ -70,7 +70,7 @@ def _counts(counts: Mapping[str, int]) -> str:
 
 def _spread(spread: Spread, form: str) -> str:
     mean, half, most = (form.format(value) for value in (spread.mean, spread.p50, spread.p95))
-    return f"{mean} on average, half have at most {half}, 19 of 20 at most {most}"
+    return f"mean {mean}, median {half}, 95th percentile {most}"
 
 
 def _tools(said: RolloutSummary) -> str:

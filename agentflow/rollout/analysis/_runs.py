@@ -1,4 +1,4 @@
-"""The tables of the paper, from the summaries of finished rollouts."""
+"""Tables from the summaries of finished rollouts."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -15,56 +15,56 @@ __all__ = ["AnalysedRun", "AnalysisTable", "find_runs", "tables_of"]
 
 
 class AnalysedRun(Struct, frozen=True):
-    """A finished rollout."""
+    """Finished rollout."""
 
     folder: str
-    """Where it lies."""
+    """Its output directory."""
     summary: RolloutSummary
-    """What it gave."""
+    """Its summary."""
 
     @property
     def model(self) -> str:
-        """The model that acts."""
+        """Model of the planner or the agent."""
         models = self.summary.models
         return models.get("planner") or models.get("agent") or next(iter(models.values()), "")
 
     @property
     def setting(self) -> str:
-        """Who worked."""
+        """Agent and way of verifying."""
         return self.summary.agent if self.summary.agent == "single" else f"team, {self.summary.verify}"
 
 
 class AnalysisTable(Struct, frozen=True):
-    """A table of an analysis."""
+    """Table of an analysis."""
 
     title: str
-    """What it tells."""
+    """Title."""
     columns: tuple[str, ...]
-    """Its columns."""
+    """Column names."""
     rows: tuple[tuple[str, ...], ...]
-    """Its rows."""
+    """Rows of text."""
 
 
 def find_runs(folders: Iterable[str | Path]) -> list[AnalysedRun]:
-    """All finished rollouts in and below these folders, each once, by their folders.
+    """Return the finished rollouts in and below these directories, sorted by directory. See docs/analyse.md.
 
     :raises ConfigurationError: one line, if there is none, or a summary can't be read.
     """
     found: dict[Path, AnalysedRun] = {}
     for folder in map(Path, folders):
         if not folder.is_dir():
-            raise ConfigurationError(f"{folder}: there is no such folder; name the output_dir of a rollout")
+            raise ConfigurationError(f"{folder}: no such directory; name the output_dir of a rollout")
         files = sorted(folder.rglob(SUMMARY))
         if not files:
             raise ConfigurationError(
-                f"{folder}: holds no {SUMMARY}; name the output_dir of a finished rollout"
+                f"{folder}: contains no {SUMMARY}; name the output_dir of a finished rollout"
             )
         found |= {file.resolve(): _read(file) for file in files}
     return sorted(found.values(), key=lambda run: (run.summary.benchmark, run.model, run.folder))
 
 
 def tables_of(runs: Sequence[AnalysedRun]) -> list[AnalysisTable]:
-    """Accuracy, turns by budget, tools, failed calls, and the two ways to verify; without tables that would be empty."""
+    """Return tables of accuracy, turns, tools, failed calls and verifiers, without empty ones. See docs/analyse.md."""
     tables = [_accuracy(runs), _turns(runs), _tools(runs), _errors(runs), _verifying(runs)]
     return [table for table in tables if table.rows]
 
@@ -75,7 +75,7 @@ def _read(file: Path) -> AnalysedRun:
     except OSError as error:
         raise ConfigurationError(f"{file}: can't be read: {error.strerror}") from None
     except msgspec.MsgspecError as error:
-        raise ConfigurationError(f"{file}: no summary of a rollout: {error}") from None
+        raise ConfigurationError(f"{file}: not a summary of a rollout: {error}") from None
 
 
 def _accuracy(runs: Sequence[AnalysedRun]) -> AnalysisTable:
@@ -108,7 +108,7 @@ def _turns(runs: Sequence[AnalysedRun]) -> AnalysisTable:
         for who, own in by_who.items()
     )
     columns = ("benchmark", "model", "agent", *(f"at most {budget}" for budget in budgets))
-    return AnalysisTable("Average turns by budget, and the score there", columns, tuple(rows))
+    return AnalysisTable("Average turns and score by budget", columns, tuple(rows))
 
 
 def _at_budget(run: AnalysedRun) -> str:
@@ -124,7 +124,7 @@ def _tools(runs: Sequence[AnalysedRun]) -> AnalysisTable:
         if run.summary.tool_calls
     )
     return AnalysisTable(
-        "Share of each tool in all calls",
+        "Share of tool calls by tool",
         ("benchmark", "model", "agent", "turns at most", *tools),
         tuple(rows),
     )
@@ -146,11 +146,11 @@ def _errors(runs: Sequence[AnalysedRun]) -> AnalysisTable:
         if run.summary.tool_calls
     )
     columns = ("benchmark", "model", "agent", "turns at most", "calls", "failed")
-    return AnalysisTable("Calls of tools that failed", columns, tuple(rows))
+    return AnalysisTable("Failed tool calls", columns, tuple(rows))
 
 
 def _verifying(runs: Sequence[AnalysedRun]) -> AnalysisTable:
-    """Both ways side by side, where both were run."""
+    """Return both ways of verifying side by side, of models that were run with both."""
     pairs: dict[tuple[str, str, int], dict[str, AnalysedRun]] = {}
     for run in runs:
         if run.summary.agent == "team":

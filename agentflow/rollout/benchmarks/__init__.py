@@ -1,4 +1,4 @@
-"""Benchmarks: ten by name, others by a file, each with the way its tasks are read, asked and scored."""
+"""Benchmarks: ten by name, others described by a file. See docs/benchmarks.md."""
 
 from agentflow.rollout.benchmarks._benchmark import Benchmark, Category
 from agentflow.rollout.benchmarks._load import load_tasks

@@ -1,4 +1,4 @@
-"""A benchmark: how its tasks are read, asked and scored."""
+"""Definition of a benchmark: reading, prompting and scoring its tasks."""
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -14,53 +14,53 @@ from agentflow.trajectory import Task
 __all__ = ["Benchmark", "Category", "Reader", "choose", "described"]
 
 Category: TypeAlias = Literal["search", "agentic", "math", "science", "own"]
-"""What kind of work it is."""
+"""Kind of task."""
 
 Reader: TypeAlias = Callable[[BenchmarkRow], Task | None]
-"""Makes a row a task, without index and prompt; `None`: it does not belong to the benchmark."""
+"""Converts a row to a task without index and prompt; `None`: the row does not belong to the benchmark."""
 
 
 class Benchmark(Struct, frozen=True, kw_only=True):
-    """A set of tasks with the way to work on it."""
+    """Set of tasks with its prompt and metric."""
 
     name: str
-    """What it is called."""
+    """Name."""
     title: str = ""
-    """What it is called in prose; empty: the name."""
+    """Title; empty: the name."""
     category: Category
-    """What kind of work it is."""
+    """Kind of task."""
     read: Reader
-    """Makes a row of its file a task."""
+    """Converts a row of its file to a task."""
     prompt: str = "$question"
-    """What is asked: `$question`, `$choices` and `$numbers` are filled in from the task."""
+    """Prompt template with `$question`, `$choices` and `$numbers`."""
     metric: str
-    """By which rule answers are scored."""
+    """Name of the metric."""
     options: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    """Options of that rule."""
+    """Options of the metric."""
     judged: bool = False
-    """Where a judge is to be had, it decides on what the rule does not find right; published figures are a judge's."""
+    """If a judge model is set, it decides about answers that the metric rejects, as in published figures."""
     limit: int | None = None
-    """How many tasks are usually taken; `None`: all."""
+    """Default number of tasks; `None`: all."""
     skip: int = 0
-    """How many are left out before them, where the file has more than that."""
+    """Number of tasks skipped before them, if the file has more than that."""
     file: Path | None = None
-    """Where its tasks are, if nothing else is said: those that come with the package, or what its description names."""
+    """Default file of tasks: bundled samples, or the file named by its description."""
     form: str = ""
-    """In which format; empty: as the file's name ends."""
+    """Format of the file; empty: by its extension."""
 
     def load(
         self, path: Path | None = None, *, limit: int | None = None, ids: Sequence[str] | None = None
     ) -> list[Task]:
-        """Its tasks, from a file in one of its published formats.
+        """Load its tasks from a file in one of its published formats.
 
-        :param path: the file; `None`: the benchmark's own.
-        :param limit: how many at most, from the first; `None`: as many as are usually taken.
-        :param ids: only these; then all of them are looked for.
+        :param path: the file; `None`: the benchmark's default.
+        :param limit: maximum number of tasks, from the first; `None`: the benchmark's default.
+        :param ids: load only these tasks, from the whole file.
         :raises ConfigurationError: one line with line and field, if the file is broken.
         """
         chosen = path or self.file
         if chosen is None:
-            raise ConfigurationError(f"benchmark {self.name}: it comes without tasks; name a file of them")
+            raise ConfigurationError(f"benchmark {self.name}: it has no bundled tasks; name a file of tasks")
         form = self.form if chosen == self.file else ""
         tasks: list[Task] = []
         places: dict[str, str] = {}
@@ -70,7 +70,9 @@ class Benchmark(Struct, frozen=True, kw_only=True):
                 continue
             id = task.id or f"{self.name}_{len(tasks) + 1:03d}"
             if first := places.get(id):
-                raise ConfigurationError(f"{row.place}: id: {id} stands at {first} too; give each its own")
+                raise ConfigurationError(
+                    f"{row.place}: id: {id} is used at {first}, too; give each task its own"
+                )
             places[id] = row.place
             asked = self._asked(task)
             tasks.append(structs.replace(task, index=len(tasks), id=id, question=asked))
@@ -93,9 +95,9 @@ class Benchmark(Struct, frozen=True, kw_only=True):
 
 
 def choose(tasks: list[Task], limit: int | None, ids: Sequence[str] | None, where: str) -> list[Task]:
-    """Those with these ids, or the first ones.
+    """Return the tasks with these ids, or the first ones.
 
-    :raises ConfigurationError: one line, if there is none of an id.
+    :raises ConfigurationError: one line, if an id does not exist.
     """
     if ids is None:
         return tasks[:limit]
@@ -107,7 +109,7 @@ def choose(tasks: list[Task], limit: int | None, ids: Sequence[str] | None, wher
 
 
 def described(question: str, references: Sequence[str], *, id: str = "", **metadata: object) -> Task:
-    """A task as a reader makes it. What is empty is no metadata."""
+    """Return a task as a reader makes it, without empty metadata."""
     return Task(
         index=0,
         id=id,

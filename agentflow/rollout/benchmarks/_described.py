@@ -1,4 +1,4 @@
-"""A benchmark in a file, and tasks of any file."""
+"""Benchmarks described by a file, and tasks of any file."""
 
 import json
 from pathlib import Path
@@ -24,7 +24,7 @@ Name = Annotated[str, Field(min_length=1)]
 
 
 class Fields(Section):
-    """Under which names a file keeps what belongs to a task; a name that is not set has its usual aliases."""
+    """Field names of a task in a file; a name that is not set has its usual aliases."""
 
     id: Name | None = None
     """`id`, `task_id`."""
@@ -33,38 +33,38 @@ class Fields(Section):
     answer: Name | None = None
     """`answer`, `ground_truth`, `expected`, `references`, `answers`."""
     options: Name | None = None
-    """`options`: of a multiple choice, by their letters or in a list."""
+    """`options` of a multiple-choice question, by letter or as a list."""
     kwargs: Name | None = None
-    """`kwargs`: arguments of tools that the task fixes."""
+    """`kwargs`: tool arguments that the task fixes."""
 
 
 class BenchmarkDescription(Section):
-    """A benchmark as its file describes it."""
+    """Description of a benchmark in its file."""
 
     name: Name
-    """What it is called."""
+    """Name."""
     path: Name
-    """The file of its tasks, from the description's folder."""
+    """File of its tasks, relative to the description."""
     format: Annotated[str, Field(pattern="^(jsonl|json|csv|tsv|parquet)$")] | None = None
-    """Its format; `None`: as its name ends."""
+    """Format; `None`: by the extension."""
     fields: Fields = Fields()
-    """How its fields are called."""
+    """Names of its fields."""
     prompt: Annotated[str, Field(pattern=r"\$\{?(question|choices|numbers)\b")] = "$question"
-    """What is asked, with `$question`, `$choices` and `$numbers`."""
+    """Prompt template with `$question`, `$choices` and `$numbers`."""
     metric: Name = "exact_match"
-    """By which metric answers are scored."""
+    """Name of the metric."""
     metric_options: dict[str, Any] = Field(default_factory=dict[str, Any])
     """Options of the metric."""
     judged: bool = False
-    """Where a judge is to be had, it decides on what the metric does not find right."""
+    """If a judge model is set, it decides about answers that the metric rejects."""
     limit: Annotated[int, Field(ge=1)] | None = None
-    """How many tasks are usually taken."""
+    """Default number of tasks."""
     category: Category = "own"
-    """What kind of work it is."""
+    """Kind of task."""
 
 
 def read_description(path: Path) -> Benchmark:
-    """The benchmark that a YAML or JSON file describes.
+    """Load a benchmark from a YAML or JSON description.
 
     :raises ConfigurationError: one line with file and key, if it can't be used.
     """
@@ -99,7 +99,7 @@ def read_description(path: Path) -> Benchmark:
 
 
 def read_plain(row: BenchmarkRow, fields: Fields | None = None) -> Task:
-    """A row of a file of tasks: with its aliases, and all else as metadata."""
+    """Convert a row of a file of tasks; fields that are not known become metadata."""
     fields = fields or Fields()
     row = _prepared(row)
     id = (fields.id,) if fields.id else _ID
@@ -128,10 +128,10 @@ def read_plain(row: BenchmarkRow, fields: Fields | None = None) -> Task:
 
 
 def _prepared(row: BenchmarkRow) -> BenchmarkRow:
-    """A row of prepared training data, with its answers where other rows have theirs; any other row as it is.
+    """Return a row of prepared training data with its answers under the usual name, and any other row unchanged.
 
-    Such rows are `id, question, chain, result, source, extra_info`; several answers of a search question stand in one
-    text, with semicolons between, if the list of them is not there.
+    Such rows have `id, question, chain, result, source, extra_info`; without a list, several answers of a search
+    question are one text separated by semicolons.
     """
     extra: object = row.fields.get("extra_info")
     if not isinstance(extra, dict) or "ground_truth" not in extra or row.find(*_ANSWER)[1] is not None:
@@ -145,7 +145,7 @@ def _prepared(row: BenchmarkRow) -> BenchmarkRow:
 
 
 def plain_tasks(path: Path, limit: int | None, ids: list[str] | None) -> list[Task]:
-    """The tasks of a file."""
+    """Load the tasks of a file."""
     tasks = Benchmark(name="task", category="own", read=read_plain, metric="exact_match").load(path)
     return choose(tasks, limit, ids, str(path))
 
@@ -159,7 +159,7 @@ def _reader(fields: Fields) -> Reader:
 
 def _kwargs(row: BenchmarkRow, name: str) -> dict[str, Any]:
     given: object = row.fields.get(name)
-    # A cell of a table can only hold text.
+    # Cells of tables contain only text.
     if isinstance(given, str) and given.strip():
         try:
             given = json.loads(given)
@@ -168,7 +168,7 @@ def _kwargs(row: BenchmarkRow, name: str) -> dict[str, Any]:
     if given in (None, ""):
         return {}
     if not isinstance(given, dict):
-        row.refuse(name, "is no object; write names with values, or leave it out")
+        row.refuse(name, "is not an object; write names with values, or remove it")
     return cast("dict[str, Any]", given)
 
 

@@ -1,4 +1,4 @@
-"""Tasks from wherever they are."""
+"""Loading tasks from a file or a benchmark."""
 
 from collections.abc import Sequence
 from os import PathLike
@@ -19,16 +19,15 @@ def load_tasks(
     limit: int | None = None,
     ids: Sequence[str] | None = None,
 ) -> list[Task]:
-    """Tasks of a file or of a benchmark.
+    """Load the tasks of a file or of a benchmark. See docs/benchmarks.md.
 
-    A file (JSONL, JSON, CSV, TSV, parquet) has a task in each row: `id` or `task_id`; `question`, `query` or `input`;
-    `answer`, `ground_truth` or `expected`, one or a list; `kwargs`. All else is its metadata.
+    A file (JSONL, JSON, CSV, TSV, parquet) has one task per row: `id` or `task_id`; `question`, `query` or `input`;
+    `answer`, `ground_truth` or `expected`, one or a list; `kwargs`. Other fields become metadata.
 
-    :param source: a file of tasks, a benchmark's name (the samples that come with the package), or a YAML file that
-        describes a benchmark.
-    :param benchmark: read the file in this benchmark's formats, and ask as it asks.
-    :param limit: how many at most, from the first; `None`: as many as the benchmark takes, or all.
-    :param ids: only these.
+    :param source: a file of tasks, a benchmark's name (its bundled samples), or a YAML file that describes a benchmark.
+    :param benchmark: read the file in the formats of this benchmark, and use its prompt.
+    :param limit: maximum number of tasks, from the first; `None`: the benchmark's default, or all.
+    :param ids: load only these tasks.
     :raises ConfigurationError: one line with line and field, if they can't be read.
     """
     path = Path(source)
@@ -39,5 +38,5 @@ def load_tasks(
     ):
         return find_benchmark(str(source)).load(limit=limit, ids=ids)
     if path.is_dir():
-        raise ConfigurationError(f"{path}: is a folder; name a file of tasks in it")
+        raise ConfigurationError(f"{path}: is a directory; name a file of tasks in it")
     return plain_tasks(path, limit, None if ids is None else list(ids))

@@ -1,4 +1,4 @@
-"""The rows of ten benchmarks, in their published formats and in that of the solver's own files."""
+"""Readers of ten benchmarks, in their published formats and in that of the solver's files."""
 
 import re
 from collections.abc import Mapping
@@ -33,12 +33,12 @@ _INCORRECT: Final = tuple(f"Incorrect Answer {number}" for number in (1, 2, 3))
 
 
 def references(row: BenchmarkRow, *names: str) -> tuple[str, ...]:
-    """Right answers: a text, a number, a list, or a list that is written as a text (`"['one', 'two']"`)."""
+    """Return reference answers from a text, a number, a list, or a list written as text, as in `"['one', 'two']"`."""
     return tuple(inner for text in row.texts(*names) for inner in _unlisted(text))
 
 
 def read_open(row: BenchmarkRow) -> Task:
-    """An open question with a short answer: Bamboogle, 2WikiMultihopQA, HotpotQA."""
+    """Read an open question with a short answer: Bamboogle, 2WikiMultihopQA, HotpotQA."""
     right = references(row, *_ANSWER)
     if not right:
         row.refuse("answer", "is missing; add it")
@@ -47,7 +47,7 @@ def read_open(row: BenchmarkRow) -> Task:
 
 
 def read_musique(row: BenchmarkRow) -> Task | None:
-    """The same, with further names of the answer; those that can't be answered belong to another task."""
+    """Read a question of MuSiQue with aliases of its answer; unanswerable ones belong to another task."""
     if row.fields.get("answerable") is False:
         return None
     task = read_open(row)
@@ -56,12 +56,12 @@ def read_musique(row: BenchmarkRow) -> Task | None:
 
 
 def read_gaia(row: BenchmarkRow) -> Task | None:
-    """A question of GAIA that needs no file; the answers of its test split are not published."""
+    """Read a question of GAIA that needs no file; answers of its test split are not published."""
     if row.perhaps("file_name"):
         return None
     right = row.texts("Final answer", *_ANSWER)
     if not right:
-        row.refuse("Final answer", "is missing; add it, or ? where it is not known")
+        row.refuse("Final answer", "is missing; add it, or ? if it is unknown")
     known = tuple(each for each in right if each != "?")
     level = row.perhaps("Level", "level")
     if level not in {"", "1", "2", "3"}:
@@ -72,7 +72,7 @@ def read_gaia(row: BenchmarkRow) -> Task | None:
 
 
 def read_aime(row: BenchmarkRow) -> Task:
-    """A problem whose answer is a whole number from 0 to 999."""
+    """Read a problem whose answer is a whole number from 0 to 999."""
     task = _problem(row)
     right = task.references[0].lstrip("0") or "0"
     if not (right.isdecimal() and len(right) <= 3):
@@ -81,14 +81,14 @@ def read_aime(row: BenchmarkRow) -> Task:
 
 
 def read_amc(row: BenchmarkRow) -> Task:
-    """A problem of AMC, with its answer as a number or formula."""
+    """Read a problem of AMC, whose answer is a number or a formula."""
     return _problem(row)
 
 
 def _problem(row: BenchmarkRow) -> Task:
     right = references(row, *_ANSWER)
     if not right:
-        # Some files hold the answer in its solution alone, in a box.
+        # Some files have the answer only in the solution, in a box.
         _, solution = row.find("solution", "Solution")
         right = (extract_answer(solution),) if isinstance(solution, str) and "boxed" in solution else ()
     if not right:
@@ -97,7 +97,7 @@ def _problem(row: BenchmarkRow) -> Task:
 
 
 def read_game(row: BenchmarkRow) -> Task:
-    """Four numbers of the Game of 24: in a field, in the question, or in a solution."""
+    """Read four numbers of the Game of 24 from a field, the question, or a solution."""
     name, given = row.find("Puzzles", "puzzle", "numbers", *_QUESTION)
     if given is None:
         row.refuse("Puzzles", "is missing; write four numbers there, as in 1 4 6 11")
@@ -116,12 +116,12 @@ def read_game(row: BenchmarkRow) -> Task:
 
 
 def read_gpqa(row: BenchmarkRow) -> Task:
-    """A question with four options. The published file has the right one first, so they are put in an order of their own."""
+    """Read a question with four options, which are shuffled: the published file has the right one first."""
     if "Correct Answer" not in row.fields:
         return _choice(row, row.find("choices", "options")[1], row.text("answer"))
     right, others = row.text("Correct Answer"), [row.text(name) for name in _INCORRECT]
     question, id = row.text("Question"), row.perhaps(*_ID)
-    # The same in every run, and without a pattern in it.
+    # A fixed pseudo-random order.
     ordered = sorted([right, *others], key=lambda option: digest([question, option]))
     options = dict(zip(ascii_uppercase, ordered, strict=False))
     letter = ascii_uppercase[ordered.index(right)]
@@ -129,7 +129,7 @@ def read_gpqa(row: BenchmarkRow) -> Task:
 
 
 def read_medqa(row: BenchmarkRow) -> Task:
-    """A question with options, of which the answer is one."""
+    """Read a multiple-choice question."""
     inner: object = row.fields.get("data")
     if isinstance(inner, dict):
         row = BenchmarkRow(row.place, {**row.fields, **cast("dict[str, Any]", inner)})
@@ -152,7 +152,7 @@ def _choice(row: BenchmarkRow, options: object, answer: str) -> Task:
 
 
 def _options(row: BenchmarkRow, options: object) -> dict[str, str]:
-    """Options by their letters; they come as an object, a list of texts, or a list of keys with values."""
+    """Return options by letter, from an object, a list of texts, or a list of keys with values."""
     if isinstance(options, Mapping):
         given = cast("Mapping[str, Any]", options)
         offered = {letter: row.plain("options", text) for letter, text in given.items() if text is not None}
@@ -173,7 +173,7 @@ def _option(row: BenchmarkRow, option: object) -> str:
 
 
 def _unlabelled(texts: list[str]) -> list[str]:
-    """Without letters, where all have theirs in order."""
+    """Remove the letters if all options have theirs in order."""
     labels = [_LABELLED.fullmatch(text) for text in texts]
     if "".join(each[1] for each in labels if each) == ascii_uppercase[: len(texts)]:
         return [each[2] for each in labels if each]

@@ -1,4 +1,4 @@
-"""The ten benchmarks, and how many tasks of each are taken."""
+"""The ten benchmarks and their default numbers of tasks."""
 
 import difflib
 import re
@@ -85,12 +85,12 @@ _ALIASES: Final = {
 
 
 def benchmark_names() -> list[str]:
-    """The ten, in the order of their tables."""
+    """Return the names of the ten benchmarks, in the order of their tables. See docs/benchmarks.md."""
     return list(_BY_NAME)
 
 
 def find_benchmark(name: str) -> Benchmark:
-    """The benchmark of that name, however it is spelt, or the one that a YAML or JSON file describes.
+    """Return the benchmark of that name in any spelling, or the one that a YAML or JSON file describes. See docs/benchmarks.md.
 
     :raises ConfigurationError: one line, if there is none, or the file can't be used.
     """
@@ -105,5 +105,5 @@ def find_benchmark(name: str) -> Benchmark:
             if near
             else f"write one of {', '.join(_BY_NAME)}"
         )
-        raise ConfigurationError(f"benchmark {name}: there is none of that name; {meant}")
+        raise ConfigurationError(f"benchmark {name}: unknown; {meant}")
     return found

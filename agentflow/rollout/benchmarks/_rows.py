@@ -1,4 +1,4 @@
-"""Rows of files: JSONL, JSON, CSV, parquet. Each knows its line, and what is wrong with it is said with it."""
+"""Rows of JSONL, JSON, CSV and parquet files, with file and line for error messages."""
 
 import csv
 import importlib
@@ -14,28 +14,28 @@ from agentflow.errors import ConfigurationError
 __all__ = ["BenchmarkRow", "read_rows"]
 
 _ARRAYS: Final = ("data", "examples", "questions", "rows", "tasks")
-"""Where a JSON object keeps its rows."""
+"""Keys under which a JSON object has its rows."""
 _DECODER: Final = json.JSONDecoder()
 
 
 @dataclass(frozen=True, slots=True)
 class BenchmarkRow:
-    """One row of a file."""
+    """Row of a file."""
 
     place: str
-    """File and line, as errors name it."""
+    """File and line, for error messages."""
     fields: Mapping[str, Any]
-    """What it says."""
+    """Values by field."""
 
     def refuse(self, field: str, why: str) -> NoReturn:
-        """Say what is wrong with a field.
+        """Report a problem with a field.
 
         :raises ConfigurationError: always.
         """
         raise ConfigurationError(f"{self.place}: {field}: {why}")
 
     def find(self, *names: str) -> tuple[str, Any]:
-        """The first of these fields that says something, with its name; without any the first name and `None`."""
+        """Return the name and value of the first of these fields that is not empty, or the first name and `None`."""
         for name in names:
             value = self.fields.get(name)
             if value is not None and value != "":
@@ -43,7 +43,7 @@ class BenchmarkRow:
         return names[0], None
 
     def text(self, *names: str) -> str:
-        """The first of these fields, which has to be a text or a number.
+        """Return the first of these fields, which must be a text or a number.
 
         :raises ConfigurationError: with line and field, if it is missing or something else.
         """
@@ -53,12 +53,12 @@ class BenchmarkRow:
         return self.plain(name, value)
 
     def perhaps(self, *names: str) -> str:
-        """The same, but empty where it is missing."""
+        """Return the first of these fields as text, or an empty text if it is missing."""
         name, value = self.find(*names)
         return "" if value is None else self.plain(name, value)
 
     def texts(self, *names: str) -> tuple[str, ...]:
-        """The first of these fields as texts: one, or a list of them; none if it is missing."""
+        """Return the first of these fields as a list of texts, empty if it is missing."""
         name, value = self.find(*names)
         if value is None:
             return ()
@@ -67,9 +67,9 @@ class BenchmarkRow:
         return (self.plain(name, value),)
 
     def plain(self, name: str, value: object) -> str:
-        """A value of a field as a text.
+        """Return the value of a field as a text.
 
-        :raises ConfigurationError: with line and field, if it is neither text nor number, or says nothing.
+        :raises ConfigurationError: with line and field, if it is neither text nor number, or empty.
         """
         if isinstance(value, float) and value.is_integer():
             value = int(value)
@@ -81,10 +81,10 @@ class BenchmarkRow:
 
 
 def read_rows(path: Path, form: str = "", fields: Collection[str] = ()) -> Iterator[BenchmarkRow]:
-    """The rows of a file, in order.
+    """Yield the rows of a file, in order. See docs/benchmarks.md.
 
-    :param form: `jsonl`, `json`, `csv`, `tsv` or `parquet`; empty: as the file's name ends.
-    :param fields: all that is needed of a row, so that what a parquet file holds besides is not read; empty: everything.
+    :param form: `jsonl`, `json`, `csv`, `tsv` or `parquet`; empty: by the extension.
+    :param fields: the fields to read from a parquet file; empty: all.
     :raises ConfigurationError: one line with file and line, if it can't be read.
     """
     named = form or path.suffix.lower().removeprefix(".")
@@ -103,7 +103,7 @@ def read_rows(path: Path, form: str = "", fields: Collection[str] = ()) -> Itera
 
 
 def _lines(path: Path) -> Iterator[BenchmarkRow]:
-    # Lines end at line feeds alone: other separators may stand inside a string.
+    # Only line feeds end lines: JSON strings may contain other separators.
     for number, line in enumerate(path.read_text(encoding="utf-8-sig").split("\n"), 1):
         if line.strip():
             place = f"{path}:{number}"
@@ -136,13 +136,13 @@ def _json(path: Path) -> Iterator[BenchmarkRow]:
         if text[place : place + 1] not in {",", "]"}:
             lost = 1 + text.count("\n", 0, place)
             raise ConfigurationError(
-                f"{path}:{lost}: not JSON: the list does not go on here; is the file cut?"
+                f"{path}:{lost}: not JSON: the list ends here without ]; is the file truncated?"
             )
         place = _skip(text, place + 1) if text[place] == "," else place
 
 
 def _array(text: str) -> int | None:
-    """Where the list of rows begins; `None`: there is none, each line is a row."""
+    """Return the start of the list of rows; `None`: there is no list, each line is a row."""
     stripped = text.lstrip()
     if stripped.startswith("["):
         return len(text) - len(stripped)
@@ -167,7 +167,7 @@ def _table(path: Path, delimiter: str = ",") -> Iterator[BenchmarkRow]:
     while True:
         begin = 1
         try:
-            # The first line is read before the first row, so that rows know where they begin.
+            # Read the header first, so that rows have their line numbers.
             begin = reader.line_num + 1 if reader.fieldnames else 1
             row = next(reader, None)
         except csv.Error as error:
@@ -193,7 +193,7 @@ def _parquet(path: Path, fields: Collection[str] = ()) -> Iterator[BenchmarkRow]
             table = parquet.ParquetFile(file)
             known: list[str] = table.schema_arrow.names
             needed = [name for name in known if name in fields] if fields else None
-            # A part at a time: a file may be larger than what there is of memory.
+            # In batches: a file may be larger than the memory.
             for batch in table.iter_batches(columns=needed):
                 for row in batch.to_pylist():
                     number += 1
@@ -206,7 +206,7 @@ def _row(place: str, read: object) -> BenchmarkRow:
     if not isinstance(read, dict):
         raise ConfigurationError(f"{place}: is {_kind(read)}, not an object with fields")
     fields = cast("dict[str, Any]", read)
-    # As a service for data sets wraps its rows.
+    # The wrapper of a data set viewer.
     inner: object = fields.get("row")
     return BenchmarkRow(
         place, cast("dict[str, Any]", inner) if isinstance(inner, dict) and "row_idx" in fields else fields

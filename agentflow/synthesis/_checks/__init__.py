@@ -1,4 +1,4 @@
-"""The checks of a draft: each a small function that says in one line what is wrong, or nothing."""
+"""Checks of a draft: each is a small function that returns one line about a problem, or an empty text."""
 
 from collections.abc import Sequence
 from enum import StrEnum
@@ -22,56 +22,56 @@ __all__ = ["Check", "CheckedDraft", "Finding", "Grounding", "Quoted", "check", "
 
 
 class Check(StrEnum):
-    """What a draft is checked for. The set is closed: reports count by it."""
+    """Check of a draft. The set is closed: reports count by it."""
 
     ANSWER = "answer"
-    """There is an answer, and it is short."""
+    """The answer exists and is short."""
     QUESTION = "question"
-    """It asks something."""
+    """The question asks something."""
     LEAKAGE = "leakage"
     """The question does not contain its answer."""
     VERBOSITY = "verbosity"
     """The question is not too long."""
     SELF_CONTAINED = "self_contained"
-    """The question can be understood without the path."""
+    """The question is understandable without the path."""
     STEPS = "steps"
-    """There are enough steps, none empty and none twice."""
+    """There are enough steps, none empty and none repeated."""
     STEP_CONTENT = "step_content"
-    """Each step says something of its own."""
+    """Each step adds something."""
     CITATIONS = "citations"
-    """Each step cites, and its quotes stand in the observations."""
+    """Each step has citations, and their quotes occur in the observations."""
     MULTI_HOP = "multi_hop"
-    """More than one observation is needed."""
+    """The steps cite more than one observation."""
     PICTURES = "pictures"
-    """Pictures show what is said of them, to a model that looks."""
+    """A model confirms that cited pictures show what the draft claims."""
     GROUNDING = "grounding"
-    """The answer is quoted, or computed from what is quoted."""
+    """The answer is quoted, or computed from quoted text."""
     TOO_EASY = "too_easy"
-    """The model does not know the answer without the path."""
+    """The model can't answer the question without the path."""
 
 
 class Finding(Struct, frozen=True):
-    """What a check found wrong."""
+    """Problem that a check found."""
 
     check: Check
-    """Which check."""
+    """The check."""
     reason: str
-    """What is wrong, in one line."""
+    """The problem, in one line."""
 
 
 class CheckedDraft(Struct, frozen=True):
-    """What the checks say of a draft."""
+    """Result of the checks of a draft."""
 
     findings: tuple[Finding, ...]
-    """What is wrong with it; empty: nothing."""
+    """Problems; empty if there is none."""
     quotes: tuple[Quoted, ...] = ()
-    """Where its citations stand."""
+    """Its citations, located in the observations."""
     grounding: Grounding | None = None
-    """Where its answer comes from."""
+    """Source of its answer."""
 
 
 def check(draft: Draft, evidence: Sequence[Step], *, least_steps: int, most_words: int) -> CheckedDraft:
-    """Everything that is wrong with a draft, and where its citations stand."""
+    """Run all checks on a draft, and locate its citations."""
     answer = is_an_answer(draft.answer)
     quotes, uncited = find_citations(draft.steps, evidence)
     grounding, ungrounded = (None, "") if answer or uncited else ground(draft.answer, quotes, evidence)

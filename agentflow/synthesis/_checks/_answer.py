@@ -1,4 +1,4 @@
-"""What an answer must be like."""
+"""Check of the answer."""
 
 from typing import Final
 
@@ -7,7 +7,7 @@ from agentflow.text import normalise, word_count
 __all__ = ["LONGEST_ANSWER", "is_an_answer"]
 
 LONGEST_ANSWER: Final = 30
-"""Words of an answer: a fact, not an essay."""
+"""Maximum number of words of an answer."""
 _NO_ANSWERS: Final = frozenset(
     {"unknown", "n/a", "na", "unclear", "undetermined", "not known", "not available", "not specified", "not stated",
      "not mentioned", "not given", "cannot be determined", "can't be determined", "don't know", "i don't know",
@@ -16,7 +16,7 @@ _NO_ANSWERS: Final = frozenset(
 
 
 def is_an_answer(answer: str) -> str:
-    """Why this is no answer; empty: it is one."""
+    """Return the reason that this is no answer, or an empty text."""
     said = normalise(answer).strip(" .!?\"'。")
     if not any(character.isalnum() for character in said):
         return "the answer is empty"

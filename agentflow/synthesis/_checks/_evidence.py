@@ -1,4 +1,4 @@
-"""Whether a draft rests on what was observed: citations, hops, and where the answer comes from."""
+"""Checks against the observations: citations, hops, and the source of the answer."""
 
 import json
 import re
@@ -15,42 +15,42 @@ __all__ = ["Grounding", "Quoted", "covers_hops", "find_citations", "ground", "wo
 
 _RUNNERS: Final = frozenset({"bash", "code", "data", "sql"})
 _SMALL: Final = frozenset({*map(float, range(13)), 100.0, 1000.0})
-"""Numbers that a calculation may bring along: exponents, percents, kilos."""
+"""Numbers that a calculation may contain without a citation: exponents, percents, kilos."""
 _LIST: Final = re.compile(r"\s*(?:,\s*and\s|,|;|\sand\s|、|，)\s*")
 
 
 class Grounding(StrEnum):
-    """Where an answer comes from."""
+    """Source of an answer."""
 
     QUOTED = "quoted"
-    """Its words stand in what was cited."""
+    """Its words occur in a quote."""
     NUMBER = "number"
-    """It is the same number as one that was cited, written in another way."""
+    """It equals a quoted number that is written differently."""
     COMPUTED = "computed"
-    """A tool ran it from numbers that were cited."""
+    """A tool computed it from quoted numbers."""
     SEEN = "seen"
-    """Its words stand in a picture, at a place where a model has looked."""
+    """Its words are in a region of a picture that a model confirms."""
 
 
 class Quoted(Struct, frozen=True):
-    """A citation that was found in its observation."""
+    """Citation located in its observation."""
 
     step: int
-    """Which reasoning step cites, from 0."""
+    """Index of the reasoning step, from 0."""
     observation: int
-    """Which piece of evidence, from 0."""
+    """Index of the observation, from 0."""
     start: int
-    """Where the quote begins in the observation's text."""
+    """Start of the quote in the observation's text."""
     end: int
-    """Where it ends."""
+    """End of the quote."""
     region: Region | None = None
-    """Which part of a picture, if it is one that is cited: somebody has to look. Then there is no span."""
+    """Region of a picture, if that is what is cited. Then there is no span, and a model has to confirm it."""
     said: str = ""
-    """What it says of that."""
+    """Text that the draft claims for the region."""
 
 
 def find_citations(steps: Sequence[DraftStep], evidence: Sequence[Step]) -> tuple[tuple[Quoted, ...], str]:
-    """Where the quotes stand, or why a step does not rest on what it cites."""
+    """Locate all quotes, or return the reason that a step is not supported by its citations."""
     found: list[Quoted] = []
     for index, step in enumerate(steps):
         if not step.citations:
@@ -79,7 +79,7 @@ def find_citations(steps: Sequence[DraftStep], evidence: Sequence[Step]) -> tupl
 
 
 def _no_region(citation: Citation, region: Region, step: Step) -> str:
-    """Why that is no part of a picture of this observation; empty: it is one, and something is said of it."""
+    """Return the reason that the citation is no valid region of a picture of this observation, or an empty text."""
     if not 1 <= region.picture <= len(step.images):
         return f"cites picture {region.picture} of observation {citation.observation}: there are {len(step.images)}"
     if not (0 <= region.left < region.right <= 1 and 0 <= region.top < region.bottom <= 1):
@@ -90,21 +90,21 @@ def _no_region(citation: Citation, region: Region, step: Step) -> str:
 
 
 def words_of(quote: Quoted, evidence: Sequence[Step]) -> str:
-    """What a citation says."""
+    """Return the text of a citation."""
     if quote.region is not None:
         return quote.said
     return evidence[quote.observation].observation[quote.start : quote.end]
 
 
 def covers_hops(quotes: Sequence[Quoted], evidence: Sequence[Step]) -> str:
-    """Why one look would be enough; empty: at least two observations are needed, where there are two."""
+    """Return the reason that too few observations are cited, or an empty text: two are required if there are two."""
     cited = {quote.observation for quote in quotes}
     least = min(2, len(evidence))
     return f"the steps cite {len(cited)} observation: use at least {least}" if len(cited) < least else ""
 
 
 def ground(answer: str, quotes: Sequence[Quoted], evidence: Sequence[Step]) -> tuple[Grounding | None, str]:
-    """Where the answer comes from, or why it comes from nowhere."""
+    """Return the source of the answer, or the reason that it has none."""
     own = [quote for quote in quotes if not _echoes(evidence[quote.observation], answer)]
     spans = [words_of(quote, evidence) for quote in own]
     parts = [part for part in _LIST.split(answer) if part.strip()]
@@ -128,7 +128,7 @@ def _has_number(text: str, answer: str) -> bool:
 
 
 def _computes(number: int, answer: str, quotes: Sequence[Quoted], evidence: Sequence[Step]) -> bool:
-    """That piece of evidence is a run which made the answer from numbers that other pieces say."""
+    """Return true if the observation is a tool run that computed the answer from numbers of other observations."""
     run = evidence[number]
     if (
         not _runs(run)
@@ -150,12 +150,12 @@ def _runs(step: Step) -> bool:
 
 
 def _echoes(step: Step, answer: str) -> bool:
-    """What it ran was told the answer: a program that prints a constant shows nothing."""
+    """Return true if the program contained the answer: printing a constant proves nothing."""
     return _runs(step) and contains_phrase(_written(step), answer)
 
 
 def _written(step: Step) -> str:
-    """What the tool was given to run; operators stand apart, so that numbers can be read."""
+    """Return the code that the tool ran, with spaces around operators, so that numbers can be read."""
     texts = [
         value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
         for value in step.action.arguments.values()

@@ -1,4 +1,4 @@
-"""What a question must be like."""
+"""Checks of the question."""
 
 import re
 from typing import Final
@@ -15,11 +15,11 @@ _SOURCE: Final = (
     r"|web ?pages?|tool outputs?|trajectory|trajectories"
 )
 _SPECIFIED: Final = r"(?!\s+(?:of|between|through|by|engraved|inscribed|carved|called|named|titled|entitled)\b)(?!\s+['\"‘“«])"
-"""What says which one is meant."""
+"""Words that identify the document."""
 _REFERENCES: Final = tuple(
     re.compile(pattern)
     for pattern in (
-        # A name such as the Document Foundation has capitals, a document lent its title has none.
+        # Proper names such as the Document Foundation are capitalised and do not match.
         rf"\b(?:[Tt]he|[Tt]h(?:is|at|ese|ose)) (?:(?:given|provided|following|cited|above) )?(?:{_SOURCE})\b{_SPECIFIED}",
         r"\b[Aa]ccording to (?:the )?(?:search|retrieved|provided|given|above|observations?|documents?|results?)\b",
         r"\b(?:[Ff]rom|[Ii]n|[Pp]er|[Tt]o|[Oo]n) the (?:context|evidence|outputs?|results?|sources?)(?=\s*(?:[?.,;:!]|$))",
@@ -52,7 +52,7 @@ _DANGLING: Final = (
 
 
 def asks(question: str) -> str:
-    """Why this is no question; empty: it is one."""
+    """Return the reason that this is no question, or an empty text."""
     if word_count(question) < 3:
         return "the question has fewer than three words"
     if question.rstrip(" \"'”’)").endswith(("?", "？", "؟")) or _IMPERATIVES.match(question):
@@ -61,18 +61,18 @@ def asks(question: str) -> str:
 
 
 def hides_answer(question: str, answer: str) -> str:
-    """Why the question gives its answer away; empty: it does not."""
+    """Return a message if the question contains its answer, else an empty text."""
     return f"the question contains its answer, {answer}" if contains_phrase(question, answer) else ""
 
 
 def is_brief(question: str, most: int) -> str:
-    """Why the question is too long; empty: it is not."""
+    """Return a message if the question is too long, else an empty text."""
     length = word_count(question)
     return f"the question has {length:.0f} words: at most {most}" if length > most else ""
 
 
 def stands_alone(question: str) -> str:
-    """Why the question can't be understood by somebody who has seen nothing else; empty: it can."""
+    """Return the reason that the question can't be understood on its own, or an empty text."""
     for pattern in _REFERENCES:
         found = pattern.search(question)
         if found:

@@ -1,4 +1,4 @@
-"""What the reasoning must be like."""
+"""Checks of the reasoning steps."""
 
 from collections.abc import Sequence
 
@@ -9,7 +9,7 @@ __all__ = ["are_enough", "say_something"]
 
 
 def are_enough(steps: Sequence[DraftStep], least: int) -> str:
-    """Why there are too few steps; empty: there are enough, none empty, none twice."""
+    """Return the reason that there are too few steps, or an empty text; empty and repeated steps are reported, too."""
     if len(steps) < least:
         return f"the reasoning has {len(steps)} steps: at least {least}"
     seen: dict[tuple[str, ...], int] = {}
@@ -24,7 +24,7 @@ def are_enough(steps: Sequence[DraftStep], least: int) -> str:
 
 
 def say_something(steps: Sequence[DraftStep], question: str) -> str:
-    """Why a step is none; empty: each says something of its own."""
+    """Return the reason that a step adds nothing, or an empty text."""
     from rapidfuzz import fuzz
 
     asked = tokens(question)

@@ -1,4 +1,4 @@
-"""Which paths of a tree are asked about."""
+"""Selection of the paths of a tree that questions are written about."""
 
 from typing import TYPE_CHECKING
 
@@ -16,16 +16,16 @@ __all__ = ["EvidencePath", "Score", "Selection", "UserStrategy", "find_strategy"
 
 
 class Selection(Struct, frozen=True):
-    """The paths that are asked about."""
+    """Selected paths of a tree."""
 
     chosen: tuple[tuple[EvidencePath, Score], ...] = ()
-    """In the order in which they were chosen."""
+    """Paths with their scores, in the order of selection."""
     left_out: dict[str, int] = field(default_factory=dict[str, int])
-    """How many were not, by why."""
+    """Number of other paths, by reason."""
 
 
 def select(tree: Tree, config: "SynthesisConfig") -> Selection:
-    """Choose the best paths that are not too similar in what they say.
+    """Select the best paths whose content is not too similar.
 
     :raises ConfigurationError: if the user's own strategy can't be used.
     """

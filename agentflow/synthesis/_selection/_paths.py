@@ -1,4 +1,4 @@
-"""The paths of a tree that could be asked about."""
+"""Candidate paths of a tree."""
 
 from functools import cached_property
 
@@ -10,40 +10,40 @@ from agentflow.trajectory import Node, Tree, Verdict, trajectory_id
 __all__ = ["Content", "EvidencePath", "find_paths", "similarity"]
 
 Content = frozenset[tuple[str, str]]
-"""What observations say, as a set that can be compared."""
+"""Content of observations as a comparable set of word pairs."""
 _NOTHING: Content = frozenset()
 
 
 class EvidencePath(Struct, frozen=True, kw_only=True, dict=True):
-    """A path from the root to the last node that told something new."""
+    """Path from the root to its last node with new evidence."""
 
     leaf: str
-    """The node at its end."""
+    """Id of its last node."""
     nodes: tuple[Node, ...]
-    """All its nodes but the root."""
+    """Its nodes without the root."""
     evidence: tuple[Node, ...]
-    """Those of them that told something new."""
+    """Nodes with the verdict `new`."""
     content: Content
-    """What its evidence says."""
+    """Content of its evidence."""
     words: int
-    """How much its evidence says, what is said twice counted twice."""
+    """Amount of content, with repetitions."""
 
     @property
     def id(self) -> str:
-        """The trajectory's id."""
+        """Id of the trajectory."""
         return trajectory_id(self.leaf)
 
     @cached_property
     def tools(self) -> frozenset[str]:
-        """The tools that its evidence comes from."""
+        """Tools that produced its evidence."""
         return frozenset(node.action.tool for node in self.evidence if node.action is not None)
 
 
 def find_paths(tree: Tree, min_depth: int) -> tuple[list[EvidencePath], dict[str, int]]:
-    """The paths to every leaf, in path order, and how many were left out, by why.
+    """Return the path to each leaf, in path order, and the number of paths left out, by reason.
 
-    A path is cut back to its last evidence. What remains is left out if it has less than `min_depth` pieces of
-    evidence, or is the beginning of another path.
+    A path ends at its last evidence. It is left out if it has fewer than `min_depth` pieces of evidence, or is a prefix of
+    another path.
     """
     contents = {node.id: _content(node) for node in tree.nodes if _is_evidence(node)}
     ends = [_last_evidence(tree, leaf) for leaf in tree.leaves()]
@@ -73,7 +73,7 @@ def find_paths(tree: Tree, min_depth: int) -> tuple[list[EvidencePath], dict[str
 
 
 def similarity(one: Content, other: Content) -> float:
-    """How much of what both say is the same, from 0 to 1."""
+    """Return the share of common content, from 0 to 1."""
     common = len(one & other)
     every = len(one) + len(other) - common
     return common / every if every else 1.0
@@ -81,7 +81,7 @@ def similarity(one: Content, other: Content) -> float:
 
 def _content(node: Node) -> Content:
     said = content_word_pairs(node.observation.text)
-    # A picture says what it says as a whole.
+    # A picture counts as one item of content.
     pictures = node.observation.blobs
     return said.union((blob.hash, "") for blob in pictures) if pictures else said
 

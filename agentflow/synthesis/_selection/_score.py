@@ -1,4 +1,4 @@
-"""What a path is worth, from 0 to 100."""
+"""Score of a path, from 0 to 100."""
 
 from msgspec import Struct
 
@@ -7,36 +7,36 @@ from agentflow.synthesis._selection._paths import EvidencePath
 __all__ = ["DEPTH", "INFORMATION", "TOOLS", "Scale", "Score"]
 
 DEPTH = 40.0
-"""Points for a path whose evidence is as deep as the tree may get."""
+"""Points for evidence at every depth up to `max_depth`."""
 INFORMATION = 30.0
-"""Points for a path that says something new all along."""
+"""Points for content that is entirely new."""
 TOOLS = 30.0
-"""Points for a path on which each piece of evidence comes from another tool."""
+"""Points for a different tool for each piece of evidence."""
 
 
 class Score(Struct, frozen=True):
-    """What a path is worth, and why."""
+    """Score of a path and its parts."""
 
     total: float
     """From 0 to 100."""
     depth: float
-    """Pieces of evidence, as a share of the depth that the tree may have."""
+    """Pieces of evidence as a share of the maximum depth."""
     information: float
-    """What it says, from 0 to 1, in the strategy's measure."""
+    """Value of its content by the strategy, from 0 to 1."""
     tools: float
-    """Different tools, as a share of as many as the path could have."""
+    """Number of tools as a share of the maximum for this path."""
 
 
 class Scale(Struct, frozen=True):
-    """What paths of a tree are measured by."""
+    """Maxima by which paths of a tree are scored."""
 
     depth: int
-    """The deepest that a path may be."""
+    """Maximum depth of a path."""
     tools: int
-    """How many different tools the tree used."""
+    """Number of tools that the tree used."""
 
     def score(self, path: EvidencePath, information: float) -> Score:
-        """The path's score, if that is what its content is worth."""
+        """Return the score of a path whose content has this value."""
         depth = min(1.0, len(path.evidence) / max(1, self.depth))
         tools = len(path.tools) / max(1, min(len(path.evidence), self.tools))
         total = DEPTH * depth + INFORMATION * information + TOOLS * tools

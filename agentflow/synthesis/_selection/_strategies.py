@@ -1,4 +1,4 @@
-"""In which order paths are chosen."""
+"""Selection strategies: the order in which paths are selected."""
 
 from collections.abc import Callable, Iterable, Sequence
 from importlib import import_module
@@ -19,15 +19,15 @@ __all__ = ["BUILT_IN", "Picker", "Strategy", "UserStrategy", "find_strategy"]
 Picker: TypeAlias = Callable[
     [Sequence[EvidencePath], Sequence[EvidencePath]], tuple[EvidencePath, Score] | None
 ]
-"""The best of the paths that remain, in view of those that are chosen, with its score; `None`: no more are wanted."""
+"""Returns the best remaining path given those selected before, with its score; `None` ends the selection."""
 Strategy: TypeAlias = Callable[[Tree, Sequence[EvidencePath], Scale, "SynthesisConfig"], Picker]
-"""Makes the picker for the paths of a tree."""
+"""Returns the picker for the paths of a tree."""
 UserStrategy: TypeAlias = Callable[[Tree, Sequence[EvidencePath], "SynthesisConfig"], Sequence[int | float]]
-"""A user's own: indices of paths, the best first, or as many scores (floats from 0 to 100) as there are paths."""
+"""A user's strategy: returns indices of paths, the best first, or one score (a float from 0 to 100) per path."""
 
 
 def _novelty(tree: Tree, paths: Sequence[EvidencePath], scale: Scale, config: "SynthesisConfig") -> Picker:
-    """What says the most that neither its own beginning nor a chosen path has said."""
+    """Prefer the most content that is neither repeated on the path nor in a selected path."""
 
     def pick(remaining: Sequence[EvidencePath], chosen: Sequence[EvidencePath]) -> tuple[EvidencePath, Score]:
         known = frozenset[tuple[str, str]]().union(*(path.content for path in chosen))
@@ -41,7 +41,7 @@ def _fresh(path: EvidencePath, known: frozenset[tuple[str, str]]) -> float:
 
 
 def _documented(tree: Tree, paths: Sequence[EvidencePath], scale: Scale, config: "SynthesisConfig") -> Picker:
-    """What says the most on average, in characters."""
+    """Prefer the longest observations on average, in characters."""
     lengths = {path.leaf: _average_length(path) for path in paths}
     least, most = min(lengths.values()), max(lengths.values())
     span = most - least
@@ -60,7 +60,7 @@ def _average_length(path: EvidencePath) -> float:
 
 
 def _diverse(tree: Tree, paths: Sequence[EvidencePath], scale: Scale, config: "SynthesisConfig") -> Picker:
-    """What is farthest from the nearest chosen path; the best score first."""
+    """Take the best score first, then the path farthest from its nearest selected path."""
     scores = {path.leaf: scale.score(path, _fresh(path, frozenset())) for path in paths}
 
     def pick(remaining: Sequence[EvidencePath], chosen: Sequence[EvidencePath]) -> tuple[EvidencePath, Score]:
@@ -77,16 +77,16 @@ def _diverse(tree: Tree, paths: Sequence[EvidencePath], scale: Scale, config: "S
 
 
 def _best(rated: Iterable[tuple[EvidencePath, Score]]) -> tuple[EvidencePath, Score]:
-    # Of equals `max` keeps the first: ties go by the order of paths.
+    # `max` keeps the first of equals: ties are resolved by path order.
     return max(rated, key=lambda one: one[1].total)
 
 
 BUILT_IN: Final[dict[str, Strategy]] = {"novelty": _novelty, "documented": _documented, "diverse": _diverse}
-"""The strategies by name."""
+"""Built-in strategies by name."""
 
 
 def find_strategy(name: str) -> Strategy:
-    """The strategy of that name, or the user's function at `module:function`.
+    """Return the strategy of that name, or the user's function at `module:function`.
 
     :raises ConfigurationError: if there is none.
     """
@@ -114,9 +114,9 @@ def _user(name: str, function: UserStrategy) -> Strategy:
     ) -> Picker:
         try:
             said = list(function(tree, paths, config))
-        except Exception as error:  # the user's own code may raise anything
+        except Exception as error:  # boundary: a user's code may raise anything
             why = " ".join(f"{type(error).__name__}: {error}".split())
-            raise ConfigurationError(f"selection_strategy: {name}: raised {why}; mend it") from error
+            raise ConfigurationError(f"selection_strategy: {name}: raised {why}; fix it") from error
         ranked = _ranked(name, said, paths, scale)
 
         def pick(
@@ -133,12 +133,12 @@ def _user(name: str, function: UserStrategy) -> Strategy:
 def _ranked(
     name: str, said: list[int | float], paths: Sequence[EvidencePath], scale: Scale
 ) -> list[tuple[EvidencePath, Score]]:
-    """The paths that a user's function wants, the best first."""
+    """Return the paths in the order of a user's function."""
     own = [(path, scale.score(path, _fresh(path, frozenset()))) for path in paths]
     if any(isinstance(one, float) for one in said):
         if len(said) != len(paths) or not all(0 <= one <= 100 for one in said):
             raise ConfigurationError(
-                f"selection_strategy: {name}: gave {len(said)} scores for {len(paths)} paths; give one from 0 to 100 for each"
+                f"selection_strategy: {name}: returned {len(said)} scores for {len(paths)} paths; give one from 0 to 100 for each"
             )
         scored = [
             (path, replace(score, total=float(one))) for (path, score), one in zip(own, said, strict=True)
@@ -147,6 +147,6 @@ def _ranked(
     chosen = [index for index in said if type(index) is int and 0 <= index < len(paths)]
     if len(chosen) != len(said) or len(set(chosen)) != len(chosen):
         raise ConfigurationError(
-            f"selection_strategy: {name}: gave no list of different indices from 0 to {len(paths) - 1}, nor of scores"
+            f"selection_strategy: {name}: returned neither distinct indices from 0 to {len(paths) - 1} nor scores"
         )
     return [own[index] for index in chosen]

@@ -60,7 +60,7 @@ def test_a_run_is_watched_paused_given_seeds_resumed_and_stopped_from_outside(
         at.release()
         status, _, err = finish(process)
     assert status == 3
-    assert "stopped: somebody asked it to, through its control server" in err
+    assert "stopped: requested through its control server" in err
     assert not file.exists()
     assert (folder / TREES).exists()
 
@@ -71,7 +71,7 @@ def test_a_run_that_is_not_there_is_said_in_one_line(
 ) -> None:
     assert main(["ctl", "status", "--dir", str(tmp_path)]) == 1
     assert capsys.readouterr().err == (
-        f"agentflow: no run is going on in {tmp_path} (there is no control.json); name its output_dir with --dir\n"
+        f"agentflow: no run is active in {tmp_path} (there is no control.json); name its output_dir with --dir\n"
     )
     file = tmp_path / CONTROL_FILE
     file.write_text(

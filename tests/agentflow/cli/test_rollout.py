@@ -54,8 +54,8 @@ def test_what_can_not_be_used_is_one_line_and_status_2(capsys: pytest.CaptureFix
         (["rollout", "--data=nowhere.jsonl"], "nowhere.jsonl"),
         (["eval", "gpqq"], "did you mean gpqa"),
         (["eval", "all", "--data=tasks.jsonl"], "one file can't be all benchmarks"),
-        (["analyse", "nowhere"], "there is no such folder"),
-        (["analyse", "."], "holds no summary.json"),
+        (["analyse", "nowhere"], "no such directory"),
+        (["analyse", "."], "contains no summary.json"),
     ):
         assert main(words) == 2
         error = capsys.readouterr().err
@@ -133,8 +133,8 @@ def test_models_and_samples_are_compared_and_analysed(
     told = said(capsys)
     titles = [table["title"] for table in told["tables"]]
     assert titles == [
-        "Accuracy", "Average turns by budget, and the score there", "Share of each tool in all calls",
-        "Calls of tools that failed", "Separate and merged verifier",
+        "Accuracy", "Average turns and score by budget", "Share of tool calls by tool",
+        "Failed tool calls", "Separate and merged verifier",
     ]  # fmt: skip
     verifying = told["tables"][-1]
     assert [row[verifying["columns"].index("verifier")] for row in verifying["rows"]] == [

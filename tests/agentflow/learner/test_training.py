@@ -190,7 +190,7 @@ async def test_what_is_learned_from_is_refused_among_held_out_tasks(tmp_path: Pa
     ("said", "message"),
     [
         ({}, "policy.model is missing; name the folder of the model to train"),
-        ({"policy": {"model": "nowhere/at-all"}}, "data_path: nothing says what to work on"),
+        ({"policy": {"model": "nowhere/at-all"}}, "data_path: there are no tasks"),
         (
             {"backbone": "debug", "engine": {"base_url": "http://127.0.0.1:9"}},
             "engine.base_url: http://127.0.0.1:9 does not list its models",

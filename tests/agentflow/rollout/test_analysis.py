@@ -28,7 +28,7 @@ async def test_turns_stand_by_their_budget_and_the_two_ways_to_verify_side_by_si
     tables = {
         table.title: table for table in tables_of([AnalysedRun("x", run) for run in (one, more, merged)])
     }
-    turns = tables["Average turns by budget, and the score there"]
+    turns = tables["Average turns and score by budget"]
     assert turns.columns[3:] == ("at most 3", "at most 5")
     mean = f"{one.turns.mean:.2f}"
     assert turns.rows == (
@@ -56,5 +56,5 @@ async def test_runs_are_found_below_folders_once_and_what_is_no_summary_is_one_l
     assert len(find_runs([tmp_path, tmp_path / "runs"])) == 1
     (tmp_path / "runs" / "two").mkdir()
     (tmp_path / "runs" / "two" / SUMMARY).write_text('{"tasks": "many"}')
-    with pytest.raises(ConfigurationError, match=r"two/summary.json: no summary of a rollout"):
+    with pytest.raises(ConfigurationError, match=r"two/summary.json: not a summary of a rollout"):
         find_runs([tmp_path])

@@ -124,11 +124,11 @@ def test_every_field_is_taken_from_every_source(name: str, monkeypatch: pytest.M
         ),
         ("{parallel: false, max_workers: 4}", "parallel: contradicts max_workers=4"),
         ("{parallel: true, max_workers: 1}", "parallel: contradicts max_workers=1"),
-        ("{system_prompt: a, system_prompt_file: b}", "system_prompt_file: there is a system_prompt too"),
+        ("{system_prompt: a, system_prompt_file: b}", "system_prompt_file: system_prompt is set, too"),
         ("{trajectory_only: true, save_results: false}", "trajectory_only: results are not saved"),
         ("{evaluate_results: false, evaluation_metric: math}", "evaluation_metric: nothing is scored"),
         ("{evaluate_results: false, evaluator_temperature: 1}", "evaluator_temperature: nothing is scored"),
-        ("tool_model: {seed: 1}", "tool_model: no tool has a model; name one of base_generator"),
+        ("tool_model: {seed: 1}", "tool_model: no tool uses a model; name one of base_generator"),
         (
             "{available_tools: [python_coder], sandbox_server_url: 'http://h'}",
             "available_tools: python_coder runs in this process",

@@ -289,6 +289,6 @@ async def test_what_the_offline_engine_can_not_do_is_one_line(tmp_path: Path) ->
 
 @pytest.mark.promise("rollout:config:one-line")
 def test_nothing_to_work_on_is_one_line(tmp_path: Path) -> None:
-    with pytest.raises(ConfigurationError, match="data_path: nothing says what to work on"):
+    with pytest.raises(ConfigurationError, match="data_path: there are no tasks"):
         assign(config_for(tmp_path, model_name="mine"))
     assert len(assign(load_rollout_config(arguments={"output_dir": str(tmp_path)})).tasks) > 0

@@ -40,10 +40,10 @@ OTHERWISE: dict[str, object] = {
     "planner_model": {"temperature": 0.1}, "verifier_model": {"temperature": 0.2},
     "generator_model": {"temperature": 0.3}, "max_total_tokens": 5, "max_cost": 1.5, "max_seconds": 60.0,
     "sampling_tips": "dig", "max_depth": 4, "branching_factor": 3, "depth_threshold": 1, "verifier": "off",
-    "on_unforkable": "refuse", "action_similarity": 0.5, "max_asks": 1, "min_depth": 3, "max_selected_traj": 1,
+    "on_unforkable": "refuse", "action_similarity": 0.5, "max_planner_calls": 1, "min_depth": 3, "max_selected_traj": 1,
     "path_similarity_threshold": 0.2, "selection_strategy": "diverse", "synthesis_tips": "ask why",
-    "qa_examples": [{"question": "Who?", "answer": "Ada"}], "min_reasoning_steps": 4, "max_tries": 2,
-    "check_answerability": False, "max_question_words": 30, "question_similarity": 0.5, "open_trees": 2,
+    "qa_examples": [{"question": "Who?", "answer": "Ada"}], "min_reasoning_steps": 4, "max_drafts": 2,
+    "check_answerability": False, "max_question_words": 30, "question_similarity": 0.5, "max_open_trees": 2,
     "journal": "sqlite:///mine.db", "run_name": "mine", "control": 8123,
     "learner": {"policy": {"model": "mine"}},
 }  # fmt: skip
@@ -286,7 +286,7 @@ def test_the_identity_is_of_what_decides_the_content() -> None:
     outside = {
         "seeds_file", "output_dir", "number_of_seed", "sandbox_server_url", "sandbox_token", "sandbox_auto_start", "sandbox_timeout",
         "max_sandboxes", "api_key", "base_url", "api", "max_concurrency", "call_seconds", "max_attempts", "structured",
-        "prices", "max_total_tokens", "max_cost", "max_seconds", "open_trees", "journal", "run_name", "control", "learner",
+        "prices", "max_total_tokens", "max_cost", "max_seconds", "max_open_trees", "journal", "run_name", "control", "learner",
     }  # fmt: skip
     for name, value in OTHERWISE.items():
         after = SynthesisConfig.model_validate({"model_name": "big", "api_key": "sk", name: value}).identity()

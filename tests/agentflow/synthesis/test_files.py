@@ -246,7 +246,7 @@ def failing() -> Tree:
 
 
 EMPTY: list[tuple[str, Iterable[SeedResult], str]] = [
-    ("no seeds", [], "no seed was worked on to the end"),
+    ("no seeds", [], "no seed was finished"),
     ("lost", [SeedResult(failure="no room")], "every seed failed: no room"),
     (
         "stalled",
@@ -297,7 +297,7 @@ async def test_trees_that_told_nothing_new_are_named(tmp_path: Path) -> None:
     own = tree_id("run", SEED)
     grown = tree({(0,): node(own, (0,), "", verdict=Verdict.EMPTY)})
     report = await written(tmp_path, (SEED, await harvested(grown)))
-    assert report.why_empty == "none of 1 observations told anything new (empty 1)"
+    assert report.why_empty == "none of 1 observations contained anything new (empty 1)"
 
 
 @pytest.mark.promise("synthesis:files:streamed")

@@ -100,7 +100,7 @@ def grown() -> Any:  # noqa: ANN401 - a tree
     return replace(plain, nodes=tuple(nodes))
 
 
-CONFIG = SynthesisConfig(check_answerability=False, max_tries=2)
+CONFIG = SynthesisConfig(check_answerability=False, max_drafts=2)
 
 
 @pytest.mark.promise("synthesis:pictures:looked")

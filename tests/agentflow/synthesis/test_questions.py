@@ -77,7 +77,7 @@ async def test_a_rejected_draft_is_tried_again_and_the_reason_told() -> None:
 @pytest.mark.parametrize("most", [1, 3])
 async def test_there_are_so_many_tries_and_no_more(most: int) -> None:
     generator = Scripted(LEAKS)
-    result = await write_questions(chain(), SynthesisConfig(max_tries=most), generator, page())
+    result = await write_questions(chain(), SynthesisConfig(max_drafts=most), generator, page())
     assert result.pairs == ()
     assert [one.number for one in result.rejected] == list(range(1, most + 1))
     assert len(generator.written) == most

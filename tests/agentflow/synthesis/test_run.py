@@ -87,7 +87,7 @@ async def test_other_settings_are_refused_with_the_difference(tmp_path: Path) ->
 @pytest.mark.promise("supervisor:other-settings")
 async def test_what_does_not_decide_the_content_may_change(tmp_path: Path) -> None:
     await run_to_the_end(config_for(tmp_path))
-    run, _ = await run_to_the_end(config_for(tmp_path, max_concurrency=3, open_trees=1, max_seconds=1000))
+    run, _ = await run_to_the_end(config_for(tmp_path, max_concurrency=3, max_open_trees=1, max_seconds=1000))
     assert run.nothing_to_do
 
 
@@ -138,7 +138,7 @@ async def test_a_stopped_run_goes_on_and_its_files_are_those_of_one_that_was_not
 
 @pytest.mark.promise("supervisor:stop")
 async def test_a_stopped_run_has_written_what_was_finished(tmp_path: Path, endpoint: str) -> None:
-    config = served(tmp_path, endpoint, open_trees=1)
+    config = served(tmp_path, endpoint, max_open_trees=1)
     run = SynthesisRun(config)
     async with anyio.create_task_group() as tasks:
 

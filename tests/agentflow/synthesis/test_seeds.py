@@ -75,7 +75,7 @@ def test_a_long_text_is_a_seed_and_no_file() -> None:
         ('{"content": "  "}', "seeds.jsonl:1: has no content"),
         ('{"content": 5}', "seeds.jsonl:1: has no content"),
         ("[1]", "seeds.jsonl:1: not a seed"),
-        ('{"content": "A", "kwargs": [1]}', "seeds.jsonl:1: kwargs is no mapping"),
+        ('{"content": "A", "kwargs": [1]}', "seeds.jsonl:1: kwargs is not a mapping"),
         ('{"content": "A", "id": []}', "seeds.jsonl:1: id is neither a text nor a number"),
         ('{"content": "A", "id": "x"}\n{"content": "B", "id": "x"}', "seeds 1 and 2 both have the id x"),
     ],

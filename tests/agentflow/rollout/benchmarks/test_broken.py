@@ -40,7 +40,7 @@ FILES = [
     ("cut.jsonl", 'GOOD\n{"question": "a', ":2: not JSON: "),
     ("list.jsonl", '\n["question"]\n', ":2: is a list, not an object with fields"),
     ("cut.json", '[\nGOOD,\n{"question": "a"', ":3: not JSON: "),
-    ("early.json", "[\nGOOD\n", ":3: not JSON: the list does not go on here"),
+    ("early.json", "[\nGOOD\n", ":3: not JSON: the list ends here"),
     ("text.json", '[\nGOOD,\n"x"]', ":3: is a text, not an object with fields"),
     ("empty.jsonl", "\n", ": has no tasks"),
     ("none.csv", "", ": has no tasks"),
@@ -112,5 +112,5 @@ def test_two_tasks_of_one_id_are_refused_with_both_lines(tmp_path: Path) -> None
     path = tmp_path / "rows.jsonl"
     row = json.dumps({"id": "x", "question": "a", "answer": "b"})
     path.write_text(f"{row}\n\n{row}\n")
-    with pytest.raises(ConfigurationError, match=re.escape(f"{path}:3: id: x stands at {path}:1 too")):
+    with pytest.raises(ConfigurationError, match=re.escape(f"{path}:3: id: x is used at {path}:1, too")):
         load_tasks(path)

@@ -1,0 +1,170 @@
+"""Checks of one runtime, backend, model provider or network host."""
+
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Final
+
+import aiohttp
+import anyio
+from msgspec import Struct, field
+
+from agentflow.errors import AgentFlowError
+from agentflow.models import PROVIDERS, is_loopback
+from agentflow.sandbox import Sandbox, Tool
+from mcp_servers.core import runtime_maker
+from runtimes import Capabilities, InstanceSpec, Outcome
+
+__all__ = [
+    "HOSTS",
+    "Diagnosis",
+    "DiagnosisState",
+    "examine_backend",
+    "examine_host",
+    "examine_provider",
+    "examine_runtime",
+]
+
+CONNECT_SECONDS = 5.0
+"""Time limit of a connection or request."""
+HOSTS: Final[Mapping[str, str]] = {
+    "en.wikipedia.org": "web_wikipedia",
+    "google.serper.dev": "web_search by Serper",
+    "r.jina.ai": "web_visit by Jina Reader",
+    "huggingface.co": "weights and data sets by name",
+}
+"""Hosts that the tools use, with their purpose."""
+_TRIALS: Final[Mapping[str, tuple[str, Mapping[str, object]]]] = {
+    "bash": ("bash:run", {"command": "true"}),
+    "browser": ("browser:navigate", {"url": "about:blank"}),
+    "code": ("code:run", {"code": "1"}),
+    "data": ("data:inspect", {}),
+    "document": ("document:outline", {}),
+    "files": ("files:list", {}),
+    "rag": ("rag:stats", {}),
+    "sql": ("sql:list_databases", {}),
+    "vm": ("vm:screenshot", {}),
+    "world": ("world:reset", {}),
+}
+"""Call per backend that changes nothing and has the usual requirements."""
+
+
+class DiagnosisState(StrEnum):
+    """State of a checked part."""
+
+    WORKS = "works"
+    """It works."""
+    PARTLY = "partly"
+    """It works with the limitations in the text."""
+    MISSING = "missing"
+    """It does not work; the text says how to fix it."""
+
+
+class Diagnosis(Struct, frozen=True, kw_only=True):
+    """Result of one check."""
+
+    area: str
+    """`runtimes`, `backends`, `models` or `networks`."""
+    name: str
+    """Name of the checked part."""
+    state: DiagnosisState
+    """State of the part."""
+    text: str = field(default="", name="said")
+    """Abilities of the part; or what is missing, and what to install or set."""
+
+
+async def examine_runtime(name: str) -> Diagnosis:
+    """Start a sandbox and run a command in it."""
+    try:
+        async with runtime_maker(name, InstanceSpec())() as runtime:
+            instance = await runtime.start()
+            try:
+                ran = await instance.exec(["true"])
+            finally:
+                await instance.stop()
+            if ran.outcome is not Outcome.OK or ran.exit_code:
+                return _missing("runtimes", name, ran.detail or f"a command ended with {ran.exit_code}")
+            able = runtime.capabilities
+    except AgentFlowError as error:
+        return _missing("runtimes", name, str(error))
+    if able.notes:
+        return _diagnosis("runtimes", name, DiagnosisState.PARTLY, "; ".join(able.notes))
+    return _diagnosis("runtimes", name, DiagnosisState.WORKS, _abilities(able))
+
+
+def _abilities(able: Capabilities) -> str:
+    words = [f"fork: {able.fork}", "snapshots" if able.snapshot else "", "screen" if able.screen else ""]
+    return ", ".join(word for word in words if word)
+
+
+async def examine_backend(name: str) -> Diagnosis:
+    """Start a backend, open a session, and call one of its tools."""
+    try:
+        async with Sandbox(backends=[name]) as sandbox:
+            await sandbox.warmup(name)
+            tools = [tool for tool in await sandbox.tools() if tool.backend == name]
+            trial = _TRIALS.get(name)
+            if trial is not None:
+                result = await sandbox.execute(*trial)
+                if result.error is not None:
+                    return _missing("backends", name, result.error.message)
+    except AgentFlowError as error:
+        return _missing("backends", name, str(error))
+    return _by_tools(name, tools)
+
+
+def _by_tools(name: str, tools: list[Tool]) -> Diagnosis:
+    unusable = {tool.name: tool.unusable for tool in tools if tool.unusable}
+    if not unusable:
+        text = f"{len(tools)} tools" if tools else "its tools come from the servers in its settings"
+        return _diagnosis("backends", name, DiagnosisState.WORKS, text)
+    text = "; ".join(
+        f"{', '.join(tool for tool, why in unusable.items() if why == reason)}: {reason}"
+        for reason in dict.fromkeys(unusable.values())
+    )
+    state = DiagnosisState.PARTLY if len(unusable) < len(tools) else DiagnosisState.MISSING
+    return _diagnosis("backends", name, state, text)
+
+
+async def examine_provider(name: str, environment: Mapping[str, str]) -> Diagnosis:
+    """Request the provider's list of models, if there is a key or none is needed."""
+    provider = PROVIDERS[name]
+    key, url = provider.key(environment), provider.address(environment)
+    if not url:
+        return _missing("models", name, f"set {provider.url_variable} to use {name}/…")
+    if not key and not is_loopback(url):
+        return _missing("models", name, f"set {provider.key_variable} to use {name}/…")
+    headers = provider.make_api(environment).headers(key)
+    timeout = aiohttp.ClientTimeout(total=CONNECT_SECONDS)
+    try:
+        async with (
+            aiohttp.ClientSession(timeout=timeout, headers=headers, trust_env=True) as session,
+            session.get(f"{url}{provider.models_path}", allow_redirects=False) as answer,
+        ):
+            status = answer.status
+    except (aiohttp.ClientError, TimeoutError, OSError) as error:
+        return _missing("models", name, f"{url} can't be reached: {str(error) or 'timeout'}")
+    # Gemini answers an invalid key with 400.
+    if status in (400, 401, 403):
+        return _missing("models", name, f"{url} rejects the key: fix {provider.key_variable}")
+    state = DiagnosisState.WORKS if status < 500 else DiagnosisState.PARTLY
+    return _diagnosis("models", name, state, f"{url} answers with {status}")
+
+
+async def examine_host(host: str, port: int = 443) -> Diagnosis:
+    """Connect to a host."""
+    use = HOSTS.get(host, "")
+    try:
+        with anyio.fail_after(CONNECT_SECONDS):
+            stream = await anyio.connect_tcp(host, port)
+            await stream.aclose()
+    except (OSError, TimeoutError) as error:
+        return _missing("networks", host, f"can't be reached ({str(error) or 'timeout'}); needed for {use}")
+    return _diagnosis("networks", host, DiagnosisState.WORKS, use)
+
+
+def _diagnosis(area: str, name: str, state: DiagnosisState, text: str) -> Diagnosis:
+    return Diagnosis(area=area, name=name, state=state, text=" ".join(text.split()))
+
+
+def _missing(area: str, name: str, text: str) -> Diagnosis:
+    return _diagnosis(area, name, DiagnosisState.MISSING, text)
