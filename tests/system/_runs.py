@@ -226,7 +226,9 @@ def new_run(
 
 def calm(folder: Path, settings: Mapping[str, object]) -> Calm:
     """Yield a run with one tree and one call at a time, with an immediate endpoint."""
-    with new_run(folder, {**settings, "max_open_trees": 1, "max_concurrency": 1}, delay_ms=0, jitter_ms=0) as run:
+    with new_run(
+        folder, {**settings, "max_open_trees": 1, "max_concurrency": 1}, delay_ms=0, jitter_ms=0
+    ) as run:
         run.complete()
         return Calm(run.files(), len(run.entries()), results_by_request(run))
 

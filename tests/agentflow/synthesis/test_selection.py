@@ -268,7 +268,9 @@ def test_a_function_of_the_users_own_gives_indices_or_scores(
 def test_what_a_function_of_the_users_own_says_wrong_is_one_line(
     own: Callable[[UserFunction], SynthesisConfig], said: list[object]
 ) -> None:
-    with pytest.raises(ConfigurationError, match=r"^selection_strategy: own_strategy:choose: returned [^\n]*$"):
+    with pytest.raises(
+        ConfigurationError, match=r"^selection_strategy: own_strategy:choose: returned [^\n]*$"
+    ):
         select(tree(FAN), own(lambda tree, paths, config: said))
 
 
