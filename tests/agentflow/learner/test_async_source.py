@@ -83,7 +83,7 @@ def oldest(batches: list[Batch]) -> int:
 
 @pytest.mark.promise("training:stream:faster")
 @pytest.mark.promise("training:stream:bound")
-def test_streaming_is_faster_than_turns_and_nothing_is_older_than_the_bound() -> None:
+def test_asynchronous_rollouts_are_faster_and_never_exceed_the_bound() -> None:
     turns: float = virtually(in_turns(playing_of(a_player(Told()), at_once=TASKS * SIZE * 3, seconds=1000)))
     batches, seconds = virtually(streamed(4, "drop"))
     assert turns / seconds >= 1.8
@@ -93,7 +93,7 @@ def test_streaming_is_faster_than_turns_and_nothing_is_older_than_the_bound() ->
 
 @pytest.mark.promise("training:stream:bound")
 @pytest.mark.parametrize("bound", [0, 1, 2])
-def test_what_would_be_too_old_is_cut_and_counted(bound: int) -> None:
+def test_episodes_that_would_be_too_old_are_cancelled_and_counted(bound: int) -> None:
     batches, _ = virtually(streamed(bound, "drop"))
     assert oldest(batches) <= bound
     left_out = sum(batch.failures["stale"] + batch.dropped.get("stale", 0) for batch in batches)
@@ -104,7 +104,7 @@ def test_what_would_be_too_old_is_cut_and_counted(bound: int) -> None:
 
 @pytest.mark.promise("training:stream:bound")
 @pytest.mark.parametrize("bound", [0, 1, 3])
-def test_what_would_be_too_old_is_waited_for(bound: int) -> None:
+def test_episodes_that_would_be_too_old_are_waited_for(bound: int) -> None:
     batches, _ = virtually(streamed(bound, "wait"))
     assert oldest(batches) <= bound
     assert [batch.dropped for batch in batches] == [{}] * STEPS
@@ -113,14 +113,14 @@ def test_what_would_be_too_old_is_waited_for(bound: int) -> None:
 
 
 @pytest.mark.promise("training:groups")
-def test_a_stream_replaces_groups_with_equal_rewards_too() -> None:
+def test_asynchronous_rollouts_replace_groups_with_equal_rewards() -> None:
     batches, _ = virtually(streamed(2, "wait", replace_equal=0.5))
     assert 0 < sum(batch.dropped.get("equal", 0) for batch in batches) <= STEPS * TASKS
 
 
 @pytest.mark.promise("training:groups")
 @pytest.mark.parametrize("turns", range(12))
-async def test_a_group_that_ends_just_when_it_is_cut_is_used_or_replaced_and_not_both(turns: int) -> None:
+async def test_a_group_that_ends_while_it_is_cancelled_is_used_or_replaced_and_not_both(turns: int) -> None:
     places = {digest([7, number, place]): (number, place) for number in range(9) for place in range(2)}
     younger_plays = anyio.Event()
 
@@ -152,7 +152,7 @@ async def test_a_group_that_ends_just_when_it_is_cut_is_used_or_replaced_and_not
 
 
 @pytest.mark.promise("training:stream:resume")
-async def test_draws_in_work_are_made_again_first() -> None:
+async def test_unfinished_draws_are_run_again_first() -> None:
     stream = AsyncSource(
         playing_of(FakePlayer()), TaskOrder(some_tasks(50), seed=1), tasks=4, size=2, bound=1
     )
@@ -169,7 +169,7 @@ async def test_draws_in_work_are_made_again_first() -> None:
 
 
 @pytest.mark.promise("training:stream:resume")
-async def test_a_stream_ends_with_its_tasks() -> None:
+async def test_an_asynchronous_source_ends_with_its_tasks() -> None:
     order = TaskOrder(some_tasks(5), seed=1, epochs=1)
     stream = AsyncSource(playing_of(FakePlayer()), order, tasks=4, size=2, bound=1)
     sizes: list[int] = []

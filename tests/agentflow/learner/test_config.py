@@ -48,7 +48,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("trackers.use=[paper]", "trackers.use.0: input should be 'console', 'jsonl'"),
     ],
 )
-def test_what_can_not_be_used_is_one_line(word: str, message: str) -> None:
+def test_an_invalid_setting_is_an_error_of_one_line(word: str, message: str) -> None:
     with pytest.raises(ConfigurationError) as raised:
         load_train_config(overrides=["policy.model=m", word])
     assert message in str(raised.value)
@@ -77,13 +77,13 @@ def test_what_can_not_be_used_is_one_line(word: str, message: str) -> None:
         ),
     ],
 )
-def test_what_contradicts_another_setting_is_one_line(words: list[str], message: str) -> None:
+def test_contradictory_settings_are_an_error_of_one_line(words: list[str], message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
         load_train_config(overrides=words)
 
 
 @pytest.mark.promise("training:config:models")
-def test_trained_roles_ask_the_policy_and_others_the_offline_engine() -> None:
+def test_trained_roles_use_the_policy_and_others_the_offline_engine() -> None:
     rules = load_train_config().episodes
     assert {role: model.name for role, model in rules.models.items()} == {
         "planner": "policy",
@@ -150,7 +150,7 @@ def test_one_example_has_the_published_hyper_parameters() -> None:
 
 
 @pytest.mark.promise("training:config:models")
-def test_the_policy_is_asked_for_nothing_but_its_own_distribution_and_every_token() -> None:
+def test_the_policy_samples_its_unmodified_distribution_with_exact_tokens() -> None:
     async def never(*_: object) -> Published:
         raise AssertionError("nothing is published here")
 

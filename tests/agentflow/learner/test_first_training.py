@@ -101,7 +101,7 @@ def test_a_text_is_read_again_with_other_names_none_of_which_is_held_out() -> No
 
 
 @pytest.mark.promise("first:family")
-async def test_who_knows_how_solves_every_task_with_the_real_team(tmp_path: Path) -> None:
+async def test_the_scripted_planner_solves_every_task_with_the_real_team(tmp_path: Path) -> None:
     family = make_family(0, train=1, choose=1, held_out=6)
     corpus = family.write(tmp_path)
     outcomes = await play(Teacher(), family.tasks("held_out"), corpus, at_once=4)
@@ -149,7 +149,7 @@ async def test_a_teacher_errs_at_the_same_places_and_as_often_as_its_habits_say(
 
 
 @pytest.mark.promise("first:planners")
-async def test_who_guesses_keeps_the_form() -> None:
+async def test_the_guessing_planner_keeps_the_format() -> None:
     steps = [
         (await Guesser(seed).complete(asked("Who is the mayor of Deep Quay?"))).value for seed in range(20)
     ]
@@ -159,7 +159,7 @@ async def test_who_guesses_keeps_the_form() -> None:
 
 @pytest.mark.timeout(900)
 @pytest.mark.promise("first:taught")
-async def test_a_model_is_asked_what_it_was_taught_to_the_token(vllm: ModelServer) -> None:
+async def test_prompts_equal_the_training_examples_token_by_token(vllm: ModelServer) -> None:
     family = make_family(0, train=1, choose=1, held_out=1)
     teacher, (task, *_) = Teacher(), family.tasks("train")
     step = (await teacher.complete(asked(task.question))).value
@@ -188,7 +188,7 @@ def test_each_number_is_one_token_whoever_reads_the_tokenizer(tmp_path: Path) ->
 
 
 @pytest.mark.promise("first:report")
-def test_a_gain_is_told_with_its_interval_over_the_same_tasks() -> None:
+def test_a_gain_has_a_confidence_interval_over_the_same_tasks() -> None:
     before = Judged(
         planner="fine_tuned", outcomes=[outcome(n, right=n < 50, errors=n % 2) for n in range(100)]
     )
@@ -212,7 +212,7 @@ def test_the_picture_has_a_curve_for_each_training() -> None:
 
 
 @pytest.mark.promise("first:learns")
-async def test_what_a_teacher_shows_becomes_likelier_with_each_checkpoint(tmp_path: Path) -> None:
+async def test_the_teachers_examples_become_likelier_with_each_checkpoint(tmp_path: Path) -> None:
     family = make_family(0, train=12, choose=1, held_out=1)
     teacher = Teacher()
     for task in family.tasks("train"):

@@ -45,7 +45,7 @@ class Troubles:
 
 
 @pytest.mark.promise("training:failures")
-def test_an_episode_that_never_ends_is_given_up_and_counted() -> None:
+def test_an_episode_that_never_ends_is_cancelled_and_counted() -> None:
     group = in_virtual_time(playing_of(FakePlayer(before=Troubles()), seconds=60))
     assert len(group.samples) == SIZE - 1
     assert [failure.kind for failure in group.failures] == [FailureCause.TIME]
@@ -53,7 +53,7 @@ def test_an_episode_that_never_ends_is_given_up_and_counted() -> None:
 
 
 @pytest.mark.promise("training:failures")
-def test_an_episode_that_crashes_each_time_is_left_out_and_the_group_goes_on() -> None:
+def test_an_episode_that_always_crashes_is_left_out_and_the_group_continues() -> None:
     player = FakePlayer(before=Troubles(ValueError("two\nlines"), times=2))
     group = in_virtual_time(playing_of(player, tries=2))
     assert len(group.samples) == SIZE - 1
@@ -64,7 +64,7 @@ def test_an_episode_that_crashes_each_time_is_left_out_and_the_group_goes_on() -
 
 
 @pytest.mark.promise("training:failures")
-def test_a_reward_that_raises_or_says_no_number_is_left_out() -> None:
+def test_an_episode_with_a_failing_or_invalid_reward_is_left_out() -> None:
     asked: list[str] = []
 
     def reward(answer: str, task: Task) -> object:
@@ -81,7 +81,7 @@ def test_a_reward_that_raises_or_says_no_number_is_left_out() -> None:
 
 
 @pytest.mark.promise("training:engine-lost")
-def test_an_episode_that_lost_its_engine_begins_again_once_it_is_back() -> None:
+def test_an_episode_that_lost_its_engine_is_run_again_once_it_answers() -> None:
     lost = RunStopped(StopCause.MODEL, "16 calls in a row failed")
     back: list[str] = []
 
@@ -97,7 +97,7 @@ def test_an_episode_that_lost_its_engine_begins_again_once_it_is_back() -> None:
 
 
 @pytest.mark.promise("training:failures")
-def test_what_ends_the_run_ends_it() -> None:
+def test_an_error_that_ends_the_run_is_raised() -> None:
     full = RunStopped(StopCause.BUDGET, "the budget is used up")
     with pytest.raises(ExceptionGroup) as raised:
         in_virtual_time(playing_of(FakePlayer(before=Troubles(full))))
@@ -105,7 +105,7 @@ def test_what_ends_the_run_ends_it() -> None:
 
 
 @pytest.mark.promise("training:order")
-def test_the_order_follows_from_the_seed_and_can_be_gone_on_with() -> None:
+def test_the_order_depends_on_the_seed_and_can_be_resumed() -> None:
     tasks = some_tasks(7)
     draws = TaskOrder(tasks, seed=1, epochs=3).take(100)
     assert [draw.number for draw in draws] == list(range(21))
@@ -121,7 +121,7 @@ def test_the_order_follows_from_the_seed_and_can_be_gone_on_with() -> None:
 
 
 @pytest.mark.promise("training:order")
-async def test_the_same_seed_gives_the_same_batch_however_many_are_played_at_once() -> None:
+async def test_the_same_seed_gives_the_same_batch_at_any_concurrency() -> None:
     batches = [
         await SyncSource(
             playing_of(FakePlayer(), at_once=at_once),
@@ -143,7 +143,7 @@ def only_odd(task: Task, seed: str) -> str:
 
 
 @pytest.mark.promise("training:groups")
-async def test_groups_with_equal_rewards_are_replaced_as_far_as_is_allowed() -> None:
+async def test_groups_with_equal_rewards_are_replaced_up_to_the_configured_share() -> None:
     order = partial(TaskOrder, some_tasks(40), seed=3)
     player = FakePlayer(answer=only_odd)
     batch = await SyncSource(playing_of(player), order(), tasks=4, size=8, replace_equal=9.0).collect(1, 0)
@@ -158,7 +158,7 @@ async def test_groups_with_equal_rewards_are_replaced_as_far_as_is_allowed() -> 
 
 
 @pytest.mark.promise("training:groups")
-async def test_a_step_whose_groups_are_all_equal_has_them_all_the_same() -> None:
+async def test_a_step_with_only_equal_groups_keeps_them() -> None:
     player = FakePlayer(answer=lambda _task, _seed: "no")
     rounds = SyncSource(
         playing_of(player), TaskOrder(some_tasks(9), seed=3), tasks=2, size=2, replace_equal=1.0

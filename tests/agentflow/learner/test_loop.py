@@ -74,9 +74,7 @@ async def test_two_runs_of_five_steps_have_the_same_weights_to_the_bit(
 
 
 @pytest.mark.promise("training:reproducible")
-async def test_a_run_that_goes_on_from_a_checkpoint_has_the_same_weights(
-    straight: Straight, model: Path, tmp_path: Path
-) -> None:
+async def test_a_resumed_run_has_the_same_weights(straight: Straight, model: Path, tmp_path: Path) -> None:
     first = a_backbone(model)
     await a_loop(tmp_path, first, steps=2).run()
     second = a_backbone(model)
@@ -87,7 +85,7 @@ async def test_a_run_that_goes_on_from_a_checkpoint_has_the_same_weights(
 
 @pytest.mark.promise("training:reproducible")
 @pytest.mark.promise("training:stop")
-async def test_steps_after_the_checkpoint_are_made_again_from_what_they_learned_from(
+async def test_steps_after_the_checkpoint_are_repeated_from_stored_rollouts(
     straight: Straight, model: Path, tmp_path: Path
 ) -> None:
     async def dies(task: Task, seed: str) -> None:
@@ -107,7 +105,7 @@ async def test_steps_after_the_checkpoint_are_made_again_from_what_they_learned_
 
 
 @pytest.mark.promise("training:reproducible")
-async def test_stored_rollouts_give_the_same_weights_and_nothing_is_played(
+async def test_a_replay_gives_the_same_weights_without_sampling(
     straight: Straight, model: Path, tmp_path: Path
 ) -> None:
     backbone = a_backbone(model)
@@ -130,7 +128,7 @@ async def test_rollouts_of_another_run_are_refused(straight: Straight, model: Pa
 
 
 @pytest.mark.promise("training:flat")
-async def test_where_no_episode_is_better_than_another_the_weights_stay(model: Path, tmp_path: Path) -> None:
+async def test_without_any_advantage_the_weights_do_not_change(model: Path, tmp_path: Path) -> None:
     backbone = a_backbone(model)
     began = weights_of(backbone)
     player = FakePlayer(answer=lambda _task, _seed: "no")
@@ -152,7 +150,7 @@ class FullDisk(LocalBackbone):
 
 
 @pytest.mark.promise("training:checkpoints")
-async def test_a_full_disk_costs_a_checkpoint_and_no_step(
+async def test_a_full_disk_loses_a_checkpoint_and_no_step(
     straight: Straight, model: Path, tmp_path: Path
 ) -> None:
     small = a_backbone(model)
@@ -168,7 +166,7 @@ async def test_a_full_disk_costs_a_checkpoint_and_no_step(
 
 
 @pytest.mark.promise("training:checkpoints")
-async def test_the_last_checkpoint_that_can_not_be_written_ends_the_run_which_goes_on_later(
+async def test_a_failed_last_checkpoint_ends_the_run_which_can_resume(
     straight: Straight, model: Path, tmp_path: Path
 ) -> None:
     small = a_backbone(model)
@@ -184,7 +182,7 @@ async def test_the_last_checkpoint_that_can_not_be_written_ends_the_run_which_go
 
 
 @pytest.mark.promise("training:stop")
-async def test_a_run_that_is_stopped_keeps_its_step_and_goes_on(
+async def test_a_stopped_run_keeps_its_step_and_resumes(
     straight: Straight, model: Path, tmp_path: Path
 ) -> None:
     first = a_backbone(model)
@@ -221,7 +219,7 @@ async def test_validation_comes_first_then_every_so_often_and_last(model: Path, 
 
 
 @pytest.mark.promise("training:reproducible")
-async def test_a_batch_can_be_several_steps_of_the_optimizer(model: Path, tmp_path: Path) -> None:
+async def test_a_batch_can_be_several_optimizer_steps(model: Path, tmp_path: Path) -> None:
     backbone = a_backbone(model)
     loop = a_loop(tmp_path, backbone, steps=1)
     loop = a_loop(

@@ -29,7 +29,7 @@ async def a_batch(tasks: int = 3) -> Batch:
 
 
 @pytest.mark.promise("training:stored")
-async def test_what_is_stored_comes_back_as_it_was(tmp_path: Path) -> None:
+async def test_a_stored_batch_is_read_back_unchanged(tmp_path: Path) -> None:
     rollouts, batch = RolloutStore(tmp_path), await a_batch()
     assert rollouts.read(1) is None
     rollouts.write(batch)
@@ -41,7 +41,7 @@ async def test_what_is_stored_comes_back_as_it_was(tmp_path: Path) -> None:
 
 
 @pytest.mark.promise("training:stored")
-async def test_a_file_that_is_not_whole_is_one_line(tmp_path: Path) -> None:
+async def test_a_damaged_file_is_an_error_of_one_line(tmp_path: Path) -> None:
     rollouts, batch = RolloutStore(tmp_path), await a_batch()
     rollouts.write(batch)
     whole = rollouts.path(1).read_bytes()

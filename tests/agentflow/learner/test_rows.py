@@ -30,7 +30,7 @@ def test_calls_of_one_conversation_are_one_row() -> None:
     assert merged.weights.tolist() == [0.5] * 3 + [1.5] * 3
 
 
-def test_a_branch_goes_on_from_one_of_its_parents_rows_only() -> None:
+def test_of_several_branches_one_is_merged_with_the_parent() -> None:
     rows = [_row("aB", ".x", 0), _row("aBcD", "...x", 1), _row("aBcE", "...x", 2), _row("xY", ".x", 3)]
     merged = merge_rows(rows)
     assert sorted(unit for row in merged for unit in row.units.tolist()) == [0, 1, 2, 3]
@@ -38,12 +38,12 @@ def test_a_branch_goes_on_from_one_of_its_parents_rows_only() -> None:
     assert [row.units.tolist() for row in merged] == [[0, 1], [2], [3]]
 
 
-def test_the_same_token_drawn_twice_stays_in_two_rows() -> None:
+def test_a_token_sampled_twice_stays_in_two_rows() -> None:
     merged = merge_rows([_row("aB", ".x", 0), _row("aB", ".x", 1), _row("aBcD", "...x", 2)])
     assert sorted(row.units.tolist() for row in merged) == [[0], [1, 2]]
 
 
-def test_what_was_sampled_otherwise_is_not_merged() -> None:
+def test_rows_with_other_sampling_are_not_merged() -> None:
     short, long = _row("aB", ".x", 0), _row("aBcD", "...x", 1)
     assert len(merge_rows([replace(short, temperature=0.5), long])) == 2
     assert len(merge_rows([replace(short, reference=short.behaviour), long])) == 2

@@ -112,7 +112,7 @@ async def test_episodes_on_a_real_vllm_become_steps_and_the_engine_follows(
 
 
 @pytest.mark.promise("training:whole")
-async def test_episodes_stream_into_steps_and_carry_the_weights_that_drew_them(
+async def test_asynchronous_episodes_carry_the_versions_that_sampled_them(
     vllm: ModelServer, tmp_path: Path
 ) -> None:
     async with as_it_was(vllm) as model:
@@ -165,7 +165,7 @@ async def test_rollouts_on_a_running_server_are_shown_with_their_losses(vllm: Mo
 
 
 @pytest.mark.promise("training:debug")
-async def test_rollouts_are_shown_offline_with_nothing_to_set(
+async def test_rollouts_are_shown_offline_without_settings(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -178,7 +178,7 @@ async def test_rollouts_are_shown_offline_with_nothing_to_set(
 
 
 @pytest.mark.promise("training:validation")
-async def test_what_is_learned_from_is_refused_among_held_out_tasks(tmp_path: Path) -> None:
+async def test_training_tasks_among_held_out_tasks_are_refused(tmp_path: Path) -> None:
     config = config_of(policy={"model": "m"}, output_dir=str(tmp_path / "run"))
     with pytest.raises(ConfigurationError, match=r"validation\.data_path: q0 is also a training task"):
         await TrainRun(config, tasks=tasks(), validation=tasks()).run()
@@ -205,7 +205,7 @@ async def test_what_is_learned_from_is_refused_among_held_out_tasks(tmp_path: Pa
         ),
     ],
 )
-async def test_a_run_that_can_not_be_is_one_line_and_leaves_nothing(
+async def test_an_impossible_run_is_an_error_of_one_line_and_leaves_no_files(
     said: dict[str, object], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

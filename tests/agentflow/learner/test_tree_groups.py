@@ -100,7 +100,7 @@ async def test_a_group_is_a_tree_whose_leaves_are_scored_and_the_same_seed_is_th
 
 
 @pytest.mark.promise("learner:trees")
-async def test_a_tree_that_loses_its_engine_grows_again_when_that_answers() -> None:
+async def test_a_tree_that_loses_its_engine_is_grown_again_once_it_answers() -> None:
     waited: list[bool] = []
     async with grove(Drawing(lost=1), FakePlayer(), lambda: waited.append(True)) as playing:
         group = await playing.group(DRAW, 8)

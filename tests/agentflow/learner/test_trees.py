@@ -70,7 +70,7 @@ async def grown(seed: int) -> tuple[Tree, list[Sample]]:
 
 
 @pytest.mark.promise("learner:trees")
-async def test_every_leaf_is_an_episode_with_the_calls_on_its_way() -> None:
+async def test_every_leaf_is_an_episode_with_the_calls_on_its_path() -> None:
     tree, samples = await grown(1)
     leaves = list(tree.leaves())
     assert [sample.id for sample in samples] == [f"g/{leaf.id}" for leaf in leaves]
@@ -86,7 +86,7 @@ async def test_every_leaf_is_an_episode_with_the_calls_on_its_way() -> None:
 
 
 @pytest.mark.promise("learner:trees")
-async def test_leaves_without_a_reward_are_left_out_and_a_call_that_brought_nothing_belongs_to_its_leaf() -> (
+async def test_leaves_without_a_reward_are_left_out_and_a_last_call_without_a_child_belongs_to_its_leaf() -> (
     None
 ):
     async def plan(request: PlanRequest) -> Reply[Plan]:

@@ -122,7 +122,7 @@ async def test_engine_and_trainer_agree_before_and_after_new_weights(
 
 
 @pytest.mark.promise("weights:in_flight")
-async def test_a_request_that_runs_meanwhile_goes_on_with_the_new_weights_exactly(
+async def test_a_request_during_a_weight_update_continues_with_the_new_weights(
     vllm: ModelServer, tmp_path: Path
 ) -> None:
     async with as_it_was(vllm) as folder:

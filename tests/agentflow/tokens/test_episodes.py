@@ -36,7 +36,7 @@ EPISODE = Episode(
 
 
 @pytest.mark.promise("tokens:episodes")
-def test_an_episode_gives_all_that_its_trained_roles_drew() -> None:
+def test_an_episode_returns_all_calls_of_its_trained_roles() -> None:
     calls = calls_of(EPISODE)
     assert [one.id for one in calls] == [
         "t7/1/next/unusable/1",

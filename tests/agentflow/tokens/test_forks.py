@@ -185,7 +185,7 @@ CASES: dict[str, tuple[list[TokenCall], list[ForkReason], list[str]]] = {
 
 @pytest.mark.promise("tokens:forks", "tokens:once")
 @pytest.mark.parametrize("case", CASES)
-def test_calls_are_told_apart_and_delivered_once(case: str) -> None:
+def test_calls_are_distinguished_and_trained_once(case: str) -> None:
     calls, why, delivered = CASES[case]
     tree = tree_of(calls)
     assert reasons(tree) == why
@@ -195,7 +195,7 @@ def test_calls_are_told_apart_and_delivered_once(case: str) -> None:
 
 
 @pytest.mark.promise("tokens:forks")
-def test_a_fork_says_what_was_left_and_how_much_is_shared() -> None:
+def test_a_fork_names_the_changed_answer_and_the_shared_prefix() -> None:
     tree = tree_of([call("1", "ab", "cd", finish="length"), call("2", "abcx", "e")])
     _, fork = tree.forks()
     assert (fork.call, fork.left, fork.parent, fork.shared) == ("2", "1", "", 3)
@@ -203,14 +203,14 @@ def test_a_fork_says_what_was_left_and_how_much_is_shared() -> None:
 
 
 @pytest.mark.promise("tokens:ambiguous")
-def test_what_is_set_apart_names_those_it_may_go_on_from() -> None:
+def test_an_ambiguous_call_names_its_possible_parents() -> None:
     calls, _, _ = CASES["several calls drew what is gone on from"]
     fork = tree_of(calls).forks()[-1]
     assert (fork.rivals, fork.parent) == (("2", "1"), "")
 
 
 @pytest.mark.promise("tokens:forks")
-def test_the_same_text_in_other_tokens_is_drift_where_tokens_can_be_read() -> None:
+def test_the_same_text_in_other_tokens_is_drift_if_tokens_can_be_decoded() -> None:
     # "th" is one token where it was drawn, and two where the prompt was made of text anew.
     words = {1: "th", 2: "t", 3: "h", 4: "e", 5: ".", 6: "?"}
 

@@ -188,7 +188,7 @@ async def test_no_token_differs_over_a_thousand_conversations(vllm: ModelServer)
 
 
 @pytest.mark.promise("tokens:vllm")
-async def test_the_end_that_a_cut_answer_never_had_is_not_trained(vllm: ModelServer) -> None:
+async def test_the_closing_token_of_a_truncated_answer_is_not_trained(vllm: ModelServer) -> None:
     async with (
         recorded(vllm.address) as recorder,
         make_model(settings(vllm, recorder, max_tokens=5, extra_body={"min_tokens": 5}), Accounts()) as model,
@@ -210,7 +210,7 @@ async def test_the_end_that_a_cut_answer_never_had_is_not_trained(vllm: ModelSer
 
 
 @pytest.mark.promise("tokens:vllm")
-async def test_calls_of_the_same_text_are_told_apart_by_what_was_drawn(vllm: ModelServer) -> None:
+async def test_calls_with_the_same_text_are_distinguished_by_their_tokens(vllm: ModelServer) -> None:
     async with (
         recorded(vllm.address) as recorder,
         make_model(settings(vllm, recorder, max_tokens=40, max_attempts=1), Accounts()) as model,

@@ -74,9 +74,7 @@ def delivered(tree: TokenTree) -> Counter[Told]:
 @pytest.mark.promise("tokens:once", "tokens:order", "tokens:exact")
 @settings(deadline=None)
 @given(st.integers(0, 2**32), st.integers(0, 24))
-def test_each_drawn_token_is_delivered_once_after_exactly_what_was_read_in_any_order(
-    seed: int, size: int
-) -> None:
+def test_each_sampled_token_is_trained_once_after_its_exact_prompt_in_any_order(seed: int, size: int) -> None:
     random = Random(seed)
     calls = conversation(random, size)
     wanted = Counter(
@@ -100,7 +98,7 @@ def test_each_drawn_token_is_delivered_once_after_exactly_what_was_read_in_any_o
 @pytest.mark.promise("tokens:voices")
 @settings(deadline=None)
 @given(st.integers(0, 2**32))
-def test_voices_never_go_on_from_each_other(seed: int) -> None:
+def test_voices_never_continue_each_other(seed: int) -> None:
     calls = conversation(Random(seed), 16)
     voice_of = {one.id: one.voice for one in calls}
     tree = tree_of(calls)
@@ -113,7 +111,7 @@ def test_voices_never_go_on_from_each_other(seed: int) -> None:
 @pytest.mark.promise("tokens:exact")
 @settings(deadline=None)
 @given(st.integers(0, 2**32))
-def test_both_doors_make_the_same_tree(seed: int) -> None:
+def test_add_and_extend_build_the_same_tree(seed: int) -> None:
     random = Random(seed)
     by_prompt, by_parent = TokenTree(), TokenTree()
     by_prompt.add(TokenCall(id="0", tokens=Tokens(prompt=(0,), sampled=(1,), logprobs=(-1.0,))))

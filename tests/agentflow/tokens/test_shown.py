@@ -21,7 +21,7 @@ def trees() -> list[tuple[str, str]]:
 
 
 @pytest.mark.promise("tokens:shown")
-def test_a_path_is_shown_by_who_drew_it() -> None:
+def test_a_path_is_split_by_the_call_that_sampled_it() -> None:
     assert trees() == [
         ("context", "a<b"),
         ("trained", "said"),
@@ -52,7 +52,7 @@ def test_a_terminal_gets_colours_and_a_page_tells_each_log_probability() -> None
 
 
 @pytest.mark.promise("tokens:shown")
-def test_tokens_that_make_a_letter_together_stand_together() -> None:
+def test_tokens_that_form_one_character_are_joined() -> None:
     def bytes_of(ids: object) -> str:
         assert isinstance(ids, list | tuple)
         return bytes(ids).decode(errors="replace")  # pyright: ignore[reportUnknownArgumentType]

@@ -12,7 +12,7 @@ from tests.agentflow.tokens._calls import OTHER, PLANNER, call, rows, tokens, tr
 
 
 @pytest.mark.promise("tokens:exact")
-def test_a_call_is_given_back_as_it_came() -> None:
+def test_a_call_is_returned_exactly() -> None:
     told = Tokens(
         prompt=(1, 2_000_000_000, 3),
         sampled=(4, 5),
@@ -28,7 +28,7 @@ def test_a_call_is_given_back_as_it_came() -> None:
 
 
 @pytest.mark.promise("tokens:exact")
-def test_a_call_may_come_by_its_parent_or_by_its_whole_prompt() -> None:
+def test_a_call_may_be_added_by_its_parent_or_with_its_whole_prompt() -> None:
     whole = tree_of([call("1", "ab", "cd"), call("2", "abcdef", "gh")])
     by_parent = tree_of([call("1", "ab", "cd")])
     by_parent.extend("1", "2", tokens("ef", "gh"))
@@ -38,7 +38,7 @@ def test_a_call_may_come_by_its_parent_or_by_its_whole_prompt() -> None:
 
 
 @pytest.mark.promise("tokens:exact")
-def test_tokens_that_calls_share_are_kept_once() -> None:
+def test_shared_tokens_are_stored_once() -> None:
     figures = tree_of([call("1", "system ask", "x"), call("2", "system tell", "y")]).figures()
     assert (figures.unique, figures.flat) == (len("system ") + 4 + 5, 11 + 12)
     assert figures.saved == 23 / 16
@@ -106,7 +106,7 @@ def test_an_empty_tree_has_nothing() -> None:
     ],
     ids=["too few log-probabilities", "negative", "too large"],
 )
-def test_what_can_not_be_a_call_is_refused_in_one_line(told: Tokens, why: str) -> None:
+def test_an_invalid_call_is_refused_in_one_line(told: Tokens, why: str) -> None:
     tree = tree_of([call("1", "ab", "c")])
     before = tree.figures()
     with pytest.raises(ValueError, match=f"^call 'new': {why}") as refused:
@@ -116,7 +116,7 @@ def test_what_can_not_be_a_call_is_refused_in_one_line(told: Tokens, why: str) -
 
 
 @pytest.mark.promise("tokens:bad")
-def test_a_call_that_is_there_or_has_no_parent_is_refused() -> None:
+def test_a_duplicate_call_or_an_unknown_parent_is_refused() -> None:
     tree = tree_of([call("1", "ab", "c")])
     with pytest.raises(ValueError, match=r"^call '1' is there already$"):
         tree.add(call("1", "xy", "z"))
@@ -162,7 +162,7 @@ def star(size: int) -> TokenTree:
 
 @pytest.mark.promise("tokens:linear")
 @pytest.mark.parametrize("shape", [chain, star])
-def test_work_grows_with_what_is_new(shape: Callable[[int], TokenTree]) -> None:
+def test_adding_costs_time_proportional_to_the_new_tokens(shape: Callable[[int], TokenTree]) -> None:
     small, large = (work(lambda size=size: shape(size)) for size in (500, 2000))
     assert large < 4.1 * small
     few, many = shape(500), shape(2000)
@@ -171,7 +171,7 @@ def test_work_grows_with_what_is_new(shape: Callable[[int], TokenTree]) -> None:
 
 
 @pytest.mark.promise("tokens:linear")
-def test_a_whole_prompt_that_goes_on_costs_the_same_however_long_it_is() -> None:
+def test_adding_a_continued_prompt_costs_the_same_at_any_length() -> None:
     def costs(turns: int) -> int:
         tree, said = tree_of([call("0", "begin", "x")]), "beginx"
         for turn in range(turns):
@@ -184,7 +184,7 @@ def test_a_whole_prompt_that_goes_on_costs_the_same_however_long_it_is() -> None
 
 
 @pytest.mark.promise("tokens:linear")
-def test_ten_thousand_turns_and_ten_thousand_leaves_are_no_matter() -> None:
+def test_ten_thousand_turns_and_ten_thousand_leaves_are_supported() -> None:
     turns = chain(10_000)
     [row] = turns.rows()
     assert len(row.trained) == 10_001

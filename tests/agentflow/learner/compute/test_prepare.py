@@ -56,9 +56,7 @@ def adapted(model: Any, settings: PeftConfig) -> Any:  # noqa: ANN401 - peft's
 
 @pytest.mark.parametrize("attention", ["blocks", "dense"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_what_changes_in_one_branch_changes_nothing_in_another(
-    attention: Attention, dtype: torch.dtype
-) -> None:
+def test_a_change_in_one_branch_changes_nothing_in_another(attention: Attention, dtype: torch.dtype) -> None:
     model = tiny_model(dtype=dtype)
     prepare(model)
     [packed] = pack(ROWS)
@@ -93,7 +91,7 @@ def test_no_gradient_reaches_another_branch() -> None:
     assert reached.tolist() == ((places <= last) & (last < packed.ends)).tolist()
 
 
-def test_flex_attention_is_told_of_the_visible_pairs_and_no_others() -> None:
+def test_flex_attention_computes_exactly_the_visible_pairs() -> None:
     [packed] = pack(ROWS)
     tree = TreeMask(packed.ends, packed.positions, torch.device("cpu"))
     mask = block_mask(tree)
@@ -183,12 +181,12 @@ def test_a_model_that_does_more_with_its_logits_is_refused() -> None:
         prepare(model)
 
 
-def test_what_is_no_model_of_transformers_is_refused() -> None:
+def test_a_model_outside_transformers_is_refused() -> None:
     with pytest.raises(ConfigurationError, match="Linear is not a causal model of transformers"):
         prepare(nn.Linear(2, 2))
 
 
-def test_a_model_that_was_not_prepared_does_not_follow_a_tree_in_silence() -> None:
+def test_an_unprepared_model_is_refused() -> None:
     [packed] = pack(ROWS)
     with pytest.raises(ConfigurationError, match="followed the tree in 0 of 2 layers"):
         log_probs(tiny_model(), packed)

@@ -104,7 +104,7 @@ def test_numbers_are_unique_over_sources_and_files(tmp_path: Path) -> None:
 
 
 @pytest.mark.promise("train_data:apart")
-def test_every_question_stands_once_and_none_of_the_test_set_is_learned_from(tmp_path: Path) -> None:
+def test_every_question_occurs_once_and_test_questions_are_removed(tmp_path: Path) -> None:
     again = _lines(
         tmp_path / "more.jsonl",
         [
@@ -222,7 +222,7 @@ def test_a_broken_line_is_refused_with_its_place_and_nothing_is_written(
     assert not (tmp_path / "data").exists()
 
 
-def test_what_can_t_be_prepared_is_said(tmp_path: Path) -> None:
+def test_impossible_preparations_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="there is nothing to prepare"):
         prepare(tmp_path)
     with pytest.raises(ConfigurationError, match="no such file"):

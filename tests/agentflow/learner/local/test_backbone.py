@@ -45,7 +45,7 @@ def test_steps_lower_the_loss_and_count_the_versions(tiny: Path) -> None:
 
 
 @pytest.mark.parametrize("again", [False, True])
-def test_cutting_a_step_into_batches_changes_nothing(tiny: Path, again: bool) -> None:
+def test_micro_batches_do_not_change_a_step(tiny: Path, again: bool) -> None:
     rows = some_rows()
     whole, cut = backbone_of(tiny), backbone_of(tiny, token_budget=40, gradient_checkpointing=again)
     one, other = steps(whole, rows)[-1], steps(cut, rows)[-1]
@@ -55,12 +55,12 @@ def test_cutting_a_step_into_batches_changes_nothing(tiny: Path, again: bool) ->
     assert apart(whole, cut, rows) < 1e-4
 
 
-def test_a_row_longer_than_the_budget_stands_alone(tiny: Path) -> None:
+def test_a_row_longer_than_the_budget_is_a_batch_of_its_own(tiny: Path) -> None:
     backbone = backbone_of(tiny, token_budget=1)
     assert backbone.step(some_rows(tasks=1), LOSS)["step/skipped"] == 0
 
 
-def test_bfloat16_sums_gradients_and_moves_weights_in_float32(tiny: Path) -> None:
+def test_bfloat16_accumulates_gradients_and_updates_weights_in_float32(tiny: Path) -> None:
     """With a rate far below what bfloat16 can add to a weight, many steps must still move it."""
     rows = some_rows()
     slow = OptimizerSettings(learning_rate=5e-5, weight_decay=0.0)
@@ -74,7 +74,7 @@ def test_bfloat16_sums_gradients_and_moves_weights_in_float32(tiny: Path) -> Non
     assert apart(rounded, exact, rows) < 3 * before
 
 
-def test_the_reference_is_what_training_began_with(tiny: Path) -> None:
+def test_the_reference_is_the_initial_model(tiny: Path) -> None:
     rows, loss = some_rows(), LossSettings(kl_coef=0.05)
     for backbone in (backbone_of(tiny), backbone_of(tiny, lora=ADAPTERS)):
         began = backbone.log_probs(rows)
@@ -96,7 +96,7 @@ def test_adapters_are_trained_alone(tiny: Path) -> None:
 
 
 @pytest.mark.parametrize("choices", [{}, {"lora": ADAPTERS}, {"dtype": "bfloat16"}])
-def test_an_exported_model_says_what_the_trained_one_says(
+def test_an_exported_model_equals_the_trained_one(
     tiny: Path, tmp_path: Path, choices: dict[str, object]
 ) -> None:
     rows = some_rows()
@@ -134,7 +134,7 @@ def test_tied_embeddings_stay_tied(tmp_path: Path) -> None:
     assert apart(backbone, exported, rows) == 0.0
 
 
-def test_the_rate_rises_and_falls_as_told(tiny: Path) -> None:
+def test_the_learning_rate_follows_its_schedule(tiny: Path) -> None:
     rows = some_rows(tasks=1)
 
     def rates(**said: object) -> list[float]:
@@ -149,7 +149,7 @@ def test_the_rate_rises_and_falls_as_told(tiny: Path) -> None:
     ) == pytest.approx([1, 1, 0.1 + 0.9 * 0.853553, 0.55, 0.1 + 0.9 * 0.146447], abs=1e-5)
 
 
-def test_a_long_gradient_is_shortened(tiny: Path) -> None:
+def test_a_large_gradient_is_clipped(tiny: Path) -> None:
     rows = some_rows()
     free = backbone_of(
         tiny, optimizer=OptimizerSettings(learning_rate=1e-2, max_grad_norm=1e6, adam_epsilon=10.0)
@@ -176,12 +176,12 @@ def test_a_long_gradient_is_shortened(tiny: Path) -> None:
         ({"betas": (0.9, 1.0)}, "betas must be at least 0 and below 1"),
     ],
 )
-def test_an_optimizer_that_makes_no_sense_is_refused(said: dict[str, object], problem: str) -> None:
+def test_invalid_optimizer_settings_are_refused(said: dict[str, object], problem: str) -> None:
     with pytest.raises(ValueError, match=problem):
         OptimizerSettings.model_validate(said)
 
 
-def test_what_is_no_model_is_refused_in_one_line(tiny: Path, tmp_path: Path) -> None:
+def test_an_unusable_model_is_refused_in_one_line(tiny: Path, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     with pytest.raises(ConfigurationError, match=r"policy.model: .*empty can't be loaded: ") as refused:
         LocalBackbone(PolicySettings(model=str(tmp_path / "empty")))
@@ -190,7 +190,7 @@ def test_what_is_no_model_is_refused_in_one_line(tiny: Path, tmp_path: Path) -> 
         backbone_of(tiny, lora={"target_modules": ("nothing_like_it",)})
 
 
-def test_a_token_that_the_model_does_not_know_is_refused_and_leaves_nothing_behind(tiny: Path) -> None:
+def test_an_unknown_token_is_refused_and_changes_nothing(tiny: Path) -> None:
     rows = some_rows()
     backbone, spared = backbone_of(tiny, token_budget=60), backbone_of(tiny, token_budget=60)
     with pytest.raises(ConfigurationError) as refused:

@@ -83,7 +83,7 @@ def test_a_resumed_step_is_the_same_bits_in_other_precisions_and_with_adapters(
     assert all(torch.equal(weight, theirs[name]) for name, weight in weights_of(resumed).items())
 
 
-def test_a_full_disk_says_so_and_training_goes_on_with_the_last_whole_checkpoint(
+def test_a_full_disk_is_reported_and_training_resumes_from_the_last_complete_checkpoint(
     tiny: Path, tmp_path: Path
 ) -> None:
     rows = some_rows()
@@ -105,9 +105,7 @@ def test_a_full_disk_says_so_and_training_goes_on_with_the_last_whole_checkpoint
     assert checkpoints.load(backbone_of(tiny)) == {"step": 3}
 
 
-def test_what_is_half_written_or_altered_is_passed_over_for_the_newest_whole_one(
-    tiny: Path, tmp_path: Path
-) -> None:
+def test_incomplete_and_altered_checkpoints_are_skipped(tiny: Path, tmp_path: Path) -> None:
     backbone, checkpoints = backbone_of(tiny), Checkpoints(tmp_path / "kept", keep=5)
     folders = [checkpoints.save(backbone, number, {"step": number}) for number in range(1, 6)]
     with (folders[4] / "state-00000.safetensors").open("r+b") as file:
@@ -162,7 +160,7 @@ def test_the_last_ones_and_the_best_one_are_kept(tiny: Path, tmp_path: Path) -> 
     assert best.name == "step-00000002"
 
 
-def test_randomness_goes_on_where_it_stood(tiny: Path, tmp_path: Path) -> None:
+def test_random_generators_are_restored(tiny: Path, tmp_path: Path) -> None:
     backbone = backbone_of(tiny)
     backbone.save(tmp_path / "kept", {})
     drawn = torch.rand(3).tolist(), np.random.random(3).tolist()

@@ -31,7 +31,7 @@ CONVERSATIONS = [
 ]
 
 
-def test_what_is_learned_becomes_likely_and_what_is_held_out_with_it(tiny: Path) -> None:
+def test_fine_tuning_lowers_the_training_and_held_out_losses(tiny: Path) -> None:
     backbone = backbone_of(tiny, optimizer=FAST)
     before = mean_loss(backbone, CONVERSATIONS[:4])
     settings = FineTuneSettings(epochs=12, batch_size=8, eval_steps=10)
@@ -56,7 +56,7 @@ def test_the_loss_of_a_step_is_the_mean_over_the_tokens_that_are_learned(tiny: P
     assert done.losses == [pytest.approx(expected, rel=1e-6)]
 
 
-def test_it_goes_on_from_its_last_checkpoint_with_the_same_bits(tiny: Path, tmp_path: Path) -> None:
+def test_fine_tuning_resumes_bit_identically(tiny: Path, tmp_path: Path) -> None:
     settings = FineTuneSettings(epochs=2, batch_size=8, save_steps=2)
     whole = backbone_of(tiny, optimizer=FAST)
     straight = fine_tune(whole, CONVERSATIONS, settings)
@@ -124,7 +124,7 @@ def test_a_conversation_becomes_a_lesson_for_each_answer_after_the_prompt_an_eng
         ),
     ],
 )
-def test_what_can_not_be_learned_is_refused_in_one_line(
+def test_untrainable_conversations_are_refused_in_one_line(
     tiny: Path, conversations: list[list[Lesson]], problem: str
 ) -> None:
     with pytest.raises(ConfigurationError) as refused:

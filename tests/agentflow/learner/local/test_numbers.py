@@ -29,7 +29,7 @@ def unchanged(backbone: LocalBackbone, before: dict[str, torch.Tensor]) -> bool:
     return all(torch.equal(weight, before[name]) for name, weight in weights_of(backbone).items())
 
 
-def test_a_loss_that_is_no_number_changes_nothing_and_says_which_rows(tiny: Path, tmp_path: Path) -> None:
+def test_a_non_finite_loss_changes_nothing_and_names_its_rows(tiny: Path, tmp_path: Path) -> None:
     rows = some_rows()
     backbone, spared = backbone_of(tiny, token_budget=60), backbone_of(tiny, token_budget=60)
     backbone.step(rows, LOSS)
@@ -47,7 +47,7 @@ def test_a_loss_that_is_no_number_changes_nothing_and_says_which_rows(tiny: Path
     assert backbone.step(rows, LOSS) == spared.step(rows, LOSS)
 
 
-def test_a_gradient_that_is_no_number_changes_nothing_and_says_which_rows(tiny: Path) -> None:
+def test_a_non_finite_gradient_changes_nothing_and_names_its_rows(tiny: Path) -> None:
     """A weight so large that the gradient overflows float32, while the loss is a number."""
     rows = some_rows()
     heavy = replace(rows[3], weights=np.full_like(rows[3].weights, 1e39))
@@ -60,7 +60,7 @@ def test_a_gradient_that_is_no_number_changes_nothing_and_says_which_rows(tiny: 
     assert backbone.step(rows, LOSS)["step/skipped"] == 0
 
 
-def test_too_many_in_a_row_end_the_run(tiny: Path) -> None:
+def test_too_many_consecutive_skips_end_the_run(tiny: Path) -> None:
     rows = some_rows()
     backbone = backbone_of(tiny, optimizer=OptimizerSettings(max_skipped_steps=2))
     bad = spoiled(rows, 1)

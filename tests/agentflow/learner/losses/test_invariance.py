@@ -86,7 +86,7 @@ def test_calls_in_one_row_or_in_a_row_each_are_the_same(name: str, seed: int, dt
 
 @pytest.mark.promise("losses:invariance")
 @pytest.mark.parametrize("name", sorted(SETTINGS))
-def test_what_stands_in_padding_is_never_read(name: str) -> None:
+def test_padding_is_never_read(name: str) -> None:
     rows, settings = _step(name, 3)
     log_prob, entropy = Table().read(rows)
     clean, figures = loss_of(log_prob.detach(), rows, settings, entropy.detach())
@@ -105,7 +105,7 @@ def test_what_stands_in_padding_is_never_read(name: str) -> None:
 @pytest.mark.promise("losses:multiplicity")
 @examples(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(seed=st.integers(0, 10_000), name=losses)
-def test_what_came_several_times_weighs_as_much_as_the_same_alone_each_time(seed: int, name: str) -> None:
+def test_multiplicity_equals_repeated_samples(seed: int, name: str) -> None:
     merged = episodes(seed)
     assume(rows_of(merged, SETTINGS[name]))
     apart = [

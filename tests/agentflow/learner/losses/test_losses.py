@@ -141,7 +141,7 @@ def test_gspo_takes_one_ratio_for_a_call_also_where_calls_share_a_row() -> None:
     assert apart[1] == pytest.approx([-ratio, -ratio, -2 * np.exp(0.1), 0.0])
 
 
-def test_gspo_moves_each_token_by_what_it_counts_itself() -> None:
+def test_gspo_gives_each_token_the_gradient_of_its_own_weight() -> None:
     settings = LossSettings(name="gspo", clip_ratio_low=0.5, clip_ratio_high=0.5)
     row = replace(_row(log_probs=(-1.0, -1.0), advantage=1.0), weights=np.array([1.0, 3.0]))
     ratio = np.exp(0.2)
@@ -166,7 +166,7 @@ def test_reinforce_weighs_by_how_likely_a_token_has_become() -> None:
     assert _loss(rows, [[-1.0, -1.9]], plain)[1] == pytest.approx([1.0, 1.0])
 
 
-def test_fine_tuning_raises_what_was_written_whatever_it_was_worth() -> None:
+def test_cross_entropy_ignores_the_reward() -> None:
     call = Tokens(prompt=(1, 2), sampled=(3, 4, 5, 6), logprobs=())
     samples = [
         Sample(task="t", id="a", reward=0.0, calls=(call,)),
@@ -183,9 +183,7 @@ def test_fine_tuning_raises_what_was_written_whatever_it_was_worth() -> None:
     ("estimator", "value", "slope"),
     [("k1", 0.5, 1.0), ("k2", 0.125, 0.5), ("k3", np.exp(-0.5) + 0.5 - 1, 1 - np.exp(-0.5))],
 )
-def test_the_distance_from_the_reference_is_measured_as_named(
-    estimator: str, value: float, slope: float
-) -> None:
+def test_each_kl_estimator_has_its_formula(estimator: str, value: float, slope: float) -> None:
     settings = LossSettings.model_validate({"name": "dapo", "kl_coef": 2.0, "kl_estimator": estimator})
     row = replace(_row(log_probs=(-1.0,), advantage=0.0), reference=np.array([-1.5], np.float32))
     loss, gradient = _loss([row], [[-1.0]], settings)
@@ -200,7 +198,7 @@ def _corrected(settings: LossSettings, *, proximal: NDArray[np.float32] | None) 
     return _loss([row], [began], settings)[1]
 
 
-def test_the_correction_is_cut_or_masked_where_old_probabilities_were_computed_anew() -> None:
+def test_the_correction_truncates_or_masks_with_proximal_log_probabilities() -> None:
     began = np.array([-1.0, -1.0 + np.log(1.5), -1.0 + np.log(4)], np.float32)
     assert _corrected(LossSettings(name="dapo"), proximal=began) == pytest.approx([-1, -1.5, -2])
     masked = LossSettings(name="dapo", correction="mask", correction_level="token")
@@ -216,14 +214,14 @@ def test_the_correction_is_cut_or_masked_where_old_probabilities_were_computed_a
     assert _corrected(LossSettings(name="dapo", correction="none"), proximal=began) == pytest.approx([-1] * 3)
 
 
-def test_where_the_engine_stands_for_the_old_policy_the_ratio_is_the_correction() -> None:
+def test_without_proximal_log_probabilities_the_ratio_is_the_correction() -> None:
     row = _row(log_probs=(-2.0, -2.0), advantage=-1.0)
     today = [-2.0 + np.log(4), -2.0]
     assert _loss([row], [today], LossSettings(name="dapo"))[1] == pytest.approx([4, 1])
     assert _loss([row], [today], LossSettings(name="dapo", correction="mask"))[1] == pytest.approx([0, 0])
 
 
-def test_figures_of_parts_become_those_of_the_whole() -> None:
+def test_figures_of_parts_merge_into_those_of_the_step() -> None:
     settings = SETTINGS["flow_grpo"]
     rows = with_policies(rows_of(episodes(4), settings), proximal=False)
     log_prob, entropy = (one.detach() for one in Table(seed=1).read(rows))
@@ -252,7 +250,7 @@ def test_figures_of_parts_become_those_of_the_whole() -> None:
 
 
 @pytest.mark.promise("losses:not-finite")
-def test_a_loss_that_is_no_number_names_its_rows() -> None:
+def test_a_non_finite_loss_names_its_rows() -> None:
     rows = [_row(log_probs=(-1.0,), advantage=1.0, unit=unit) for unit in range(3)]
     log_prob = torch.tensor([[-1.0], [float("nan")], [float("-inf")]])
     settings = LossSettings(name="cispo")
@@ -267,7 +265,7 @@ def test_an_empty_part_of_a_step_costs_nothing() -> None:
     assert merge_figures([figures]) == {"loss/tokens": 0}
 
 
-def test_what_is_missing_is_said() -> None:
+def test_missing_inputs_are_named() -> None:
     rows = [_row(log_probs=(-1.0,), advantage=1.0)]
     with pytest.raises(ValueError, match=r"loss\.kl_coef needs the reference"):
         loss_of(torch.zeros(1, 1), rows, LossSettings())
@@ -279,7 +277,7 @@ def test_what_is_missing_is_said() -> None:
         find_loss("ppo")
 
 
-def test_a_loss_of_ones_own_stands_beside_the_others() -> None:
+def test_a_registered_loss_can_be_named() -> None:
     @register_loss("tests_square", kl_coef=0.0, loss_agg_mode="token-sum")
     def square(drawn: TokenBatch, settings: LossSettings) -> TokenLosses:  # pyright: ignore[reportUnusedFunction] - its name is registered
         none = drawn.mask & ~drawn.mask

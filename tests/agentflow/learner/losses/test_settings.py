@@ -6,7 +6,7 @@ from pydantic import ValidationError
 from agentflow.learner.losses import LossSettings, loss_names
 
 
-def test_nothing_said_is_flow_grpo_as_published() -> None:
+def test_the_default_is_flow_grpo_as_published() -> None:
     settings = LossSettings()
     assert (settings.name, settings.clip_ratio_low, settings.clip_ratio_high, settings.kl_coef) == (
         "flow_grpo",
@@ -21,7 +21,7 @@ def test_nothing_said_is_flow_grpo_as_published() -> None:
     )
 
 
-def test_each_loss_brings_its_own() -> None:
+def test_each_loss_has_its_own_defaults() -> None:
     dapo = LossSettings(name="dapo")
     assert (
         dapo.clip_ratio_low,
@@ -40,14 +40,14 @@ def test_each_loss_brings_its_own() -> None:
     assert LossSettings(name="gspo").clip_ratio_high == 4e-4
 
 
-def test_what_is_said_goes_before_what_a_loss_brings() -> None:
+def test_settings_override_the_defaults_of_a_loss() -> None:
     settings = LossSettings(name="dapo", clip_ratio_high=0.4, kl_coef=0.1)
     assert (settings.clip_ratio_low, settings.clip_ratio_high, settings.kl_coef) == (0.2, 0.4, 0.1)
     assert LossSettings.model_validate(settings.model_dump()) == settings
     assert LossSettings.model_validate(settings) is settings
 
 
-def test_a_correction_brings_its_level_and_limit() -> None:
+def test_a_correction_has_its_own_level_and_limit() -> None:
     cut, masked = LossSettings(), LossSettings(correction="mask")
     assert (cut.correction, cut.correction_level, cut.correction_limit) == ("truncate", "token", 2.0)
     assert (masked.correction_level, masked.correction_limit) == ("sequence", 3.0)
@@ -63,7 +63,7 @@ def test_a_correction_brings_its_level_and_limit() -> None:
         ({"clip_hihg": 0.3}, "Extra inputs are not permitted"),
     ],
 )
-def test_what_cannot_be_is_said_in_one_line(given: dict[str, object], said: str) -> None:
+def test_invalid_settings_are_refused_in_one_line(given: dict[str, object], said: str) -> None:
     with pytest.raises(ValidationError) as problem:
         LossSettings.model_validate(given)
     (error,) = problem.value.errors()

@@ -37,7 +37,7 @@ def test_padded_rows_and_rows_of_calls_give_one_loss(name: str, mode: str) -> No
         assert 0 <= figures["actor/pg_clipfrac"] <= 1
 
 
-def test_parts_of_a_batch_are_told_of_the_whole() -> None:
+def test_parts_of_a_batch_use_the_totals_of_the_batch() -> None:
     log_prob = torch.tensor([[-1.0, -2.0], [-3.0, 0.0]])
     mask = torch.tensor([[1, 1], [1, 0]])
     zero = torch.zeros_like(log_prob)
@@ -61,7 +61,7 @@ def test_parts_of_a_batch_are_told_of_the_whole() -> None:
     assert weighed.item() == pytest.approx(3.0)
 
 
-def test_what_rows_alone_cannot_tell_is_refused() -> None:
+def test_aggregations_that_need_episodes_are_refused() -> None:
     one = torch.zeros(1, 1)
     with pytest.raises(ValueError, match="what turn-mean means"):
         policy_loss("flow_grpo")(one, one, one, one, "turn-mean")

@@ -43,7 +43,7 @@ def test_groups_do_not_see_each_other() -> None:
     assert advantages_of(samples, LossSettings(divide_by_std=False)).tolist() == [-0.5, -1.0, 0.5, 1.0]
 
 
-def test_an_episode_is_compared_with_the_others_where_it_is_left_out_itself() -> None:
+def test_leave_one_out_compares_an_episode_with_the_others() -> None:
     samples = [_sample(0.0), _sample(1.0), _sample(5.0)]
     assert advantages_of(samples, LossSettings(name="reinforce")) == pytest.approx([-3.0, -1.5, 4.5])
     assert advantages_of(samples, LossSettings(baseline="none")).tolist() == [0.0, 1.0, 5.0]
@@ -51,14 +51,14 @@ def test_an_episode_is_compared_with_the_others_where_it_is_left_out_itself() ->
 
 @pytest.mark.promise("losses:advantages")
 @pytest.mark.parametrize("name", ["flow_grpo", "grpo", "reinforce"])
-def test_a_group_that_has_nothing_to_tell_has_no_advantage(name: str) -> None:
+def test_a_group_with_equal_rewards_has_no_advantage(name: str) -> None:
     alone = [_sample(0.7)]
     equal = [_sample(0.1, name=str(number)) for number in range(3)]
     for samples in (alone, equal, [_sample(0.3, times=4)]):
         assert advantages_of(samples, LossSettings(name=name)).tolist() == [0.0] * len(samples)
 
 
-def test_groups_with_equal_rewards_are_left_out_where_that_is_asked_and_it_is_said() -> None:
+def test_groups_with_equal_rewards_are_filtered_if_configured_and_counted() -> None:
     samples = [
         _sample(1.0, (3,), task="a", name="1"),
         _sample(1.0, (4,), task="a", name="2"),
@@ -78,7 +78,7 @@ def test_groups_with_equal_rewards_are_left_out_where_that_is_asked_and_it_is_sa
     assert kept_figures["groups/equal_share"] == 0.5
 
 
-def test_answers_near_the_longest_are_worth_less() -> None:
+def test_answers_near_the_token_limit_have_a_lower_reward() -> None:
     settings = LossSettings(
         name="dapo", baseline="none", overlong_limit=10, overlong_buffer=4, overlong_penalty=2.0
     )
@@ -114,7 +114,7 @@ def test_an_aggregation_is_a_weight_for_each_token(aggregation: str, sequence: s
 
 @examples(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(seed=st.integers(0, 10_000))
-def test_only_what_was_sampled_is_trained_and_all_of_it_once(seed: int) -> None:
+def test_every_sampled_token_is_trained_once_and_no_other(seed: int) -> None:
     samples = episodes(seed)
     settings = LossSettings()
     rows = rows_of(samples, settings)
@@ -130,7 +130,7 @@ def test_only_what_was_sampled_is_trained_and_all_of_it_once(seed: int) -> None:
         assert sum(row.weights.sum() for row in rows_of(samples, one)) == pytest.approx(1)
 
 
-def test_the_first_token_of_all_is_not_trained_for_nothing_predicts_it() -> None:
+def test_the_first_token_of_a_row_is_not_trained() -> None:
     call = Tokens(prompt=(), sampled=(4, 5, 6), logprobs=(-1.0, -2.0, -3.0))
     rows, figures = step_rows([Sample(task="t", id="a", reward=1.0, calls=(call,))], LossSettings())
     (row,) = rows
@@ -139,7 +139,7 @@ def test_the_first_token_of_all_is_not_trained_for_nothing_predicts_it() -> None
     assert figures["tokens/dropped_unpredicted"] == 1
 
 
-def test_calls_that_were_cut_are_trained_unless_the_settings_leave_them_out() -> None:
+def test_truncated_calls_are_trained_unless_configured_otherwise() -> None:
     cut = Tokens(prompt=(1,), sampled=(2, 3, 4), logprobs=(-1.0,) * 3, finish="length")
     samples = [Sample(task="t", id="a", reward=1.0, calls=(_call(2), cut)), _sample(0.0, (1,))]
     rows, figures = step_rows(samples, LossSettings())
@@ -153,7 +153,7 @@ def test_calls_that_were_cut_are_trained_unless_the_settings_leave_them_out() ->
 
 @pytest.mark.promise("losses:masks")
 @pytest.mark.parametrize("name", sorted(SETTINGS))
-def test_what_tools_and_environments_say_is_in_no_term(name: str) -> None:
+def test_tokens_of_tools_and_environments_are_in_no_term(name: str) -> None:
     """However much of it there is: neither advantages, weights nor the loss know of it."""
     short = episodes(9)
     long = [
@@ -173,7 +173,7 @@ def test_what_tools_and_environments_say_is_in_no_term(name: str) -> None:
     assert losses[0] == losses[1]
 
 
-def test_no_episode_makes_no_row() -> None:
+def test_no_samples_give_no_rows() -> None:
     rows, figures = step_rows([], LossSettings())
     assert rows == []
     assert set(figures.values()) == {0.0}
@@ -202,7 +202,7 @@ def test_no_episode_makes_no_row() -> None:
         ),
     ],
 )
-def test_what_cannot_be_trained_on_is_refused_by_name(sample: Sample, said: str) -> None:
+def test_an_unusable_sample_is_refused_by_name(sample: Sample, said: str) -> None:
     with pytest.raises(LossFailure) as problem:
         rows_of([_sample(1.0), sample], LossSettings())
     assert said in str(problem.value)

@@ -314,7 +314,7 @@ def apart(ours: NDArray[Any], verls: NDArray[Any]) -> float:
 
 
 @pytest.mark.parametrize("what", ["loss", "gradient", "advantages"])
-def test_verl_says_what_we_say(asked: Asked, what: str) -> None:
+def test_verl_gives_the_same_numbers(asked: Asked, what: str) -> None:
     differences = {
         case.name: apart(case.ours[what], verls[what])
         for case, verls in zip(asked.cases, asked.verl, strict=True)
@@ -325,13 +325,13 @@ def test_verl_says_what_we_say(asked: Asked, what: str) -> None:
     assert differences[worst] <= 1e-6, worst
 
 
-def test_a_group_of_one_tells_nothing_here_and_its_reward_there(asked: Asked) -> None:
+def test_a_group_of_one_has_no_advantage_here_and_its_reward_in_verl(asked: Asked) -> None:
     ours, verls = asked.cases[-2].ours["advantages"], asked.verl[-2]["advantages"]
     assert ours.item() == 0.0
     assert verls.item() == pytest.approx(0.75, abs=1e-5)
 
 
-def test_an_episode_counts_once_here_and_by_its_rows_there(asked: Asked) -> None:
+def test_an_episode_counts_once_here_and_per_row_in_verl(asked: Asked) -> None:
     ours, verls = asked.cases[-1].ours["advantages"], asked.verl[-1]["advantages"]
     assert ours.flatten().tolist() == [1.0, 1.0, 1.0, -1.0]
     assert verls.flatten() == pytest.approx([1 / 3, 1 / 3, 1 / 3, -1.0])

@@ -44,7 +44,7 @@ def check_whole(packed: Packed, rows: Sequence[Row]) -> None:
 
 @given(forking_rows())
 @settings(max_examples=150, deadline=None)
-def test_every_token_stands_once_and_every_row_finds_its_own(rows: list[Row]) -> None:
+def test_every_token_is_stored_once_and_every_row_finds_its_labels(rows: list[Row]) -> None:
     [packed] = pack(rows)
     check_whole(packed, rows)
     assert len(packed) == len(prefixes(rows))
@@ -54,7 +54,7 @@ def test_every_token_stands_once_and_every_row_finds_its_own(rows: list[Row]) ->
 
 @given(forking_rows())
 @settings(max_examples=100, deadline=None)
-def test_no_label_and_no_line_of_logits_stands_twice(rows: list[Row]) -> None:
+def test_labels_and_lines_of_logits_are_distinct(rows: list[Row]) -> None:
     [packed] = pack(rows)
     lines = list(zip(packed.predicting.tolist(), packed.temperatures.tolist(), strict=True))
     labels = list(zip(packed.lines.tolist(), packed.labels.tolist(), strict=True))
@@ -72,7 +72,7 @@ def test_no_label_and_no_line_of_logits_stands_twice(rows: list[Row]) -> None:
 
 @given(forking_rows(), st.integers(23, 60))
 @settings(max_examples=100, deadline=None)
-def test_parts_hold_to_their_budget_and_every_row_is_in_one(rows: list[Row], budget: int) -> None:
+def test_parts_respect_the_budget_and_every_row_is_in_one(rows: list[Row], budget: int) -> None:
     budget = max(budget, max(len(row.ids) for row in rows))
     parts = pack(rows, budget)
     for packed in parts:
@@ -128,7 +128,7 @@ def test_a_chain_of_a_thousand_calls_is_its_longest_row() -> None:
     assert packed.labels.size == 10_000
 
 
-def test_rows_of_no_trained_token_and_no_rows_at_all_are_packed() -> None:
+def test_rows_without_a_trained_token_and_no_rows_are_packed() -> None:
     assert pack([]) == []
     [packed] = pack([plain_row([1, 2], [False, False])])
     assert len(packed) == 2
@@ -147,7 +147,7 @@ def test_rows_of_no_trained_token_and_no_rows_at_all_are_packed() -> None:
         (plain_row([1, 2, 3, 4, 5], [False] * 5), "row 1 has 5 tokens, more than the budget of 4"),
     ],
 )
-def test_what_is_no_row_or_has_no_place_is_refused_in_one_line(row: Row, message: str) -> None:
+def test_an_invalid_or_too_long_row_is_refused_in_one_line(row: Row, message: str) -> None:
     with pytest.raises(ConfigurationError, match=message) as refused:
         pack([plain_row([1, 2], [False, True]), row], 4)
     assert "\n" not in str(refused.value)

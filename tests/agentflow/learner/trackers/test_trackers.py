@@ -38,7 +38,7 @@ def test_every_step_is_a_line(tmp_path: Path) -> None:
 
 
 @pytest.mark.promise("trackers:once")
-def test_a_run_that_goes_on_has_no_step_twice_and_loses_nothing(tmp_path: Path) -> None:
+def test_a_resumed_run_has_every_step_once(tmp_path: Path) -> None:
     _log(tmp_path, range(6))
     _log(tmp_path, range(4, 8), after=3, worth=100)
     found = read_figures(tmp_path / METRICS)
@@ -48,7 +48,7 @@ def test_a_run_that_goes_on_has_no_step_twice_and_loses_nothing(tmp_path: Path) 
     assert aside == [{"step": 4, "reward/mean": 4}, {"step": 5, "reward/mean": 5}]
 
 
-def test_a_line_that_a_crash_cut_off_does_not_spoil_the_next(tmp_path: Path) -> None:
+def test_a_line_truncated_by_a_crash_does_not_damage_the_next(tmp_path: Path) -> None:
     _log(tmp_path, range(2))
     with (tmp_path / METRICS).open("ab") as file:
         file.write(b'{"step": 2, "rew')
@@ -57,7 +57,7 @@ def test_a_line_that_a_crash_cut_off_does_not_spoil_the_next(tmp_path: Path) -> 
     assert [figures["step"] for figures in read_figures(tmp_path / METRICS)] == [0, 1, 2, 3]
 
 
-def test_no_number_is_null(tmp_path: Path) -> None:
+def test_non_finite_numbers_are_null(tmp_path: Path) -> None:
     trackers = open_trackers(JSONL, tmp_path)
     trackers.log(0, {"loss": float("nan"), "clip": float("inf"), "reward": 1.5})
     trackers.close()
@@ -91,7 +91,7 @@ def test_a_full_disk_leaves_whole_lines_and_costs_no_training(
     assert "only 10 of" in str(told.msg)
 
 
-def test_a_tracker_that_fails_is_told_of_and_the_others_go_on(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_failing_tracker_is_logged_and_the_others_continue(caplog: pytest.LogCaptureFixture) -> None:
     class Broken:
         def log(self, step: int, figures: Mapping[str, float]) -> None:
             raise OSError(f"no step {step}")
@@ -118,7 +118,7 @@ def test_a_tracker_that_fails_is_told_of_and_the_others_go_on(caplog: pytest.Log
 
 
 @pytest.mark.parametrize("again", [3, 2, 0])
-def test_a_step_that_was_there_is_refused(tmp_path: Path, again: int) -> None:
+def test_a_repeated_step_is_refused(tmp_path: Path, again: int) -> None:
     trackers = open_trackers(JSONL, tmp_path, 1)
     trackers.log(3, {})
     with pytest.raises(ValueError, match=f"step {again} comes after step 3"):
@@ -153,9 +153,7 @@ def test_tensorboard_draws_each_step_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.promise("trackers:once")
-def test_wandb_keeps_a_run_offline_and_goes_on_with_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_wandb_keeps_a_run_offline_and_resumes_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import wandb
 
     monkeypatch.setenv("WANDB_ERROR_REPORTING", "false")
@@ -180,7 +178,7 @@ def test_wandb_keeps_a_run_offline_and_goes_on_with_it(
     assert len(ids) == 1
 
 
-def test_a_service_that_lets_nobody_in_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_refused_login_is_an_error_of_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import wandb
 
     for kind in ("CONFIG", "CACHE", "DATA"):
@@ -195,7 +193,7 @@ def test_a_service_that_lets_nobody_in_is_one_line(tmp_path: Path, monkeypatch: 
         wandb.teardown()
 
 
-def test_trackio_is_sent_each_step_once_and_prints_nothing_where_data_goes(
+def test_trackio_gets_each_step_once_and_prints_nothing_to_stdout(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     sent: list[tuple[str, int, dict[str, float]]] = []

@@ -127,7 +127,7 @@ def test_verl_makes_the_step_that_torch_makes(
         verl.load(tmp_path / "again")
 
 
-def test_ray_stays_on_loopback_and_ends_with_us(verl: VerlBackbone) -> None:
+def test_ray_listens_on_loopback_and_ends_with_the_process(verl: VerlBackbone) -> None:
     theirs = [process for process in psutil.process_iter() if _is_of(process, verl.temporary)]
     servers = {name: process for process in theirs if (name := _name_of(process)) in {"gcs_server", "raylet"}}
     assert servers.keys() == {"gcs_server", "raylet"}

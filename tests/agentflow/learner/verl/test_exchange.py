@@ -49,7 +49,7 @@ def tiny_folder(folder: Path) -> Path:
 
 
 @pytest.mark.parametrize("number", [0, 1, 5])
-def test_rows_come_back_bit_by_bit(tmp_path: Path, number: int) -> None:
+def test_rows_are_restored_exactly(tmp_path: Path, number: int) -> None:
     random = np.random.default_rng(number)
     rows = [random_row(random) for _ in range(number)]
     order = VerlRequest(kind="step", loss=LossSettings().model_dump(mode="json"))
@@ -65,7 +65,7 @@ def test_rows_come_back_bit_by_bit(tmp_path: Path, number: int) -> None:
             assert ours.tobytes() == theirs.tobytes(), field.name
 
 
-def test_a_message_is_whole_or_not_there(tmp_path: Path) -> None:
+def test_a_message_appears_atomically(tmp_path: Path) -> None:
     (tmp_path / "0.answer.unfinished").mkdir()
     (tmp_path / "0.answer.unfinished" / "message.json").write_text("{")
     assert not (tmp_path / "0.answer").exists()
@@ -74,7 +74,7 @@ def test_a_message_is_whole_or_not_there(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["0.answer"]
 
 
-def test_rows_of_which_some_know_a_reference_are_refused() -> None:
+def test_rows_with_partial_references_are_refused() -> None:
     random = np.random.default_rng(0)
     rows = [random_row(random), replace(random_row(random), reference=None)]
     with pytest.raises(ValueError, match="some rows have reference"):
@@ -102,7 +102,7 @@ def test_settings_reach_verl_by_its_names(tmp_path: Path) -> None:
     assert "trainer.device" not in said
 
 
-def test_what_verl_cannot_do_is_told_in_one_line(tmp_path: Path) -> None:
+def test_unsupported_settings_are_refused_in_one_line(tmp_path: Path) -> None:
     policy = PolicySettings(model=str(tiny_folder(tmp_path)))
     with pytest.raises(ConfigurationError, match="does not support linear; set constant or cosine"):
         command_arguments(
@@ -128,7 +128,7 @@ def test_a_training_run_chooses_it_by_name(tmp_path: Path) -> None:
         make_backbone(config)
 
 
-def test_a_verl_that_dies_at_its_start_is_told_with_its_last_words(tmp_path: Path) -> None:
+def test_a_failed_start_of_verl_is_reported_with_its_last_error(tmp_path: Path) -> None:
     broken = tmp_path / "python"
     broken.write_text("#!/bin/sh\necho 'ImportError: no module named verl' >&2\nexit 1\n")
     broken.chmod(0o755)
@@ -137,7 +137,7 @@ def test_a_verl_that_dies_at_its_start_is_told_with_its_last_words(tmp_path: Pat
         VerlBackbone(policy, OptimizerSettings(), VerlSettings(python=broken))
 
 
-def test_a_ray_that_was_too_slow_to_start_gets_a_second_chance(tmp_path: Path) -> None:
+def test_a_start_timeout_of_ray_is_retried_once(tmp_path: Path) -> None:
     slow = tmp_path / "python"
     slow.write_text(
         "#!/bin/sh\nif [ ! -e tried ]; then touch tried\n"
@@ -151,7 +151,7 @@ def test_a_ray_that_was_too_slow_to_start_gets_a_second_chance(tmp_path: Path) -
     backbone.close()
 
 
-def test_a_verl_that_dies_over_an_order_is_told_with_its_last_words(tmp_path: Path) -> None:
+def test_a_death_of_verl_during_a_request_is_reported_with_its_last_error(tmp_path: Path) -> None:
     dying = tmp_path / "python"
     dying.write_text(
         "#!/bin/sh\ntouch ready\nwhile [ ! -e 00000000.order ]; do sleep 0.05; done\n"
@@ -167,7 +167,7 @@ def test_a_verl_that_dies_over_an_order_is_told_with_its_last_words(tmp_path: Pa
     assert not backbone.temporary.exists()
 
 
-def test_a_step_of_what_verl_cannot_do_changes_nothing(tmp_path: Path) -> None:
+def test_a_step_that_verl_does_not_support_changes_nothing(tmp_path: Path) -> None:
     waiting = tmp_path / "python"
     waiting.write_text("#!/bin/sh\ntouch ready\nwhile [ ! -e 00000000.order ]; do sleep 0.05; done\n")
     waiting.chmod(0o755)
@@ -194,7 +194,7 @@ def test_a_step_of_what_verl_cannot_do_changes_nothing(tmp_path: Path) -> None:
         ("fsdp_utils", "local_cpu_tensor = local_gpu_tensor.detach().cpu()"),
     ],
 )
-def test_verl_still_needs_what_our_worker_does_for_the_cpu(module: str, line: str) -> None:
+def test_verl_still_needs_the_cpu_workarounds(module: str, line: str) -> None:
     """Where this fails, `Actor` of ours has something less to mend: take it out there, and of the page."""
     (file,) = verl_python().parent.parent.glob(f"lib/python*/site-packages/verl/utils/{module}.py")
     assert line in file.read_text(encoding="utf-8")
