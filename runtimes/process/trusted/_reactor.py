@@ -8,7 +8,7 @@ import os
 import selectors
 import signal
 import socket
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
 from types import FrameType
 
 from runtimes.process.linux import _syscalls as sc
@@ -41,9 +41,7 @@ class Reactor:
         self._own_pid_namespace = os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
         self.on_exit: Callable[[int], None] | None = None
         """Called with the pid of each child that has ended."""
-        self._wake, wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        signal.signal(signal.SIGCHLD, _ignore)
-        signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
+        self._wake = child_exit_wakeup()
 
     def serve(self, start: Callable[[_wire.WireMessage], PendingRequest]) -> None:
         """Serve until the server's end of the socket closes."""
@@ -101,17 +99,11 @@ class Reactor:
         with contextlib.suppress(BlockingIOError):
             while os.read(self._wake, 512):
                 pass
-        while True:
-            try:
-                pid, status = os.waitpid(-1, os.WNOHANG)
-            except ChildProcessError:
-                return
-            if pid == 0:
-                return
+        for pid, status in ended_children():
             self.children.discard(pid)
             if self.on_exit is not None:
                 self.on_exit(pid)
-            self.notify({"event": "exit", "pid": pid, "status": os.waitstatus_to_exitcode(status)})
+            self.notify({"event": "exit", "pid": pid, "status": status})
 
     def fork(self, body: Callable[[], None]) -> int:
         """Fork a child that runs `body` and exits."""
@@ -155,6 +147,26 @@ def close_all(fds: list[int]) -> None:
     for fd in fds:
         if fd >= 0:
             os.close(fd)
+
+
+def child_exit_wakeup() -> int:
+    """Return a non-blocking descriptor that becomes readable when a child process ends."""
+    reader, writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+    signal.signal(signal.SIGCHLD, _ignore)
+    signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+    return reader
+
+
+def ended_children() -> Iterator[tuple[int, int]]:
+    """Reap the child processes that have ended; yield pid and exit code of each."""
+    while True:
+        try:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return
+        if pid == 0:
+            return
+        yield pid, os.waitstatus_to_exitcode(status)
 
 
 def _ignore(number: int, frame: FrameType | None) -> None:

@@ -12,11 +12,9 @@ import os
 import random
 import select
 import selectors
-import signal
 import socket
 import sys
 from collections.abc import Callable, Generator
-from types import FrameType
 from typing import Any, NoReturn
 
 from runtimes.process.inside import _session_loop
@@ -24,7 +22,7 @@ from runtimes.process.inside._evaluate import PythonEvaluator
 from runtimes.process.linux import _cgroups
 from runtimes.process.linux import _syscalls as sc
 from runtimes.process.trusted import _confine, _namespaces, _wire
-from runtimes.process.trusted._reactor import Reactor, check_report
+from runtimes.process.trusted._reactor import Reactor, check_report, child_exit_wakeup, ended_children
 from runtimes.process.trusted._spawn import RuntimeConfig, run_child
 
 _SETTINGS = {
@@ -49,9 +47,7 @@ class _Zygote:
         self._own_pid_namespace = os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
 
     def serve(self) -> NoReturn:
-        wake_read, wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        signal.signal(signal.SIGCHLD, _ignore)
-        signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
+        wake_read = child_exit_wakeup()
         poll = select.poll()
         poll.register(wake_read, select.POLLIN)
         poll.register(self._init_socket, select.POLLIN)
@@ -61,22 +57,13 @@ class _Zygote:
                 with contextlib.suppress(BlockingIOError):
                     os.read(wake_read, 4096)
             # Always: a message that arrives while this process waits for a CPU can hide an earlier signal.
-            self._reap()
+            for pid, status in ended_children():
+                _wire.send(self._init_socket, {"exited": pid, "status": status})
             if self._init_socket.fileno() in ready:
                 message = _wire.receive(self._init_socket)
                 if message is None:
                     os._exit(0)
                 self._handle(message)
-
-    def _reap(self) -> None:
-        while True:
-            try:
-                pid, status = os.waitpid(-1, os.WNOHANG)
-            except ChildProcessError:
-                return
-            if pid == 0:
-                return
-            _wire.send(self._init_socket, {"exited": pid, "status": os.waitstatus_to_exitcode(status)})
 
     def _handle(self, message: _wire.WireMessage) -> None:
         request, fds = message
@@ -142,10 +129,6 @@ class _Zygote:
         os.environ.update(env)
         reseed()
         _session_loop.SessionLoop(_session_loop.CONTROL_FD, self._evaluator).serve()
-
-
-def _ignore(number: int, frame: FrameType | None) -> None:
-    """Do nothing: the wake-up descriptor reports the signal."""
 
 
 def _rehearse(loaded: list[str]) -> None:
