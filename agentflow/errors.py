@@ -171,8 +171,8 @@ class ModelFailure(AgentFlowError):
         answers: int = 0,
         prompt_tokens: int = 0,
         completion_tokens: int = 0,
-        drawn: "tuple[Tokens, ...]" = (),
-        said: str = "",
+        answer_tokens: "tuple[Tokens, ...]" = (),
+        answer_text: str = "",
     ) -> None:
         super().__init__(message)
         self.kind = kind
@@ -185,9 +185,9 @@ class ModelFailure(AgentFlowError):
         """Prompt tokens of these answers."""
         self.completion_tokens = completion_tokens
         """Completion tokens of these answers."""
-        self.drawn = drawn
+        self.answer_tokens = answer_tokens
         """Tokens of these answers, one entry each, if the engine returned them; includes answers that were cut."""
-        self.said = said
+        self.answer_text = answer_text
         """Text of the last of these answers, as far as it was received."""
 
 

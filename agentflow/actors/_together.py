@@ -37,7 +37,7 @@ async def together(jobs: Iterable[Callable[[], Awaitable[T]]]) -> list[T]:
     return [results[index] for index in range(len(waiting))]
 
 
-def _first(group: BaseException) -> Exception:
-    if isinstance(group, ExceptionGroup):
-        return _first(cast("ExceptionGroup[Exception]", group).exceptions[0])
-    return cast("Exception", group)
+def _first(error: Exception) -> Exception:
+    while isinstance(error, ExceptionGroup):
+        error = cast("ExceptionGroup[Exception]", error).exceptions[0]
+    return error

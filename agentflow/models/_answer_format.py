@@ -2,13 +2,14 @@
 
 import re
 from functools import cache, lru_cache
-from typing import Any, Literal, cast
+from typing import Any, Literal, TypeVar
 
 import msgspec
 
 from agentflow.errors import ModelFailureKind
 from agentflow.models._request_error import RequestError
 from agentflow.models._settings import StructuredOutput
+from agentflow.typeguards import is_list, is_object
 
 __all__ = [
     "FORMATS",
@@ -21,6 +22,8 @@ __all__ = [
     "response_format",
     "schema_of",
 ]
+
+T = TypeVar("T")
 
 AnswerFormat = Literal["json_schema", "json_object", "text"]
 FORMATS: tuple[AnswerFormat, ...] = ("json_schema", "json_object", "text")
@@ -83,7 +86,7 @@ def instruction(name: str, schema: dict[str, Any]) -> str:
     return f"Answer with one JSON value and nothing else.\nJSON schema of `{name}`: {written}"
 
 
-def decode_answer(text: str, kind: type[Any]) -> Any:  # noqa: ANN401 - of the kind asked for
+def decode_answer(text: str, kind: type[T]) -> T:
     """Decode the whole text as one JSON value of a type. One code fence around it is accepted, prose is not.
 
     :raises RequestError: if the text does not decode.
@@ -112,13 +115,12 @@ def bounded(schema: dict[str, Any], longest: int) -> dict[str, Any]:
 
 
 def _bounded(schema: Any, bound: dict[str, str]) -> Any:  # noqa: ANN401 - any part of a schema
-    if isinstance(schema, list):
-        return [_bounded(part, bound) for part in cast("list[Any]", schema)]
-    if not isinstance(schema, dict):
+    if is_list(schema):
+        return [_bounded(part, bound) for part in schema]
+    if not is_object(schema):
         return schema
-    fields = cast("dict[str, Any]", schema)
-    parts = {name: _bounded(part, bound) for name, part in fields.items()}
-    free = fields.get("type") == "string" and not fields.keys() & {"const", "enum", "pattern", "format"}
+    parts = {name: _bounded(part, bound) for name, part in schema.items()}
+    free = schema.get("type") == "string" and not schema.keys() & {"const", "enum", "pattern", "format"}
     return {**parts, **bound} if free else parts
 
 
@@ -141,15 +143,14 @@ def _is_strict(written: bytes) -> bool:
 
 def is_strict(schema: object) -> bool:
     """Return true if strict mode accepts a schema: closed objects, all fields required, known keywords only."""
-    if not isinstance(schema, dict):
+    if not is_object(schema):
         return True
-    fields = cast("dict[str, Any]", schema)
-    if not fields.keys() <= _STRICT_WORDS:
+    if not schema.keys() <= _STRICT_WORDS:
         return False
-    properties = cast("dict[str, Any]", fields.get("properties", {}))
-    if "properties" in fields or fields.get("type") == "object":
-        closed = fields.get("additionalProperties") is False
-        if not closed or set(fields.get("required", ())) != set(properties):
+    properties: dict[str, Any] = schema.get("properties", {})
+    if "properties" in schema or schema.get("type") == "object":
+        closed = schema.get("additionalProperties") is False
+        if not closed or set(schema.get("required", ())) != set(properties):
             return False
-    inner = [*properties.values(), *fields.get("$defs", {}).values(), *fields.get("anyOf", ())]
-    return all(map(is_strict, inner)) and is_strict(fields.get("items"))
+    inner = [*properties.values(), *schema.get("$defs", {}).values(), *schema.get("anyOf", ())]
+    return all(map(is_strict, inner)) and is_strict(schema.get("items"))

@@ -3,7 +3,7 @@
 from functools import partial
 from random import Random
 from types import TracebackType
-from typing import Any, NamedTuple, Protocol, Self, TypeVar, cast
+from typing import Any, NamedTuple, Protocol, Self, TypeVar
 
 import msgspec
 from msgspec import structs
@@ -134,7 +134,7 @@ class HttpModel:
         """
         self._accounts.check()
         self._calls += 1
-        if call.tools and cast("type[object]", call.reply) is not str:
+        if call.tools and not _is_text(call.reply):
             raise ValueError("a call with tools must have the reply type `str`")
         if not self.vision and any(map(_shows, call.messages)):
             self._failures += 1
@@ -151,7 +151,7 @@ class HttpModel:
     async def _ask(self, call: Call[T], spent: "_Spent", seconds: float) -> Completion[T]:
         # Other calls may have used up the budget while this one was in the queue.
         self._accounts.check()
-        free = cast("type[object]", call.reply) is str
+        free = _is_text(call.reply)
         known = free or self._settings.structured == "known"
         format = None if known else self._formats.choose()
         ask = self._written(call, format)
@@ -171,16 +171,18 @@ class HttpModel:
             raise RequestError(
                 ModelFailureKind.DENIED, "it returns no tokens; use vLLM or tokens=false", status=200
             )
-        value = answered.text if free else decode_answer(answered.text, call.reply)
+        value = (
+            msgspec.convert(answered.text, call.reply) if free else decode_answer(answered.text, call.reply)
+        )
         return Completion(
-            value=cast("T", value),
+            value=value,
             text=answered.text,
             usage=spent.usage,
             model=answered.model or self._address.model,
             finish=answered.finish,
             calls=answered.calls,
             tokens=answered.tokens,
-            unusable=tuple(spent.drawn[:-1]),
+            unusable=tuple(spent.tokens[:-1]),
         )
 
     async def _answer(self, ask: PreparedCall, seconds: float) -> ApiAnswer:
@@ -246,8 +248,8 @@ class HttpModel:
             answers=spent.usage.calls,
             prompt_tokens=spent.usage.prompt_tokens,
             completion_tokens=spent.usage.completion_tokens,
-            drawn=tuple(spent.drawn),
-            said=spent.said,
+            answer_tokens=tuple(spent.tokens),
+            answer_text=spent.text,
         )
 
 
@@ -256,15 +258,15 @@ class _Spent:
 
     def __init__(self) -> None:
         self.usage = Usage()
-        self.drawn: list[Tokens] = []
-        self.said = ""
+        self.tokens: list[Tokens] = []
+        self.text = ""
 
     def add(self, answered: ApiAnswer) -> None:
         """Add one answer."""
         self.usage += answered.usage
-        self.said = answered.text
+        self.text = answered.text
         if answered.tokens is not None:
-            self.drawn.append(answered.tokens)
+            self.tokens.append(answered.tokens)
 
 
 def _refuse_incomplete(answered: ApiAnswer) -> None:
@@ -278,6 +280,10 @@ def _refuse_incomplete(answered: ApiAnswer) -> None:
         raise RequestError(
             ModelFailureKind.GARBAGE, "the answer is empty", retry=True, backs_off=False, status=200
         )
+
+
+def _is_text(reply: type[object]) -> bool:
+    return reply is str
 
 
 def _shows(message: Message) -> bool:

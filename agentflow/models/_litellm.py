@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from importlib import import_module
 from importlib.util import find_spec
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Protocol, Self, cast
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 import anyio
 import msgspec
@@ -93,7 +93,8 @@ def _load() -> _Library:
     if "litellm" not in sys.modules:
         # Without this, it fetches a list of prices from the network.
         os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
-    library = cast("_Library", import_module("litellm"))
+    module: Any = import_module("litellm")
+    library: _Library = module
     # It prints debugging advice.
     library.suppress_debug_info = True
     return library

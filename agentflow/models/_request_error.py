@@ -3,11 +3,11 @@
 import email.utils
 import re
 from collections.abc import Mapping
-from typing import Any, cast
 
 import msgspec
 
 from agentflow.errors import ModelFailureKind
+from agentflow.typeguards import is_object
 
 __all__ = ["RequestError", "error_of_response", "names_response_format"]
 
@@ -113,15 +113,11 @@ def _error_of(body: bytes) -> tuple[str, str]:
         found: object = msgspec.json.decode(body)
     except msgspec.MsgspecError:
         return "", _one_line(body[: 4 * _LONGEST].decode(errors="replace"))
-    if not isinstance(found, dict):
+    if not is_object(found):
         return "", _one_line(str(found))
-    entries = cast("dict[str, Any]", found)
-    error = entries.get("error", entries)
-    if isinstance(error, dict):
-        fields = cast("dict[str, Any]", error)
-        return str(fields.get("code") or ""), _one_line(
-            str(fields.get("message") or fields.get("detail") or "")
-        )
+    error = found.get("error", found)
+    if is_object(error):
+        return str(error.get("code") or ""), _one_line(str(error.get("message") or error.get("detail") or ""))
     return "", _one_line(str(error))
 
 

@@ -2,11 +2,12 @@
 
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 from agentflow.offline._leads import Leads
 from agentflow.offline._programs import programs
 from agentflow.trajectory import ToolCard
+from agentflow.typeguards import is_list, is_object
 
 __all__ = ["Kind", "Use", "kind_of", "uses_of"]
 
@@ -188,12 +189,12 @@ def _resolved(argument: _Schema, schema: _Schema) -> _Schema:
 
 def _mapping(schema: _Schema, key: str) -> _Schema:
     value = schema.get(key)
-    return cast("_Schema", value) if isinstance(value, dict) else {}
+    return value if is_object(value) else {}
 
 
 def _list(schema: _Schema, key: str) -> list[Any]:
     value = schema.get(key)
-    return cast("list[Any]", value) if isinstance(value, list) else []
+    return value if is_list(value) else []
 
 
 def _fitted(text: str, argument: _Schema) -> str | None:

@@ -2,11 +2,12 @@
 
 from collections.abc import Iterable, Iterator
 from itertools import pairwise
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
 from agentflow.offline._facts import SLOT, Fact, read
 from agentflow.offline._language import names, passages, terms
 from agentflow.trajectory import Action, PlanRequest, Verdict, digest
+from agentflow.typeguards import is_list
 
 __all__ = ["Leads", "YearSpan", "ids_in", "leads_of", "spans_of", "urls_in"]
 
@@ -102,7 +103,7 @@ def _said(actions: Iterable[Action]) -> Iterator[str]:
     """Yield every text in the arguments of some actions, in lower case."""
     for action in actions:
         for value in action.arguments.values():
-            for entry in cast("list[object]", value) if isinstance(value, list) else [value]:
+            for entry in value if is_list(value) else [value]:
                 if isinstance(entry, str):
                     yield entry.lower()
 

@@ -28,7 +28,7 @@ class ServingSettings(Settings):
     model: str = Field(min_length=1)
     """Folder with weights and tokenizer, or a name on the hub."""
     name: str = ""
-    """What requests call it; empty: as `model`."""
+    """Name of the model in requests; defaults to `model`."""
     python: Path | None = None
     """The Python of the environment that vLLM is installed in; none: `.venv-vllm` here, else this one."""
     host: str = "127.0.0.1"

@@ -1,6 +1,6 @@
 import difflib
 from collections.abc import Iterable, Mapping
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
@@ -8,6 +8,7 @@ from pydantic_core import ErrorDetails
 from agentflow.errors import ConfigurationError
 from agentflow.settings._renamed import renames
 from agentflow.settings._schema import fields, sections
+from agentflow.typeguards import is_mapping
 
 
 class Source(NamedTuple):
@@ -63,7 +64,6 @@ def _section(path: tuple[str, ...], model: type[object]) -> type[object]:
 
 def _holds(values: object, path: tuple[str, ...]) -> bool:
     """Return true if a source has a value at that path."""
-    if not path or not isinstance(values, Mapping):
+    if not path or not is_mapping(values):
         return True
-    entries = cast("Mapping[str, object]", values)
-    return path[0] in entries and _holds(entries[path[0]], path[1:])
+    return path[0] in values and _holds(values[path[0]], path[1:])

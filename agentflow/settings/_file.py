@@ -2,11 +2,12 @@ import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import cast
+from typing import Any
 
 import yaml
 
 from agentflow.errors import ConfigurationError
+from agentflow.typeguards import is_list, is_object
 
 _REFERENCE = re.compile(
     r"\$(?P<literal>\$\{)|\$\{(?P<name>[A-Za-z_][A-Za-z0-9_]*)(?::-(?P<default>[^}]*))?\}"
@@ -14,12 +15,12 @@ _REFERENCE = re.compile(
 
 
 def read_file(path: Path | str, environment: Mapping[str, str]) -> dict[str, object]:
-    """The mapping that a YAML or JSON file holds, with `${NAME}` and `${NAME:-default}` filled in.
+    """Read a YAML or JSON file, and replace `${NAME}` and `${NAME:-default}` from the environment.
 
-    `$${` stands for a literal `${`.
+    `$${` is a literal `${`. See docs/settings.md.
 
-    :raises ConfigurationError: if the file is missing, is neither YAML nor JSON, holds no mapping, or names a
-        variable that is not set.
+    :raises ConfigurationError: if the file can't be read, does not hold a mapping, or names a variable that is
+        not set.
     """
     path = Path(path)
     try:
@@ -37,10 +38,9 @@ def read_file(path: Path | str, environment: Mapping[str, str]) -> dict[str, obj
         raise ConfigurationError(f"{path}{_line(error)}: not YAML: {_problem(error)}") from None
     if content is None:
         return {}
-    if not isinstance(content, dict):
+    if not is_object(content):
         raise ConfigurationError(f"{path}: holds no mapping; write `key: value` lines")
-    filled = _fill(cast("dict[object, object]", content), str(path), (), environment)
-    return cast("dict[str, object]", filled)
+    return _fill_all(content, str(path), (), environment)
 
 
 def _line(error: yaml.YAMLError) -> str:
@@ -54,23 +54,27 @@ def _problem(error: yaml.YAMLError) -> str:
 
 
 def _fill(value: object, file: str, place: tuple[str, ...], environment: Mapping[str, str]) -> object:
-    """Fill in the references of a value and all that it holds."""
+    """Replace the references in a value, at any depth."""
     if isinstance(value, str):
         return _REFERENCE.sub(lambda found: _resolve(found, file, place, environment), value)
-    if isinstance(value, dict):
-        items = cast("dict[object, object]", value).items()
-        return {str(key): _fill(item, file, (*place, str(key)), environment) for key, item in items}
-    if isinstance(value, list):
-        listed = enumerate(cast("list[object]", value))
-        return [_fill(item, file, (*place, str(index)), environment) for index, item in listed]
+    if is_object(value):
+        return _fill_all(value, file, place, environment)
+    if is_list(value):
+        return [_fill(item, file, (*place, str(index)), environment) for index, item in enumerate(value)]
     return value
+
+
+def _fill_all(
+    values: Mapping[Any, object], file: str, place: tuple[str, ...], environment: Mapping[str, str]
+) -> dict[str, object]:
+    return {str(key): _fill(item, file, (*place, str(key)), environment) for key, item in values.items()}
 
 
 def _resolve(found: re.Match[str], file: str, place: tuple[str, ...], environment: Mapping[str, str]) -> str:
     name, default = found["name"], found["default"]
     if found["literal"]:
         return "${"
-    # As in a shell, `:-` also stands in for a variable that is set to nothing.
+    # As in a shell, `:-` also applies to an empty variable.
     value = environment.get(name) or default if default is not None else environment.get(name)
     if value is None:
         where = f"{file}: {'.'.join(place)}"

@@ -1,15 +1,15 @@
 from collections.abc import Iterable, Mapping
-from typing import cast
 
 import yaml
 
 from agentflow.errors import ConfigurationError
+from agentflow.typeguards import is_mapping
 
 
 def parse_overrides(words: Iterable[str]) -> dict[str, object]:
-    """The mapping that `key=value` words spell; dots in a key lead into sections, a later word wins.
+    """Parse `key=value` overrides into nested values; dots separate nested keys, and the last override wins.
 
-    A value in brackets or braces is YAML, `null` is none, and every other is taken as it stands.
+    A value in brackets or braces is YAML, `null` is `None`, and any other value is plain text.
     """
     values: dict[str, object] = {}
     for word in words:
@@ -17,20 +17,21 @@ def parse_overrides(words: Iterable[str]) -> dict[str, object]:
         steps = key.strip().split(".")
         if not equals or not all(steps):
             raise ConfigurationError(f"{word}: not an override; write key=value or section.key=value")
-        nested: object = _value(word, text)
-        for step in reversed(steps):
+        *sections, last = steps
+        nested: dict[str, object] = {last: _value(word, text)}
+        for step in reversed(sections):
             nested = {step: nested}
-        values = merge(values, cast("dict[str, object]", nested))
+        values = merge(values, nested)
     return values
 
 
 def merge(below: Mapping[str, object], above: Mapping[str, object]) -> dict[str, object]:
-    """Both mappings, key by key through all sections; where both have a value, that of `above`."""
+    """Merge two nested mappings; values of `above` win."""
     merged = dict(below)
     for key, value in above.items():
         under = merged.get(key)
-        if isinstance(under, Mapping) and isinstance(value, Mapping):
-            value = merge(cast("Mapping[str, object]", under), cast("Mapping[str, object]", value))
+        if is_mapping(under) and is_mapping(value):
+            value = merge(under, value)
         merged[key] = value
     return merged
 

@@ -8,6 +8,7 @@ from pydantic import BaseModel, model_validator
 
 from agentflow.errors import ConfigurationError
 from agentflow.settings._schema import fields, members
+from agentflow.typeguards import is_mapping
 
 
 class RenamedSettingWarning(FutureWarning):
@@ -24,7 +25,7 @@ class RenamedKeys(BaseModel):
     @classmethod
     def _rename_keys(cls, values: object) -> object:
         """Rename the keys of a section that is made directly: the loader has already renamed those it reads."""
-        if not _is_mapping(values) or not (old := renames(cls).keys() & values.keys()):
+        if not is_mapping(values) or not (old := renames(cls).keys() & values.keys()):
             return values
         for key in sorted(old):
             if renames(cls)[key] in values:
@@ -61,7 +62,7 @@ class KeyRenamer:
         :raises ConfigurationError: if a source gives both names of a key.
         """
         renamed = self._rename(values, [self._model], (), origin)
-        return dict(renamed) if _is_mapping(renamed) else {}
+        return dict(renamed) if is_mapping(renamed) else {}
 
     def variables(
         self, variables: Mapping[str, str | None], prefix: str, delimiter: str, origin: str
@@ -91,7 +92,7 @@ class KeyRenamer:
             return [
                 self._rename(item, kinds, (*path, str(index)), origin) for index, item in enumerate(value)
             ]
-        if not _is_mapping(value):
+        if not is_mapping(value):
             return value
         renamed: dict[str, object] = {}
         for key, item in value.items():
@@ -133,10 +134,6 @@ def _hint(origin: str, old: str, new: str) -> str:
 
 def _both(old: str, new: str) -> str:
     return f"{old} is the old name of {new} and both are given; remove {old}"
-
-
-def _is_mapping(value: object) -> TypeGuard[Mapping[str, object]]:
-    return isinstance(value, Mapping)
 
 
 def _is_list(value: object) -> TypeGuard[list[object] | tuple[object, ...]]:

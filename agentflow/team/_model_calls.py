@@ -85,8 +85,8 @@ async def reply_of(
         return Reply(
             failure=Failure(failure.kind, failure.message),
             usage=Usage(failure.answers, failure.prompt_tokens, failure.completion_tokens),
-            tokens=failure.drawn[-1] if failure.drawn else None,
-            unusable=failure.drawn[:-1],
+            tokens=failure.answer_tokens[-1] if failure.answer_tokens else None,
+            unusable=failure.answer_tokens[:-1],
         )
     return Reply(
         value=read(completion),

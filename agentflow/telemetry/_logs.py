@@ -3,7 +3,7 @@ import re
 import sys
 from collections.abc import MutableMapping
 from enum import StrEnum
-from typing import Any, TextIO, cast
+from typing import Any, TextIO
 
 import structlog
 from structlog.stdlib import BoundLogger, ProcessorFormatter
@@ -31,13 +31,13 @@ def get_logger(name: str) -> BoundLogger:
 
     It writes to the standard library's logger of that name, so it works with an application's own logging.
     """
-    logger = structlog.wrap_logger(
+    logger: BoundLogger = structlog.wrap_logger(
         logging.getLogger(name),
         processors=[structlog.stdlib.filter_by_level, *_SHARED, ProcessorFormatter.wrap_for_formatter],
         wrapper_class=BoundLogger,
         cache_logger_on_first_use=True,
     )
-    return cast("BoundLogger", logger)
+    return logger
 
 
 def configure_logging(

@@ -3,12 +3,13 @@
 import base64
 from collections.abc import Iterable, Mapping
 from hashlib import blake2b
-from typing import Any, cast
+from typing import Any
 
 import msgspec
 
 from agentflow.models._protocol import Image, Message, Part, Text, ToolCall
 from agentflow.trajectory import Usage
+from agentflow.typeguards import is_object
 
 __all__ = [
     "arguments_text",
@@ -89,8 +90,8 @@ def merged(fields: dict[str, Any], extra: Mapping[str, Any]) -> dict[str, Any]:
     result = dict(fields)
     for name, value in extra.items():
         mine = result.get(name)
-        if isinstance(mine, dict) and isinstance(value, dict):
-            result[name] = {**cast("dict[str, Any]", mine), **cast("dict[str, Any]", value)}
+        if is_object(mine) and is_object(value):
+            result[name] = {**mine, **value}
         else:
             result[name] = value
     return result

@@ -1,8 +1,10 @@
 """JSON schemas in the subsets that providers accept."""
 
-from typing import Any, cast
+from typing import Any
 
 import msgspec
+
+from agentflow.typeguards import is_list, is_object
 
 __all__ = ["is_closed", "simplified", "without_const"]
 
@@ -21,18 +23,17 @@ def is_closed(schema: object) -> bool:
 
     A missing `additionalProperties` counts as false.
     """
-    if isinstance(schema, list):
-        return all(is_closed(item) for item in cast("list[object]", schema))
-    if not isinstance(schema, dict):
+    if is_list(schema):
+        return all(is_closed(item) for item in schema)
+    if not is_object(schema):
         return True
-    fields = cast("dict[str, Any]", schema)
-    if not fields.keys() & _KINDS:
+    if not schema.keys() & _KINDS:
         return False
-    if fields.get("type") == "object" and ("properties" not in fields or fields.get("additionalProperties")):
+    if schema.get("type") == "object" and ("properties" not in schema or schema.get("additionalProperties")):
         return False
-    inner = [*fields.get("properties", {}).values(), *fields.get("$defs", {}).values()]
+    inner = [*schema.get("properties", {}).values(), *schema.get("$defs", {}).values()]
     return is_closed(
-        [*inner, *(fields[name] for name in ("allOf", "anyOf", "items", "oneOf") if name in fields)]
+        [*inner, *(schema[name] for name in ("allOf", "anyOf", "items", "oneOf") if name in schema)]
     )
 
 
@@ -72,8 +73,8 @@ def without_const(schema: dict[str, Any]) -> dict[str, Any]:
             fields[name] = {inner: without_const(of) for inner, of in value.items()}
         elif name in ("anyOf", "allOf", "oneOf"):
             fields[name] = [without_const(of) for of in value]
-        elif name in ("additionalProperties", "items") and isinstance(value, dict):
-            fields[name] = without_const(cast("dict[str, Any]", value))
+        elif name in ("additionalProperties", "items") and is_object(value):
+            fields[name] = without_const(value)
         elif name == "const":
             fields["enum"] = [value]
         else:

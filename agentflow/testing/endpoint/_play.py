@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterator
 from hashlib import blake2b
-from typing import Any, cast
+from typing import Any
 
 import msgspec
 
@@ -76,7 +76,7 @@ class _Dice:
 
 def _plan(prompt: Prompt) -> dict[str, object]:
     proposals = prompt.schema["properties"]["proposals"]
-    items = cast("dict[str, Any]", proposals["items"])
+    items: dict[str, Any] = proposals["items"]
     tools = [_tool(option) for option in items.get("anyOf", [items])]
     text = prompt.newest()
     first = prompt.hash % len(tools)
@@ -97,7 +97,7 @@ def _tool(option: dict[str, Any]) -> tuple[str, dict[str, Any]]:
 
 def _arguments(tool: str, schema: dict[str, Any], dice: _Dice, text: str) -> dict[str, object]:
     # Fields that strict mode requires although they are optional may be null.
-    unused = cast("dict[str, object]", dict.fromkeys(schema.get("required", ())))
+    unused: dict[str, object] = {name: None for name in schema.get("required", ())}  # noqa: C420 - typed
     match tool:
         case "rag_search":
             # A number of its own keeps it from being a near-duplicate of another search.
@@ -113,10 +113,10 @@ def _arguments(tool: str, schema: dict[str, Any], dice: _Dice, text: str) -> dic
             begin = "try:\n    items\nexcept NameError:\n    items = []\n"
             return {**unused, "code": f"{begin}items.append({items!r})\nprint(len(items), items[-3:])"}
         case _:
-            return cast("dict[str, object]", _minimal(schema, dice))
+            return _minimal(schema, dice)
 
 
-def _minimal(schema: dict[str, Any], dice: _Dice) -> object:
+def _minimal(schema: dict[str, Any], dice: _Dice) -> Any:  # noqa: ANN401 - of the type in the schema
     """Return the smallest value that a schema allows."""
     for key in ("const", "default"):
         if key in schema:
@@ -125,7 +125,7 @@ def _minimal(schema: dict[str, Any], dice: _Dice) -> object:
         if key in schema:
             option = schema[key][dice.roll(len(schema[key]))]
             return option if key == "enum" else _minimal(option, dice)
-    kinds = cast("list[str] | str", schema.get("type", "object"))
+    kinds: list[str] | str = schema.get("type", "object")
     match kinds if isinstance(kinds, str) else kinds[0]:
         case "string":
             return " ".join(dice.words(2))

@@ -13,7 +13,7 @@ __all__ = ["FAULTS", "Family", "InjectedCrash", "Start", "ids", "states"]
 
 
 class Options(TypedDict, total=False):
-    """What a supervisor can be given."""
+    """Arguments of a supervisor."""
 
     strategy: Strategy
     intensity: int
@@ -31,7 +31,7 @@ class Family:
     children: dict[str, FaultyChild] = field(default_factory=dict[str, FaultyChild])
     """Their makers."""
     events: EventRecorder = field(default_factory=EventRecorder)
-    """What happened."""
+    """Events so far."""
 
     def spec(
         self,
@@ -78,5 +78,5 @@ def ids(supervisor: Supervisor) -> list[str]:
 
 
 def states(supervisor: Supervisor) -> dict[str, str]:
-    """What each child is doing."""
+    """Return the state of each child."""
     return {info.id: str(info.state) for info in supervisor.which_children()}

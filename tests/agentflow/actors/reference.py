@@ -16,7 +16,7 @@ class ReferenceChild:
 
 @dataclass
 class ReferenceSupervisor:
-    """What OTP's documentation says, as directly as it can be written."""
+    """OTP's documented rules, written as directly as possible."""
 
     strategy: Strategy
     intensity: int
@@ -26,7 +26,7 @@ class ReferenceSupervisor:
     restarts: list[float] = field(default_factory=list[float])
     over: bool = False
     failing_starts: dict[str, int] = field(default_factory=dict[str, int])
-    """How many of a child's next starts fail."""
+    """Number of a child's next starts that fail."""
 
     def find(self, id: str) -> ReferenceChild | None:
         """The child of that name."""

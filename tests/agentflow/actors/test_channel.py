@@ -198,7 +198,7 @@ async def test_what_was_promised_to_an_end_that_closes_goes_to_the_next() -> Non
 
 
 async def outcome(operation: Awaitable[int | None]) -> int | str | None:
-    """What came of an operation on a channel."""
+    """Outcome of an operation on a channel."""
     try:
         return await operation
     except ChannelClosed as error:

@@ -44,7 +44,7 @@ class Word:
         self._reading, self.writing = os.pipe()
 
     async def comes(self) -> bytes:
-        """What the command says next."""
+        """Return the next output of the command."""
         await anyio.wait_readable(self._reading)
         return os.read(self._reading, 4096)
 

@@ -1,4 +1,4 @@
-"""Whatever happens to a supervisor, it does what the reference does."""
+"""A supervisor behaves like the reference in any sequence of events."""
 
 import asyncio
 from collections import Counter

@@ -173,7 +173,7 @@ async def test_prompts_equal_the_training_examples_token_by_token(vllm: ModelSer
             await model.complete(call)
     async with as_it_was(vllm) as folder:
         (taught,) = lessons(folder, [[teacher.shown[-1]]])
-    assert [drawn.prompt for drawn in cut.value.drawn] == [taught[-1].prompt]
+    assert [drawn.prompt for drawn in cut.value.answer_tokens] == [taught[-1].prompt]
 
 
 @pytest.mark.promise("first:learns")

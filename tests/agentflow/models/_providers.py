@@ -1,4 +1,4 @@
-"""Fakes of providers' endpoints: each api its own API and takes nothing that is not documented there."""
+"""Fake endpoints of providers: each has its own API, and refuses undocumented fields."""
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -14,18 +14,18 @@ KEY = "the-key"
 
 
 class Turn(Struct, frozen=True):
-    """What the fake's model says next."""
+    """Next answer of the fake model."""
 
     text: str = ""
     calls: tuple[tuple[str, str, str], ...] = ()
-    """Id, name and arguments as JSON; an API that knows no ids leaves them out."""
+    """Id, name and arguments as JSON; APIs without ids leave them out."""
     finish: Literal["stop", "length", "filtered"] = "stop"
     state: str = ""
-    """What the provider wants back with the first call."""
+    """Data that the provider expects back with the first call."""
 
 
 class Wrong(Exception):
-    """Nothing that the API takes."""
+    """The request is invalid in this API."""
 
     def __init__(self, said: str, status: int = 400) -> None:
         super().__init__(said)
@@ -33,7 +33,7 @@ class Wrong(Exception):
 
 
 class Speech(Protocol):
-    """One API."""
+    """API of one provider."""
 
     def check(self, path: str, headers: Mapping[str, str]) -> None: ...
 
@@ -45,11 +45,11 @@ class Speech(Protocol):
 
 
 class Strict(Struct, forbid_unknown_fields=True):
-    """Takes no other fields."""
+    """Refuses other fields."""
 
 
 class Camel(Struct, forbid_unknown_fields=True, rename="camel"):
-    """Takes no other fields, in that spelling."""
+    """Refuses other fields and other spellings."""
 
 
 def _expect(right: bool, said: str, status: int = 400) -> None:
@@ -539,7 +539,7 @@ class _OChat(Strict):
 
 
 class Ollama:
-    """Its chat."""
+    """Ollama's chat API."""
 
     path = "/api/chat"
 
@@ -577,7 +577,7 @@ SPEECHES: dict[ApiName, type[OpenAi | Azure | Anthropic | Gemini | Ollama]] = {
 
 
 class Provider:
-    """A fake that says one turn after the other, the last one for ever; a number is a status."""
+    """A fake that answers with one turn after the other and repeats the last; a number is a status."""
 
     def __init__(self, speech: Speech, turns: Sequence[Turn | int]) -> None:
         self.url = ""
@@ -605,7 +605,7 @@ class Provider:
 
 @asynccontextmanager
 async def provider(speech: Speech, *turns: Turn | int) -> AsyncGenerator[Provider]:
-    """Serve it."""
+    """Serve the fake."""
     told = Provider(speech, turns or (Turn('{"name": "red", "shade": 3}'),))
     runner = web.ServerRunner(web.Server(told.handle, access_log=None))
     await runner.setup()

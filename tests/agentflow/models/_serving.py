@@ -1,4 +1,4 @@
-"""A small endpoint that answers as a test says, and a clock that does not wait."""
+"""A scripted endpoint, and a clock that does not wait."""
 
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -14,18 +14,18 @@ from agentflow.testing import VirtualClock
 
 Body: TypeAlias = dict[str, Any]
 Move: TypeAlias = web.Response | Callable[[Body], "web.Response | None"] | None
-"""How to answer: like that, not at all, or by what is asked."""
+"""An answer: fixed, none, or computed from the request."""
 
 
 class Colour(Struct, frozen=True):
-    """What these tests ask for."""
+    """Reply type of these tests."""
 
     name: str
     shade: int
 
 
 class HastyClock(VirtualClock):
-    """Whoever sleeps has slept at once."""
+    """A clock on which sleeping takes no time."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -37,7 +37,7 @@ class HastyClock(VirtualClock):
 
 
 class Script:
-    """An endpoint that makes one move after the other, the last one for ever."""
+    """An endpoint that answers with one move after the other and repeats the last."""
 
     def __init__(self, moves: Sequence[Move]) -> None:
         self.url = ""
@@ -61,7 +61,7 @@ class Script:
 
 @asynccontextmanager
 async def script(*moves: Move, port: int = 0) -> AsyncGenerator[Script]:
-    """Serve it, at any free port where none is given."""
+    """Serve it, by default at any free port."""
     told = Script(moves)
     server = web.Server(told.handle, access_log=None)
     runner = web.ServerRunner(server)
@@ -79,7 +79,7 @@ async def script(*moves: Move, port: int = 0) -> AsyncGenerator[Script]:
 def says(
     text: str | None = '{"name": "red", "shade": 3}', *, finish: str = "stop", **more: object
 ) -> web.Response:
-    """A good answer with that text."""
+    """Return a good answer with that text."""
     message = {"role": "assistant", "content": text, **more}
     usage = {"prompt_tokens": 10, "completion_tokens": 5, "total_tokens": 15}
     choice = {"index": 0, "message": message, "finish_reason": finish}
@@ -95,7 +95,7 @@ def says(
 
 
 def refuses(status: int, message: str = "no", code: str = "", **headers: str) -> web.Response:
-    """A bad answer."""
+    """Return a bad answer."""
     error = {"message": message, "code": code}
     named = {name.replace("_", "-"): value for name, value in headers.items()}
     return web.json_response({"error": error}, status=status, headers=named)
@@ -112,7 +112,7 @@ async def painter(
     clock: Clock | None = None,
     **more: Any,  # noqa: ANN401
 ) -> AsyncGenerator[OpenModel]:
-    """A model at that address, open."""
+    """Open a model at that address."""
     made = make_model(
         settings(url, **more), accounts or Accounts(), environment={}, clock=clock or HastyClock()
     )

@@ -1,4 +1,4 @@
-"""An endpoint that api vLLM's doors for tokens, one letter a token."""
+"""An endpoint with vLLM's token APIs; every letter is a token."""
 
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
@@ -10,9 +10,9 @@ from aiohttp import web
 __all__ = ["END", "LetterEngine", "letters", "serving"]
 
 END = 0
-"""Closes what anybody says."""
+"""Token that closes a message."""
 ROLES = {"system": 1, "user": 2, "assistant": 3}
-"""Opens what somebody says."""
+"""Token that opens a message."""
 
 
 def letters(text: str) -> list[int]:
@@ -20,7 +20,7 @@ def letters(text: str) -> list[int]:
 
 
 class LetterEngine:
-    """Says what it is told to, one answer after the other; keeps what it was asked."""
+    """A scripted engine that records its requests."""
 
     def __init__(
         self, answers: Sequence[tuple[str, str]], *, generates: bool = True, strips: bool = False
@@ -37,7 +37,7 @@ class LetterEngine:
         self.prompts: list[list[int]] = []
         self.asked: list[tuple[str, dict[str, Any]]] = []
         self.tokenized = 0
-        """Letters that it made tokens of."""
+        """Letters that it tokenized."""
 
     async def answer(self, request: web.Request) -> web.Response:
         body = msgspec.json.decode(await request.read(), type=dict[str, Any])
@@ -93,7 +93,7 @@ class LetterEngine:
 
 @asynccontextmanager
 async def serving(engine: LetterEngine) -> AsyncGenerator[str]:
-    """Its address, up to `/v1`."""
+    """Serve it and yield its address, up to `/v1`."""
     app = web.Application()
     app.router.add_post("/{path:.*}", engine.answer)
     runner = web.AppRunner(app, access_log=None)

@@ -1,4 +1,4 @@
-"""What was consumed, by whom, and how much may be."""
+"""Usage by role and by model, and budgets."""
 
 import pytest
 from hypothesis import given
@@ -14,7 +14,7 @@ amounts = st.builds(Usage, st.integers(0, 5), st.integers(0, 1000), st.integers(
 
 @pytest.mark.promise("models:usage")
 @given(st.lists(st.tuples(st.sampled_from(["planner", "generator"]), amounts)), amounts)
-def test_the_roles_add_up_to_the_total_with_what_was_consumed_before(
+def test_the_total_is_the_sum_of_all_roles_including_earlier_usage(
     added: list[tuple[str, Usage]], before: Usage
 ) -> None:
     accounts = Accounts(already={"planner": before})
@@ -33,7 +33,7 @@ def stopped(accounts: Accounts) -> str:
 
 
 @pytest.mark.promise("models:budgets")
-def test_a_budget_of_tokens_counts_those_of_an_interrupted_run_too() -> None:
+def test_a_token_budget_counts_an_interrupted_run() -> None:
     accounts = Accounts(max_tokens=100, already={"planner": Usage(1, 60, 30)})
     accounts.check()
     accounts.add("planner", Usage(1, 5, 5))
@@ -41,7 +41,7 @@ def test_a_budget_of_tokens_counts_those_of_an_interrupted_run_too() -> None:
 
 
 @pytest.mark.promise("models:budgets")
-def test_a_budget_of_money_ends_a_run() -> None:
+def test_a_cost_budget_ends_a_run() -> None:
     accounts = Accounts(max_cost=2.5, already_cost=1.0)
     accounts.add("planner", Usage(1, 1, 1), 1.0)
     accounts.check()
@@ -50,7 +50,7 @@ def test_a_budget_of_money_ends_a_run() -> None:
 
 
 @pytest.mark.promise("models:budgets")
-def test_a_budget_of_time_ends_a_run() -> None:
+def test_a_time_budget_ends_a_run() -> None:
     clock = VirtualClock(50)
     accounts = Accounts(max_seconds=10, clock=clock.now)
     clock.advance(9)
@@ -60,5 +60,5 @@ def test_a_budget_of_time_ends_a_run() -> None:
 
 
 @pytest.mark.promise("models:budgets")
-def test_tokens_cost_what_the_prices_say() -> None:
+def test_the_cost_follows_from_the_prices() -> None:
     assert Prices(input=2, output=8).cost(Usage(1, 500_000, 250_000)) == 3.0

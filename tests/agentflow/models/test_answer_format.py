@@ -1,4 +1,4 @@
-"""How an answer is held to its schema: by the endpoint, else by the prompt, never by fishing."""
+"""Structured output: formats, fallbacks and decoding of answers."""
 
 from typing import Any
 
@@ -20,7 +20,7 @@ ANSWER = '{"name": "red", "shade": 3}'
 
 
 def takes(*types: str) -> Any:  # noqa: ANN401
-    """An endpoint that takes these formats only."""
+    """Return an endpoint that accepts these formats only."""
 
     def answer(body: Body) -> web.Response:
         format = body.get("response_format", {}).get("type", "text")
@@ -40,7 +40,7 @@ def takes(*types: str) -> Any:  # noqa: ANN401
         (("text",), ["json_schema", "json_object", "text", "text"], 3),
     ],
 )
-async def test_a_refused_form_is_remembered_and_every_fallback_counted(
+async def test_a_refused_format_is_remembered_and_every_fallback_counted(
     types: tuple[str, ...], formats: list[str], fallbacks: int
 ) -> None:
     async with script(takes(*types)) as endpoint, painter(endpoint.url) as model:
@@ -51,7 +51,7 @@ async def test_a_refused_form_is_remembered_and_every_fallback_counted(
 
 
 @pytest.mark.promise("models:fallback")
-async def test_a_weaker_form_puts_the_schema_last_into_the_prompt() -> None:
+async def test_a_looser_format_appends_the_schema_to_the_prompt() -> None:
     async with script(takes("text")) as endpoint, painter(endpoint.url) as model:
         await model.complete(call("Which colour?"))
     last = endpoint.bodies[-1]["messages"][-1]["content"]
@@ -60,7 +60,7 @@ async def test_a_weaker_form_puts_the_schema_last_into_the_prompt() -> None:
 
 
 @pytest.mark.promise("models:fallback")
-async def test_all_tries_together_stay_within_the_attempts_of_a_call() -> None:
+async def test_fallbacks_count_towards_the_attempts_of_a_call() -> None:
     moves = [refuses(400, "no json_schema here"), refuses(500), says("prose"), says("prose")]
     async with script(*moves) as endpoint, painter(endpoint.url) as model:
         with pytest.raises(ModelFailure) as failed:
@@ -69,7 +69,7 @@ async def test_all_tries_together_stay_within_the_attempts_of_a_call() -> None:
 
 
 @pytest.mark.promise("models:fallback")
-async def test_a_form_that_was_asked_for_by_name_is_not_exchanged() -> None:
+async def test_a_configured_format_does_not_fall_back() -> None:
     async with script(takes("text")) as endpoint, painter(endpoint.url, structured="json_schema") as model:
         with pytest.raises(ModelFailure) as failed:
             await model.complete(call())
@@ -80,7 +80,7 @@ async def test_a_form_that_was_asked_for_by_name_is_not_exchanged() -> None:
 
 
 @pytest.mark.promise("models:fallback")
-async def test_a_model_that_was_trained_to_the_form_is_told_nothing_of_it() -> None:
+async def test_a_model_trained_on_the_format_gets_no_schema() -> None:
     async with script(says()) as endpoint, painter(endpoint.url, structured="known") as model:
         assert (await model.complete(call("Which colour?"))).value == Colour("red", 3)
     (body,) = endpoint.bodies
@@ -90,7 +90,7 @@ async def test_a_model_that_was_trained_to_the_form_is_told_nothing_of_it() -> N
 
 @pytest.mark.promise("models:fallback")
 @pytest.mark.parametrize("structured", ["json_object", "text"])
-async def test_the_fake_endpoint_plays_its_roles_without_schemas_too(structured: str) -> None:
+async def test_the_fake_endpoint_plays_its_roles_without_schemas(structured: str) -> None:
     schema = {
         "properties": {
             "proposals": {"minItems": 2, "items": {"properties": {"tool": {"const": "rag_search"}}}}
@@ -112,7 +112,7 @@ async def test_the_fake_endpoint_plays_its_roles_without_schemas_too(structured:
         f"  ```json \n{ANSWER}\n```\n",
     ],
 )
-def test_one_json_value_in_at_most_one_fence_is_an_answer(text: str) -> None:
+def test_one_json_value_in_at_most_one_fence_is_accepted(text: str) -> None:
     assert decode_answer(text, Colour) == Colour("red", 3)
 
 
@@ -133,14 +133,14 @@ def test_one_json_value_in_at_most_one_fence_is_an_answer(text: str) -> None:
         "```json\n```",
     ],
 )
-def test_anything_around_it_makes_it_garbage(text: str) -> None:
+def test_text_around_the_json_value_is_rejected(text: str) -> None:
     with pytest.raises(RequestError) as failed:
         decode_answer(text, Colour)
     assert (failed.value.kind, failed.value.retry) == (ModelFailureKind.GARBAGE, True)
 
 
 @given(st.text())
-def test_whatever_comes_is_an_answer_or_garbage(text: str) -> None:
+def test_any_text_is_decoded_or_rejected_as_garbage(text: str) -> None:
     try:
         assert isinstance(decode_answer(text, Colour), Colour)
     except RequestError as error:
@@ -152,7 +152,7 @@ class Nested(Struct, forbid_unknown_fields=True):
 
 
 @pytest.mark.promise("models:schema")
-def test_a_schema_is_an_object_at_its_top() -> None:
+def test_a_schema_has_an_object_at_its_top() -> None:
     for kind in (Colour, Plan, Draft, Judgement, Nested):
         assert schema_of(kind)["type"] == "object"
     assert schema_of(Nested)["$defs"].keys() == {"Colour"}
@@ -160,7 +160,7 @@ def test_a_schema_is_an_object_at_its_top() -> None:
 
 
 @pytest.mark.promise("models:schema")
-def test_strict_is_asked_for_only_where_every_object_is_closed_and_every_field_required() -> None:
+def test_strict_mode_requires_closed_objects_and_required_fields() -> None:
     closed: dict[str, Any] = {
         "type": "object",
         "properties": {"a": {"type": "string"}},
@@ -177,7 +177,7 @@ def test_strict_is_asked_for_only_where_every_object_is_closed_and_every_field_r
 
 
 @pytest.mark.promise("models:fallback")
-async def test_deepseek_is_asked_for_any_json_with_the_schema_in_the_prompt(
+async def test_deepseek_gets_json_object_with_the_schema_in_the_prompt(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async with script(says()) as endpoint:

@@ -1,4 +1,4 @@
-"""Every provider is spoken to in its own API: what is asked for comes back the same from each."""
+"""Every provider is called through its own API, with the same results."""
 
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
@@ -55,7 +55,7 @@ async def asking(
     clock: HastyClock | None = None,
     **more: Any,  # noqa: ANN401
 ) -> AsyncGenerator[OpenModel]:
-    """A model there, open."""
+    """Open a model at that endpoint."""
     settings = ModelSettings.model_validate(
         {"name": "painter", "base_url": served.url, "api": api, "api_key": KEY, **more}
     )
@@ -70,7 +70,7 @@ def free(*messages: Message, **more: Any) -> Call[str]:  # noqa: ANN401
 
 @pytest.mark.promise("models:apis")
 @each
-async def test_a_typed_answer_comes_back_from_each(api: ApiName) -> None:
+async def test_every_api_returns_a_typed_answer(api: ApiName) -> None:
     accounts = Accounts()
     async with provider(SPEECHES[api]()) as served, asking(api, served, accounts) as model:
         completion = await model.complete(call())
@@ -93,7 +93,7 @@ def _schema_at(api: ApiName, body: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.mark.promise("models:apis")
 @each
-async def test_each_is_held_to_the_schema_in_its_own_way(api: ApiName) -> None:
+async def test_every_api_enforces_the_schema_in_its_own_way(api: ApiName) -> None:
     asked = Call(role="planner", messages=(QUESTION,), reply=Colour, schema=CLOSED)
     async with provider(SPEECHES[api]()) as served, asking(api, served) as model:
         assert (await model.complete(asked)).value == RED
@@ -110,7 +110,7 @@ async def test_each_is_held_to_the_schema_in_its_own_way(api: ApiName) -> None:
 
 @pytest.mark.promise("models:apis")
 @each
-async def test_what_the_system_says_and_how_to_sample_go_where_each_wants_them(api: ApiName) -> None:
+async def test_system_text_and_sampling_go_into_the_fields_of_each_api(api: ApiName) -> None:
     sampling = Sampling(temperature=0.5, top_p=0.9, max_tokens=99, stop=("END",))
     said = free(Message("system", (Text("Be brief."),)), QUESTION, sampling=sampling)
     async with provider(SPEECHES[api](), Turn("42 m")) as served, asking(api, served) as model:
@@ -122,7 +122,7 @@ async def test_what_the_system_says_and_how_to_sample_go_where_each_wants_them(a
 
 @pytest.mark.promise("models:apis")
 @each
-async def test_each_gets_pictures_as_it_takes_them(api: ApiName) -> None:
+async def test_every_api_gets_images_in_its_own_format(api: ApiName) -> None:
     shown = free(Message("user", (Text("What is it?"), Image(b"\x89PNG"))))
     async with provider(SPEECHES[api](), Turn("A picture.")) as served, asking(api, served) as model:
         assert (await model.complete(shown)).value == "A picture."
@@ -131,7 +131,7 @@ async def test_each_gets_pictures_as_it_takes_them(api: ApiName) -> None:
 
 @pytest.mark.promise("models:tools")
 @each
-async def test_a_model_may_have_several_tools_called_and_hears_what_each_gave(api: ApiName) -> None:
+async def test_a_model_can_call_several_tools_and_gets_each_result(api: ApiName) -> None:
     turns = [
         Turn(
             "Let me see.",
@@ -167,7 +167,7 @@ async def test_a_model_may_have_several_tools_called_and_hears_what_each_gave(ap
 
 @pytest.mark.promise("models:tools")
 @each
-async def test_a_call_without_a_word_is_an_answer(api: ApiName) -> None:
+async def test_a_tool_call_without_text_is_an_answer(api: ApiName) -> None:
     turn = Turn(calls=(("c1", "rag_search", '{"query": "x"}'),))
     async with provider(SPEECHES[api](), turn) as served, asking(api, served) as model:
         completion = await model.complete(free(QUESTION, tools=(SEARCH,)))
@@ -183,7 +183,7 @@ async def test_a_call_without_a_word_is_an_answer(api: ApiName) -> None:
 
 @pytest.mark.promise("models:tools")
 @each
-async def test_tools_may_stand_in_the_prompt_without_being_called(api: ApiName) -> None:
+async def test_tools_can_be_listed_without_being_callable(api: ApiName) -> None:
     async with provider(SPEECHES[api](), Turn("42 m")) as served, asking(api, served) as model:
         await model.complete(free(QUESTION, tools=(SEARCH,), may_call=False))
     body = served.bodies[0]
@@ -194,7 +194,7 @@ async def test_tools_may_stand_in_the_prompt_without_being_called(api: ApiName) 
 
 
 @pytest.mark.promise("models:tools")
-async def test_arguments_that_are_no_object_are_data_and_go_back_as_they_were() -> None:
+async def test_arguments_that_are_not_an_object_are_kept_as_text() -> None:
     turn = Turn(
         calls=(("c1", "rag_search", '{"query": '), ("c2", "rag_search", "[1]"), ("c3", "rag_search", ""))
     )
@@ -214,7 +214,7 @@ async def test_arguments_that_are_no_object_are_data_and_go_back_as_they_were() 
 
 @pytest.mark.promise("models:tools")
 @each
-async def test_arguments_of_another_providers_model_that_are_no_object_are_told_to_each(
+async def test_every_api_accepts_text_arguments_of_another_providers_model(
     api: ApiName,
 ) -> None:
     broken = ToolCall("c1", "rag_search", None, '{"query": ', {"thoughtSignature": "sealed"})
@@ -242,7 +242,7 @@ ENDS: list[tuple[Turn | int, ModelFailureKind]] = [
 @pytest.mark.promise("models:apis")
 @each
 @pytest.mark.parametrize(("turn", "kind"), ENDS, ids=["cut", "400"])
-async def test_what_another_try_would_not_mend_fails_at_once_with_each(
+async def test_permanent_errors_fail_at_once_in_every_api(
     api: ApiName, turn: Turn | int, kind: ModelFailureKind
 ) -> None:
     async with provider(SPEECHES[api](), turn) as served, asking(api, served) as model:
@@ -253,7 +253,7 @@ async def test_what_another_try_would_not_mend_fails_at_once_with_each(
 
 @pytest.mark.promise("models:apis")
 @pytest.mark.parametrize("api", [name for name in SPEECHES if name != "ollama"])
-async def test_who_would_not_answer_is_told_apart_from_garbage(api: ApiName) -> None:
+async def test_a_refusal_is_not_reported_as_garbage(api: ApiName) -> None:
     async with (
         provider(SPEECHES[api](), Turn("No.", finish="filtered")) as served,
         asking(api, served) as model,
@@ -266,7 +266,7 @@ async def test_who_would_not_answer_is_told_apart_from_garbage(api: ApiName) -> 
 @pytest.mark.promise("models:apis")
 @each
 @pytest.mark.parametrize("status", [429, 500, 503, 529])
-async def test_what_may_pass_is_tried_again_with_each(api: ApiName, status: int) -> None:
+async def test_temporary_errors_are_retried_in_every_api(api: ApiName, status: int) -> None:
     clock = HastyClock()
     async with (
         provider(SPEECHES[api](), status, ANSWER) as served,
@@ -280,7 +280,7 @@ async def test_what_may_pass_is_tried_again_with_each(api: ApiName, status: int)
 
 @pytest.mark.promise("models:apis")
 @each
-async def test_a_wrong_key_ends_the_run_with_each(api: ApiName) -> None:
+async def test_a_wrong_key_ends_the_run_in_every_api(api: ApiName) -> None:
     async with provider(SPEECHES[api]()) as served, asking(api, served, api_key="other") as model:
         with pytest.raises(RunStopped, match="can't be used"):
             await model.complete(call())
@@ -289,14 +289,14 @@ async def test_a_wrong_key_ends_the_run_with_each(api: ApiName) -> None:
 
 @pytest.mark.promise("models:apis")
 @each
-async def test_an_unknown_model_ends_the_run_with_each(api: ApiName) -> None:
+async def test_an_unknown_model_ends_the_run_in_every_api(api: ApiName) -> None:
     async with provider(SPEECHES[api](), 404) as served, asking(api, served) as model:
         with pytest.raises(RunStopped, match="check the model's name"):
             await model.complete(call())
 
 
 @pytest.mark.promise("models:apis")
-async def test_a_schema_that_can_be_no_grammar_is_held_by_a_tool_at_anthropic() -> None:
+async def test_anthropic_enforces_an_open_schema_by_a_tool() -> None:
     open_schema = {**CLOSED, "properties": {**CLOSED["properties"], "more": {"type": "object"}}}
     asked = Call(role="planner", messages=(QUESTION,), reply=Colour, schema=open_schema)
     async with provider(Anthropic()) as served, asking("anthropic", served) as model:
@@ -307,7 +307,7 @@ async def test_a_schema_that_can_be_no_grammar_is_held_by_a_tool_at_anthropic() 
 
 
 @pytest.mark.promise("models:fallback")
-async def test_a_model_of_anthropic_without_grammars_is_held_by_a_tool_from_then_on() -> None:
+async def test_an_anthropic_model_without_grammars_falls_back_to_a_tool() -> None:
     asked = Call(role="planner", messages=(QUESTION,), reply=Colour, schema=CLOSED)
     async with provider(Anthropic(grammars=False)) as served, asking("anthropic", served) as model:
         for _ in range(2):
@@ -316,7 +316,7 @@ async def test_a_model_of_anthropic_without_grammars_is_held_by_a_tool_from_then
 
 
 @pytest.mark.promise("models:apis")
-async def test_a_temperature_is_sent_to_anthropic_under_the_version_that_knows_it() -> None:
+async def test_a_temperature_selects_the_older_anthropic_version() -> None:
     async with (
         provider(Anthropic(), Turn("Red.")) as served,
         asking("anthropic", served) as plain,
@@ -351,7 +351,7 @@ NOTHING: list[Callable[[Turn], dict[str, Any]]] = [
 @pytest.mark.promise("models:apis")
 @each
 @pytest.mark.parametrize("says", NOTHING, ids=["nothing", "error", "other"])
-async def test_an_answer_that_is_none_is_garbage_with_each(
+async def test_an_undecodable_answer_is_garbage_in_every_api(
     api: ApiName, says: Callable[[Turn], dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     speech = SPEECHES[api]()
@@ -364,7 +364,7 @@ async def test_an_answer_that_is_none_is_garbage_with_each(
 
 @pytest.mark.promise("models:sampling")
 @each
-async def test_further_fields_go_along_with_each_beside_its_own(api: ApiName) -> None:
+async def test_extra_body_is_merged_in_every_api(api: ApiName) -> None:
     name = {"gemini": "generationConfig", "ollama": "options"}.get(api)
     extra: dict[str, Any] = {name: {"topK": 4} if api == "gemini" else {"top_k": 4}} if name else {"seed": 4}
     if api == "anthropic":

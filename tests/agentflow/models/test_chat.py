@@ -1,4 +1,4 @@
-"""OpenAI's parameters, types and errors over the lean transport."""
+"""OpenAI's parameters, types and errors."""
 
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
@@ -32,7 +32,7 @@ async def chat(
 
 
 @pytest.mark.promise("models:chat")
-async def test_parameters_go_as_they_are_and_a_chat_completion_comes_back() -> None:
+async def test_parameters_are_sent_unchanged_and_a_chat_completion_comes_back() -> None:
     accounts = Accounts()
     async with script(says("Good day.")) as endpoint, chat(endpoint.url, accounts) as client:
         answer = await client.create(messages=HELLO, temperature=0.5, tools=[])
@@ -60,7 +60,7 @@ async def test_parameters_go_as_they_are_and_a_chat_completion_comes_back() -> N
         (refuses(200), openai.APIResponseValidationError, 4),
     ],
 )
-async def test_errors_are_of_the_classes_that_openai_has(
+async def test_errors_have_the_classes_of_openai(
     move: Move, kind: type[openai.APIError], requests: int
 ) -> None:
     async with script(move) as endpoint, chat(endpoint.url) as client:
@@ -73,7 +73,7 @@ async def test_errors_are_of_the_classes_that_openai_has(
 
 
 @pytest.mark.promise("models:chat")
-async def test_a_call_whose_time_is_up_is_a_timeout_of_openai() -> None:
+async def test_a_timed_out_call_raises_the_timeout_error_of_openai() -> None:
     async with (
         fake_endpoint(delay_ms=60_000) as url,
         chat(url, clock=SYSTEM_CLOCK, call_seconds=0.05) as client,
@@ -83,7 +83,7 @@ async def test_a_call_whose_time_is_up_is_a_timeout_of_openai() -> None:
 
 
 @pytest.mark.promise("models:chat")
-async def test_budgets_hold_and_streams_are_refused_in_one_line() -> None:
+async def test_budgets_apply_and_streaming_is_refused_in_one_line() -> None:
     async with script(says()) as endpoint, chat(endpoint.url, Accounts(max_tokens=15)) as client:
         with pytest.raises(ConfigurationError, match="stream"):
             await client.create(messages=HELLO, stream=True)
@@ -94,7 +94,7 @@ async def test_budgets_hold_and_streams_are_refused_in_one_line() -> None:
 
 
 @pytest.mark.promise("models:chat")
-def test_a_provider_that_speaks_otherwise_is_refused_in_one_line() -> None:
+def test_a_provider_with_another_api_is_refused_in_one_line() -> None:
     claude = ModelSettings(name="anthropic/claude", api_key=SecretStr("k"))
     with pytest.raises(ConfigurationError, match=r"^model anthropic/claude: .* does not have OpenAI's API"):
         ChatClient(claude, environment={})

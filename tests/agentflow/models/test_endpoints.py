@@ -31,14 +31,14 @@ async def test_two_roles_at_one_endpoint_share_its_limit_and_either_may_close_fi
 
 
 @pytest.mark.promise("models:shared")
-async def test_a_model_that_is_not_open_says_so() -> None:
+async def test_a_model_outside_async_with_raises_a_clear_error() -> None:
     model = make_model(settings("http://127.0.0.1:1/v1"), Accounts(), environment={})
     with pytest.raises(RuntimeError, match="inside `async with`"):
         await model.complete(call())
 
 
 @pytest.mark.promise("models:proxies")
-async def test_the_usual_variables_name_a_proxy_but_not_for_this_machine(
+async def test_proxy_variables_apply_except_on_this_machine(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async with script(says()) as proxy:
@@ -54,6 +54,6 @@ async def test_the_usual_variables_name_a_proxy_but_not_for_this_machine(
 
 
 @pytest.mark.promise("models:connections")
-def test_an_idle_connection_is_given_up_before_a_usual_server_closes_it() -> None:
+def test_an_idle_connection_is_closed_before_the_server_closes_it() -> None:
     closes = uvicorn.Config("nobody:serves").timeout_keep_alive
     assert max(IDLE_SECONDS, _vectors.IDLE_SECONDS) < closes

@@ -1,4 +1,4 @@
-"""Tokens in, tokens out."""
+"""Conversations continued by tokens."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ from tests.agentflow.models._serving import Colour, painter, settings
 from tests.agentflow.models._tokens import END, ROLES, LetterEngine, letters, serving
 
 RED = '{ "name":"red",  "shade":3 }'
-"""As nobody of ours would write it."""
+"""An answer with unusual spacing."""
 USER, ASSISTANT = ROLES["user"], ROLES["assistant"]
 
 
@@ -31,7 +31,7 @@ async def words(model: OpenModel, *messages: Message) -> Tokens:
 
 
 @pytest.mark.promise("models:exact")
-async def test_a_prompt_is_what_was_read_and_drawn_and_what_is_new() -> None:
+async def test_a_prompt_is_the_earlier_tokens_plus_the_new_ones() -> None:
     engine = LetterEngine([("yes", "stop"), ("no", "stop")])
     async with serving(engine) as url, painter(url, tokens="exact") as model:
         first = await words(model, user("a"))
@@ -52,20 +52,20 @@ async def test_a_prompt_is_what_was_read_and_drawn_and_what_is_new() -> None:
 
 
 @pytest.mark.promise("models:exact")
-async def test_an_answer_that_was_cut_keeps_its_tokens_and_is_closed_by_who_goes_on() -> None:
+async def test_a_cut_answer_keeps_its_tokens_and_the_next_prompt_closes_it() -> None:
     engine = LetterEngine([("half", "length"), ("rest", "stop")])
     async with serving(engine) as url, painter(url, tokens="exact") as model:
         with pytest.raises(ModelFailure) as cut:
             await words(model, user("a"))
         second = await words(model, user("a"), said("half"), user("b"))
-    [first] = cut.value.drawn
-    assert (cut.value.kind, cut.value.said) == (ModelFailureKind.TOO_LONG, "half")
+    [first] = cut.value.answer_tokens
+    assert (cut.value.kind, cut.value.answer_text) == (ModelFailureKind.TOO_LONG, "half")
     assert (first.finish, first.sampled) == ("length", tuple(letters("half")))
     assert second.prompt == (*first.prompt, *first.sampled, END, USER, ord("b"), END, ASSISTANT)
 
 
 @pytest.mark.promise("models:exact")
-async def test_answers_that_can_not_be_used_keep_their_tokens() -> None:
+async def test_unusable_answers_keep_their_tokens() -> None:
     call = Call(role="planner", messages=(user("a"),), reply=Colour)
     engine = LetterEngine([("{", "stop"), (RED, "stop"), ("[", "stop"), ("]", "stop")])
     async with serving(engine) as url, painter(url, tokens="exact", max_attempts=2) as model:
@@ -79,11 +79,11 @@ async def test_answers_that_can_not_be_used_keep_their_tokens() -> None:
         (*letters(RED), END),
     ]
     assert failed.value.kind == ModelFailureKind.GARBAGE
-    assert [tokens.sampled for tokens in failed.value.drawn] == [(ord("["), END), (ord("]"), END)]
+    assert [tokens.sampled for tokens in failed.value.answer_tokens] == [(ord("["), END), (ord("]"), END)]
 
 
 @pytest.mark.promise("models:exact")
-async def test_a_form_is_held_by_the_engine_or_told_in_the_newest_message() -> None:
+async def test_a_format_is_enforced_by_the_engine_or_described_in_the_last_message() -> None:
     engine = LetterEngine([(RED, "stop")] * 4)
     async with serving(engine) as url:
         async with painter(url, tokens="exact") as held:
@@ -106,7 +106,7 @@ async def test_a_form_is_held_by_the_engine_or_told_in_the_newest_message() -> N
 
 
 @pytest.mark.promise("models:exact")
-async def test_an_engine_whose_door_to_versions_is_closed_is_asked_by_the_other() -> None:
+async def test_an_engine_without_the_generate_api_uses_completions() -> None:
     engine = LetterEngine([("yes", "stop"), ("no", "stop")], generates=False)
     more: dict[str, Any] = {"temperature": 0.5, "top_p": 0.25, "seed": 7}
     async with serving(engine) as url, painter(url, tokens="exact", extra_body={"top_k": 3}, **more) as model:
@@ -123,7 +123,7 @@ async def test_an_engine_whose_door_to_versions_is_closed_is_asked_by_the_other(
 
 
 @pytest.mark.promise("models:exact")
-async def test_what_a_template_is_told_goes_to_it() -> None:
+async def test_template_options_are_sent_to_the_tokenizer() -> None:
     extra = {"chat_template_kwargs": {"enable_thinking": False}, "cache_salt": "x"}
     engine = LetterEngine([("yes", "stop")])
     async with serving(engine) as url, painter(url, tokens="exact", extra_body=extra) as model:
@@ -135,7 +135,7 @@ async def test_what_a_template_is_told_goes_to_it() -> None:
 
 
 @pytest.mark.promise("models:exact")
-async def test_a_template_that_alters_what_was_said_is_told_of_once(
+async def test_a_template_that_alters_earlier_messages_gives_one_warning(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     engine = LetterEngine([("yes", "stop")] * 3, strips=True)
@@ -148,7 +148,7 @@ async def test_a_template_that_alters_what_was_said_is_told_of_once(
 
 
 @pytest.mark.promise("models:exact")
-async def test_answers_of_the_same_words_are_told_apart_by_their_marks() -> None:
+async def test_answers_with_equal_text_are_distinguished_by_their_marks() -> None:
     known = TokenHistory()
     one = Tokens(prompt=(1,), sampled=(2, 3), logprobs=(-1.0, -1.0))
     other = Tokens(prompt=(1,), sampled=(4,), logprobs=(-1.0,))
@@ -162,7 +162,7 @@ async def test_answers_of_the_same_words_are_told_apart_by_their_marks() -> None
 
 
 @pytest.mark.promise("models:exact")
-def test_the_oldest_conversations_are_forgotten() -> None:
+def test_the_oldest_conversations_are_dropped() -> None:
     known = TokenHistory(most=6)
     for number in range(4):
         tokens = Tokens(prompt=(number, 7), sampled=(8,), logprobs=(-1.0,))
@@ -172,7 +172,7 @@ def test_the_oldest_conversations_are_forgotten() -> None:
 
 
 @pytest.mark.promise("models:exact")
-async def test_roles_at_one_endpoint_know_what_the_others_said() -> None:
+async def test_roles_at_one_endpoint_share_their_token_history() -> None:
     engine = LetterEngine([("yes", "stop"), ("no", "stop")])
     endpoints = ModelEndpoints()
     async with serving(engine) as url:
@@ -192,7 +192,7 @@ async def test_roles_at_one_endpoint_know_what_the_others_said() -> None:
 
 
 @pytest.mark.promise("models:exact")
-async def test_pictures_go_by_messages() -> None:
+async def test_images_are_sent_as_messages() -> None:
     picture = Message("user", (Image(b"x"),))
     engine = LetterEngine([])
     async with serving(engine) as url, painter(url, tokens="exact", max_attempts=1) as model:
@@ -202,7 +202,7 @@ async def test_pictures_go_by_messages() -> None:
 
 
 @pytest.mark.promise("models:exact")
-async def test_an_endpoint_without_these_doors_ends_the_run_in_one_line() -> None:
+async def test_an_endpoint_without_token_apis_ends_the_run_in_one_line() -> None:
     engine = LetterEngine([], generates=False)
     async with serving(engine) as url, painter(f"{url}/elsewhere", tokens="exact") as model:
         with pytest.raises(RunStopped, match="can't be used") as stopped:

@@ -1,4 +1,4 @@
-"""A model at an endpoint: whatever goes wrong, a call gives what was asked for or a failure of a closed kind."""
+"""A model at an endpoint: a call returns a valid answer or fails with a closed kind."""
 
 from contextlib import AsyncExitStack
 
@@ -28,7 +28,7 @@ async def test_an_answer_comes_back_decoded_with_its_text_its_usage_and_its_mode
 
 
 @pytest.mark.promise("models:typed")
-async def test_free_text_is_given_as_it_is() -> None:
+async def test_free_text_is_returned_unchanged() -> None:
     asked = Call(
         role="planner",
         messages=(
@@ -48,7 +48,7 @@ async def test_free_text_is_given_as_it_is() -> None:
 
 
 @pytest.mark.promise("models:schema")
-async def test_the_schema_goes_along_under_the_name_of_what_is_asked_for() -> None:
+async def test_the_schema_is_sent_under_the_name_of_the_reply_type() -> None:
     asked = Call(role="planner", messages=call().messages, reply=Colour, schema={"type": "object"})
     async with script(says()) as endpoint, painter(endpoint.url) as model:
         await model.complete(call())
@@ -60,7 +60,7 @@ async def test_the_schema_goes_along_under_the_name_of_what_is_asked_for() -> No
 
 
 @pytest.mark.promise("models:sampling")
-async def test_a_calls_sampling_wins_over_the_settings_and_both_over_nothing() -> None:
+async def test_a_calls_sampling_overrides_the_settings() -> None:
     own = Sampling(temperature=0.0, stop=("END",), extra={"top_k": 4})
     asked = Call(role="planner", messages=call().messages, reply=Colour, sampling=own)
     async with (
@@ -95,7 +95,7 @@ FINAL = [
 
 @pytest.mark.promise("models:failure_kinds")
 @pytest.mark.parametrize(("move", "kind"), FINAL)
-async def test_what_another_try_would_not_mend_fails_at_once(move: Move, kind: ModelFailureKind) -> None:
+async def test_permanent_errors_fail_at_once(move: Move, kind: ModelFailureKind) -> None:
     async with script(move) as endpoint, painter(endpoint.url) as model:
         with pytest.raises(ModelFailure) as failed:
             await model.complete(call())
@@ -120,7 +120,7 @@ PASSING = [
 
 @pytest.mark.promise("models:retries")
 @pytest.mark.parametrize(("move", "kind"), PASSING)
-async def test_what_may_pass_is_tried_again_four_times_in_all(move: Move, kind: ModelFailureKind) -> None:
+async def test_temporary_errors_are_retried_up_to_four_attempts(move: Move, kind: ModelFailureKind) -> None:
     async with script(move) as endpoint, painter(endpoint.url) as model:
         with pytest.raises(ModelFailure) as failed:
             await model.complete(call())
@@ -138,7 +138,7 @@ async def test_a_good_answer_after_bad_ones_is_the_answer(move: Move, kind: Mode
 
 
 @pytest.mark.promise("models:retries")
-async def test_an_endpoint_that_speaks_something_else_gives_garbage() -> None:
+async def test_an_endpoint_with_another_protocol_gives_garbage() -> None:
     html = refuses(200)
     async with script(html) as endpoint, painter(endpoint.url, max_attempts=2) as model:
         with pytest.raises(ModelFailure) as failed:
@@ -147,7 +147,7 @@ async def test_an_endpoint_that_speaks_something_else_gives_garbage() -> None:
 
 
 @pytest.mark.promise("models:deadline")
-async def test_a_call_ends_when_its_time_is_up() -> None:
+async def test_a_call_ends_at_its_deadline() -> None:
     async with (
         fake_endpoint(delay_ms=60_000) as url,
         painter(url, clock=SYSTEM_CLOCK, call_seconds=0.05) as model,
@@ -169,7 +169,7 @@ async def test_a_refused_key_or_unknown_model_ends_the_run(status: int) -> None:
 
 
 @pytest.mark.promise("models:denied")
-async def test_an_empty_purse_is_not_asked_again() -> None:
+async def test_a_used_up_account_is_not_retried() -> None:
     move = refuses(429, "pay first", "insufficient_quota")
     async with script(move) as endpoint, painter(endpoint.url) as model:
         with pytest.raises(RunStopped, match="pay first"):
@@ -178,7 +178,7 @@ async def test_an_empty_purse_is_not_asked_again() -> None:
 
 
 @pytest.mark.promise("models:gone")
-async def test_an_endpoint_that_was_never_there_ends_the_run_at_once() -> None:
+async def test_an_endpoint_that_was_never_reachable_ends_the_run_at_once() -> None:
     with kept_port("127.0.0.1") as port:
         async with painter(f"http://127.0.0.1:{port}/v1", max_attempts=2) as model:
             with pytest.raises(
@@ -189,7 +189,7 @@ async def test_an_endpoint_that_was_never_there_ends_the_run_at_once() -> None:
 
 
 @pytest.mark.promise("models:gone")
-async def test_sixteen_calls_in_a_row_that_find_nobody_end_the_run() -> None:
+async def test_sixteen_failed_calls_in_a_row_end_the_run() -> None:
     async with AsyncExitStack() as leaving:
         port = leaving.enter_context(kept_port("127.0.0.1"))
         async with script(says(), port=port) as endpoint:
@@ -205,7 +205,7 @@ async def test_sixteen_calls_in_a_row_that_find_nobody_end_the_run() -> None:
 
 
 @pytest.mark.promise("models:gone")
-async def test_one_answer_in_between_begins_the_row_again() -> None:
+async def test_one_answer_resets_the_count_of_failed_calls() -> None:
     moves = [refuses(500)] * 15 + [says()] + [refuses(500)]
     async with script(*moves) as endpoint, painter(endpoint.url, max_attempts=1) as model:
         for number in range(31):
@@ -217,7 +217,7 @@ async def test_one_answer_in_between_begins_the_row_again() -> None:
 
 
 @pytest.mark.promise("models:pictures")
-async def test_a_picture_goes_as_a_data_url_and_words_beside_it_as_parts() -> None:
+async def test_an_image_is_sent_as_a_data_url_with_text_parts() -> None:
     parts = (Text("What is it?"), Image(b"\x89PNG"))
     asked = Call(role="planner", messages=(Message("user", parts),), reply=str)
     async with script(says("A picture.")) as endpoint, painter(endpoint.url) as model:
@@ -229,14 +229,14 @@ async def test_a_picture_goes_as_a_data_url_and_words_beside_it_as_parts() -> No
 
 
 @pytest.mark.promise("models:pictures")
-async def test_a_large_picture_goes_through() -> None:
+async def test_a_large_image_is_sent() -> None:
     asked = Call(role="planner", messages=(Message("user", (Image(bytes(3_000_000)),)),), reply=str)
     async with script(refuses(500), says("Dark.")) as endpoint, painter(endpoint.url) as model:
         assert (await model.complete(asked)).value == "Dark."
 
 
 @pytest.mark.promise("models:pictures")
-async def test_a_model_that_does_not_see_refuses_pictures_in_one_line() -> None:
+async def test_a_model_without_vision_refuses_images_in_one_line() -> None:
     asked = Call(role="planner", messages=(Message("user", (Image(b"png"),)),), reply=str)
     async with script(says()) as endpoint, painter(endpoint.url, vision=False) as model:
         with pytest.raises(ModelFailure, match="painter accepts no images") as failed:
@@ -246,7 +246,7 @@ async def test_a_model_that_does_not_see_refuses_pictures_in_one_line() -> None:
 
 
 @pytest.mark.promise("models:usage")
-async def test_usage_is_accounted_by_role_and_model_whatever_became_of_the_answer() -> None:
+async def test_usage_is_accounted_by_role_and_model_even_for_unusable_answers() -> None:
     accounts = Accounts()
     prices = Prices(input=1_000_000, output=2_000_000)
     moves = [says("garbage"), says(), says()]
@@ -260,7 +260,7 @@ async def test_usage_is_accounted_by_role_and_model_whatever_became_of_the_answe
 
 
 @pytest.mark.promise("models:usage")
-async def test_a_call_that_failed_says_what_it_consumed_all_the_same() -> None:
+async def test_a_failed_call_reports_its_usage() -> None:
     async with script(says("garbage")) as endpoint, painter(endpoint.url, max_attempts=3) as model:
         with pytest.raises(ModelFailure) as failed:
             await model.complete(call())
@@ -269,7 +269,7 @@ async def test_a_call_that_failed_says_what_it_consumed_all_the_same() -> None:
 
 
 @pytest.mark.promise("models:usage")
-async def test_an_endpoint_that_counts_no_tokens_is_counted_by_length() -> None:
+async def test_usage_is_estimated_for_an_endpoint_that_counts_no_tokens() -> None:
     body = {"choices": [{"message": {"content": "x" * 400}}]}
     accounts = Accounts()
     asked = Call(role="planner", messages=(Message("user", (Text("y" * 4000),)),), reply=str)
@@ -294,7 +294,7 @@ async def test_a_used_up_budget_ends_the_run_before_the_next_request() -> None:
 
 
 @pytest.mark.promise("models:budgets")
-async def test_who_waited_while_others_spent_the_rest_makes_no_request() -> None:
+async def test_a_queued_call_makes_no_request_once_the_budget_is_used_up() -> None:
     accounts = Accounts(max_tokens=30)
     ends: list[str] = []
 
@@ -315,7 +315,7 @@ async def test_who_waited_while_others_spent_the_rest_makes_no_request() -> None
 
 
 @pytest.mark.promise("models:retries")
-async def test_three_of_ten_requests_failing_in_every_way_costs_at_most_four_requests_a_call() -> None:
+async def test_with_30_percent_faults_a_call_makes_at_most_four_requests() -> None:
     accounts, failures = Accounts(), list[ModelFailure]()
     schema = {
         "properties": {

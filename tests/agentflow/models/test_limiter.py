@@ -1,4 +1,4 @@
-"""How many requests an endpoint gets at a time: in virtual time, with requests made by hand."""
+"""The adaptive concurrency limit, in virtual time with simulated requests."""
 
 import asyncio
 
@@ -12,7 +12,7 @@ from agentflow.testing import VirtualClock, VirtualTimeLoop
 
 
 async def rounds(limiter: ConcurrencyLimiter, count: int, *, overloaded: bool = False) -> None:
-    """Full rounds: as many requests as may be in flight, all of which go well or are pushed back."""
+    """Run full rounds, in which all requests succeed or report overload."""
     for _ in range(count):
         slots = [await limiter.acquire(limiter.ticket()) for _ in range(limiter.limit)]
         for permit in slots:
@@ -20,7 +20,7 @@ async def rounds(limiter: ConcurrencyLimiter, count: int, *, overloaded: bool = 
 
 
 @pytest.mark.promise("models:adapts")
-async def test_the_limit_doubles_each_round_until_the_endpoint_pushes_back() -> None:
+async def test_the_limit_doubles_each_round_until_the_first_overload() -> None:
     limiter = ConcurrencyLimiter(1000, start=4, clock=VirtualClock())
     slots = [await limiter.acquire(limiter.ticket()) for _ in range(4)]
     seen: list[int] = []
@@ -34,7 +34,7 @@ async def test_the_limit_doubles_each_round_until_the_endpoint_pushes_back() -> 
 
 
 @pytest.mark.promise("models:adapts")
-async def test_a_push_back_halves_once_for_a_whole_round() -> None:
+async def test_an_overload_halves_the_limit_once_per_round() -> None:
     limiter = ConcurrencyLimiter(64, start=64, clock=VirtualClock())
     await rounds(limiter, 1, overloaded=True)
     assert limiter.limit == 32
@@ -43,7 +43,7 @@ async def test_a_push_back_halves_once_for_a_whole_round() -> None:
 
 
 @pytest.mark.promise("models:adapts")
-async def test_after_a_push_back_it_grows_by_about_one_a_round() -> None:
+async def test_after_an_overload_the_limit_grows_by_about_one_per_round() -> None:
     limiter = ConcurrencyLimiter(64, start=16, clock=VirtualClock())
     await rounds(limiter, 1, overloaded=True)
     assert limiter.limit == 8
@@ -56,7 +56,7 @@ async def test_after_a_push_back_it_grows_by_about_one_a_round() -> None:
 
 
 @pytest.mark.promise("models:adapts")
-async def test_it_never_falls_below_one_nor_grows_past_its_bound() -> None:
+async def test_the_limit_stays_between_one_and_its_maximum() -> None:
     limiter = ConcurrencyLimiter(5, start=32, clock=VirtualClock())
     await rounds(limiter, 5)
     assert limiter.limit == 5
@@ -67,7 +67,7 @@ async def test_it_never_falls_below_one_nor_grows_past_its_bound() -> None:
 
 
 @pytest.mark.promise("models:adapts")
-async def test_it_does_not_grow_while_nobody_is_held_back() -> None:
+async def test_the_limit_does_not_grow_while_no_request_waits() -> None:
     limiter = ConcurrencyLimiter(64, start=8, clock=VirtualClock())
     for _ in range(100):
         limiter.release(await limiter.acquire(limiter.ticket()), good=True)
@@ -81,7 +81,7 @@ async def line(
     slots: list[Permit],
     group: anyio.abc.TaskGroup,
 ) -> None:
-    """Several who come one after the other."""
+    """Queue several requests, one after the other."""
 
     async def come(name: str) -> None:
         slots.append(await limiter.acquire(limiter.ticket()))
@@ -93,7 +93,7 @@ async def line(
 
 
 @pytest.mark.promise("models:fair")
-async def test_first_come_is_first_served_and_who_comes_back_keeps_his_place() -> None:
+async def test_requests_are_served_in_order_and_retries_keep_their_place() -> None:
     limiter = ConcurrencyLimiter(1, clock=VirtualClock())
     early = limiter.ticket()
     slots = [await limiter.acquire(early)]
@@ -118,7 +118,7 @@ async def test_first_come_is_first_served_and_who_comes_back_keeps_his_place() -
 
 
 @pytest.mark.promise("models:fair")
-async def test_who_gives_up_while_waiting_takes_nobodys_place() -> None:
+async def test_a_cancelled_wait_uses_no_permit() -> None:
     limiter = ConcurrencyLimiter(1, clock=VirtualClock())
     slots = [await limiter.acquire(limiter.ticket())]
     entered: list[str] = []
@@ -138,7 +138,7 @@ async def test_who_gives_up_while_waiting_takes_nobodys_place() -> None:
 
 
 @pytest.mark.promise("models:retry_after")
-async def test_nobody_is_let_in_before_the_time_that_the_endpoint_named() -> None:
+async def test_no_request_starts_before_retry_after() -> None:
     clock = VirtualClock()
     limiter = ConcurrencyLimiter(8, clock=clock)
     limiter.release(await limiter.acquire(limiter.ticket()), overloaded=True, pause=10)
@@ -155,7 +155,7 @@ async def test_nobody_is_let_in_before_the_time_that_the_endpoint_named() -> Non
 
 
 @pytest.mark.promise("models:retry_after")
-async def test_the_later_of_two_named_times_counts() -> None:
+async def test_the_later_of_two_retry_after_times_counts() -> None:
     clock = VirtualClock()
     limiter = ConcurrencyLimiter(8, clock=clock)
     slots = [await limiter.acquire(limiter.ticket()) for _ in range(3)]
@@ -174,7 +174,7 @@ async def test_the_later_of_two_named_times_counts() -> None:
 @pytest.mark.promise("models:adapts")
 @settings(deadline=None)
 @given(capacity=st.integers(1, 40), most=st.integers(1, 60), calls=st.integers(1, 120))
-def test_every_call_gets_through_an_endpoint_that_takes_only_so_many(
+def test_every_call_succeeds_at_an_endpoint_with_a_concurrency_limit(
     capacity: int, most: int, calls: int
 ) -> None:
     done: list[int] = []

@@ -1,4 +1,4 @@
-"""LiteLLM's library as an engine: the real one, against the fake endpoint, in a process of its own."""
+"""LiteLLM's real library against the fake endpoint, in a process of its own."""
 
 import sys
 
@@ -53,7 +53,7 @@ anyio.run(main, sys.argv[1])
 # Loading the library alone takes many seconds.
 @pytest.mark.timeout(400)
 @pytest.mark.promise("models:litellm")
-async def test_a_model_may_be_reached_through_litellm_in_this_process() -> None:
+async def test_a_model_can_be_called_through_litellm() -> None:
     async with fake_endpoint() as url:
         done = await anyio.run_process([sys.executable, "-W", "ignore", "-c", PROGRAM, url], check=False)
     assert done.returncode == 0, done.stderr.decode()
@@ -65,7 +65,7 @@ async def test_a_model_may_be_reached_through_litellm_in_this_process() -> None:
 
 
 @pytest.mark.promise("models:litellm")
-def test_without_the_library_it_is_refused_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_litellm_is_refused_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     def nothing(name: str) -> None:
         del name
 
@@ -75,6 +75,6 @@ def test_without_the_library_it_is_refused_in_one_line(monkeypatch: pytest.Monke
 
 
 @pytest.mark.promise("models:litellm")
-def test_its_proxy_is_an_address_like_any_other() -> None:
+def test_a_litellm_proxy_is_an_endpoint_like_any_other() -> None:
     proxied = ModelSettings(name="litellm/gpt-5", base_url="http://127.0.0.1:4000")
     assert make_model(proxied, Accounts(), environment={}).name == "litellm/gpt-5"

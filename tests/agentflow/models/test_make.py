@@ -1,4 +1,4 @@
-"""From settings to a model: names, addresses, keys, and what is said when something is missing."""
+"""From settings to a model: names, addresses, keys, and errors for missing ones."""
 
 from pathlib import Path
 
@@ -18,7 +18,7 @@ from tests.agentflow.models._serving import call, painter, says, script, setting
 
 @pytest.mark.promise("models:names")
 @pytest.mark.parametrize("provider", PROVIDERS)
-def test_a_known_provider_before_the_name_gives_its_address_and_its_variable(provider: str) -> None:
+def test_a_provider_prefix_selects_its_address_and_key_variable(provider: str) -> None:
     named = ModelSettings(name=f"{provider}/some/model-1")
     known = PROVIDERS[provider]
     # Whoever has customers at addresses of their own has none for all.
@@ -31,14 +31,14 @@ def test_a_known_provider_before_the_name_gives_its_address_and_its_variable(pro
 
 @pytest.mark.promise("models:names")
 @pytest.mark.parametrize("provider", [name for name, known in PROVIDERS.items() if known.url_variable])
-def test_a_variable_may_say_where_a_provider_is(provider: str) -> None:
+def test_a_variable_overrides_the_address_of_a_provider(provider: str) -> None:
     environment = {PROVIDERS[provider].url_variable: "http://127.0.0.1:99/there/"}
     address = find_address(ModelSettings(name=f"{provider}/m"), environment)
     assert address.url == "http://127.0.0.1:99/there"
 
 
 @pytest.mark.promise("models:names")
-def test_azure_is_told_its_address_deployment_and_version_by_variables() -> None:
+def test_azure_reads_address_deployment_and_version_from_variables() -> None:
     environment = {"AZURE_OPENAI_API_KEY": "k", "AZURE_OPENAI_ENDPOINT": "https://own.example.org/openai/v1/"}
     with pytest.raises(ConfigurationError, match=r"^model azure: no deployment; set AZURE_OPENAI_DEPLOYMENT"):
         find_address(ModelSettings(name="azure"), environment)
@@ -55,7 +55,7 @@ def test_azure_is_told_its_address_deployment_and_version_by_variables() -> None
 
 
 @pytest.mark.promise("models:names")
-def test_how_an_own_address_is_spoken_to_is_a_setting() -> None:
+def test_the_api_of_a_base_url_is_a_setting() -> None:
     own = ModelSettings(name="claude-x", base_url="https://own.example.org/v1", api="anthropic")
     address = find_address(own, {"ANTHROPIC_API_KEY": "k", "OPENAI_API_KEY": "other"})
     assert (address.url, address.key, address.api.name) == (
@@ -81,7 +81,7 @@ def test_a_provider_is_never_guessed_from_a_part_of_a_name(name: str) -> None:
 
 
 @pytest.mark.promise("models:fallback")
-async def test_a_provider_that_knows_no_schemas_is_not_asked_with_one() -> None:
+async def test_a_provider_without_schemas_starts_with_json_object() -> None:
     address = find_address(ModelSettings(name="deepseek/deepseek-chat"), {"DEEPSEEK_API_KEY": "k"})
     assert address.answer_format == "json_object"
 
@@ -118,7 +118,7 @@ def test_an_endpoint_on_this_machine_needs_no_key(host: str) -> None:
 
 
 @pytest.mark.promise("models:keys")
-async def test_the_key_of_the_settings_wins_over_the_variable_and_goes_along() -> None:
+async def test_a_configured_key_overrides_the_variable_and_is_sent() -> None:
     async with script(says()) as endpoint:
         for own, sent in (("own", "Bearer own"), ("", "Bearer theirs")):
             made = make_model(
@@ -133,7 +133,7 @@ async def test_the_key_of_the_settings_wins_over_the_variable_and_goes_along() -
 
 
 @pytest.mark.promise("models:keys")
-def test_a_key_is_shown_nowhere() -> None:
+def test_a_key_is_never_shown() -> None:
     said = settings("http://127.0.0.1:1/v1", api_key="very-secret")
     assert "very-secret" not in f"{said!r} {said.model_dump_json()}"
 
@@ -150,7 +150,7 @@ def test_a_budget_of_money_without_prices_is_refused_in_one_line() -> None:
 
 
 @pytest.mark.promise("models:sampling")
-async def test_the_longest_answer_is_called_as_the_provider_calls_it() -> None:
+async def test_max_tokens_is_sent_under_the_providers_name() -> None:
     names = {
         "gpt-5": "max_completion_tokens",
         "openai/gpt-5": "max_completion_tokens",
@@ -163,7 +163,7 @@ async def test_the_longest_answer_is_called_as_the_provider_calls_it() -> None:
 
 
 @pytest.mark.promise("models:offline")
-async def test_the_offline_engine_has_the_same_doors_and_needs_neither_key_nor_prices() -> None:
+async def test_the_offline_engine_has_the_same_interface_and_needs_neither_key_nor_prices() -> None:
     accounts = Accounts(max_cost=1.0)
     request = AnswerRequest(question="How tall is the lighthouse?")
     asked = Call(role="generator", messages=(), reply=Answer, request=request)
@@ -187,19 +187,19 @@ BAD: list[dict[str, object]] = [
 
 @pytest.mark.promise("models:settings")
 @pytest.mark.parametrize("bad", BAD, ids=lambda bad: next(iter(bad)))
-def test_settings_that_make_no_sense_are_refused(bad: dict[str, object]) -> None:
+def test_invalid_model_settings_are_refused(bad: dict[str, object]) -> None:
     with pytest.raises(ValidationError):
         ModelSettings.model_validate({"name": "m", **bad})
 
 
 @pytest.mark.promise("models:settings")
 @pytest.mark.parametrize("structured", ["auto", "json_schema", "json_object", "text", "known"])
-def test_every_way_to_hold_an_answer_to_its_schema_is_a_setting(structured: StructuredOutput) -> None:
+def test_every_structured_output_mode_is_a_setting(structured: StructuredOutput) -> None:
     assert ModelSettings(name="m", structured=structured).structured == structured
 
 
 @pytest.mark.promise("models:keys")
-def test_a_key_may_stand_in_the_dotenv_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_key_can_come_from_the_dotenv_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("DEEPSEEK_API_KEY", raising=False)
     (tmp_path / ".env").write_text("DEEPSEEK_API_KEY=k\n", encoding="utf-8")

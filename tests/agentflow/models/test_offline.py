@@ -58,7 +58,7 @@ print(plan(REQUESTS[Plan]), write(REQUESTS[Draft]))
 
 
 @pytest.mark.promise("offline:pure")
-def test_processes_with_other_hash_seeds_answer_the_same() -> None:
+def test_answers_do_not_depend_on_the_hash_seed() -> None:
     said = {
         subprocess.run(
             [sys.executable, "-c", _PRINT],
@@ -80,7 +80,7 @@ async def test_a_question_without_text_is_not_answered() -> None:
 
 
 @pytest.mark.promise("offline:accounts")
-async def test_what_it_reads_and_writes_is_accounted() -> None:
+async def test_the_usage_of_the_offline_engine_is_accounted() -> None:
     accounts = Accounts()
     completion = await OfflineModel(accounts).complete(call(Draft, REQUESTS[Draft]))
     assert accounts.by_role == {"planner": completion.usage}
@@ -90,7 +90,7 @@ async def test_what_it_reads_and_writes_is_accounted() -> None:
 
 
 @pytest.mark.promise("offline:accounts")
-async def test_a_budget_ends_it() -> None:
+async def test_a_budget_ends_a_run_of_the_offline_engine() -> None:
     model = OfflineModel(Accounts(max_tokens=10))
     await model.complete(call(Plan, REQUESTS[Plan]))
     with pytest.raises(RunStopped) as stopped:
@@ -100,7 +100,7 @@ async def test_a_budget_ends_it() -> None:
 
 @pytest.mark.promise("offline:refuses")
 @pytest.mark.parametrize(("reply", "request_"), [(Plan, None), (Plan, REQUESTS[Answer])])
-async def test_a_call_that_it_can_not_understand_is_refused_in_one_line(
+async def test_an_unsupported_call_is_refused_in_one_line(
     reply: type[msgspec.Struct], request_: Request[msgspec.Struct] | None
 ) -> None:
     with pytest.raises(ModelFailure, match=r"^the offline engine answers .*$"):

@@ -1,4 +1,4 @@
-"""What a api reads and writes by itself, without an endpoint."""
+"""Encoding and decoding of each API, without an endpoint."""
 
 import contextlib
 from typing import Any
@@ -39,7 +39,7 @@ values = st.recursive(
 @each
 @settings(deadline=None)
 @given(value=values)
-def test_whatever_comes_is_an_answer_or_none(api: ProviderApi, value: object) -> None:
+def test_any_body_is_decoded_or_refused(api: ProviderApi, value: object) -> None:
     with contextlib.suppress(msgspec.MsgspecError):
         assert isinstance(api.read(msgspec.json.encode(value), 100), ApiAnswer)
 
@@ -61,7 +61,7 @@ NAMELESS: list[tuple[ProviderApi, Any]] = [
 
 @pytest.mark.promise("models:tools")
 @pytest.mark.parametrize(("api", "body"), BAD)
-def test_what_a_model_called_with_no_object_is_kept_as_it_wrote_it(api: ProviderApi, body: object) -> None:
+def test_arguments_that_are_not_an_object_keep_their_text(api: ProviderApi, body: object) -> None:
     [call] = api.read(msgspec.json.encode(body), 100).calls
     assert (call.name, call.arguments, call.raw_arguments) == ("look", None, "[1,2]")
     assert call.id
@@ -69,9 +69,7 @@ def test_what_a_model_called_with_no_object_is_kept_as_it_wrote_it(api: Provider
 
 @pytest.mark.promise("models:tools")
 @pytest.mark.parametrize(("api", "body"), NAMELESS)
-def test_calls_that_come_without_ids_get_some_that_follow_from_the_answer(
-    api: ProviderApi, body: object
-) -> None:
+def test_calls_without_ids_get_ids_derived_from_the_answer(api: ProviderApi, body: object) -> None:
     written = msgspec.json.encode(body)
     ids = [call.id for call in api.read(written, 100).calls]
     assert len(set(ids)) == 2
@@ -80,7 +78,7 @@ def test_calls_that_come_without_ids_get_some_that_follow_from_the_answer(
 
 @pytest.mark.promise("models:schema")
 @pytest.mark.parametrize("kind", [Draft, Judgement, ToolSpec])
-def test_a_schema_of_ours_becomes_one_that_a_grammar_is_made_of(kind: type[object]) -> None:
+def test_our_schemas_are_simplified_for_grammars(kind: type[object]) -> None:
     schema = schema_of(kind)
     if is_closed(schema):
         expect_grammar(simplified(schema))
@@ -88,7 +86,7 @@ def test_a_schema_of_ours_becomes_one_that_a_grammar_is_made_of(kind: type[objec
 
 
 @pytest.mark.promise("models:schema")
-def test_what_a_grammar_has_no_word_for_is_told_in_the_description() -> None:
+def test_keywords_without_a_grammar_move_into_the_description() -> None:
     inner = {"type": "string", "format": "regex", "maxLength": 3, "description": "Three.", "default": "x"}
     listed = {"type": "array", "items": {"oneOf": [inner, {"const": None}]}, "minItems": 4}
     schema = {"$schema": "x", "type": "object", "properties": {"const": listed}, "$defs": {"a": inner}}
@@ -115,12 +113,12 @@ def test_what_a_grammar_has_no_word_for_is_told_in_the_description() -> None:
         {"$ref": "#/$defs/a", "$defs": {"a": {"type": "object"}}},
     ],
 )
-def test_of_what_may_hold_anything_no_grammar_is_made(schema: dict[str, Any]) -> None:
+def test_an_open_object_can_not_become_a_grammar(schema: dict[str, Any]) -> None:
     assert not is_closed(schema)
 
 
 @pytest.mark.promise("models:schema")
-def test_a_single_value_is_a_choice_of_one_for_who_knows_no_single_values() -> None:
+def test_const_becomes_an_enum_of_one_value() -> None:
     schema = {
         "type": "object",
         "properties": {"const": {"const": "red"}, "b": {"anyOf": [{"const": 1}], "items": {"const": 2}}},

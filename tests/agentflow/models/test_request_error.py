@@ -1,4 +1,4 @@
-"""What an HTTP answer other than 200 means."""
+"""Errors for HTTP answers other than 200."""
 
 import pytest
 
@@ -23,9 +23,7 @@ NOON = 1_800_000_000.0
         ({}, None),
     ],
 )
-def test_the_time_to_come_again_is_read_in_every_form(
-    headers: dict[str, str], retry_after: float | None
-) -> None:
+def test_retry_after_is_parsed_in_every_format(headers: dict[str, str], retry_after: float | None) -> None:
     assert error_of_response(429, headers, b"", NOON).retry_after == retry_after
 
 
@@ -43,6 +41,6 @@ def test_the_time_to_come_again_is_read_in_every_form(
         (b"x" * 5000, "HTTP 400: " + "x" * 300),
     ],
 )
-def test_what_the_endpoint_says_becomes_one_line_whatever_its_shape(body: bytes, message: str) -> None:
+def test_an_error_body_of_any_shape_becomes_one_line(body: bytes, message: str) -> None:
     error = error_of_response(400, {}, body, NOON)
     assert (error.kind, error.message) == (ModelFailureKind.BAD_REQUEST, message)

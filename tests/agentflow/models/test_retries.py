@@ -1,4 +1,4 @@
-"""When a request is made again: in virtual time, with an endpoint that is a function."""
+"""Retries, in virtual time with an endpoint that is a function."""
 
 from random import Random
 
@@ -23,7 +23,7 @@ def attempts(clock: HastyClock, *, most: int = 4, seconds: float = 100.0, seed: 
 
 
 async def pauses(error: RequestError, *, most: int = 4, seconds: float = 100.0, seed: int = 1) -> list[float]:
-    """How long one waits when every request ends so."""
+    """Return the pauses if every request ends with this error."""
     clock = HastyClock()
 
     async def fail(left: float) -> None:
@@ -35,7 +35,7 @@ async def pauses(error: RequestError, *, most: int = 4, seconds: float = 100.0, 
 
 
 @pytest.mark.promise("models:backoff")
-async def test_each_pause_is_longer_spread_by_chance_and_never_after_the_last_try() -> None:
+async def test_pauses_grow_with_jitter_and_there_is_none_after_the_last_attempt() -> None:
     bounds = [0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 8.0]
     slept = await pauses(busy(), most=8)
     assert all(bound / 2 <= pause <= bound for pause, bound in zip(slept, bounds, strict=True))
@@ -44,18 +44,18 @@ async def test_each_pause_is_longer_spread_by_chance_and_never_after_the_last_tr
 
 
 @pytest.mark.promise("models:retry_after")
-async def test_the_time_that_the_endpoint_named_is_waited_for() -> None:
+async def test_retry_after_is_honoured() -> None:
     assert await pauses(busy(retry_after=7.5)) == [7.5] * 3
 
 
 @pytest.mark.promise("models:deadline")
-async def test_who_would_wake_after_the_deadline_gives_up_at_once() -> None:
+async def test_a_pause_past_the_deadline_fails_at_once() -> None:
     assert await pauses(busy(retry_after=3600)) == []
     assert await pauses(busy(retry_after=40), seconds=100) == [40, 40]
 
 
 @pytest.mark.promise("models:deadline")
-async def test_each_try_is_told_what_is_left_of_the_time() -> None:
+async def test_each_attempt_gets_the_remaining_time() -> None:
     clock = HastyClock()
     told: list[float] = []
 
@@ -70,13 +70,13 @@ async def test_each_try_is_told_what_is_left_of_the_time() -> None:
 
 
 @pytest.mark.promise("models:backoff")
-async def test_garbage_is_asked_for_again_at_once() -> None:
+async def test_garbage_is_retried_without_a_pause() -> None:
     garbage = RequestError(ModelFailureKind.GARBAGE, "prose", retry=True, backs_off=False, status=200)
     assert await pauses(garbage) == []
 
 
 @pytest.mark.promise("models:adapts")
-async def test_push_backs_lower_the_limit_and_whatever_happens_frees_the_place() -> None:
+async def test_overload_lowers_the_limit_and_every_outcome_returns_the_permit() -> None:
     clock = HastyClock()
     limiter = ConcurrencyLimiter(64, start=32, clock=clock)
 

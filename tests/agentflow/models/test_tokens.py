@@ -1,4 +1,4 @@
-"""ExactTokens tokens: what the engine read and wrote, or one line that says that it can't tell."""
+"""Prompt and completion tokens, or an error of one line."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ from tests.agentflow.models._serving import Body, call, painter, says, script
 
 
 def vllm(**changes: Any) -> Any:  # noqa: ANN401
-    """Answers as vLLM does: tokens for who asks for them."""
+    """Answer like vLLM, with tokens on request."""
 
     def answer(body: Body) -> web.Response:
         response = says()
@@ -32,7 +32,7 @@ def vllm(**changes: Any) -> Any:  # noqa: ANN401
 
 
 @pytest.mark.promise("models:tokens")
-async def test_an_answer_brings_its_tokens_where_they_are_asked_for() -> None:
+async def test_an_answer_has_its_tokens_on_request() -> None:
     async with script(vllm()) as endpoint:
         async with painter(endpoint.url, tokens=True) as model:
             told = await model.complete(call())
@@ -51,7 +51,7 @@ async def test_an_answer_brings_its_tokens_where_they_are_asked_for() -> None:
     [{"logprobs": None}, {"logprobs": {"content": []}}, {"prompt": None}],
     ids=["no log-probabilities", "too few", "no prompt"],
 )
-async def test_tokens_that_do_not_belong_together_are_garbage(changes: dict[str, Any]) -> None:
+async def test_inconsistent_tokens_are_rejected_as_garbage(changes: dict[str, Any]) -> None:
     async with (
         script(vllm(**changes)) as endpoint,
         painter(endpoint.url, tokens=True, max_attempts=2) as model,
@@ -62,7 +62,7 @@ async def test_tokens_that_do_not_belong_together_are_garbage(changes: dict[str,
 
 
 @pytest.mark.promise("models:tokens")
-async def test_an_endpoint_that_tells_none_ends_the_run_in_one_line() -> None:
+async def test_an_endpoint_without_tokens_ends_the_run_in_one_line() -> None:
     async with script(says()) as endpoint, painter(endpoint.url, tokens=True) as model:
         with pytest.raises(RunStopped, match=r"it returns no tokens; use vLLM or tokens=false$") as stopped:
             await model.complete(call())
@@ -74,14 +74,14 @@ async def test_an_endpoint_that_tells_none_ends_the_run_in_one_line() -> None:
 @pytest.mark.parametrize(
     "name", ["gpt-5", "openai/gpt-5", "anthropic/claude", "gemini/g", "ollama/q", "offline"]
 )
-def test_a_provider_that_can_tell_none_is_refused_before_the_first_call(name: str) -> None:
+def test_a_provider_without_tokens_is_refused_before_the_first_call(name: str) -> None:
     keys = {"OPENAI_API_KEY": "k", "ANTHROPIC_API_KEY": "k", "GEMINI_API_KEY": "k"}
     with pytest.raises(ConfigurationError, match=f"^model {name}: .*returns no tokens; use vLLM"):
         make_model(ModelSettings(name=name, tokens=True), Accounts(), environment=keys)
 
 
 @pytest.mark.promise("models:tokens")
-async def test_vllm_may_be_asked_for_them_by_name() -> None:
+async def test_vllm_can_be_selected_by_its_provider_name() -> None:
     async with script(vllm()) as endpoint:
         settings = ModelSettings(name="vllm/some/model", tokens=True)
         made = make_model(

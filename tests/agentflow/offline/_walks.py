@@ -37,7 +37,7 @@ def documents() -> tuple[Document, ...]:
 
 
 def seeds() -> tuple[str, ...]:
-    """What the bundled seeds explore."""
+    """Return the contents of the bundled seeds."""
     lines = (_ROOT / "agentflow/synthesis/_bundled/seeds.jsonl").read_bytes().splitlines()
     return tuple(msgspec.json.decode(line, type=BundledSeed).content for line in lines)
 
@@ -75,7 +75,7 @@ def search(query: str) -> str:
 
 
 def act(action: Action) -> str:
-    """What the action shows."""
+    """Return the observation of an action."""
     arguments = action.arguments
     match action.tool:
         case "rag_search":

@@ -20,7 +20,7 @@ def named(document: Document) -> set[str]:
 
 
 @pytest.mark.promise("offline:corpus")
-def test_ids_and_titles_are_unique_and_texts_are_of_one_size() -> None:
+def test_ids_and_titles_are_unique_and_texts_have_similar_lengths() -> None:
     assert 60 <= len(documents()) <= 100
     assert len({document.id for document in documents()}) == len(documents())
     assert len({document.title for document in documents()}) == len(documents())
@@ -32,7 +32,7 @@ def test_ids_and_titles_are_unique_and_texts_are_of_one_size() -> None:
 
 
 @pytest.mark.promise("offline:corpus")
-def test_every_document_names_others_and_is_named_by_others() -> None:
+def test_every_document_mentions_others_and_is_mentioned() -> None:
     links = {document.title: named(document) for document in documents()}
     assert {title: found for title, found in links.items() if not 2 <= len(found) <= 7} == {}
     incoming = Counter(title for found in links.values() for title in found)
@@ -40,7 +40,7 @@ def test_every_document_names_others_and_is_named_by_others() -> None:
 
 
 @pytest.mark.promise("offline:seeds")
-def test_every_seed_names_something_that_the_corpus_tells_of() -> None:
+def test_every_seed_names_a_subject_of_the_corpus() -> None:
     assert len(set(seeds())) == len(seeds()) == 12
     for content in seeds():
         assert any(document.title in content for document in documents()), content

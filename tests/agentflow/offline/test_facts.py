@@ -60,7 +60,7 @@ def test_a_sentence_answers_a_question(text: str, question: str, answer: str) ->
 
 
 @pytest.mark.promise("offline:facts")
-def test_a_pronoun_and_a_part_stand_for_what_the_passage_is_about() -> None:
+def test_pronouns_and_parts_refer_to_the_topic_of_the_passage() -> None:
     text = "Fern Light (fern)\nFern Light is a lighthouse. It has 212 steps. The tower stands 43 metres tall."
     assert asked(text) == {
         "How many steps does Fern Light have?": "212",
@@ -82,5 +82,5 @@ def test_a_pronoun_and_a_part_stand_for_what_the_passage_is_about() -> None:
         "Nobody was founded.",
     ],
 )
-def test_what_is_not_clear_is_no_fact(text: str) -> None:
+def test_an_ambiguous_sentence_gives_no_fact(text: str) -> None:
     assert asked(text) == {}

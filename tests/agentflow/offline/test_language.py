@@ -18,26 +18,26 @@ from agentflow.offline._language import bounded, names, passages, terms
         ("灯塔建于1621年。它很高。", ["灯塔建于1621年。", "它很高。"]),
     ],
 )
-def test_sentences_end_where_they_end(text: str, sentences: list[str]) -> None:
+def test_sentences_are_split_at_their_ends(text: str, sentences: list[str]) -> None:
     assert [sentence for passage in passages(text) for sentence in passage.sentences] == sentences
 
 
 @pytest.mark.promise("offline:sentences")
 @given(st.text(alphabet='Aa.!?”" \n(1)。é', max_size=120))
-def test_every_sentence_stands_verbatim_in_the_text(text: str) -> None:
+def test_every_sentence_is_verbatim_in_the_text(text: str) -> None:
     for passage in passages(text):
         assert all(sentence in text for sentence in passage.sentences)
 
 
 @pytest.mark.promise("offline:links")
-def test_headings_begin_passages_and_tell_ids() -> None:
+def test_headings_start_passages_and_give_ids() -> None:
     text = "[1] Grey Petrel (grey-petrel)\nA ship.\n\n[2] Pilots' Guild (docs/guild.md)\nA guild."
     assert [passage.id for passage in passages(text)] == ["grey-petrel", "docs/guild.md"]
     assert [passage.topic for passage in passages(text)] == ["Grey Petrel", "Pilots' Guild"]
 
 
 @pytest.mark.promise("offline:links")
-def test_names_are_capitalised_phrases_and_no_words_that_only_begin_a_sentence() -> None:
+def test_names_are_capitalised_phrases_not_sentence_starts() -> None:
     text = "The captain sailed the Grey Petrel to Alba. Firewood was dear. The Race of the Five Capes began in Ärla."
     assert names(text) == ("Grey Petrel", "Alba", "Race of the Five Capes", "Ärla")
     assert names("Because the Pilots' Guild and the Great Flood of 1712 met.") == (
@@ -46,7 +46,7 @@ def test_names_are_capitalised_phrases_and_no_words_that_only_begin_a_sentence()
     )
 
 
-def test_telling_words_are_kept_once_in_order_in_any_script() -> None:
+def test_content_words_are_kept_once_in_order_in_any_script() -> None:
     assert terms("The bells of Alba, the BELLS; 1,204 of them.") == ("bells", "alba", "1,204")
     assert terms("灯塔 高") == ("灯塔",)
 
@@ -61,5 +61,5 @@ def test_telling_words_are_kept_once_in_order_in_any_script() -> None:
         ("a.b", "axb", False),
     ],
 )
-def test_words_are_found_as_words_of_their_own(needle: str, text: str, held: bool) -> None:
+def test_words_are_matched_as_whole_words(needle: str, text: str, held: bool) -> None:
     assert bounded(needle, text) is held

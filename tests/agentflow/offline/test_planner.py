@@ -37,7 +37,7 @@ def names(plan: Plan) -> list[str]:
 @pytest.mark.parametrize("count", [1, 2, 5, 17])
 @pytest.mark.parametrize("path", [(), (SEEN,)])
 @pytest.mark.parametrize("tools", [(SEARCH,), (BASH,), (CODE,), TOOLS])
-def test_as_many_different_actions_are_proposed_as_are_wanted(
+def test_the_requested_number_of_different_actions_is_proposed(
     count: int, path: tuple[Step, ...], tools: tuple[ToolCard, ...]
 ) -> None:
     found = names(asked(count, path=path, tools=tools))
@@ -45,7 +45,7 @@ def test_as_many_different_actions_are_proposed_as_are_wanted(
 
 
 @pytest.mark.promise("offline:plans")
-def test_what_is_taken_is_not_proposed_again_however_often_it_asks() -> None:
+def test_taken_actions_are_never_proposed_again() -> None:
     taken: tuple[Action, ...] = ()
     for _ in range(6):
         proposals = asked(2, taken=taken).proposals
@@ -56,7 +56,7 @@ def test_what_is_taken_is_not_proposed_again_however_often_it_asks() -> None:
 
 
 @pytest.mark.promise("offline:links")
-def test_a_name_that_was_mentioned_is_looked_for_and_one_that_was_looked_for_is_not() -> None:
+def test_mentioned_names_are_searched_once() -> None:
     told = Step(
         "look", Action("rag_search", {"query": "Alba"}), "Alba (alba)\nAlba is a port of Fern Island."
     )
@@ -68,7 +68,7 @@ def test_a_name_that_was_mentioned_is_looked_for_and_one_that_was_looked_for_is_
 
 
 @pytest.mark.promise("offline:links")
-def test_documents_and_addresses_that_were_shown_are_opened() -> None:
+def test_shown_documents_and_urls_are_opened() -> None:
     visit = card("web_visit", {"url": {"type": "string"}}, "url")
     told = Step("look", Action("x", {}), "[1] Alba (docs/alba)\nSee https://example.org/alba, it says.")
     proposals = asked(4, tools=(GET, visit), path=(told,), seed="Explore Alba").proposals
@@ -91,7 +91,7 @@ def test_a_search_comes_first_and_the_other_tools_take_turns() -> None:
 
 @pytest.mark.promise("offline:computes")
 @pytest.mark.parametrize("tool", [BASH, CODE, card("code_sql", {"query": {"type": "string"}}, "query")])
-def test_years_that_were_found_are_compared(tool: ToolCard) -> None:
+def test_found_years_are_compared(tool: ToolCard) -> None:
     told = "Alba was founded in 1204. Fern Light was built in 1621."
     path = (Step("look", Action("rag_search", {"query": "Alba"}), told),)
     (proposal,) = asked(1, tools=(tool,), path=path).proposals
@@ -101,7 +101,7 @@ def test_years_that_were_found_are_compared(tool: ToolCard) -> None:
 
 @pytest.mark.promise("offline:arguments")
 @pytest.mark.parametrize("path", [(), (SEEN,)])
-def test_the_real_tools_take_what_is_proposed(path: tuple[Step, ...]) -> None:
+def test_the_real_tools_accept_the_proposals(path: tuple[Step, ...]) -> None:
     backends = (RagBackend(), BashBackend(), CodeBackend(), FilesBackend())
     cards = [ToolCard(tool.name, "", tool.input_schema) for backend in backends for tool in backend.tools]
     proposed: set[str] = set()
@@ -161,7 +161,7 @@ def test_arguments_are_valid_by_the_schema_of_the_tool(properties: dict[str, obj
         card("pic_crop", {"box": {"type": "array", "minItems": 4}}, "box"),
     ],
 )
-def test_a_tool_without_a_sensible_argument_is_left_alone(tool: ToolCard) -> None:
+def test_a_tool_without_a_sensible_argument_is_not_used(tool: ToolCard) -> None:
     assert asked(2, tools=(tool,), path=()).proposals == ()
 
 
@@ -190,6 +190,6 @@ def test_odd_seeds_still_give_actions(seed: str) -> None:
 
 
 @pytest.mark.promise("offline:seeds")
-def test_every_bundled_seed_begins_with_a_search_of_its_own() -> None:
+def test_every_bundled_seed_starts_with_a_different_search() -> None:
     firsts = [asked(1, path=(), seed=seed).proposals[0].arguments["query"] for seed in seeds()]
     assert len(set(firsts)) == len(firsts) == 12

@@ -68,7 +68,7 @@ def solved(question: str, turns: int = 8) -> tuple[Solution, Memory]:
         ("Where was the captain of the Grey Petrel born?", "Tollen Quay"),
     ],
 )
-def test_what_the_corpus_says_is_found_and_answered(question: str, answer: str) -> None:
+def test_facts_of_the_corpus_are_found_and_answered(question: str, answer: str) -> None:
     solution, memory = solved(question)
     assert len(memory.turns) <= 8
     assert solution.answer == answer
@@ -76,7 +76,7 @@ def test_what_the_corpus_says_is_found_and_answered(question: str, answer: str) 
 
 
 @pytest.mark.promise("offline:solves")
-def test_what_the_corpus_does_not_say_is_not_made_up() -> None:
+def test_facts_outside_the_corpus_are_not_made_up() -> None:
     solution, memory = solved("What is the melting point of tungsten in kelvin?", turns=3)
     assert solution == Solution("What was seen does not answer the question.", "")
     assert len({turn.action.canonical for turn in memory.turns if turn.action}) == 3
@@ -91,7 +91,7 @@ def test_what_the_corpus_does_not_say_is_not_made_up() -> None:
         ("Who was the captain of the Amber Heron?", "1081", ""),
     ],
 )
-def test_a_bare_number_that_the_last_call_gave_answers_how_many(
+def test_a_bare_number_from_the_last_call_answers_a_how_many_question(
     question: str, result: str, answer: str
 ) -> None:
     step = NextStep("", "", "", CODE.name)
@@ -111,7 +111,7 @@ def test_the_same_call_is_never_proposed_twice() -> None:
 
 @pytest.mark.promise("offline:solves")
 @pytest.mark.parametrize("numbers", ["1 3 4 6", "4, 9, 10, 13", "3 3 8 8", "5 5 5 1"])
-def test_four_numbers_are_put_together_to_24(numbers: str) -> None:
+def test_four_numbers_are_combined_to_24(numbers: str) -> None:
     found = answer_from(f"Use {numbers} and + - * / to obtain 24. Answer as in (1 + 2 + 3) * 4.", ())
     assert found is not None
     assert found.sure
@@ -120,12 +120,12 @@ def test_four_numbers_are_put_together_to_24(numbers: str) -> None:
 
 
 @pytest.mark.promise("offline:solves")
-def test_numbers_that_make_no_24_have_no_answer() -> None:
+def test_numbers_that_can_not_make_24_have_no_answer() -> None:
     assert answer_from("Use 1 1 1 1 to obtain 24.", ()) is None
 
 
 @pytest.mark.promise("offline:solves")
-def test_of_options_the_one_is_chosen_that_was_seen() -> None:
+def test_the_observed_option_is_chosen() -> None:
     text = "Edda Quist was the keeper of the House of Charts."
     question = "Who was the keeper of the House of Charts?\nA. Bram Oster\nB. Edda Quist\nC. Ilsa Venn"
     found = answer_from(question, (text,))
@@ -134,14 +134,14 @@ def test_of_options_the_one_is_chosen_that_was_seen() -> None:
 
 
 @pytest.mark.promise("offline:solves")
-def test_the_analysis_names_what_is_to_be_looked_up() -> None:
+def test_the_analysis_lists_the_names_to_look_up() -> None:
     analysis = analyse(AnalysisRequest(question="Who built the Grey Petrel?", tools=TOOLS))
     assert "Grey Petrel" in analysis.additional_considerations
     assert analysis.relevant_tools.split(", ")[0] == "rag_search"
 
 
 @pytest.mark.promise("offline:solves")
-def test_an_executor_makes_arguments_of_words_where_the_planner_gave_none() -> None:
+def test_an_executor_builds_arguments_from_text_if_the_planner_gave_none() -> None:
     step = NextStep("", "", "Find out more about the Grey Petrel.", "rag_search")
     made = command(CommandRequest(question="?", step=step, tool=SEARCH))
     assert made.arguments == {"query": "Grey Petrel"}
@@ -149,20 +149,20 @@ def test_an_executor_makes_arguments_of_words_where_the_planner_gave_none() -> N
 
 @pytest.mark.promise("offline:solves")
 @pytest.mark.parametrize("context", ['{"query": "Grey Petrel"}', "query: Grey Petrel"])
-def test_an_executor_takes_arguments_as_the_planner_wrote_them(context: str) -> None:
+def test_an_executor_uses_the_planners_arguments(context: str) -> None:
     step = NextStep("", context, "", SEARCH.name)
     made = command(CommandRequest(question="?", step=step, tool=SEARCH))
     assert made.arguments == {"query": "Grey Petrel"}
 
 
-def test_a_line_with_a_colon_that_names_no_argument_is_words() -> None:
+def test_a_line_with_a_colon_but_no_argument_name_is_text() -> None:
     step = NextStep("", "Ship: Grey Petrel", "", SEARCH.name)
     made = command(CommandRequest(question="?", step=step, tool=SEARCH))
     assert "Grey Petrel" in made.arguments["query"] and set(made.arguments) == {"query"}
 
 
 @pytest.mark.promise("offline:solves")
-def test_both_in_one_answer_says_the_same_as_one_after_the_other() -> None:
+def test_a_combined_answer_equals_the_two_separate_ones() -> None:
     request = wanted("Who was the captain of the Grey Petrel?", Memory())
     both = decided_step(DecisionRequest(next=request))
     assert both.decision.assessment is Assessment.INCOMPLETE
@@ -170,7 +170,7 @@ def test_both_in_one_answer_says_the_same_as_one_after_the_other() -> None:
 
 
 @pytest.mark.promise("offline:solves")
-def test_a_summary_keeps_what_was_said() -> None:
+def test_a_summary_keeps_the_text_of_the_turns() -> None:
     turn = Turn(number=1, step=NextStep("", "", "", ""), action=None, result="Ilsa Venn was the captain.")
     summary = summarise(SummaryRequest(question="?", summary="Before.", turns=(turn,)))
     assert summary.summary == "Before.\nIlsa Venn was the captain."

@@ -30,36 +30,36 @@ def verdict(
 
 
 @pytest.mark.promise("offline:verdicts")
-def test_what_tells_more_is_new() -> None:
+def test_an_observation_with_new_content_is_new() -> None:
     assert verdict("Alba was founded by quarrymen from the southern valleys.") is Verdict.NEW
 
 
 @pytest.mark.promise("offline:verdicts")
-def test_what_failed_is_an_error_whatever_it_says() -> None:
+def test_a_failed_call_is_an_error_whatever_its_output() -> None:
     assert verdict("Alba was founded by quarrymen.", failure=Failure("timeout", "too slow")) is Verdict.ERROR
     assert verdict("Alba was founded by quarrymen.", trouble="exit code 2") is Verdict.ERROR
 
 
 @pytest.mark.promise("offline:verdicts")
 @pytest.mark.parametrize("observation", ["", "  \n", "…", "[]", "---"])
-def test_what_says_nothing_is_empty(observation: str) -> None:
+def test_an_observation_without_text_is_empty(observation: str) -> None:
     assert verdict(observation) is Verdict.EMPTY
 
 
 @pytest.mark.promise("offline:verdicts")
-def test_a_picture_without_words_is_not_empty() -> None:
+def test_an_image_without_text_is_not_empty() -> None:
     step = Step("look", SEARCH, "", images=(Blob("0", "image/png"),))
     assert judge(JudgementRequest(seed="Explore Alba", path=(), step=step)).verdict is Verdict.NEW
 
 
 @pytest.mark.promise("offline:verdicts")
-def test_what_the_path_or_the_tree_knew_is_a_repetition() -> None:
+def test_an_observation_known_to_the_path_or_tree_is_a_repetition() -> None:
     assert verdict("A slate quay and fourteen bells: Alba is a port.") is Verdict.REPEATS
     assert verdict("Alba was founded by quarrymen.", seen_elsewhere=True) is Verdict.REPEATS
 
 
 @pytest.mark.promise("offline:verdicts")
-def test_what_shares_no_telling_word_is_off_the_topic_unless_a_program_says_it() -> None:
+def test_an_observation_without_common_words_is_off_topic_unless_computed() -> None:
     strange = "Photosynthesis turns carbon dioxide into sugar within green leaves."
     assert verdict(strange) is Verdict.OFF_TOPIC
     assert verdict(strange, computes=True) is Verdict.NEW

@@ -64,7 +64,7 @@ def test_paths_of_the_bundled_seeds_give_mostly_different_questions() -> None:
 
 
 @pytest.mark.promise("offline:hidden")
-def test_a_question_describes_what_has_to_be_found() -> None:
+def test_a_question_describes_its_intermediate_results() -> None:
     draft = written(FOUNDED, TOWN)
     assert draft.question in {
         "In which year was the main town of Fern Island founded?",
@@ -75,14 +75,14 @@ def test_a_question_describes_what_has_to_be_found() -> None:
 
 
 @pytest.mark.promise("offline:hidden")
-def test_a_verb_stands_before_the_clause_that_describes_its_subject() -> None:
+def test_a_verb_goes_before_the_clause_that_describes_its_subject() -> None:
     draft = written("Ida Holt was born in Alba in 1170. She was a merchant.", "Alba was founded in 1150.")
     assert draft.question == "In which year was the place founded where Ida Holt was born?"
     assert draft.answer == "1150"
 
 
 @pytest.mark.promise("offline:other-tries")
-def test_every_try_is_another_question_until_there_are_no_more() -> None:
+def test_each_rejection_gives_another_question_while_there_is_one() -> None:
     rejected: tuple[Draft, ...] = ()
     while (draft := written(FOUNDED, TOWN, rejected=rejected)).answer:
         assert draft.question not in {other.question for other in rejected}
@@ -94,7 +94,7 @@ def test_every_try_is_another_question_until_there_are_no_more() -> None:
 
 @pytest.mark.promise("offline:computes")
 @pytest.mark.parametrize("tool", [BASH, CODE])
-def test_what_a_tool_computed_at_the_end_is_asked_for(tool: ToolCard) -> None:
+def test_the_question_is_about_the_value_computed_at_the_end(tool: ToolCard) -> None:
     years = Step("compute", Action(tool.name, {"code": "echo $((1621 - 1204))"}), "years between: 417")
     evidence = (*seen("Alba was founded in 1204.", "Fern Light was built in 1621 of slate."), years)
     draft = write(WriteRequest(seed="Explore Alba", evidence=evidence))
@@ -106,7 +106,7 @@ def test_what_a_tool_computed_at_the_end_is_asked_for(tool: ToolCard) -> None:
 
 
 @pytest.mark.promise("offline:any-text")
-def test_without_a_pattern_that_fits_a_missing_number_is_asked_for() -> None:
+def test_without_a_matching_pattern_the_question_is_about_a_missing_number() -> None:
     evidence = seen("Every spring Alba smells of tar.", "Nobody but Alba can feed 312 sailors at once.")
     draft = write(WriteRequest(seed="Explore Alba", evidence=evidence))
     assert draft.question == (
@@ -120,7 +120,7 @@ def test_without_a_pattern_that_fits_a_missing_number_is_asked_for() -> None:
 @pytest.mark.parametrize(
     "observations", [(), ("",), ("no hits", "no hits"), (TOWN,), ("灯塔建于1621年。", "灯塔高43米。")]
 )
-def test_where_nothing_can_be_asked_the_draft_is_empty(observations: tuple[str, ...]) -> None:
+def test_without_a_possible_question_the_draft_is_empty(observations: tuple[str, ...]) -> None:
     assert written(*observations) == Draft("", "", ())
 
 
@@ -150,7 +150,7 @@ TELLING = st.sampled_from(
 
 @pytest.mark.promise("offline:nothing", "offline:grounded")
 @given(st.lists(st.lists(TELLING, max_size=25).map(" ".join), max_size=4))
-def test_whatever_the_text_a_draft_is_empty_or_quotes_verbatim(observations: list[str]) -> None:
+def test_for_any_text_a_draft_is_empty_or_quotes_verbatim(observations: list[str]) -> None:
     draft = written(*observations)
     for step in draft.steps:
         for citation in step.citations:
@@ -170,5 +170,5 @@ def test_no_text_makes_writing_fail(observations: list[str]) -> None:
 @pytest.mark.parametrize(
     "piece", ["A", "a ", "A ", "Alba of ", "1 ", "(", "A was built in 1", "The a ", "Alba. "]
 )
-def test_huge_texts_take_no_time(piece: str) -> None:
+def test_huge_texts_are_cut(piece: str) -> None:
     assert written(piece * 50_000, TOWN) == written(piece * 50_000, TOWN)

@@ -1,4 +1,4 @@
-"""What a trainer does, plainly: it holds a model, says what it makes of a text, changes and exports it."""
+"""A minimal trainer: it holds a model, computes log-probabilities, changes and exports it."""
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # torch and transformers are only partly typed.

@@ -10,7 +10,7 @@ HOST = "127.0.0.1"
 
 
 @pytest.mark.promise("serving:restarts")
-def test_a_port_that_is_kept_is_refused_to_others_while_its_server_is_away_and_not_to_its_server() -> None:
+def test_a_reserved_port_is_available_only_to_its_server() -> None:
     with kept_port(HOST) as port:
         for _ in range(2):
             with pytest.raises(ConnectionRefusedError):

@@ -26,7 +26,7 @@ async def status_of(server: ModelServer, key: str) -> int:
 
 
 @pytest.mark.promise("serving:answers")
-async def test_a_served_model_answers_who_has_its_key_and_nobody_else(vllm: ModelServer) -> None:
+async def test_a_served_model_answers_only_requests_with_its_key(vllm: ModelServer) -> None:
     assert await status_of(vllm, vllm.key) == 200
     assert await status_of(vllm, "") == 401
     assert await status_of(vllm, "another") == 401
@@ -45,14 +45,14 @@ async def test_an_environment_without_vllm_is_named_in_one_line() -> None:
 
 
 @pytest.mark.promise("serving:refuses")
-async def test_an_environment_that_is_not_there_is_named_in_one_line() -> None:
+async def test_a_missing_environment_is_named_in_one_line() -> None:
     with pytest.raises(ConfigurationError, match="there is no /nowhere/python"):
         async with ModelServer(ServingSettings(model="x", python=Path("/nowhere/python"))):
             pass
 
 
 @pytest.mark.promise("serving:refuses")
-async def test_weights_that_can_be_changed_are_not_offered_to_other_machines() -> None:
+async def test_a_server_with_weight_updates_listens_on_loopback_only() -> None:
     with pytest.raises(ConfigurationError, match="anybody could change the weights"):
         async with ModelServer(ServingSettings(model="x", host="0.0.0.0", trains=True)):
             pass
@@ -60,7 +60,7 @@ async def test_weights_that_can_be_changed_are_not_offered_to_other_machines() -
 
 @pytest.mark.promise("serving:refuses")
 @pytest.mark.usefixtures("vllm")
-async def test_a_gpu_that_the_environment_can_t_use_is_refused() -> None:
+async def test_a_gpu_is_refused_with_a_cpu_build() -> None:
     with pytest.raises(ConfigurationError, match="computes on the CPU only; set device=cpu"):
         async with ModelServer(ServingSettings(model="x", python=PYTHON, device="gpu")):
             pass
@@ -68,7 +68,7 @@ async def test_a_gpu_that_the_environment_can_t_use_is_refused() -> None:
 
 @pytest.mark.promise("serving:refuses")
 @pytest.mark.usefixtures("vllm")
-async def test_a_model_that_can_t_be_served_is_told_with_its_last_words(tmp_path: Path) -> None:
+async def test_a_failed_start_reports_the_last_words_of_the_server(tmp_path: Path) -> None:
     log = tmp_path / "serving.log"
     settings = ServingSettings(model=str(tmp_path), name="none", python=PYTHON, device="cpu", log=log)
     with pytest.raises(RunStopped, match="none can't be served: "):

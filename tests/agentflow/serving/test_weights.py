@@ -59,7 +59,7 @@ class Chunk(Struct):
 
 
 class Drawn(Struct):
-    """What an engine wrote, token by token."""
+    """Tokens sampled by an engine."""
 
     tokens: tuple[int, ...]
     logprobs: tuple[float, ...]
@@ -101,7 +101,7 @@ class LongRequest:
         self.drawn = Drawn(tuple(tokens), tuple(logprobs), spans)
 
     def off(self, trainer: Trainer, start: int, end: int) -> float:
-        """How far these of its tokens are from what a trainer makes of them."""
+        """Return the largest difference of some tokens from the trainer's log-probabilities."""
         said = trainer.logprobs((*self.prompt, *self.drawn.tokens))[len(self.prompt) - 1 :]
         return max(abs(said[place] - self.drawn.logprobs[place]) for place in range(start, end))
 
@@ -148,9 +148,7 @@ async def test_a_request_during_a_weight_update_continues_with_the_new_weights(
 
 
 @pytest.mark.promise("weights:stale")
-async def test_a_cache_of_old_weights_is_noticed_where_it_was_not_cleared(
-    vllm: ModelServer, tmp_path: Path
-) -> None:
+async def test_a_stale_cache_is_detected(vllm: ModelServer, tmp_path: Path) -> None:
     async with as_it_was(vllm) as folder, EngineControl(vllm.address, vllm.key) as control:
         trainer = Trainer(folder)
         await vllm.check(trainer.probe())
@@ -165,7 +163,7 @@ async def test_a_cache_of_old_weights_is_noticed_where_it_was_not_cleared(
 
 
 @pytest.mark.promise("weights:agree")
-async def test_tokens_that_are_as_good_as_ruled_out_are_compared_in_parts_of_their_size(
+async def test_improbable_tokens_are_compared_by_relative_difference(
     vllm: ModelServer, tmp_path: Path
 ) -> None:
     async with as_it_was(vllm) as folder:
@@ -179,7 +177,7 @@ async def test_tokens_that_are_as_good_as_ruled_out_are_compared_in_parts_of_the
 
 
 @pytest.mark.promise("weights:whole")
-async def test_an_engine_that_had_weights_of_somebody_else_is_paused_where_new_ones_disagree(
+async def test_an_engine_with_weights_of_another_publisher_is_paused_if_the_new_ones_disagree(
     vllm: ModelServer, tmp_path: Path
 ) -> None:
     async with as_it_was(vllm) as folder, EngineControl(vllm.address, vllm.key) as control:
@@ -199,9 +197,7 @@ async def test_an_engine_that_had_weights_of_somebody_else_is_paused_where_new_o
 
 
 @pytest.mark.promise("weights:whole")
-async def test_who_gives_up_meanwhile_leaves_the_old_weights_at_work(
-    vllm: ModelServer, tmp_path: Path
-) -> None:
+async def test_a_cancelled_update_leaves_the_old_weights(vllm: ModelServer, tmp_path: Path) -> None:
     async with as_it_was(vllm) as folder, EngineControl(vllm.address, vllm.key) as control:
         old, new = Trainer(folder), Trainer(folder)
         new.step(seed=4)
@@ -220,7 +216,7 @@ async def test_who_gives_up_meanwhile_leaves_the_old_weights_at_work(
 
 
 @pytest.mark.promise("weights:whole")
-async def test_what_is_not_whole_or_of_another_model_is_refused_before_anything_is_touched(
+async def test_incomplete_or_foreign_weights_are_refused_before_any_change(
     vllm: ModelServer, tmp_path: Path
 ) -> None:
     async with as_it_was(vllm) as folder:
@@ -244,7 +240,7 @@ async def test_what_is_not_whole_or_of_another_model_is_refused_before_anything_
 
 @pytest.mark.promise("serving:restarts")
 @pytest.mark.promise("weights:restarts")
-async def test_a_server_that_is_killed_comes_back_with_the_newest_weights_and_takes_others(
+async def test_a_killed_server_restarts_with_the_newest_weights_and_accepts_others(
     vllm: ModelServer, tmp_path: Path
 ) -> None:
     url = vllm.url
@@ -289,7 +285,7 @@ async def test_a_server_that_is_killed_comes_back_with_the_newest_weights_and_ta
 
 
 @pytest.mark.promise("weights:stale")
-async def test_a_head_that_keeps_old_weights_is_noticed_and_a_server_of_ours_is_started_anew(
+async def test_a_stale_head_is_detected_and_our_server_is_restarted(
     tmp_path: Path,
 ) -> None:
     trainer = Trainer.tied(tmp_path / "0")

@@ -1,4 +1,4 @@
-"""Settings are read from all their sources, and what can't be used is one clear line."""
+"""Settings are read from all their sources, and problems are reported in one line."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,7 +27,7 @@ class Size:
 
 
 class Program(Settings):
-    """The settings of a program that exists only here."""
+    """Settings of a program."""
 
     name: str = "none"
     limits: Limits = Limits()
@@ -62,13 +62,13 @@ def test_a_later_source_wins_over_an_earlier_one_and_keeps_what_it_does_not_name
 
 
 @pytest.mark.promise("settings:sources")
-def test_settings_made_directly_take_nothing_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_direct_construction_ignores_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AGENTFLOW_NAME", "environment")
     assert Program().name == "none"
 
 
 @pytest.mark.promise("settings:sources")
-def test_json_and_yaml_files_say_the_same() -> None:
+def test_json_and_yaml_files_are_equivalent() -> None:
     yaml = write("run.yaml", "limits:\n  depth: 7\ntags: [a, b]\n")
     json = write("run.json", '{"limits": {"depth": 7}, "tags": ["a", "b"]}')
     assert load_settings(Program, yaml) == load_settings(Program, json)
@@ -76,7 +76,7 @@ def test_json_and_yaml_files_say_the_same() -> None:
 
 
 @pytest.mark.promise("settings:overrides")
-def test_words_set_values_lists_and_mappings() -> None:
+def test_overrides_set_values_lists_and_mappings() -> None:
     settings = load_settings(
         Program, overrides=["name=a=b", "limits.depth=5", "tags=[x, 'y z']", "models.big={depth: 9}"]
     )
@@ -92,7 +92,7 @@ def test_words_set_values_lists_and_mappings() -> None:
         lambda text: text != "null" and text[:1] not in "[{"
     )
 )
-def test_a_word_is_taken_as_it_stands(name: str) -> None:
+def test_an_override_is_plain_text(name: str) -> None:
     assert load_settings(Program, overrides=[f"name={name}"], dotenv=None).name == name
 
 
@@ -122,9 +122,7 @@ def test_references_are_filled_from_the_environment_and_dotenv(monkeypatch: pyte
         ("a: [", "run.yaml:1: not YAML"),
     ],
 )
-def test_what_a_file_can_not_say_is_one_line_that_tells_where_and_how_to_mend_it(
-    text: str, message: str
-) -> None:
+def test_an_invalid_file_is_one_line_with_place_and_remedy(text: str, message: str) -> None:
     with pytest.raises(ConfigurationError) as raised:
         load_settings(Program, write("run.yaml", text))
     assert message in str(raised.value)

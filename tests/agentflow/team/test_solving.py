@@ -202,7 +202,7 @@ async def test_tokens_of_answers_that_could_not_be_used_stay_with_the_exchange()
     one, other = (Tokens(prompt=(1,), sampled=(id,), logprobs=(-1.0,), finish="length") for id in (2, 3))
 
     def cut(request: object) -> object:
-        raise ModelFailure(ModelFailureKind.TOO_LONG, "cut", drawn=(one, other))
+        raise ModelFailure(ModelFailureKind.TOO_LONG, "cut", answer_tokens=(one, other))
 
     episode, _ = await solved(Script(next=cut))
     [asked] = [exchange for exchange in episode.exchanges if exchange.role == "planner"]

@@ -1,4 +1,4 @@
-"""Logs are one line each, carry fields, and hold no secrets."""
+"""Log events are one line each, with fields and without secrets."""
 
 import io
 import json
@@ -29,7 +29,7 @@ def test_an_event_is_one_json_line_with_its_fields(stream: io.StringIO) -> None:
 
 
 @pytest.mark.promise("telemetry:lines")
-def test_logs_of_other_libraries_look_the_same(stream: io.StringIO) -> None:
+def test_logs_of_other_libraries_have_the_same_format(stream: io.StringIO) -> None:
     configure_logging(stream=stream)
     logging.getLogger("elsewhere").warning("%d things", 2, extra={"where": "there"})
     event = json.loads(stream.getvalue())
@@ -48,7 +48,7 @@ def test_an_exception_stays_on_the_line_of_its_event(stream: io.StringIO) -> Non
 
 
 @pytest.mark.promise("telemetry:lines")
-def test_words_are_for_people(stream: io.StringIO) -> None:
+def test_a_terminal_gets_text(stream: io.StringIO) -> None:
     configure_logging(stream=stream, json=False)
     get_logger("agentflow.x").info("session started", backend="bash")
     assert "session started" in stream.getvalue()
@@ -56,7 +56,7 @@ def test_words_are_for_people(stream: io.StringIO) -> None:
 
 
 @pytest.mark.promise("telemetry:level")
-def test_what_is_less_important_than_asked_for_is_not_said(stream: io.StringIO) -> None:
+def test_events_below_the_level_are_not_logged(stream: io.StringIO) -> None:
     configure_logging("warning", stream=stream)
     get_logger("agentflow.x").info("not this")
     get_logger("agentflow.x").warning("but this")
@@ -64,7 +64,7 @@ def test_what_is_less_important_than_asked_for_is_not_said(stream: io.StringIO) 
 
 
 @pytest.mark.promise("telemetry:secrets")
-def test_fields_that_are_secrets_are_masked_and_others_are_not(stream: io.StringIO) -> None:
+def test_secret_fields_are_masked_and_others_are_not(stream: io.StringIO) -> None:
     configure_logging(stream=stream)
     get_logger("agentflow.x").info(
         "call", token="t-1", api_key="k-1", Authorization="Bearer b-1", tokens=7, key="a"

@@ -13,7 +13,7 @@ def anyio_backend() -> tuple[str, dict[str, object]]:
 
 
 @pytest.mark.promise("actors:testing:faulty-actor")
-async def test_a_faulty_actor_does_what_it_is_told() -> None:
+async def test_a_faulty_actor_injects_the_requested_fault() -> None:
     events = EventRecorder()
     spec = ChildSpec(id="a", start=FaultyActor)
     async with Supervisor([spec], intensity=9, observer=events) as supervisor:
@@ -29,7 +29,7 @@ async def test_a_faulty_actor_does_what_it_is_told() -> None:
 
 
 @pytest.mark.promise("actors:testing:faulty-child")
-async def test_a_faulty_child_starts_by_its_list_and_then_well() -> None:
+async def test_a_faulty_child_starts_according_to_its_list_and_then_succeeds() -> None:
     events = EventRecorder()
     faulty = FaultyChild(starts=(Start.IGNORE, Start.FAIL, Start.HANG))
     spec = ChildSpec(id="a", start=faulty.make, restart=Restart.TRANSIENT, start_timeout=5)

@@ -31,7 +31,7 @@ async def test_the_loop_jumps_to_the_next_timer_when_every_task_waits() -> None:
 
 
 @pytest.mark.promise("actors:virtual-time:jump")
-async def test_time_stands_still_while_a_task_can_run() -> None:
+async def test_time_does_not_pass_while_a_task_can_run() -> None:
     start = anyio.current_time()
     for _ in range(100):
         await anyio.lowlevel.checkpoint()
@@ -39,7 +39,7 @@ async def test_time_stands_still_while_a_task_can_run() -> None:
 
 
 @pytest.mark.promise("actors:virtual-time:guard")
-async def test_a_hang_guard_goes_off_at_once_in_a_test_that_hangs() -> None:
+async def test_a_hang_guard_fires_at_once_in_a_test_that_hangs() -> None:
     with pytest.raises(TimeoutError), anyio.fail_after(3600):
         await anyio.sleep_forever()
 
@@ -65,7 +65,7 @@ async def test_the_system_clock_is_the_loops_time() -> None:
 
 
 @pytest.mark.promise("actors:clock:virtual")
-async def test_a_virtual_clock_moves_when_it_is_told_and_calls_back_in_order() -> None:
+async def test_a_virtual_clock_moves_when_advanced_and_calls_back_in_order() -> None:
     clock = VirtualClock(start=100)
     calls: list[tuple[str, float]] = []
 
@@ -85,7 +85,7 @@ async def test_a_virtual_clock_moves_when_it_is_told_and_calls_back_in_order() -
 
 
 @pytest.mark.promise("actors:clock:virtual")
-async def test_sleeping_on_a_virtual_clock_ends_when_it_was_moved_that_far() -> None:
+async def test_sleeping_on_a_virtual_clock_ends_once_it_has_advanced_far_enough() -> None:
     clock = VirtualClock()
     woken = asyncio.Event()
 

@@ -103,8 +103,8 @@ async def asked(
     try:
         done = await model.complete(Call(role="planner", messages=said, reply=reply))
     except ModelFailure as failure:
-        assert failure.drawn, str(failure)
-        return failure.said, failure.drawn
+        assert failure.answer_tokens, str(failure)
+        return failure.answer_text, failure.answer_tokens
     assert done.tokens is not None
     return done.text, (*done.unusable, done.tokens)
 

@@ -105,7 +105,7 @@ async def until_asked(http: aiohttp.ClientSession, url: str, calls: int) -> None
 
 
 @pytest.mark.promise("endpoint:plays")
-async def test_it_plans_as_many_valid_actions_as_asked_for_and_different_ones() -> None:
+async def test_it_plans_the_requested_number_of_different_valid_actions() -> None:
     schema = plan_schema(10, *TOOLS)
     async with fake_endpoint() as url, session() as http:
         proposals = (await ask(http, url, body("plan", schema=schema)))["proposals"]
@@ -124,7 +124,7 @@ async def test_it_plans_as_many_valid_actions_as_asked_for_and_different_ones() 
 
 
 @pytest.mark.promise("endpoint:plays")
-async def test_before_there_is_anything_to_read_it_searches_in_the_words_of_the_seed() -> None:
+async def test_without_observations_it_searches_with_words_of_the_seed() -> None:
     said = "Explore this:\n<seed>\nLanterns of harbour guilds\n</seed>\n\nPropose different actions."
     async with fake_endpoint() as url, session() as http:
         plan = await ask(http, url, body("plan", said, plan_schema(3, "rag_search")))
@@ -166,7 +166,7 @@ async def turn(model: OpenModel, said: tuple[Message, ...]) -> tuple[Message, ..
 
 
 @pytest.mark.promise("endpoint:tools")
-async def test_it_has_tools_called_as_often_as_told_before_it_answers() -> None:
+async def test_it_calls_tools_the_configured_number_of_times_before_it_answers() -> None:
     async with (
         fake_endpoint(tool_turns=2) as url,
         make_model(ModelSettings(name="m", base_url=url), Accounts(), environment={}) as model,
@@ -180,7 +180,7 @@ async def test_it_has_tools_called_as_often_as_told_before_it_answers() -> None:
 
 
 @pytest.mark.promise("endpoint:tools")
-async def test_its_tokens_go_on_where_those_of_the_turn_before_ended() -> None:
+async def test_its_tokens_extend_those_of_the_turn_before() -> None:
     async with fake_endpoint() as url:
         settings = ModelSettings(name="m", base_url=url, tokens=True)
         async with make_model(settings, Accounts(), environment={}) as model:
@@ -205,7 +205,7 @@ async def test_its_answers_follow_from_the_request_alone() -> None:
 
 
 @pytest.mark.promise("endpoint:pure")
-async def test_told_so_it_always_plans_the_same() -> None:
+async def test_it_can_be_configured_to_repeat_its_plan() -> None:
     schema = plan_schema(2, "rag_search")
     async with fake_endpoint(same=True) as url, session() as http:
         first = await ask(http, url, body("plan", STORY, schema))
@@ -213,7 +213,7 @@ async def test_told_so_it_always_plans_the_same() -> None:
 
 
 @pytest.mark.promise("endpoint:counts")
-async def test_it_counts_calls_and_bodies_that_come_again_after_a_good_answer() -> None:
+async def test_it_counts_calls_and_bodies_repeated_after_a_good_answer() -> None:
     async with fake_endpoint(delay_ms=20, hold_after=0) as url, session() as http:
         async with anyio.create_task_group() as group:
             for number in range(5):
@@ -235,7 +235,7 @@ async def test_it_counts_calls_and_bodies_that_come_again_after_a_good_answer() 
 
 
 @pytest.mark.promise("endpoint:faults")
-def test_faults_follow_from_seed_and_number_and_are_as_many_as_told() -> None:
+def test_faults_follow_from_seed_and_number_at_the_configured_share() -> None:
     plan = FaultPlan(0.3, seed=7)
     happened = [plan.of(call) for call in range(1, 2001)]
     assert happened == [plan.of(call) for call in range(1, 2001)]
@@ -246,7 +246,7 @@ def test_faults_follow_from_seed_and_number_and_are_as_many_as_told() -> None:
 
 
 @pytest.mark.promise("endpoint:faults")
-async def test_every_fault_is_seen_and_only_good_answers_count_as_such() -> None:
+async def test_every_kind_of_fault_occurs_and_is_not_counted_as_a_good_answer() -> None:
     seen: set[str] = set()
     async with fake_endpoint(faults=1.0) as url, session() as http:
         for _ in range(40):
@@ -262,7 +262,7 @@ async def test_every_fault_is_seen_and_only_good_answers_count_as_such() -> None
 
 
 @pytest.mark.promise("endpoint:faults")
-async def test_after_its_last_call_it_answers_no_more() -> None:
+async def test_after_its_last_call_it_stops_answering() -> None:
     async with fake_endpoint(down_after=2) as url, session() as http:
         for _ in range(2):
             await ask(http, url, body("answer"))
@@ -271,7 +271,7 @@ async def test_after_its_last_call_it_answers_no_more() -> None:
 
 
 @pytest.mark.promise("endpoint:faults")
-async def test_calls_that_are_held_back_are_answered_once_they_are_released() -> None:
+async def test_held_calls_are_answered_once_released() -> None:
     answered: list[object] = []
     async with fake_endpoint(hold_after=1) as url, session() as http, anyio.create_task_group() as tasks:
 
@@ -287,7 +287,7 @@ async def test_calls_that_are_held_back_are_answered_once_they_are_released() ->
 
 
 @pytest.mark.promise("endpoint:faults")
-async def test_calls_can_be_held_back_again_from_now_on_or_after_some_more() -> None:
+async def test_calls_can_be_held_again_at_once_or_after_some_more() -> None:
     answered: list[object] = []
     async with fake_endpoint() as url, session() as http, anyio.create_task_group() as tasks:
 
@@ -310,7 +310,7 @@ async def test_calls_can_be_held_back_again_from_now_on_or_after_some_more() -> 
 @pytest.mark.parametrize(
     "bad", [b"", b"{", b"[]", b'{"messages": 3}', b'{"response_format": {"type": "xml"}}']
 )
-async def test_what_is_no_request_is_refused(bad: bytes) -> None:
+async def test_invalid_requests_are_refused(bad: bytes) -> None:
     async with fake_endpoint() as url, session() as http:
         async with http.post(f"{url}/chat/completions", data=bad) as response:
             assert response.status == 400
@@ -320,7 +320,7 @@ async def test_what_is_no_request_is_refused(bad: bytes) -> None:
 
 
 @pytest.mark.promise("endpoint:embeddings")
-async def test_texts_that_share_words_are_near_each_other() -> None:
+async def test_texts_with_common_words_have_close_embeddings() -> None:
     texts = ["the grey light on the cliff", "a light on a grey cliff", "seven barrels of herring"]
     async with fake_endpoint() as url, openai.AsyncOpenAI(base_url=url, api_key="none") as client:
         # The library asks for base64 where it is told nothing.
@@ -334,7 +334,7 @@ async def test_texts_that_share_words_are_near_each_other() -> None:
 
 
 @pytest.mark.promise("endpoint:log")
-async def test_it_keeps_every_body_on_a_line_of_a_file(tmp_path: Path) -> None:
+async def test_it_logs_every_body_on_a_line_of_a_file(tmp_path: Path) -> None:
     log = tmp_path / "log"
     async with fake_endpoint(log=log) as url, session() as http:
         for said in ("one", "two", "one"):
