@@ -2,7 +2,6 @@
 
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import suppress
-from hashlib import sha256
 
 import msgspec
 from sqlalchemy import Connection, bindparam, select, update
@@ -222,15 +221,15 @@ class Run:
 
     async def put_blob(self, data: bytes, mime: str) -> Blob:
         """Store bytes; equal bytes are stored once."""
-        hash = sha256(data).hexdigest()
+        blob = Blob.of(data, mime)
 
         def keep(connection: Connection) -> None:
-            known = select(blobs.c.hash).where(blobs.c.run == self._number, blobs.c.hash == hash)
+            known = select(blobs.c.hash).where(blobs.c.run == self._number, blobs.c.hash == blob.hash)
             if connection.scalar(known) is None:
-                put(connection, blobs, {"run": self._number, "hash": hash, "data": data})
+                put(connection, blobs, {"run": self._number, "hash": blob.hash, "data": data})
 
         await self._inbox.change(keep)
-        return Blob(hash=hash, mime=mime)
+        return blob
 
     async def blob(self, hash: str) -> bytes:
         """Return the bytes with a SHA-256.

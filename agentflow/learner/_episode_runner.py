@@ -4,7 +4,6 @@ from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
-from hashlib import sha256
 from typing import TYPE_CHECKING, TypeVar
 
 from msgspec import structs
@@ -19,7 +18,7 @@ from agentflow.runs import choose_tools, open_models, open_supervised, sandbox_s
 from agentflow.sandbox import Sandbox, Tool
 from agentflow.scoring import Metric, make_metric, needs_judge
 from agentflow.team import EpisodeSettings, Team, model_tools, solve_alone, solve_task
-from agentflow.trajectory import Blob, Episode, Task, digest
+from agentflow.trajectory import Episode, MemoryBlobStore, Task, digest
 
 if TYPE_CHECKING:
     from agentflow.learner._config import EpisodeRules, TrainConfig
@@ -80,26 +79,16 @@ class _EpisodeTeam:
             role: EpisodeSeededModel(model, role) if role in policy else model
             for role, model in models.items()
         }
-        self._task_images = images
-        self._own: dict[str, bytes] = {}
+        self.blobs = MemoryBlobStore(images)
+        """Images of the episode; those of its task are readable, too."""
         self.team: Team | None = None
 
     def begin(self, seed: str, temperature: float | None) -> None:
         """Start another episode."""
-        self._own.clear()
+        self.blobs.clear()
         for model in self.models.values():
             if isinstance(model, EpisodeSeededModel):
                 model.begin(seed, temperature)
-
-    async def put_blob(self, data: bytes, mime: str) -> Blob:
-        """Keep an image until the episode ends."""
-        hash = sha256(data).hexdigest()
-        self._own[hash] = data
-        return Blob(hash, mime)
-
-    async def blob(self, hash: str) -> bytes:
-        """Return an image of the episode or of its task."""
-        return self._own[hash] if hash in self._own else self._task_images[hash]
 
 
 class SandboxEpisodeRunner:
@@ -153,8 +142,8 @@ class SandboxEpisodeRunner:
                     tools=self.tools,
                     page=page,
                     settings=settings,
-                    put_blob=members.put_blob,
-                    blob=members.blob,
+                    put_blob=members.blobs.put,
+                    blob=members.blobs.read,
                 )
             return await solve_task(
                 task, team=members.team, sandbox=sandbox, tools=self.tools, page=page, settings=settings
@@ -233,8 +222,8 @@ def _new_team(
             executor=own["executor"],
             verifier=own.get("verifier"),
             generator=own["generator"],
-            put_blob=members.put_blob,
-            blob=members.blob,
+            put_blob=members.blobs.put,
+            blob=members.blobs.read,
             short_prompts=rules.short_prompts,
             # An episode asks its roles in turn; its growing memory is summarised concurrently.
             workers=2,

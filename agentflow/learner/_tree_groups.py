@@ -2,7 +2,6 @@
 
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
-from hashlib import sha256
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import anyio
@@ -21,9 +20,9 @@ from agentflow.sandbox import Sandbox, Tool
 from agentflow.team import Team
 from agentflow.telemetry import get_logger
 from agentflow.trajectory import (
-    Blob,
     Failure,
     Memory,
+    MemoryBlobStore,
     NextStep,
     Node,
     Plan,
@@ -91,15 +90,15 @@ class TreeGrower:
         seed: int,
     ) -> None:
         self._planner = NodeSeededModel(planner, seed)
-        self._images: dict[str, bytes] = {}
+        self._images = MemoryBlobStore()
         self._open_trees = 0
         self.team = Team(
             planner=self._planner,
             generator=generator,
             # A verdict would make a branch depend on its siblings, so every branch grows.
             verify="off",
-            put_blob=self._put_image,
-            blob=self._image,
+            put_blob=self._images.put,
+            blob=self._images.read,
         )
         """The roles; a supervisor must run their specs."""
         self._grower = Grower(
@@ -121,14 +120,6 @@ class TreeGrower:
             self._open_trees -= 1
             if not self._open_trees:
                 self._images.clear()
-
-    async def _put_image(self, data: bytes, mime: str) -> Blob:
-        hash = sha256(data).hexdigest()
-        self._images[hash] = data
-        return Blob(hash, mime)
-
-    async def _image(self, hash: str) -> bytes:
-        return self._images[hash]
 
     async def grow(self, task: Task, version: int) -> tuple[Tree, dict[str, tuple[Reply[Plan], ...]]]:
         """Grow the tree of a task; return it with the planner's replies by node."""

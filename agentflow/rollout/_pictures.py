@@ -2,7 +2,6 @@
 
 import mimetypes
 from collections.abc import Iterable, Sequence
-from hashlib import sha256
 from os import PathLike
 from pathlib import Path
 from typing import cast
@@ -33,7 +32,7 @@ def read_pictures(files: Iterable[str | PathLike[str]]) -> Pictures:
             data = file.read_bytes()
         except OSError as error:
             raise ConfigurationError(f"{file}: can't be read: {error.strerror}") from None
-        found[Blob(sha256(data).hexdigest(), mime)] = data
+        found[Blob.of(data, mime)] = data
     return found
 
 

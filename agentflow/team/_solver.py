@@ -3,7 +3,6 @@
 import mimetypes
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from hashlib import sha256
 from os import PathLike
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeAlias, get_args
@@ -42,7 +41,7 @@ from agentflow.team._solver_names import (
 from agentflow.team._solving import solve_task
 from agentflow.team._team import Team
 from agentflow.telemetry import get_logger
-from agentflow.trajectory import Blob, Episode, Task
+from agentflow.trajectory import Episode, MemoryBlobStore, Task
 from mcp_servers import BACKENDS
 
 __all__ = ["Solver", "construct_solver"]
@@ -139,7 +138,7 @@ class _SolverResources(NamedTuple):
     planner: Model
     sandbox: Sandbox
     tools: list[Tool]
-    blobs: "_MemoryBlobs"
+    blobs: "MemoryBlobStore"
     prompts: dict[str, list[str]]
 
 
@@ -210,7 +209,7 @@ class Solver:
 
     @asynccontextmanager
     async def _open(self) -> AsyncGenerator[_SolverResources]:
-        accounts, endpoints, blobs = Accounts(), ModelEndpoints(), _MemoryBlobs()
+        accounts, endpoints, blobs = Accounts(), ModelEndpoints(), MemoryBlobStore()
         async with AsyncExitStack() as stack:
             opened: list[tuple[ModelSettings, Model]] = []
 
@@ -288,21 +287,6 @@ class Solver:
                 else:
                     raise ConfigurationError(f"enabled_tools: {name} cannot be used: {reason}")
         return list(found.values())
-
-
-class _MemoryBlobs:
-    """Blob store in memory, for one question."""
-
-    def __init__(self) -> None:
-        self._kept: dict[str, bytes] = {}
-
-    async def put(self, data: bytes, mime: str) -> Blob:
-        hash = sha256(data).hexdigest()
-        self._kept[hash] = data
-        return Blob(hash, mime)
-
-    async def read(self, hash: str) -> bytes:
-        return self._kept[hash]
 
 
 def _read(path: Path) -> tuple[bytes, str]:

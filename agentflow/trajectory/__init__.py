@@ -3,6 +3,7 @@
 Every type is a frozen msgspec struct: small, immutable and serialisable. See docs/growth.md and docs/team.md.
 """
 
+from agentflow.trajectory._blobs import MemoryBlobStore
 from agentflow.trajectory._identity import (
     canonical,
     canonical_text,
@@ -99,6 +100,7 @@ __all__ = [
     "Look",
     "LookRequest",
     "Memory",
+    "MemoryBlobStore",
     "ModelText",
     "NextStep",
     "NextStepRequest",

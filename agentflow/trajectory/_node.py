@@ -4,7 +4,7 @@ from array import array
 from collections.abc import Iterator
 from enum import StrEnum
 from functools import cached_property
-from hashlib import blake2b
+from hashlib import blake2b, sha256
 from typing import Any, TypeAlias
 
 from msgspec import Struct, field
@@ -95,6 +95,11 @@ class Blob(Struct, frozen=True, tag="blob"):
     """SHA-256 of the bytes: the key in the blob store."""
     mime: str
     """MIME type."""
+
+    @classmethod
+    def of(cls, data: bytes, mime: str) -> "Blob":
+        """Return the reference to these bytes."""
+        return cls(sha256(data).hexdigest(), mime)
 
 
 Part: TypeAlias = Text | Blob

@@ -36,8 +36,8 @@ __all__ = ["BashBackend", "BashSettings"]
 
 CHUNK_BYTES = 4096
 RETRY_SECONDS = 0.02
-_LOST = "The shell has ended: the next command runs in a fresh one; files are kept."
-_WAS_LOST = "The shell had ended before: this command ran in a fresh one; files are kept."
+_LOST = "The shell has ended: the next command runs in a new one; files are kept."
+_WAS_LOST = "The shell had ended before: this command ran in a new one; files are kept."
 
 
 class BashSettings(RunSettings):
@@ -86,9 +86,9 @@ class BashBackend(Backend):
         self,
         session: Session,
         context: CallContext,
-        command: Annotated[str, Field(description="What to run: one command, a pipeline or a whole script.")],
+        command: Annotated[str, Field(description="Command, pipeline or whole script to run.")],
         timeout: Annotated[
-            float | None, Field(gt=0, description="Seconds after which what runs is killed.")
+            float | None, Field(gt=0, description="Seconds after which the run is killed.")
         ] = None,
         stdin_open: Annotated[
             bool,
@@ -120,7 +120,7 @@ class BashBackend(Backend):
     async def input(
         self,
         session: Session,
-        text: Annotated[str, Field(description="What to type, with its line ends: 'yes\\n'.")],
+        text: Annotated[str, Field(description="Text to write, including line ends: 'yes\\n'.")],
     ) -> InputWritten:
         """Write text to the standard input of the running command.
 
@@ -163,7 +163,7 @@ class BashBackend(Backend):
             except RuntimeFailure:
                 # The command has not read earlier input yet; a chunk is written whole or not at all.
                 await anyio.sleep(RETRY_SECONDS)
-        message = "bash_input: no command that reads input runs: start one with bash_run and stdin_open."
+        message = "bash_input: no running command reads input: start one with bash_run and stdin_open."
         raise ToolFailure(ErrorKind.NOT_FOUND, message, {"bytes": before})
 
     @staticmethod

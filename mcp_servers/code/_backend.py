@@ -34,14 +34,14 @@ from runtimes import Outcome, OutputSink, RunResult
 __all__ = ["CodeBackend"]
 
 _LOST = (
-    "The Python session has ended: the next call runs in a fresh one, without the variables; files are kept."
+    "The Python session has ended: the next call runs in a new one, without the variables; files are kept."
 )
 _WAS_LOST = (
-    "The Python session had ended before: this ran in a fresh one, without the variables; files are kept."
+    "The Python session had ended before: this ran in a new one, without the variables; files are kept."
 )
 _INSIDE = '__import__("_agentflow_session")'
 
-Seconds = Annotated[float | None, Field(gt=0, description="Seconds after which what runs is killed.")]
+Seconds = Annotated[float | None, Field(gt=0, description="Seconds after which the run is killed.")]
 
 
 class CodeBackend(Backend):

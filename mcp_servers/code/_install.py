@@ -105,7 +105,7 @@ async def install(
 def _check(requirement: str, allowed: InstallSettings) -> None:
     match = _REQUIREMENT.fullmatch(requirement.strip())
     if match is None:
-        message = f"code_install: {requirement!r} is no package name with an optional version."
+        message = f"code_install: {requirement!r} is not a package name with an optional version."
         raise ToolFailure(ErrorKind.BAD_ARGUMENTS, message)
     if allowed.packages is not None and _normal(match["name"]) not in map(_normal, allowed.packages):
         choices = ", ".join(sorted(allowed.packages)) or "none"
@@ -130,10 +130,10 @@ async def _download(
             raise _failure(done.stderr.decode("utf-8", "replace"), allowed)
         wheels, size = _downloaded(folder)
         if size > allowed.max_bytes:
-            message = f"code_install: {size} bytes of wheels are more than the {allowed.max_bytes} allowed."
+            message = f"code_install: {size} bytes of wheels exceed the limit of {allowed.max_bytes}."
             raise ToolFailure(ErrorKind.DENIED, message)
         return wheels
-    raise ToolFailure(ErrorKind.TIMEOUT, "code_install: the time for the download was up.")
+    raise ToolFailure(ErrorKind.TIMEOUT, "code_install: the download timed out.")
 
 
 def _environment(allowed: InstallSettings) -> dict[str, str]:

@@ -74,7 +74,7 @@ class ExternalBackend(Backend):
             return
         if own.stateful:
             names = ", ".join(own.stateful)
-            message = f"mcp: the state of {names} can't be copied; if it keeps none, set stateful: false."
+            message = f"mcp: the state of {names} cannot be copied; if it keeps none, set stateful: false."
             raise ToolFailure(ErrorKind.CANNOT_FORK, message)
         forked.put(await own.copy(forked))
 

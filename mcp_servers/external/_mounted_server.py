@@ -128,7 +128,7 @@ class MountedServer:
         except StartFailed as error:
             raise ToolFailure(
                 ErrorKind.UNAVAILABLE,
-                f"mcp server {self.name!r} can't be started: {self._trouble or error.why}",
+                f"mcp server {self.name!r} cannot be started: {self._trouble or error.why}",
             ) from None
 
     async def close(self) -> None:
@@ -201,7 +201,7 @@ class MountedServer:
                 self._take(await list_all_tools(connection.client))
             except (MCPError, ValidationError) as error:
                 logger.warning(
-                    "mcp server %s: its tools can't be listed: %s", self.name, one_line(str(error))
+                    "mcp server %s: its tools cannot be listed: %s", self.name, one_line(str(error))
                 )
 
     def _take(self, listed: list[types.Tool]) -> None:
@@ -216,11 +216,11 @@ class MountedServer:
         self._refused = {}
         for name, tool in known.items():
             if name not in now:
-                self._refused[name] = "its server doesn't offer it any more"
+                self._refused[name] = "its server no longer offers it"
             elif self.settings.changes == "refuse" and now[name] != tool:
                 self._refused[name] = "its server has changed it since it was mounted"
         if more := len(now.keys() - known.keys()):
-            logger.warning("mcp server %s: %d tools that came later are left out", self.name, more)
+            logger.warning("mcp server %s: %d tools added later are ignored", self.name, more)
 
     async def call(
         self, tool: str, arguments: Mapping[str, object], context: CallContext
@@ -233,10 +233,14 @@ class MountedServer:
         with anyio.move_on_after(context.seconds_left(self.settings.timeout)):
             connection = await self._connected(where)
             if reason := self._refused.get(tool):
-                message = f"{where}: {reason}. Restart us to take it as it is now, or set changes: accept."
+                message = (
+                    f"{where}: {reason}. Restart our server to accept the change, or set changes: accept."
+                )
                 raise ToolFailure(ErrorKind.DENIED, message)
             return await self._ask(connection, tool, arguments, context, where)
-        raise ToolFailure(ErrorKind.TIMEOUT, f"{where}: the call's time was up; the server was told to stop.")
+        raise ToolFailure(
+            ErrorKind.TIMEOUT, f"{where}: the call timed out; the server was told to cancel it."
+        )
 
     async def _ask(
         self,
@@ -260,19 +264,19 @@ class MountedServer:
         except MCPError as error:
             raise await self._failure(connection, error, where) from None
         except (RuntimeError, ValidationError) as error:
-            message = f"{where}: the server's answer can't be used: {one_line(str(error))}"
+            message = f"{where}: the server's answer is invalid: {one_line(str(error))}"
             raise ToolFailure(ErrorKind.FAILED, message) from None
 
     async def _failure(self, connection: _Connection, error: MCPError, where: str) -> ToolFailure:
         if error.code == types.INVALID_REQUEST and error.message == SESSION_TERMINATED:
-            connection.line.cut("it no longer knows the connection")
+            connection.line.cut("it no longer knows this connection")
         elif error.code != types.CONNECTION_CLOSED:
             kind = _KINDS.get(error.code, ErrorKind.FAILED)
             return ToolFailure(kind, f"{where}: {one_line(error.message)}")
         with anyio.move_on_after(SETTLE_SECONDS):
             await connection.down.wait()
         reason = (self._trouble or "the connection was lost").rstrip(".")
-        message = f"{where}: the server ended during the call: {reason}. It is started again; what it did may be done."
+        message = f"{where}: the server ended during the call: {reason}. It is restarted; the call may already have had an effect."
         return ToolFailure(ErrorKind.UNAVAILABLE, message)
 
     async def _connected(self, where: str) -> _Connection:
@@ -282,7 +286,7 @@ class MountedServer:
                 await self._up.wait()
         if self._connection is None:
             reason = self._trouble or "it has ended"
-            raise ToolFailure(ErrorKind.UNAVAILABLE, f"{where}: the server can't be reached: {reason}")
+            raise ToolFailure(ErrorKind.UNAVAILABLE, f"{where}: the server cannot be reached: {reason}")
         return self._connection
 
 

@@ -51,7 +51,7 @@ class ServerSet:
                 if mount.settings.required:
                     failures.append(failure)
                 else:
-                    logger.warning("its tools are missing: %s", failure.message)
+                    logger.warning("tools are missing: %s", failure.message)
                 return
             if mount.settings.per_session:
                 await mount.close()
@@ -90,7 +90,7 @@ class ServerSet:
     ) -> MountedServer:
         async def fresh(stack: AsyncExitStack) -> Instance:
             if start_instance is None:
-                message = f"mcp server {name!r}: there is no runtime here for it to run in."
+                message = f"mcp server {name!r}: there is no runtime to run it in."
                 raise ToolFailure(ErrorKind.UNAVAILABLE, message)
             instance = await start_instance()
             stack.push_async_callback(instance.stop)

@@ -66,7 +66,7 @@ class MountSettings(Section):
         if bool(self.command) == bool(self.url):
             raise ValueError("give either a command or a url")
         if self.url is not None and not self.url.startswith(("http://", "https://")):
-            raise ValueError("the url must begin with http:// or https://")
+            raise ValueError("the url must start with http:// or https://")
         for name in ("args", "env", "cwd", "workspace", "runtime"):
             if self.url is not None and getattr(self, name):
                 raise ValueError(f"{name} is for a command, not for a url")
@@ -101,5 +101,7 @@ class ExternalSettings(Section):
     def _can_be_named(cls, servers: dict[str, MountSettings]) -> dict[str, MountSettings]:
         for name in servers:
             if not NAME.match(name):
-                raise ValueError(f"{name!r} can't name a server: use up to 32 letters, digits, '_' and '-'")
+                raise ValueError(
+                    f"{name!r} is not a valid server name: use up to 32 letters, digits, '_' and '-'"
+                )
         return servers

@@ -117,12 +117,12 @@ def _tool(
 def _input_schema(listed: types.Tool, *, stateful: bool) -> dict[str, object]:
     schema = {"type": "object", **_bounded(listed.input_schema)}
     if schema["type"] != "object":
-        raise ValueError("its arguments are no object")
+        raise ValueError("its arguments are not an object")
     if stateful:
         properties = cast("dict[str, object]", schema.get("properties", {}))
         if SESSION_ARGUMENT in properties:
             raise ValueError(
-                f"its argument {SESSION_ARGUMENT!r} is the name of our own: let it be shared instead"
+                f"its argument {SESSION_ARGUMENT!r} conflicts with our session argument: share the server instead"
             )
         schema["properties"] = {**properties, SESSION_ARGUMENT: _HANDLE}
     return schema
@@ -130,7 +130,7 @@ def _input_schema(listed: types.Tool, *, stateful: bool) -> dict[str, object]:
 
 def _bounded(schema: Mapping[str, object]) -> dict[str, object]:
     if len(json.dumps(schema)) > MAX_SCHEMA_BYTES:
-        raise ValueError(f"a schema of it is longer than {MAX_SCHEMA_BYTES // 1024} KiB")
+        raise ValueError(f"one of its schemas is longer than {MAX_SCHEMA_BYTES // 1024} KiB")
     return clean_schema(schema)
 
 

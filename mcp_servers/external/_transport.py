@@ -108,7 +108,7 @@ class PipeTransport:
         if self._logged <= MAX_LOGGED_LINES:
             logger.info("mcp server %s says: %s", self._server, words)
         elif self._logged == MAX_LOGGED_LINES + 1:
-            logger.info("mcp server %s says more than is logged", self._server)
+            logger.info("mcp server %s logs more than the limit", self._server)
 
 
 @asynccontextmanager

@@ -79,7 +79,7 @@ class FilesBackend(Backend):
         session: Session,
         context: CallContext,
         path: FilePath,
-        offset: Annotated[int, Field(ge=1, description="First line to read, counted from 1.")] = 1,
+        offset: Annotated[int, Field(ge=1, description="First line to read, counting from 1.")] = 1,
         limit: Annotated[int, Field(ge=1, le=100_000, description="How many lines to read.")] = 2_000,
         encoding: Annotated[
             Literal["text", "base64"], Field(description="'base64' returns the bytes of any file.")
@@ -113,7 +113,7 @@ class FilesBackend(Backend):
         self,
         session: Session,
         path: FilePath,
-        content: Annotated[str, Field(description="What to write.")],
+        content: Annotated[str, Field(description="The content to write.")],
         encoding: Annotated[
             Literal["text", "base64"], Field(description="'base64': content is the bytes in base64.")
         ] = "text",
@@ -138,7 +138,7 @@ class FilesBackend(Backend):
         self,
         session: Session,
         path: Annotated[str, Field(description="The directory.")] = ".",
-        recursive: Annotated[bool, Field(description="Also list what is in the directories below.")] = False,
+        recursive: Annotated[bool, Field(description="Also list subdirectories.")] = False,
         limit: Annotated[int, Field(ge=1, le=10_000, description="How many entries to return.")] = 1_000,
     ) -> DirectoryListing:
         """List the entries of a directory with their kinds and sizes.
@@ -172,7 +172,7 @@ class FilesBackend(Backend):
             ),
         ] = None,
         path: Annotated[str, Field(description="The directory or file to search.")] = ".",
-        ignore_case: Annotated[bool, Field(description="Take capital and small letters as equal.")] = False,
+        ignore_case: Annotated[bool, Field(description="Ignore case.")] = False,
         limit: Annotated[int, Field(ge=1, le=5_000, description="How many matches to return.")] = 200,
     ) -> SearchMatches:
         """Find lines by a regular expression, or files by name, below a directory.
@@ -199,10 +199,10 @@ class FilesBackend(Backend):
         session: Session,
         path: FilePath,
         old_text: Annotated[
-            str, Field(min_length=1, description="The text to replace, exactly as it stands.")
+            str, Field(min_length=1, description="The text to replace, exactly as in the file.")
         ],
-        new_text: Annotated[str, Field(description="What to put in its place.")],
-        replace_all: Annotated[bool, Field(description="Replace it wherever it occurs.")] = False,
+        new_text: Annotated[str, Field(description="The replacement.")],
+        replace_all: Annotated[bool, Field(description="Replace every occurrence.")] = False,
     ) -> EditedFile:
         """Replace a piece of text in a file and return the change as a diff.
 
@@ -228,7 +228,7 @@ class FilesBackend(Backend):
         session: Session,
         source: Annotated[str, Field(description="The file or directory to move.")],
         destination: Annotated[str, Field(description="Its new path.")],
-        replace: Annotated[bool, Field(description="Replace a file that is there.")] = False,
+        replace: Annotated[bool, Field(description="Replace an existing file.")] = False,
     ) -> MovedPath:
         """Move or rename a file or directory.
 
@@ -246,7 +246,7 @@ class FilesBackend(Backend):
         self,
         session: Session,
         path: Annotated[str, Field(description="The file or directory to delete.")],
-        recursive: Annotated[bool, Field(description="Delete a directory with all in it.")] = False,
+        recursive: Annotated[bool, Field(description="Delete a directory with its contents.")] = False,
     ) -> RemovedPath:
         """Delete a file, or a directory with its contents.
 

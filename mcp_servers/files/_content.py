@@ -24,7 +24,7 @@ def bytes_of(content: str, encoding: Literal["text", "base64"]) -> bytes:
     try:
         return content.encode() if encoding == "text" else base64.b64decode(content, validate=True)
     except (UnicodeEncodeError, binascii.Error) as error:
-        raise ToolFailure(ErrorKind.BAD_ARGUMENTS, f"content is no valid {encoding}: {error}.") from None
+        raise ToolFailure(ErrorKind.BAD_ARGUMENTS, f"content is not valid {encoding}: {error}.") from None
 
 
 async def existing(instance: Instance, path: str) -> FileInfo | None:
@@ -52,7 +52,7 @@ async def regular_file(instance: Instance, path: str) -> FileInfo:
     if info.kind == "directory":
         raise ToolFailure(ErrorKind.BAD_ARGUMENTS, f"{path!r} is a directory: use files_list.")
     if info.kind != "file":
-        raise ToolFailure(ErrorKind.BAD_ARGUMENTS, f"{path!r} is no regular file.")
+        raise ToolFailure(ErrorKind.BAD_ARGUMENTS, f"{path!r} is not a regular file.")
     return info
 
 
@@ -62,7 +62,7 @@ async def read_whole(instance: Instance, path: str, size: int, most: int) -> byt
     :raises ToolFailure: `bad_arguments` if it is larger than `most`.
     """
     if size > most:
-        message = f"{path!r} has {size} bytes; at most {most} are handled at once. Use bash_run or code_run."
+        message = f"{path!r} has {size} bytes; at most {most} are supported. Use bash_run or code_run."
         raise ToolFailure(ErrorKind.BAD_ARGUMENTS, message)
     return await instance.read(path, length=most)
 

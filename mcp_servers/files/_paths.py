@@ -11,19 +11,19 @@ from runtimes import WORKSPACE
 __all__ = ["checked", "file_failures", "short"]
 
 _KINDS = {
-    errno.ENOENT: (ErrorKind.NOT_FOUND, "is not there"),
-    errno.EEXIST: (ErrorKind.BAD_ARGUMENTS, "is there already"),
+    errno.ENOENT: (ErrorKind.NOT_FOUND, "does not exist"),
+    errno.EEXIST: (ErrorKind.BAD_ARGUMENTS, "already exists"),
     errno.EISDIR: (ErrorKind.BAD_ARGUMENTS, "is a directory"),
-    errno.ENOTDIR: (ErrorKind.BAD_ARGUMENTS, "leads through something that is no directory"),
+    errno.ENOTDIR: (ErrorKind.BAD_ARGUMENTS, "leads through a path that is not a directory"),
     errno.ENOTEMPTY: (ErrorKind.BAD_ARGUMENTS, "is a directory that is not empty"),
     errno.ENAMETOOLONG: (ErrorKind.BAD_ARGUMENTS, "is too long"),
-    errno.EINVAL: (ErrorKind.BAD_ARGUMENTS, "can't be used like that"),
-    errno.EACCES: (ErrorKind.DENIED, "may not be used like that"),
-    errno.EPERM: (ErrorKind.DENIED, "may not be used like that"),
-    errno.EROFS: (ErrorKind.DENIED, "can't be changed: it is not in the workspace"),
+    errno.EINVAL: (ErrorKind.BAD_ARGUMENTS, "cannot be used this way"),
+    errno.EACCES: (ErrorKind.DENIED, "may not be used this way"),
+    errno.EPERM: (ErrorKind.DENIED, "may not be used this way"),
+    errno.EROFS: (ErrorKind.DENIED, "cannot be changed: it is outside the workspace"),
     errno.ELOOP: (ErrorKind.DENIED, "leads through a symlink that is not followed"),
     errno.EXDEV: (ErrorKind.DENIED, "leads out of the session"),
-    errno.EFBIG: (ErrorKind.FILE_TOO_LARGE, "would grow past the limit on files"),
+    errno.EFBIG: (ErrorKind.FILE_TOO_LARGE, "would exceed the file size limit"),
     errno.ENOSPC: (ErrorKind.FILE_TOO_LARGE, "does not fit: the workspace is full"),
     errno.EDQUOT: (ErrorKind.FILE_TOO_LARGE, "does not fit: the workspace is full"),
 }
@@ -44,11 +44,11 @@ def checked(path: str) -> str:
     :raises ToolFailure: `bad_arguments` if it is empty or contains an invalid character.
     """
     if not path or "\0" in path:
-        raise ToolFailure(ErrorKind.BAD_ARGUMENTS, f"{path!r} is no path.")
+        raise ToolFailure(ErrorKind.BAD_ARGUMENTS, f"{path!r} is not a valid path.")
     try:
         path.encode()
     except UnicodeEncodeError:
-        raise ToolFailure(ErrorKind.BAD_ARGUMENTS, f"{path!r} is no valid text.") from None
+        raise ToolFailure(ErrorKind.BAD_ARGUMENTS, f"{path!r} is not valid text.") from None
     return path
 
 

@@ -40,7 +40,7 @@ async def find(instance: Instance, request: dict[str, object], timeout: float | 
     if answer.wrong is not None:
         raise ToolFailure(ErrorKind.BAD_ARGUMENTS, f"files_search: {answer.wrong}.")
     if answer.found is None:
-        raise OSError(answer.errno or 0, "the path can't be searched")
+        raise OSError(answer.errno or 0, "the path cannot be searched")
     matches = [match.model_copy(update={"path": short(match.path)}) for match in answer.found.matches]
     return answer.found.model_copy(update={"matches": matches})
 

@@ -87,7 +87,7 @@ def main() -> None:
     try:
         result: dict[str, object] = {"found": answer(json.load(sys.stdin))}
     except re.error as error:
-        result = {"wrong": f"pattern can't be used: {error}"}
+        result = {"wrong": f"invalid pattern: {error}"}
     except OSError as error:
         result = {"errno": error.errno}
     json.dump(result, sys.stdout)

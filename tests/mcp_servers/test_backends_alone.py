@@ -47,7 +47,7 @@ async def test_bash_alone_keeps_the_shell_of_the_connection() -> None:
         assert result.structured_content["stdout"] == "/tmp\nä\n"
 
 
-async def test_data_with_nothing_in_it_is_what_the_output_schema_says() -> None:
+async def test_empty_data_matches_the_output_schema() -> None:
     async with client_of("rag") as client:
         # The client checks the data by the schema that the listing gave.
         await client.list_tools()
@@ -72,7 +72,7 @@ async def test_plots_are_image_content_and_long_output_is_a_resource() -> None:
         assert whole.text == "x" * 100_000 + "\n"
 
 
-async def test_a_failure_says_its_kind_over_the_protocol() -> None:
+async def test_a_failure_has_its_kind_over_mcp() -> None:
     async with client_of("files") as client:
         result = await client.call_tool("files_read", {"path": "nowhere"})
         assert result.is_error

@@ -103,7 +103,7 @@ def with_tables(page: str) -> str:
 
 
 @pytest.mark.promise("backends:documented")
-def test_the_page_shows_the_tools_and_settings_as_they_are() -> None:
+def test_the_page_lists_the_real_tools_and_settings() -> None:
     page = PAGE.read_text(encoding="utf-8")
     assert page == with_tables(page)
 

@@ -36,7 +36,7 @@ class Lamps(Backend):
 
 
 @pytest.mark.promise("mcp:tool:card")
-async def test_a_tool_says_what_it_cannot_do_how_it_is_best_used_and_what_good_calls_are_like() -> None:
+async def test_a_tool_lists_its_limits_practices_and_examples() -> None:
     async with Sandbox(backends=[Lamps()]) as sandbox, ToolTable([Lamps()]) as table:
         here = await sandbox.tools("lamps")
         async with Client(McpAdapter(table, principal=lambda _: LOCAL).server()) as client:

@@ -80,8 +80,8 @@ def calling(name: str) -> dict[str, object]:
     return request("tools/call", {"name": name, "arguments": {}})
 
 
-@pytest.mark.promise("mcp:load:at_once")
-async def test_slow_calls_on_one_backend_run_at_once() -> None:
+@pytest.mark.promise("mcp:load:concurrent")
+async def test_slow_calls_on_one_backend_run_concurrently() -> None:
     answers: list[int] = []
 
     async def meet(http: httpx2.AsyncClient, url: str) -> None:
@@ -96,7 +96,7 @@ async def test_slow_calls_on_one_backend_run_at_once() -> None:
 
 
 @pytest.mark.promise("mcp:load:blocked")
-async def test_a_blocked_backend_with_all_its_turns_taken_holds_up_no_other() -> None:
+async def test_a_blocked_backend_without_free_slots_delays_no_other() -> None:
     slow, answers = Slow(), 0
 
     async def hold(http: httpx2.AsyncClient, url: str) -> None:

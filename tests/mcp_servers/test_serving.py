@@ -74,9 +74,7 @@ def origin(server: HttpServer) -> str:
 
 @pytest.mark.promise("mcp:http:scopes")
 @pytest.mark.parametrize("mode", ["auto", "legacy"])
-async def test_a_token_with_a_scope_sees_and_calls_the_tools_of_its_backends_alone(
-    scoped: HttpServer, mode: str
-) -> None:
+async def test_a_token_with_a_scope_sees_and_calls_only_its_backends(scoped: HttpServer, mode: str) -> None:
     async with (
         connected(scoped.url, TOKENS["alice"], mode) as alice,
         connected(scoped.url, TOKENS["bob"], mode) as bob,
@@ -99,7 +97,7 @@ async def test_a_token_with_a_scope_sees_and_calls_the_tools_of_its_backends_alo
 
 
 @pytest.mark.promise("mcp:http:scopes")
-async def test_the_endpoint_of_a_backend_is_shut_to_a_token_that_may_not_use_it(
+async def test_the_endpoint_of_a_backend_refuses_a_token_without_its_scope(
     scoped: HttpServer, http: httpx2.AsyncClient
 ) -> None:
     refused = await http.post(f"{origin(scoped)}/counter/mcp", headers=BOB)
@@ -108,7 +106,7 @@ async def test_the_endpoint_of_a_backend_is_shut_to_a_token_that_may_not_use_it(
 
 
 @pytest.mark.promise("mcp:http:scopes")
-def test_scopes_stand_with_the_tokens_in_the_settings() -> None:
+def test_scopes_are_set_with_the_tokens_in_the_settings() -> None:
     settings = ServerSettings.model_validate(
         {"backends": {"bash": None}, "tokens": {"a": "1", "b": {"token": "2", "backends": ["bash"]}}}
     )
@@ -118,7 +116,7 @@ def test_scopes_stand_with_the_tokens_in_the_settings() -> None:
 
 
 @pytest.mark.promise("mcp:http:scopes")
-def test_a_scope_over_what_is_not_served_is_refused_in_one_line() -> None:
+def test_a_scope_with_an_unserved_backend_is_refused_in_one_line() -> None:
     words = ["backends={bash: {}}", "tokens={b: {token: x, backends: [code]}}"]
     with pytest.raises(ConfigurationError, match="b: backend 'code' is not served") as refused:
         load_settings(ServerSettings, None, words)
@@ -126,7 +124,7 @@ def test_a_scope_over_what_is_not_served_is_refused_in_one_line() -> None:
 
 
 @pytest.mark.promise("mcp:http:ready")
-async def test_a_server_answers_while_it_gets_ready_and_says_what_it_waits_for(
+async def test_a_server_answers_during_warmup_and_reports_the_pending_backends(
     http: httpx2.AsyncClient,
 ) -> None:
     slow = Slow()
@@ -149,7 +147,7 @@ async def test_a_server_answers_while_it_gets_ready_and_says_what_it_waits_for(
 
 
 @pytest.mark.promise("mcp:http:ready")
-async def test_a_server_can_be_stopped_while_it_gets_ready() -> None:
+async def test_a_server_can_be_stopped_during_warmup() -> None:
     server = HttpServer(ToolTable([Slow()]), HttpOptions(port=0))
     with anyio.fail_after(60):
         async with anyio.create_task_group() as group:
@@ -160,14 +158,14 @@ async def test_a_server_can_be_stopped_while_it_gets_ready() -> None:
 
 
 @pytest.mark.promise("mcp:http:ready")
-async def test_a_backend_that_can_not_be_got_ready_ends_the_server_with_its_reason() -> None:
+async def test_a_backend_that_fails_to_warm_up_ends_the_server_with_the_reason() -> None:
     server = HttpServer(ToolTable([Broken()]), HttpOptions(port=0))
     with anyio.fail_after(60), pytest.raises(ConfigurationError, match="its index is gone"):
         await server.serve(warmup=["broken"])
 
 
 @pytest.mark.promise("mcp:http:metrics")
-async def test_calls_and_refusals_are_counted_for_whoever_has_a_token(
+async def test_calls_and_refusals_are_readable_with_a_token(
     scoped: HttpServer, http: httpx2.AsyncClient
 ) -> None:
     async with connected(scoped.url, TOKENS["bob"]) as bob:
@@ -191,7 +189,7 @@ async def test_calls_and_refusals_are_counted_for_whoever_has_a_token(
 
 
 @pytest.mark.promise("mcp:http:metrics")
-def test_how_long_calls_took_is_counted_by_bounds() -> None:
+def test_call_durations_are_counted_in_buckets() -> None:
     now = Now()
     metrics = Metrics(clock=now)
     for seconds in (0.004, 0.4, 400.0):

@@ -36,7 +36,7 @@ class News(Backend):
 
 
 @pytest.mark.promise("mcp:tool:unusable")
-async def test_a_tool_that_can_not_work_is_refused_with_what_mends_it() -> None:
+async def test_a_call_of_an_unusable_tool_is_refused_with_the_fix() -> None:
     async with ToolTable([News()]) as table:
         refused = await table.call("news_search")
         assert refused.error is not None
@@ -50,7 +50,7 @@ async def test_a_tool_that_can_not_work_is_refused_with_what_mends_it() -> None:
 
 
 @pytest.mark.promise("mcp:tool:unusable")
-async def test_every_door_says_before_a_call_that_a_tool_can_not_work() -> None:
+async def test_every_entry_point_reports_an_unusable_tool_before_a_call() -> None:
     async with ToolTable([News()]) as table:
         async with Client(McpAdapter(table, principal=lambda _: LOCAL).server()) as client:
             metas = {one.name: one.meta for one in (await client.list_tools()).tools}

@@ -2,7 +2,6 @@
 
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
-from hashlib import sha256
 from typing import TypeVar, cast
 
 import msgspec
@@ -10,7 +9,7 @@ import msgspec
 from agentflow.actors import Supervisor
 from agentflow.models import Call, Completion
 from agentflow.team import Team, Verify
-from agentflow.trajectory import Action, Blob, PlanRequest, Step, ToolCard, Usage
+from agentflow.trajectory import Action, Blob, MemoryBlobStore, PlanRequest, Step, ToolCard, Usage
 
 T = TypeVar("T")
 
@@ -46,33 +45,18 @@ def unasked(call: Call[object]) -> object:
     raise AssertionError(f"{call.role} asked a model")
 
 
-class Blobs:
-    """A blob store in memory."""
-
-    def __init__(self) -> None:
-        self.kept: dict[str, bytes] = {}
-
-    async def put(self, data: bytes, mime: str) -> Blob:
-        hash = sha256(data).hexdigest()
-        self.kept[hash] = data
-        return Blob(hash, mime)
-
-    async def read(self, hash: str) -> bytes:
-        return self.kept[hash]
-
-
 @asynccontextmanager
 async def team(
     answer: Callable[[Call[object]], object] = unasked,
     *,
     vision: bool = False,
     verify: Verify = "rule",
-    blobs: Blobs | None = None,
+    blobs: MemoryBlobStore | None = None,
     workers: int = 4,
 ) -> AsyncGenerator[tuple[Team, FunctionModel]]:
     """A team at work, whose every role asks one model."""
     model = FunctionModel(answer, vision=vision)
-    blobs = blobs or Blobs()
+    blobs = blobs or MemoryBlobStore()
     members = Team(
         planner=model,
         generator=model,

@@ -21,6 +21,7 @@ from agentflow.trajectory import (
     Decision,
     DecisionRequest,
     Episode,
+    MemoryBlobStore,
     NextStep,
     NextStepRequest,
     QueryAnalysis,
@@ -32,7 +33,7 @@ from agentflow.trajectory import (
     VerificationRequest,
 )
 from tests._pages import written
-from tests.agentflow.team._model import Blobs, FunctionModel, team
+from tests.agentflow.team._model import FunctionModel, team
 
 TASK = Task(index=0, id="task_1", question="Which year is carved over the door?", references=("1871",))
 ANALYSIS = QueryAnalysis("A year.", "Looking.", "diary_write", "Nothing.")
@@ -172,7 +173,7 @@ async def solved(
     prices: Mapping[str, Prices] | None = None,
     gate: EffectGate | None = None,
     clock: Clock = SYSTEM_CLOCK,
-    blobs: Blobs | None = None,
+    blobs: MemoryBlobStore | None = None,
     **settings: object,
 ) -> tuple[Episode, FunctionModel]:
     """An episode of a team whose every role asks one model, in a fresh sandbox; and what the model was asked."""

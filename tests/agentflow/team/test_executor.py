@@ -8,10 +8,10 @@ import pytest
 from agentflow.errors import ErrorKind, RunStopped, StopCause, ToolFailure
 from agentflow.sandbox import Backend, Image, Sandbox, Text, tool
 from agentflow.testing import VirtualTimeLoop
-from agentflow.trajectory import Action, Blob, Failure, Outcome
+from agentflow.trajectory import Action, Blob, Failure, MemoryBlobStore, Outcome
 from mcp_servers import CallContext
 from runtimes.process import ProcessRuntime
-from tests.agentflow.team._model import Blobs, team
+from tests.agentflow.team._model import team
 
 
 @asynccontextmanager
@@ -25,10 +25,12 @@ async def eager(*backends: str) -> AsyncGenerator[Sandbox]:
 
 
 async def acted(sandbox: Sandbox, tool: str, **arguments: object) -> Outcome:
-    return await keeping(Blobs(), sandbox, tool, arguments)
+    return await keeping(MemoryBlobStore(), sandbox, tool, arguments)
 
 
-async def keeping(blobs: Blobs, sandbox: Sandbox, tool: str, arguments: dict[str, object]) -> Outcome:
+async def keeping(
+    blobs: MemoryBlobStore, sandbox: Sandbox, tool: str, arguments: dict[str, object]
+) -> Outcome:
     async with team(blobs=blobs) as (members, _):
         return await members.executor.act(sandbox, Action(tool, arguments))
 
@@ -90,7 +92,7 @@ async def test_an_observation_is_the_same_in_another_sandbox() -> None:
 
 @pytest.mark.promise("team:executor:pictures")
 async def test_pictures_are_kept_as_blobs() -> None:
-    blobs = Blobs()
+    blobs = MemoryBlobStore()
     async with eager("code") as sandbox:
         # On a slow machine it would tell that it looks for fonts.
         quiet = "import logging\nlogging.getLogger('matplotlib').setLevel('ERROR')\n"
@@ -150,9 +152,9 @@ class Moody(Backend):
         return self.answer()
 
 
-async def tried(verb: str, moody: Moody, blobs: Blobs | None = None) -> Outcome:
+async def tried(verb: str, moody: Moody, blobs: MemoryBlobStore | None = None) -> Outcome:
     async with Sandbox(backends=[moody]) as sandbox:
-        return await keeping(blobs or Blobs(), sandbox, f"moody_{verb}", {})
+        return await keeping(blobs or MemoryBlobStore(), sandbox, f"moody_{verb}", {})
 
 
 @pytest.mark.promise("team:executor:observation")
@@ -196,7 +198,7 @@ class TestRetries:
         assert moody.calls == 1
 
 
-class Forgetful(Blobs):
+class Forgetful(MemoryBlobStore):
     """A blob store with a bug."""
 
     async def put(self, data: bytes, mime: str) -> Blob:
@@ -215,7 +217,7 @@ async def test_after_a_crash_only_a_harmless_call_is_made_again(verb: str, calls
     assert moody.calls == calls
 
 
-class FullDisk(Blobs):
+class FullDisk(MemoryBlobStore):
     """A blob store that can't go on."""
 
     async def put(self, data: bytes, mime: str) -> Blob:

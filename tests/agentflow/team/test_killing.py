@@ -8,8 +8,8 @@ import pytest
 from agentflow.actors import DynamicSupervisor, Supervisor
 from agentflow.models import Call, Completion
 from agentflow.team import EpisodeSettings, Team, solve_task
-from agentflow.trajectory import Episode
-from tests.agentflow.team._model import Blobs, FunctionModel
+from agentflow.trajectory import Episode, MemoryBlobStore
+from tests.agentflow.team._model import FunctionModel
 from tests.agentflow.team._solving import TASK, Book, Script, diary_sandbox
 
 T = TypeVar("T")
@@ -37,7 +37,7 @@ class Fatal(FunctionModel):
 
 async def episode_with(model: FunctionModel, pool: str = "") -> Episode:
     """An episode; once the model is called for the last time before it waits, the pool's only worker is killed."""
-    blobs = Blobs()
+    blobs = MemoryBlobStore()
     members = Team(planner=model, generator=model, put_blob=blobs.put, blob=blobs.read)
 
     found: dict[str, Episode] = {}

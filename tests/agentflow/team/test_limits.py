@@ -10,8 +10,8 @@ from agentflow.errors import ConfigurationError
 from agentflow.models import Call, Completion, Prices
 from agentflow.team import EpisodeSettings, Team, solve_task
 from agentflow.testing import VirtualTimeLoop
-from agentflow.trajectory import Ending, Episode, Failure, SolutionRequest
-from tests.agentflow.team._model import Blobs, FunctionModel, unasked
+from agentflow.trajectory import Ending, Episode, Failure, MemoryBlobStore, SolutionRequest
+from tests.agentflow.team._model import FunctionModel, unasked
 from tests.agentflow.team._solving import TASK, Book, Script, diary_sandbox, roles, solved
 
 T = TypeVar("T")
@@ -31,7 +31,7 @@ class Slow(FunctionModel):
 
 
 async def slowly(model: FunctionModel, book: Book, **settings: object) -> Episode:
-    blobs = Blobs()
+    blobs = MemoryBlobStore()
     members = Team(planner=model, generator=model, put_blob=blobs.put, blob=blobs.read)
     async with diary_sandbox() as sandbox, Supervisor(members.specs(), name="team"):
         return await solve_task(

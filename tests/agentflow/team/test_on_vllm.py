@@ -14,9 +14,9 @@ from agentflow.models import Accounts, Model, TokenMode, make_model
 from agentflow.serving import ModelServer
 from agentflow.team import EpisodeSettings, Team, solve_task
 from agentflow.tokens import TokenTree, calls_of
-from agentflow.trajectory import Episode, Task, Tokens
+from agentflow.trajectory import Episode, MemoryBlobStore, Task, Tokens
 from tests._vllm import settings_of
-from tests.agentflow.team._model import Blobs, FunctionModel
+from tests.agentflow.team._model import FunctionModel
 from tests.agentflow.team._solving import GO_ON, Book, diary_sandbox
 
 pytestmark = pytest.mark.timeout(900)
@@ -43,13 +43,13 @@ async def team_on(
         call_seconds=600,
     )
     async with make_model(settings, Accounts()) as model:
-        blobs = Blobs()
+        blobs = MemoryBlobStore()
         members = _team(model, verifier or model, blobs)
         async with Supervisor(members.specs(), name="team"):
             yield members
 
 
-def _team(model: Model, verifier: Model, blobs: Blobs) -> Team:
+def _team(model: Model, verifier: Model, blobs: MemoryBlobStore) -> Team:
     return Team(
         planner=model,
         executor=model,

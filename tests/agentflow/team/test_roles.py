@@ -25,6 +25,7 @@ from agentflow.trajectory import (
     Judgement,
     JudgementRequest,
     Memory,
+    MemoryBlobStore,
     NextStep,
     NextStepRequest,
     Plan,
@@ -41,7 +42,7 @@ from agentflow.trajectory import (
     VerificationRequest,
     WriteRequest,
 )
-from tests.agentflow.team._model import SEARCH, Blobs, FunctionModel, plan_request, step, team
+from tests.agentflow.team._model import SEARCH, FunctionModel, plan_request, step, team
 
 DRAFT = Draft("Who?", "Mara", (DraftStep("She did.", (Citation(1, "Mara did."),)),))
 JUDGED = JudgementRequest(seed="s", path=(), step=step("Mara did."))
@@ -159,7 +160,7 @@ async def test_a_call_is_without_the_nulls_that_a_strict_schema_asks_for() -> No
 async def test_each_role_has_the_model_that_is_its_own() -> None:
     names = ("planner", "analyst", "executor", "verifier", "generator")
     models = {name: FunctionModel(lambda call: ANSWERS[_KINDS[type(call.request)]]) for name in names}
-    blobs = Blobs()
+    blobs = MemoryBlobStore()
     members = Team(
         planner=models["planner"],
         analyst=models["analyst"],
@@ -211,7 +212,7 @@ async def test_a_model_judges_only_what_is_not_plain_to_see() -> None:
 
 @pytest.mark.promise("team:verifier:model")
 def test_a_judging_model_must_be_there() -> None:
-    model, blobs = FunctionModel(lambda _: None), Blobs()
+    model, blobs = FunctionModel(lambda _: None), MemoryBlobStore()
     with pytest.raises(ConfigurationError, match="verify=model needs a model"):
         Team(planner=model, generator=model, verify="model", put_blob=blobs.put, blob=blobs.read)
 
@@ -255,7 +256,7 @@ async def test_a_bug_in_a_model_is_asked_once_more_and_then_a_reply(
 
 @pytest.mark.promise("team:prompts:pictures")
 async def test_pictures_of_a_path_come_from_the_blob_store() -> None:
-    blobs = Blobs()
+    blobs = MemoryBlobStore()
     blob = await blobs.put(b"png", "image/png")
     async with team(lambda _: Plan(()), vision=True, blobs=blobs) as (members, model):
         await members.planner.plan(plan_request(step("a chart", images=(blob,))))

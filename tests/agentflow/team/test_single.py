@@ -12,8 +12,7 @@ from agentflow.models import Call, Completion, Prices, Text, ToolCall, ToolReply
 from agentflow.sandbox import Backend, Sandbox, tool
 from agentflow.team import EpisodeSettings, solve_alone
 from agentflow.testing import VirtualTimeLoop
-from agentflow.trajectory import Action, Ending, Episode, Failure, Task, Usage
-from tests.agentflow.team._model import Blobs
+from agentflow.trajectory import Action, Ending, Episode, Failure, MemoryBlobStore, Task, Usage
 from tests.agentflow.team._solving import TASK, Book, Diary
 
 T = TypeVar("T")
@@ -57,7 +56,7 @@ async def solved(
     clock: Clock = SYSTEM_CLOCK,
     **settings: object,
 ) -> Episode:
-    blobs = Blobs()
+    blobs = MemoryBlobStore()
     async with Sandbox(backends=[*(backends or [Diary()])]) as sandbox:
         return await solve_alone(
             task,

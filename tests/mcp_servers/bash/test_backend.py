@@ -18,7 +18,7 @@ async def test_the_shell_keeps_its_state_from_call_to_call(live: Live) -> None:
 
 
 @pytest.mark.promise("bash:failure:exit-code")
-async def test_a_command_that_fails_is_no_failed_call(live: Live) -> None:
+async def test_a_failing_command_is_not_a_failed_call(live: Live) -> None:
     data = await live.data("bash_run", command="echo out; echo err >&2; (exit 3)")
     assert (data["stdout"], data["stderr"], data["exit_code"]) == ("out\n", "err\n", 3)
     assert (await live.data("bash_run", command="if"))["exit_code"] == 2
@@ -26,7 +26,7 @@ async def test_a_command_that_fails_is_no_failed_call(live: Live) -> None:
 
 
 @pytest.mark.promise("bash:timeout:partial")
-async def test_a_command_that_takes_too_long_is_killed_and_its_output_comes_back(live: Live) -> None:
+async def test_a_command_that_times_out_is_killed_and_its_output_is_returned(live: Live) -> None:
     result = await live.call("bash_run", command="echo begun; sleep 1000", timeout=3)
     assert result.error is not None
     assert result.error.kind == "timeout"
@@ -34,7 +34,7 @@ async def test_a_command_that_takes_too_long_is_killed_and_its_output_comes_back
     assert await live.bash("pgrep -c sleep || true") == "0\n"
 
 
-async def test_the_call_s_own_time_counts_and_its_output_comes_back(live: Live) -> None:
+async def test_the_call_s_own_time_limit_applies_and_its_output_is_returned(live: Live) -> None:
     arguments = {"session": live.session, "command": "echo begun; sleep 1000"}
     result = await live.table.call("bash_run", arguments, timeout=5)
     assert result.error is not None
@@ -43,7 +43,7 @@ async def test_the_call_s_own_time_counts_and_its_output_comes_back(live: Live) 
 
 
 @pytest.mark.promise("bash:output:kept-whole")
-async def test_long_output_is_cut_in_the_middle_and_kept_whole(live: Live) -> None:
+async def test_long_output_is_truncated_in_the_middle_and_kept_whole(live: Live) -> None:
     result = await live.call("bash_run", command="seq 100000")
     stdout = str(result.data["stdout"])
     assert stdout.startswith("1\n2\n")
@@ -58,7 +58,7 @@ async def test_long_output_is_cut_in_the_middle_and_kept_whole(live: Live) -> No
 
 
 @pytest.mark.promise("bash:output:limit")
-async def test_a_hundred_megabytes_are_stopped_and_the_server_goes_on(live: Live) -> None:
+async def test_a_hundred_megabytes_of_output_are_stopped_and_the_server_continues(live: Live) -> None:
     result = await live.call("bash_run", command="head -c 100000000 /dev/zero | tr '\\0' x")
     assert result.error is not None
     assert result.error.kind == "output_limit"
@@ -67,12 +67,12 @@ async def test_a_hundred_megabytes_are_stopped_and_the_server_goes_on(live: Live
 
 
 @pytest.mark.promise("bash:output:invalid-text")
-async def test_output_that_is_no_utf_8_is_replaced(live: Live) -> None:
+async def test_output_that_is_not_utf_8_is_replaced(live: Live) -> None:
     assert await live.bash(r"printf 'a\xff\xfeb \xc3\xa4\n'") == "a��b ä\n"
 
 
 @pytest.mark.promise("bash:progress")
-async def test_output_is_reported_as_it_comes(live: Live) -> None:
+async def test_output_is_reported_as_it_arrives(live: Live) -> None:
     reports: list[tuple[float, str | None]] = []
     arguments = {"session": live.session, "command": "echo one; echo two >&2; sleep 0.2; echo thrée"}
     await live.table.call(
@@ -84,7 +84,7 @@ async def test_output_is_reported_as_it_comes(live: Live) -> None:
 
 
 @pytest.mark.promise("bash:input")
-async def test_a_running_command_is_fed_and_interrupted_from_other_calls(live: Live) -> None:
+async def test_a_running_command_gets_input_and_interrupts_from_other_calls(live: Live) -> None:
     begun = anyio.Event()
     command = "echo ready; read line; echo got $line; while :; do read line || sleep 0.1; done"
 
@@ -147,7 +147,7 @@ async def test_shell_code_and_files_share_one_workspace(live: Live) -> None:
 
 
 @pytest.mark.promise("bash:fork")
-async def test_a_fork_carries_the_shell_and_both_go_their_own_way(live: Live) -> None:
+async def test_a_fork_includes_the_shell_and_is_independent(live: Live) -> None:
     await live.bash("x=1; mkdir d; cd d; f() { echo f$x; }; echo base > file")
     fork = await live.fork()
     await fork.bash("x=2; echo changed > file; cd ..")
@@ -158,7 +158,7 @@ async def test_a_fork_carries_the_shell_and_both_go_their_own_way(live: Live) ->
 
 
 @pytest.mark.promise("bash:ended")
-async def test_a_shell_that_ends_is_followed_by_a_fresh_one(live: Live) -> None:
+async def test_a_shell_that_ends_is_replaced_by_a_new_one(live: Live) -> None:
     await live.bash("x=1; echo kept > file")
     data = await live.data("bash_run", command="echo bye; exit 3")
     assert (data["stdout"], data["state_lost"]) == ("bye\n", True)
@@ -178,7 +178,7 @@ async def test_settings_of_a_session_are_checked_and_used(live: Live) -> None:
     assert "output_characters" in wrong.error.message
 
 
-async def test_much_input_waits_until_it_is_read(live: Live) -> None:
+async def test_large_input_waits_until_it_is_read(live: Live) -> None:
     begun = anyio.Event()
     command = "echo go; sleep 0.3; head -c 500000 | wc -c"
 
@@ -198,6 +198,6 @@ async def test_much_input_waits_until_it_is_read(live: Live) -> None:
 
 
 @pytest.mark.parametrize("command", ["echo a\0b", "echo \ud800"])
-async def test_a_command_that_no_shell_can_be_given_is_refused(live: Live, command: str) -> None:
+async def test_a_command_that_cannot_be_passed_to_a_shell_is_refused(live: Live, command: str) -> None:
     assert (await live.failure("bash_run", command=command))[0] == "bad_arguments"
     assert await live.bash("echo on") == "on\n"

@@ -43,6 +43,6 @@ def test_a_shell_without_jobs_has_none() -> None:
     assert listed("sleep 100 & disown") == []
 
 
-def test_states_of_several_words_are_whole() -> None:
+def test_states_of_several_words_are_kept_whole() -> None:
     (job,) = parse_jobs("[1]+  4711 Stopped (tty input)     cat | wc\n")
     assert (job.state, job.command) == ("Stopped (tty input)", "cat | wc")

@@ -19,7 +19,7 @@ async def test_code_keeps_its_state_and_shows_its_last_value(live: Live) -> None
 
 
 @pytest.mark.promise("code:run:raises")
-async def test_code_that_raises_is_no_failed_call(live: Live) -> None:
+async def test_code_that_raises_is_not_a_failed_call(live: Live) -> None:
     data = await live.data("code_run", code="print('before')\n1 / 0")
     error = cast("dict[str, str]", data["error"])
     assert (error["type"], error["message"]) == ("ZeroDivisionError", "division by zero")
@@ -28,7 +28,7 @@ async def test_code_that_raises_is_no_failed_call(live: Live) -> None:
 
 
 @pytest.mark.promise("code:timeout:partial")
-async def test_code_that_takes_too_long_is_stopped_and_its_output_comes_back(live: Live) -> None:
+async def test_code_that_times_out_is_stopped_and_its_output_is_returned(live: Live) -> None:
     result = await live.call("code_run", code="print('begun', flush=True)\nwhile True: pass", timeout=3)
     assert result.error is not None
     assert result.error.kind == "timeout"
@@ -36,7 +36,7 @@ async def test_code_that_takes_too_long_is_stopped_and_its_output_comes_back(liv
     assert await live.python("1 + 1") == "2"
 
 
-async def test_an_interpreter_that_dies_is_told_and_followed_by_a_fresh_one(live: Live) -> None:
+async def test_an_interpreter_that_dies_is_reported_and_replaced(live: Live) -> None:
     await live.python("x = 1")
     data = await live.data("code_run", code="import os\nos._exit(7)")
     assert cast("dict[str, str]", data["error"])["type"] == "SessionEnded"
@@ -45,13 +45,13 @@ async def test_an_interpreter_that_dies_is_told_and_followed_by_a_fresh_one(live
     assert cast("dict[str, str]", lost["error"])["type"] == "NameError"
 
 
-async def test_leaving_keeps_the_session(live: Live) -> None:
+async def test_exit_keeps_the_session(live: Live) -> None:
     await live.python("x = 1\nexit()")
     assert await live.python("x") == "1"
 
 
 @pytest.mark.promise("code:plots:content")
-async def test_plots_are_pictures_beside_the_data(live: Live) -> None:
+async def test_plots_are_images_beside_the_data(live: Live) -> None:
     result = await live.call("code_run", code="import matplotlib.pyplot as plt\nplt.plot([1, 2])\nplt.show()")
     assert result.ok, result
     (image,) = images(result)
@@ -90,7 +90,7 @@ async def test_other_rich_output_is_text(live: Live) -> None:
     assert data["displays"] == [{"mime": "text/html", "text": "<b>ä</b>"}]
 
 
-async def test_forged_displays_are_text_and_no_table(live: Live) -> None:
+async def test_forged_displays_are_text_and_not_tables(live: Live) -> None:
     code = (
         "class Forged:\n    def _repr_mimebundle_(self, **_):\n"
         "        return {'application/vnd.agentflow.table+json': {'columns': 1}}\nForged()"
@@ -118,7 +118,7 @@ async def test_sql_joins_files_of_the_workspace_and_data_frames(live: Live) -> N
     assert (await live.data("code_sql", query="SELECT max(n) FROM 'frame.parquet'"))["rows"] == [[999]]
 
 
-async def test_sql_that_fails_is_no_failed_call(live: Live) -> None:
+async def test_sql_that_fails_is_not_a_failed_call(live: Live) -> None:
     data = await live.data("code_sql", query="SELECT * FROM 'nowhere.csv'")
     assert cast("dict[str, str]", data["error"])["type"] == "IOException"
     await live.python("x = 1")
@@ -138,7 +138,7 @@ async def test_variables_are_listed_by_name(live: Live) -> None:
 
 
 @pytest.mark.promise("code:fork")
-async def test_a_fork_carries_variables_and_both_go_their_own_way(live: Live) -> None:
+async def test_a_fork_includes_variables_and_is_independent(live: Live) -> None:
     await live.python("x = [1]\ndef f():\n    return x")
     fork = await live.fork()
     await fork.python("x.append(2)")
@@ -157,7 +157,7 @@ async def test_a_fork_works_after_plots_and_sql(live: Live) -> None:
 
 
 @pytest.mark.promise("code:output:bounded")
-async def test_long_values_and_output_are_cut_and_kept_whole(live: Live) -> None:
+async def test_long_values_and_output_are_truncated_and_kept_whole(live: Live) -> None:
     result = await live.call("code_run", code="print('x' * 50_000)\n'y' * 200_000")
     assert result.ok, result
     assert len(str(result.data["stdout"])) < 31_000
@@ -166,13 +166,13 @@ async def test_long_values_and_output_are_cut_and_kept_whole(live: Live) -> None
     assert {link.name: link.size for link in links} == {"stdout.txt": 50_001, "value.txt": 200_002}
 
 
-async def test_odd_text_comes_through(live: Live) -> None:
+async def test_unusual_text_is_preserved(live: Live) -> None:
     assert await live.python("'\\ud800 \\x00 \\U0001F600'") == "'\\ud800 \\x00 😀'"
     data = await live.data("code_run", code="import sys\nsys.stdout.buffer.write(b'\\xff\\x00a')\nNone")
     assert data["stdout"] == "�\0a"
 
 
-async def test_an_await_that_takes_too_long_is_told_without_the_event_loop(live: Live) -> None:
+async def test_an_await_that_times_out_is_reported_without_event_loop_frames(live: Live) -> None:
     result = await live.call("code_run", code="import asyncio\nawait asyncio.sleep(1000)", timeout=3)
     assert result.error is not None
     assert result.error.kind == "timeout"
@@ -183,7 +183,7 @@ async def test_an_await_that_takes_too_long_is_told_without_the_event_loop(live:
 
 
 @pytest.mark.promise("code:output:limit")
-async def test_a_hundred_megabytes_are_stopped_and_the_session_goes_on(live: Live) -> None:
+async def test_a_hundred_megabytes_of_output_are_stopped_and_the_session_continues(live: Live) -> None:
     await live.python("x = 1")
     result = await live.call("code_run", code="print('x' * 100_000_000)")
     assert result.error is not None
@@ -215,7 +215,7 @@ async def test_modules_of_the_workspace_can_be_imported(live: Live) -> None:
     assert await live.python("import own_module\nown_module.ANSWER") == "42"
 
 
-async def test_a_query_that_takes_too_long_is_stopped_and_the_session_goes_on(live: Live) -> None:
+async def test_a_query_that_times_out_is_stopped_and_the_session_continues(live: Live) -> None:
     await live.python("x = 1")
     query = "SELECT sum(a.range * b.range) FROM range(10000000) a, range(10000000) b"
     result = await live.call("code_sql", query=query, timeout=3)
@@ -224,6 +224,6 @@ async def test_a_query_that_takes_too_long_is_stopped_and_the_session_goes_on(li
     assert await live.python("x") == "1"
 
 
-async def test_a_process_that_code_forks_leaves_the_session_in_order(live: Live) -> None:
+async def test_a_process_forked_by_code_does_not_disturb_the_session(live: Live) -> None:
     assert await live.python("import os\nos.fork() > 0") == "True"
     assert await live.python("'next'") == "'next'"

@@ -49,7 +49,7 @@ async def test_installing_is_denied_unless_the_server_allows_it(live: Live) -> N
 
 
 @pytest.mark.promise("code:install:reserved")
-async def test_a_client_can_not_allow_it_for_its_session(live: Live) -> None:
+async def test_a_client_cannot_allow_installing_for_its_session(live: Live) -> None:
     asked = {"code": {"install": {"index_url": "file:///"}}}
     result = await live.table.call("session_start", {"settings": asked})
     assert result.error is not None
@@ -64,7 +64,7 @@ async def test_a_package_is_installed_from_its_wheel(allowed: Live) -> None:
     assert await allowed.python(source) == "(42, 43)"
 
 
-async def test_a_fresh_interpreter_still_finds_it(allowed: Live) -> None:
+async def test_a_new_interpreter_still_finds_an_installed_package(allowed: Live) -> None:
     await allowed.data("code_install", packages=["nothing-like-it"])
     await allowed.data("code_run", code="import os; os._exit(0)")
     assert await allowed.python("import nothing_like_it\nnothing_like_it.ANSWER") == "42"
@@ -81,10 +81,10 @@ async def test_a_fresh_interpreter_still_finds_it(allowed: Live) -> None:
         ("absent", "failed"),
     ],
 )
-async def test_what_is_no_allowed_package_is_refused(allowed: Live, package: str, kind: str) -> None:
+async def test_a_package_that_is_not_allowed_is_refused(allowed: Live, package: str, kind: str) -> None:
     assert (await allowed.failure("code_install", packages=[package]))[0] == kind
 
 
-async def test_a_failure_does_not_tell_the_index_s_address(allowed: Live, index: str) -> None:
+async def test_a_failure_does_not_reveal_the_index_url(allowed: Live, index: str) -> None:
     _, message = await allowed.failure("code_install", packages=["absent"])
     assert index not in message

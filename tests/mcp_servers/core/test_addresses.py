@@ -107,7 +107,7 @@ async def refused(url: str, policy: AddressPolicy | None = None) -> str:
         "chrome://settings",
     ],
 )
-async def test_whatever_leads_to_a_place_that_is_not_public_is_refused(url: str) -> None:
+async def test_every_route_to_a_non_public_address_is_refused(url: str) -> None:
     assert await refused(url) == "denied"
 
 
@@ -123,7 +123,7 @@ async def test_whatever_leads_to_a_place_that_is_not_public_is_refused(url: str)
         "http://h:99999/",
     ],
 )
-async def test_what_is_no_address_is_a_wrong_argument(url: str) -> None:
+async def test_an_invalid_address_is_a_bad_argument(url: str) -> None:
     assert await refused(url) == "bad_arguments"
 
 
@@ -132,7 +132,7 @@ async def test_an_unknown_name_is_not_found() -> None:
 
 
 @pytest.mark.promise("addresses:public")
-async def test_public_places_are_resolved_to_the_addresses_to_connect_to() -> None:
+async def test_public_hosts_are_resolved_to_the_addresses_to_connect_to() -> None:
     public = AddressPolicy()
     resolve = names_of(NAMES)
     assert await resolve_public("Example.COM.", 443, public, resolve=resolve) == NAMES["example.com"]
@@ -143,7 +143,7 @@ async def test_public_places_are_resolved_to_the_addresses_to_connect_to() -> No
 
 
 @pytest.mark.promise("addresses:rebinding")
-async def test_what_a_name_leads_to_later_is_judged_anew() -> None:
+async def test_a_name_is_checked_again_at_every_resolution() -> None:
     answers = iter([["93.184.216.34"], ["127.0.0.1"]])
 
     async def resolve(host: str, port: int) -> list[str]:

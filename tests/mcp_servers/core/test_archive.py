@@ -40,7 +40,7 @@ def modes(folder: Path) -> set[int]:
     return {place.stat().st_mode & 0o777 for place in folder.iterdir()}
 
 
-async def test_a_new_session_begins_with_the_files_of_one_that_ended_before_the_server_was_killed(
+async def test_a_new_session_starts_with_the_files_of_one_that_ended_before_the_server_was_killed(
     tmp_path: Path,
 ) -> None:
     words = ("bash", "--http", "127.0.0.1:0", f"sessions.archive.folder={tmp_path / 'kept'}")
@@ -73,7 +73,7 @@ async def test_a_server_that_keeps_no_files_says_so() -> None:
             assert "sessions.archive.folder" in str(refused.content)
 
 
-async def test_the_oldest_files_make_room(tmp_path: Path) -> None:
+async def test_the_oldest_archives_are_deleted_first(tmp_path: Path) -> None:
     archive = Archive(tmp_path, 25)
     for number in range(3):
         await archive.keep(f"s{number}", "ann", Snapshot(b"x" * 10))
@@ -82,7 +82,7 @@ async def test_the_oldest_files_make_room(tmp_path: Path) -> None:
     assert modes(tmp_path) == {0o600}
 
 
-async def test_too_many_files_are_not_kept_and_cost_no_others(tmp_path: Path) -> None:
+async def test_an_oversized_workspace_is_not_kept_and_displaces_no_other(tmp_path: Path) -> None:
     archive = Archive(tmp_path, 25)
     await archive.keep("small", "ann", Snapshot(b"x" * 10))
     await archive.keep("large", "ann", Snapshot(b"x" * 26))

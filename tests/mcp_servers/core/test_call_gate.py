@@ -44,7 +44,7 @@ async def test_giving_up_waiting_lets_the_others_in() -> None:
     assert gate.running == 2
 
 
-async def test_two_who_want_to_be_alone_take_turns() -> None:
+async def test_two_exclusive_holders_take_turns() -> None:
     gate = CallGate()
     inside = 0
 

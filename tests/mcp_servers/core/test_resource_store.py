@@ -11,7 +11,7 @@ def resource(number: int, size: int) -> Resource:
 
 
 @given(st.lists(st.integers(0, 30)))
-def test_a_shelf_never_holds_more_than_its_capacity_and_always_the_newest(sizes: list[int]) -> None:
+def test_a_store_never_exceeds_its_capacity_and_keeps_the_newest(sizes: list[int]) -> None:
     store = ResourceStore(20)
     for number, size in enumerate(sizes):
         store.put(resource(number, size))
@@ -21,7 +21,7 @@ def test_a_shelf_never_holds_more_than_its_capacity_and_always_the_newest(sizes:
     assert sum(len(kept.data) for kept in store) <= 20
 
 
-def test_a_copy_shares_what_there_is_and_nothing_that_comes() -> None:
+def test_a_copy_shares_existing_resources_but_not_later_ones() -> None:
     store = ResourceStore(20)
     store.put(resource(1, 5))
     copy = store.copy()
@@ -29,7 +29,7 @@ def test_a_copy_shares_what_there_is_and_nothing_that_comes() -> None:
     assert [kept.uri for kept in copy] == ["agentflow://s/1"]
 
 
-def test_a_shelf_holds_a_bounded_number_however_small_they_are() -> None:
+def test_a_store_holds_a_bounded_number_of_resources_of_any_size() -> None:
     store = ResourceStore(20)
     for number in range(MOST + 10):
         store.put(resource(number, 0))

@@ -38,13 +38,13 @@ def session() -> Session:
     )
 
 
-def test_settings_that_cannot_be_used_are_told_with_those_that_can() -> None:
+def test_invalid_settings_are_reported_with_the_valid_names() -> None:
     with pytest.raises(ToolFailure, match=r"settings of bash: timeout: .*greater than 0.*Known: ") as failure:
         read_settings(RunSettings, "bash", {"timeout": -1})
     assert failure.value.kind is ErrorKind.BAD_ARGUMENTS
 
 
-def test_a_run_may_take_what_it_asks_for_but_less_than_its_call() -> None:
+def test_a_run_gets_the_time_it_asks_for_but_less_than_its_call() -> None:
     async def limits() -> None:
         assert CallContext("me").run_seconds() is None
         assert CallContext("me").run_seconds(5.0) == 5.0
@@ -59,12 +59,12 @@ def test_a_run_may_take_what_it_asks_for_but_less_than_its_call() -> None:
     anyio.run(limits)
 
 
-def test_without_a_listener_there_is_nothing_to_report_to() -> None:
+def test_progress_is_not_reported_without_a_listener() -> None:
     assert progress_of(CallContext("me")) is None
 
 
 @given(st.text(max_size=40), st.lists(st.integers(0, 200), max_size=6))
-def test_output_in_any_pieces_is_reported_as_the_text_it_is(text: str, cuts: list[int]) -> None:
+def test_output_split_anywhere_is_reported_as_the_same_text(text: str, cuts: list[int]) -> None:
     told: list[str] = []
     report = progress_of(CallContext("me", None, lambda done, total, message: told.append(message or "")))
     assert report is not None
@@ -93,12 +93,12 @@ def test_long_text_keeps_its_ends_and_is_kept_whole(text: str, limit: int) -> No
 
 
 @pytest.mark.parametrize("outcome", [Outcome.OK, Outcome.ENDED, Outcome.INTERRUPTED])
-def test_what_ran_to_its_end_passes(outcome: Outcome) -> None:
+def test_a_completed_run_raises_no_failure(outcome: Outcome) -> None:
     check_outcome("bash_run", outcome, "", "", Printed(stdout=""))
 
 
 @pytest.mark.parametrize("outcome", sorted(set(Outcome) - {Outcome.OK, Outcome.ENDED, Outcome.INTERRUPTED}))
-def test_a_limit_that_was_hit_is_a_failure_of_that_kind_with_what_was_printed(outcome: Outcome) -> None:
+def test_a_reached_limit_is_a_failure_of_its_kind_with_the_output(outcome: Outcome) -> None:
     with pytest.raises(ToolFailure) as failure:
         check_outcome("bash_run", outcome, "the limit was hit.", "Files are kept.", Printed(stdout="so far"))
     assert failure.value.kind == outcome.value
@@ -115,7 +115,7 @@ def test_a_limit_that_was_hit_is_a_failure_of_that_kind_with_what_was_printed(ou
         ("files", "{charakters: 10}"),
     ],
 )
-def test_a_server_whose_backend_has_wrong_settings_does_not_start(
+def test_a_server_with_invalid_backend_settings_does_not_start(
     backend: str, settings: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main([f"backends.{backend}={settings}"]) == 2
@@ -124,7 +124,7 @@ def test_a_server_whose_backend_has_wrong_settings_does_not_start(
     assert told.count("\n") == 1
 
 
-def test_text_that_no_program_can_be_given_is_refused() -> None:
+def test_text_that_cannot_be_passed_to_a_program_is_refused() -> None:
     assert sendable("bash_run", "ä\0") == "ä\0"
     for text in ("a\0b", "a\ud800b"):
         with pytest.raises(ToolFailure, match="cannot be used here") as failure:

@@ -92,7 +92,7 @@ class Shelves(Backend):
 
 
 @pytest.mark.promise("mcp:session:mounts")
-async def test_a_backend_says_what_a_session_s_instance_shows(tmp_path: Path) -> None:
+async def test_a_backend_names_the_folders_mounted_in_an_instance(tmp_path: Path) -> None:
     (tmp_path / "book").write_text("words", encoding="utf-8")
     os.chmod(tmp_path, 0o755)
     own = {"shelves": {"folder": str(tmp_path)}}
@@ -125,7 +125,7 @@ async def test_a_session_whose_instance_has_died_is_ended_and_says_so(table: Too
     assert len(table.sessions) == 0
 
 
-async def test_cancelling_a_call_kills_what_it_runs_and_the_session_goes_on(table: ToolTable) -> None:
+async def test_cancelling_a_call_kills_its_programs_and_the_session_continues(table: ToolTable) -> None:
     handle = await started(table)
     with anyio.fail_after(60):
         result = await table.call("shell_run", {"session": handle, "command": "sleep 1000"}, timeout=0.2)
@@ -134,7 +134,7 @@ async def test_cancelling_a_call_kills_what_it_runs_and_the_session_goes_on(tabl
     assert listed.data == {"stdout": "none\n"}
 
 
-async def test_a_machine_that_can_not_isolate_is_said_by_every_call_and_the_server_goes_on() -> None:
+async def test_missing_isolation_is_reported_by_every_call_and_the_server_continues() -> None:
     def unable() -> Runtime:
         raise IsolationUnavailable("no namespaces here: allow them")
 
@@ -152,7 +152,7 @@ async def test_a_machine_that_can_not_isolate_is_said_by_every_call_and_the_serv
         host.close()
 
 
-async def test_a_runtime_that_nobody_needs_is_never_started() -> None:
+async def test_an_unused_runtime_is_never_started() -> None:
     def never() -> Runtime:
         raise NotImplementedError
 
@@ -163,7 +163,7 @@ async def test_a_runtime_that_nobody_needs_is_never_started() -> None:
             host.close()
 
 
-async def test_an_instance_that_comes_too_late_for_its_session_is_stopped(table: ToolTable) -> None:
+async def test_an_instance_started_after_its_session_ended_is_stopped(table: ToolTable) -> None:
     early = await table.sessions.start("local")
     instance = await early.instance()
     late = await table.sessions.start("local")

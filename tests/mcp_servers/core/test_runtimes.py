@@ -18,7 +18,7 @@ from runtimes.process import ProcessRuntime
 
 @pytest.mark.promise("docker:word")
 @pytest.mark.parametrize("model", [ServerSettings, SandboxSettings])
-def test_a_word_or_a_mapping_chooses_in_code_files_and_the_environment(
+def test_a_name_or_a_mapping_selects_the_runtime_in_code_files_and_the_environment(
     model: type[ServerSettings | SandboxSettings], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert model().runtime == "process"
@@ -38,7 +38,7 @@ def test_a_word_or_a_mapping_chooses_in_code_files_and_the_environment(
 
 
 @pytest.mark.promise("docker:word")
-def test_each_word_makes_its_runtime() -> None:
+def test_each_name_creates_its_runtime() -> None:
     made = {word: runtime_maker(word, InstanceSpec())() for word in ("process", "docker", "runc", "gvisor")}
     assert isinstance(made.pop("process"), ProcessRuntime)
     assert all(isinstance(runtime, DockerRuntime) for runtime in made.values())
@@ -53,13 +53,15 @@ def test_each_word_makes_its_runtime() -> None:
         (RuntimeSettings(name="process", cpus=1), r"^runtime: process has no option cpus; docker or runc or gvisor does$"),
     ],
 )  # fmt: skip
-def test_a_wrong_word_or_option_is_refused_in_one_line(choice: str | RuntimeSettings, line: str) -> None:
+def test_an_unknown_runtime_or_option_is_refused_in_one_line(
+    choice: str | RuntimeSettings, line: str
+) -> None:
     with pytest.raises(ConfigurationError, match=line):
         check_runtime(choice)
 
 
 @pytest.mark.promise("docker:word")
-def test_an_unknown_option_in_a_file_is_refused_with_the_nearest_right_one(tmp_path: Path) -> None:
+def test_an_unknown_option_in_a_file_is_refused_with_a_suggestion(tmp_path: Path) -> None:
     file = tmp_path / "settings.yaml"
     file.write_text("runtime: {name: docker, imge: x}")
     with pytest.raises(ConfigurationError, match=r"runtime.*imge.*image") as caught:
@@ -69,7 +71,7 @@ def test_an_unknown_option_in_a_file_is_refused_with_the_nearest_right_one(tmp_p
 
 @pytest.mark.promise("docker:word")
 @pytest.mark.parametrize("idle", [True, False])
-async def test_what_runs_gets_the_share_of_the_processor_that_the_choice_gives_it(idle: bool) -> None:
+async def test_programs_get_the_processor_priority_of_the_selected_runtime(idle: bool) -> None:
     settings = SandboxSettings(runtime=RuntimeSettings(name="process", idle=idle), backends=["code"])
     async with Sandbox(settings) as sandbox:
         ran = await sandbox.execute(

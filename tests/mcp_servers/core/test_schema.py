@@ -22,7 +22,7 @@ class Outer(BaseModel):
 SCHEMA = portable(Outer.model_json_schema())
 
 
-def test_generated_titles_go_and_members_named_title_stay() -> None:
+def test_generated_titles_are_removed_and_members_named_title_stay() -> None:
     assert "title" not in SCHEMA
     definitions = SCHEMA["$defs"]
     assert isinstance(definitions, dict)
@@ -38,21 +38,21 @@ def test_an_optional_argument_is_optional_instead_of_null() -> None:
     assert properties["number"] == {"anyOf": [{"type": "integer"}, {"type": "string"}]}
 
 
-def test_a_default_that_means_something_stays() -> None:
+def test_a_meaningful_default_stays() -> None:
     properties = SCHEMA["properties"]
     assert isinstance(properties, dict)
     assert properties["plain"] == {"type": "integer", "default": 3}
     assert properties["choice"]["default"] == "a"
 
 
-def test_a_member_that_may_be_anything_says_so() -> None:
+def test_a_member_of_any_type_lists_all_types() -> None:
     properties = SCHEMA["properties"]
     assert isinstance(properties, dict)
     anything = ["string", "number", "boolean", "object", "array", "null"]
     assert properties["cells"] == {"type": "array", "items": {"anyOf": [{"type": kind} for kind in anything]}}
 
 
-def test_in_what_is_returned_null_is_said() -> None:
+def test_output_schemas_keep_null() -> None:
     properties = portable(Outer.model_json_schema(), keep_null=True)["properties"]
     assert isinstance(properties, dict)
     assert properties["inner"]["anyOf"] == [{"$ref": "#/$defs/Inner"}, {"type": "null"}]

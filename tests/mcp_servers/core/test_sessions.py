@@ -13,14 +13,14 @@ from tests.mcp_servers._now import Now
 from tests.mcp_servers.core.test_table import failure, started
 
 
-def test_handles_can_not_be_guessed() -> None:
+def test_handles_cannot_be_guessed() -> None:
     handles = {new_handle() for _ in range(100)}
     assert len(handles) == 100
     assert all(re.fullmatch(r"session-[0-9a-f]{24}", handle) for handle in handles)
 
 
 @pytest.mark.promise("mcp:session:owner")
-async def test_another_principal_s_session_is_as_unknown_as_one_that_never_was(table: ToolTable) -> None:
+async def test_another_principal_s_session_is_reported_as_unknown(table: ToolTable) -> None:
     handle = await started(table, "alice")
     refused = failure(await table.call("counter_add", {"session": handle}, principal="bob"))
     unknown = failure(await table.call("counter_add", {"session": "session-0"}, principal="bob"))
@@ -33,7 +33,7 @@ async def test_another_principal_s_session_is_as_unknown_as_one_that_never_was(t
 
 
 @pytest.mark.promise("mcp:session:fork")
-async def test_parent_and_fork_go_their_own_ways_and_either_may_end_first(table: ToolTable) -> None:
+async def test_parent_and_fork_are_independent_and_either_may_end_first(table: ToolTable) -> None:
     parent = await started(table)
     await table.call("counter_add", {"session": parent, "amount": 10})
     forked = (await table.call("session_fork", {"session": parent})).data
@@ -56,7 +56,7 @@ class Forgetful(Backend):
 
 
 @pytest.mark.promise("mcp:session:fork")
-async def test_what_a_backend_cannot_carry_is_said_of_the_fork() -> None:
+async def test_state_that_a_backend_cannot_copy_is_listed_for_the_fork() -> None:
     async with ToolTable([Counter(), Forgetful()]) as table:
         started = (await table.call("session_start", {"backends": ["counter", "forgetful"]})).data["session"]
         forked = (await table.call("session_fork", {"session": started})).data
@@ -64,7 +64,7 @@ async def test_what_a_backend_cannot_carry_is_said_of_the_fork() -> None:
 
 
 @pytest.mark.promise("mcp:session:fork_waits")
-async def test_a_fork_waits_for_the_call_that_runs_and_a_call_that_feeds_it_does_not(
+async def test_a_fork_waits_for_a_running_call_but_not_for_one_that_acts_on_it(
     table: ToolTable, counter: Counter
 ) -> None:
     handle = await started(table)
@@ -86,7 +86,7 @@ async def test_a_fork_waits_for_the_call_that_runs_and_a_call_that_feeds_it_does
 
 
 @pytest.mark.promise("mcp:session:end")
-async def test_ending_a_session_stops_what_runs_in_it(table: ToolTable, counter: Counter) -> None:
+async def test_ending_a_session_stops_its_programs(table: ToolTable, counter: Counter) -> None:
     handle = await started(table)
     kinds: list[ErrorKind] = []
 
@@ -103,7 +103,7 @@ async def test_ending_a_session_stops_what_runs_in_it(table: ToolTable, counter:
 
 
 @pytest.mark.promise("mcp:session:limit")
-async def test_one_session_too_many_is_refused_as_busy(table: ToolTable) -> None:
+async def test_a_session_beyond_the_limit_is_refused_as_busy(table: ToolTable) -> None:
     handles = [await started(table) for _ in range(4)]
     assert failure(await table.call("session_start"))[0] is ErrorKind.BUSY
     assert failure(await table.call("session_fork", {"session": handles[0]}))[0] is ErrorKind.BUSY
@@ -112,7 +112,7 @@ async def test_one_session_too_many_is_refused_as_busy(table: ToolTable) -> None
 
 
 @pytest.mark.promise("mcp:session:expiry")
-async def test_a_session_that_nobody_uses_ends_and_one_that_is_used_does_not(
+async def test_an_idle_session_ends_and_a_used_one_does_not(
     table: ToolTable, now: Now, counter: Counter
 ) -> None:
     idle, used = await started(table), await started(table)
@@ -139,7 +139,7 @@ async def test_a_session_with_a_running_call_is_not_idle(
 
 
 @pytest.mark.promise("mcp:session:settings")
-async def test_a_session_has_its_own_settings_over_those_of_the_server(counter: Counter) -> None:
+async def test_a_session_s_settings_override_the_server_s(counter: Counter) -> None:
     async with ToolTable([counter], settings={"counter": {"start": 5}}) as table:
         plain = await started(table)
         own = (await table.call("session_start", {"settings": {"counter": {"start": 7}}})).data
@@ -155,13 +155,13 @@ async def test_a_session_with_an_unknown_backend_is_refused_and_none_is_left(tab
     assert len(table.sessions) == 0
 
 
-async def test_a_backend_that_can_not_begin_leaves_no_session(table: ToolTable) -> None:
+async def test_a_backend_that_fails_to_initialize_leaves_no_session(table: ToolTable) -> None:
     result = await table.call("session_start", {"settings": {"counter": {"start": "x"}}})
     assert failure(result)[0] is ErrorKind.FAILED
     assert len(table.sessions) == 0
 
 
-async def test_a_list_says_what_is_live_and_how_old(table: ToolTable, now: Now) -> None:
+async def test_a_list_shows_live_backends_and_age(table: ToolTable, now: Now) -> None:
     handle = await started(table)
     now.seconds = 10.0
     await table.call("counter_add", {"session": handle})
@@ -178,7 +178,7 @@ async def test_a_list_says_what_is_live_and_how_old(table: ToolTable, now: Now) 
     ]
 
 
-async def test_what_a_session_keeps_its_fork_has_too_and_no_stranger(table: ToolTable) -> None:
+async def test_a_fork_shares_its_parent_s_resources_and_other_principals_do_not(table: ToolTable) -> None:
     handle = await started(table)
     link = (await table.call("counter_story", {"session": handle})).parts[0]
     uri = getattr(link, "uri", "")
@@ -204,7 +204,7 @@ async def test_backends_are_added_to_and_removed_from_a_running_session(
     assert (await table.call("counter_add", {"session": handle})).data == {"count": 4}
 
 
-async def test_ending_twice_is_fine(table: ToolTable) -> None:
+async def test_a_session_can_be_ended_twice(table: ToolTable) -> None:
     session = await table.sessions.start("local")
     await table.sessions.end(session)
     await table.sessions.end(session)

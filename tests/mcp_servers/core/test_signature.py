@@ -58,7 +58,7 @@ def test_the_return_annotation_gives_the_output_schema_with_the_fields_docstring
 
 
 @pytest.mark.promise("mcp:tool:arguments")
-def test_an_unknown_argument_is_refused_with_the_nearest_right_name() -> None:
+def test_an_unknown_argument_is_refused_with_a_suggestion() -> None:
     failure = refusal({"tex": "x"})
     assert failure.kind is ErrorKind.BAD_ARGUMENTS
     assert "unknown argument 'tex'. Did you mean 'text'?" in failure.message
@@ -74,7 +74,7 @@ def test_a_wrong_type_and_a_value_out_of_range_are_refused_by_name() -> None:
     )
 
 
-def test_session_counts_as_a_known_name_for_the_nearest_one() -> None:
+def test_session_is_among_the_suggested_argument_names() -> None:
     assert "Did you mean 'session'?" in refusal({"text": "x", "sesion": "s"}).message
 
 
@@ -82,7 +82,7 @@ def test_arguments_left_out_take_their_defaults() -> None:
     assert Signature.of(everything).binder("a_tool")({"text": "x"}) == {"text": "x", "number": None}
 
 
-def test_a_result_that_is_no_object_is_wrapped() -> None:
+def test_a_result_that_is_not_an_object_is_wrapped() -> None:
     async def count() -> list[int]:
         """Count."""
         return [1, 2]
@@ -92,7 +92,7 @@ def test_a_result_that_is_no_object_is_wrapped() -> None:
     assert signature.dump([1, 2]) == {"result": [1, 2]}
 
 
-def test_nothing_is_wrapped_too() -> None:
+def test_a_none_result_is_wrapped() -> None:
     async def nothing() -> None:
         """Do nothing."""
 
@@ -114,14 +114,14 @@ def test_a_dataclass_is_dumped_as_an_object() -> None:
     assert Signature.of(function).dump(Point(1, 2)) == {"x": 1, "y": 2}
 
 
-def test_a_function_without_a_docstring_is_no_tool() -> None:
+def test_a_function_without_a_docstring_is_refused_as_a_tool() -> None:
     async def silent() -> None: ...
 
     with pytest.raises(TypeError, match="needs a docstring"):
         Signature.of(silent)
 
 
-def test_an_argument_without_a_description_is_no_argument() -> None:
+def test_an_argument_without_a_description_is_refused() -> None:
     async def vague(text: str) -> None:
         """Be vague."""
 
@@ -130,7 +130,7 @@ def test_an_argument_without_a_description_is_no_argument() -> None:
 
 
 @given(st.dictionaries(st.text(), st.none() | st.integers() | st.text() | st.lists(st.integers())))
-def test_whatever_the_arguments_are_they_are_taken_or_refused_in_one_line(
+def test_any_arguments_are_accepted_or_refused_in_one_line(
     arguments: dict[str, object],
 ) -> None:
     bind = Signature.of(everything).binder("a_tool")

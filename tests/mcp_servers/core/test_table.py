@@ -39,7 +39,7 @@ async def test_a_tool_is_called_by_its_name_or_its_route(table: ToolTable) -> No
 
 
 @pytest.mark.promise("mcp:call:tool_not_found")
-async def test_a_wrong_name_is_refused_with_the_nearest_right_one(table: ToolTable) -> None:
+async def test_a_wrong_name_is_refused_with_a_suggestion(table: ToolTable) -> None:
     assert failure(await table.call("counter_ecco")) == (
         ErrorKind.TOOL_NOT_FOUND,
         "no tool 'counter_ecco'. Did you mean 'counter_echo'?",
@@ -63,12 +63,12 @@ async def test_a_stateful_tool_without_a_session_says_how_to_get_one(table: Tool
     assert "session_start" in message
 
 
-async def test_a_session_that_is_no_string_is_a_bad_argument(table: ToolTable) -> None:
+async def test_a_session_that_is_not_a_string_is_a_bad_argument(table: ToolTable) -> None:
     assert failure(await table.call("counter_add", {"session": 5}))[0] is ErrorKind.BAD_ARGUMENTS
 
 
 @pytest.mark.promise("mcp:session:default")
-async def test_the_default_session_starts_at_first_need_and_begins_anew_when_ended(table: ToolTable) -> None:
+async def test_the_default_session_starts_on_first_use_and_again_after_its_end(table: ToolTable) -> None:
     default = DefaultSession(table.sessions, "local")
     assert len(table.sessions) == 0
     await table.call("counter_add", session=default)
@@ -91,7 +91,7 @@ async def test_a_call_that_acts_on_another_one_may_be_a_session_s_first(
 
 
 @pytest.mark.promise("mcp:call:failed")
-async def test_what_a_tool_raises_on_purpose_keeps_its_kind_its_data_and_what_was_shown(
+async def test_a_tool_failure_keeps_its_kind_data_and_parts(
     table: ToolTable,
 ) -> None:
     result = await table.call("counter_fail")
@@ -100,7 +100,7 @@ async def test_what_a_tool_raises_on_purpose_keeps_its_kind_its_data_and_what_wa
     assert result.parts == (Text("the part that worked"),)
 
 
-async def test_what_nobody_expected_is_one_line_and_logged(
+async def test_an_unexpected_exception_is_one_line_and_logged(
     table: ToolTable, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.ERROR):
@@ -110,7 +110,7 @@ async def test_what_nobody_expected_is_one_line_and_logged(
 
 
 @pytest.mark.promise("mcp:call:timeout")
-def test_a_call_whose_time_is_up_is_stopped(counter: Counter) -> None:
+def test_a_call_that_times_out_is_stopped(counter: Counter) -> None:
     async def calls() -> None:
         async with ToolTable([counter]) as table:
             handle = await started(table)
@@ -124,7 +124,7 @@ def test_a_call_whose_time_is_up_is_stopped(counter: Counter) -> None:
         runner.run(calls())
 
 
-async def test_the_table_s_own_limit_counts_when_it_is_shorter(counter: Counter) -> None:
+async def test_the_table_s_shorter_time_limit_applies(counter: Counter) -> None:
     async with ToolTable([counter], limits=TableLimits(call_seconds=0.01)) as table:
         with anyio.fail_after(60):
             result = await table.call("counter_wait", {"session": await started(table)}, timeout=60)
@@ -132,7 +132,7 @@ async def test_the_table_s_own_limit_counts_when_it_is_shorter(counter: Counter)
 
 
 @pytest.mark.promise("mcp:call:cancelled")
-async def test_cancelling_the_caller_stops_what_runs(table: ToolTable, counter: Counter) -> None:
+async def test_cancelling_the_caller_stops_its_programs(table: ToolTable, counter: Counter) -> None:
     handle = await started(table)
 
     async def call() -> None:
@@ -148,13 +148,13 @@ async def test_cancelling_the_caller_stops_what_runs(table: ToolTable, counter: 
     assert table.sessions.list("local")[0].gate.running == 0
 
 
-async def test_a_picture_is_a_part_of_the_result(table: ToolTable) -> None:
+async def test_an_image_is_a_part_of_the_result(table: ToolTable) -> None:
     result = await table.call("counter_picture")
     assert isinstance(result.parts[0], Image)
 
 
 @pytest.mark.promise("mcp:call:progress")
-async def test_progress_reaches_whoever_asks_for_it(table: ToolTable) -> None:
+async def test_progress_reaches_a_caller_that_asks_for_it(table: ToolTable) -> None:
     steps: list[tuple[float, float | None, str | None]] = []
 
     def record(done: float, total: float | None, message: str | None) -> None:
@@ -176,7 +176,7 @@ async def test_a_backend_lives_through_warmup_initialize_fork_cleanup_and_shutdo
     assert counter.events == ["warmup", "initialize", "fork", "cleanup", "cleanup", "shutdown"]
 
 
-async def test_a_backend_that_is_not_warmed_up_at_the_start_is_at_first_use(counter: Counter) -> None:
+async def test_a_cold_backend_is_warmed_up_on_first_use(counter: Counter) -> None:
     table = ToolTable([counter])
     await table.start([])
     assert counter.events == []
@@ -186,7 +186,7 @@ async def test_a_backend_that_is_not_warmed_up_at_the_start_is_at_first_use(coun
     await table.close()
 
 
-async def test_a_backend_that_was_never_needed_is_not_shut_down(counter: Counter) -> None:
+async def test_an_unused_backend_is_not_shut_down(counter: Counter) -> None:
     table = ToolTable([counter])
     await table.start([])
     await table.close()
@@ -205,7 +205,7 @@ async def test_without_a_runtime_a_session_has_no_instance(table: ToolTable) -> 
 
 
 @pytest.mark.promise("mcp:backend:discovers")
-async def test_tools_that_a_backend_discovers_are_there_after_its_warmup_and_may_change_later() -> None:
+async def test_discovered_tools_exist_after_warmup_and_may_change_later() -> None:
     discoverer = Discoverer()
     table = ToolTable([Counter(), discoverer])
     assert not [tool for tool in table.tools if tool.backend == "found"]
@@ -224,7 +224,7 @@ async def test_tools_that_a_backend_discovers_are_there_after_its_warmup_and_may
 
 
 @pytest.mark.promise("mcp:backend:discovers")
-async def test_the_door_lists_the_tools_as_they_are_now() -> None:
+async def test_an_endpoint_lists_the_current_tools() -> None:
     discoverer = Discoverer()
     async with ToolTable([discoverer]) as table:
         server = McpAdapter(table, principal=lambda _: LOCAL).server()

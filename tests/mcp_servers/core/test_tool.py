@@ -33,7 +33,7 @@ def test_tools_come_in_the_order_of_their_definition() -> None:
     assert list(TOOLS)[:3] == ["add", "echo", "length"]
 
 
-def test_a_tool_that_only_reads_destroys_nothing_and_may_be_repeated() -> None:
+def test_a_read_only_tool_is_not_destructive_and_idempotent() -> None:
     assert TOOLS["echo"].hints == Hints(read_only=True, destructive=False, idempotent=True, open_world=False)
 
 
@@ -63,7 +63,7 @@ def test_a_verb_may_differ_from_the_method_s_name() -> None:
 
 
 @pytest.mark.parametrize("name", ["", "Bash", "a-b", "1a", "a:b"])
-def test_a_name_that_no_function_could_have_is_refused(name: str) -> None:
+def test_an_invalid_tool_name_is_refused(name: str) -> None:
     async def act(what: Annotated[str, Field(description="What.")]) -> str:
         """Act."""
         return what
@@ -83,7 +83,7 @@ async def test_a_plain_function_becomes_a_tool() -> None:
 
 
 @pytest.mark.promise("journal:page:noted")
-def test_only_what_reaches_the_world_and_does_more_than_look_changes_it() -> None:
+def test_only_open_world_tools_that_write_change_the_world() -> None:
     assert Hints(open_world=True).changes_world
     assert Hints(open_world=True, idempotent=True).changes_world
     assert not Hints(open_world=True, read_only=True).changes_world

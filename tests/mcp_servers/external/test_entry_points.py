@@ -70,7 +70,7 @@ async def test_mounted_tools_are_served_to_any_client_and_to_a_remote_sandbox(tm
 
 @pytest.mark.promise("external:ends")
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
-async def test_a_mounted_command_is_gone_when_our_server_dies(tmp_path: Path, number: int) -> None:
+async def test_a_mounted_command_ends_when_our_server_dies(tmp_path: Path, number: int) -> None:
     with anyio.fail_after(100):
         async with served(tmp_path) as (running, url):
             mounted = psutil.Process(await pid_of(url))
@@ -81,7 +81,7 @@ async def test_a_mounted_command_is_gone_when_our_server_dies(tmp_path: Path, nu
 
 
 @pytest.mark.promise("external:restart")
-async def test_a_server_at_an_address_may_go_and_come_back() -> None:
+async def test_a_server_at_a_url_may_disappear_and_return() -> None:
     with kept_port() as port:
         options = HttpOptions(port=port)
         async with (

@@ -27,7 +27,7 @@ async def until_changed(mounted: Mounting, tool: str, **arguments: object) -> tu
 
 
 @pytest.mark.promise("external:descriptions")
-async def test_descriptions_are_shown_as_the_words_of_their_server_without_what_nobody_sees(
+async def test_descriptions_are_attributed_to_their_server_without_invisible_characters(
     tmp_path: Path,
 ) -> None:
     tool = a_tool("evil", EVIL, word={"type": "string", "description": EVIL, "enum": ["a\u200bb"]})
@@ -43,7 +43,7 @@ async def test_descriptions_are_shown_as_the_words_of_their_server_without_what_
 
 
 @pytest.mark.promise("external:descriptions")
-async def test_what_a_server_instructs_is_not_among_our_instructions(tmp_path: Path) -> None:
+async def test_a_server_s_instructions_are_not_part_of_ours(tmp_path: Path) -> None:
     async with (
         mounting({"bad": one(bad(tmp_path))}) as mounted,
         Client(McpAdapter(mounted.table, principal=lambda _: LOCAL).server()) as client,
@@ -54,7 +54,7 @@ async def test_what_a_server_instructs_is_not_among_our_instructions(tmp_path: P
 
 
 @pytest.mark.promise("external:names")
-async def test_every_tool_has_a_name_that_clients_take_and_that_means_it_alone(tmp_path: Path) -> None:
+async def test_every_tool_has_a_unique_name_that_clients_accept(tmp_path: Path) -> None:
     names = ["a-b", "a_b", "a.b", "A_B", "x" * 200, "x" * 199 + "y", "späti 24/7", "plain", ""]
     async with mounting({"bad": one(bad(tmp_path, *(a_tool(name) for name in names)))}) as mounted:
         tools = [tool for tool in mounted.table.tools if tool.backend == "mcp"]
@@ -84,7 +84,9 @@ async def test_every_tool_has_a_name_that_clients_take_and_that_means_it_alone(t
         {"properties": {"word": {"type": "no such type"}}},
     ],
 )
-async def test_a_schema_made_to_cost_for_ever_costs_little(schema: dict[str, object], tmp_path: Path) -> None:
+async def test_an_expensive_schema_is_checked_at_bounded_cost(
+    schema: dict[str, object], tmp_path: Path
+) -> None:
     tool = {"name": "t", "description": "A tool.", "inputSchema": {"type": "object", **schema}}
     async with mounting({"bad": one(bad(tmp_path, tool))}) as mounted:
         with anyio.fail_after(60):
@@ -92,18 +94,18 @@ async def test_a_schema_made_to_cost_for_ever_costs_little(schema: dict[str, obj
 
 
 @pytest.mark.promise("external:left-out")
-async def test_a_tool_that_can_not_be_used_is_left_out_and_the_others_stay(
+async def test_an_unusable_tool_is_left_out_and_the_others_stay(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     properties = {f"p{number}": {"description": "x" * 100} for number in range(3_000)}
     large = {**a_tool("large"), "inputSchema": {"type": "object", "properties": properties}}
     async with mounting({"bad": one(bad(tmp_path, large), tools=["p*", "large"])}) as mounted:
         assert mounted.names() == ["bad.pid"]
-    assert "tool large is left out: a schema of it is longer than 256 KiB" in caplog.text
+    assert "tool large is left out: one of its schemas is longer than 256 KiB" in caplog.text
 
 
 @pytest.mark.promise("external:changes")
-async def test_a_tool_that_changes_after_mounting_is_refused_until_it_is_as_it_was(tmp_path: Path) -> None:
+async def test_a_tool_that_changes_after_mounting_is_refused_until_it_is_restored(tmp_path: Path) -> None:
     before, after = a_tool("t", word={"type": "string"}), a_tool("t", path={"type": "string"})
     async with mounting({"bad": one(bad(tmp_path, before))}) as mounted:
         assert await mounted.text("bad.t")
@@ -116,7 +118,7 @@ async def test_a_tool_that_changes_after_mounting_is_refused_until_it_is_as_it_w
         assert mounted.table.tool("mcp:bad.t").input_schema == before["inputSchema"]
         offer(tmp_path)
         await mounted.text("bad.change")
-        while "doesn't offer it" not in (await mounted.failure("bad.t"))[1]:
+        while "no longer offers it" not in (await mounted.failure("bad.t"))[1]:
             await anyio.lowlevel.checkpoint()
         offer(tmp_path, before)
         await mounted.text("bad.change")
@@ -125,7 +127,7 @@ async def test_a_tool_that_changes_after_mounting_is_refused_until_it_is_as_it_w
 
 
 @pytest.mark.promise("external:changes")
-async def test_a_restart_is_no_way_to_change_a_tool_unseen(tmp_path: Path) -> None:
+async def test_a_restart_cannot_change_a_tool_unnoticed(tmp_path: Path) -> None:
     async with mounting({"bad": one(bad(tmp_path, a_tool("t")))}) as mounted:
         offer(tmp_path, a_tool("t", "Another description."))
         await mounted.failure("bad.die")
@@ -134,7 +136,7 @@ async def test_a_restart_is_no_way_to_change_a_tool_unseen(tmp_path: Path) -> No
 
 
 @pytest.mark.promise("external:changes")
-async def test_changes_are_taken_over_where_they_are_accepted(tmp_path: Path) -> None:
+async def test_changes_take_effect_if_they_are_accepted(tmp_path: Path) -> None:
     async with mounting({"bad": one(bad(tmp_path, a_tool("t")), changes="accept")}) as mounted:
         edition = mounted.table.edition
         after = a_tool("t", path={"type": "string"})
@@ -147,7 +149,7 @@ async def test_changes_are_taken_over_where_they_are_accepted(tmp_path: Path) ->
 
 
 @pytest.mark.promise("external:changes")
-async def test_a_server_of_the_stateless_era_is_listened_to() -> None:
+async def test_changes_of_a_stateless_era_server_are_noticed() -> None:
     command = [sys.executable, str(Path(__file__).with_name("_modern.py"))]
     async with mounting({"new": one(command), "open": one(command, changes="accept")}) as mounted:
         assert (await mounted.call("new.first")).data == {"result": "first"}
@@ -159,7 +161,7 @@ async def test_a_server_of_the_stateless_era_is_listened_to() -> None:
         assert "open.first" not in mounted.names()
         while (await mounted.call("new.first")).error is None:
             await anyio.lowlevel.checkpoint()
-        assert "doesn't offer it any more" in (await mounted.failure("new.first"))[1]
+        assert "no longer offers it" in (await mounted.failure("new.first"))[1]
         assert "new.second" not in mounted.names()
 
 
@@ -167,7 +169,7 @@ async def test_a_server_of_the_stateless_era_is_listened_to() -> None:
 @pytest.mark.parametrize(
     ("answer", "message"),
     [
-        ({"content": "nonsense"}, "the server's answer can't be used"),
+        ({"content": "nonsense"}, "the server's answer is invalid"),
         ({"content": [{"type": "image", "data": "@@@", "mimeType": "image/png"}]}, None),
         ({"content": [{"type": "text", "text": "no\nway"}], "isError": True}, "mcp:bad.answer: no way"),
         ({"content": [], "isError": True}, "mcp:bad.answer: the call failed."),
@@ -186,7 +188,7 @@ async def test_a_broken_answer_is_a_failure_or_a_note(
 
 
 @pytest.mark.promise("external:answers")
-async def test_data_that_is_not_what_the_schema_promises_is_a_failure_that_keeps_the_data(
+async def test_data_that_violates_the_output_schema_is_a_failure_that_keeps_the_data(
     tmp_path: Path,
 ) -> None:
     tool = a_tool("answer", result={"type": "object"})

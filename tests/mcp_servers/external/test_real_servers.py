@@ -83,7 +83,7 @@ async def test_a_server_from_pypi_answers_with_data(mounted: Mounting) -> None:
 
 
 @pytest.mark.promise("external:content")
-async def test_pictures_links_and_data_are_passed_on(mounted: Mounting) -> None:
+async def test_images_links_and_data_are_passed_on(mounted: Mounting) -> None:
     picture = await mounted.call("everything.get-tiny-image")
     assert [part.mime for part in picture.parts if isinstance(part, Image)] == ["image/png"]
     links = await mounted.call("everything.get-resource-links", count=2)
@@ -116,7 +116,7 @@ async def test_progress_is_passed_on(mounted: Mounting) -> None:
 
 
 @pytest.mark.promise("external:environment")
-async def test_a_command_has_no_environment_but_what_is_named(
+async def test_a_command_gets_only_the_named_environment_variables(
     mounted: Mounting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     environment = cast("dict[str, str]", json.loads(await mounted.text("everything.get-env")))
@@ -125,7 +125,7 @@ async def test_a_command_has_no_environment_but_what_is_named(
 
 @pytest.mark.promise("external:http")
 @pytest.mark.parametrize("token", ["right", "wrong"])
-async def test_a_server_is_mounted_by_its_address_and_headers(token: str) -> None:
+async def test_a_server_is_mounted_by_url_and_headers(token: str) -> None:
     async with ToolTable([Counter()]) as table, serving(table, HttpOptions(tokens={"me": "right"})) as server:
         there = {"url": server.url, "headers": {"Authorization": f"Bearer {token}"}}
         settings = SandboxSettings(backends={"mcp": {"servers": {"far": there}}})

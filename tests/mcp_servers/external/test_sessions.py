@@ -49,7 +49,7 @@ async def test_a_shared_server_is_the_same_for_all_and_needs_no_session(tmp_path
 
 
 @pytest.mark.promise("external:per-session")
-async def test_each_session_has_a_server_of_its_own_on_a_copy_of_the_files(
+async def test_each_session_has_its_own_server_on_a_copy_of_the_files(
     tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     files = one(from_npm("server-filesystem", "{workspace}"), per_session=True, workspace=str(folder))
@@ -76,7 +76,7 @@ async def test_each_session_has_a_server_of_its_own_on_a_copy_of_the_files(
 
 
 @pytest.mark.promise("external:fork")
-async def test_a_session_that_used_a_server_with_state_is_not_forked(tmp_path: Path) -> None:
+async def test_a_session_that_used_a_stateful_server_cannot_be_forked(tmp_path: Path) -> None:
     servers = {
         "own": one(bad(tmp_path), per_session=True),
         "kept": one(bad(tmp_path), stateful=True),
@@ -91,14 +91,14 @@ async def test_a_session_that_used_a_server_with_state_is_not_forked(tmp_path: P
             result = await mounted.table.call("session_fork", {"session": session})
             assert result.error is not None
             assert result.error.kind == "cannot_fork"
-            assert f"the state of {name} can't be copied" in result.error.message
+            assert f"the state of {name} cannot be copied" in result.error.message
             # Nothing is lost by the attempt.
             assert await mounted.text(f"{name}.remember", session=session, word="still") == "still"
             assert await mounted.text(f"{name}.pid", session=copy)
 
 
 @pytest.mark.promise("external:fork")
-async def test_a_server_that_keeps_only_files_starts_anew_in_a_fork_on_a_copy_of_them(folder: Path) -> None:
+async def test_a_server_that_keeps_only_files_restarts_in_a_fork_on_a_copy_of_them(folder: Path) -> None:
     command = from_npm("server-filesystem", "{workspace}")
     files = one(command, per_session=True, workspace=str(folder), stateful=False)
     async with mounting({"files": files}) as mounted:

@@ -45,7 +45,7 @@ async def test_a_server_that_is_killed_during_a_call_fails_it_and_serves_the_nex
 
 
 @pytest.mark.promise("external:restart")
-async def test_the_failure_tells_the_status_and_the_last_words(tmp_path: Path) -> None:
+async def test_the_failure_contains_the_status_and_the_last_output(tmp_path: Path) -> None:
     async with mounting({"bad": one(bad(tmp_path))}) as mounted:
         kind, message = await mounted.failure("bad.die")
         assert kind == "unavailable"
@@ -66,7 +66,7 @@ async def test_restarts_leave_nothing_behind(tmp_path: Path) -> None:
 
 
 @pytest.mark.promise("external:restart")
-async def test_while_a_server_can_not_be_started_again_calls_say_why(tmp_path: Path) -> None:
+async def test_calls_report_the_reason_while_a_server_cannot_be_restarted(tmp_path: Path) -> None:
     async with mounting({"bad": one(bad(tmp_path), start_seconds=5)}) as mounted:
         (tmp_path / "tools.json.broken").touch()
         await mounted.failure("bad.die")
@@ -81,7 +81,7 @@ async def test_while_a_server_can_not_be_started_again_calls_say_why(tmp_path: P
 
 
 @pytest.mark.promise("external:timeout")
-async def test_a_call_whose_time_is_up_is_given_up_and_the_server_goes_on(tmp_path: Path) -> None:
+async def test_a_call_that_times_out_is_abandoned_and_the_server_continues(tmp_path: Path) -> None:
     async with mounting({"bad": one(bad(tmp_path), timeout=5)}) as mounted:
         pid = await mounted.text("bad.pid")
         assert (await mounted.failure("bad.hang"))[0] == "timeout"
@@ -89,7 +89,7 @@ async def test_a_call_whose_time_is_up_is_given_up_and_the_server_goes_on(tmp_pa
 
 
 @pytest.mark.promise("external:concurrent")
-async def test_calls_run_at_the_same_time(tmp_path: Path) -> None:
+async def test_calls_run_concurrently(tmp_path: Path) -> None:
     async with mounting({"bad": one(bad(tmp_path))}) as mounted, anyio.create_task_group() as group:
         for _ in range(3):
             group.start_soon(mounted.call, "bad.hang")
@@ -98,7 +98,7 @@ async def test_calls_run_at_the_same_time(tmp_path: Path) -> None:
 
 
 @pytest.mark.promise("external:pipes")
-async def test_a_server_that_says_more_than_pipes_hold_on_both_outputs_is_heard(tmp_path: Path) -> None:
+async def test_a_server_that_fills_both_output_pipes_does_not_block(tmp_path: Path) -> None:
     async with mounting({"bad": one(bad(tmp_path), output_characters=2_000_000)}) as mounted:
         answers: list[str] = []
 
@@ -112,7 +112,7 @@ async def test_a_server_that_says_more_than_pipes_hold_on_both_outputs_is_heard(
 
 
 @pytest.mark.promise("external:pipes")
-async def test_a_large_request_and_a_cut_answer(tmp_path: Path) -> None:
+async def test_a_large_request_succeeds_and_a_truncated_answer_fails(tmp_path: Path) -> None:
     async with mounting({"bad": one(bad(tmp_path, a_tool("echo")), output_characters=100)}) as mounted:
         answer = await mounted.text("bad.echo", text="z" * 1_000_000)
         assert answer.startswith("echo")
@@ -121,7 +121,7 @@ async def test_a_large_request_and_a_cut_answer(tmp_path: Path) -> None:
 
 
 @pytest.mark.promise("external:ends")
-async def test_a_server_that_does_not_end_by_itself_is_gone_with_its_mount(tmp_path: Path) -> None:
+async def test_a_server_that_ignores_its_end_is_killed_with_its_mount(tmp_path: Path) -> None:
     async with mounting({"bad": one(bad(tmp_path))}) as mounted:
         server = psutil.Process(int(await mounted.text("bad.pid")))
         keeper = server.parent()
@@ -140,10 +140,10 @@ async def test_a_server_that_does_not_end_by_itself_is_gone_with_its_mount(tmp_p
         ({"url": "http://127.0.0.1:9/mcp"}, "ConnectError"),
     ],
 )
-async def test_a_server_that_can_not_start_is_refused_in_one_line_or_left_out(
+async def test_a_server_that_cannot_start_is_refused_in_one_line_or_left_out(
     server: dict[str, object], reason: str
 ) -> None:
-    with pytest.raises(ToolFailure, match="mcp server 'x' can't be started: ") as refusal:
+    with pytest.raises(ToolFailure, match="mcp server 'x' cannot be started: ") as refusal:
         async with mounting({"x": server}):
             pass
     assert reason in str(refusal.value)
@@ -156,10 +156,10 @@ async def test_a_server_that_can_not_start_is_refused_in_one_line_or_left_out(
 @pytest.mark.parametrize(
     ("settings", "reason"),
     [
-        ({"servers": {"a b": {"command": ["x"]}}}, "can't name a server"),
+        ({"servers": {"a b": {"command": ["x"]}}}, "is not a valid server name"),
         ({"servers": {"a": {}}}, "either a command or a url"),
         ({"servers": {"a": {"command": ["x"], "url": "http://x"}}}, "either a command or a url"),
-        ({"servers": {"a": {"url": "ftp://x"}}}, "must begin with http"),
+        ({"servers": {"a": {"url": "ftp://x"}}}, "must start with http"),
         ({"servers": {"a": {"url": "http://x", "env": {"A": "b"}}}}, "env is for a command"),
         ({"servers": {"a": {"command": ["x"], "headers": {"A": "b"}}}}, "headers are for a url"),
         ({"servers": {"a": {"command": ["x"], "workspace": "/no/such"}}}, "no folder '/no/such'"),
@@ -168,9 +168,7 @@ async def test_a_server_that_can_not_start_is_refused_in_one_line_or_left_out(
         ({"mcp_servers_path": "/no/such/file.json"}, "no such file"),
     ],
 )
-def test_settings_that_can_not_be_used_are_refused_in_one_line(
-    settings: dict[str, object], reason: str
-) -> None:
+def test_invalid_settings_are_refused_in_one_line(settings: dict[str, object], reason: str) -> None:
     with pytest.raises(ConfigurationError) as refusal:
         ExternalBackend().check(settings)
     assert reason in str(refusal.value)
@@ -187,7 +185,7 @@ async def test_no_client_can_name_a_command_for_its_session(tmp_path: Path) -> N
 
 
 @pytest.mark.promise("external:shared-file")
-async def test_servers_come_from_the_file_that_other_programs_share(
+async def test_servers_are_read_from_a_shared_mcp_servers_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("THE_KEY", "from outside")
@@ -218,7 +216,7 @@ async def test_without_servers_the_backend_has_no_tools_and_starts_at_once() -> 
         assert (await table.call("session_start", {"backends": ["mcp"]})).ok
 
 
-async def test_offering_is_asked_for_once(tmp_path: Path) -> None:
+async def test_tools_are_listed_once(tmp_path: Path) -> None:
     async with mounting({"bad": one(bad(tmp_path, a_tool("first")))}) as mounted:
         assert "bad.first" in mounted.names()
         offer(tmp_path, a_tool("second"))

@@ -36,7 +36,7 @@ async def test_a_file_without_a_last_line_end_or_without_anything_is_read(live: 
     assert (data["content"], data["total_lines"], data["last_line"], data["note"]) == ("", 0, 0, "")
 
 
-async def test_much_text_is_read_in_parts_that_join(live: Live) -> None:
+async def test_long_text_is_read_in_consecutive_parts(live: Live) -> None:
     await live.bash("seq 30000 > numbers; (head -c 200000 /dev/zero | tr '\\0' x; echo; echo end) > long")
     read, offset = "", 1
     while offset:
@@ -70,7 +70,7 @@ async def test_binary_files_are_refused_and_images_shown(live: Live) -> None:
 
 
 @pytest.mark.promise("files:bytes:kept")
-async def test_bytes_that_are_no_utf_8_stay_as_they_are(live: Live) -> None:
+async def test_bytes_that_are_not_utf_8_are_preserved(live: Live) -> None:
     raw = b"caf\xe9\r\nold\r\n\xff"
     await live.data("files_write", path="f", content=base64.b64encode(raw).decode(), encoding="base64")
     assert "no UTF-8" in str((await live.data("files_read", path="f"))["note"])
@@ -79,7 +79,7 @@ async def test_bytes_that_are_no_utf_8_stay_as_they_are(live: Live) -> None:
     assert base64.b64decode(str(found["content"])) == raw.replace(b"old", "new ä".encode())
 
 
-async def test_writing_tells_what_it_did(live: Live) -> None:
+async def test_writing_reports_size_and_creation(live: Live) -> None:
     made = await live.data("files_write", path="deep/er/file", content="ä")
     assert made == {"path": "deep/er/file", "size": 2, "created": True}
     added = await live.data("files_write", path="deep/er/file", content="b", append=True)
@@ -89,7 +89,7 @@ async def test_writing_tells_what_it_did(live: Live) -> None:
     assert (await live.failure("files_write", path="f", content="%", encoding="base64"))[0] == "bad_arguments"
 
 
-async def test_an_edit_is_shown_as_a_diff_and_keeps_a_program_a_program(live: Live) -> None:
+async def test_an_edit_returns_a_diff_and_keeps_the_executable_bit(live: Live) -> None:
     await live.data("files_write", path="run.sh", content="#!/bin/sh\necho one\n", executable=True)
     data = await live.data("files_edit", path="run.sh", old_text="one", new_text="two")
     assert "-echo one\n+echo two\n" in str(data["diff"])
@@ -137,7 +137,7 @@ async def test_lines_and_names_are_found_inside_the_session(live: Live) -> None:
     assert (await live.failure("files_search", pattern="x", path="nowhere"))[0] == "not_found"
 
 
-async def test_a_pattern_that_takes_for_ever_is_stopped(live: Live) -> None:
+async def test_a_pattern_that_takes_forever_is_stopped(live: Live) -> None:
     await live.data("files_write", path="f", content="a" * 60 + "b\n")
     arguments = {"session": live.session, "pattern": "(a+)+$"}
     result = await live.table.call("files_search", arguments, timeout=2)
@@ -145,7 +145,7 @@ async def test_a_pattern_that_takes_for_ever_is_stopped(live: Live) -> None:
     assert result.error.kind == "timeout"
 
 
-async def test_things_are_moved_described_and_removed(live: Live) -> None:
+async def test_files_are_moved_described_and_removed(live: Live) -> None:
     await live.bash("echo x > a; echo y > b; chmod 640 a")
     info = await live.data("files_info", path="a")
     assert (info["kind"], info["size"], info["mode"]) == ("file", 2, "rw-r-----")
@@ -181,7 +181,7 @@ async def test_things_are_moved_described_and_removed(live: Live) -> None:
         ("files_info", {"path": "nowhere"}, "not_found"),
     ],
 )
-async def test_what_cannot_be_done_is_a_typed_failure(
+async def test_an_impossible_operation_is_a_typed_failure(
     live: Live, tool: str, arguments: dict[str, object], kind: str
 ) -> None:
     await live.bash("mkdir dir; echo x > file; mkfifo pipe; ln -s loop loop")

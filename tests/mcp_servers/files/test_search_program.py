@@ -76,7 +76,7 @@ def test_a_single_file_can_be_searched(folder: Path) -> None:
     assert found(folder / "a.py", pattern="os") == [f"{folder}/a.py:1:import os"]
 
 
-def test_what_is_too_much_is_cut_and_said(folder: Path) -> None:
+def test_long_results_are_truncated_and_marked(folder: Path) -> None:
     (folder / "many").write_text("x" * 10_000 + "\n" + "x\n" * 1000)
     answer = _search_program.answer(
         {"path": str(folder), "pattern": "x", "glob": None, "ignore_case": False, "limit": 5}
@@ -95,7 +95,7 @@ def test_what_is_too_much_is_cut_and_said(folder: Path) -> None:
         ({"glob": "[]", "pattern": None}, "found"),
     ],
 )
-def test_what_cannot_be_searched_is_said(
+def test_an_invalid_search_is_reported(
     change: dict[str, object], told: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     asked = {

@@ -8,7 +8,7 @@ from mcp_servers.serving._access import BearerTokens, Origins, RateLimit, is_loo
 from tests.mcp_servers._now import Now
 
 
-def test_a_token_is_its_principal_s_and_nothing_else_is_anybody_s() -> None:
+def test_a_token_identifies_its_principal_and_any_other_text_identifies_none() -> None:
     tokens = BearerTokens({"alice": "one", "bob": "two"})
     assert tokens.principal(b"Bearer one") == "alice"
     assert tokens.principal(b"bearer two") == "bob"
@@ -17,7 +17,7 @@ def test_a_token_is_its_principal_s_and_nothing_else_is_anybody_s() -> None:
 
 
 @given(st.binary())
-def test_no_header_makes_the_check_fail(header: bytes) -> None:
+def test_no_header_crashes_the_check(header: bytes) -> None:
     assert BearerTokens({"alice": "one"}).principal(header) in (None, "alice")
 
 
@@ -30,7 +30,7 @@ def test_a_loopback_server_answers_to_its_own_names_on_its_own_port() -> None:
         assert not origins.allow_host(wrong)
 
 
-def test_pages_of_its_own_and_of_allowed_origins_may_ask_and_programs_always() -> None:
+def test_pages_of_allowed_origins_and_all_programs_may_send_requests() -> None:
     origins = Origins("localhost", 8000, ["https://app.example"])
     for right in (None, b"http://localhost:8000", b"http://127.0.0.1:8000", b"https://app.example"):
         assert origins.allow_origin(right)
@@ -52,7 +52,7 @@ def test_loopback_addresses_are_known(host: str, is_one: bool) -> None:
     assert is_loopback(host) is is_one
 
 
-def test_a_minute_s_worth_may_be_asked_at_once_and_then_one_by_one() -> None:
+def test_a_minute_s_worth_of_requests_may_burst_and_then_one_by_one() -> None:
     now = Now()
     rate = RateLimit(60, clock=now)
     assert [rate.wait("a") for _ in range(60)] == [0.0] * 60
@@ -64,7 +64,7 @@ def test_a_minute_s_worth_may_be_asked_at_once_and_then_one_by_one() -> None:
 
 
 @given(st.lists(st.floats(0, 30), max_size=60), st.integers(1, 20))
-def test_no_more_pass_than_the_rate_allows(pauses: list[float], per_minute: int) -> None:
+def test_no_more_requests_pass_than_the_rate_allows(pauses: list[float], per_minute: int) -> None:
     now = Now()
     rate = RateLimit(per_minute, clock=now)
     passed = 0

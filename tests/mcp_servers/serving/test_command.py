@@ -54,7 +54,7 @@ async def address(running: Program) -> str:
     ],
 )
 @pytest.mark.usefixtures("own_logging")
-def test_what_can_not_be_served_is_one_line_and_status_2(
+def test_invalid_arguments_are_one_line_and_status_2(
     arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(arguments) == 2
@@ -73,7 +73,7 @@ def test_what_can_not_be_served_is_one_line_and_status_2(
     ],
 )
 @pytest.mark.usefixtures("own_logging")
-def test_workers_that_can_not_be_had_are_refused_in_one_line(
+def test_invalid_worker_settings_are_refused_in_one_line(
     words: list[str], said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main([COUNTER, *words]) == 2
@@ -83,7 +83,7 @@ def test_workers_that_can_not_be_had_are_refused_in_one_line(
 
 
 @pytest.mark.promise("mcp:command:token")
-async def test_a_server_without_a_token_makes_one_that_only_this_user_can_read(tmp_path: Path) -> None:
+async def test_a_server_without_a_token_generates_one_that_only_this_user_can_read(tmp_path: Path) -> None:
     with anyio.fail_after(60):
         async with program(
             COUNTER, "--http", "127.0.0.1:0", environment={"XDG_STATE_HOME": str(tmp_path)}
@@ -108,7 +108,7 @@ def secret_of(path: Path) -> str:
     return path.read_text(encoding="utf-8").strip()
 
 
-async def test_a_token_may_be_given_or_waived() -> None:
+async def test_a_token_may_be_set_or_disabled() -> None:
     with anyio.fail_after(60):
         async with httpx2.AsyncClient() as http:
             async with program(COUNTER, "--http", "127.0.0.1:0", "--token", "none") as running:
@@ -121,7 +121,7 @@ async def test_a_token_may_be_given_or_waived() -> None:
 
 
 @pytest.mark.promise("mcp:command:config")
-async def test_the_script_serves_what_a_configuration_says_and_options_come_over_it(tmp_path: Path) -> None:
+async def test_the_script_serves_a_configuration_and_options_override_it(tmp_path: Path) -> None:
     config = tmp_path / "server.yaml"
     config.write_text(
         f"host: 127.0.0.1\nport: 1\ntokens:\n  alice: ${{ALICE_TOKEN}}\nbackends:\n  {COUNTER}:\n    start: 5\n",
@@ -142,7 +142,7 @@ async def test_the_script_serves_what_a_configuration_says_and_options_come_over
 
 
 @pytest.mark.promise("mcp:command:secrets")
-async def test_nothing_that_the_server_says_holds_a_token_a_handle_or_an_argument() -> None:
+async def test_server_output_contains_no_token_handle_or_argument() -> None:
     with anyio.fail_after(60):
         async with program(
             COUNTER,

@@ -17,7 +17,7 @@ def test_data_is_structured_content_and_text() -> None:
     assert not result.is_error
 
 
-def test_parts_stand_beside_the_data_and_alone_where_there_is_none() -> None:
+def test_parts_accompany_the_data_or_stand_alone() -> None:
     parts = (Text("t"), Image(b"\x00", "image/png"), ResourceLink("agentflow://s/1/x", "x", "text/plain", 3))
     alone = call_result(ToolResult(True, {}, None, parts))
     assert [block.type for block in alone.content] == ["text", "image", "resource_link"]
@@ -25,7 +25,7 @@ def test_parts_stand_beside_the_data_and_alone_where_there_is_none() -> None:
     assert [block.type for block in beside.content] == ["text", "text", "image", "resource_link"]
 
 
-def test_a_failure_carries_kind_and_message_and_what_there_was_but_no_structured_content() -> None:
+def test_a_failure_has_kind_message_and_partial_data_but_no_structured_content() -> None:
     error = ToolError(ErrorKind.TIMEOUT, "the time was up")
     result = call_result(ToolResult(False, {"stdout": "half"}, error))
     assert result.is_error
@@ -36,7 +36,7 @@ def test_a_failure_carries_kind_and_message_and_what_there_was_but_no_structured
     }
 
 
-def test_what_json_can_not_carry_is_replaced() -> None:
+def test_values_that_json_cannot_represent_are_replaced() -> None:
     result = call_result(
         ToolResult(True, {"text": "lone \ud800", "number": float("nan"), "list": ["\udfff"]})
     )

@@ -43,18 +43,18 @@ async def served(calls: list[str], at_once: int) -> list[str]:
 
 
 @pytest.mark.promise("mcp:calls:fair")
-async def test_a_caller_with_one_call_waits_for_one_call_of_each_other() -> None:
+async def test_a_caller_with_one_call_waits_for_one_call_of_each_other_caller() -> None:
     with anyio.fail_after(60):
         order = await served(["many"] * 50 + ["few"], 1)
     assert order.index("few") == 1
 
 
 @given(st.lists(st.sampled_from("abc"), max_size=20), st.integers(1, 4))
-def test_everybody_is_served_once_and_never_more_at_once_than_allowed(calls: list[str], at_once: int) -> None:
+def test_every_call_is_served_once_and_within_the_concurrency_limit(calls: list[str], at_once: int) -> None:
     assert sorted(anyio.run(served, calls, at_once)) == sorted(calls)
 
 
-async def test_one_call_too_many_is_refused_as_busy() -> None:
+async def test_a_call_beyond_the_limit_is_refused_as_busy() -> None:
     limiters = FairLimiter(1, 0)
     async with limiters.slot("a"):
         with pytest.raises(ToolFailure) as caught:
@@ -63,7 +63,7 @@ async def test_one_call_too_many_is_refused_as_busy() -> None:
     assert caught.value.kind is ErrorKind.BUSY
 
 
-async def test_who_gives_up_waiting_leaves_no_gap() -> None:
+async def test_a_cancelled_waiter_leaves_no_gap() -> None:
     limiters = FairLimiter(1, 2)
     with anyio.fail_after(60):
         async with limiters.slot("a"):
@@ -76,7 +76,7 @@ async def test_who_gives_up_waiting_leaves_no_gap() -> None:
             pass
 
 
-async def test_a_turn_given_to_who_gives_up_at_that_moment_is_passed_on() -> None:
+async def test_a_slot_given_to_a_cancelled_waiter_is_passed_on() -> None:
     limiters = FairLimiter(1, 2)
     giving_up = anyio.CancelScope()
 

@@ -42,7 +42,7 @@ async def test_tools_are_called_in_both_eras(server: HttpServer, mode: str) -> N
 
 @pytest.mark.promise("mcp:http:no_session")
 @pytest.mark.parametrize("mode", ["auto", "legacy"])
-async def test_a_stateful_call_that_names_no_session_is_told_to_start_one(
+async def test_a_stateful_call_without_a_session_is_advised_to_start_one(
     server: HttpServer, mode: str
 ) -> None:
     async with connected(server.url, TOKENS["alice"], mode) as client:
@@ -56,7 +56,7 @@ async def test_a_stateful_call_that_names_no_session_is_told_to_start_one(
 
 
 @pytest.mark.promise("mcp:http:owner")
-async def test_a_session_and_what_it_keeps_belong_to_the_token_that_made_it(server: HttpServer) -> None:
+async def test_a_session_and_its_resources_belong_to_its_token(server: HttpServer) -> None:
     async with (
         connected(server.url, TOKENS["alice"]) as alice,
         connected(server.url, TOKENS["bob"]) as bob,
@@ -76,7 +76,7 @@ async def test_a_session_and_what_it_keeps_belong_to_the_token_that_made_it(serv
 @pytest.mark.parametrize(
     "headers", [{}, {"Authorization": "Bearer wrong"}, {"Authorization": "Basic token-of-alice"}]
 )
-async def test_without_a_right_token_nobody_comes_in(
+async def test_a_request_without_a_valid_token_is_refused(
     server: HttpServer, http: httpx2.AsyncClient, headers: dict[str, str]
 ) -> None:
     response = await post(http, server.url, ECHO, headers)
@@ -95,13 +95,13 @@ async def test_without_a_right_token_nobody_comes_in(
         ({"Origin": "null"}, 403),
     ],
 )
-async def test_a_web_page_can_not_reach_the_server_through_its_visitor(
+async def test_a_web_page_cannot_reach_the_server_through_its_visitor(
     server: HttpServer, http: httpx2.AsyncClient, headers: dict[str, str], status: int
 ) -> None:
     assert (await post(http, server.url, ECHO, {**ALICE, **headers})).status_code == status
 
 
-async def test_a_page_of_an_allowed_origin_is_answered_as_browsers_want(
+async def test_a_page_of_an_allowed_origin_gets_cors_headers(
     table: ToolTable, http: httpx2.AsyncClient
 ) -> None:
     options = HttpOptions(port=0, tokens=TOKENS, allowed_origins=("https://app.example",))
@@ -116,7 +116,7 @@ async def test_a_page_of_an_allowed_origin_is_answered_as_browsers_want(
 
 
 @pytest.mark.promise("mcp:http:rate")
-async def test_who_asks_too_often_is_told_when_to_come_back(
+async def test_a_client_over_the_rate_limit_is_told_when_to_retry(
     table: ToolTable, http: httpx2.AsyncClient
 ) -> None:
     async with serving(table, HttpOptions(port=0, tokens=TOKENS, requests_per_minute=2)) as server:
@@ -129,9 +129,7 @@ async def test_who_asks_too_often_is_told_when_to_come_back(
 
 
 @pytest.mark.promise("mcp:calls:busy")
-async def test_calls_beyond_those_that_may_wait_are_refused_as_busy(
-    table: ToolTable, counter: Counter
-) -> None:
+async def test_calls_beyond_the_waiting_limit_are_refused_as_busy(table: ToolTable, counter: Counter) -> None:
     session = await table.sessions.start("alice")
     options = HttpOptions(port=0, tokens=TOKENS, max_concurrent_calls=1, max_waiting_calls=0)
 
@@ -154,7 +152,7 @@ async def test_calls_beyond_those_that_may_wait_are_refused_as_busy(
 
 
 @pytest.mark.promise("mcp:http:paths")
-async def test_each_backend_is_alone_at_its_own_path(server: HttpServer, http: httpx2.AsyncClient) -> None:
+async def test_each_backend_is_served_alone_at_its_path(server: HttpServer, http: httpx2.AsyncClient) -> None:
     alone = server.url.replace("/mcp", "/counter/mcp")
     async with connected(alone, TOKENS["alice"]) as client:
         assert (await client.call_tool("counter_echo", {"text": "x"})).structured_content == {"text": "x"}
@@ -181,7 +179,7 @@ async def test_health_needs_no_token(server: HttpServer, http: httpx2.AsyncClien
         (b"[" * 9_000, 400, -32700),
     ],
 )
-async def test_malformed_messages_are_answered_with_an_error_and_the_server_goes_on(
+async def test_malformed_messages_are_answered_with_an_error_and_the_server_continues(
     server: HttpServer, http: httpx2.AsyncClient, content: bytes, status: int, code: int
 ) -> None:
     headers = {
@@ -195,7 +193,7 @@ async def test_malformed_messages_are_answered_with_an_error_and_the_server_goes
 
 
 @pytest.mark.promise("mcp:http:body")
-async def test_an_oversized_body_is_refused_and_the_server_goes_on(
+async def test_an_oversized_body_is_refused_and_the_server_continues(
     server: HttpServer, http: httpx2.AsyncClient
 ) -> None:
     message = request("tools/call", {"name": "counter_echo", "arguments": {"text": "x" * 20_000}})
@@ -211,7 +209,7 @@ async def test_an_oversized_body_is_refused_and_the_server_goes_on(
 
 
 @pytest.mark.promise("mcp:http:disconnect")
-async def test_a_client_that_goes_away_stops_its_call(
+async def test_a_client_that_disconnects_stops_its_call(
     server: HttpServer, counter: Counter, table: ToolTable
 ) -> None:
     session = await table.sessions.start("alice")
@@ -225,7 +223,7 @@ async def test_a_client_that_goes_away_stops_its_call(
 
 
 @pytest.mark.promise("mcp:http:no_leaks")
-async def test_clients_that_go_away_leave_no_turn_taken_no_session_and_no_descriptor(
+async def test_clients_that_disconnect_leave_no_slot_session_or_descriptor(
     table: ToolTable, counter: Counter
 ) -> None:
     session = await table.sessions.start("alice")
@@ -258,7 +256,7 @@ async def test_clients_that_go_away_leave_no_turn_taken_no_session_and_no_descri
 
 @pytest.mark.promise("mcp:http:cancelled")
 @pytest.mark.parametrize("mode", ["auto", "legacy"])
-async def test_a_call_that_its_client_cancels_is_stopped_and_the_connection_goes_on(
+async def test_a_call_that_its_client_cancels_is_stopped_and_the_connection_continues(
     server: HttpServer, counter: Counter, table: ToolTable, mode: str
 ) -> None:
     session = await table.sessions.start("alice")
@@ -277,7 +275,7 @@ async def test_a_call_that_its_client_cancels_is_stopped_and_the_connection_goes
 
 
 @pytest.mark.promise("mcp:http:stop")
-async def test_stopping_lets_calls_end_refuses_new_ones_and_leaves_no_session(
+async def test_stopping_lets_calls_finish_refuses_new_ones_and_leaves_no_session(
     table: ToolTable, counter: Counter, http: httpx2.AsyncClient
 ) -> None:
     session = await table.sessions.start("alice")
@@ -306,7 +304,7 @@ async def test_stopping_lets_calls_end_refuses_new_ones_and_leaves_no_session(
     assert len(table.sessions) == 0
 
 
-async def test_stopping_kills_what_does_not_end_in_time(
+async def test_stopping_kills_calls_that_do_not_finish_in_time(
     table: ToolTable, counter: Counter, http: httpx2.AsyncClient
 ) -> None:
     session = await table.sessions.start("alice")
@@ -336,14 +334,14 @@ async def test_a_listening_client_does_not_keep_the_server_from_stopping(table: 
             server.stop()
 
 
-def test_an_address_that_others_reach_needs_a_token() -> None:
+def test_a_non_loopback_address_needs_a_token() -> None:
     with pytest.raises(ConfigurationError, match="set a token"):
         HttpOptions(host="0.0.0.0").check()
     HttpOptions(host="0.0.0.0", tokens=TOKENS).check()
     HttpOptions(host="127.0.0.1").check()
 
 
-async def test_an_address_that_is_taken_is_said_in_one_line(table: ToolTable) -> None:
+async def test_an_address_in_use_is_reported_in_one_line(table: ToolTable) -> None:
     with HttpServer.listen("127.0.0.1", 0) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(ConfigurationError, match=rf"cannot listen on 127\.0\.0\.1:{port}: "):

@@ -5,7 +5,7 @@ import anyio
 from mcp_servers.serving._content import PENDING, relayed
 
 
-async def test_steps_are_reported_in_order_before_the_call_ends() -> None:
+async def test_progress_is_reported_in_order_before_the_call_ends() -> None:
     seen: list[float] = []
 
     async def report(done: float, total: float | None, message: str | None) -> None:
@@ -19,7 +19,7 @@ async def test_steps_are_reported_in_order_before_the_call_ends() -> None:
     assert seen == [0, 1, 2, 3, 4]
 
 
-async def test_a_client_that_reads_nothing_holds_nothing_up() -> None:
+async def test_a_client_that_reads_nothing_delays_nothing() -> None:
     seen: list[float] = []
     reads = anyio.Event()
 

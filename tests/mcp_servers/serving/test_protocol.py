@@ -40,7 +40,7 @@ def error_kind(result: types.CallToolResult) -> str:
     return result.meta[ERROR_KEY]["kind"]
 
 
-@pytest.mark.promise("mcp:door:tools")
+@pytest.mark.promise("mcp:protocol:tools")
 async def test_every_tool_is_listed_with_schemas_and_all_four_annotations(client: Client) -> None:
     tools = {one.name: one for one in (await client.list_tools()).tools}
     assert {"counter_add", "session_start", "session_fork", "session_end", "session_list"} <= set(tools)
@@ -52,7 +52,7 @@ async def test_every_tool_is_listed_with_schemas_and_all_four_annotations(client
         assert None not in hints.values(), one.name
 
 
-@pytest.mark.promise("mcp:door:call")
+@pytest.mark.promise("mcp:protocol:call")
 async def test_a_call_gives_structured_content_and_the_connection_has_its_own_session(client: Client) -> None:
     await client.call_tool("counter_add", {})
     result = await client.call_tool("counter_add", {})
@@ -60,7 +60,7 @@ async def test_a_call_gives_structured_content_and_the_connection_has_its_own_se
     assert result.content == [types.TextContent(text='{"count": 2}')]
 
 
-@pytest.mark.promise("mcp:door:errors")
+@pytest.mark.promise("mcp:protocol:errors")
 @pytest.mark.parametrize(
     ("name", "arguments", "kind"),
     [
@@ -77,7 +77,7 @@ async def test_a_failed_call_is_a_result_with_its_kind(
     assert error_kind(await client.call_tool(name, arguments)) == kind
 
 
-@pytest.mark.promise("mcp:door:progress")
+@pytest.mark.promise("mcp:protocol:progress")
 async def test_progress_is_notified(client: Client) -> None:
     seen: list[tuple[float, float | None, str | None]] = []
 
@@ -88,8 +88,8 @@ async def test_progress_is_notified(client: Client) -> None:
     assert seen == [(1, 3, "step 1"), (2, 3, "step 2"), (3, 3, "step 3")]
 
 
-@pytest.mark.promise("mcp:door:cancelled")
-async def test_a_cancelled_call_is_stopped_and_the_server_goes_on(client: Client, counter: Counter) -> None:
+@pytest.mark.promise("mcp:protocol:cancelled")
+async def test_a_cancelled_call_is_stopped_and_the_server_continues(client: Client, counter: Counter) -> None:
     async def call() -> None:
         await client.call_tool("counter_wait", {})
 
@@ -102,21 +102,21 @@ async def test_a_cancelled_call_is_stopped_and_the_server_goes_on(client: Client
     assert (await client.call_tool("counter_add", {})).structured_content == {"count": 1}
 
 
-async def test_a_request_may_say_how_long_its_call_may_take(client: Client) -> None:
+async def test_a_request_may_set_its_call_s_time_limit(client: Client) -> None:
     with anyio.fail_after(60):
         result = await client.call_tool("counter_wait", {}, meta={TIMEOUT_KEY: 0.01})
     assert error_kind(result) == ErrorKind.TIMEOUT
 
 
-@pytest.mark.promise("mcp:door:images")
-async def test_a_picture_is_image_content(client: Client) -> None:
+@pytest.mark.promise("mcp:protocol:images")
+async def test_an_image_is_image_content(client: Client) -> None:
     picture = (await client.call_tool("counter_picture", {})).content[0]
     assert isinstance(picture, types.ImageContent)
     assert picture.mime_type == "image/png"
 
 
-@pytest.mark.promise("mcp:door:resources")
-async def test_what_a_call_keeps_is_linked_listed_and_read(client: Client) -> None:
+@pytest.mark.promise("mcp:protocol:resources")
+async def test_a_kept_resource_is_linked_listed_and_read(client: Client) -> None:
     result = await client.call_tool("counter_story", {})
     links = [block for block in result.content if isinstance(block, types.ResourceLink)]
     listed = await client.list_resources()
@@ -128,7 +128,7 @@ async def test_what_a_call_keeps_is_linked_listed_and_read(client: Client) -> No
     assert (await client.list_resource_templates()).resource_templates == []
 
 
-async def test_a_resource_that_is_not_there_is_an_error_with_its_address(client: Client, era: Era) -> None:
+async def test_an_unknown_resource_is_an_error_with_its_uri(client: Client, era: Era) -> None:
     with pytest.raises(MCPError) as caught:
         await client.read_resource("agentflow://session-0/1/x")
     assert caught.value.error.code == (types.INVALID_PARAMS if era == "auto" else -32002)
@@ -140,7 +140,7 @@ async def test_a_wrong_cursor_is_refused(client: Client) -> None:
         await client.list_resources(cursor="x")
 
 
-async def test_the_guide_tells_of_every_tool(client: Client) -> None:
+async def test_the_guide_describes_every_tool(client: Client) -> None:
     assert [prompt.name for prompt in (await client.list_prompts()).prompts] == ["guide"]
     message = (await client.get_prompt("guide")).messages[0]
     assert isinstance(message.content, types.TextContent)
@@ -149,13 +149,13 @@ async def test_the_guide_tells_of_every_tool(client: Client) -> None:
         await client.get_prompt("gide")
 
 
-async def test_text_that_no_wire_can_carry_is_replaced(client: Client) -> None:
+async def test_text_that_json_cannot_encode_is_replaced(client: Client) -> None:
     result = await client.call_tool("counter_broken_text", {})
     assert result.structured_content == {"text": "lone ?", "number": None, "list": ["?"]}
 
 
-@pytest.mark.promise("mcp:door:one_backend")
-async def test_a_door_to_one_backend_shows_its_tools_and_those_of_sessions_only(table: ToolTable) -> None:
+@pytest.mark.promise("mcp:protocol:one_backend")
+async def test_an_endpoint_of_one_backend_lists_its_tools_and_the_session_tools(table: ToolTable) -> None:
     class Other(Counter):
         name = "other"
 

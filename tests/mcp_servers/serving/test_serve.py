@@ -39,7 +39,7 @@ async def keep_busy(client: Client, ready: anyio.Event) -> None:
 
 @pytest.mark.promise("mcp:server:end")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
-async def test_nothing_of_a_server_s_sandboxes_outlives_it(number: signal.Signals) -> None:
+async def test_no_sandbox_outlives_its_server(number: signal.Signals) -> None:
     environment = {"AGENTFLOW_SERVER_TOKEN": "given"}
     with anyio.fail_after(100):
         async with program(
@@ -60,7 +60,7 @@ async def test_nothing_of_a_server_s_sandboxes_outlives_it(number: signal.Signal
                 group.cancel_scope.cancel()
 
 
-async def test_a_client_on_a_pipe_that_goes_away_takes_its_sandbox_with_it() -> None:
+async def test_a_stdio_client_that_disconnects_ends_its_sandbox() -> None:
     arguments = {"command": "echo ready; sleep 1000"}
     call = request("tools/call", {"name": "bash_run", "arguments": arguments})
     meta = cast("dict[str, dict[str, object]]", call["params"])["_meta"]

@@ -17,7 +17,7 @@ CONFIGS = sorted((ROOT / "configs/sandbox-server").iterdir())
 
 @pytest.mark.promise("mcp:settings:shipped")
 @pytest.mark.parametrize("path", CONFIGS, ids=[path.name for path in CONFIGS])
-def test_a_shipped_configuration_can_be_used(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_shipped_configuration_is_valid(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TRAINER_TOKEN", "a")
     monkeypatch.setenv("EVALUATOR_TOKEN", "b")
     monkeypatch.setenv("RESEARCH_TOKEN", "c")
@@ -27,7 +27,7 @@ def test_a_shipped_configuration_can_be_used(path: Path, monkeypatch: pytest.Mon
     settings.http_options({"owner": "a"}).check()
 
 
-def test_what_nothing_is_said_about_is_as_the_parts_themselves_have_it() -> None:
+def test_unset_settings_have_the_defaults_of_their_parts() -> None:
     settings = ServerSettings()
     assert settings.table_limits() == TableLimits()
     assert settings.http_options(None) == HttpOptions()
@@ -49,14 +49,12 @@ def test_a_backend_may_be_named_with_settings_or_without() -> None:
         {"tokens": {"alice": "one"}, "token": "none"},
     ],
 )
-def test_tokens_that_would_let_a_stranger_in_are_refused(values: dict[str, object]) -> None:
+def test_unsafe_tokens_are_refused(values: dict[str, object]) -> None:
     with pytest.raises(ValidationError):
         ServerSettings.model_validate(values)
 
 
-def test_the_configuration_in_the_documentation_can_be_used(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_documented_configuration_is_valid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     page = (ROOT / "docs/mcp-servers.md").read_text(encoding="utf-8")
     path = tmp_path / "server.yaml"
     path.write_text(page.split("```yaml\n")[1].split("```")[0], encoding="utf-8")

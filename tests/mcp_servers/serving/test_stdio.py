@@ -34,7 +34,7 @@ def code(answer: dict[str, object]) -> object:
 
 @pytest.mark.promise("mcp:stdio:eras")
 @pytest.mark.parametrize("mode", ["auto", "legacy"])
-async def test_a_client_has_a_session_of_its_own_in_both_eras(mode: str) -> None:
+async def test_a_client_has_its_own_session_in_both_eras(mode: str) -> None:
     with anyio.fail_after(60):
         async with Client(stdio_client(SERVER), mode=mode) as client:
             await client.call_tool("counter_add", {})
@@ -53,7 +53,7 @@ async def test_a_client_has_a_session_of_its_own_in_both_eras(mode: str) -> None
         (b'{"id": 1}', -32600),
     ],
 )
-async def test_a_malformed_line_is_answered_with_an_error_and_the_server_goes_on(
+async def test_a_malformed_line_is_answered_with_an_error_and_the_server_continues(
     server: Program, line: bytes, expected: int
 ) -> None:
     await server.send(line)
@@ -62,7 +62,7 @@ async def test_a_malformed_line_is_answered_with_an_error_and_the_server_goes_on
     assert "result" in await server.answer()
 
 
-async def test_an_oversized_line_is_refused_and_the_server_goes_on(server: Program) -> None:
+async def test_an_oversized_line_is_refused_and_the_server_continues(server: Program) -> None:
     await server.send(b"x" * (65 * 1024 * 1024))
     assert code(await server.answer()) == -32600
     await server.send(request("tools/call", {"name": "counter_add", "arguments": {}}))
@@ -82,7 +82,7 @@ async def test_invalid_text_inside_a_message_is_replaced(server: Program) -> Non
 
 
 @pytest.mark.promise("mcp:stdio:stdout")
-async def test_what_a_backend_and_its_children_print_does_not_reach_the_protocol() -> None:
+async def test_output_of_a_backend_and_its_children_does_not_reach_the_protocol() -> None:
     with anyio.fail_after(60):
         async with program(NOISY) as running:
             await running.send(request("tools/call", {"name": "noisy_shout", "arguments": {}}))
@@ -101,9 +101,7 @@ async def test_the_server_ends_with_its_client(server: Program) -> None:
 
 @pytest.mark.promise("mcp:stdio:signal")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-async def test_a_signal_ends_the_server_though_its_client_says_nothing(
-    server: Program, number: signal.Signals
-) -> None:
+async def test_a_signal_ends_the_server_of_a_silent_client(server: Program, number: signal.Signals) -> None:
     server.process.send_signal(number)
     assert await server.process.wait() == 0
 

@@ -9,21 +9,21 @@ from mcp_servers.serving import token_path
 from mcp_servers.serving._access import made_token
 
 
-def test_the_token_goes_with_the_server(tmp_path: Path) -> None:
+def test_the_token_file_is_deleted_with_the_server(tmp_path: Path) -> None:
     path = tmp_path / "deep" / "token-1"
     with made_token(path) as token:
         assert path.read_text(encoding="utf-8") == token + "\n"
     assert list(path.parent.iterdir()) == []
 
 
-def test_the_token_of_a_server_that_came_later_stays(tmp_path: Path) -> None:
+def test_the_token_file_of_a_later_server_stays(tmp_path: Path) -> None:
     path = tmp_path / "token-1"
     with made_token(path):
         path.write_text("another\n", encoding="utf-8")
     assert path.read_text(encoding="utf-8") == "another\n"
 
 
-def test_a_token_that_can_not_be_written_is_one_line(tmp_path: Path) -> None:
+def test_a_token_that_cannot_be_written_is_reported_in_one_line(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("", encoding="utf-8")
     with (
         pytest.raises(ConfigurationError, match="cannot write the token"),
@@ -32,6 +32,6 @@ def test_a_token_that_can_not_be_written_is_one_line(tmp_path: Path) -> None:
         raise AssertionError("there is no token")
 
 
-def test_each_port_has_its_own_place_among_the_user_s_state() -> None:
+def test_each_port_has_its_own_token_file() -> None:
     assert token_path(1, {"XDG_STATE_HOME": "/s"}) == Path("/s/agentflow/token-1")
     assert token_path(2, {"HOME": "/h"}) == Path("/h/.local/state/agentflow/token-2")

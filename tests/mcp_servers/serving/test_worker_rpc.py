@@ -63,8 +63,8 @@ async def whole(connection: RpcConnection[Word], text: str) -> list[Word]:
         return [item async for item in items]
 
 
-@pytest.mark.promise("mcp:workers:line")
-async def test_both_ends_ask_at_once_and_each_answer_comes_in_order() -> None:
+@pytest.mark.promise("mcp:workers:rpc")
+async def test_both_ends_send_requests_concurrently_and_each_answer_arrives_in_order() -> None:
     response: dict[str, list[Word]] = {}
 
     async def ask(name: str, connection: RpcConnection[Word], text: str) -> None:
@@ -78,8 +78,8 @@ async def test_both_ends_ask_at_once_and_each_answer_comes_in_order() -> None:
         assert response[f"one {number}"] == response[f"two {number}"] == [*map(Piece, range(number * 30))]
 
 
-@pytest.mark.promise("mcp:workers:line")
-async def test_who_does_not_take_an_answer_holds_back_who_sends_it_and_nobody_else() -> None:
+@pytest.mark.promise("mcp:workers:rpc")
+async def test_a_slow_receiver_delays_only_its_own_answer() -> None:
     sent = 0
 
     async def much(request: Word, reply: RpcRequest[Word]) -> None:
@@ -97,8 +97,8 @@ async def test_who_does_not_take_an_answer_holds_back_who_sends_it_and_nobody_el
         assert sent <= WINDOW + 1
 
 
-@pytest.mark.promise("mcp:workers:line")
-async def test_leaving_early_tells_the_other_end_and_frees_it() -> None:
+@pytest.mark.promise("mcp:workers:rpc")
+async def test_leaving_early_abandons_the_request_at_the_other_end() -> None:
     ended = anyio.Event()
 
     async def endless(request: Word, reply: RpcRequest[Word]) -> None:
@@ -114,8 +114,8 @@ async def test_leaving_early_tells_the_other_end_and_frees_it() -> None:
         await ended.wait()
 
 
-@pytest.mark.promise("mcp:workers:line")
-async def test_an_end_that_is_gone_or_fails_breaks_what_was_asked_of_it() -> None:
+@pytest.mark.promise("mcp:workers:rpc")
+async def test_a_lost_or_failing_end_fails_its_open_requests() -> None:
     async def fail(request: Word, reply: RpcRequest[Word]) -> None:
         await reply.answer(Piece(1))
         raise ZeroDivisionError

@@ -128,7 +128,7 @@ async def test_a_session_lives_in_one_worker_and_is_reached_by_every_connection(
 
 @pytest.mark.promise("mcp:workers:all")
 @ERAS
-async def test_what_is_about_all_sessions_is_about_those_of_all_workers(crew: WorkerPool, mode: str) -> None:
+async def test_session_lists_and_resources_span_all_workers(crew: WorkerPool, mode: str) -> None:
     with anyio.fail_after(60):
         async with crew.client() as starter, crew.client(mode) as client, crew.client(mode, "bob") as bob:
             handles = await in_both(starter)
@@ -174,9 +174,7 @@ async def test_tokens_scopes_and_sizes_hold_for_every_worker(crew: WorkerPool) -
 
 @pytest.mark.promise("mcp:workers:cancelled")
 @ERAS
-async def test_a_call_that_its_client_cancels_is_stopped_in_whatever_worker(
-    crew: WorkerPool, mode: str
-) -> None:
+async def test_a_call_that_its_client_cancels_is_stopped_in_any_worker(crew: WorkerPool, mode: str) -> None:
     async def wait(client: Client, handle: str) -> None:
         await client.call_tool("counter_wait", {"session": handle})
 
@@ -200,7 +198,7 @@ async def test_a_call_that_its_client_cancels_is_stopped_in_whatever_worker(
 
 @pytest.mark.promise("mcp:workers:blocked")
 @pytest.mark.parametrize("number", [1, 2])
-async def test_a_backend_that_blocks_its_whole_process_holds_up_that_worker_alone(
+async def test_a_backend_that_blocks_its_process_delays_only_that_worker(
     crew: WorkerPool, number: int, tmp_path: Path
 ) -> None:
     pipe = tmp_path / "pipe"
@@ -234,7 +232,7 @@ async def test_a_backend_that_blocks_its_whole_process_holds_up_that_worker_alon
 
 @pytest.mark.promise("mcp:workers:death")
 @pytest.mark.parametrize("number", [1, 2])
-async def test_a_worker_that_dies_is_started_again_and_its_sessions_are_told_as_gone(
+async def test_a_worker_that_dies_is_restarted_and_its_sessions_are_reported_as_gone(
     crew: WorkerPool, number: int
 ) -> None:
     told: list[tuple[str, str]] = []
@@ -294,7 +292,7 @@ class Lingering:
 
 
 @pytest.mark.promise("mcp:workers:death")
-async def test_a_worker_that_can_no_longer_be_asked_is_sent_nothing_while_it_ends(
+async def test_a_disconnected_worker_gets_no_requests_while_it_ends(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(Lingering, "made", [])
@@ -320,7 +318,7 @@ async def _listed(client: Client) -> list[dict[str, Any]]:
 
 
 @pytest.mark.promise("mcp:workers:metrics")
-async def test_what_is_counted_tells_of_every_worker(crew: WorkerPool) -> None:
+async def test_metrics_cover_every_worker(crew: WorkerPool) -> None:
     with anyio.fail_after(60):
         async with httpx2.AsyncClient(timeout=30) as http, crew.client() as client:
             handles = await in_both(client)
@@ -341,7 +339,7 @@ async def test_what_is_counted_tells_of_every_worker(crew: WorkerPool) -> None:
 
 
 @pytest.mark.promise("mcp:workers:metrics")
-def test_samples_of_several_processes_stand_together_by_family() -> None:
+def test_samples_of_several_processes_are_grouped_by_family() -> None:
     one, two = Metrics(clock=lambda: 0.0), Metrics(clock=lambda: 0.0)
     one.refused(401)
     text = together({"1": one.render({"a": ("An a.", 1)}), "2": two.render({"a": ("An a.", 2)})})
@@ -358,7 +356,7 @@ def test_a_handle_names_its_worker_and_nothing_else_does() -> None:
 
 
 @pytest.mark.promise("mcp:workers:archive")
-async def test_the_files_of_an_ended_session_are_there_for_one_in_another_worker(tmp_path: Path) -> None:
+async def test_the_files_of_an_ended_session_can_be_reused_in_another_worker(tmp_path: Path) -> None:
     words = (f"sessions.archive.folder={tmp_path}", "runtime={name: process, idle: false}", "--workers", "2")
     with anyio.fail_after(100):
         async with program(
