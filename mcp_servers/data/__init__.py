@@ -1,4 +1,4 @@
-"""The data backend: a folder of data files to look into and to compute with."""
+"""Data backend: inspection of data files, and Python on them. See docs/data.md."""
 
 from mcp_servers.data._backend import DataBackend
 from mcp_servers.data._settings import DataSettings

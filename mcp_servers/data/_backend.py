@@ -15,23 +15,22 @@ from mcp_servers.core._call import CallContext, Text
 from mcp_servers.core._running import read_settings
 from mcp_servers.core._session import Session
 from mcp_servers.core._tool import tool
-from mcp_servers.data._asking import FoundFiles, ReadRows, ask
-from mcp_servers.data._place import DATA, Place, check_folder, folder_for
-from mcp_servers.data._results import DataRan, FileProfile, Inspected, Slice
+from mcp_servers.data._directory import DATA, DataDirectory, check_folder, folder_for
+from mcp_servers.data._file_queries import FoundFiles, ReadRows, ask
+from mcp_servers.data._results import DataRan, FileProfile, Inspected, Slice, summary
 from mcp_servers.data._settings import DataSettings
-from mcp_servers.data._summary import summary
 
 __all__ = ["DataBackend"]
 
 VALUES_MIME = "application/vnd.agentflow.values+json"
 MOST_COLUMNS = 2_000
-"""How many columns one result of `data_inspect` tells about."""
+"""Most columns described in one result of `data_inspect`."""
 
 Folder = Annotated[
     str | None,
     Field(
         validation_alias=AliasChoices("folder", "seed_path"),
-        description="Only this folder of the data; by default all of it.",
+        description="Directory to restrict to; by default all data.",
     ),
 ]
 DataFile = Annotated[
@@ -39,7 +38,7 @@ DataFile = Annotated[
     Field(
         min_length=1,
         validation_alias=AliasChoices("file", "csv_file"),
-        description="The file, as data_inspect names it.",
+        description="The file, as named by data_inspect.",
     ),
 ]
 MostRows = Annotated[
@@ -48,23 +47,23 @@ MostRows = Annotated[
         ge=1,
         le=10_000,
         validation_alias=AliasChoices("rows", "max_rows"),
-        description="How many rows to read; by default 50.",
+        description="Maximum number of rows; by default 50.",
     ),
 ]
 Condition = Annotated[
     str | None,
     Field(
         max_length=10_000,
-        description="Only rows for which this holds, as in SQL: amount > 10 AND name LIKE 'A%'.",
+        description="SQL condition that rows must satisfy: amount > 10 AND name LIKE 'A%'.",
     ),
 ]
 
 
 class DataBackend(Backend):
-    """A folder of data files to look into and to compute with, in the session's own Python."""
+    """Tools for a directory of data files: inspection, reading, and Python in the session's interpreter."""
 
     name = "data"
-    description = "Look into a folder of data files, read them, and compute with them in Python."
+    description = "Inspect and read a directory of data files, and analyse them with Python."
     reserved = frozenset({"roots"})
 
     def __init__(self) -> None:
@@ -72,27 +71,27 @@ class DataBackend(Backend):
         self._code = CodeBackend()
 
     def check(self, settings: Mapping[str, object]) -> None:
-        """Refuse settings that can't be used, and folders that are not there."""
+        """Reject invalid settings and missing directories."""
         check_folder(settings)
 
     def configure(self, settings: Mapping[str, object]) -> None:
-        """Take the server's settings."""
+        """Apply the server's settings."""
         check_folder(settings)
         self._own = settings
 
     def mounts(self, settings: Mapping[str, object], asked: Mapping[str, object]) -> Mapping[str, str]:
-        """The session's data."""
+        """Return the mount of the session's data directory."""
         folder = folder_for(settings, asked)
         return {DATA: str(folder)} if folder else {}
 
     async def initialize(self, session: Session, settings: Mapping[str, object]) -> None:
-        """Find the session's folder, and make the Python session that the code backend has, too."""
+        """Resolve the session's directory, and start the Python session of the code backend."""
         read = read_settings(DataSettings, self.name, settings)
-        place = Place(folder_for(self._own, session.settings.get(self.name, {})))
+        place = DataDirectory(folder_for(self._own, session.settings.get(self.name, {})))
         running = session.current_instance
         if running is not None and place.folder and running.spec.mounts.get(DATA) != str(place.folder):
             message = (
-                "data: this session runs already, without that folder: give it when you start a session."
+                "data: this session is already running without that folder: set it when starting a session."
             )
             raise ToolFailure(ErrorKind.UNAVAILABLE, message)
         session.put(read)
@@ -102,9 +101,9 @@ class DataBackend(Backend):
             await self._code.initialize(session, shared)
 
     async def fork(self, session: Session, forked: Session) -> None:
-        """Take settings and place over; files and variables were forked with the instance."""
+        """Copy the settings; files and variables were forked with the instance."""
         forked.put(session.get(DataSettings))
-        forked.put(session.get(Place))
+        forked.put(session.get(DataDirectory))
         await self._code.fork(session, forked)
 
     @tool(title="Inspect data files", read_only=True)
@@ -112,17 +111,15 @@ class DataBackend(Backend):
         self,
         session: Session,
         context: CallContext,
-        file: Annotated[
-            str | None, Field(description="Only this file; by default all files of the folder.")
-        ] = None,
+        file: Annotated[str | None, Field(description="File to inspect; by default all files.")] = None,
         folder: Folder = None,
     ) -> Inspected:
-        """Look into the data files of a folder: columns with types, gaps, ranges and frequent values, and first rows.
+        """Describe the data files of a directory: columns with types, missing values, ranges and frequent values, and first rows.
 
-        Use it first, to learn which files there are, what they hold and by which columns they can be joined. CSV, TSV,
-        Parquet, Excel and JSON files are looked into; a file that can't be read is told, and the others are there.
+        Use it first, to learn the files, their content and the columns by which they can be joined. CSV, TSV, Parquet,
+        Excel and JSON files are supported; an unreadable file is listed with the reason.
         """
-        settings, place = session.get(DataSettings), session.get(Place)
+        settings, place = session.get(DataSettings), session.get(DataDirectory)
         seconds = context.run_seconds(settings.inspect_seconds) or settings.inspect_seconds
         request = {**_request(settings), "do": "inspect"}
         paths = place.inside(file, folder)
@@ -144,20 +141,18 @@ class DataBackend(Backend):
         context: CallContext,
         file: DataFile,
         rows: MostRows = None,
-        offset: Annotated[int, Field(ge=0, description="How many rows to leave out before.")] = 0,
-        columns: Annotated[list[str] | None, Field(description="Only these columns.")] = None,
+        offset: Annotated[int, Field(ge=0, description="Number of rows to skip.")] = 0,
+        columns: Annotated[list[str] | None, Field(description="Columns to read; by default all.")] = None,
         filter: Condition = None,
-        sheet: Annotated[
-            str | None, Field(description="The sheet of a workbook; by default the first.")
-        ] = None,
+        sheet: Annotated[str | None, Field(description="Sheet of a workbook; by default the first.")] = None,
         folder: Folder = None,
     ) -> Slice:
         """Read rows of a CSV, TSV, Parquet, Excel or JSON file.
 
-        Use it to see single rows, some columns of them, or those for which a condition holds. To count, join or
+        Use it to see individual rows, selected columns, or rows that satisfy a condition. To count, join or
         aggregate use data_run.
         """
-        settings, place = session.get(DataSettings), session.get(Place)
+        settings, place = session.get(DataSettings), session.get(DataDirectory)
         seconds = context.run_seconds(settings.inspect_seconds) or settings.inspect_seconds
         wanted = rows or settings.rows
         request: dict[str, object] = {
@@ -186,20 +181,19 @@ class DataBackend(Backend):
         session: Session,
         context: CallContext,
         code: Annotated[
-            str, Field(min_length=1, description="Python source; the value of a last expression is shown.")
+            str,
+            Field(min_length=1, description="Python source; the value of the last expression is returned."),
         ],
         return_vars: Annotated[
-            list[str] | None, Field(max_length=50, description="Variables whose values to return, too.")
+            list[str] | None, Field(max_length=50, description="Names of variables whose values to return.")
         ] = None,
-        timeout: Annotated[
-            float | None, Field(gt=0, description="Seconds after which what runs is killed.")
-        ] = None,
+        timeout: Annotated[float | None, Field(gt=0, description="Time limit in seconds.")] = None,
     ) -> DataRan:
         """Run Python code over the data files and return its value, output, error, tables, plots and variables.
 
-        Use it to clean, join, aggregate and plot, with pandas, numpy, duckdb or matplotlib. The data lies in the folder
-        that data_inspect tells and can only be read; write files into the working directory. Variables last from call
-        to call; the session is the same one as that of code_run. Plots are shown by themselves.
+        Use it to clean, join, aggregate and plot, with pandas, numpy, duckdb or matplotlib. The data is in the directory
+        returned by data_inspect and is read-only; write files into the working directory. Variables persist between
+        calls; the session is the same as that of code_run. Plots are shown automatically.
         """
         try:
             ran = await self._code.run(session, context, code, timeout)
@@ -214,7 +208,7 @@ class DataBackend(Backend):
 
     @staticmethod
     async def _returned(session: Session, context: CallContext, names: list[str]) -> dict[str, object]:
-        # Without a name of its own, so that nothing of it is left in the session.
+        # An anonymous function, so that no name is left in the session.
         source = (
             f"(lambda s: (exec({_returning()!r}, s), display(s['Returned'](globals(), {names!r}))))({{}});"
         )
@@ -233,7 +227,7 @@ class DataBackend(Backend):
 
 
 def _request(settings: DataSettings) -> dict[str, object]:
-    """What every request says."""
+    """Return the fields common to all requests."""
     return {
         "memory": settings.memory_bytes,
         "files": settings.files,
@@ -248,7 +242,7 @@ def _request(settings: DataSettings) -> dict[str, object]:
 
 
 def _within(files: list[FileProfile]) -> list[FileProfile]:
-    """The files, with the columns of the first ones only where there are very many."""
+    """Return the files, with columns only of the first ones if there are too many."""
     left = MOST_COLUMNS
     kept: list[FileProfile] = []
     for file in files:

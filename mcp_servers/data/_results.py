@@ -1,5 +1,6 @@
-"""What the data tools return."""
+"""Results of the data tools, and the text form of an inspection for a model."""
 
+from collections.abc import Iterator
 from typing import Literal, TypeAlias
 
 from pydantic import Field
@@ -8,17 +9,17 @@ from mcp_servers.code._results import CodeResult
 from mcp_servers.core._call import Output
 
 __all__ = [
-    "Column",
+    "ColumnLink",
     "ColumnProfile",
     "DataRan",
     "FileProfile",
     "Frequent",
     "Inspected",
-    "Link",
     "Slice",
+    "SliceColumn",
     "TableProfile",
+    "summary",
 ]
-
 
 Value: TypeAlias = str | int | float | bool | list[object] | dict[str, object] | None
 """A value of a table, as JSON."""
@@ -30,128 +31,179 @@ class Frequent(Output):
     value: Value
     """The value."""
     count: int
-    """How often it occurs."""
+    """Number of occurrences."""
 
 
 class ColumnProfile(Output):
-    """What a column holds."""
+    """Statistics of a column."""
 
     name: str
-    """Its name."""
+    """Name of the column."""
     type: str
-    """Its type, in DuckDB's words."""
+    """DuckDB type."""
     nulls: int
-    """How many values are missing."""
+    """Number of missing values."""
     distinct: int | None
-    """How many different values there are; null for nested values."""
+    """Number of distinct values; null for nested values."""
     min: Value
-    """The least value."""
+    """Minimum."""
     max: Value
-    """The greatest value."""
+    """Maximum."""
     mean: float | None
-    """The mean of numbers."""
+    """Mean of numeric values."""
     top: list[Frequent]
-    """The most frequent values; none where all are different."""
+    """Most frequent values; empty if all are distinct."""
 
 
 class TableProfile(Output):
     """A table in a file."""
 
     sheet: str | None
-    """Its sheet, in a workbook."""
+    """Sheet of a workbook."""
     note: str
-    """What was done to read it."""
+    """Note on how the file was read."""
     row_count: int
-    """How many rows it has."""
+    """Number of rows."""
     profiled_rows: int
-    """How many of them, from the first, the columns tell about."""
+    """Number of rows, from the first, used for the statistics."""
     column_count: int
-    """How many columns it has."""
+    """Number of columns."""
     columns: list[ColumnProfile]
-    """What they hold; of very many the first ones."""
+    """Statistics of the columns, up to a limit."""
     sample: list[list[object]]
-    """Its first rows."""
+    """First rows."""
 
 
 class FileProfile(Output):
     """A data file."""
 
     name: str
-    """Its path below the folder."""
+    """Path relative to the directory."""
     kind: Literal["csv", "parquet", "excel", "json", "other"]
-    """What it is."""
+    """File format."""
     size: int
-    """Bytes."""
+    """Size in bytes."""
     unreadable: str | None = None
-    """Why nothing could be read; null if it could."""
+    """Reason if the file could not be read, else null."""
     tables: list[TableProfile] = Field(default_factory=list[TableProfile])
-    """Its tables: one, or the sheets of a workbook."""
+    """Tables: one, or the sheets of a workbook."""
 
 
-class Link(Output):
-    """A column that may name rows of another table."""
+class ColumnLink(Output):
+    """A column that may refer to rows of another table."""
 
     file: str
-    """The file of the column."""
+    """File of the column."""
     sheet: str | None
-    """Its sheet, in a workbook."""
+    """Sheet of a workbook."""
     column: str
-    """The column."""
+    """Name of the column."""
     to_file: str
-    """The other file."""
+    """Referred file."""
     to_sheet: str | None
-    """Its sheet, in a workbook."""
+    """Sheet of a workbook."""
     to_column: str
-    """The column there, whose values are all different."""
+    """Referred column, whose values are all distinct."""
     overlap: float
-    """The share of the values here that are found there, from 0 to 1."""
+    """Share of the values that occur in the referred column, from 0 to 1."""
 
 
 class Inspected(Output):
-    """What there is of data."""
+    """Data files of a directory."""
 
     folder: str
-    """Where it lies in the session: what `data_run` and the other tools open it by."""
+    """Path in the session, for `data_run` and other tools."""
     files: list[FileProfile]
-    """The data files, by name."""
-    links: list[Link]
-    """How they may be joined, the surest first."""
+    """Data files, by name."""
+    links: list[ColumnLink]
+    """Columns by which they may be joined, the most likely first."""
     others: list[str]
-    """Other files that lie there."""
+    """Other files."""
     more: int
-    """How many data files were not looked into."""
+    """Number of data files that were not inspected."""
 
 
-class Column(Output):
+class SliceColumn(Output):
     """One column of a slice."""
 
     name: str
-    """Its name."""
+    """Name of the column."""
     type: str
-    """Its type, in DuckDB's words."""
+    """DuckDB type."""
 
 
 class Slice(Output):
     """Rows of a file."""
 
     file: str
-    """The file, as it is called in the session."""
+    """Path of the file in the session."""
     sheet: str | None
-    """The sheet, in a workbook."""
-    columns: list[Column]
-    """The columns, in order."""
+    """Sheet of a workbook."""
+    columns: list[SliceColumn]
+    """Columns in order."""
     rows: list[list[object]]
-    """The rows; dates, exact numbers and NaN are text, a blob is `x'…'`."""
+    """Rows; dates, exact numbers and NaN are text, a blob is `x'…'`."""
     next_offset: int | None
-    """Where to go on; null at the end."""
+    """The `offset` with which to continue; null at the end."""
     note: str
-    """What was done to read it."""
+    """Note on how the file was read."""
 
 
 class DataRan(CodeResult):
-    """Code that ran to its end, well or badly."""
+    """Result of code that ran, successfully or not."""
 
     returned: dict[str, object] = Field(default_factory=dict[str, object])
-    """The variables that were asked for; of a data frame `columns`, the first `rows` and `row_count`."""
+    """Requested variables; for a data frame `columns`, the first `rows` and `row_count`."""
     missing: list[str] = Field(default_factory=list[str])
-    """Names that were asked for and are no variables."""
+    """Requested names that are not variables."""
+
+
+def summary(found: Inspected, limit: int) -> str:
+    """Format an inspection for a model, in at most `limit` characters."""
+    text = "\n".join(_lines(found))
+    if len(text) <= limit:
+        return text
+    return f"{text[:limit]}\n… {len(text) - limit} of {len(text)} characters left out: inspect one file"
+
+
+def _lines(found: Inspected) -> Iterator[str]:
+    yield f"{len(found.files)} data files in {found.folder}" + (f", {found.more} more" if found.more else "")
+    for link in found.links:
+        here, there = _location(link.file, link.sheet), _location(link.to_file, link.to_sheet)
+        yield f"link: {here}.{link.column} -> {there}.{link.to_column} ({link.overlap:.0%})"
+    for file in found.files:
+        yield from _file(file)
+    if found.others:
+        yield f"other files: {', '.join(found.others)}"
+
+
+def _file(file: FileProfile) -> Iterator[str]:
+    if file.unreadable:
+        yield f"\n{file.name} ({file.kind}, {file.size} bytes): can't be read: {file.unreadable}"
+    for table in file.tables:
+        yield (
+            f"\n{_location(file.name, table.sheet)} ({file.kind}, {file.size} bytes): {table.row_count} rows"
+            + (f"; {table.note}" if table.note else "")
+        )
+        yield from (f"  {_column(column, table)}" for column in table.columns)
+
+
+def _column(column: ColumnProfile, table: TableProfile) -> str:
+    told = [column.type]
+    if column.nulls:
+        told.append(f"{column.nulls} missing")
+    if column.distinct is not None:
+        told.append(
+            f"{column.distinct} different" if column.distinct < table.profiled_rows else "all different"
+        )
+    if column.min is not None:
+        told.append(f"{column.min} … {column.max}")
+    if column.mean is not None:
+        told.append(f"mean {column.mean:.6g}")
+    if column.top:
+        told.append("mostly " + ", ".join(f"{one.value} ({one.count})" for one in column.top))
+    return f"{column.name}: {'; '.join(told)}"
+
+
+def _location(file: str, sheet: str | None) -> str:
+    return f"{file}[{sheet}]" if sheet else file

@@ -1,4 +1,4 @@
-"""The document backend: documents outlined, searched, read and shown."""
+"""Document backend: outlining, searching and reading documents. See docs/document.md."""
 
 from mcp_servers.document._backend import DocumentBackend
 from mcp_servers.document._settings import DocumentSettings

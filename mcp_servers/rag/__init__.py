@@ -1,4 +1,4 @@
-"""The rag backend: searching a collection of documents."""
+"""RAG backend: search in a collection of documents. See docs/backends.md."""
 
 from mcp_servers.rag._backend import RagBackend
 from mcp_servers.rag._settings import EmbeddingSettings, RagSettings

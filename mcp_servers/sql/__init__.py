@@ -1,4 +1,4 @@
-"""The sql backend: databases to look into with SQL."""
+"""SQL backend: queries on SQLite, DuckDB and Postgres. See docs/sql.md."""
 
 from mcp_servers.sql._backend import SqlBackend
 from mcp_servers.sql._settings import SqlSettings

@@ -13,79 +13,79 @@ from mcp_servers.core._failures import did_you_mean
 from mcp_servers.core._running import check_settings, sendable
 from mcp_servers.core._session import Session
 from mcp_servers.core._tool import tool
-from mcp_servers.sql._access import Access, State
+from mcp_servers.sql._access import DatabaseAccess, SessionCopies
 from mcp_servers.sql._databases import databases_of
-from mcp_servers.sql._results import DatabaseInfo, Databases, Executed, Problem, Schema, SchemaTable
+from mcp_servers.sql._results import DatabaseInfo, Databases, Executed, Schema, SchemaTable, SqlProblem
 from mcp_servers.sql._settings import SqlSettings
-from mcp_servers.sql._worker import WorkerFailure
+from mcp_servers.sql._workers import WorkerFailure
 
 __all__ = ["SqlBackend"]
 
-MOST_ROWS = 10_000
-MOST_TABLES = 50
+MAX_ROWS = 10_000
+MAX_TABLES = 50
 COUNTING_SECONDS = 2.0
 _SOURCES = ("databases", "db_paths", "connection_string", "databases_dir")
-_NO_TRANSACTIONS = "Each call is a transaction of its own: one statement, kept if it succeeds."
+_NO_TRANSACTIONS = "Each call is one transaction with one statement, committed if it succeeds."
 
 DatabaseId = Annotated[
     str | None,
     Field(
         validation_alias=AliasChoices("database", "db_id"),
-        description="The database's id, as sql_list_databases gives it. Leave it out where there is only one.",
+        description="Id of the database, as in sql_list_databases. Omit it if there is only one.",
     ),
 ]
 
 
 class SqlBackend(Backend):
-    """Databases to look into with SQL: SQLite, DuckDB and Postgres."""
+    """SQL access to SQLite, DuckDB and Postgres databases."""
 
     name = "sql"
-    description = "Look into databases with SQL: their tables, columns and keys, and queries."
+    description = "Query databases with SQL and inspect their tables, columns and keys."
     reserved = frozenset((*SqlSettings.model_fields, "db_paths"))
 
     def __init__(self) -> None:
         self._settings = SqlSettings()
-        self._access = Access(self._settings, {}, "")
+        self._access = DatabaseAccess(self._settings, {}, "")
 
     def check(self, settings: Mapping[str, object]) -> None:
-        """Refuse settings that can't be used, and databases that are not there."""
+        """Reject invalid settings and missing databases."""
         check_settings(SqlSettings, self.name, settings)
         databases_of(SqlSettings.model_validate(settings))
 
     def unusable(self, settings: Mapping[str, object]) -> Mapping[str, str]:
-        """Without a database there is nothing to ask."""
+        """Mark the query tools as unusable if no database is configured."""
         if any(settings.get(name) for name in _SOURCES):
             return {}
         reason = "no database is set up: set `databases` of the backend `sql` to {id: path or address}"
         return {"schema": reason, "execute": reason}
 
     def configure(self, settings: Mapping[str, object]) -> None:
-        """Take the server's settings."""
+        """Apply the server's settings."""
         check_settings(SqlSettings, self.name, settings)
         self._settings = SqlSettings.model_validate(settings)
-        self._access = Access(self._settings, databases_of(self._settings), secrets.token_hex(6))
+        self._access = DatabaseAccess(self._settings, databases_of(self._settings), secrets.token_hex(6))
 
     async def initialize(self, session: Session, settings: Mapping[str, object]) -> None:
-        """Nothing is opened before it is asked for."""
-        session.put(State())
+        """Create the session's state; databases are opened on first use."""
+        session.put(SessionCopies())
 
     async def fork(self, session: Session, forked: Session) -> None:
         """Copy the session's copies."""
-        forked.put(await self._access.fork(session.get(State)))
+        forked.put(await self._access.fork(session.get(SessionCopies)))
 
     async def cleanup(self, session: Session) -> None:
         """Remove the session's copies."""
-        await self._access.remove(session.get(State))
+        await self._access.remove(session.get(SessionCopies))
 
     async def shutdown(self) -> None:
-        """End every engine."""
+        """Stop all workers."""
         await self._access.close()
 
     @tool(title="List the databases", read_only=True)
     async def list_databases(self, session: Session) -> Databases:
-        """List the databases that can be queried, with the engine whose SQL each speaks.
+        """List the databases with their ids and engines, which determine the SQL dialect.
 
-        Use it first, to learn the ids that the other tools take.
+        Use it first, to learn the ids for the other tools.
         """
         known = self._access.databases.values()
         writable = self._settings.writable
@@ -102,28 +102,28 @@ class SqlBackend(Backend):
             list[str] | None,
             Field(
                 validation_alias=AliasChoices("tables", "table_names"),
-                description="Only these tables and views; by default all, the first 50 of very many.",
+                description="Tables and views to describe; by default all, up to 50.",
             ),
         ] = None,
-        sample_rows: Annotated[
-            int, Field(ge=0, le=20, description="How many rows of each to show as a sample.")
-        ] = 0,
+        sample_rows: Annotated[int, Field(ge=0, le=20, description="Number of sample rows per table.")] = 0,
     ) -> Schema:
-        """Describe the tables of a database: columns with types, primary and foreign keys, how many rows.
+        """Describe the tables of a database: columns with types, primary and foreign keys, and row counts.
 
-        Use it before you write a query, to learn the names and how tables are joined.
+        Use it before writing a query, to learn the names and relations of tables.
         """
         request: dict[str, object] = {
             "do": "schema",
             "tables": tables or [],
-            "most": MOST_TABLES,
+            "most": MAX_TABLES,
             "samples": sample_rows,
             "bytes": self._settings.result_bytes,
             "counting_seconds": COUNTING_SECONDS,
         }
         known = self._access.find("sql_schema", database)
         try:
-            reply = await self._access.ask(known, session.get(State), request, self._seconds(context, None))
+            reply = await self._access.ask(
+                known, session.get(SessionCopies), request, self._seconds(context, None)
+            )
         except WorkerFailure as failure:
             raise self._failed("sql_schema", failure) from None
         names: list[str] = reply["known"]
@@ -144,22 +144,23 @@ class SqlBackend(Backend):
         context: CallContext,
         query: Annotated[
             str,
-            Field(min_length=1, max_length=100_000, description="One statement, in the database's SQL."),
+            Field(
+                min_length=1, max_length=100_000, description="One statement in the database's SQL dialect."
+            ),
         ],
         database: DatabaseId = None,
         limit: Annotated[
-            int | None, Field(ge=1, le=MOST_ROWS, description="How many rows to return at most.")
+            int | None, Field(ge=1, le=MAX_ROWS, description="Maximum number of rows to return.")
         ] = None,
         timeout: Annotated[
-            float | None, Field(gt=0, description="Seconds after which the query is stopped.")
+            float | None, Field(gt=0, description="Time limit of the query in seconds.")
         ] = None,
     ) -> Executed:
         """Run one SQL statement and return its rows.
 
-        Use it once sql_schema has told you the tables. Let the database count, join and aggregate instead of reading many
-        rows. Changes are refused unless the database is listed as writable; then they are kept in a copy of this
-        session's own. Each call is a transaction of its own. A query that the engine does not take is no failed call:
-        look at error.
+        Use it after sql_schema. Let the database count, join and aggregate instead of reading many rows. Changes are
+        refused unless the database is listed as writable; then they affect only this session's copy. Each call is one
+        transaction. If the engine rejects a query, the call succeeds with the reason in `error`.
         """
         sendable("sql_execute", query, without="\0")
         request: dict[str, object] = {
@@ -171,11 +172,11 @@ class SqlBackend(Backend):
         known = self._access.find("sql_execute", database)
         try:
             reply = await self._access.ask(
-                known, session.get(State), request, self._seconds(context, timeout)
+                known, session.get(SessionCopies), request, self._seconds(context, timeout)
             )
         except WorkerFailure as failure:
             if failure.kind == "rejected":
-                return Executed(error=Problem(type=failure.type, message=failure.message))
+                return Executed(error=SqlProblem(type=failure.type, message=failure.message))
             raise self._failed("sql_execute", failure) from None
         return Executed.model_validate(
             {
@@ -195,15 +196,15 @@ class SqlBackend(Backend):
 
     def _note(self, more: str) -> str:
         if more == "bytes":
-            return f"More rows would have been larger than {self._settings.result_bytes} bytes."
-        return "There are more rows: ask for more by limit, or let the query aggregate." if more else ""
+            return f"The other rows exceed the limit of {self._settings.result_bytes} bytes."
+        return "There are more rows: increase limit, or let the query aggregate." if more else ""
 
     def _failed(self, tool: str, failure: WorkerFailure) -> ToolFailure:
         match failure.kind:
             case "denied":
                 return ToolFailure(ErrorKind.DENIED, f"{tool}: {failure.message}. {_NO_TRANSACTIONS}")
             case "timeout":
-                message = f"{tool}: the time was up; the query was stopped."
+                message = f"{tool}: the query was stopped at its time limit."
                 return ToolFailure(ErrorKind.TIMEOUT, message)
             case "out_of_memory":
                 message = f"{tool}: the query needs more memory than {self._settings.memory_bytes} bytes."

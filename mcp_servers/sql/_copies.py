@@ -1,4 +1,4 @@
-"""Copies of databases that sessions may change. What a killed server left is found again and removed."""
+"""Writable copies of databases, one per session. Copies of killed servers are found and removed."""
 
 import fcntl
 import os
@@ -13,35 +13,34 @@ from typing import Final
 import anyio
 import anyio.to_thread
 
-from mcp_servers.sql._worker import Place, Worker, WorkerFailure
-from mcp_servers.sql._workers import Workers
+from mcp_servers.sql._workers import SqlWorker, SqlWorkerPool, WorkerFailure, WorkerTarget
 
-__all__ = ["Copies"]
+__all__ = ["DatabaseCopies"]
 
 COPY_SECONDS: Final = 300.0
 _PREFIX: Final = "agentflow-sql-"
 _LOCK: Final = "owner.lock"
 _MAINTENANCE: Final = "postgres"
-"""A database that every server has, for what concerns no database."""
+"""Database that every server has, for commands that concern other databases."""
 
 
-class Copies:
-    """Makes and removes copies: files in a folder of this server's own, databases on the server of the original."""
+class DatabaseCopies:
+    """Creates and removes copies: files in a directory of this server, or databases on the original's Postgres server."""
 
-    def __init__(self, workers: Workers, owner: str) -> None:
-        """:param owner: 12 hexadecimal digits that no other server has."""
+    def __init__(self, workers: SqlWorkerPool, owner: str) -> None:
+        """:param owner: 12 hexadecimal digits that are unique to this server."""
         self._workers = workers
         self._owner = owner
         self._numbers = count(1)
         self._turn = anyio.Lock()
         self._folder: Path | None = None
         self._lock = -1
-        self._keepers: dict[str, Worker] = {}
+        self._keepers: dict[str, SqlWorker] = {}
 
-    async def copy(self, source: Place) -> Place:
-        """An independent copy of a database, or of another copy of it. Nobody may work in the source meanwhile.
+    async def copy(self, source: WorkerTarget) -> WorkerTarget:
+        """Copy a database or another copy of it, which must not be in use.
 
-        :raises WorkerFailure: if it can't be made.
+        :raises WorkerFailure: if the copy cannot be made.
         """
         if source.engine == "postgres":
             return await self._copy_on_server(source)
@@ -59,8 +58,8 @@ class Copies:
             raise
         return replace(source, target=target, writable=True)
 
-    async def remove(self, place: Place) -> None:
-        """Remove a copy; nobody may work in it."""
+    async def remove(self, place: WorkerTarget) -> None:
+        """Remove a copy, which must not be in use."""
         await self._workers.forget(place)
         if place.engine == "postgres":
             name, keeper = _database_of(place.target), await self._keeper(place)
@@ -70,7 +69,7 @@ class Copies:
             await anyio.to_thread.run_sync(_unlink, place.target)
 
     async def close(self) -> None:
-        """Leave the servers, and remove the folder."""
+        """Disconnect from the servers and remove the directory."""
         for keeper in self._keepers.values():
             await keeper.close()
         self._keepers = {}
@@ -79,7 +78,7 @@ class Copies:
             os.close(self._lock)
             self._folder = None
 
-    async def _copy_on_server(self, source: Place) -> Place:
+    async def _copy_on_server(self, source: WorkerTarget) -> WorkerTarget:
         keeper = await self._keeper(source)
         name = f"agentflow_sql_{self._owner}_{next(self._numbers)}"
         await self._workers.forget(source)
@@ -88,7 +87,7 @@ class Copies:
             await keeper.ask(request, COPY_SECONDS)
         return replace(source, target=_with_database(source.target, name), writable=True)
 
-    async def _keeper(self, place: Place) -> Worker:
+    async def _keeper(self, place: WorkerTarget) -> SqlWorker:
         url = _with_database(place.target, _MAINTENANCE)
         async with self._turn:
             keeper = self._keepers.get(url)
@@ -96,12 +95,12 @@ class Copies:
                 if keeper is not None:
                     await keeper.close()
                 wanted = replace(place, engine="keeper", target=url, writable=True, owner=self._owner)
-                keeper = self._keepers[url] = await Worker.start(wanted)
+                keeper = self._keepers[url] = await SqlWorker.start(wanted)
             return keeper
 
 
 def _new_folder(owner: str) -> tuple[Path, int]:
-    """A folder with a lock that is held as long as this process lives; those whose lock is free are removed."""
+    """Create a directory with a lock that this process holds; remove directories whose lock is free."""
     place = Path(tempfile.gettempdir())
     for folder in place.glob(f"{_PREFIX}*"):
         with suppress(OSError):

@@ -1,4 +1,4 @@
-"""Which databases there are: from files and addresses to what an engine opens."""
+"""The configured databases: resolution of files and addresses to an engine and its target."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,10 +8,10 @@ from agentflow.errors import ConfigurationError
 from mcp_servers.core._failures import did_you_mean
 from mcp_servers.sql._settings import SqlSettings
 
-__all__ = ["Database", "EngineName", "databases_of"]
+__all__ = ["DatabaseSource", "EngineName", "databases_of"]
 
 EngineName: TypeAlias = Literal["sqlite", "duckdb", "postgres"]
-"""An engine."""
+"""Database engines."""
 
 SUFFIXES: Final = (".db", ".sqlite", ".sqlite3", ".duckdb", ".ddb")
 _DIALECTS: Final[dict[str, EngineName]] = {
@@ -25,39 +25,39 @@ _DUCKDB_MAGIC: Final = b"DUCK"
 
 
 @dataclass(frozen=True, slots=True)
-class Database:
-    """One database."""
+class DatabaseSource:
+    """A configured database."""
 
     id: str
-    """What tools name it by."""
+    """Id of the database."""
     engine: EngineName
-    """What opens it."""
+    """Engine that opens it."""
     target: str
-    """A path, or an address with its password."""
+    """Path, or address including the password."""
 
 
-def databases_of(settings: SqlSettings) -> dict[str, Database]:
-    """The databases by id.
+def databases_of(settings: SqlSettings) -> dict[str, DatabaseSource]:
+    """Return the databases by id.
 
-    :raises ConfigurationError: if a file is missing or an address can't be read, naming the id.
+    :raises ConfigurationError: naming the id, if a file is missing or an address is invalid.
     """
     given = {name: one.get_secret_value() for name, one in settings.databases.items()}
     found = {name: _database(name, target) for name, target in given.items()}
     if settings.connection_string is not None:
         only = _database("", settings.connection_string.get_secret_value())
         name = Path(only.target.partition("?")[0]).stem or "database"
-        found.setdefault(name, Database(name, only.engine, only.target))
+        found.setdefault(name, DatabaseSource(name, only.engine, only.target))
     if settings.databases_dir is not None:
         for path in _files(settings.databases_dir):
             found.setdefault(path.stem, _file(path.stem, path))
     return found
 
 
-def _database(name: str, target: str) -> Database:
+def _database(name: str, target: str) -> DatabaseSource:
     return _address(name, target) if "://" in target else _file(name, Path(target))
 
 
-def _address(name: str, target: str) -> Database:
+def _address(name: str, target: str) -> DatabaseSource:
     from sqlalchemy.engine import make_url  # heavy, and most databases are named by a path
     from sqlalchemy.exc import ArgumentError
 
@@ -73,23 +73,23 @@ def _address(name: str, target: str) -> Database:
     if engine != "postgres":
         if not url.database or url.database == ":memory:":
             raise ConfigurationError(f"{where}: name a file, as in {scheme}:///data/example.db")
-        return Database(name, engine, str(_there(name, Path(url.database))))
+        return DatabaseSource(name, engine, str(_existing(name, Path(url.database))))
     plain = url.set(drivername="postgresql")
-    return Database(name, engine, plain.render_as_string(hide_password=False))
+    return DatabaseSource(name, engine, plain.render_as_string(hide_password=False))
 
 
-def _file(name: str, path: Path) -> Database:
-    path = _there(name, path)
+def _file(name: str, path: Path) -> DatabaseSource:
+    path = _existing(name, path)
     with path.open("rb") as file:
         head = file.read(16)
     if head[8:12] == _DUCKDB_MAGIC or (not head and path.suffix in (".duckdb", ".ddb")):
-        return Database(name, "duckdb", str(path))
+        return DatabaseSource(name, "duckdb", str(path))
     if head == _SQLITE_MAGIC or not head:
-        return Database(name, "sqlite", str(path))
+        return DatabaseSource(name, "sqlite", str(path))
     raise ConfigurationError(f"{_where(name)}: {path} is neither a SQLite nor a DuckDB file")
 
 
-def _there(name: str, path: Path) -> Path:
+def _existing(name: str, path: Path) -> Path:
     path = path.expanduser().absolute()
     try:
         with path.open("rb"):

@@ -1,4 +1,4 @@
-"""What the sql tools return."""
+"""Results of the sql tools."""
 
 from typing import Literal
 
@@ -7,15 +7,15 @@ from pydantic import Field
 from mcp_servers.core._call import Output
 
 __all__ = [
-    "Column",
     "DatabaseInfo",
     "Databases",
     "Executed",
     "ForeignKey",
-    "Problem",
+    "ResultColumn",
     "Schema",
     "SchemaColumn",
     "SchemaTable",
+    "SqlProblem",
 ]
 
 
@@ -23,106 +23,106 @@ class DatabaseInfo(Output):
     """One database."""
 
     id: str
-    """What the other tools name it by."""
+    """Id of the database, as other tools take it."""
     engine: Literal["sqlite", "duckdb", "postgres"]
-    """Whose SQL it speaks."""
+    """Engine, which determines the SQL dialect."""
     writable: bool
-    """It can be changed: a copy that belongs to this session alone."""
+    """The session may change its own copy of it."""
 
 
 class Databases(Output):
-    """The databases there are."""
+    """The configured databases."""
 
     databases: list[DatabaseInfo]
-    """By id."""
+    """Databases, sorted by id."""
 
 
-class Column(Output):
+class ResultColumn(Output):
     """One column of a result."""
 
     name: str
-    """Its name."""
+    """Name of the column."""
     type: str
-    """Its type, in the words of the engine; in SQLite that of its first value."""
+    """Type in the engine's terms; in SQLite that of the first value."""
 
 
-class Problem(Output):
-    """Why the engine did not take a query."""
+class SqlProblem(Output):
+    """Reason why the engine rejected a query."""
 
     type: str
-    """The engine's name for it."""
+    """Error type of the engine."""
     message: str
-    """What the engine says, with the nearest right name of a table or column."""
+    """Message of the engine, with the most similar name of a table or column."""
 
 
 class Executed(Output):
-    """The answer to a query."""
+    """Result of a query."""
 
-    columns: list[Column] = Field(default_factory=list[Column])
-    """The columns of the result."""
+    columns: list[ResultColumn] = Field(default_factory=list[ResultColumn])
+    """Columns of the result."""
     rows: list[list[object]] = Field(default_factory=list[list[object]])
-    """Its first rows; dates, exact numbers and NaN are text, a blob is `x'…'`."""
+    """First rows; dates, exact numbers and NaN are text, a blob is `x'…'`."""
     row_count: int = 0
-    """How many rows are here."""
+    """Number of returned rows."""
     truncated: bool = False
-    """There are more."""
+    """There are more rows."""
     changed: int | None = None
-    """How many rows the query changed; null if none or unknown."""
-    error: Problem | None = None
-    """Why the engine did not take the query; null if it did."""
+    """Number of changed rows; null if none or unknown."""
+    error: SqlProblem | None = None
+    """Reason if the engine rejected the query, else null."""
     note: str = ""
-    """What else there is to know."""
+    """Note on omitted rows; often empty."""
 
 
 class SchemaColumn(Output):
     """One column of a table."""
 
     name: str
-    """Its name."""
+    """Name of the column."""
     type: str
-    """Its declared type."""
+    """Declared type."""
     nullable: bool
-    """It may be null."""
+    """The column accepts null."""
 
 
 class ForeignKey(Output):
-    """Columns that name rows of another table."""
+    """Columns that refer to rows of another table."""
 
     columns: list[str]
-    """The columns here."""
+    """Referring columns."""
     table: str
-    """The other table."""
+    """Referred table."""
     referred_columns: list[str]
-    """The columns there; none: its primary key."""
+    """Referred columns; empty for the primary key."""
 
 
 class SchemaTable(Output):
     """A table or view."""
 
     name: str
-    """The name that queries use."""
+    """Name to use in queries."""
     kind: Literal["table", "view"]
-    """What it is."""
+    """Table or view."""
     columns: list[SchemaColumn]
-    """Its columns, in order."""
+    """Columns in order."""
     primary_key: list[str]
-    """The columns of its primary key."""
+    """Columns of the primary key."""
     foreign_keys: list[ForeignKey]
-    """What it refers to."""
+    """References to other tables."""
     row_count: int | None
-    """How many rows it has; null for a view, for more than a million, and where counting took long."""
+    """Number of rows; null for a view, for more than a million rows, or if counting takes too long."""
     sample: list[list[object]] | None
-    """Some of its rows, if they were asked for."""
+    """Sample rows, if requested."""
 
 
 class Schema(Output):
-    """How a database is made."""
+    """Tables of a database."""
 
     database: str
-    """Its id."""
+    """Id of the database."""
     engine: Literal["sqlite", "duckdb", "postgres"]
-    """Whose SQL it speaks."""
+    """Engine, which determines the SQL dialect."""
     tables: list[SchemaTable]
-    """Its tables and views, or those that were asked for."""
+    """Tables and views, or the requested ones."""
     others: list[str]
-    """Names of further ones, which are not described: ask for them by name."""
+    """Names of other tables, which are described on request."""

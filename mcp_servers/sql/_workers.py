@@ -1,41 +1,159 @@
-"""The workers of a server: as many as are allowed, for whichever databases are in use."""
+"""Worker processes with one open database each, and their pool."""
 
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+import json
+import subprocess
+import sys
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final, TypeAlias
 
 import anyio
+from anyio.abc import ByteReceiveStream, Process
 
-from mcp_servers.sql._worker import Place, Worker
+from runtimes import FrameError, FrameReader, decode_object, pack_frame
 
-__all__ = ["Workers"]
+__all__ = ["Reply", "SqlWorker", "SqlWorkerPool", "WorkerFailure", "WorkerTarget"]
+
+Reply: TypeAlias = dict[str, Any]
+"""Reply of a worker."""
+START_SECONDS: Final = 30.0
+GRACE_SECONDS: Final = 2.0
+"""Time after a query's limit, at which the worker should have stopped it, before the worker is killed."""
+END_SECONDS: Final = 1.0
+MAX_REPLY: Final = 256 * 1024 * 1024
+# The last entry is for `runtimes._framing`; it follows the standard library's, which nothing may hide.
+_PROGRAM: Final = (
+    f"import sys; sys.path[:0] = [{str(Path(__file__).parent)!r}]; sys.path += [{str(Path(__file__).parents[2])!r}]; "
+    "from inside import main; main()"
+)
 
 
-class Workers:
-    """Workers that are lent for one request each, and kept for the next one that needs the same database.
+@dataclass(frozen=True, slots=True)
+class WorkerTarget:
+    """Database that a worker opens. Workers with equal targets are interchangeable."""
 
-    There are never more than so many: one that nobody has used for longest makes room.
+    engine: str
+    """`sqlite`, `duckdb`, `postgres` or `keeper`."""
+    target: str
+    """Path or address."""
+    writable: bool
+    """It is a writable copy."""
+    memory: int
+    """Memory limit of a query in bytes."""
+    file_bytes: int
+    """Size limit of written files."""
+    superuser: bool = False
+    """Accept a privileged Postgres role."""
+    owner: str = ""
+    """Owner id of copies on a Postgres server."""
+
+
+class WorkerFailure(Exception):
+    """Failure of a request to a worker."""
+
+    def __init__(self, kind: str, message: str, type: str = "") -> None:
+        super().__init__(message)
+        self.kind = kind
+        """`rejected` by the engine, `denied`, `timeout`, `out_of_memory`, `unavailable` or `failed`."""
+        self.message = message
+        """Message of the engine."""
+        self.type = type
+        """Error type of the engine, if it rejected the query."""
+
+
+class SqlWorker:
+    """A worker process. It handles one request at a time."""
+
+    def __init__(self, process: Process, output: ByteReceiveStream) -> None:
+        self._process = process
+        self._output = FrameReader(output.receive, MAX_REPLY, end_of_stream=anyio.EndOfStream)
+        self.usable = True
+        """The worker can handle another request."""
+
+    @classmethod
+    async def start(cls, place: WorkerTarget) -> "SqlWorker":
+        """Start a worker and wait until the database is open.
+
+        :raises WorkerFailure: if it cannot be opened.
+        """
+        # Neither the server's environment nor its standard error is passed on: both may contain secrets.
+        process = await anyio.open_process(
+            [sys.executable, "-I", "-c", _PROGRAM], stderr=subprocess.DEVNULL, env={"LC_ALL": "C.UTF-8"}
+        )
+        assert process.stdout is not None
+        worker = cls(process, process.stdout)
+        async with AsyncExitStack() as stack:
+            stack.push_async_callback(worker.close)
+            await worker.ask(asdict(place), START_SECONDS)
+            stack.pop_all()
+        return worker
+
+    async def ask(self, request: Mapping[str, object], seconds: float) -> Reply:
+        """Send a request and return the reply. After a timeout the worker is no longer usable.
+
+        :raises WorkerFailure: if the request or the worker fails.
+        """
+        self.usable = False
+        assert self._process.stdin is not None
+        frame = pack_frame(json.dumps({**request, "seconds": seconds}).encode())
+        try:
+            with anyio.fail_after(seconds + GRACE_SECONDS):
+                await self._process.stdin.send(frame)
+                payload = await self._output.read()
+                if payload is None:
+                    raise WorkerFailure("failed", "the engine's process ended")
+                reply = decode_object(payload)
+        except TimeoutError:
+            raise WorkerFailure("timeout", "") from None
+        except FrameError as error:
+            raise WorkerFailure("failed", f"the engine's process sent a bad answer: {error}") from None
+        except (anyio.BrokenResourceError, anyio.ClosedResourceError):
+            raise WorkerFailure("failed", "the engine's process ended") from None
+        self.usable = True
+        if "kind" in reply:
+            raise WorkerFailure(reply["kind"], reply["message"], reply["type"])
+        return reply
+
+    async def close(self) -> None:
+        """Stop the worker, interrupting a running query first, so that a database server stops it too."""
+        with anyio.CancelScope(shield=True):
+            if self._process.stdin is not None:
+                await self._process.stdin.aclose()
+            with anyio.move_on_after(END_SECONDS):
+                await self._process.wait()
+            if self._process.returncode is None:
+                self._process.kill()
+            await self._process.aclose()
+
+
+class SqlWorkerPool:
+    """Pool of workers, lent for one request each and reused for the same database.
+
+    Their number is limited; the least recently used idle worker is stopped to start another.
     """
 
-    def __init__(self, most: int) -> None:
-        self._most = most
-        self._turns = anyio.Semaphore(most)
-        self._idle: list[tuple[Place, Worker]] = []
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._slots = anyio.Semaphore(limit)
+        self._idle: list[tuple[WorkerTarget, SqlWorker]] = []
         self._busy = 0
 
     @asynccontextmanager
-    async def lend(self, place: Place) -> AsyncGenerator[Worker]:
-        """A worker that has this database open.
+    async def lend(self, place: WorkerTarget) -> AsyncGenerator[SqlWorker]:
+        """Lend a worker that has this database open.
 
-        :raises WorkerFailure: if it can't be opened.
+        :raises WorkerFailure: if it cannot be opened.
         """
-        async with self._turns:
+        async with self._slots:
             self._busy += 1
-            worker: Worker | None = None
+            worker: SqlWorker | None = None
             try:
-                worker = self._kept(place)
+                worker = self._take_idle(place)
                 if worker is None:
-                    await self._make_room()
-                    worker = await Worker.start(place)
+                    await self._stop_surplus()
+                    worker = await SqlWorker.start(place)
                 yield worker
             finally:
                 self._busy -= 1
@@ -44,26 +162,26 @@ class Workers:
                 elif worker is not None:
                     await worker.close()
 
-    async def forget(self, place: Place) -> None:
-        """End the workers that hold this database and have nothing to do."""
+    async def forget(self, place: WorkerTarget) -> None:
+        """Stop idle workers of this database."""
         for one in [one for one in self._idle if one[0] == place]:
             self._idle.remove(one)
             await one[1].close()
 
     async def close(self) -> None:
-        """End all that have nothing to do."""
+        """Stop all idle workers."""
         idle, self._idle = self._idle, []
         async with anyio.create_task_group() as group:
             for _, worker in idle:
                 group.start_soon(worker.close)
 
-    def _kept(self, place: Place) -> Worker | None:
+    def _take_idle(self, place: WorkerTarget) -> SqlWorker | None:
         for number in reversed(range(len(self._idle))):
             if self._idle[number][0] == place:
                 return self._idle.pop(number)[1]
         return None
 
-    async def _make_room(self) -> None:
-        while self._idle and self._busy + len(self._idle) > self._most:
+    async def _stop_surplus(self) -> None:
+        while self._idle and self._busy + len(self._idle) > self._limit:
             _, oldest = self._idle.pop(0)
             await oldest.close()

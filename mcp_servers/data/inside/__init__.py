@@ -1,3 +1,3 @@
-"""What looks into data files. It runs in the session's sandbox, never in the server: files may be anybody's."""
+"""Readers of data files. They run in the session's sandbox, never in the server, because files are untrusted."""
 
 __all__: list[str] = []

@@ -4,44 +4,44 @@ import re
 from collections.abc import Iterator
 from typing import TypedDict
 
-from mcp_servers.data.inside._profile import ColumnProfile, TableProfile
+from mcp_servers.data.inside._profile import ColumnFacts, TableFacts
 
-__all__ = ["Link", "Named", "links"]
+__all__ = ["FoundLink", "Named", "links"]
 
-Named = tuple[str, TableProfile]
+Named = tuple[str, TableFacts]
 """A table, and the name of its file."""
 LEAST_OVERLAP = 0.8
 FEWEST_VALUES = 5
-"""Columns of unlike names need so many values in common: small numbers agree by chance."""
+"""Minimum number of common values of columns with different names, because small numbers match by chance."""
 MOST_LINKS = 50
 
 
-class Link(TypedDict):
-    """A column that may name rows of another table."""
+class FoundLink(TypedDict):
+    """A column that may refer to rows of another table."""
 
     file: str
-    """The file of the column."""
+    """File of the column."""
     sheet: str | None
-    """Its sheet, in a workbook."""
+    """Sheet of a workbook."""
     column: str
-    """The column."""
+    """Name of the column."""
     to_file: str
-    """The other file."""
+    """Referred file."""
     to_sheet: str | None
-    """Its sheet, in a workbook."""
+    """Sheet of a workbook."""
     to_column: str
-    """The column there, whose values are all different."""
+    """Referred column, whose values are all distinct."""
     overlap: float
-    """The share of the values here that are found there."""
+    """Share of the values that occur in the referred column."""
 
 
-def links(tables: list[Named]) -> list[Link]:
-    """The most convincing ones, best first."""
+def links(tables: list[Named]) -> list[FoundLink]:
+    """Return the most likely links, best first."""
     found = sorted(_links(tables), key=lambda link: (-link["overlap"], link["file"], link["column"]))
     return found[:MOST_LINKS]
 
 
-def _links(tables: list[Named]) -> Iterator[Link]:
+def _links(tables: list[Named]) -> Iterator[FoundLink]:
     keys = [
         (file, table, column, frozenset(column["values"]))
         for file, table in tables
@@ -76,7 +76,7 @@ def _alike(name: str, key: str, table: str) -> bool:
     }
 
 
-def _telling(column: ColumnProfile, key: ColumnProfile) -> bool:
+def _telling(column: ColumnFacts, key: ColumnFacts) -> bool:
     texts = column["type"] == key["type"] == "VARCHAR"
     return texts and len(column["values"]) >= FEWEST_VALUES
 

@@ -1,83 +1,83 @@
-"""What stands in a table: its columns with their types, gaps and values, a few rows, and what could be keys."""
+"""Statistics of a table: column types, missing and frequent values, sample rows, and possible keys."""
 
 import hashlib
 from typing import TypedDict
 
 import duckdb
 
-from mcp_servers.data.inside._sources import Source, tables_of
+from mcp_servers.data.inside._sources import DataSource, tables_of
 from mcp_servers.sql.inside._values import cell
 
-__all__ = ["ColumnProfile", "TableProfile", "profiles"]
+__all__ = ["ColumnFacts", "TableFacts", "profiles"]
 
 MOST_COLUMNS = 100
 ROWS = 200_000
 SAMPLE = 3
 TOP = 3
 LONGEST = 200
-"""Characters of one value."""
+"""Longest value in characters."""
 KEY_VALUES = 20_000
-"""A column with more values is no key to compare with."""
+"""Most values of a column to be used as a key."""
 COMPARED = 500
-"""How many values of a column are looked up in the keys of other tables."""
+"""Most values of a column to look up in the keys of other tables."""
 _NESTED = ("STRUCT", "MAP", "UNION", "JSON", "[]", "VARIANT")
 _NUMBERS = ("TINYINT", "SMALLINT", "INTEGER", "BIGINT", "HUGEINT", "FLOAT", "DOUBLE", "DECIMAL", "U")
 _NO_KEYS = ("BOOLEAN", "FLOAT", "DOUBLE", "DECIMAL", "TIMESTAMP", "DATE", "TIME", "INTERVAL")
 
 
-class ColumnProfile(TypedDict):
-    """One column."""
+class ColumnFacts(TypedDict):
+    """Statistics of a column."""
 
     name: str
-    """Its name."""
+    """Name of the column."""
     type: str
-    """Its type, in DuckDB's words."""
+    """DuckDB type."""
     nulls: int
-    """How many values are missing."""
+    """Number of missing values."""
     distinct: int | None
-    """How many different values there are."""
+    """Number of distinct values."""
     min: object
-    """The least."""
+    """Minimum."""
     max: object
-    """The greatest."""
+    """Maximum."""
     mean: float | None
-    """The mean of numbers."""
+    """Mean of numeric values."""
     top: list[dict[str, object]]
-    """The most frequent values, each with its `count`."""
+    """Most frequent values, each with its `count`."""
     values: list[str]
-    """Fingerprints of its values, for finding links; not for people."""
+    """Hashes of values, for finding links."""
     unique: bool
-    """No value occurs twice, and all of them are among `values`."""
+    """All values are distinct and included in `values`."""
 
 
-class TableProfile(TypedDict):
-    """One table."""
+class TableFacts(TypedDict):
+    """Statistics of a table."""
 
     sheet: str | None
-    """The sheet of a workbook."""
+    """Sheet of a workbook."""
     note: str
-    """What was done to read it."""
+    """Note on how the file was read."""
     row_count: int
-    """How many rows it has."""
+    """Number of rows."""
     profiled_rows: int
-    """How many of them, from the first, the columns tell about."""
+    """Number of rows, from the first, used for the statistics."""
     column_count: int
-    """How many columns it has."""
-    columns: list[ColumnProfile]
-    """The first of them."""
+    """Number of columns."""
+    columns: list[ColumnFacts]
+    """Statistics of the first columns."""
     sample: list[list[object]]
-    """Its first rows."""
+    """First rows."""
 
 
-def profiles(connection: duckdb.DuckDBPyConnection, path: str) -> list[TableProfile]:
-    """Every table of a file.
+def profiles(connection: duckdb.DuckDBPyConnection, path: str) -> list[TableFacts]:
+    """Describe every table of a file.
 
     :raises Unreadable: if there is none.
     """
     return [_table(connection, source) for source in tables_of(connection, path)]
 
 
-def _table(connection: duckdb.DuckDBPyConnection, source: Source) -> TableProfile:
+def _table(connection: duckdb.DuckDBPyConnection, source: DataSource) -> TableFacts:
     total = _one(connection, f"SELECT count(*) FROM {source.expression}")[0]
     connection.execute(f"CREATE OR REPLACE TABLE looked_at AS SELECT * FROM {source.expression} LIMIT {ROWS}")
     described = connection.execute("DESCRIBE looked_at").fetchall()
@@ -94,7 +94,7 @@ def _table(connection: duckdb.DuckDBPyConnection, source: Source) -> TableProfil
     }
 
 
-def _column(connection: duckdb.DuckDBPyConnection, name: str, type: str) -> ColumnProfile:
+def _column(connection: duckdb.DuckDBPyConnection, name: str, type: str) -> ColumnFacts:
     column = '"' + name.replace('"', '""') + '"'
     nested = any(mark in type for mark in _NESTED)
     if nested:

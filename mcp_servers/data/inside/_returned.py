@@ -1,10 +1,10 @@
-"""Variables of the Python session as JSON values. Its source runs in the session; only looks, never imports."""
+"""Conversion of session variables to JSON. The source runs in the session and imports nothing."""
 
 import json
 from typing import Any, TypeAlias, cast
 
 Foreign: TypeAlias = Any
-"""Whatever the user's code made."""
+"""Any object of the user's code."""
 
 ROWS = 50
 ITEMS = 1_000
@@ -14,7 +14,7 @@ MIME = "application/vnd.agentflow.values+json"
 
 
 class Returned:
-    """What `display` shows as the values of some variables."""
+    """Values of variables, passed to `display`."""
 
     def __init__(self, space: dict[str, Any], names: list[str]) -> None:
         self._values = {name: plain(space[name]) for name in names if name in space}
@@ -24,7 +24,7 @@ class Returned:
 
 
 def plain(value: Foreign, depth: int = 0) -> object:
-    """The value as JSON has it; of a data frame the first rows, of anything else its text."""
+    """Convert a value to JSON: the first rows of a data frame, and the text of other objects."""
     if value is None or isinstance(value, (bool, str)):
         return value[:TEXT] if isinstance(value, str) else value
     if isinstance(value, int):

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 import duckdb
 
-__all__ = ["Foreign", "Source", "Unreadable", "connect", "kind_of", "tables_of"]
+__all__ = ["DataSource", "Foreign", "UnreadableData", "connect", "kind_of", "tables_of"]
 
 Foreign: TypeAlias = Any
 """An object of a library without types."""
@@ -32,24 +32,24 @@ FIRST_ROWS = 2_000
 MOST_CELLS = 2_000_000
 
 
-class Unreadable(Exception):
-    """Why a file is no table, in one line."""
+class UnreadableData(Exception):
+    """A file contains no readable table; the message is one line."""
 
 
 @dataclass(slots=True)
-class Source:
+class DataSource:
     """One table in a file."""
 
     expression: str
-    """What stands for it after FROM."""
+    """SQL expression to use after FROM."""
     sheet: str | None = None
-    """The sheet it is, in a workbook."""
+    """Sheet of a workbook."""
     note: str = ""
-    """What was done to read it at all."""
+    """Note on how the file was read."""
 
 
 def kind_of(path: str) -> str | None:
-    """`csv`, `parquet`, `excel` or `json` by the file's name; `None`: no data."""
+    """Return `csv`, `parquet`, `excel` or `json` by the file's name, or `None` for other files."""
     stem, suffix = os.path.splitext(path.lower())
     if suffix in _PACKED:
         kind = _KINDS.get(os.path.splitext(stem)[1])
@@ -58,7 +58,7 @@ def kind_of(path: str) -> str | None:
 
 
 def connect(memory: int) -> duckdb.DuckDBPyConnection:
-    """A database in memory, with files to read and nothing to fetch."""
+    """Return an in-memory database that can read files but has no network access."""
     return duckdb.connect(
         ":memory:",
         config={
@@ -74,40 +74,40 @@ def connect(memory: int) -> duckdb.DuckDBPyConnection:
 
 def tables_of(
     connection: duckdb.DuckDBPyConnection, path: str, sheet: str | None = None, *, whole: bool = True
-) -> list[Source]:
-    """The tables in a file; one sheet only, if it is named.
+) -> list[DataSource]:
+    """Return the tables of a file, or only a named sheet.
 
     :param whole: see to it that every row can be read, and not only the first ones.
     :raises Unreadable: if there is none.
     """
     found = list(_sources(connection, path, sheet, whole=whole))
     if not found:
-        raise Unreadable("it holds no table")
+        raise UnreadableData("it holds no table")
     return found
 
 
 def _sources(
     connection: duckdb.DuckDBPyConnection, path: str, sheet: str | None, *, whole: bool
-) -> Iterator[Source]:
-    """The tables in a file, one after the other."""
+) -> Iterator[DataSource]:
+    """Yield the tables of a file."""
     if not os.path.isfile(path):
-        raise Unreadable("it is no regular file")
+        raise UnreadableData("it is no regular file")
     if os.path.getsize(path) == 0:
-        raise Unreadable("the file is empty")
+        raise UnreadableData("the file is empty")
     match kind_of(path):
         case "excel":
             yield from _sheets(connection, path, sheet)
         case "csv":
             yield _first_that_works(connection, _csv(path), whole=whole)
         case "parquet":
-            yield _first_that_works(connection, [Source(f"read_parquet({_text(path)})")], whole=False)
+            yield _first_that_works(connection, [DataSource(f"read_parquet({_text(path)})")], whole=False)
         case "json":
             options = "maximum_object_size = 67108864"
             yield _first_that_works(
                 connection,
                 [
-                    Source(f"read_json_auto({_text(path)}, {options})"),
-                    Source(
+                    DataSource(f"read_json_auto({_text(path)}, {options})"),
+                    DataSource(
                         f"read_json_auto({_text(path)}, {options}, format = 'newline_delimited', ignore_errors = true)",
                         note="lines that are no JSON are left out",
                     ),
@@ -115,33 +115,35 @@ def _sources(
                 whole=whole,
             )
         case _:
-            raise Unreadable("it is no CSV, TSV, Parquet, Excel or JSON file")
+            raise UnreadableData("it is no CSV, TSV, Parquet, Excel or JSON file")
 
 
-def _csv(path: str) -> list[Source]:
+def _csv(path: str) -> list[DataSource]:
     named = _text(path)
     loose = "all_varchar = true, ignore_errors = true, strict_mode = false, null_padding = true"
     return [
-        Source(f"read_csv({named})"),
-        Source(f"read_csv({named}, sample_size = -1)"),
-        Source(f"read_csv({named}, encoding = 'latin-1')", note="it is not UTF-8: read as Latin-1"),
-        Source(
+        DataSource(f"read_csv({named})"),
+        DataSource(f"read_csv({named}, sample_size = -1)"),
+        DataSource(f"read_csv({named}, encoding = 'latin-1')", note="it is not UTF-8: read as Latin-1"),
+        DataSource(
             f"read_csv({named}, {loose})",
             note="not every line fits: all columns are read as text, lines that can't be read are left out",
         ),
     ]
 
 
-def _first_that_works(connection: duckdb.DuckDBPyConnection, ways: list[Source], *, whole: bool) -> Source:
+def _first_that_works(
+    connection: duckdb.DuckDBPyConnection, ways: list[DataSource], *, whole: bool
+) -> DataSource:
     wrong = ""
     for way in ways:
         try:
             rows = connection.execute(f"SELECT * FROM {way.expression}").fetchmany(FIRST_ROWS)
             if wrong and all(value is None for row in rows for value in row):
-                # Whatever is left out for being wrong: that is all there is.
+                # Invalid rows are skipped here, so reading the first rows is enough.
                 continue
             if whole:
-                # Each value of each row, since what is wrong may come late.
+                # Reads each value, because an error may occur late in the file.
                 connection.execute(f"SELECT count(COLUMNS(*)) FROM {way.expression}").fetchall()
         except duckdb.OutOfMemoryException:
             raise
@@ -149,32 +151,34 @@ def _first_that_works(connection: duckdb.DuckDBPyConnection, ways: list[Source],
             wrong = wrong or str(error).partition("\n")[0]
             continue
         return way
-    raise Unreadable(wrong)
+    raise UnreadableData(wrong)
 
 
-def _sheets(connection: duckdb.DuckDBPyConnection, path: str, wanted: str | None) -> Iterator[Source]:
+def _sheets(connection: duckdb.DuckDBPyConnection, path: str, wanted: str | None) -> Iterator[DataSource]:
     if path.lower().endswith(_OLD):
-        raise Unreadable("the old .xls format can't be read: save it as .xlsx")
+        raise UnreadableData("the old .xls format can't be read: save it as .xlsx")
     try:
         import openpyxl
     except ImportError:
-        raise Unreadable("Excel files need openpyxl: install agentflow[data] where sessions run") from None
+        raise UnreadableData(
+            "Excel files need openpyxl: install agentflow[data] where sessions run"
+        ) from None
     try:
         book: Foreign = openpyxl.load_workbook(path, read_only=True, data_only=True)
     except MemoryError:
         raise
     except Exception as error:  # boundary: a hostile file can make the library raise anything
-        raise Unreadable(f"no workbook: {type(error).__name__}: {error}") from None
+        raise UnreadableData(f"no workbook: {type(error).__name__}: {error}") from None
     names = [name for name in book.sheetnames if wanted is None or name == wanted]
     if wanted is not None and not names:
-        raise Unreadable(f"there is no sheet {wanted!r}. There are: {', '.join(book.sheetnames)}")
+        raise UnreadableData(f"there is no sheet {wanted!r}. There are: {', '.join(book.sheetnames)}")
     for number, name in enumerate(names[:MOST_SHEETS]):
         source = _sheet(connection, book[name], f"sheet_{number}", name)
         if source is not None:
             yield source
 
 
-def _sheet(connection: duckdb.DuckDBPyConnection, sheet: Foreign, table: str, name: str) -> Source | None:
+def _sheet(connection: duckdb.DuckDBPyConnection, sheet: Foreign, table: str, name: str) -> DataSource | None:
     cells = 0
     note = ""
     rows: list[tuple[object, ...]] = []
@@ -200,7 +204,7 @@ def _sheet(connection: duckdb.DuckDBPyConnection, sheet: Foreign, table: str, na
     }
     connection.register(f"{table}_rows", arrow.table(columns))
     connection.execute(f"CREATE TABLE {table} AS SELECT * FROM {table}_rows")
-    return Source(table, name, note)
+    return DataSource(table, name, note)
 
 
 def _array(arrow: Foreign, values: list[object]) -> Foreign:

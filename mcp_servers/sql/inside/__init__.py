@@ -1,9 +1,9 @@
-"""What runs in a process of its own: one database engine, with limits. Imports nothing of the rest of the house.
+"""Worker process: one database engine, with limits. It does not import the rest of the code base.
 
-The modules name each other relatively: the process loads this folder alone, since the servers' packages would take
-longer to load than most queries do to answer.
+The modules use relative imports because the process loads only this directory: loading the servers' packages would take
+longer than most queries.
 """
 
-from ._loop import main
+from ._main import main
 
 __all__ = ["main"]

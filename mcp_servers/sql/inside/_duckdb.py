@@ -1,4 +1,4 @@
-"""DuckDB, locked into its own file: no other files, no extensions, no settings."""
+"""DuckDB engine, restricted to its file: no other files, extensions or settings."""
 
 import re
 import shutil
@@ -7,35 +7,46 @@ from pathlib import Path
 
 import duckdb
 
-from ._engine import Answer, Column, ForeignKey, Place, Refused, Rejected, Row, Table, Trouble, Unavailable
+from ._engine import (
+    DatabaseSpec,
+    DatabaseUnavailable,
+    EngineColumn,
+    EngineForeignKey,
+    EngineTable,
+    QueryRejected,
+    QueryResult,
+    Row,
+    SqlEngineError,
+    StatementDenied,
+)
 
 __all__ = ["DuckdbEngine"]
 
 BATCH = 256
 _LOOKING = frozenset(("SELECT", "EXPLAIN", "MULTI"))
-"""A PIVOT is several statements to the engine."""
+"""The engine splits a PIVOT into several statements."""
 _CHANGING = frozenset(
     ("INSERT", "UPDATE", "DELETE", "MERGE_INTO", "CREATE", "ALTER", "DROP", "ANALYZE", "VACUUM")
 )
 
 
 class DuckdbEngine:
-    """A DuckDB file, open as long as this lives. Each statement has a connection of its own to it."""
+    """An open DuckDB file. Each statement has its own connection."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: DatabaseSpec) -> None:
         self._path = Path(place["target"])
         self._writable = place["writable"]
         self._memory = place["memory"]
         self._cursor: duckdb.DuckDBPyConnection | None = None
         self._base = self._open()
 
-    def run(self, query: str) -> Answer:
+    def run(self, query: str) -> QueryResult:
         """Run one statement."""
         self._cursor = cursor = self._base.cursor()
         try:
             statements = cursor.extract_statements(query)
             if len(statements) != 1:
-                raise Rejected("OneStatement", f"give one statement at a time, not {len(statements)}")
+                raise QueryRejected("OneStatement", f"give one statement at a time, not {len(statements)}")
             kind = str(statements[0].type).rpartition(".")[2]
             self._check(kind)
             cursor.execute("BEGIN" if self._writable else "BEGIN READ ONLY")
@@ -44,13 +55,13 @@ class DuckdbEngine:
             if kind in _CHANGING and columns == [("Count", "BIGINT")]:
                 counted = cursor.fetchone()
                 number = int(counted[0]) if counted else None
-                return Answer([], iter(()), lambda: number)
+                return QueryResult([], iter(()), lambda: number)
         except duckdb.Error as error:
             raise self._trouble(error) from None
-        return Answer(columns, self._rows(cursor))
+        return QueryResult(columns, self._rows(cursor))
 
     def finish(self) -> None:
-        """Keep what was changed."""
+        """Commit the changes."""
         if self._cursor is not None and self._writable:
             try:
                 self._cursor.execute("COMMIT")
@@ -59,31 +70,31 @@ class DuckdbEngine:
         self.abandon()
 
     def abandon(self) -> None:
-        """Close the connection, which undoes what was not committed, and its temporary tables."""
+        """Close the connection, which discards uncommitted changes and temporary tables."""
         cursor, self._cursor = self._cursor, None
         if cursor is not None:
             cursor.close()
 
     def tidy(self) -> None:
-        """Nothing: the next statement has a connection of its own."""
+        """Do nothing: the next statement has its own connection."""
 
-    def tables(self) -> list[Table]:
-        """Every table and view, by name."""
+    def tables(self) -> list[EngineTable]:
+        """Return all tables and views, by name."""
         self._cursor = cursor = self._base.cursor()
-        found: dict[tuple[str, str], Table] = {}
+        found: dict[tuple[str, str], EngineTable] = {}
         for schema, name, kind in cursor.execute(
             "SELECT table_schema, table_name, table_type FROM information_schema.tables "
             "WHERE table_catalog = current_database() ORDER BY table_schema <> 'main', table_schema, table_name"
         ).fetchall():
             shown = name if schema == "main" else f"{schema}.{name}"
             kind = "view" if kind == "VIEW" else "table"
-            found[schema, name] = Table(shown, f"{_quoted(schema)}.{_quoted(name)}", kind)
+            found[schema, name] = EngineTable(shown, f"{_quoted(schema)}.{_quoted(name)}", kind)
         for schema, name, column, type_, nullable in cursor.execute(
             "SELECT schema_name, table_name, column_name, data_type, is_nullable FROM duckdb_columns() "
             "WHERE database_name = current_database() AND NOT internal ORDER BY column_index"
         ).fetchall():
             if (schema, name) in found:
-                found[schema, name].columns.append(Column(column, type_, nullable=bool(nullable)))
+                found[schema, name].columns.append(EngineColumn(column, type_, nullable=bool(nullable)))
         for schema, name, kind, columns, other, others in cursor.execute(
             "SELECT schema_name, table_name, constraint_type, constraint_column_names, referenced_table, "
             "referenced_column_names FROM duckdb_constraints() WHERE database_name = current_database()"
@@ -92,11 +103,11 @@ class DuckdbEngine:
             if table is not None and kind == "PRIMARY KEY":
                 table.primary_key = list(columns)
             elif table is not None and kind == "FOREIGN KEY":
-                table.foreign_keys.append(ForeignKey(list(columns), other, list(others)))
+                table.foreign_keys.append(EngineForeignKey(list(columns), other, list(others)))
         return list(found.values())
 
     def copy(self, target: str, source: str) -> None:
-        """Copy the file, which holds everything once it is closed."""
+        """Copy the file after closing it, which writes all data to it."""
         self.abandon()
         self._base.close()
         try:
@@ -108,11 +119,11 @@ class DuckdbEngine:
             self._base = self._open()
 
     def remove(self, target: str) -> None:
-        """Not by this engine."""
-        raise Trouble(f"{target} is not removed here")
+        """Not supported."""
+        raise SqlEngineError(f"{target} is not removed here")
 
     def interrupt(self) -> None:
-        """End what runs."""
+        """Interrupt the running statement."""
         cursor = self._cursor
         if cursor is not None:
             cursor.interrupt()
@@ -138,14 +149,14 @@ class DuckdbEngine:
         try:
             return duckdb.connect(self._path, read_only=not self._writable, config=config)
         except duckdb.Error as error:
-            raise Unavailable(f"the file can't be opened: {self._trouble(error)}") from None
+            raise DatabaseUnavailable(f"the file can't be opened: {self._trouble(error)}") from None
 
     def _check(self, kind: str) -> None:
         if kind in _LOOKING or (self._writable and kind in _CHANGING):
             return
         if kind in _CHANGING:
-            raise Refused("the database is read-only")
-        raise Refused(f"{kind} is not allowed here")
+            raise StatementDenied("the database is read-only")
+        raise StatementDenied(f"{kind} is not allowed here")
 
     def _rows(self, cursor: duckdb.DuckDBPyConnection) -> Iterator[Row]:
         try:
@@ -163,8 +174,8 @@ class DuckdbEngine:
         if name == "InterruptException":
             return InterruptedError()
         if name == "PermissionException" or "attached in read-only mode" in message:
-            return Refused(message)
-        return Rejected(name, " ".join(message.split()))
+            return StatementDenied(message)
+        return QueryRejected(name, " ".join(message.split()))
 
 
 def _quoted(name: str) -> str:

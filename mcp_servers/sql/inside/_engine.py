@@ -1,4 +1,4 @@
-"""What every engine can do, and how it says what went wrong."""
+"""Interface of the database engines, and their errors."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -6,87 +6,87 @@ from difflib import get_close_matches
 from typing import Protocol, TypedDict
 
 __all__ = [
-    "Answer",
-    "Column",
-    "Engine",
-    "ForeignKey",
-    "Place",
-    "Refused",
-    "Rejected",
+    "DatabaseSpec",
+    "DatabaseUnavailable",
+    "EngineColumn",
+    "EngineForeignKey",
+    "EngineTable",
+    "QueryRejected",
+    "QueryResult",
     "Row",
-    "Table",
-    "Trouble",
-    "Unavailable",
+    "SqlEngine",
+    "SqlEngineError",
+    "StatementDenied",
     "nearest",
 ]
 
 Row = Sequence[object]
-"""The values of one row, as the driver gives them."""
+"""Values of one row, as the driver returns them."""
 
 
-class Place(TypedDict):
-    """Which database, and what may be done with it."""
+class DatabaseSpec(TypedDict):
+    """The database to open, and its permissions and limits."""
 
     engine: str
     """`sqlite`, `duckdb`, `postgres`, or `keeper`: the copies on a Postgres server."""
     target: str
     """A path, or the address of a server's database."""
     writable: bool
-    """It may be changed: it is a copy that belongs to one session."""
+    """It is a writable copy of one session."""
     memory: int
-    """Bytes that the engine may use."""
+    """Memory limit of the engine in bytes."""
     superuser: bool
-    """A role of the server that may do anything is good enough."""
+    """Accept a privileged Postgres role."""
     file_bytes: int
-    """The largest file that may be written."""
+    """Size limit of written files."""
     owner: str
-    """Who makes copies on a Postgres server: 12 hexadecimal digits."""
+    """Owner id of copies on a Postgres server: 12 hexadecimal digits."""
 
 
-class Trouble(Exception):
-    """Something that is no answer."""
+class SqlEngineError(Exception):
+    """Error of an engine."""
 
     kind = "failed"
-    """What it is called in the reply."""
+    """Error kind in the reply."""
 
 
-class Rejected(Trouble):
-    """The engine did not take the query: its own words."""
+class QueryRejected(SqlEngineError):
+    """The engine rejected the query, with its own message."""
 
     kind = "rejected"
 
     def __init__(self, type: str, message: str) -> None:
         super().__init__(message)
         self.type = type
-        """The engine's name for it."""
+        """Error type of the engine."""
 
 
-class Refused(Trouble):
-    """It is not allowed."""
+class StatementDenied(SqlEngineError):
+    """The statement is not allowed."""
 
     kind = "denied"
 
 
-class Unavailable(Trouble):
-    """The database can't be reached, or what it needs is not installed."""
+class DatabaseUnavailable(SqlEngineError):
+    """The database cannot be reached, or its driver is not installed."""
 
     kind = "unavailable"
 
 
 @dataclass(slots=True)
-class Answer:
-    """What a query gives, while it is read."""
+class QueryResult:
+    """Result of a query, while it is being read."""
 
     columns: list[tuple[str, str]]
-    """Name and type of each; a type may be known only after the rows."""
+    """Name and type of each column; a type may be known only after reading the rows."""
     rows: Iterator[Row]
     """The rows; reading them runs the query."""
     changed: Callable[[], int | None] = lambda: None
-    """Rows that were changed, once the rows are read; `None`: it changed nothing, or the engine can't tell."""
+    """Number of changed rows, after reading the rows; `None` if none or unknown."""
 
 
 @dataclass(slots=True)
-class Column:
+class EngineColumn:
     """One column of a table."""
 
     name: str
@@ -98,7 +98,7 @@ class Column:
 
 
 @dataclass(slots=True)
-class ForeignKey:
+class EngineForeignKey:
     """Columns that name rows of another table."""
 
     columns: list[str]
@@ -110,7 +110,7 @@ class ForeignKey:
 
 
 @dataclass(slots=True)
-class Table:
+class EngineTable:
     """A table or view."""
 
     name: str
@@ -119,54 +119,54 @@ class Table:
     """The same, fit to be put into a query."""
     kind: str
     """`table` or `view`."""
-    columns: list[Column] = field(default_factory=list[Column])
+    columns: list[EngineColumn] = field(default_factory=list[EngineColumn])
     """Its columns, in order."""
     primary_key: list[str] = field(default_factory=list[str])
     """The columns of its primary key."""
-    foreign_keys: list[ForeignKey] = field(default_factory=list[ForeignKey])
+    foreign_keys: list[EngineForeignKey] = field(default_factory=list[EngineForeignKey])
     """Its foreign keys."""
 
 
-class Engine(Protocol):
-    """One open database. All but `interrupt` is called by one thread."""
+class SqlEngine(Protocol):
+    """An open database. All methods except `interrupt` are called by one thread."""
 
-    def run(self, query: str) -> Answer:
-        """Run one statement on its own, as a transaction of its own.
+    def run(self, query: str) -> QueryResult:
+        """Run one statement in its own transaction.
 
         :raises Trouble: if it can't be.
         """
         ...
 
     def finish(self) -> None:
-        """End the statement: keep what it changed if all went well until here. What it left open ends."""
+        """End the statement and commit its changes."""
         ...
 
     def abandon(self) -> None:
-        """End the statement, and keep nothing of it."""
+        """End the statement and roll back its changes."""
         ...
 
     def tidy(self) -> None:
-        """Make ready for the next statement. Nobody waits for it: the answer is out."""
+        """Prepare for the next statement. It runs after the reply was sent."""
         ...
 
-    def tables(self) -> list[Table]:
-        """Every table and view that a query can name."""
+    def tables(self) -> list[EngineTable]:
+        """Return all tables and views that a query can name."""
         ...
 
     def copy(self, target: str, source: str) -> None:
-        """Make an independent copy of the whole database. A file is the open one, whatever `source` says."""
+        """Copy the whole database. For a file, `source` is ignored: the open file is copied."""
         ...
 
     def remove(self, target: str) -> None:
-        """Remove a copy that a server holds; files are removed by whoever asked for them."""
+        """Remove a copy on a database server; file copies are removed by the caller."""
         ...
 
     def interrupt(self) -> None:
-        """End what runs, from another thread; it raises there."""
+        """Interrupt the running statement from another thread; the statement raises."""
         ...
 
     def close(self) -> None:
-        """Let go of the database."""
+        """Close the database."""
         ...
 
 

@@ -1,4 +1,4 @@
-"""Postgres: transactions that the server itself keeps from writing, and a role that can do nothing beside queries."""
+"""Postgres engine: read-only transactions enforced by the server, and an unprivileged role."""
 
 import asyncio
 import json
@@ -8,16 +8,16 @@ from typing import Any, Protocol, TypeAlias, TypeVar, cast
 import asyncpg  # pyright: ignore[reportMissingTypeStubs]
 
 from ._engine import (
-    Answer,
-    Column,
-    ForeignKey,
-    Place,
-    Refused,
-    Rejected,
+    DatabaseSpec,
+    DatabaseUnavailable,
+    EngineColumn,
+    EngineForeignKey,
+    EngineTable,
+    QueryRejected,
+    QueryResult,
     Row,
-    Table,
-    Trouble,
-    Unavailable,
+    SqlEngineError,
+    StatementDenied,
     nearest,
 )
 
@@ -26,7 +26,7 @@ __all__ = ["Connection", "PostgresEngine", "connect"]
 T = TypeVar("T")
 
 Foreign: TypeAlias = Any
-"""Something of the library, which has no types."""
+"""An object of the library, which has no types."""
 
 BATCH = 64
 _POWERS = """
@@ -58,13 +58,13 @@ ORDER BY n.nspname <> 'public', n.nspname, c.relname
 
 
 class _Cursor(Protocol):
-    """What a statement gives, as far as it is used here."""
+    """The part of a cursor's interface used here."""
 
     async def fetch(self, n: int) -> list[Row]: ...
 
 
 class _Statement(Protocol):
-    """A prepared statement, as far as it is used here."""
+    """The part of a prepared statement's interface used here."""
 
     def get_attributes(self) -> tuple[Foreign, ...]: ...
     def get_statusmsg(self) -> str: ...
@@ -73,7 +73,7 @@ class _Statement(Protocol):
 
 
 class Connection(Protocol):
-    """A connection, as far as it is used here: the library has no types."""
+    """The part of a connection's interface used here, because the library has no types."""
 
     async def execute(self, query: str) -> str: ...
     async def fetch(self, query: str, *args: object) -> list[Foreign]: ...
@@ -83,10 +83,10 @@ class Connection(Protocol):
     def is_closed(self) -> bool: ...
 
 
-async def connect(place: Place) -> Connection:
-    """A connection that may only read unless the place is writable.
+async def connect(place: DatabaseSpec) -> Connection:
+    """Connect; the connection is read-only unless the database is writable.
 
-    :raises Refused: if the role may do more than use data, and nobody said that this is fine.
+    :raises Refused: if the role has privileges beyond data, unless `superuser` accepts it.
     """
     connection = cast(
         "Connection",
@@ -103,7 +103,7 @@ async def connect(place: Place) -> Connection:
     )
     if not place["superuser"] and await connection.fetchval(_POWERS):
         await connection.close()
-        raise Refused(
+        raise StatementDenied(
             "this role may run programs and read files on the database's server: "
             "connect as one that may only use the data, or set `superuser: true`"
         )
@@ -111,9 +111,9 @@ async def connect(place: Place) -> Connection:
 
 
 class PostgresEngine:
-    """A database of a server, by one connection that is as new before each statement."""
+    """A Postgres database, with one connection that is reset before each statement."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: DatabaseSpec) -> None:
         self._place = place
         self._loop = asyncio.new_event_loop()
         self._task: asyncio.Task[object] | None = None
@@ -121,42 +121,42 @@ class PostgresEngine:
         self._connection: Connection | None = None
         self._wait(self._open())
 
-    def run(self, query: str) -> Answer:
+    def run(self, query: str) -> QueryResult:
         """Run one statement."""
         statement, cursor, first = self._wait(self._begin(query))
-        return Answer(
+        return QueryResult(
             [(str(one.name), str(one.type.name)) for one in statement.get_attributes() or ()],
             self._rows(cursor, first),
             lambda: _changed(statement.get_statusmsg()),
         )
 
     def finish(self) -> None:
-        """Keep what was changed."""
+        """Commit the changes."""
         if self._place["writable"]:
             self._wait(self._commit())
 
     def abandon(self) -> None:
-        """Nothing yet: what is to be undone is undone before the next statement, by `tidy` if there is time."""
+        """Do nothing yet: `tidy`, or the next statement, rolls back."""
 
     def tidy(self) -> None:
-        """Undo what was not committed, and what the statement set."""
+        """Roll back uncommitted changes and settings."""
         if self._connection is not None:
             self._wait(self._open())
 
-    def tables(self) -> list[Table]:
-        """Every table and view that this role may see."""
+    def tables(self) -> list[EngineTable]:
+        """Return all tables and views that the role may see."""
         return [_table(found) for found in self._wait(self._catalogue())]
 
     def copy(self, target: str, source: str) -> None:
-        """Not by this connection: a database is copied while nobody is connected to it."""
-        raise Trouble("a database is copied by its server")
+        """Not supported: a database can be copied only while no client is connected to it."""
+        raise SqlEngineError("a database is copied by its server")
 
     def remove(self, target: str) -> None:
-        """Not by this engine."""
-        raise Trouble(f"{target} is not removed here")
+        """Not supported."""
+        raise SqlEngineError(f"{target} is not removed here")
 
     def interrupt(self) -> None:
-        """End what runs."""
+        """Interrupt the running statement."""
         task = self._task
         if task is not None:
             self._loop.call_soon_threadsafe(task.cancel)
@@ -184,10 +184,12 @@ class PostgresEngine:
         except asyncpg.PostgresError as error:
             raise self._trouble(error) from None
         except (asyncpg.InterfaceError, OSError) as error:
-            raise Unavailable(f"the database can't be reached: {' '.join(str(error).split())}") from None
+            raise DatabaseUnavailable(
+                f"the database can't be reached: {' '.join(str(error).split())}"
+            ) from None
 
     async def _open(self) -> Connection:
-        """The connection, as new."""
+        """Return the connection after a reset."""
         connection = self._connection
         if connection is None or connection.is_closed():
             self._connection = connection = await connect(self._place)
@@ -200,7 +202,7 @@ class PostgresEngine:
     async def _begin(self, query: str) -> tuple[_Statement, _Cursor | None, list[Row]]:
         connection = await self._open()
         self._dirty = True
-        # The snapshot that the SELECT takes is what makes a later SET TRANSACTION READ WRITE an error.
+        # After the SELECT has taken a snapshot, SET TRANSACTION READ WRITE is an error.
         await connection.execute(
             f"BEGIN {'READ WRITE' if self._place['writable'] else 'READ ONLY'}; SELECT 1"
         )
@@ -209,7 +211,7 @@ class PostgresEngine:
             await statement.fetch()
             return statement, None, []
         cursor = await statement.cursor()
-        # What is wrong with it shows with its first rows.
+        # Errors show up with its first rows.
         return statement, cursor, await cursor.fetch(BATCH)
 
     def _rows(self, cursor: _Cursor | None, batch: list[Row]) -> Iterator[Row]:
@@ -221,7 +223,7 @@ class PostgresEngine:
     async def _commit(self) -> None:
         assert self._connection is not None
         if await self._connection.execute("COMMIT") == "ROLLBACK":
-            raise Rejected("Transaction", "the transaction was rolled back")
+            raise QueryRejected("Transaction", "the transaction was rolled back")
 
     async def _catalogue(self) -> list[Foreign]:
         connection = await self._open()
@@ -231,20 +233,20 @@ class PostgresEngine:
         details = cast("dict[str, str | None]", vars(error))
         message = details.get("message") or str(error)
         if isinstance(error, asyncpg.ReadOnlySQLTransactionError):
-            return Refused("the database is read-only")
+            return StatementDenied("the database is read-only")
         if isinstance(error, asyncpg.InsufficientPrivilegeError):
-            return Refused(message)
+            return StatementDenied(message)
         if isinstance(error, asyncpg.OutOfMemoryError):
             return MemoryError()
         if isinstance(error, asyncpg.UndefinedTableError):
-            return Rejected(type(error).__name__, message + self._hint(message))
+            return QueryRejected(type(error).__name__, message + self._hint(message))
         told = [message, *(text for name in ("detail", "hint") if (text := details.get(name)))]
-        return Rejected(type(error).__name__, ". ".join(text.rstrip(".") for text in told))
+        return QueryRejected(type(error).__name__, ". ".join(text.rstrip(".") for text in told))
 
     def _hint(self, message: str) -> str:
         try:
             known = [table.name for table in self.tables()]
-        except (Trouble, InterruptedError):
+        except (SqlEngineError, InterruptedError):
             return ""
         parts = message.split('"')
         return f".{nearest(parts[1], known)}" if len(parts) > 1 else ""
@@ -255,14 +257,14 @@ def _changed(status: str) -> int | None:
     return int(words[-1]) if words and words[0] in ("INSERT", "UPDATE", "DELETE", "MERGE") else None
 
 
-def _table(found: Foreign) -> Table:
+def _table(found: Foreign) -> EngineTable:
     public = found["schema"] == "public"
-    table = Table(
+    table = EngineTable(
         found["name"] if public else f"{found['schema']}.{found['name']}",
         found["quoted"],
         "view" if found["is_view"] else "table",
         [
-            Column(name, type, nullable=nullable)
+            EngineColumn(name, type, nullable=nullable)
             for name, type, nullable in json.loads(found["columns"] or "[]")
         ],
     )
@@ -271,6 +273,6 @@ def _table(found: Foreign) -> Table:
             table.primary_key = here
         else:
             table.foreign_keys.append(
-                ForeignKey(here, other if schema == "public" else f"{schema}.{other}", there)
+                EngineForeignKey(here, other if schema == "public" else f"{schema}.{other}", there)
             )
     return table

@@ -1,4 +1,4 @@
-"""SQLite. What may be done is decided by the engine itself, which asks before each thing that a query would do."""
+"""SQLite engine. Its authorizer callback decides about each operation of a query."""
 
 import re
 import sqlite3
@@ -8,16 +8,16 @@ from pathlib import Path
 from urllib.parse import quote
 
 from ._engine import (
-    Answer,
-    Column,
-    ForeignKey,
-    Place,
-    Refused,
-    Rejected,
+    DatabaseSpec,
+    DatabaseUnavailable,
+    EngineColumn,
+    EngineForeignKey,
+    EngineTable,
+    QueryRejected,
+    QueryResult,
     Row,
-    Table,
-    Trouble,
-    Unavailable,
+    SqlEngineError,
+    StatementDenied,
     nearest,
 )
 
@@ -44,20 +44,20 @@ _LOOKING = frozenset(
         *("table_list", "table_xinfo", "user_version"),
     )
 )
-"""The pragmas that only tell something, where they are given no value."""
+"""Pragmas that only read a value if they have no argument."""
 _NAMING = _LOOKING - {"application_id", "encoding", "page_size", "schema_version", "user_version"}
-"""Those of them whose argument only says what to look at."""
+"""Pragmas whose argument only selects what to read."""
 _WRONG_NAME = re.compile(r"no such (?P<what>table|column): (?:\w+\.)?(?P<name>\S+)")
 _FUNCTIONS = frozenset(("load_extension", "fts3_tokenizer"))
-"""Functions that reach beyond the data."""
+"""Functions that access more than data."""
 _RAW_PAGES = "sqlite_dbpage"
-"""A table of the file's own pages: what is written there can break the engine."""
+"""Virtual table of the file's pages; writing to it can corrupt the engine."""
 
 
 class SqliteEngine:
-    """A SQLite file. Each statement has a connection of its own, so that nothing outlives it but the data."""
+    """A SQLite file. Each statement has its own connection, so only data outlives it."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: DatabaseSpec) -> None:
         self._path = Path(place["target"])
         self._writable = place["writable"]
         self._memory = place["memory"]
@@ -65,7 +65,7 @@ class SqliteEngine:
         self._refused = ""
         self._connect().close()
 
-    def run(self, query: str) -> Answer:
+    def run(self, query: str) -> QueryResult:
         """Run one statement."""
         self._connection = connection = self._connect()
         self._refused = ""
@@ -78,10 +78,10 @@ class SqliteEngine:
             raise self._trouble(error) from None
         names = [str(column[0]) for column in cursor.description or ()]
         columns = [(name, "null") for name in names]
-        return Answer(columns, self._rows(cursor, columns), lambda: _changed(cursor))
+        return QueryResult(columns, self._rows(cursor, columns), lambda: _changed(cursor))
 
     def finish(self) -> None:
-        """Keep what was changed."""
+        """Commit the changes."""
         if self._connection is not None and self._writable:
             self._connection.set_authorizer(None)
             try:
@@ -91,17 +91,17 @@ class SqliteEngine:
         self.abandon()
 
     def abandon(self) -> None:
-        """Close the connection, which undoes what was not committed."""
+        """Close the connection, which discards uncommitted changes."""
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.close()
 
     def tidy(self) -> None:
-        """Nothing: the next statement has a connection of its own."""
+        """Do nothing: the next statement has its own connection."""
 
-    def tables(self) -> list[Table]:
-        """Every table and view, by name."""
-        # Tables that belong to an index or to the engine itself are nobody's business.
+    def tables(self) -> list[EngineTable]:
+        """Return all tables and views, by name."""
+        # Internal tables of indexes and the engine are not listed.
         query = (
             "SELECT name, type FROM pragma_table_list WHERE schema = 'main' AND type IN ('table', 'view', 'virtual') "
             "AND name NOT LIKE 'sqlite\\_%' ESCAPE '\\' ORDER BY name"
@@ -113,24 +113,24 @@ class SqliteEngine:
             ]
 
     def copy(self, target: str, source: str) -> None:
-        """Copy the file as it is at one instant, also while others write to it."""
+        """Copy a consistent snapshot of the file, even while others write to it."""
         with closing(self._connect()) as original, closing(sqlite3.connect(target)) as copied:
             original.backup(copied)
-            # Written by one connection at a time; a journal beside it would have to be copied too.
+            # Without WAL: a journal file would have to be copied too.
             copied.execute("PRAGMA journal_mode = DELETE")
 
     def remove(self, target: str) -> None:
-        """Not by this engine."""
-        raise Trouble(f"{target} is not removed here")
+        """Not supported."""
+        raise SqlEngineError(f"{target} is not removed here")
 
     def interrupt(self) -> None:
-        """End what runs."""
+        """Interrupt the running statement."""
         connection = self._connection
         if connection is not None:
             connection.interrupt()
 
     def close(self) -> None:
-        """Nothing is held between statements."""
+        """Do nothing: no connection is open between statements."""
         self.abandon()
 
     def _connect(self) -> sqlite3.Connection:
@@ -153,7 +153,7 @@ class SqliteEngine:
     def _mode(self) -> str:
         if self._writable:
             return "mode=rw"
-        # In WAL mode even a reader makes files beside it. While nobody has it open, it can be read as it is.
+        # In WAL mode even a reader creates files next to it. If no process has it open, it is read as immutable.
         try:
             with self._path.open("rb") as file:
                 in_wal_mode = file.read(19)[18:] == b"\x02"
@@ -182,7 +182,7 @@ class SqliteEngine:
         elif action == sqlite3.SQLITE_CREATE_VTABLE:
             fine, what = self._writable, "a change"
         else:
-            # The file is opened for reading only where it is not to be changed.
+            # A database that is not writable is also opened read-only.
             fine, what = first != _RAW_PAGES, _RAW_PAGES
         if not fine and not self._refused:
             self._refused = what
@@ -203,17 +203,17 @@ class SqliteEngine:
     def _trouble(self, error: Exception) -> Exception:
         message = str(error)
         if self._refused:
-            return Refused(f"{self._refused} is not allowed here")
+            return StatementDenied(f"{self._refused} is not allowed here")
         if "readonly database" in message:
-            return Refused("the database is read-only")
+            return StatementDenied("the database is read-only")
         name = getattr(error, "sqlite_errorname", type(error).__name__)
         if name == "SQLITE_NOMEM":
             return MemoryError()
         if name == "SQLITE_INTERRUPT":
             return InterruptedError()
         if name == "SQLITE_CANTOPEN":
-            return Unavailable(message)
-        return Rejected(name, f"{message}{self._hint(message)}")
+            return DatabaseUnavailable(message)
+        return QueryRejected(name, f"{message}{self._hint(message)}")
 
     def _hint(self, message: str) -> str:
         wrong = _WRONG_NAME.search(message)
@@ -221,7 +221,7 @@ class SqliteEngine:
             return ""
         try:
             tables = self.tables()
-        except (sqlite3.Error, Rejected, MemoryError):
+        except (sqlite3.Error, QueryRejected, MemoryError):
             return ""
         if wrong["what"] == "table":
             return f".{nearest(wrong['name'], [table.name for table in tables])}"
@@ -229,27 +229,27 @@ class SqliteEngine:
         return f".{nearest(wrong['name'], sorted(columns))}"
 
     @staticmethod
-    def _table(connection: sqlite3.Connection, name: str, kind: str) -> Table:
-        table = Table(name, '"' + name.replace('"', '""') + '"', kind)
+    def _table(connection: sqlite3.Connection, name: str, kind: str) -> EngineTable:
+        table = EngineTable(name, '"' + name.replace('"', '""') + '"', kind)
         keys: list[tuple[int, str]] = []
         try:
             columns = connection.execute(
                 'SELECT name, type, "notnull", pk FROM pragma_table_xinfo(?) WHERE hidden <> 1', (name,)
             ).fetchall()
         except sqlite3.OperationalError:
-            # A view over something that is gone.
+            # A view on a dropped table.
             return table
         for column, type_, not_null, key in columns:
-            table.columns.append(Column(column, type_, nullable=not not_null))
+            table.columns.append(EngineColumn(column, type_, nullable=not not_null))
             keys += [(key, column)] if key else []
         table.primary_key = [column for _, column in sorted(keys)]
-        by_id: dict[int, ForeignKey] = {}
+        by_id: dict[int, EngineForeignKey] = {}
         for number, other, here, there in connection.execute(
             'SELECT id, "table", "from", "to" FROM pragma_foreign_key_list(?) ORDER BY id, seq', (name,)
         ):
-            key = by_id.setdefault(number, ForeignKey([], other, []))
+            key = by_id.setdefault(number, EngineForeignKey([], other, []))
             key.columns.append(here)
-            # Without a name there it is the other table's primary key.
+            # Without column names, it refers to the primary key.
             key.referred_columns += [there] if there is not None else []
         table.foreign_keys = [by_id[number] for number in sorted(by_id, reverse=True)]
         return table

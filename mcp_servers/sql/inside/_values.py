@@ -1,4 +1,4 @@
-"""Values of a database as JSON values."""
+"""Conversion of database values to JSON."""
 
 import math
 from collections.abc import Iterable, Mapping
@@ -9,17 +9,17 @@ from typing import cast
 __all__ = ["cell"]
 
 TEXT = 10_000
-"""The longest text that is shown whole."""
+"""Longest text that is returned in full."""
 BYTES = 1_000
-"""How many bytes of a blob are shown."""
+"""Most bytes of a blob to show."""
 ITEMS = 1_000
-"""How many members of a list or structure are shown."""
+"""Most members of a list or structure to show."""
 DEPTH = 8
 WIDEST_INTEGER = 63
 
 
 def cell(value: object, depth: int = 0) -> object:
-    """The value as JSON has it: what JSON has no kind for is text; what is very long is cut, and says so."""
+    """Convert a value to JSON: types without a JSON equivalent become text, and long values are cut with a note."""
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, str):

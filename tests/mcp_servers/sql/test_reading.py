@@ -138,7 +138,7 @@ async def test_a_query_that_never_ends_is_stopped_while_others_go_on(reading: As
         assert await reading.rows("SELECT count(*) FROM pets", database=engine) == [[3]]
         group.cancel_scope.cancel()
     stopped = await reading.failure("execute", database=engine, query=ENDLESS, timeout=0.4)
-    assert stopped == ("timeout", "sql_execute: the time was up; the query was stopped.")
+    assert stopped == ("timeout", "sql_execute: the query was stopped at its time limit.")
     assert await reading.rows("SELECT 1", database=engine) == [[1]]
 
 

@@ -1,4 +1,4 @@
-"""Copies of databases on a Postgres server: made, dropped, and cleared away where who made them was killed."""
+"""Copies of databases on a Postgres server; copies of killed servers are removed."""
 
 import asyncio
 import re
@@ -7,35 +7,34 @@ from typing import Any, TypeVar
 
 import asyncpg  # pyright: ignore[reportMissingTypeStubs]
 
-from ._engine import Answer, Place, Table, Trouble, Unavailable
+from ._engine import DatabaseSpec, DatabaseUnavailable, EngineTable, QueryResult, SqlEngineError
 from ._postgres import Connection, connect
 
-__all__ = ["Keeper"]
+__all__ = ["PostgresCopies"]
 
 T = TypeVar("T")
-
 PREFIX = "agentflow_sql_"
-"""What the names of all copies begin with; the owner and a number follow."""
+"""Prefix of the names of all copies, followed by the owner and a number."""
 _NAME = re.compile(rf"{PREFIX}(?P<owner>[0-9a-f]{{12}})_\d+")
 _OWN = (
     "SELECT datname FROM pg_database WHERE datdba = (SELECT oid FROM pg_roles WHERE rolname = current_user)"
 )
 
 
-class Keeper:
+class PostgresCopies:
     """One connection to the server, to a database that is never copied.
 
     It holds a lock with the owner's number as long as it lives. Copies of an owner whose lock is free are nobody's.
     """
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: DatabaseSpec) -> None:
         self._owner = place["owner"]
         self._runner = asyncio.Runner()
         self._connection: Connection = self._wait(connect(place))
         self._wait(self._begin())
 
     def copy(self, target: str, source: str) -> None:
-        """Copy a database; nobody may be connected to it."""
+        """Copy a database to which no client is connected."""
         self._wait(self._connection.execute(f"CREATE DATABASE {_quoted(target)} TEMPLATE {_quoted(source)}"))
 
     def remove(self, target: str) -> None:
@@ -43,28 +42,28 @@ class Keeper:
         assert _NAME.fullmatch(target)
         self._wait(self._drop(target))
 
-    def run(self, query: str) -> Answer:
-        """Not here."""
-        raise Trouble(query)
+    def run(self, query: str) -> QueryResult:
+        """Not supported."""
+        raise SqlEngineError(query)
 
     def finish(self) -> None:
-        """Nothing to keep."""
+        """Do nothing."""
 
     def abandon(self) -> None:
-        """Nothing to undo."""
+        """Do nothing."""
 
     def tidy(self) -> None:
-        """Nothing to put right."""
+        """Do nothing."""
 
-    def tables(self) -> list[Table]:
-        """Not here."""
+    def tables(self) -> list[EngineTable]:
+        """Not supported."""
         return []
 
     def interrupt(self) -> None:
-        """What it does is never stopped half way."""
+        """Do nothing: copying is not interruptible."""
 
     def close(self) -> None:
-        """Leave the server."""
+        """Disconnect from the server."""
         self._wait(self._connection.close())
 
     def _wait(self, work: Coroutine[Any, Any, T]) -> T:
@@ -74,7 +73,7 @@ class Keeper:
         try:
             return self._runner.run(waited())
         except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError) as error:
-            raise Unavailable(" ".join(str(error).split())) from None
+            raise DatabaseUnavailable(" ".join(str(error).split())) from None
 
     async def _begin(self) -> None:
         await self._connection.execute(f"SELECT pg_advisory_lock({int(self._owner, 16)})")

@@ -1,4 +1,4 @@
-"""Takes one request after the other from standard input and answers each; ends what takes too long."""
+"""Request loop of a worker process: handles one request at a time and interrupts slow ones."""
 
 import json
 import os
@@ -14,7 +14,15 @@ from typing import Any, TypeAlias
 
 from runtimes._framing import read_frame, write_frame
 
-from ._engine import Answer, Engine, Place, Rejected, Table, Trouble, Unavailable
+from ._engine import (
+    DatabaseSpec,
+    DatabaseUnavailable,
+    EngineTable,
+    QueryRejected,
+    QueryResult,
+    SqlEngine,
+    SqlEngineError,
+)
 from ._values import cell
 
 __all__ = ["main"]
@@ -22,23 +30,23 @@ __all__ = ["main"]
 Request: TypeAlias = dict[str, Any]
 MIB = 1024 * 1024
 OVERHEAD = {"sqlite": 256 * MIB, "duckdb": 1024 * MIB, "postgres": 384 * MIB, "keeper": 384 * MIB}
-"""Address space that an engine and the interpreter take before any query."""
+"""Address space used by the engine and the interpreter before any query."""
 COUNTED = 1_000_000
-"""Tables are counted up to so many rows."""
+"""Rows are counted up to this number."""
 LAST_SECONDS = 1.0
-"""Time for the engine to let go when nobody listens any more."""
+"""Time for the engine to stop after the input has ended."""
 
 
 def main() -> None:
-    """Serve until standard input ends."""
+    """Handle requests until standard input ends."""
     first = _next_request()
     if first is None:
         return
-    place: Place = json.loads(first)
+    place: DatabaseSpec = json.loads(first)
     _limit(place)
     requests: queue.SimpleQueue[Request | None] = queue.SimpleQueue()
     wake, woken = os.pipe()
-    engine_of: list[Engine] = []
+    engine_of: list[SqlEngine] = []
     worker = threading.Thread(target=_work, args=(place, requests, woken, engine_of), daemon=True)
     worker.start()
     os.read(wake, 1)
@@ -60,24 +68,24 @@ def _next_request() -> bytes | None:
     return read_frame(lambda size: os.read(0, size))
 
 
-def _wait(wake: int, seconds: float | None, engine_of: list[Engine]) -> bool:
-    """Wait until the request is answered; interrupt it when its time is up. `False`: nobody listens any more."""
+def _wait(wake: int, seconds: float | None, engine_of: list[SqlEngine]) -> bool:
+    """Wait for the reply and interrupt the request at its time limit; return `False` if the input has ended."""
     left = seconds
     while True:
         ready, _, _ = select.select([wake, 0], [], [], left)
         if wake in ready:
             os.read(wake, 1)
             return True
-        # The next request comes only after the answer, so what can be read is the end.
+        # The next request comes only after the reply, so readable input means the end.
         if ready:
             return False
-        # Again and again: an engine can be asked to stop a moment before it begins.
+        # Repeatedly, because an interrupt just before the engine starts has no effect.
         for engine in engine_of:
             engine.interrupt()
         left = 0.05
 
 
-def _limit(place: Place) -> None:
+def _limit(place: DatabaseSpec) -> None:
     space = place["memory"] + OVERHEAD[place["engine"]]
     resource.setrlimit(resource.RLIMIT_AS, (space, space))
     resource.setrlimit(resource.RLIMIT_FSIZE, (place["file_bytes"], place["file_bytes"]))
@@ -85,7 +93,7 @@ def _limit(place: Place) -> None:
 
 
 def _work(
-    place: Place, requests: "queue.SimpleQueue[Request | None]", woken: int, engine_of: list[Engine]
+    place: DatabaseSpec, requests: "queue.SimpleQueue[Request | None]", woken: int, engine_of: list[SqlEngine]
 ) -> None:
     opened = _guarded(lambda: engine_of.append(_loaded(place)) or {})
     os.write(woken, b".")
@@ -95,22 +103,22 @@ def _work(
     (engine,) = engine_of
     while (request := requests.get()) is not None:
         answer = _answer(engine, request)
-        # First, since whoever reads the answer may send the next request at once.
+        # Before the reply, because the next request may follow at once.
         os.write(woken, b".")
         _reply(answer)
-        # What goes wrong with it shows when the next statement needs it.
+        # An error shows up with the next statement.
         _guarded(lambda: engine.tidy() or {})
     engine.close()
 
 
-def _loaded(place: Place) -> Engine:
+def _loaded(place: DatabaseSpec) -> SqlEngine:
     try:
         return _open(place)
     except ImportError as error:
-        raise Unavailable(f"this database needs {error.name}: install agentflow[sql]") from None
+        raise DatabaseUnavailable(f"this database needs {error.name}: install agentflow[sql]") from None
 
 
-def _open(place: Place) -> Engine:
+def _open(place: DatabaseSpec) -> SqlEngine:
     match place["engine"]:
         case "sqlite":
             from ._sqlite import SqliteEngine
@@ -125,12 +133,12 @@ def _open(place: Place) -> Engine:
 
             return PostgresEngine(place)
         case _:
-            from ._keeper import Keeper
+            from ._postgres_copies import PostgresCopies
 
-            return Keeper(place)
+            return PostgresCopies(place)
 
 
-def _answer(engine: Engine, request: Request) -> str:
+def _answer(engine: SqlEngine, request: Request) -> str:
     match request["do"]:
         case "query":
             return _guarded(lambda: _query(engine, request), engine.abandon)
@@ -150,17 +158,15 @@ def _guarded(work: Callable[[], dict[str, Any] | str], at_end: Callable[[], obje
         finally:
             if at_end is not None:
                 at_end()
-    except Rejected as error:
+    except QueryRejected as error:
         return _failure(error.kind, str(error), error.type)
-    except Trouble as error:
+    except SqlEngineError as error:
         return _failure(error.kind, str(error))
     except MemoryError:
         return _failure("out_of_memory", "")
     except InterruptedError:
         return _failure("timeout", "")
-    except (
-        Exception
-    ) as error:  # boundary: whatever an engine raises is an answer, and the next request is served
+    except Exception as error:  # boundary: any error of an engine is a reply, and the worker continues
         return _failure("failed", f"{type(error).__name__}: {error}")
 
 
@@ -168,7 +174,7 @@ def _failure(kind: str, message: str, type: str = "") -> str:
     return json.dumps({"kind": kind, "type": type, "message": message})
 
 
-def _query(engine: Engine, request: Request) -> str:
+def _query(engine: SqlEngine, request: Request) -> str:
     began = time.perf_counter()
     answer = engine.run(request["query"])
     rows, more = _read(answer, request["rows"], request["bytes"])
@@ -180,12 +186,12 @@ def _query(engine: Engine, request: Request) -> str:
         "more": more,
         "seconds": time.perf_counter() - began,
     }
-    # The rows are JSON already, since that is how their size is known.
+    # The rows are already encoded, because their size is limited in JSON.
     return f'{json.dumps(told)[:-1]}, "rows": [{",".join(rows)}]}}'
 
 
-def _read(answer: Answer, most: int, most_bytes: int) -> tuple[list[str], str]:
-    """The rows that fit, and what kept the others out."""
+def _read(answer: QueryResult, most: int, most_bytes: int) -> tuple[list[str], str]:
+    """Return the rows within the limits, and the limit that was exceeded."""
     rows: list[str] = []
     size = 0
     for row in answer.rows:
@@ -199,7 +205,7 @@ def _read(answer: Answer, most: int, most_bytes: int) -> tuple[list[str], str]:
     return rows, ""
 
 
-def _schema(engine: Engine, request: Request) -> dict[str, Any]:
+def _schema(engine: SqlEngine, request: Request) -> dict[str, Any]:
     tables = engine.tables()
     engine.abandon()
     wanted = {name.lower() for name in request["tables"]}
@@ -211,7 +217,7 @@ def _schema(engine: Engine, request: Request) -> dict[str, Any]:
     return {"tables": described, "known": known, "more": len(tables) > request["most"]}
 
 
-def _described(engine: Engine, table: Table, request: Request, ends: float) -> dict[str, Any]:
+def _described(engine: SqlEngine, table: EngineTable, request: Request, ends: float) -> dict[str, Any]:
     told = asdict(table)
     del told["quoted"]
     told["row_count"] = told["sample"] = None
@@ -229,8 +235,8 @@ def _described(engine: Engine, table: Table, request: Request, ends: float) -> d
                 engine.run(f"SELECT * FROM {table.quoted} LIMIT {request['samples']}"), 100, request["bytes"]
             )
             told["sample"] = [json.loads(row) for row in rows]
-    except Rejected:
-        # A view over something that is gone can't be read, and is there all the same.
+    except QueryRejected:
+        # A view on a dropped table cannot be read but is still listed.
         pass
     finally:
         engine.abandon()

@@ -1,4 +1,4 @@
-"""Which folder a session may see as its data, and where files lie in the session."""
+"""The data directory of a session, and the paths of its files in the session."""
 
 from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
@@ -9,16 +9,16 @@ from mcp_servers.core._running import check_settings, read_settings
 from mcp_servers.data._settings import DataSettings
 from runtimes import WORKSPACE
 
-__all__ = ["DATA", "Place", "check_folder", "folder_for"]
+__all__ = ["DATA", "DataDirectory", "check_folder", "folder_for"]
 
 DATA: Final = "/data"
-"""Where the data lies in a session."""
+"""Mount point of the data in a session."""
 
 
 def check_folder(settings: Mapping[str, object]) -> None:
-    """Refuse a server's settings that can't be used.
+    """Reject invalid settings of the server.
 
-    :raises ConfigurationError: in one line.
+    :raises ConfigurationError: naming the setting.
     """
     check_settings(DataSettings, "data", settings)
     read = DataSettings.model_validate(settings)
@@ -28,9 +28,9 @@ def check_folder(settings: Mapping[str, object]) -> None:
 
 
 def folder_for(settings: Mapping[str, object], asked: Mapping[str, object]) -> Path | None:
-    """The folder that a session sees, by the server's settings and its own.
+    """Return the data directory of a session, from the server's settings and its own.
 
-    :raises ToolFailure: `denied` for one that is not below the server's `roots`, `not_found`.
+    :raises ToolFailure: `denied`, if it is not inside one of the server's `roots`; `not_found`.
     """
     given = read_settings(DataSettings, "data", asked).folder
     own = read_settings(DataSettings, "data", settings)
@@ -47,22 +47,22 @@ def folder_for(settings: Mapping[str, object], asked: Mapping[str, object]) -> P
     return folder
 
 
-class Place:
-    """Where a session's data lies: below `/data`, or in the workspace."""
+class DataDirectory:
+    """Location of a session's data: `/data`, or the workspace."""
 
     def __init__(self, folder: Path | None) -> None:
         self.folder = folder
-        """The folder of this machine; `None`: the workspace."""
+        """Directory on this machine; `None` for the workspace."""
 
     @property
     def root(self) -> str:
-        """Where it lies in the session."""
+        """Path of the data in the session."""
         return DATA if self.folder else WORKSPACE
 
     def inside(self, name: str | None, folder: str | None) -> list[str]:
-        """The paths in the session that a name may mean, the likeliest first.
+        """Return the paths in the session that a name may refer to, the most likely first.
 
-        :param folder: a folder in the data, by its path in the session, on this machine or below the data.
+        :param folder: a directory in the data: a path in the session, on this machine or relative to the data.
         """
         base = self._of(folder, self.root) if folder else self.root
         if not name:

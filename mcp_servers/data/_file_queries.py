@@ -1,68 +1,101 @@
-"""Asks the program in the session's sandbox about files. What comes back is validated, never trusted."""
+"""Queries about files, answered by a program in the session's sandbox. Its replies are validated."""
 
+import json
 from collections.abc import Mapping
-from typing import TypeVar
+from functools import cache
+from pathlib import Path
+from typing import Final, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
+import mcp_servers
 from agentflow.errors import ErrorKind, ToolFailure
 from mcp_servers.core._call import Output
 from mcp_servers.core._failures import did_you_mean
 from mcp_servers.core._running import check_outcome
-from mcp_servers.data._program import COMMAND, input_of
-from mcp_servers.data._results import Column, FileProfile, Link
+from mcp_servers.data._results import ColumnLink, FileProfile, SliceColumn
 from runtimes import Instance
 
-__all__ = ["FoundFiles", "ReadRows", "ask"]
+__all__ = ["COMMAND", "FoundFiles", "ReadRows", "ask", "input_of"]
 
-M = TypeVar("M", bound="Answer")
-
+_MODULES: Final = (
+    "mcp_servers.sql.inside._values",
+    "mcp_servers.data.inside._sources",
+    "mcp_servers.data.inside._profile",
+    "mcp_servers.data.inside._links",
+    "mcp_servers.data.inside._inspection",
+    "mcp_servers.data.inside._main",
+)
+"""Modules of the program, in import order."""
+_START: Final = """
+import json, sys, types
+given = json.load(sys.stdin)
+for name, source in given["modules"]:
+    for end in [*[i for i, c in enumerate(name) if c == "."], None]:
+        sys.modules.setdefault(name[:end], types.ModuleType(name[:end]))
+    exec(compile(source, name, "exec"), vars(sys.modules[name]))
+sys.modules[given["modules"][-1][0]].main(given["request"])
+"""
+COMMAND: Final = ("python3", "-I", "-c", _START)
+"""Command that reads `input_of` a request and writes JSON."""
+M = TypeVar("M", bound="FileReply")
 ENDING_SECONDS = 3.0
-"""How much later than the program's own time is up it is ended."""
+"""Time after the program's own limit at which it is killed."""
 ENOENT = 2
 
 
-class Answer(BaseModel):
-    """What every answer may say instead of what was asked for."""
+def input_of(request: Mapping[str, object]) -> bytes:
+    """Return the program's input, which includes its source, because the sandbox cannot see the project."""
+    return json.dumps({"modules": _sources(), "request": request}).encode()
+
+
+@cache
+def _sources() -> list[tuple[str, str]]:
+    root = Path(mcp_servers.__file__).parents[1]
+    return [(name, (root / f"{name.replace('.', '/')}.py").read_text(encoding="utf-8")) for name in _MODULES]
+
+
+class FileReply(BaseModel):
+    """Reply of the program, with an error if it failed."""
 
     unreadable: str | None = None
-    """Why there is nothing."""
+    """Reason of a failure."""
     errno: int | None = None
-    """The system's number for that."""
+    """`errno` of a failure."""
 
 
-class FoundFiles(Answer):
-    """What lies in a folder."""
+class FoundFiles(FileReply):
+    """Files of a directory."""
 
     files: list[FileProfile] = []
     """Data files."""
-    links: list[Link] = []
-    """How they may be joined."""
+    links: list[ColumnLink] = []
+    """Columns by which they may be joined."""
     others: list[str] = []
     """Other files."""
     more: int = 0
-    """Data files that were not looked into."""
+    """Number of data files that were not inspected."""
 
 
-class ReadRows(Answer):
+class ReadRows(FileReply):
     """Rows of a file."""
 
-    columns: list[Column] = []
-    """Its columns."""
+    columns: list[SliceColumn] = []
+    """Columns."""
     rows: list[list[object]] = []
     """The rows."""
     more: bool = False
-    """There are more."""
+    """There are more rows."""
     note: str = ""
-    """What was done to read it."""
+    """Note on how the file was read."""
     sheet: str | None = None
-    """The sheet that was read."""
+    """Sheet that was read."""
     wrong_column: str | None = None
-    """A column that was asked for and is not there."""
+    """Requested column that does not exist."""
     known: list[str] = []
-    """The columns that are there."""
+    """Existing columns."""
     wrong_filter: str | None = None
-    """What is wrong with the condition."""
+    """Error in the condition."""
 
 
 async def ask(
@@ -73,9 +106,9 @@ async def ask(
     paths: list[str],
     seconds: float,
 ) -> tuple[M, str]:
-    """The answer for the first of the paths that is there, and that path.
+    """Query the first of the paths that exists; return the reply and that path.
 
-    :raises ToolFailure: if there is none.
+    :raises ToolFailure: if none exists, or the query fails.
     """
     answer, path = kind(), paths[0]
     for path in paths:

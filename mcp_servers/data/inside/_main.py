@@ -1,4 +1,4 @@
-"""Answers one request about data files."""
+"""Entry point of the program that reads data files in the sandbox."""
 
 import json
 import os
@@ -9,51 +9,51 @@ from typing import Any, TypedDict
 
 import duckdb
 
+from mcp_servers.data.inside._inspection import Work, alone
 from mcp_servers.data.inside._links import Named, links
-from mcp_servers.data.inside._looking import Work, alone
 from mcp_servers.data.inside._profile import profiles
-from mcp_servers.data.inside._sources import Unreadable, kind_of, tables_of
+from mcp_servers.data.inside._sources import UnreadableData, kind_of, tables_of
 from mcp_servers.sql.inside._values import cell
 
-__all__ = ["Request", "main"]
+__all__ = ["FileRequest", "main"]
 
 MOST_OTHERS = 100
 MOST_ENTRIES = 20_000
 READ_WHOLE = 64 << 20
-"""Up to so many bytes a file is seen to be readable as a whole before a part of it is read."""
+"""Largest file, in bytes, that is checked completely before a part of it is read."""
 
 
-class Request(TypedDict):
-    """What is asked."""
+class FileRequest(TypedDict):
+    """Request to the program."""
 
     do: str
     """`inspect` or `read`."""
     path: str
-    """A folder to inspect; a file to read."""
+    """Directory to inspect, or file to read."""
     seconds: float
-    """Time for all of it."""
+    """Time limit of the request."""
     memory: int
-    """Bytes for one file."""
+    """Memory limit per file in bytes."""
     files: int
-    """How many files are inspected."""
+    """Most files to inspect."""
     file_seconds: float
-    """Time for one of them."""
+    """Time limit per file."""
     sheet: str | None
-    """The sheet to read."""
+    """Sheet to read."""
     columns: list[str]
-    """The columns to read; none: all."""
+    """Columns to read; empty for all."""
     where: str
-    """Which rows to read, as a condition."""
+    """Condition on the rows."""
     offset: int
-    """How many of them to leave out."""
+    """Number of rows to skip."""
     rows: int
-    """How many to read."""
+    """Most rows to read."""
     bytes: int
-    """The size of what is read."""
+    """Size limit of the rows."""
 
 
-def main(request: Request) -> None:
-    """Answer on standard output."""
+def main(request: FileRequest) -> None:
+    """Handle the request and write the reply to standard output."""
     ends = time.monotonic() + request["seconds"]
     try:
         answer = _inspect(request, ends) if request["do"] == "inspect" else _read(request, ends)
@@ -62,7 +62,7 @@ def main(request: Request) -> None:
     json.dump(answer, sys.stdout)
 
 
-def _inspect(request: Request, ends: float) -> dict[str, Any]:
+def _inspect(request: FileRequest, ends: float) -> dict[str, Any]:
     root = request["path"]
     if not os.path.isdir(root):
         os.stat(root)
@@ -91,7 +91,7 @@ def _inspect(request: Request, ends: float) -> dict[str, Any]:
     return {"files": files, "links": linked, "others": others, "more": more}
 
 
-def _looked_at(work: Work, request: Request, ends: float) -> dict[str, Any]:
+def _looked_at(work: Work, request: FileRequest, ends: float) -> dict[str, Any]:
     left = ends - time.monotonic()
     return alone(work, seconds=request["file_seconds"], left=left, memory=request["memory"])
 
@@ -101,7 +101,7 @@ def _profiled(path: str, connection: duckdb.DuckDBPyConnection) -> dict[str, Any
 
 
 def _found(root: str, most: int) -> tuple[list[str], list[str], int]:
-    """Data files, other files, and how many data files more there are; names relative to the folder."""
+    """Return data files, other files (relative names), and the number of further data files."""
     data: list[str] = []
     others: list[str] = []
     seen = 0
@@ -117,7 +117,7 @@ def _found(root: str, most: int) -> tuple[list[str], list[str], int]:
     return data[:most], [_shown(name) for name in others[:MOST_OTHERS]], max(len(data) - most, 0)
 
 
-def _read(request: Request, ends: float) -> dict[str, Any]:
+def _read(request: FileRequest, ends: float) -> dict[str, Any]:
     path = request["path"]
     if os.path.isdir(path):
         raise IsADirectoryError(21, "it is a folder")
@@ -125,7 +125,7 @@ def _read(request: Request, ends: float) -> dict[str, Any]:
     return _looked_at(partial(_rows, request), request, ends)
 
 
-def _rows(request: Request, connection: duckdb.DuckDBPyConnection) -> dict[str, Any]:
+def _rows(request: FileRequest, connection: duckdb.DuckDBPyConnection) -> dict[str, Any]:
     whole = os.path.getsize(request["path"]) <= READ_WHOLE
     source = tables_of(connection, request["path"], request["sheet"], whole=whole)[0]
     known = [
@@ -145,7 +145,7 @@ def _rows(request: Request, connection: duckdb.DuckDBPyConnection) -> dict[str, 
         connection.execute(query)
     except duckdb.Error as error:
         if not request["where"]:
-            raise Unreadable(str(error).partition("\n")[0]) from None
+            raise UnreadableData(str(error).partition("\n")[0]) from None
         return {"wrong_filter": str(error).partition("\n\nLINE")[0]}
     columns = [{"name": str(one[0]), "type": str(one[1])} for one in connection.description or ()]
     rows: list[list[object]] = []

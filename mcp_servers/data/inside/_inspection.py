@@ -1,4 +1,4 @@
-"""Looks into every file in a process of its own, so that one that breaks or never ends takes no other along."""
+"""Inspection of a directory: its data files and the links between their columns."""
 
 import json
 import math
@@ -12,25 +12,24 @@ from typing import Any, TypeAlias
 
 import duckdb
 
-from mcp_servers.data.inside._sources import Unreadable, connect
+from mcp_servers.data.inside._sources import UnreadableData, connect
 
 __all__ = ["Work", "alone"]
 
 Work: TypeAlias = Callable[[duckdb.DuckDBPyConnection], dict[str, Any]]
-"""Gives what can be written as JSON."""
-
+"""Work that returns JSON values."""
 READ = 1 << 16
 OVERHEAD = 1 << 30
-"""Address space that the interpreter and the libraries take."""
+"""Address space used by the interpreter and the libraries."""
 WAITING = 3
-"""How many times as long as it may work a process may take."""
+"""Wall-clock limit of a process, as a multiple of its CPU limit."""
 _TOO_LONG = "reading it takes longer than {:g} seconds, or gives too much"
 LARGEST = 64 << 20
-"""Bytes of one answer."""
+"""Largest reply in bytes."""
 
 
 def alone(work: Work, *, seconds: float, left: float, memory: int) -> dict[str, Any]:
-    """What the work gives, or `{"unreadable": why}`; it has a process and a database of its own.
+    """Run `work` in its own process with its own database; return its result or `{"unreadable": reason}`.
 
     :param seconds: of work; where others work too it may take longer.
     """
@@ -66,13 +65,11 @@ def _work(work: Work, writing: int, seconds: float, memory: int) -> None:
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         try:
             answer = work(connect(memory))
-        except Unreadable as error:
+        except UnreadableData as error:
             answer = {"unreadable": str(error)}
         except (MemoryError, duckdb.OutOfMemoryException):
             answer = {"unreadable": "reading it needs too much memory"}
-        except (
-            Exception
-        ) as error:  # boundary: whatever is wrong with a file is told, and the next one is read
+        except Exception as error:  # boundary: any error of a file is reported, and the next one is read
             answer = {"unreadable": f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"}
         data = json.dumps(answer).encode()
         while data:
