@@ -15,7 +15,7 @@ from agentflow.journal import NewSeed
 from agentflow.sandbox import register_api_tool
 from agentflow.sandbox._api_tools import registered_tools
 from agentflow.synthesis import PAIRS, TREES, SynthesisConfig, SynthesisPipeline
-from agentflow.synthesis.api import synthesize
+from agentflow.synthesis.api import asynthesize, synthesize
 from agentflow.synthesis.pipeline import Phase, SynthesisRun, seeds_for
 from agentflow.testing import fake_endpoint
 from tests.agentflow.synthesis._runs import FILES, config_for, contents, names, run_to_the_end, until
@@ -446,3 +446,11 @@ async def test_a_journal_with_whole_trees_in_its_results_gives_the_same_files(tm
     run, _ = await run_to_the_end(config)
     assert run.nothing_to_do
     assert contents(tmp_path) == before
+
+
+@pytest.mark.promise("supervisor:pipeline")
+async def test_asynthesize_does_everything_with_one_call_and_returns_the_report(tmp_path: Path) -> None:
+    words = ["max_depth=2", "control=false", f"output_dir={tmp_path}"]
+    report = await asynthesize(seeds=["Explore the harbour"], overrides=words)
+    assert (report.seeds, report.trees) == (1, 1)
+    assert len((tmp_path / TREES).read_text(encoding="utf-8").splitlines()) == 1
