@@ -1,7 +1,7 @@
-"""A family of tasks about things that don't exist: a corpus, and questions that take a search, two, or a computation.
+"""A family of tasks about fictional things: a corpus, and questions that need one search, two, or a computation.
 
-Everything hangs together in clusters: a ship, the town she sails from, and what the two documents say. The documents of a
-cluster are of one part only, `train`, `choose` or `held_out`; so are its answers, of which none comes twice.
+The unit is a cluster: a ship, its home port, and their two documents. The documents of a cluster belong to one part, `train`,
+`choose` or `held_out`; so do its answers, which are unique.
 """
 
 import re
@@ -21,7 +21,7 @@ __all__ = ["AMOUNTS", "PARTS", "Cluster", "Document", "Family", "Kind", "Part", 
 Part = Literal["train", "choose", "held_out"]
 Kind = Literal["look_up", "chain", "compute"]
 PARTS: tuple[Part, ...] = ("train", "choose", "held_out")
-"""What is learned from, what a checkpoint is chosen by, and what it is judged by."""
+"""Parts: training tasks, tasks for choosing a checkpoint, and tasks for the final evaluation."""
 
 _SHIPS = (
     """Amber Bold Bright Calm Copper Crimson Dusky Faithful Golden Grey Hidden Iron Jolly Lonely Merry Noble Pale Quiet
@@ -44,40 +44,40 @@ _CARGO = ("lamps", "bells", "ropes", "bricks", "books", "jars")
 AMOUNTS = (
     12, 14, 15, 17, 18, 19, 21, 23, 26, 27, 29, 31, 34, 35, 37, 38, 41, 43, 46, 47, 53, 58, 59, 61, 67, 71, 73, 79, 83, 89,
 )  # fmt: skip
-"""What there may be of a thing."""
+"""Nouns for things."""
 
 
 class Document(NamedTuple):
-    """A text of the corpus."""
+    """A document of the corpus."""
 
     id: str
-    """What it is called by."""
+    """Id of the document."""
     title: str
-    """What it is about."""
+    """Its title."""
     text: str
-    """What it says."""
+    """Its text."""
 
 
 class Cluster(NamedTuple):
-    """A ship and her home port."""
+    """A ship and its home port."""
 
     part: Part
-    """What it is used for."""
+    """The part it belongs to."""
     ship: str
-    """The ship."""
+    """Name of the ship."""
     town: str
-    """The town she sails from."""
+    """Name of its home port."""
     mayor: str
-    """Who leads the town."""
+    """Mayor of the town."""
     crates: int
-    """How many crates the ship carries."""
+    """Number of crates on the ship."""
     each: int
-    """How many things are in each crate."""
+    """Number of things in each crate."""
     cargo: str
-    """What these are."""
+    """Name of the things."""
 
     def documents(self, number: int) -> tuple[Document, Document]:
-        """What is written of them; neither text names what the other one holds."""
+        """The two documents; neither contains the other's answer."""
         ship, town = self.ship, self.town
         name = _letters(number)
         return (
@@ -85,7 +85,7 @@ class Cluster(NamedTuple):
                 f"{name}s",
                 ship,
                 f"The home port of the {ship} is {town}. "
-                # Numbers after a colon, as where a program begins: a model this small goes on as it has read.
+                # Numbers follow a colon, as at the beginning of the program: a model this small continues what it has read.
                 f"The {ship} carries in crates: {self.crates} * {self.each} {self.cargo}.",
             ),
             Document(f"{name}t", town, f"The mayor of {town} is {self.mayor}."),
@@ -106,14 +106,14 @@ class Family(NamedTuple):
     """The corpus and the tasks."""
 
     clusters: tuple[Cluster, ...]
-    """Everything there is, the parts one after the other."""
+    """All clusters, part by part."""
 
     def documents(self) -> list[Document]:
         """The corpus."""
         return [text for number, cluster in enumerate(self.clusters) for text in cluster.documents(number)]
 
     def tasks(self, part: Part) -> list[Task]:
-        """The tasks of one part, three for each cluster."""
+        """Return the tasks of one part, three for each cluster."""
         asked = [
             (number, kind, question, answer)
             for number, cluster in enumerate(self.clusters)
@@ -132,9 +132,9 @@ class Family(NamedTuple):
         ]
 
     def renaming(self, seed: int) -> Callable[[str], str]:
-        """Gives all things in a text other names, and other numbers. None of them is a name of what is not for training.
+        """Replaces the names and numbers in a text by others, none of which belongs to a part that is not trained on.
 
-        Who reads a text again and again with other names learns to say what was named, not what it has read before.
+        A model that reads a text with other names each time learns to copy names instead of memorising them.
         """
         random = Random(seed)
         instead: dict[str, str] = dict(
@@ -154,7 +154,7 @@ class Family(NamedTuple):
         return lambda text: pattern.sub(lambda match: instead[match[0]], text)
 
     def write(self, folder: Path) -> Path:
-        """The corpus as a file of documents, and each part's tasks beside it; the corpus' path."""
+        """Write the corpus and the tasks of each part to files; return the path of the corpus."""
         folder.mkdir(parents=True, exist_ok=True)
         corpus = folder / "documents.jsonl"
         _write(corpus, [text._asdict() for text in self.documents()])
@@ -168,7 +168,7 @@ class Family(NamedTuple):
 
 
 def make_family(seed: int = 0, *, train: int = 200, choose: int = 24, held_out: int = 110) -> Family:
-    """The family with so many clusters in each part. The same seed gives the same."""
+    """Make a family with that many clusters in each part; it depends only on the seed."""
     random = Random(seed)
     sizes: dict[Part, int] = {"train": train, "choose": choose, "held_out": held_out}
     parts: list[Part] = [part for part in PARTS for _ in range(sizes[part])]
@@ -185,21 +185,21 @@ def make_family(seed: int = 0, *, train: int = 200, choose: int = 24, held_out: 
 
 
 def _names(words: tuple[str, str], count: int, random: Random) -> list[str]:
-    """So many different names of two words, made of no more words than it takes."""
+    """Return different names of two words, with as few words as possible."""
     enough = ceil(sqrt(count))
     ones, others = (random.sample(each.split(), enough) for each in words)
     return random.sample([f"{one} {other}" for one, other in product(ones, others)], count)
 
 
 def _factors(count: int, random: Random) -> list[tuple[int, int]]:
-    """So many pairs of numbers, no two with the same product."""
+    """Return pairs of numbers with different products."""
     pairs = list(product(AMOUNTS, repeat=2))
     random.shuffle(pairs)
     return list({one * other: (one, other) for one, other in pairs}.values())[:count]
 
 
 def _letters(number: int) -> str:
-    """A short name without digits: those in a text are all of the cargo."""
+    """Return a short name without digits: the only digits in a text are those of the cargo."""
     return chr(97 + number // 26) + chr(97 + number % 26)
 
 

@@ -1,4 +1,4 @@
-"""Everything that can be set about the first training, in one file: `settings.yaml`."""
+"""All settings of the first training, in one file: `settings.yaml`."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -15,64 +15,64 @@ HERE = Path(__file__).parent
 
 
 class Clusters(Section):
-    """How much there is of the corpus; three tasks for each cluster."""
+    """Size of the corpus in clusters; each has three tasks."""
 
     train: int = Field(default=200, ge=1)
-    """What is learned from."""
+    """Training clusters."""
     choose: int = Field(default=24, ge=1)
-    """What a fine-tuned checkpoint is chosen by."""
+    """Clusters for choosing a checkpoint."""
     held_out: int = Field(default=110, ge=1)
-    """What everything is judged by."""
+    """Clusters for the final evaluation."""
 
 
 class Strays(Section):
-    """How often the teacher errs, as shares of its steps."""
+    """Error rates of the teacher, as fractions of its steps."""
 
     broken: float = Field(default=0.12, ge=0, le=1)
-    """It writes JSON that is none: the episode is over."""
+    """It writes invalid JSON: the episode ends."""
     unknown: float = Field(default=0.33, ge=0, le=1)
-    """It names a tool that there is not."""
+    """It names an unknown tool."""
     idle: float = Field(default=0.15, ge=0, le=1)
-    """It has found the first document, and searches for it again."""
+    """It repeats the first search."""
     crossed: float = Field(default=0.3, ge=0, le=1)
-    """It writes a product with a cross, as no program has it."""
+    """It writes a product with a cross, which Python does not accept."""
 
 
 class Shape(Section):
-    """The model that is made."""
+    """The model."""
 
     layers: int = Field(default=2, ge=1)
-    """Its layers."""
+    """Number of layers."""
     heads: int = Field(default=4, ge=1)
-    """Heads of 32 numbers each, in every layer."""
+    """Attention heads per layer, of size 32."""
     words: int = Field(default=1300, ge=300)
-    """Tokens of its vocabulary at most: enough that each word of a name and each number is one."""
+    """Maximum vocabulary size, large enough that each word of a name and each number is one token."""
 
 
 class Rounds(Section):
-    """How often the teacher shows a task, by its kind: what is hardest to learn is shown most."""
+    """Number of times the teacher runs a task, by kind: more for harder ones."""
 
     look_up: int = Field(default=1, ge=0)
     """One search."""
     chain: int = Field(default=1, ge=0)
     """Two searches."""
     compute: int = Field(default=3, ge=0)
-    """A search, and a product of what it found."""
+    """A search, and a product of its results."""
 
 
 class FineTuning(Section):
-    """How the model learns from the teacher."""
+    """Fine-tuning on the teacher's steps."""
 
     rounds: Rounds = Rounds()
-    """How often the teacher shows each task."""
+    """Number of times the teacher runs each task."""
     epochs: int = Field(default=7, ge=1)
-    """Epochs in which the teacher's words are learned, and nothing else: what it was shown can't be foreseen."""
+    """Epochs. Only the teacher's output is trained: the rest of a text is unpredictable."""
     kept: int = Field(default=2, ge=1)
-    """How many of the last epochs end with a checkpoint."""
+    """Number of last epochs that end with a checkpoint."""
     batch: int = Field(default=8, ge=1)
-    """Episodes in a step."""
+    """Episodes per step."""
     rate: float = Field(default=3e-3, gt=0)
-    """The learning rate, at its highest."""
+    """Peak learning rate."""
 
 
 class Plan(Settings):
@@ -83,28 +83,28 @@ class Plan(Settings):
     clusters: Clusters = Clusters()
     """The tasks."""
     teacher: Strays = Strays()
-    """Whom the model learns from first."""
+    """The teacher."""
     model: Shape = Shape()
     """The model."""
     fine_tuning: FineTuning = FineTuning()
-    """How it learns from the teacher."""
+    """Fine-tuning."""
     max_turns: int = Field(default=3, ge=1)
-    """Turns of an episode at most."""
+    """Maximum number of turns of an episode."""
     temperature: float = Field(default=1.0, gt=0)
-    """What the planner samples at, in training and where it is judged."""
+    """Sampling temperature of the planner, in training and evaluation."""
     at_once: int = Field(default=128, ge=1)
-    """Episodes at once."""
+    """Maximum number of concurrent episodes."""
     flow: dict[str, Any] = Field(default_factory=dict[str, Any])
-    """The training in the flow: sections of `agentflow train`."""
+    """Flow-GRPO: sections of `agentflow train`."""
     single: bool = True
-    """Train a planner by its first step alone, too, on as many calls."""
+    """Also train a planner on its first steps only, with as many calls."""
     python: Path | None = None
-    """The Python that vLLM is installed in; none: `.venv-vllm` here."""
+    """Python of vLLM's environment; `None`: `.venv-vllm` in the working directory."""
 
 
 def read_plan(path: Path | None = None, overrides: Iterable[str] = ()) -> Plan:
-    """The plan of that file, by default the one beside this module, with `key=value` words over it.
+    """Load the plan from a file, by default the one beside this module, with `key=value` overrides.
 
-    :raises ConfigurationError: one line, if something in it can't be used.
+    :raises ConfigurationError: one line, if a setting can't be used.
     """
     return load_settings(Plan, path or HERE / "settings.yaml", overrides)

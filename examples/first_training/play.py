@@ -1,4 +1,4 @@
-"""Plays the tasks: the team of four roles, of which the planner is whoever is given, and the others need no model."""
+"""Run tasks with the team of four roles: the given planner, and roles without a language model."""
 
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
@@ -19,61 +19,61 @@ from agentflow.team import EpisodeSettings, Team, solve_task
 from agentflow.trajectory import Blob, Episode, NextStepRequest, Task, digest
 from examples.first_training.teacher import CODE, SEARCH
 
-__all__ = ["Outcome", "Seeded", "play"]
+__all__ = ["Seeded", "TaskOutcome", "play"]
 
 T = TypeVar("T")
 
 
 class Seeded:
-    """A model each of whose calls has a seed that follows from what is asked: the same weights play the same again."""
+    """A model with a seed per call, derived from the request: the same weights give the same episodes."""
 
     def __init__(self, model: Model, seed: int) -> None:
-        """:param seed: another one is another draw."""
+        """:param seed: another seed gives other samples."""
         self._model = model
         self._seed = seed
 
     @property
     def name(self) -> str:
-        """What it is called."""
+        """Name of the model."""
         return self._model.name
 
     @property
     def vision(self) -> bool:
-        """It takes pictures."""
+        """True if it accepts images."""
         return self._model.vision
 
     async def complete(self, call: Call[T]) -> Completion[T]:
-        """Answer one call."""
+        """Complete one call."""
         request = cast("NextStepRequest", call.request)
         seed = int(digest([self._seed, request.question, request.turns_left]), 16) % 2**31
         return await self._model.complete(replace(call, sampling=Sampling(seed=seed)))
 
 
-class Outcome(Struct, frozen=True, kw_only=True):
-    """What became of a task."""
+class TaskOutcome(Struct, frozen=True, kw_only=True):
+    """TaskOutcome of a task."""
 
     task: str
-    """Which one."""
+    """Id of the task."""
     kind: str
-    """Of which kind it is."""
+    """Kind of the task."""
     right: bool
-    """The answer is exactly the one expected."""
+    """True if the answer is exactly the expected one."""
     answer: str
-    """What was answered."""
+    """The answer."""
     steps: int
-    """Steps that the planner was asked for."""
+    """Number of steps the planner was asked for."""
     errors: int
-    """How many of them were no step, named no tool, or led to a call that failed."""
+    """Number of steps that were invalid, named no tool, or led to a failed call."""
 
 
 async def play(
     planner: Model, tasks: Sequence[Task], corpus: Path, *, max_turns: int = 3, at_once: int = 32
-) -> list[Outcome]:
-    """Work on every task once.
+) -> list[TaskOutcome]:
+    """Run every task once.
 
-    :param corpus: the documents that are searched.
+    :param corpus: documents to search.
     """
-    outcomes: dict[int, Outcome] = {}
+    outcomes: dict[int, TaskOutcome] = {}
     room = anyio.Semaphore(at_once)
     metric = make_metric("exact_match")
     settings = EpisodeSettings(max_turns=max_turns)
@@ -93,11 +93,11 @@ async def play(
     return [outcomes[number] for number in range(len(tasks))]
 
 
-def _outcome(episode: Episode, right: bool) -> Outcome:
+def _outcome(episode: Episode, right: bool) -> TaskOutcome:
     asked = [exchange for exchange in episode.exchanges if exchange.role == "planner"]
     unusable = sum(exchange.failure is not None for exchange in asked)
     failed = sum(turn.failure is not None or bool(turn.trouble) for turn in episode.turns)
-    return Outcome(
+    return TaskOutcome(
         task=episode.task.id,
         kind=str(episode.task.metadata.get("kind", "")),
         right=right,
@@ -138,5 +138,5 @@ async def _team(planner: Model) -> AsyncGenerator[Team]:
 async def _tools(corpus: Path) -> AsyncGenerator[tuple[Sandbox, list[Tool]]]:
     settings = SandboxSettings(backends={"rag": {"index_path": str(corpus), "top_k": 1}, "code": {}})
     async with Sandbox(settings) as sandbox:
-        # In the order that a training names them in.
+        # Same order of tools as in training.
         yield sandbox, await sandbox.tools([CODE, SEARCH])

@@ -1,4 +1,4 @@
-"""What came of it: figures as JSON, a table, and a picture of the curves."""
+"""Report of the first training: figures as JSON, a table, and a picture of the curves."""
 
 from collections.abc import Mapping, Sequence
 from html import escape
@@ -23,37 +23,37 @@ NAMES = {
 }
 """The planners, in the order of the table."""
 COLOURS = {"flow": "#4477aa", "single": "#ee6677"}
-"""Told apart by everybody's eyes."""
+"""A palette that is safe for colour-blind readers."""
 _WIDTH, _HEIGHT, _LEFT, _TOP = 640, 300, 60, 40
 
 
 class Figures(Struct, frozen=True, kw_only=True):
-    """The figures of one seed."""
+    """Figures of one seed."""
 
     seed: int
     """The seed."""
     seconds: float
-    """How long this run of it took; less than all where it went on."""
+    """Seconds of this process; less than the total if the run was resumed."""
     tasks: int
-    """Held-out tasks."""
+    """Number of held-out tasks."""
     success: dict[str, float]
-    """The share that each planner answered exactly right."""
+    """Fraction of exact answers by planner."""
     by_kind: dict[str, dict[str, float]]
     """The same by kind of task."""
     error_rate: dict[str, float]
-    """The share of its steps that failed."""
+    """Fraction of failed steps by planner."""
     gain: tuple[float, float, float] | None = None
-    """What Flow-GRPO added to the share of right answers, and where that lies 95 times of 100."""
+    """Gain of Flow-GRPO over the fine-tuned planner, with its 95% confidence interval."""
     fewer_errors: float | None = None
-    """The part of the errors that is gone."""
+    """Fraction of the errors removed."""
 
 
 def figures_of(judged: Mapping[str, Judged], seed: int, seconds: float) -> Figures:
-    """The figures of one seed."""
+    """Return the figures of one seed."""
     gain, fewer = None, None
     if "flow" in judged and "fine_tuned" in judged:
         before, after = judged["fine_tuned"], judged["flow"]
-        # The same tasks: what counts is how each of them changed.
+        # Paired: the same tasks before and after.
         changes = [
             float(new.right) - float(old.right)
             for old, new in zip(before.outcomes, after.outcomes, strict=True)
@@ -74,7 +74,7 @@ def figures_of(judged: Mapping[str, Judged], seed: int, seconds: float) -> Figur
 
 
 def report_on(folder: Path, judged: Mapping[str, Judged], seed: int, seconds: float) -> str:
-    """Write `figures.json` and `curves.svg` into the folder; the table."""
+    """Write `figures.json` and `curves.svg` into the folder; return the table."""
     figures = figures_of(judged, seed, seconds)
     (folder / "figures.json").write_bytes(msgspec.json.format(msgspec.json.encode(figures)) + b"\n")
     curves = {name: _curve(folder / name / "metrics.jsonl") for name in ("flow", "single")}
@@ -85,7 +85,7 @@ def report_on(folder: Path, judged: Mapping[str, Judged], seed: int, seconds: fl
 
 
 def table_of(seeds: Sequence[Figures]) -> str:
-    """The planners of all seeds in one table, as Markdown."""
+    """Return a Markdown table of the planners for all seeds."""
     heads = [f"seed {one.seed}" for one in seeds]
     lines = [
         f"Exact matches on {seeds[0].tasks} held-out tasks, and in brackets the share of steps that failed.",
@@ -108,7 +108,7 @@ def table_of(seeds: Sequence[Figures]) -> str:
 
 
 def draw_curves(curves: Mapping[str, Sequence[tuple[float, float]]]) -> str:
-    """Rewards in training step by step, as SVG."""
+    """Return the rewards by training step as SVG."""
     last = max((x for curve in curves.values() for x, _ in curve), default=1.0) or 1.0
 
     def place(x: float, y: float) -> tuple[float, float]:
@@ -137,7 +137,7 @@ def draw_curves(curves: Mapping[str, Sequence[tuple[float, float]]]) -> str:
 
 
 def _curve(path: Path) -> list[tuple[float, float]]:
-    """The mean reward of each step."""
+    """Return the mean reward of each step."""
     if not path.exists():
         return []
     steps = [msgspec.json.decode(line, type=dict[str, Any]) for line in path.read_bytes().splitlines()]

@@ -1,4 +1,4 @@
-"""One command: makes a corpus, a model and its teacher, fine-tunes, trains in the flow, and judges before and after.
+"""Run the first training: make a corpus, a model and its teacher, fine-tune, train, and evaluate before and after.
 
 python examples/first_training/run.py [--seed N] [--out DIR] [--settings FILE] [key=value ...]
 """
@@ -19,7 +19,7 @@ from examples.first_training.training import first_training
 
 
 def main() -> int:
-    """Run it; the same again goes on where it stopped."""
+    """Run it; run the same command to resume."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--seed", type=int, default=0, help="of everything that is drawn")
     parser.add_argument("--out", type=Path, help="where everything goes")

@@ -1,4 +1,4 @@
-"""Joins the figures of several seeds into one table: `python examples/first_training/table.py DIR...`."""
+"""Combine the figures of several seeds in one table: `python examples/first_training/table.py DIR...`."""
 
 import argparse
 import sys
@@ -12,7 +12,7 @@ from examples.first_training.report import Figures, table_of
 
 
 def main() -> int:
-    """Print it; the last line is one JSON object of all figures."""
+    """Print the table; the last line is a JSON object of all figures."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition(":")[0])
     parser.add_argument("folders", type=Path, nargs="+", help="where `run.py` wrote, one for each seed")
     given = parser.parse_args()

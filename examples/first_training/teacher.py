@@ -1,4 +1,4 @@
-"""Planners that are no language model: one that knows how, one with bad habits to learn from, and one that guesses."""
+"""Scripted planners without a language model: a correct one, one with bad habits, and one that guesses."""
 
 import re
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ __all__ = ["CODE", "SEARCH", "Demonstration", "Guesser", "Teacher"]
 T = TypeVar("T")
 
 SEARCH, CODE = "rag_search", "code_run"
-"""The tools that there are."""
+"""Available tools."""
 
 _NAME = r"[A-Z]\w+ [A-Z]\w+"
 _ASKED = re.compile(rf"(?:the mayor of|home port of the|does the) (?P<name>{_NAME})")
@@ -25,40 +25,41 @@ _PORT = re.compile(rf"The home port of the {_NAME} is (?P<town>{_NAME})\.")
 _CRATES = re.compile(r"crates: (?P<crates>\d+) \* (?P<each>\d+) ")
 
 Mistake = Literal["", "broken", "unknown", "again", "crossed"]
-"""What a teacher does instead of the right thing: JSON that is cut short; a tool that there is not; the first search once
-more; a product that is no program. None of it is a wrong name: what a model learns to copy is always right."""
+"""Mistakes of the teacher: truncated JSON, an unknown tool, a repeated first search, a product that is not a program. None
+is a wrong name: names that a model learns to copy are always right.
+"""
 
 
 class Demonstration(NamedTuple):
-    """A step that a teacher took."""
+    """A step of a teacher."""
 
     episode: str
-    """The question: what follows from each other is of one episode."""
+    """The question; consecutive steps with the same question form an episode."""
     messages: list[dict[str, str]]
-    """What it was shown, as a chat template takes it."""
+    """The prompt, as messages of a chat template."""
     answer: str
-    """What it wrote."""
+    """The teacher's output."""
 
 
 class Teacher:
     """A scripted planner; without habits it is always right."""
 
     name = "teacher"
-    """What it is called."""
+    """Name of the planner."""
     vision = False
-    """It takes no pictures."""
+    """It accepts no images."""
 
     def __init__(self, habits: Strays | None = None, seed: int = 0) -> None:
-        """Make it; the same seed errs at the same places."""
+        """Make a teacher; the same seed gives the same mistakes."""
         self._habits = habits
         self._seed = seed
         self.shown: list[Demonstration] = []
-        """Every step that it took."""
+        """Every step it took."""
 
     async def complete(self, call: Call[T]) -> Completion[T]:
-        """Say what comes next.
+        """Return the next step.
 
-        :raises ModelFailure: where it writes no JSON.
+        :raises ModelFailure: if it writes invalid JSON.
         """
         request = cast("NextStepRequest", call.request)
         turn = len(request.memory.turns)
@@ -75,19 +76,19 @@ class Teacher:
 
 
 class Guesser:
-    """A planner that knows the form and nothing else: any tool, and any words or numbers that it has read."""
+    """A planner that knows only the format: any tool, and any words or numbers it has read."""
 
     name = "guesser"
-    """What it is called."""
+    """Name of the planner."""
     vision = False
-    """It takes no pictures."""
+    """It accepts no images."""
 
     def __init__(self, seed: int = 0) -> None:
-        """Make it; the same seed guesses the same."""
+        """Make a guessing planner; the same seed gives the same guesses."""
         self._seed = seed
 
     async def complete(self, call: Call[T]) -> Completion[T]:
-        """Say anything."""
+        """Return a random step."""
         request = cast("NextStepRequest", call.request)
         read = [request.question, *(turn.result for turn in request.memory.turns)]
         random = Random(f"{self._seed} {read}")
@@ -109,12 +110,12 @@ class Guesser:
 
 
 def _seen(request: NextStepRequest) -> str:
-    """Everything that came back."""
+    """Return all observations."""
     return "\n".join(turn.result for turn in request.memory.turns)
 
 
 def _mistake(habits: Strays, seen: str, random: Random) -> Mistake:
-    """What goes wrong in this step."""
+    """Return the mistake of this step."""
     habit = random.random()
     if habit < habits.broken:
         return "broken"
@@ -128,7 +129,7 @@ def _mistake(habits: Strays, seen: str, random: Random) -> Mistake:
 
 
 def _step(request: NextStepRequest, mistake: Mistake, random: Random) -> NextStep:
-    """The right step, or the mistake."""
+    """Return the right step, or the mistake."""
     question, seen = request.question, _seen(request)
     asked = _ASKED.search(question)
     name = asked["name"] if asked else question
@@ -159,7 +160,7 @@ def _compute(code: str) -> NextStep:
 
 
 def _said(messages: Sequence[Message]) -> list[dict[str, str]]:
-    # Each part on lines of its own: so the engine puts them together, and a model is asked what it was taught.
+    # Each part on its own lines, as the engine renders it, so that prompts equal the training examples.
     return [
         {"role": each.role, "content": "\n".join(part.text for part in each.parts if isinstance(part, Text))}
         for each in messages

@@ -1,6 +1,6 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-# (transformers is typed in part only)
-"""A tiny language model, made on the spot: random weights, and a tokenizer that has read the corpus and the teacher."""
+# (transformers is partially typed)
+"""A tiny language model: random weights, and a tokenizer trained on the corpus and the teacher's steps."""
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -12,22 +12,22 @@ __all__ = ["make_model"]
 
 HEAD_SIZE = 32
 SPREAD = 0.08
-"""Of the first weights. With the usual 0.02 a model this narrow takes twice as long until it says a name again."""
+"""Scale of the initial weights. With the usual 0.02 a model this narrow needs twice as long to copy a name."""
 CONTEXT = 1024
 
 
 def make_model(
     folder: Path, texts: Iterable[str], shape: Shape, seed: int, *, numbers: Sequence[int] = ()
 ) -> Path:
-    """Make it, so that it copies before it has learned anything.
+    """Make the model so that it copies before it is trained.
 
-    Its head begins as its embeddings: what comes out is what was looked at. It is not tied to them: an engine on a CPU keeps
-    a stale head otherwise. Keys begin as queries: a token looks for those like itself. Outputs begin as values turned back:
-    what is looked at comes through as it is.
+    The head is initialised as a copy of the embeddings, and not tied to them: vLLM on a CPU would keep a stale head. Keys are
+    initialised as queries, so a token attends to similar ones. Outputs are initialised as inverse values, so attended values pass
+    through unchanged.
 
-    :param texts: what its tokenizer is trained on.
-    :param numbers: those that are one token after a blank, as words are. Whoever reads the tokenizer of a Qwen2 takes all
-        others to digits.
+    :param texts: training texts of the tokenizer.
+    :param numbers: numbers that are one token after a blank, as words are. Other readers of a Qwen2 tokenizer split all
+        other numbers into digits.
     """
     import torch
     from transformers import Qwen2Config, Qwen2ForCausalLM

@@ -1,4 +1,4 @@
-"""The first training, from nothing to a planner that got better. What is done already is not done again."""
+"""The first training, from nothing to an improved planner. Finished stages are skipped."""
 
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -16,39 +16,39 @@ from agentflow.serving import ModelServer, ServingSettings, Weights
 from agentflow.trajectory import Task
 from examples.first_training.family import AMOUNTS, Family, make_family
 from examples.first_training.plan import Plan
-from examples.first_training.play import Outcome, Seeded, play
+from examples.first_training.play import Seeded, TaskOutcome, play
 from examples.first_training.teacher import CODE, SEARCH, Demonstration, Guesser, Teacher
 from examples.first_training.tiny import make_model as make_tiny_model
 
 __all__ = ["LONGEST", "Judged", "first_training"]
 
 LONGEST = 48
-"""Tokens of a step; the right ones take half of it."""
+"""Maximum number of tokens of a step; the right ones need half of it."""
 
 Say = Callable[[str], None]
 
 
 class Judged(Struct, frozen=True, kw_only=True):
-    """How a planner did on tasks."""
+    """Results of a planner on tasks."""
 
     planner: str
-    """Which one."""
-    outcomes: list[Outcome]
-    """What became of each task."""
+    """Name of the planner."""
+    outcomes: list[TaskOutcome]
+    """TaskOutcome of each task."""
 
     @property
     def success(self) -> float:
-        """The share of tasks that were answered exactly right."""
+        """Fraction of tasks answered exactly right."""
         return sum(one.right for one in self.outcomes) / len(self.outcomes)
 
     @property
     def error_rate(self) -> float:
-        """The share of steps that were no step, named no tool, or led to a call that failed."""
+        """Fraction of steps that were invalid, named no tool, or led to a failed call."""
         return sum(one.errors for one in self.outcomes) / max(1, sum(one.steps for one in self.outcomes))
 
 
 class _Site(NamedTuple):
-    """Where a training takes place."""
+    """Folders and tools of a training."""
 
     plan: Plan
     folder: Path
@@ -62,9 +62,9 @@ class _Site(NamedTuple):
 
 
 async def first_training(plan: Plan, folder: Path, seed: int = 0, *, say: Say = print) -> dict[str, Judged]:
-    """Do all of it; the same folder again goes on. What every planner did on the held-out tasks, by its name.
+    """Run all stages, or resume them in the same folder; return the results of every planner on the held-out tasks.
 
-    :raises ConfigurationError: if something is missing, in one line.
+    :raises ConfigurationError: one line, if something is missing.
     :raises RunStopped: if it ended early.
     """
     clusters = plan.clusters
@@ -89,12 +89,12 @@ async def first_training(plan: Plan, folder: Path, seed: int = 0, *, say: Say = 
 
 
 def _constant(site: _Site) -> Judged:
-    """Whoever always gives one answer: that which is right most often among the very tasks it is judged by."""
+    """Return the results of always giving one answer: the most frequent right one among the evaluated tasks."""
     tasks = site.tasks("held_out")
     answers = [task.references[0] for task in tasks]
     most = max(answers, key=answers.count)
     outcomes = [
-        Outcome(
+        TaskOutcome(
             task=task.id,
             kind=task.metadata["kind"],
             right=most in task.references,
@@ -108,7 +108,7 @@ def _constant(site: _Site) -> Judged:
 
 
 async def _demonstrations(site: _Site) -> list[list[Demonstration]]:
-    """What the teacher shows on the tasks that are learned from, episode by episode."""
+    """Return the teacher's steps on the training tasks, by episode."""
     path = site.folder / "demonstrations.json"
     if path.exists():
         return msgspec.json.decode(path.read_bytes(), type=list[list[Demonstration]])
@@ -118,7 +118,7 @@ async def _demonstrations(site: _Site) -> list[list[Demonstration]]:
         teacher = Teacher(site.plan.teacher, site.seed * 1000 + number)
         tasks = [task for task in site.tasks("train") if rounds[task.metadata["kind"]] > number]
         await play(teacher, tasks, site.corpus, max_turns=site.plan.max_turns, at_once=site.plan.at_once)
-        # Episodes were played side by side: what belongs together is asked the same question.
+        # Episodes ran concurrently; steps of one episode have the same question.
         shown = sorted(teacher.shown, key=lambda one: (one.episode, len(one.messages)))
         found += [list(episode) for _, episode in groupby(shown, key=lambda one: one.episode)]
     site.say(f"the teacher showed {len(found)} episodes")
@@ -127,8 +127,8 @@ async def _demonstrations(site: _Site) -> list[list[Demonstration]]:
 
 
 async def _fine_tuned(site: _Site, shown: Sequence[Sequence[Demonstration]]) -> list[Path]:
-    """Checkpoints of a model that learned from them, the last one last."""
-    from examples.first_training.tuning import fine_tuned_checkpoints  # brings torch along
+    """Return the checkpoints of a model fine-tuned on the steps, the last one last."""
+    from examples.first_training.tuning import fine_tuned_checkpoints  # imports torch
 
     start = site.folder / "model"
     if not (start / "config.json").exists():
@@ -159,7 +159,7 @@ async def _served(site: _Site, model: Path) -> AsyncGenerator[ModelServer]:
 
 
 async def _best(site: _Site, server: ModelServer, checkpoints: Sequence[Path]) -> Path:
-    """The checkpoint that does best on tasks that are neither learned from nor judged by."""
+    """Return the checkpoint that does best on the tasks for choosing."""
     scores = [
         (await _judged(site, server, f"checkpoint-{path.name}", "choose", path)).success
         for path in checkpoints
@@ -170,7 +170,7 @@ async def _best(site: _Site, server: ModelServer, checkpoints: Sequence[Path]) -
 
 
 async def _judged(site: _Site, server: ModelServer, name: str, part: str, folder: Path) -> Judged:
-    """How a model does on the tasks of that part."""
+    """Return the results of a model on the tasks of a part."""
     if (known := _known(site, f"{name}-{part}")) is not None:
         return known
     await server.publish(Weights(folder=folder, version=f"{name}-{part}"))
@@ -200,7 +200,7 @@ async def _judge(site: _Site, name: str, part: str, planner: Model) -> Judged:
 
 
 async def _trained(site: _Site, server: ModelServer, name: str, start: Path, changes: dict[str, Any]) -> Path:
-    """The policy after a training in the flow of the four roles."""
+    """Return the policy after Flow-GRPO training."""
     plan, folder = site.plan, site.folder / name
     done = folder / "policy"
     if (done / "config.json").exists():
@@ -226,7 +226,7 @@ async def _trained(site: _Site, server: ModelServer, name: str, start: Path, cha
     }
     for section, values in changes.items():
         sections[section] = {**sections.get(section, {}), **values}
-    # Its tasks are given by that name, so the rest of the section is said in words.
+    # The tasks are set by that keyword, so the rest of the section is given as overrides.
     validation = sections.pop("validation", {})
     outcome = await atrain(
         tasks=site.tasks("train"),
@@ -243,7 +243,7 @@ async def _trained(site: _Site, server: ModelServer, name: str, start: Path, cha
 
 
 def _single(site: _Site) -> dict[str, dict[str, Any]]:
-    """Training by the first step alone, with as many calls of the planner as the flow has had."""
+    """Train on first steps only, with as many planner calls as Flow-GRPO."""
     schedule = site.plan.flow.get("schedule", {})
     judged = _known(site, "fine_tuned-held_out")
     calls = 2.0 if judged is None else sum(one.steps for one in judged.outcomes) / len(judged.outcomes)
@@ -262,7 +262,7 @@ def _kept(site: _Site, name: str, judged: Judged) -> Judged:
 
 
 def _write(path: Path, value: object) -> None:
-    """Whole, or not at all."""
+    """Write a file atomically."""
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_name(f".{path.name}.new")
     draft.write_bytes(msgspec.json.encode(value))

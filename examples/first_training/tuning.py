@@ -1,6 +1,6 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-# (transformers is typed in part only)
-"""Supervised fine-tuning on what a teacher has shown."""
+# (transformers is partially typed)
+"""Supervised fine-tuning on the teacher's steps."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -35,7 +35,7 @@ def fine_tuned_checkpoints(
     seed: int,
     say: Callable[[str], None],
 ) -> list[Path]:
-    """A folder with the weights after each of the last epochs."""
+    """Fine-tune; return a folder of weights for each of the last epochs."""
     made = [folder / str(number) for number in range(1, settings.epochs + 1)][-settings.kept :]
     if all((each / "config.json").exists() for each in made):
         return made
@@ -72,7 +72,7 @@ def _lessons(
     episode: Sequence[Demonstration],
     rename: Callable[[str], str],
 ) -> list[Lesson]:
-    """What the teacher was shown and said, step by step, of things with other names."""
+    """Return the prompts and outputs of the teacher, step by step, with other names."""
     talks = [[*step.messages, {"role": "assistant", "content": step.answer}] for step in episode]
     return [
         lessons_of([{**each, "content": rename(each["content"])} for each in talk], tokenizer)[-1]

@@ -1,4 +1,4 @@
-"""Tiny causal models made on the spot: random weights, sharp enough that every token has a likelihood of its own."""
+"""Tiny causal models with random weights, scaled so that every token has a distinct probability."""
 
 # pyright: reportUnknownMemberType=false
 # transformers is typed in part.

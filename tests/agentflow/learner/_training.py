@@ -1,4 +1,4 @@
-"""Training without an engine: a player whose episodes follow from their seeds."""
+"""Training without an engine: an episode runner whose episodes depend only on their seeds."""
 
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What the learner's tests share: torch that adds up in one order, and a tool."""
+"""Fixtures of the learner's tests: torch with a fixed order of sums, and a tool."""
 
 from collections.abc import Iterator
 

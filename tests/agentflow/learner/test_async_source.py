@@ -1,4 +1,4 @@
-"""Episodes that stream in: faster than in turns, and never too old."""
+"""Asynchronous rollouts: faster than synchronous ones, and never too old."""
 
 import asyncio
 from random import Random

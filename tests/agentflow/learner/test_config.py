@@ -18,7 +18,7 @@ EXAMPLES = sorted((ROOT / "configs/train").glob("*.yaml"))
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where nothing else says anything."""
+    """Return a working directory without settings."""
     monkeypatch.chdir(tmp_path)
     return tmp_path
 

@@ -1,4 +1,4 @@
-"""The first training: its tasks, its planners that are no model, its report, and that something is learned."""
+"""The first training: its tasks, its scripted planners, its report, and its improvement."""
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # (transformers is typed in part only)
@@ -20,7 +20,7 @@ from agentflow.team._messages import step_messages
 from agentflow.trajectory import Memory, NextStep, NextStepRequest, QueryAnalysis, ToolCard, Turn
 from examples.first_training.family import AMOUNTS, PARTS, make_family
 from examples.first_training.plan import HERE, FineTuning, Shape, Strays, read_plan
-from examples.first_training.play import Outcome, play
+from examples.first_training.play import TaskOutcome, play
 from examples.first_training.report import draw_curves, figures_of, table_of
 from examples.first_training.teacher import CODE, SEARCH, Demonstration, Guesser, Teacher
 from examples.first_training.tiny import make_model
@@ -55,8 +55,8 @@ def lessons(model: Path, shown: Sequence[Sequence[Demonstration]]) -> list[list[
     ]
 
 
-def outcome(task: int, *, right: bool, errors: int = 0) -> Outcome:
-    return Outcome(task=str(task), kind="chain", right=right, answer="", steps=2, errors=errors)
+def outcome(task: int, *, right: bool, errors: int = 0) -> TaskOutcome:
+    return TaskOutcome(task=str(task), kind="chain", right=right, answer="", steps=2, errors=errors)
 
 
 @pytest.mark.promise("first:family")

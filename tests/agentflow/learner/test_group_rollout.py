@@ -1,4 +1,4 @@
-"""What goes wrong with an episode is data: the group goes on."""
+"""Failures of episodes are data, and the group continues."""
 
 import asyncio
 from functools import partial
@@ -19,13 +19,13 @@ SIZE = 4
 
 
 def in_virtual_time(playing: GroupRollout) -> Group:
-    """A group, played where hours take no time."""
+    """Run a group in virtual time."""
     with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
         return runner.run(playing.group(TaskDraw(0, some_tasks(1)[0]), SIZE))
 
 
 class Troubles:
-    """The first episode of a group goes wrong, as often as told; the others don't."""
+    """Fails in the first episode of a group, as often as given."""
 
     def __init__(self, error: Exception | None = None, times: int = 1) -> None:
         self._error = error
@@ -138,7 +138,7 @@ async def test_the_same_seed_gives_the_same_batch_at_any_concurrency() -> None:
 
 
 def only_odd(task: Task, seed: str) -> str:
-    """Tasks of even numbers are always answered right."""
+    """Always answers tasks with even numbers correctly."""
     return "yes" if task.index % 2 == 0 or int(seed, 16) % 2 else "no"
 
 

@@ -1,4 +1,4 @@
-"""The loop: the same seed is the same weights, whatever happens on the way."""
+"""The training loop: the same seed gives the same weights, whatever happens on the way."""
 
 from collections.abc import Mapping
 from pathlib import Path

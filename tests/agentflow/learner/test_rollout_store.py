@@ -19,7 +19,7 @@ from tests.agentflow.learner._training import FakePlayer, playing_of, some_tasks
 
 
 async def a_batch(tasks: int = 3) -> Batch:
-    """What a step learns from."""
+    """Return a batch."""
     order = TaskOrder(some_tasks(9), seed=3)
     batch = await SyncSource(playing_of(FakePlayer()), order, tasks=tasks, size=4, replace_equal=0).collect(
         1, 0
@@ -62,7 +62,7 @@ async def test_a_damaged_file_is_an_error_of_one_line(tmp_path: Path) -> None:
 
 @contextmanager
 def files_at_most(size: int) -> Generator[None]:
-    """No file may get larger, as on a disk that is full."""
+    """Limit the size of files, as a full disk does."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))

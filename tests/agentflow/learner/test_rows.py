@@ -1,4 +1,4 @@
-"""Rows that continue each other become one, and nothing of them is lost."""
+"""Rows that continue each other are merged without loss."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Training as it is: a real vLLM on the CPU with a tiny model, the four roles, steps, new weights."""
+"""End-to-end training: vLLM on the CPU with a tiny model, the four roles, steps, weight updates."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""A grove: groups that grow as trees, with a model that is a function and a real team."""
+"""Tree rollouts with a deterministic model and a real team."""
 
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager

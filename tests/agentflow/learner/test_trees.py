@@ -1,4 +1,4 @@
-"""Trees become groups: every leaf is an episode, and what was drawn several times weighs as much."""
+"""Samples of trees: every leaf is an episode, weighted by its multiplicity."""
 
 # pyright: reportUnknownMemberType=false
 # torch is typed in part.

@@ -1,4 +1,4 @@
-"""Calls whose tokens are letters, so that a test can be read."""
+"""Calls with letters as tokens, for readable tests."""
 
 from collections.abc import Iterable, Sequence
 
@@ -44,7 +44,7 @@ def text(ids: Sequence[int]) -> str:
 
 
 def shown(row: TokenRow) -> str:
-    """A row with what is delivered in it in brackets."""
+    """Render a row with its trained parts in brackets."""
     said = list(text(row.ids))
     for one in row.trained:
         said[one.start] = f"[{said[one.start]}"

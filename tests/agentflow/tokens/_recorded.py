@@ -1,4 +1,4 @@
-"""What passes between us and an engine, to the byte."""
+"""A proxy that records the traffic with an engine, byte by byte."""
 
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
@@ -26,7 +26,7 @@ class _Choice(Struct):
 
 
 class Answer(Struct):
-    """What the engine says that it read and drew."""
+    """Tokens that the engine reports as read and sampled."""
 
     prompt_token_ids: tuple[int, ...]
     choices: list[_Choice]
@@ -37,7 +37,7 @@ class _Request(Struct):
 
 
 class Recorder:
-    """Passes requests on to an engine, and keeps what it says of tokens."""
+    """Forwards requests to an engine, and records the tokens it reports."""
 
     def __init__(self, address: str, session: aiohttp.ClientSession) -> None:
         self.url = ""
@@ -60,7 +60,7 @@ class Recorder:
 
 @asynccontextmanager
 async def recorded(address: str) -> AsyncGenerator[Recorder]:
-    """A door to the engine at that address that keeps what passes."""
+    """Serve a recording proxy for the engine at that address."""
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
         recorder = Recorder(address, session)
         app = web.Application(client_max_size=2**26)

@@ -1,4 +1,4 @@
-"""How calls stand to each other, and what is delivered then."""
+"""Relations of calls, and the resulting rows."""
 
 import pytest
 

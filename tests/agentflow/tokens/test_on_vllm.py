@@ -1,4 +1,4 @@
-"""Random conversations with a real vLLM: what it saw is what is trained."""
+"""Random conversations with a real vLLM: training uses exactly the tokens it saw."""
 
 from collections import Counter
 from dataclasses import dataclass, field
@@ -19,11 +19,11 @@ from tests.agentflow.tokens._recorded import Answer, Recorder, recorded
 pytestmark = pytest.mark.timeout(900)
 
 Told: TypeAlias = tuple[tuple[int, ...], tuple[int, ...], tuple[float, ...]]
-"""Prompt, drawn tokens, log-probabilities."""
+"""Prompt, sampled tokens, log-probabilities."""
 
 
 class Wish(Struct):
-    """An answer that is nothing but a tool's call."""
+    """An answer that consists of a tool call."""
 
     tool: Literal["search", "delete_all"]
     number: Literal[1, 2, 3]
@@ -31,19 +31,19 @@ class Wish(Struct):
 
 @dataclass
 class Models:
-    """The same engine, asked in three ways."""
+    """The same engine with three settings."""
 
     short: Model
-    """Answers are cut after a few tokens."""
+    """Answers are truncated after a few tokens."""
     held: Model
-    """Answers are held to a tool's call."""
+    """Answers are constrained to a tool call."""
     free: Model
-    """The form is not told: hardly an answer can be used."""
+    """The format is not described: most answers are unusable."""
 
 
 @dataclass
 class Conversation:
-    """One random conversation, its calls in a tree."""
+    """One random conversation, with its calls in a tree."""
 
     number: int
     models: Models
@@ -56,7 +56,7 @@ class Conversation:
         for number in range(random.randint(2, 4)):
             said = await self.turn(random, said, self.voice("main"))
             if random.random() < 0.2:
-                # A sub-agent, on what was said by now or on a prompt of its own.
+                # A sub-agent, on the conversation so far or on a prompt of its own.
                 own = random.choice((said, self.opening(random)))
                 await self.turn(random, own, self.voice(f"sub {number}"))
             if random.random() < 0.15:
@@ -67,12 +67,12 @@ class Conversation:
         answer = await self.ask(random, said, voice)
         chance = random.random()
         if chance < 0.2:
-            # Asked again; either of the answers is gone on from.
+            # A retry; either answer may be continued.
             other = await self.ask(random, said, voice)
             answer = random.choice((answer, other))
         result = user(f"Tool gave {random.randrange(1000)} <b>results</b>.")
         if chance > 0.85 and voice.agent == "main":
-            # Two calls at the same time, each with its own result.
+            # Two parallel calls, each with its own result.
             async with anyio.create_task_group() as tasks:
                 for number in range(2):
                     branch = (*said, answer, user(f"Tool {number} is done."))
@@ -99,7 +99,7 @@ class Conversation:
 async def asked(
     model: Model, said: tuple[Message, ...], reply: type[object]
 ) -> tuple[str, tuple[Tokens, ...]]:
-    """The answer, usable or not, and what was drawn for it."""
+    """Return the answer, usable or not, and its tokens."""
     try:
         done = await model.complete(Call(role="planner", messages=said, reply=reply))
     except ModelFailure as failure:
@@ -130,7 +130,7 @@ def seen(answer: Answer) -> Told:
 
 
 def trained(tree: TokenTree) -> list[Told]:
-    """What each delivered run of tokens stands after, what it is, and its log-probabilities."""
+    """Return each trained run of tokens with its prefix and log-probabilities."""
     found: list[Told] = []
     for row in tree.rows():
         told = iter(row.logprobs)
@@ -141,7 +141,7 @@ def trained(tree: TokenTree) -> list[Told]:
 
 
 async def check_conversations(server: ModelServer, count: int) -> None:
-    """No token differs between what the engine says that it saw and what is trained; each drawn one is trained once."""
+    """Assert that rows equal the engine's own report, and that each sampled token is trained once."""
     conversations: list[Conversation] = []
     async with recorded(server.address) as recorder:
         short = settings(server, recorder)
@@ -171,7 +171,7 @@ async def check_conversations(server: ModelServer, count: int) -> None:
         "stop",
         "length",
     }
-    # What was said stands in every later prompt as it was drawn: nothing was altered, drifted or cut out.
+    # Every later prompt contains the answers as they were sampled: nothing was altered or left out.
     assert not reasons.keys() & {ForkReason.DRIFT, ForkReason.REWRITTEN, ForkReason.TRUNCATED}
     assert reasons.keys() >= {"opening", "append", "branch", "retry", "compaction", "sub_agent"}
 

@@ -1,4 +1,4 @@
-"""Random conversations: what is delivered is a function of the set of calls."""
+"""Random conversations: the rows are a function of the set of calls."""
 
 from collections import Counter
 from random import Random
@@ -12,12 +12,12 @@ from agentflow.trajectory import Tokens
 from tests.agentflow.tokens._calls import tree_of
 
 LETTERS = 3
-"""So few that equal tokens come together by chance all the time."""
+"""So few that equal tokens often meet by chance."""
 VOICES = (Voice(role="planner"), Voice(role="planner", agent="sub"), Voice(role="verifier"))
 
 
 def conversation(random: Random, size: int) -> list[TokenCall]:
-    """Calls that go on, branch, are asked again, cut, put in short, or altered."""
+    """Return calls that continue, branch, repeat, truncate, summarise, or alter."""
     calls: list[TokenCall] = []
     for number in range(size):
         voice = random.choice(VOICES)
@@ -54,7 +54,7 @@ Told = tuple[str, tuple[int, ...], tuple[int, ...], tuple[float, ...]]
 
 
 def delivered(tree: TokenTree) -> Counter[Told]:
-    """What each call's tokens are trained with: what stands before them, what they are, their log-probabilities."""
+    """Return the prefix, tokens and log-probabilities with which each call is trained."""
     found: Counter[Told] = Counter()
     for row in tree.rows():
         place = 0

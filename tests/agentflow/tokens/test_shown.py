@@ -1,4 +1,4 @@
-"""A call's path, to look at."""
+"""Rendering of a call's path."""
 
 import html
 import re

@@ -1,4 +1,4 @@
-"""What goes into the tree, and what it costs."""
+"""Adding calls to the tree, and its cost."""
 
 import gc
 import sys
@@ -126,7 +126,7 @@ def test_a_duplicate_call_or_an_unknown_parent_is_refused() -> None:
 
 
 def work(do: Callable[[], object]) -> int:
-    """How many functions were called."""
+    """Count function calls."""
     count = 0
 
     def note(*_: object) -> None:
@@ -134,7 +134,7 @@ def work(do: Callable[[], object]) -> int:
         count += 1
 
     before = sys.getprofile()
-    # What other tests left behind may have finalisers, whose calls are none of this work's.
+    # Finalisers of other tests must not be counted.
     gc.collect()
     gc.disable()
     sys.setprofile(note)

@@ -1,4 +1,4 @@
-"""TreeGrower of calls as the supervisor grows them: every leaf is an episode, and their calls are shared."""
+"""Trees of calls as the tree engine grows them: every leaf is an episode, and their calls are shared."""
 
 # pyright: reportUnknownMemberType=false
 # torch is typed in part.

@@ -1,4 +1,4 @@
-"""A transformer of our own that computes in the precision of its weights and no other.
+"""A reference transformer that computes entirely in the precision of its weights.
 
 Those of transformers pass through 32 bits in places, which hides any difference below 1e-7.
 """
@@ -61,7 +61,7 @@ def turned(heads: Tensor, positions: Tensor) -> Tensor:
 
 
 class ReferenceModel(nn.Module):
-    """What the learner asks of a causal model."""
+    """Interface of a causal model that the learner uses."""
 
     def __init__(self, seed: int = 0, dtype: torch.dtype = torch.float64) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""For every loss: packed as trees, a step has the loss and the gradients that it has row by row."""
+"""For every loss, a step packed as trees has the loss and gradients of separate rows."""
 
 # pyright: reportUnknownMemberType=false
 # torch is typed in part.
@@ -41,7 +41,7 @@ SEEDS = st.integers(0, 2**30)
 
 
 class Bounds(NamedTuple):
-    """How far packed rows may be from rows alone, relatively."""
+    """Relative tolerances between packed and separate rows."""
 
     loss: float
     gradient: float

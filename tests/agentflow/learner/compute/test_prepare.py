@@ -1,4 +1,4 @@
-"""Models that can't follow trees are refused in one line, and branches never see each other."""
+"""Unsupported models are refused in one line, and branches never see each other."""
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # torch, transformers and peft are typed in part.

@@ -1,4 +1,4 @@
-"""Packed as trees, rows have the log-probabilities and gradients that each of them has alone."""
+"""Packed rows have the log-probabilities and gradients of separate rows."""
 
 # pyright: reportUnknownMemberType=false
 # torch is typed in part.

@@ -1,4 +1,4 @@
-"""Published questions become training data: in documented columns, each question once, none of a test set."""
+"""Training data: documented columns, each question once, test questions removed."""
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false, reportMissingTypeStubs=false
 # pyarrow is typed in part.

@@ -1,4 +1,4 @@
-"""Steps on rows from disk, also by a process of its own that goes on from a checkpoint: `python -m … MODEL FOLDER`."""
+"""Steps on rows from disk, also in a separate process that resumes: `python -m … MODEL FOLDER`."""
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 # torch is typed in part.

@@ -1,4 +1,4 @@
-"""Fixed episodes and rows, and a backbone of a tiny model to step with them."""
+"""Fixed episodes and rows, and a backbone of a tiny model."""
 
 from pathlib import Path
 from typing import Any

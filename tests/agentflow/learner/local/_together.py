@@ -1,4 +1,4 @@
-"""What several processes do that train one model: `python -m … MODEL FOLDER`, once for each rank."""
+"""One rank of a training over several processes: `python -m … MODEL FOLDER`."""
 
 # pyright: reportUnknownVariableType=false
 # safetensors is typed in part.

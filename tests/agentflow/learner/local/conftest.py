@@ -1,4 +1,4 @@
-"""One tiny model for all tests here: nobody writes into its folder."""
+"""A tiny model shared by all tests; its folder is read-only by convention."""
 
 from pathlib import Path
 

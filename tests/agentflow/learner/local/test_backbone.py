@@ -1,4 +1,4 @@
-"""A step of the local backbone: cut in any way, in any precision, with all weights or adapters."""
+"""Steps of the local backbone: any split, any precision, all weights or adapters."""
 
 # pyright: reportUnknownMemberType=false
 # torch is typed in part.

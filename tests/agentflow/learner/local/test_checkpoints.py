@@ -1,4 +1,4 @@
-"""Checkpoints: gone on from exactly, never half of one, never an altered one, never another model's."""
+"""Checkpoints resume exactly; incomplete, altered and foreign ones are refused."""
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 # torch is typed in part.

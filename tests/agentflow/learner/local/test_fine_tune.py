@@ -1,4 +1,4 @@
-"""Supervised fine-tuning: conversations become more likely, and it goes on where it stopped."""
+"""Supervised fine-tuning lowers the loss of conversations, and resumes."""
 
 # pyright: reportUnknownMemberType=false
 # torch is typed in part.

@@ -1,4 +1,4 @@
-"""Numbers that are none: the step is left out, nothing has changed, and too many of them end the run."""
+"""Non-finite steps are skipped without any change, and too many of them end the run."""
 
 # pyright: reportUnknownMemberType=false
 # torch is typed in part.

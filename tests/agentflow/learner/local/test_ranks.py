@@ -1,4 +1,4 @@
-"""Two processes train as one does."""
+"""Two processes make the same steps as one."""
 
 # pyright: reportUnknownVariableType=false
 # safetensors is typed in part.
@@ -24,7 +24,7 @@ def distance(one: NDArray[np.float32], other: NDArray[np.float32]) -> float:
 
 
 def run_ranks(count: int, *arguments: str) -> None:
-    """What torchrun does: where they meet is kept by who starts them."""
+    """Start the ranks as torchrun does; this process hosts the store."""
     meeting = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     place = {
         "MASTER_ADDR": "127.0.0.1",

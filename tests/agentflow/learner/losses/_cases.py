@@ -1,4 +1,4 @@
-"""Episodes of any shape, and the smallest policy that reads them: a table of what follows what."""
+"""Episodes of any shape, and the smallest policy for them: a table of bigrams."""
 
 # pyright: reportUnknownMemberType=false
 # torch is typed in part.

@@ -1,4 +1,4 @@
-"""What verl's own functions make of cases: `_verl_oracle.py CASES ANSWERS`, run by the Python of verl's environment.
+"""Run verl's own functions on cases: `_verl_oracle.py CASES ANSWERS`, with the Python of verl's environment.
 
 Cases are a JSON list in `cases.json` and their arrays in `arrays.npz`; the answers are one file of arrays.
 """

@@ -1,4 +1,4 @@
-"""How a step is cut changes nothing of its loss and its gradient."""
+"""The split of a step does not change its loss or gradient."""
 
 # pyright: reportUnknownMemberType=false
 # torch is typed in part.

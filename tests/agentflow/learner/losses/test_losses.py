@@ -1,4 +1,4 @@
-"""What each loss is: its formula written out once more, its gradient against differences, its refusals."""
+"""Each loss: its formula written out, its gradient by finite differences, its refusals."""
 
 # pyright: reportUnknownMemberType=false
 # torch is typed in part.

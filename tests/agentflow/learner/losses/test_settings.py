@@ -1,4 +1,4 @@
-"""Settings of a loss: each brings what goes with it, and what is said goes before."""
+"""Settings of a loss: its own defaults, and overrides."""
 
 import pytest
 from pydantic import ValidationError

@@ -1,4 +1,4 @@
-"""The losses as functions of padded rows give what they give to the learner's own rows."""
+"""The losses as functions of padded rows agree with those of the learner's rows."""
 
 # pyright: reportUnknownMemberType=false
 # torch is typed in part.

@@ -1,4 +1,4 @@
-"""From episodes to rows: advantages within the group, weights over the whole step, and what stays outside."""
+"""From samples to rows: advantages within the group, weights over the whole step, tokens left out."""
 
 import itertools
 from dataclasses import replace

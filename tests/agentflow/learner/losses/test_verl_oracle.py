@@ -34,7 +34,7 @@ MODES = {
     "cispo": "cispo",
     "reinforce": "reinforce",
 }
-"""Our losses, and what verl calls the cost of a token that they have."""
+"""Losses, and verl's names of their token losses."""
 VERL_AGGREGATIONS = (
     "token-mean",
     "token-sum",
@@ -42,7 +42,7 @@ VERL_AGGREGATIONS = (
     "seq-mean-token-sum-norm",
     "seq-mean-token-mean",
 )
-"""Those that verl has, too: a row of verl's is what is a sequence to it."""
+"""Aggregations that verl has, too: a row of verl is a sequence."""
 SEEDS = range(6)
 
 pytestmark = pytest.mark.timeout(900)
@@ -50,7 +50,7 @@ pytestmark = pytest.mark.timeout(900)
 
 @dataclass
 class Case:
-    """What verl is asked, and what we say."""
+    """A case for verl, and our results."""
 
     asked: dict[str, Any]
     arrays: dict[str, NDArray[Any]]
@@ -59,7 +59,7 @@ class Case:
 
 
 def random_samples(random: np.random.Generator, *, turns: int | None = None) -> list[Sample]:
-    """Episodes of a few tasks: several turns, rewards of any kind, some drawn more than once."""
+    """Return episodes of a few tasks: several turns, any rewards, some with a multiplicity."""
     return [
         Sample(
             task=f"task-{task}",
@@ -83,13 +83,13 @@ def _call(random: np.random.Generator) -> Tokens:
 
 
 def repeated(rows: Sequence[Row], samples: Sequence[Sample]) -> list[int]:
-    """The rows as verl must see them, which knows no multiplicity: as often as their episode was drawn."""
+    """Return rows for verl, which has no multiplicity: repeated as often as their episode was sampled."""
     calls = [sample.multiplicity for sample in samples for _ in sample.calls]
     return [place for place, times in enumerate(calls) for _ in range(times)]
 
 
 def padded(arrays: Sequence[NDArray[Any]], width: int) -> NDArray[np.float64]:
-    """Lines of one width, filled with zeros."""
+    """Pad arrays to one width with zeros."""
     return np.array([np.pad(array.astype(np.float64), (0, width - len(array))) for array in arrays])
 
 
@@ -170,7 +170,7 @@ def _threshold(settings: LossSettings, name: str, *, fixed: bool) -> float | str
 
 
 def advantage_case(estimator: str, seed: int, *, divide_by_std: bool) -> Case:
-    """The advantages of episodes of several rows; verl has a copy of each for every time that it was drawn."""
+    """Return the case of advantages of episodes with several rows; verl gets a copy of each per multiplicity."""
     random = np.random.default_rng(seed)
     samples = random_samples(random, turns=None if estimator == "grpo" else 1)
     baseline = "group" if estimator == "grpo" else "leave_one_out"
@@ -205,7 +205,7 @@ def advantage_case(estimator: str, seed: int, *, divide_by_std: bool) -> Case:
 
 
 def all_cases() -> Iterator[Case]:
-    """Every loss by every aggregation that verl has, and by our weights; every correction; all advantages."""
+    """Return every loss by every aggregation of verl and by our weights, every correction, and all advantages."""
     for seed in SEEDS:
         for name in MODES:
             for aggregation in VERL_AGGREGATIONS:
@@ -240,7 +240,7 @@ def all_cases() -> Iterator[Case]:
 
 
 def group_of_one() -> Case:
-    """One episode, alone."""
+    """Return the case of a single episode."""
     sample = Sample(task="t", id="e", reward=0.75, calls=(_call(np.random.default_rng(0)),))
     ours = advantages_of([sample], LossSettings())
     asked = {
@@ -256,7 +256,7 @@ def group_of_one() -> Case:
 
 
 def rows_of_turns() -> Case:
-    """Rewards of two episodes, as an estimator sees them that counts rows: one has three turns."""
+    """Return the case of two episodes, one of three turns, for an estimator that counts rows."""
     settings = LossSettings.model_validate({"baseline": "leave_one_out", "divide_by_std": False})
     calls = tuple(_call(np.random.default_rng(seed)) for seed in range(3))
     long, short = (
@@ -277,7 +277,7 @@ def rows_of_turns() -> Case:
 
 @dataclass
 class Asked:
-    """All cases, and what verl said to each."""
+    """All cases, and verl's results."""
 
     cases: list[Case]
     verl: list[dict[str, NDArray[Any]]]
@@ -285,7 +285,7 @@ class Asked:
 
 @pytest.fixture(scope="module")
 def asked(tmp_path_factory: pytest.TempPathFactory) -> Asked:
-    """Every case is asked at once: loading verl takes longer than all of them."""
+    """Run all cases at once: loading verl takes longer than all of them."""
     cases = [*all_cases(), group_of_one(), rows_of_turns()]
     folder = tmp_path_factory.mktemp("verl")
     (folder / "cases.json").write_text(json.dumps([case.asked for case in cases]))
@@ -308,7 +308,7 @@ def asked(tmp_path_factory: pytest.TempPathFactory) -> Asked:
 
 
 def apart(ours: NDArray[Any], verls: NDArray[Any]) -> float:
-    """How far two are apart, relative to the larger one."""
+    """Return the largest difference, relative to the larger array."""
     largest = max(float(np.abs(ours).max()), float(np.abs(verls).max()), 1e-3)
     return float(np.abs(ours - verls).max()) / largest
 

@@ -1,4 +1,4 @@
-"""Rows that fork, for property tests, and what they hold said plainly."""
+"""Strategies for rows with common prefixes, and their prefixes as sets."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""What other programs' files of a run hold."""
+"""Readers of the run files of other programs."""
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false, reportAttributeAccessIssue=false, reportMissingTypeStubs=false
 # wandb makes its messages at run time; tensorboard is not typed.
@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def wandb_steps(folder: Path) -> list[tuple[int, float]]:
-    """Step and `reward/mean` of each point in wandb's files: messages after a short header each, in one block."""
+    """Return step and `reward/mean` of each point in wandb's files: messages after a short header each, in one block."""
     from wandb.proto import wandb_internal_pb2
 
     found: list[tuple[int, float]] = []
@@ -27,7 +27,7 @@ def wandb_steps(folder: Path) -> list[tuple[int, float]]:
 
 
 def tensorboard_points(folder: Path, name: str) -> list[tuple[int, float]]:
-    """Step and value of each point of a curve, as TensorBoard shows it."""
+    """Return step and value of each point of a TensorBoard curve."""
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     curves = EventAccumulator(str(folder))

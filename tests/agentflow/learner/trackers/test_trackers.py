@@ -1,4 +1,4 @@
-"""The figures of steps: each kept once, also by a run that stopped and goes on."""
+"""Figures of steps: each recorded once, also by a resumed run."""
 
 import json
 import logging

@@ -1,4 +1,4 @@
-"""Stock verl trains our rows: one process of it, on the CPU, for all that is asked here."""
+"""Unmodified verl trains the learner's rows: one process on the CPU for all tests."""
 
 # pyright: reportUnknownVariableType=false
 # safetensors is typed in part.

@@ -1,4 +1,4 @@
-"""Between AgentFlow and verl nothing is lost, rounded or half there."""
+"""Messages between AgentFlow and verl are exact and atomic."""
 
 from dataclasses import fields, replace
 from pathlib import Path
@@ -26,7 +26,7 @@ from tests._verl import verl_python
 
 
 def random_row(random: np.random.Generator) -> Row:
-    """A row with holes in what is trained, and figures of every kind."""
+    """Return a row with untrained gaps, and values of every kind."""
     trained = random.uniform(size=int(random.integers(2, 12))) < 0.6
     trained[0] = False
     number = int(trained.sum())
@@ -43,7 +43,7 @@ def random_row(random: np.random.Generator) -> Row:
 
 
 def tiny_folder(folder: Path) -> Path:
-    """A folder that looks like a model's."""
+    """Make a folder that looks like a model's."""
     (folder / "config.json").write_text("{}")
     return folder
 
@@ -195,6 +195,6 @@ def test_a_step_that_verl_does_not_support_changes_nothing(tmp_path: Path) -> No
     ],
 )
 def test_verl_still_needs_the_cpu_workarounds(module: str, line: str) -> None:
-    """Where this fails, `Actor` of ours has something less to mend: take it out there, and of the page."""
+    """If this fails, a workaround in `VerlActor` is no longer needed: remove it, and its paragraph in docs/verl.md."""
     (file,) = verl_python().parent.parent.glob(f"lib/python*/site-packages/verl/utils/{module}.py")
     assert line in file.read_text(encoding="utf-8")
