@@ -1,9 +1,8 @@
-"""What a machine promises: a screen to look at, a pointer and a keyboard to act with, and a way to look inside.
+"""Machine contract: a screen, a pointer and a keyboard, and inspection of the inside for evaluators.
 
-To who uses one it is the same whether it is a whole computer (`runtimes.qemu`) or a desktop in a process instance
-(`runtimes.desktop`). Looking and acting need nothing inside the machine. Looking *inside* (files, programs,
-windows, the accessibility tree) is for whoever judges what was done, never for the agent; a machine that was not built for
-it refuses with `NotOffered`.
+A machine is a virtual machine (`runtimes.qemu`) or a desktop in a process instance (`runtimes.desktop`). Screen, pointer
+and keyboard need nothing inside the machine. Inspection (files, programs, windows, accessibility tree) is for
+evaluators, never for the agent; a machine without support for it raises `NotOffered`.
 """
 
 from collections.abc import Sequence
@@ -21,66 +20,71 @@ __all__ = [
 ]
 
 Button = Literal["left", "middle", "right"]
-"""The buttons of the pointer."""
+"""Buttons of the pointer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Screen:
-    """What is on the screen at one instant."""
+    """Screenshot."""
 
     png: bytes
-    """The picture."""
+    """Image as PNG."""
     width: int
-    """Pixels from left to right."""
+    """Width in pixels."""
     height: int
-    """Pixels from top to bottom."""
+    """Height in pixels."""
 
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """One window on the screen."""
+    """Window on the screen."""
 
     title: str
-    """What stands in its bar."""
+    """Title."""
     application: str
-    """The class of the program that owns it."""
+    """Window class of its program."""
     x: int
-    """Its left edge."""
+    """Left edge in pixels."""
     y: int
-    """Its upper edge."""
+    """Top edge in pixels."""
     width: int
-    """Its width."""
+    """Width in pixels."""
     height: int
-    """Its height."""
+    """Height in pixels."""
     focused: bool
-    """It has the keyboard."""
+    """It has the keyboard focus."""
 
 
 class Machine(Protocol):
-    """One machine. Every method raises `InstanceGone` after the end.
+    """Machine with a screen. Every method raises `InstanceGone` after the end.
 
-    Positions are pixels from the upper left corner. Keys go by the names of X's keysyms (`a`, `Return`, `Control_L`, `F5`).
+    Positions are pixels from the upper left corner. Keys are named by X keysyms (`a`, `Return`, `Control_L`, `F5`).
+    Example::
+        await machine.move(640, 400)
+        await machine.button("left", down=True)
+        await machine.button("left", down=False)
+        await machine.type("hello")
     """
 
     @property
     def id(self) -> str:
-        """A name that is unique in its runtime."""
+        """Name, unique in its runtime."""
         ...
 
     async def screenshot(self) -> Screen:
-        """What is on the screen now."""
+        """Take a screenshot."""
         ...
 
     async def move(self, x: int, y: int) -> None:
-        """Put the pointer there."""
+        """Move the pointer."""
         ...
 
     async def button(self, button: Button, *, down: bool) -> None:
-        """Press or release a button where the pointer is."""
+        """Press or release a button at the pointer."""
         ...
 
     async def scroll(self, clicks: int, *, horizontal: bool = False) -> None:
-        """Turn the wheel where the pointer is: up and right are positive."""
+        """Turn the wheel at the pointer: up and right are positive."""
         ...
 
     async def key(self, name: str, *, down: bool) -> None:
@@ -93,64 +97,64 @@ class Machine(Protocol):
     async def type(self, text: str, *, interval: float = 0.0) -> None:
         """Type a text, waiting `interval` seconds between keys.
 
-        :raises ValueError: naming the first character that can't be typed; then nothing was typed.
+        :raises ValueError: naming the first character that cannot be typed; then nothing was typed.
         """
         ...
 
     async def exec(self, argv: Sequence[str], *, timeout: float | None = None) -> ExecResult:
         """Run a command inside.
 
-        :raises NotOffered: if there is no way in.
+        :raises NotOffered: if the machine has no support for inspection.
         """
         ...
 
     async def read(self, path: str) -> bytes:
-        """Bytes of a file inside.
+        """Return the content of a file inside.
 
-        :raises NotOffered: if there is no way in.
+        :raises NotOffered: if the machine has no support for inspection.
         """
         ...
 
     async def windows(self) -> list[Window]:
-        """The windows, the uppermost last.
+        """Return the windows, topmost last.
 
-        :raises NotOffered: if there is no way in.
+        :raises NotOffered: if the machine has no support for inspection.
         """
         ...
 
     async def accessibility(self) -> str:
-        """The accessibility tree of what is on the screen, as indented lines `role "name" state … [x,y,w,h]`.
+        """Return the accessibility tree of the screen, as indented lines `role "name" state … [x,y,w,h]`.
 
-        :raises NotOffered: if there is no way in, or nothing that tells.
+        :raises NotOffered: if the machine provides none.
         """
         ...
 
     async def fork(self) -> "Machine":
-        """An independent copy of the running machine.
+        """Return an independent copy of the running machine.
 
-        :raises CannotFork: if it can't be copied; the machine goes on unharmed.
+        :raises CannotFork: if it cannot be copied; the machine continues unharmed.
         """
         ...
 
     async def stop(self) -> None:
-        """End it and all that it holds. Fine if it has ended."""
+        """Stop it and release its resources. Idempotent."""
         ...
 
 
 class MachineRuntime(Protocol):
-    """A place where machines are made. An async context manager: leaving it ends all of them."""
+    """Factory of machines. An async context manager: leaving it stops all of them."""
 
     async def __aenter__(self) -> Self: ...
     async def __aexit__(self, *exc: object) -> None: ...
 
     @property
     def capabilities(self) -> Capabilities:
-        """What it can do here."""
+        """Capabilities on this machine."""
         ...
 
     async def start(self) -> Machine:
-        """A new machine in the state that every session begins with.
+        """Start a machine in the initial state of a session.
 
-        :raises IsolationUnavailable: if its isolation, or a part it needs, can't be had on this machine.
+        :raises IsolationUnavailable: if this machine lacks the isolation or a program.
         """
         ...

@@ -1,10 +1,10 @@
-"""What a runtime promises: where untrusted code runs, and what can be asked of it.
+"""Runtime contract: isolation for untrusted code.
 
-A *runtime* makes *instances*. An instance is one isolated place with one workspace: files, at most one live
+A *runtime* makes *instances*. An instance is an isolated environment with one workspace: files, at most one live
 Python session, at most one live shell, and any number of single commands beside them. `fork()` makes an
 independent instance out of a live one.
 
-Only the standard library is imported here: the programs that build sandboxes import this package too.
+Standard library only: the programs that build sandboxes import this module too.
 """
 
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -33,22 +33,22 @@ __all__ = [
 ]
 
 Language = Literal["python", "bash"]
-"""The two kinds of live session that an instance can hold."""
+"""Languages of live sessions."""
 
 OutputSink = Callable[[Literal["stdout", "stderr"], bytes], None]
-"""Called with each piece of output as it comes; must not block."""
+"""Callback for each piece of output as it arrives; it must not block."""
 
 WORKSPACE = "/home/agent"
-"""Where the workspace lies inside every instance: the home and the first working directory."""
+"""Path of the workspace inside every instance: the home and the first working directory."""
 
 MIB = 1024 * 1024
 
 
 class Outcome(StrEnum):
-    """How a run ended, as the runtime saw it. The program's own success is another matter: see `exit_code`, `error`."""
+    """End of a run, as seen by the runtime. The program's own success is in `exit_code` or `error`."""
 
     OK = "ok"
-    """It ran to its end, well or badly."""
+    """It ran to its end, successfully or not."""
     TIMEOUT = "timeout"
     """The wall-clock limit was hit; its processes were killed."""
     CPU_LIMIT = "cpu_limit"
@@ -69,97 +69,101 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """Limits of one instance. `None` means no limit of that kind."""
+    """Limits of one instance. `None` means unlimited."""
 
     wall_seconds: float | None = 60.0
-    """Time for one run or command, unless the call names another."""
+    """Time for one run or command, unless the call sets another."""
     cpu_seconds: float | None = None
-    """CPU time for one run or command, its children included."""
+    """CPU time of one run or command, including its children."""
     memory_bytes: int | None = 2048 * MIB
-    """Memory of the whole instance where there are cgroups, its files (which lie in memory) counted in; of each
-    process where there are none."""
+    """Memory of the whole instance, including its files (which are in memory), where cgroups are available; otherwise of each
+    process.
+    """
     processes: int | None = 256
-    """Processes and threads of the whole instance."""
+    """Number of processes and threads of the whole instance."""
     file_bytes: int | None = 1024 * MIB
     """Size of one file."""
     disk_bytes: int = 1024 * MIB
-    """Size of all files of the instance together."""
+    """Total size of the instance's files."""
     files: int = 200_000
     """Number of files of the instance."""
     output_bytes: int = 16 * MIB
-    """stdout and stderr of one run together."""
+    """stdout and stderr of one run together, in bytes."""
     open_files: int = 1024
-    """Open descriptors of one process."""
+    """Open file descriptors of one process."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InstanceSpec:
-    """What an instance is to be."""
+    """Configuration of an instance.
+    Example::
+        spec = InstanceSpec(limits=Limits(wall_seconds=10), env={"LANG": "C.UTF-8"}, warm=frozenset({"python"}))
+    """
 
     limits: Limits = Limits()
-    """Its limits."""
+    """Resource limits."""
     env: Mapping[str, str] = field(default_factory=dict[str, str])
-    """Environment variables added to the small clean set that every instance has. Nothing of the host's is taken over."""
+    """Environment variables added to the small clean set of every instance. Nothing is inherited from the host."""
     mounts: Mapping[str, str] = field(default_factory=dict[str, str])
-    """Read-only folders: absolute path inside -> path on the host."""
+    """Read-only directories: absolute path inside -> path on the host."""
     warm: frozenset[Language] = frozenset()
-    """Sessions to have ready when `start` returns; the others start at first use."""
+    """Sessions that are ready when `start` returns; others start at first use."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Capabilities:
-    """What a runtime can do on this machine."""
+    """Capabilities of a runtime on this machine."""
 
     fork: Literal["live", "replay", "none"]
-    """`live`: a fork carries running state. `replay`: only by doing everything again. `none`: not at all."""
+    """`live`: a fork carries running state. `replay`: it carries files only, runs must be repeated. `none`: no forks."""
     snapshot: bool
-    """Files can be saved and brought back."""
+    """Files can be saved and restored."""
     network: bool
-    """Instances can be given a network."""
+    """Instances can have a network."""
     gpu: bool
-    """Instances can be given a GPU."""
+    """Instances can have a GPU."""
     screen: bool
     """Instances have a screen."""
     root: bool
-    """A command can run as (a harmless) root inside."""
+    """Commands can run as an unprivileged root inside."""
     notes: tuple[str, ...] = ()
-    """One line for each protection or ability that this machine lacks, and how to get it."""
+    """One line for each missing protection or feature, and how to get it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Display:
-    """Something a Python run showed: a plot, a table, rich output."""
+    """Rich output of a Python run: a plot, a table, HTML."""
 
     mime: str
-    """Its type: `image/png`, `application/vnd.agentflow.table+json`, `text/html`, …"""
+    """MIME type: `image/png`, `application/vnd.agentflow.table+json`, `text/html`, …"""
     data: bytes
-    """Its content."""
+    """Content."""
 
 
 @dataclass(frozen=True, slots=True)
 class PythonError:
-    """The exception that ended a Python run."""
+    """Exception that ended a Python run."""
 
     type: str
     """Class name."""
     message: str
     """`str()` of the exception."""
     traceback: str
-    """The formatted traceback, without frames of the runtime."""
+    """Formatted traceback, without frames of the runtime."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunResult:
-    """What came of running source text in a live session."""
+    """Result of running source text in a live session."""
 
     outcome: Outcome
-    """How it ended."""
+    """End of the run."""
     stdout: str = ""
-    """What it printed, invalid UTF-8 replaced; on `output_limit` the part that fitted."""
+    """Standard output, invalid UTF-8 replaced; on `output_limit` the part that fitted."""
     stderr: str = ""
-    """What it printed to stderr."""
+    """Standard error."""
     exit_code: int | None = None
-    """bash: the status of the last command."""
+    """bash: exit status of the last command."""
     value: str | None = None
     """python: `repr` of the last expression, if it had a value other than `None`."""
     error: PythonError | None = None
@@ -169,69 +173,69 @@ class RunResult:
     cwd: str = ""
     """The session's working directory afterwards."""
     state_lost: bool = False
-    """The session's process had to be (or was) ended: the next run starts a fresh one. Files are kept."""
+    """The session's process ended or was killed: the next run starts a fresh one. Files are kept."""
     fresh: bool = False
-    """With ``state_lost``: the session's process had ended since the last run, and this run began a fresh one."""
+    """With ``state_lost``: the process had ended since the last run, and this run started a fresh one."""
     detail: str = ""
     """One line on a non-ok outcome."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExecResult:
-    """What came of a single command."""
+    """Result of a single command."""
 
     outcome: Outcome
-    """How it ended."""
+    """End of the command."""
     exit_code: int
-    """Its status; 128 + n when signal n ended it."""
+    """Exit status; 128 + n if signal n ended it."""
     stdout: bytes
-    """Its standard output."""
+    """Standard output."""
     stderr: bytes
-    """Its standard error."""
+    """Standard error."""
     detail: str = ""
     """One line on a non-ok outcome."""
 
 
 @dataclass(frozen=True, slots=True)
 class FileInfo:
-    """One entry of an instance's file system."""
+    """Entry of an instance's file system."""
 
     path: str
     """Absolute path inside."""
     kind: Literal["file", "directory", "symlink", "other"]
-    """What it is; a symlink is not followed."""
+    """Type of the entry; symlinks are not followed."""
     size: int
-    """Bytes."""
+    """Size in bytes."""
     mode: int
     """Permission bits."""
     modified: float
     """Seconds since the epoch."""
     target: str | None = None
-    """Where a symlink points."""
+    """Target of a symlink."""
 
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What an instance uses now."""
+    """Current resource usage of an instance."""
 
     memory_bytes: int
-    """Memory, of all its processes."""
+    """Memory of all its processes in bytes."""
     processes: int
-    """Processes, the session's own included."""
+    """Number of processes, including the sessions."""
     cpu_seconds: float
     """CPU time of its living processes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """The files of an instance at one instant, kept outside of it: bytes of a tar archive."""
+    """Files of an instance at one instant, as the bytes of a tar archive."""
 
     archive: bytes
-    """The archive; paths are absolute inside the instance."""
+    """Tar archive; paths are absolute inside the instance."""
 
 
 class Stream(Protocol):
-    """A running command with live pipes. Leaving its context kills the command and all it started."""
+    """Running command with live pipes. Leaving its context kills the command and its children."""
 
     async def __aenter__(self) -> Self: ...
     async def __aexit__(self, *exc: object) -> None: ...
@@ -244,43 +248,47 @@ class Stream(Protocol):
         ...
 
     def receive(self) -> AsyncIterator[tuple[Literal["stdout", "stderr"], bytes]]:
-        """Its output as it comes, until both pipes close."""
+        """Iterate over its output as it arrives, until both pipes close."""
         ...
 
     async def wait(self) -> int:
-        """Its exit status; 128 + n when signal n ended it."""
+        """Wait for its exit status; 128 + n if signal n ended it."""
         ...
 
     async def kill(self) -> None:
-        """End it and all it started."""
+        """Kill it and its children."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Fork:
-    """The result of forking."""
+    """Result of a fork."""
 
     instance: "Instance"
-    """The independent copy."""
+    """Independent copy."""
     left_behind: tuple[str, ...] = ()
-    """One line for each thing that could not be carried: background jobs, threads, sockets, …"""
+    """One line for each thing that was not copied: background jobs, threads, sockets, …"""
 
 
 class Instance(Protocol):
-    """One isolated place. Every method raises `InstanceGone` after the end.
+    """Isolated environment. Every method raises `InstanceGone` after the end.
 
-    Paths are resolved inside the instance by the kernel: relative ones from the workspace; `..` and symlinks
-    can't leave it. File operations raise the matching `OSError` (`FileNotFoundError`, `PermissionError`, …).
+    Paths are resolved inside the instance by the kernel: relative ones start at the workspace; `..` and symlinks
+    cannot leave it. File operations raise the matching `OSError` (`FileNotFoundError`, `PermissionError`, …).
+    Example::
+        result = await instance.run("python", "x = 41")
+        result = await instance.run("python", "x + 1")
+        assert result.value == "42"
     """
 
     @property
     def id(self) -> str:
-        """A name that is unique in its runtime."""
+        """Name, unique in its runtime."""
         ...
 
     @property
     def spec(self) -> InstanceSpec:
-        """What it was started as."""
+        """Spec that it was started with."""
         ...
 
     async def run(
@@ -292,19 +300,19 @@ class Instance(Protocol):
         on_output: OutputSink | None = None,
         stdin_open: bool = False,
     ) -> RunResult:
-        """Run source text in the live session of that language; start the session if there is none.
+        """Run source text in the live session of a language; start the session if there is none.
 
-        Runs in one language queue up; the two languages are independent. With `stdin_open` (bash) the command
-        reads what `send_input` sends; otherwise its standard input is empty. Cancelling kills what ran.
+        Runs of one language are queued; the two languages are independent. With `stdin_open` (bash) the command
+        reads the data of `send_input`; otherwise its standard input is empty. Cancellation kills the run.
         """
         ...
 
     async def send_input(self, language: Language, data: bytes) -> None:
-        """Feed the standard input of the run in progress."""
+        """Write to the standard input of the run in progress."""
         ...
 
     async def interrupt(self, language: Language) -> bool:
-        """Interrupt the run in progress, as Ctrl-C would; `False` if nothing runs."""
+        """Interrupt the run in progress, as Ctrl-C would; return `False` if nothing runs."""
         ...
 
     async def exec(
@@ -318,7 +326,7 @@ class Instance(Protocol):
         timeout: float | None = None,
         on_output: OutputSink | None = None,
     ) -> ExecResult:
-        """Run one command to its end. It and all it started is gone afterwards."""
+        """Run one command to its end. It and its children are gone afterwards."""
         ...
 
     async def open_stream(
@@ -328,76 +336,81 @@ class Instance(Protocol):
         ...
 
     async def read(self, path: str, *, offset: int = 0, length: int | None = None) -> bytes:
-        """Bytes of a regular file."""
+        """Return the content of a regular file."""
         ...
 
     async def write(self, path: str, data: bytes, *, append: bool = False, executable: bool = False) -> None:
-        """Write a regular file; parents are made; replaced in one step unless `append`."""
+        """Write a regular file, creating its parents; replaced atomically unless `append`."""
         ...
 
     async def list(self, path: str = ".", *, recursive: bool = False) -> list[FileInfo]:
-        """Entries of a directory, sorted by path; symlinks are not followed."""
+        """Return the entries of a directory, sorted by path; symlinks are not followed."""
         ...
 
     async def stat(self, path: str) -> FileInfo:
-        """One entry, not following a symlink at the end."""
+        """Return one entry; a symlink at the end is not followed."""
         ...
 
     async def make_directory(self, path: str) -> None:
-        """Make a directory with its parents; fine if it is there."""
+        """Create a directory with its parents; an existing one is fine."""
         ...
 
     async def remove(self, path: str, *, recursive: bool = False) -> None:
-        """Remove a file, or a directory with all in it."""
+        """Remove a file, or with `recursive` a directory tree."""
         ...
 
     async def move(self, source: str, destination: str, *, replace: bool = False) -> None:
-        """Rename; `FileExistsError` where the destination is there, unless `replace`."""
+        """Rename; raise `FileExistsError` if the destination exists, unless `replace`."""
         ...
 
     async def fork(self) -> Fork:
-        """An independent live copy: files, interpreter, shell. Waits for running calls.
+        """Return an independent live copy: files, interpreter, shell. Waits for running calls.
 
-        :raises CannotFork: if the live state can't be copied; the instance goes on unharmed.
+        :raises CannotFork: if the live state cannot be copied; the instance continues unharmed.
         """
         ...
 
     async def snapshot(self) -> Snapshot:
-        """Its files now."""
+        """Save its files."""
         ...
 
     async def restore(self, snapshot: Snapshot) -> None:
-        """Put its files back to a snapshot. Live sessions end."""
+        """Restore its files from a snapshot. Live sessions end."""
         ...
 
     async def usage(self) -> Usage:
-        """What it uses now."""
+        """Return the current resource usage."""
         ...
 
     async def stop(self) -> None:
-        """End it: every process, every file. Fine if it has ended."""
+        """Kill every process and remove every file. Idempotent."""
         ...
 
 
 class Runtime(Protocol):
-    """A place where instances are made. An async context manager: leaving it ends all of them."""
+    """Factory of instances. An async context manager: leaving it stops all of them.
+    Example::
+        async with ProcessRuntime() as runtime:
+            instance = await runtime.start()
+            result = await instance.exec(["echo", "hi"])
+    """
 
     async def __aenter__(self) -> Self: ...
     async def __aexit__(self, *exc: object) -> None: ...
 
     @property
     def capabilities(self) -> Capabilities:
-        """What it can do on this machine."""
+        """Capabilities on this machine."""
         ...
 
     @property
     def alive(self) -> bool:
-        """It can make instances: false before it is entered, after it is left, and once what it stands on has died."""
+        """True if it can make instances: it is entered, and the programs it depends on are alive."""
         ...
 
     async def start(self, spec: InstanceSpec | None = None) -> Instance:
-        """A new instance.
+        """Start an instance.
 
-        :raises IsolationUnavailable: if its isolation can't be had on this machine.
+        :raises IsolationUnavailable: if this machine lacks the isolation.
         """
         ...

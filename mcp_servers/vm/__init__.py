@@ -1,4 +1,4 @@
-"""The vm backend: a screen to look at, a pointer and a keyboard to act with."""
+"""Machine backend: screenshots, pointer and keyboard. See docs/machines.md."""
 
 from mcp_servers.vm._backend import VmBackend
 from mcp_servers.vm._settings import DesktopSettings, VmSettings

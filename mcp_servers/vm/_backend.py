@@ -1,4 +1,4 @@
-"""The tools of the vm backend."""
+"""Tools of the vm backend."""
 
 from collections.abc import Collection, Mapping
 from typing import Annotated
@@ -13,12 +13,12 @@ from mcp_servers.core._running import check_settings, read_settings, sendable
 from mcp_servers.core._session import Session
 from mcp_servers.core._tool import tool
 from mcp_servers.vm import _results as out
-from mcp_servers.vm._acting import Acting
-from mcp_servers.vm._evaluator import Evaluator
-from mcp_servers.vm._machines import Machines
+from mcp_servers.vm._evaluation_schema import Evaluation
+from mcp_servers.vm._machines import MachineFactory
+from mcp_servers.vm._screen_change import wait_unchanging
+from mcp_servers.vm._session_machine import SessionMachine
 from mcp_servers.vm._settings import VmSettings
-from mcp_servers.vm._steps import do_steps
-from mcp_servers.vm._still import until_still
+from mcp_servers.vm._steps import run_steps
 from runtimes import Button
 
 __all__ = ["VmBackend"]
@@ -35,33 +35,33 @@ Key = Annotated[
 
 
 class VmBackend(Backend):
-    """A machine with a screen in each session: it is looked at, pointed and typed at as a person would."""
+    """Machine with a screen in each session, used as a person would: by screenshots, pointer and keyboard."""
 
     name = "vm"
     description = "Look at the screen of a machine, and use its pointer and keyboard."
     reserved = frozenset({"evaluate", "qemu"})
 
     def __init__(self) -> None:
-        self._machines = Machines()
+        self._machines = MachineFactory()
 
     def check(self, settings: Mapping[str, object]) -> None:
-        """Refuse settings that can't be used."""
+        """Reject invalid settings."""
         check_settings(VmSettings, self.name, settings)
 
     def hidden(self, settings: Mapping[str, object]) -> Collection[str]:
-        """Without judging there is no tool for it."""
+        """Hide `vm_evaluate` if evaluation is disabled."""
         try:
             return () if read_settings(VmSettings, self.name, settings).evaluate else ("evaluate",)
         except ToolFailure:
-            return ()  # `check` says what is wrong with the settings
+            return ()  # `check` reports invalid settings
 
     async def initialize(self, session: Session, settings: Mapping[str, object]) -> None:
-        """Start the session's machine and prepare it."""
+        """Start the session's machine and run its setup."""
         chosen = read_settings(VmSettings, self.name, settings)
         machine = await self._machines.start(session, chosen)
         try:
-            acting = await Acting.on(machine, chosen)
-            await do_steps(chosen.setup, machine, session)
+            acting = await SessionMachine.on(machine, chosen)
+            await run_steps(chosen.setup, machine, session)
         except BaseException:
             with anyio.CancelScope(shield=True):
                 await machine.stop()
@@ -69,39 +69,39 @@ class VmBackend(Backend):
         session.put(acting)
 
     async def fork(self, session: Session, forked: Session) -> None:
-        """Copy the running machine; one that can't be copied says so."""
-        forked.put(await session.get(Acting).fork())
+        """Copy the running machine, or refuse with the reason."""
+        forked.put(await session.get(SessionMachine).fork())
 
     async def cleanup(self, session: Session) -> None:
         """Stop the machine."""
-        await session.get(Acting).machine.stop()
+        await session.get(SessionMachine).machine.stop()
 
     async def shutdown(self) -> None:
-        """Stop what all machines stand on."""
+        """Stop the runtimes of all machines."""
         await self._machines.close()
 
     @tool(title="Take a screenshot", read_only=True)
-    async def screenshot(self, session: Session, context: CallContext) -> out.Shot:
-        """Show the screen as it is now, and what applications tell of their windows, where they do.
+    async def screenshot(self, session: Session, context: CallContext) -> out.ScreenshotResult:
+        """Show the current screen, and the accessibility tree if the applications provide one.
 
         Use it first, and whenever you need to know what the screen shows: coordinates of the other tools are pixels
-        of this picture. The pointer itself may not be on it.
+        of this picture. The pointer itself may not be visible.
         """
-        return await session.get(Acting).shot(context)
+        return await session.get(SessionMachine).shot(context)
 
     @tool(title="Click")
     async def click(
         self, session: Session, context: CallContext, x: X, y: Y, button: MouseButton = "left"
     ) -> out.Clicked:
-        """Move the pointer to a place and click there.
+        """Move the pointer to a position and click there.
 
-        Use it to press buttons, choose entries, and give a window or a field the keyboard.
+        Use it to press buttons, choose entries, and give a window or a field the keyboard focus.
         """
         return await self._click("vm_click", session, context, (x, y), button, 1)
 
     @tool(title="Double-click")
     async def double_click(self, session: Session, context: CallContext, x: X, y: Y) -> out.Clicked:
-        """Move the pointer to a place and click twice with the left button.
+        """Move the pointer to a position and click twice with the left button.
 
         Use it to open things, and to select a word.
         """
@@ -113,32 +113,32 @@ class VmBackend(Backend):
         session: Session,
         context: CallContext,
         x: Annotated[
-            int | None, Field(description="Pixels from the left edge; with neither, where the pointer is.")
+            int | None, Field(description="Pixels from the left edge; omit both to click at the pointer.")
         ] = None,
         y: Annotated[
-            int | None, Field(description="Pixels from the upper edge; with neither, where the pointer is.")
+            int | None, Field(description="Pixels from the upper edge; omit both to click at the pointer.")
         ] = None,
     ) -> out.Clicked:
-        """Click with the right button, at a place or where the pointer is.
+        """Click with the right button, at a position or at the pointer.
 
-        Use it to open the menu of a thing.
+        Use it to open a context menu.
         """
-        acting = session.get(Acting)
+        acting = session.get(SessionMachine)
         if (x is None) != (y is None):
             raise ToolFailure(ErrorKind.BAD_ARGUMENTS, "vm_right_click: give both x and y, or neither.")
         place = acting.pointer if x is None or y is None else (x, y)
         return await self._click("vm_right_click", session, context, place, "right", 1)
 
     @tool(title="Move the pointer", destructive=False, idempotent=True)
-    async def move(self, session: Session, context: CallContext, x: X, y: Y) -> out.Moved:
-        """Move the pointer to a place, without a click.
+    async def move(self, session: Session, context: CallContext, x: X, y: Y) -> out.PointerMoved:
+        """Move the pointer to a position, without a click.
 
         Use it to show hints and submenus that open under the pointer.
         """
-        acting = session.get(Acting)
+        acting = session.get(SessionMachine)
         acting.begin("vm_move", (x, y))
         await acting.move(x, y)
-        return await acting.tell(out.Moved, context, position=out.Point(x=x, y=y))
+        return await acting.tell(out.PointerMoved, context, position=out.Point(x=x, y=y))
 
     @tool(title="Drag")
     async def drag(
@@ -150,11 +150,11 @@ class VmBackend(Backend):
         end_x: Annotated[int, Field(description="Where to release: pixels from the left edge.")],
         end_y: Annotated[int, Field(description="Where to release: pixels from the upper edge.")],
     ) -> out.Dragged:
-        """Press the left button at one place, move to another, release it there.
+        """Press the left button at one position, move to another, release it there.
 
-        Use it to move windows and files, to select text and to pull sliders.
+        Use it to move windows and files, to select text and to drag sliders.
         """
-        acting = session.get(Acting)
+        acting = session.get(SessionMachine)
         start, end = (start_x, start_y), (end_x, end_y)
         acting.begin("vm_drag", start, end)
         await acting.drag(start, end)
@@ -168,13 +168,15 @@ class VmBackend(Backend):
         context: CallContext,
         x: X,
         y: Y,
-        clicks: Annotated[int, Field(ge=-100, le=100, description="How far: positive up, negative down.")],
+        clicks: Annotated[
+            int, Field(ge=-100, le=100, description="Number of wheel clicks: positive up, negative down.")
+        ],
     ) -> out.Scrolled:
-        """Move the pointer to a place and turn the wheel there.
+        """Move the pointer to a position and turn the wheel there.
 
         Use it to see what is above or below in a page, a list or a text.
         """
-        acting = session.get(Acting)
+        acting = session.get(SessionMachine)
         acting.begin("vm_scroll", (x, y))
         await acting.move(x, y)
         await acting.machine.scroll(clicks)
@@ -185,19 +187,19 @@ class VmBackend(Backend):
         self,
         session: Session,
         context: CallContext,
-        text: Annotated[str, Field(max_length=20_000, description="What to type; a line end presses Enter.")],
+        text: Annotated[str, Field(max_length=20_000, description="Text to type; a newline presses Enter.")],
         interval: Annotated[float, Field(ge=0, le=1, description="Seconds between two characters.")] = 0.0,
     ) -> out.Typed:
-        """Type a text on the keyboard, into whatever has it.
+        """Type a text on the keyboard, into the focused window.
 
-        Use it to fill fields and write texts, after a click into the field. For keys that write nothing use vm_key.
+        Use it to fill fields and write texts, after a click into the field. For keys that produce no text use vm_key.
         """
-        acting = session.get(Acting)
+        acting = session.get(SessionMachine)
         acting.begin("vm_type")
         try:
             await acting.machine.type(sendable("vm_type", text), interval=interval)
         except ValueError as error:
-            message = f"vm_type: {error}; nothing was typed. Use vm_key for keys that write nothing."
+            message = f"vm_type: {error}; nothing was typed. Use vm_key for keys that produce no text."
             raise ToolFailure(ErrorKind.BAD_ARGUMENTS, message) from None
         return await acting.tell(out.Typed, context, typed=text, length=len(text))
 
@@ -207,9 +209,9 @@ class VmBackend(Backend):
 
         Use it for Enter, Tab, Escape, arrows, function keys.
         """
-        acting = session.get(Acting)
+        acting = session.get(SessionMachine)
         acting.begin("vm_key")
-        symbol = (await acting.together("vm_key", [key]))[0]
+        symbol = (await acting.press_together("vm_key", [key]))[0]
         return await acting.tell(out.KeyPressed, context, key=symbol)
 
     @tool(title="Press keys together")
@@ -219,26 +221,28 @@ class VmBackend(Backend):
         context: CallContext,
         keys: Annotated[
             list[Key],
-            Field(min_length=1, max_length=6, description="In their order: ['ctrl', 'shift', 't']."),
+            Field(min_length=1, max_length=6, description="Keys in pressing order: ['ctrl', 'shift', 't']."),
         ],
     ) -> out.HotkeyPressed:
-        """Press keys one after the other, hold them, and release them in reverse.
+        """Press keys in order, hold them, and release them in reverse.
 
         Use it for shortcuts: ctrl and c, alt and F4.
         """
-        acting = session.get(Acting)
+        acting = session.get(SessionMachine)
         acting.begin("vm_hotkey")
-        return await acting.tell(out.HotkeyPressed, context, keys=await acting.together("vm_hotkey", keys))
+        return await acting.tell(
+            out.HotkeyPressed, context, keys=await acting.press_together("vm_hotkey", keys)
+        )
 
     @tool(title="Press a mouse button")
     async def mouse_down(
         self, session: Session, context: CallContext, button: MouseButton = "left"
     ) -> out.Pressed:
-        """Press a button of the pointer where it is, and hold it.
+        """Press a button at the pointer, and hold it.
 
         Use it with vm_move and vm_mouse_up for a drag with stops on the way.
         """
-        acting = session.get(Acting)
+        acting = session.get(SessionMachine)
         acting.begin("vm_mouse_down")
         await acting.machine.button(button, down=True)
         return await acting.tell(out.Pressed, context, button=button)
@@ -247,11 +251,11 @@ class VmBackend(Backend):
     async def mouse_up(
         self, session: Session, context: CallContext, button: MouseButton = "left"
     ) -> out.Pressed:
-        """Release a button of the pointer where it is.
+        """Release a button at the pointer.
 
-        Use it to end what vm_mouse_down began.
+        Use it to end what vm_mouse_down started.
         """
-        acting = session.get(Acting)
+        acting = session.get(SessionMachine)
         acting.begin("vm_mouse_up")
         await acting.machine.button(button, down=False)
         return await acting.tell(out.Pressed, context, button=button)
@@ -262,7 +266,7 @@ class VmBackend(Backend):
 
         Use it to hold ctrl or shift while you click; vm_key_up releases it.
         """
-        acting = session.get(Acting)
+        acting = session.get(SessionMachine)
         acting.begin("vm_key_down")
         return await acting.tell(out.KeyPressed, context, key=await acting.key("vm_key_down", key, down=True))
 
@@ -270,9 +274,9 @@ class VmBackend(Backend):
     async def key_up(self, session: Session, context: CallContext, key: Key) -> out.KeyPressed:
         """Release a key.
 
-        Use it to end what vm_key_down began.
+        Use it to end what vm_key_down started.
         """
-        acting = session.get(Acting)
+        acting = session.get(SessionMachine)
         acting.begin("vm_key_up")
         return await acting.tell(out.KeyPressed, context, key=await acting.key("vm_key_up", key, down=False))
 
@@ -281,59 +285,59 @@ class VmBackend(Backend):
         self,
         session: Session,
         context: CallContext,
-        seconds: Annotated[float, Field(ge=0, description="How long, at most.")] = 1.0,
+        seconds: Annotated[float, Field(ge=0, description="Maximum time in seconds.")] = 1.0,
         until_still: Annotated[
-            bool, Field(description="Go on as soon as nothing moves on the screen.")
+            bool, Field(description="Return as soon as the screen stops changing.")
         ] = False,
     ) -> out.Waited:
-        """Wait, for some seconds or until nothing moves on the screen.
+        """Wait, for some seconds or until the screen stops changing.
 
         Use it after something that takes time: a program that starts, a page that loads.
         """
-        return await _wait(session.get(Acting), context, seconds, still=until_still)
+        return await _wait(session.get(SessionMachine), context, seconds, still=until_still)
 
     @tool(title="Call the task done", destructive=False, idempotent=True)
-    async def done(self, session: Session) -> out.Done:
-        """Say that the task is done.
+    async def done(self, session: Session) -> out.TaskDone:
+        """Report that the task is done.
 
         Use it once, when the screen shows that everything asked for has been done.
         """
-        session.get(Acting).failed = False
-        return out.Done()
+        session.get(SessionMachine).failed = False
+        return out.TaskDone()
 
     @tool(title="Call the task impossible", destructive=False, idempotent=True)
     async def fail(
         self,
         session: Session,
-        reason: Annotated[str | None, Field(max_length=2_000, description="Why it can't be done.")] = None,
-    ) -> out.Failed:
-        """Say that the task can't be done.
+        reason: Annotated[
+            str | None, Field(max_length=2_000, description="Reason why it is impossible.")
+        ] = None,
+    ) -> out.TaskFailed:
+        """Report that the task is impossible.
 
-        Use it when what is asked for is impossible on this machine, not when a step went wrong.
+        Use it when the request is impossible on this machine, not when a step went wrong.
         """
-        session.get(Acting).failed = True
-        return out.Failed(reason=reason)
+        session.get(SessionMachine).failed = True
+        return out.TaskFailed(reason=reason)
 
     @tool(title="Evaluate the task", destructive=True)
     async def evaluate(
         self,
         session: Session,
         evaluator: Annotated[
-            Evaluator,
-            Field(
-                description="What to look at and what to compare it with: func, result, expected, options, conj."
-            ),
+            Evaluation,
+            Field(description="Getters and comparisons: func, result, expected, options, conj."),
         ],
-    ) -> out.Evaluated:
-        """Look inside the machine and score what was done, from 0 to 1.
+    ) -> out.EvaluationResult:
+        """Inspect the machine and score the task, from 0 to 1.
 
-        For whoever judges a task, not for who does it. func names one comparison or several; result says what to
+        For evaluators of a task, not for the agent. func names one comparison or several; result says what to
         read (a file, a process, windows, the accessibility tree, a part of the screen, a command's output), expected
         what it should be.
         """
-        from mcp_servers.vm._evaluating import evaluate  # only judges need it
+        from mcp_servers.vm._evaluation import evaluate  # imported only for evaluations
 
-        return await evaluate(evaluator, session.get(Acting), session)
+        return await evaluate(evaluator, session.get(SessionMachine), session)
 
     @staticmethod
     async def _click(
@@ -344,7 +348,7 @@ class VmBackend(Backend):
         button: Button,
         times: int,
     ) -> out.Clicked:
-        acting = session.get(Acting)
+        acting = session.get(SessionMachine)
         acting.begin(name, place)
         await acting.move(*place)
         await acting.click(button, times)
@@ -352,14 +356,14 @@ class VmBackend(Backend):
         return await acting.tell(out.Clicked, context, clicked=clicked, button=button)
 
 
-async def _wait(acting: Acting, context: CallContext, seconds: float, *, still: bool) -> out.Waited:
+async def _wait(acting: SessionMachine, context: CallContext, seconds: float, *, still: bool) -> out.Waited:
     most = acting.settings.wait_seconds
     if seconds > most:
         message = f"vm_wait: {seconds:g} seconds are more than the {most:g} allowed."
         raise ToolFailure(ErrorKind.BAD_ARGUMENTS, message)
     with anyio.move_on_after(seconds) as scope:
         if still:
-            await until_still(acting.machine)
+            await wait_unchanging(acting.machine)
         else:
             await anyio.sleep(seconds)
     was_still = not scope.cancelled_caught if still else None

@@ -1,28 +1,28 @@
-"""Looking at a machine for a judge. What can't be looked at is an error, never a value."""
+"""Getters of an evaluation. A failed getter is an error, never a value."""
 
 import re
 import shlex
 
 from agentflow.errors import ErrorKind, NotOffered, ToolFailure
 from mcp_servers.core._session import Session
-from mcp_servers.vm import _evaluator as asked
+from mcp_servers.vm import _evaluation_schema as schema
 from mcp_servers.vm import _sandboxed
-from mcp_servers.vm._acting import Acting
+from mcp_servers.vm._session_machine import SessionMachine
 from mcp_servers.vm._steps import check, words
 
 __all__ = ["LARGEST", "Found", "look"]
 
 LARGEST = 32 * 1024 * 1024
-"""The largest file that is looked at."""
+"""Maximum size of a file in bytes."""
 
 Found = str | bytes | object
 """Text, the bytes of a file or a picture, or a given value."""
 
 
-async def look(getter: asked.Getter, acting: Acting, session: Session) -> Found:
-    """What it is that the getter means.
+async def look(getter: schema.Getter, acting: SessionMachine, session: Session) -> Found:
+    """Return the value of a getter.
 
-    :raises ToolFailure: if that can't be said.
+    :raises ToolFailure: if it cannot be determined.
     """
     try:
         return await _look(getter, acting, session)
@@ -33,25 +33,25 @@ async def look(getter: asked.Getter, acting: Acting, session: Session) -> Found:
         raise ToolFailure(ErrorKind.UNAVAILABLE, f"{getter.type}: {error}") from None
 
 
-async def _look(getter: asked.Getter, acting: Acting, session: Session) -> Found:
+async def _look(getter: schema.Getter, acting: SessionMachine, session: Session) -> Found:
     match getter:
-        case asked.Rule():
+        case schema.Rule():
             return getter.rules
-        case asked.FileContent():
+        case schema.FileContent():
             return _bounded(await acting.machine.read(getter.path), getter.path)
-        case asked.WorkspaceFile():
+        case schema.WorkspaceFile():
             return _bounded(await (await session.instance()).read(getter.path), getter.path)
-        case asked.ScreenRegion():
+        case schema.ScreenRegion():
             return await _region(getter, acting, session)
-        case asked.AccessibilityNode():
+        case schema.AccessibilityNode():
             return _nodes(await acting.machine.accessibility(), getter)
-        case asked.WindowTitle() | asked.WindowList():
+        case schema.WindowTitle() | schema.WindowList():
             return await _windows(getter, acting)
-        case asked.Listing():
+        case schema.DirectoryListing():
             return await _output(["ls", "-1A", "--", getter.path], acting)
-        case asked.ProcessState():
+        case schema.ProcessState():
             return await _process(getter.name, acting)
-        case asked.CommandOutput():
+        case schema.CommandOutput():
             return await _output(getter.command, acting)
 
 
@@ -61,21 +61,21 @@ def _bounded(data: bytes, path: str) -> bytes:
     return data
 
 
-async def _output(command: asked.Command, acting: Acting) -> str:
+async def _output(command: schema.Command, acting: SessionMachine) -> str:
     done = await acting.machine.exec(words(command), timeout=acting.settings.evaluate_seconds)
     check(done, command)
     return done.stdout.decode("utf-8", "replace")
 
 
-async def _process(name: str, acting: Acting) -> str:
-    # Not every system has pgrep, and /proc may hide what belongs to others.
+async def _process(name: str, acting: SessionMachine) -> str:
+    # Not every system has pgrep, and /proc may hide processes of other users.
     line = f'for f in /proc/[0-9]*/comm; do read -r n < "$f" 2>/dev/null && [ "$n" = {shlex.quote(name[:15])} ] && echo yes; done; :'
     return "running" if "yes" in await _output(line, acting) else "not running"
 
 
-async def _windows(getter: asked.WindowTitle | asked.WindowList, acting: Acting) -> str:
+async def _windows(getter: schema.WindowTitle | schema.WindowList, acting: SessionMachine) -> str:
     there = await acting.machine.windows()
-    if isinstance(getter, asked.WindowList):
+    if isinstance(getter, schema.WindowList):
         return "\n".join(window.title for window in there)
     if getter.application is None:
         return next((window.title for window in there if window.focused), "")
@@ -83,7 +83,7 @@ async def _windows(getter: asked.WindowTitle | asked.WindowList, acting: Acting)
     return next((window.title for window in reversed(there) if window.application.lower() == wanted), "")
 
 
-def _nodes(tree: str, getter: asked.AccessibilityNode) -> str:
+def _nodes(tree: str, getter: schema.AccessibilityNode) -> str:
     if getter.role is None and getter.name is None:
         return tree
     role = re.escape(getter.role) if getter.role is not None else r"\S+"
@@ -92,7 +92,7 @@ def _nodes(tree: str, getter: asked.AccessibilityNode) -> str:
     return "\n".join(line.strip() for line in tree.splitlines() if wanted.match(line))
 
 
-async def _region(getter: asked.ScreenRegion, acting: Acting, session: Session) -> bytes:
+async def _region(getter: schema.ScreenRegion, acting: SessionMachine, session: Session) -> bytes:
     screen = await acting.machine.screenshot()
     right = getter.x + (getter.width or screen.width - getter.x)
     lower = getter.y + (getter.height or screen.height - getter.y)

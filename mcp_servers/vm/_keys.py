@@ -1,4 +1,4 @@
-"""Names of keys: those of pyautogui, those of X, and single characters."""
+"""Key names: those of pyautogui, X keysyms, and single characters."""
 
 from typing import Final
 
@@ -64,7 +64,7 @@ _NAMES: Final[dict[str, str]] = {
     "multiply": "KP_Multiply",
     "subtract": "KP_Subtract",
 }
-"""pyautogui's names, in lower case -> the names of X."""
+"""pyautogui's names, in lower case -> X keysyms."""
 
 _CHARACTERS: Final[dict[str, str]] = {
     " ": "space",
@@ -116,9 +116,9 @@ _X: Final = {
 
 
 def keysym(tool: str, name: str) -> str:
-    """X's name of a key.
+    """Return the X keysym of a key.
 
-    :raises ToolFailure: `bad_arguments`, naming the nearest right one.
+    :raises ToolFailure: `bad_arguments`, naming the nearest valid one.
     """
     if len(name) == 1:
         return _CHARACTERS.get(name, name)
@@ -131,5 +131,5 @@ def keysym(tool: str, name: str) -> str:
         did_you_mean(name, _NAMES) or did_you_mean(name, _X) or " Known: enter, ctrl, pgdn, f5, a, Return, …"
     )
     if "+" in name:
-        hint = " Several keys at once are for vm_hotkey, as a list."
+        hint = " For several keys at once use vm_hotkey with a list."
     raise ToolFailure(ErrorKind.BAD_ARGUMENTS, f"{tool}: no key {name!r}.{hint}")

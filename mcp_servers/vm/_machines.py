@@ -1,4 +1,4 @@
-"""Where the machines of sessions come from."""
+"""Factory of the sessions' machines."""
 
 from importlib import import_module
 from typing import Any
@@ -15,13 +15,13 @@ from mcp_servers.vm._settings import VmSettings
 from runtimes import Machine, MachineRuntime
 from runtimes.desktop import DesktopOptions
 
-__all__ = ["Machines"]
+__all__ = ["MachineFactory"]
 
 _SIZE = (1280, 800)
 
 
-class Machines:
-    """Makes a machine for each session: a desktop in its sandbox, or a whole computer beside it."""
+class MachineFactory:
+    """Factory of a machine for each session: a desktop in its sandbox, or a virtual machine beside it."""
 
     def __init__(self) -> None:
         self._computers: MachineRuntime | None = None
@@ -29,14 +29,14 @@ class Machines:
         self._turn = anyio.Lock()
 
     async def start(self, session: Session, settings: VmSettings) -> Machine:
-        """The session's machine.
+        """Start the session's machine.
 
-        :raises IsolationUnavailable: if a part of it is missing here; the message says what to install.
-        :raises ToolFailure: `bad_arguments`, if its options can't be used.
+        :raises IsolationUnavailable: if a program or package is missing; the message names it.
+        :raises ToolFailure: `bad_arguments`, if its options are invalid.
         """
         if settings.machine == "qemu":
             return await (await self._runtime(settings)).start()
-        from runtimes.desktop import open_desktop  # only who uses one needs it
+        from runtimes.desktop import open_desktop  # imported on first use
 
         width, height = settings.screen_size or _SIZE
         options = DesktopOptions(
@@ -48,7 +48,7 @@ class Machines:
         return await open_desktop(await session.instance(), options)
 
     async def close(self) -> None:
-        """End all computers."""
+        """Stop the virtual machines' runtime."""
         if self._host is not None:
             await self._host.close()
 
@@ -66,7 +66,7 @@ def _qemu(settings: VmSettings) -> MachineRuntime:
     try:
         qemu: Any = import_module("runtimes.qemu")
     except ModuleNotFoundError as error:
-        message = f"vm: this installation has no machine `qemu`: {error}. Use `machine: desktop`."
+        message = f"vm: machine `qemu` is not installed: {error}. Use `machine: desktop`."
         raise ToolFailure(ErrorKind.UNAVAILABLE, message) from None
     options = dict(settings.qemu)
     if settings.screen_size is not None:

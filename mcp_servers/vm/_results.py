@@ -1,4 +1,4 @@
-"""What the vm tools return."""
+"""Results of the vm tools."""
 
 from pydantic import Field
 
@@ -6,27 +6,27 @@ from mcp_servers.core._call import Output
 
 __all__ = [
     "Clicked",
-    "Done",
+    "ComparisonResult",
     "Dragged",
-    "Evaluated",
-    "Failed",
+    "EvaluationResult",
     "HotkeyPressed",
     "KeyPressed",
-    "Measured",
-    "Moved",
     "Point",
+    "PointerMoved",
     "Pressed",
+    "ScreenState",
+    "ScreenshotResult",
     "Scrolled",
-    "Seen",
-    "Shot",
     "Size",
+    "TaskDone",
+    "TaskFailed",
     "Typed",
     "Waited",
 ]
 
 
 class Point(Output):
-    """A place on the screen."""
+    """Position on the screen."""
 
     x: int
     """Pixels from the left edge."""
@@ -35,142 +35,142 @@ class Point(Output):
 
 
 class Size(Output):
-    """The size of the screen."""
+    """Size of the screen."""
 
     width: int
-    """Pixels from left to right."""
+    """Width in pixels."""
     height: int
-    """Pixels from top to bottom."""
+    """Height in pixels."""
 
 
-class Seen(Output):
-    """What is there to see after an action, where the settings ask for it; a picture is shown beside the data."""
+class ScreenState(Output):
+    """Screen state after an action, if the settings ask for it; a picture is shown beside the data."""
 
     accessibility_tree: str | None = None
-    """What applications tell of their windows: `role "name" state … [x,y,width,height]`; null where nothing is told."""
+    """Accessibility tree: lines `role "name" state … [x,y,width,height]`; null if the applications provide none."""
 
 
-class Shot(Seen):
-    """A picture of the screen, which is shown beside the data."""
+class ScreenshotResult(ScreenState):
+    """Screenshot, shown beside the data."""
 
     size: Size
-    """Its size."""
+    """Size of the screenshot."""
 
 
-class Clicked(Seen):
-    """A click."""
+class Clicked(ScreenState):
+    """Click."""
 
     clicked: Point
-    """Where."""
+    """Position of the click."""
     button: str
-    """With which button."""
+    """Button of the click."""
 
 
-class Moved(Seen):
-    """A move of the pointer."""
+class PointerMoved(ScreenState):
+    """Move of the pointer."""
 
     position: Point
-    """Where it is now."""
+    """New position."""
 
 
-class Pressed(Seen):
-    """A button of the pointer was pressed or released."""
+class Pressed(ScreenState):
+    """Press or release of a pointer button."""
 
     button: str
-    """Which."""
+    """Name of the button."""
 
 
-class Dragged(Seen):
-    """A move with the left button held."""
+class Dragged(ScreenState):
+    """Drag with the left button."""
 
     start: Point
-    """Where it was pressed."""
+    """Position of the press."""
     end: Point
-    """Where it was released."""
+    """Position of the release."""
 
 
-class Scrolled(Seen):
-    """A turn of the wheel."""
+class Scrolled(ScreenState):
+    """Turn of the wheel."""
 
     position: Point
-    """Where the pointer is."""
+    """Position of the pointer."""
     clicks: int
-    """How far; positive is up."""
+    """Number of clicks; positive is up."""
 
 
-class Typed(Seen):
-    """A typed text."""
+class Typed(ScreenState):
+    """Typed text."""
 
     typed: str
-    """The text."""
+    """Text."""
     length: int
-    """Its characters."""
+    """Number of characters."""
 
 
-class KeyPressed(Seen):
-    """A key was pressed or released."""
+class KeyPressed(ScreenState):
+    """Press or release of a key."""
 
     key: str
-    """Which, by the name that X gives it."""
+    """X keysym of the key."""
 
 
-class HotkeyPressed(Seen):
-    """Keys were pressed together."""
+class HotkeyPressed(ScreenState):
+    """Key combination."""
 
     keys: list[str]
-    """Which, in the order they were pressed."""
+    """Keys in pressing order."""
 
 
-class Waited(Seen):
-    """A wait."""
+class Waited(ScreenState):
+    """Wait."""
 
     waited: float
-    """Seconds; at most, where it waited for a still screen."""
+    """Seconds; the maximum if it waited for an unchanging screen."""
     still: bool | None = None
-    """The screen was still at the end; null where that was not asked for."""
+    """The screen was unchanging at the end; null if that was not requested."""
 
 
-class Done(Output):
-    """The task was called done."""
+class TaskDone(Output):
+    """Task reported as done."""
 
     done: bool = True
     """Always true."""
 
 
-class Failed(Output):
-    """The task was called impossible."""
+class TaskFailed(Output):
+    """Task reported as impossible."""
 
     fail: bool = True
     """Always true."""
     reason: str | None = None
-    """Why."""
+    """Reason."""
 
 
-class Measured(Output):
-    """What one comparison found."""
+class ComparisonResult(Output):
+    """Result of one comparison."""
 
     func: str
-    """The comparison."""
+    """Name of the comparison."""
     score: float
-    """0 to 1."""
+    """Score from 0 to 1."""
     result: str | None = None
-    """What was found on the machine; long texts are cut, pictures described."""
+    """Value found on the machine; long texts are shortened, pictures described."""
     expected: str | None = None
-    """What was expected."""
+    """Expected value."""
     detail: str = ""
-    """What is amiss, where it is."""
+    """Description of the difference."""
 
 
-class Evaluated(Output):
-    """What an evaluation found."""
+class EvaluationResult(Output):
+    """Result of an evaluation."""
 
     score: float
-    """0 to 1: with `conj: and` the least of the results, with `or` the greatest."""
-    results: list[Measured] = Field(default_factory=list[Measured])
-    """One for each comparison."""
+    """Score from 0 to 1: with `conj: and` the minimum of the results, with `or` the maximum."""
+    results: list[ComparisonResult] = Field(default_factory=list[ComparisonResult])
+    """One entry for each comparison."""
     conj: str = "and"
-    """How they are put together."""
+    """Combination of the comparisons."""
     last_action_failed: bool = False
     """The last action was `vm_fail`."""
     details: str = ""
-    """What else there is to know."""
+    """Further details."""

@@ -1,4 +1,4 @@
-"""Reading pictures and tables that came out of a machine: in the session's sandbox, never in the server."""
+"""Pictures and tables from a machine, read in the session's sandbox and never in the server."""
 
 import json
 import sys
@@ -12,24 +12,24 @@ from runtimes import Outcome
 
 __all__ = ["compared", "cropped", "table"]
 
-_PROGRAM = (Path(__file__).parent / "_program.py").read_text(encoding="utf-8")
+_PROGRAM = (Path(__file__).parent / "_sandboxed_program.py").read_text(encoding="utf-8")
 _PYTHON = f"{sys.prefix}/bin/python3"
 _SECONDS = 30.0
 
 
 async def cropped(session: Session, picture: bytes, box: tuple[int, int, int, int]) -> bytes:
-    """A part of a picture."""
+    """Return a part of a picture."""
     return await _run(session, {"do": "crop", "box": box, "sizes": [len(picture)]}, picture)
 
 
 async def compared(session: Session, one: bytes, other: bytes, tolerance: int) -> Mapping[str, Any]:
-    """How alike two pictures are: `sizes`, and the share of pixels that are `alike` within the tolerance."""
+    """Compare two pictures: `sizes`, and the share `alike` of pixels within the tolerance."""
     asked = {"do": "compare", "tolerance": tolerance, "sizes": [len(one), len(other)]}
     return _object(await _run(session, asked, one + other))
 
 
 async def table(session: Session, data: bytes, sheet: str | int | None) -> list[list[object]]:
-    """The cells of a table: a sheet of an XLSX file, or CSV."""
+    """Return the cells of a table: a sheet of an XLSX file, or CSV."""
     answer = _object(await _run(session, {"do": "table", "sheet": sheet, "sizes": [len(data)]}, data))
     return cast("list[list[object]]", answer["rows"])
 
@@ -42,7 +42,7 @@ async def _run(session: Session, asked: Mapping[str, object], data: bytes) -> by
     if done.outcome is not Outcome.OK or done.exit_code != 0:
         said = done.stderr.decode("utf-8", "replace").strip().splitlines()
         why = done.detail or (said[-1][:300] if said else f"exit code {done.exit_code}")
-        raise ToolFailure(ErrorKind.FAILED, f"it can't be read: {why}")
+        raise ToolFailure(ErrorKind.FAILED, f"it cannot be read: {why}")
     return done.stdout
 
 
@@ -52,5 +52,5 @@ def _object(answer: bytes) -> Mapping[str, Any]:
     except ValueError:
         found = None
     if not isinstance(found, dict):
-        raise ToolFailure(ErrorKind.FAILED, "it can't be read: the sandbox gave no answer")
+        raise ToolFailure(ErrorKind.FAILED, "it cannot be read: the sandbox returned no answer")
     return cast("Mapping[str, Any]", found)

@@ -25,48 +25,48 @@ ACTIONS = (
     "key_down",
     "key_up",
 )
-"""The tools that act on the machine, by their verbs."""
+"""Verbs of the tools that act on the machine."""
 
 Side = Annotated[int, Field(ge=64, le=4096)]
 When = Literal["never", "asked", "after"]
 
 
 class DesktopSettings(Section):
-    """What a desktop is to be."""
+    """Options of a desktop."""
 
     dpi: int = Field(default=96, ge=24, le=480)
-    """How large letters are."""
+    """Dots per inch: the size of text."""
     accessibility: bool = True
-    """Applications can tell what is in their windows."""
+    """Applications provide an accessibility tree."""
 
 
 class VmSettings(Section):
     """Settings of the vm backend."""
 
     machine: Literal["desktop", "qemu"] = "desktop"
-    """`desktop`: an X server with a window manager in the session's sandbox; `qemu`: a whole computer."""
+    """`desktop`: an X server with a window manager in the session's sandbox; `qemu`: a virtual machine."""
     screen_size: tuple[Side, Side] | None = None
-    """Width and height of the screen; without it 1280x800 on a desktop, and what the image has on qemu."""
+    """Width and height of the screen; the default is 1280x800 for a desktop, and the image's own for qemu."""
     desktop: DesktopSettings = DesktopSettings()
     """Options of `machine: desktop`."""
     qemu: dict[str, object] = Field(default_factory=dict[str, object])
-    """Options of `machine: qemu`: `image` and the others of that runtime."""
+    """Options of `machine: qemu`: `image` and the other settings of that runtime."""
     setup: list[Step] = Field(default_factory=list[Step])
-    """What is done at the start of every session, before the first tool: execute, launch, upload, wait."""
+    """Steps at the start of every session, before the first tool: execute, launch, upload, wait."""
     screenshot: Literal["asked", "after"] = "asked"
     """`asked`: only `vm_screenshot` shows the screen; `after`: every action does, too."""
     accessibility: When = "asked"
-    """When results hold the accessibility tree, where there is one: never, with `vm_screenshot`, or `after` every action, too."""
+    """Results with the accessibility tree: never, `asked` with `vm_screenshot`, or `after` every action, too."""
     settle_seconds: float = Field(default=1.0, ge=0, le=30)
-    """What is shown after an action is shown when the screen is still, or after this long."""
+    """Maximum time until the screen shown after an action stops changing, in seconds."""
     wait_seconds: float = Field(default=60.0, gt=0, le=600)
-    """The longest that `vm_wait` waits."""
+    """Longest `vm_wait` in seconds."""
     allow_actions: list[str] | None = None
-    """The actions that may be done (`click`, `type`, …); without it all."""
+    """Allowed actions (`click`, `type`, …); the default allows all."""
     evaluate: bool = True
-    """There is `vm_evaluate`; a server for agents alone can switch it off."""
+    """Offer `vm_evaluate`; disable it on a server for agents only."""
     evaluate_seconds: float = Field(default=60.0, gt=0, le=600)
-    """The longest that one command of an evaluation may take."""
+    """Time limit of one command of an evaluation, in seconds."""
 
     @field_validator("allow_actions")
     @classmethod
@@ -80,6 +80,6 @@ class VmSettings(Section):
     def _need_an_image(self) -> Self:
         if self.machine == "qemu" and not {"image", "vm_path"} & set(self.qemu):
             raise ValueError(
-                "`machine: qemu` needs an image: `qemu: {image: FOLDER}` (scripts/make-guest makes one)"
+                "`machine: qemu` needs an image: `qemu: {image: DIRECTORY}` (scripts/make-guest builds one)"
             )
         return self

@@ -1,4 +1,4 @@
-"""Steps that prepare a machine: at the start of a session, and before an evaluation."""
+"""Setup steps of a machine: at the start of a session, and before an evaluation."""
 
 import base64
 import shlex
@@ -10,10 +10,10 @@ from pydantic import Field, model_validator
 from agentflow.errors import ErrorKind, ToolFailure
 from agentflow.settings import Section
 from mcp_servers.core._session import Session
-from mcp_servers.vm._still import until_still
+from mcp_servers.vm._screen_change import wait_unchanging
 from runtimes import ExecResult, Machine, Outcome
 
-__all__ = ["Step", "do_steps"]
+__all__ = ["Step", "run_steps"]
 
 _PAUSE = 0.05
 _PIECE = 48 * 1024
@@ -22,30 +22,30 @@ Command = str | list[str]
 
 
 class Execute(Section):
-    """A command that must succeed."""
+    """Command that must succeed."""
 
     command: Command
-    """What to run: a line for the shell, or a program with its arguments."""
+    """Shell line, or a program with its arguments."""
     timeout: float = Field(default=60.0, gt=0, le=600)
-    """Seconds after which it is killed, and the step has failed."""
+    """Time limit in seconds; a command that exceeds it is killed and fails the step."""
 
 
 class Launch(Section):
-    """A program that stays."""
+    """Program that keeps running."""
 
     command: Command
-    """What to start: a line for the shell, or a program with its arguments."""
+    """Shell line, or a program with its arguments."""
 
 
 class Upload(Section):
-    """A file that is put on the machine: from the session's workspace, or with a given text."""
+    """File to put on the machine: from the session's workspace, or with a given text."""
 
     path: str
-    """Where it goes."""
+    """Path on the machine."""
     local_path: str | None = None
-    """Where it lies in the workspace."""
+    """Path in the workspace."""
     content: str | None = None
-    """Its text."""
+    """Text of the file."""
 
     @model_validator(mode="after")
     def _one_source(self) -> "Upload":
@@ -55,21 +55,21 @@ class Upload(Section):
 
 
 class Uploads(Section):
-    """Files that are put on the machine."""
+    """Files to put on the machine."""
 
     files: list[Upload] = Field(min_length=1)
-    """Each with its place."""
+    """Files with their paths."""
 
 
 class Wait(Section):
-    """Waiting for something to be there."""
+    """Condition to wait for."""
 
     window: str | None = None
-    """A window whose title contains this."""
+    """A window whose title contains this text."""
     still: bool = False
-    """A screen that does not change."""
+    """An unchanging screen."""
     seconds: float = Field(default=30.0, gt=0, le=600)
-    """How long to wait; after that the step has failed, unless nothing but time was to be waited for."""
+    """Time limit in seconds; exceeding it fails the step, unless there is no other condition."""
 
 
 class ExecuteStep(Section):
@@ -78,7 +78,7 @@ class ExecuteStep(Section):
     type: Literal["execute", "command"]
     """`execute`."""
     parameters: Execute
-    """What to run."""
+    """Command."""
 
 
 class LaunchStep(Section):
@@ -87,16 +87,16 @@ class LaunchStep(Section):
     type: Literal["launch"]
     """`launch`."""
     parameters: Launch
-    """What to start."""
+    """Program."""
 
 
 class UploadStep(Section):
-    """Bring files."""
+    """Upload files."""
 
     type: Literal["upload", "upload_file"]
     """`upload`."""
     parameters: Uploads
-    """Which."""
+    """Files."""
 
 
 class WaitStep(Section):
@@ -105,15 +105,15 @@ class WaitStep(Section):
     type: Literal["wait", "sleep"]
     """`wait`."""
     parameters: Wait = Wait()
-    """For what."""
+    """Condition."""
 
 
 Step = Annotated[ExecuteStep | LaunchStep | UploadStep | WaitStep, Field(discriminator="type")]
-"""One step: `{type: launch, parameters: {command: xterm}}`."""
+"""Step: `{type: launch, parameters: {command: xterm}}`."""
 
 
-async def do_steps(steps: list[Step], machine: Machine, session: Session) -> None:
-    """Do them in their order.
+async def run_steps(steps: list[Step], machine: Machine, session: Session) -> None:
+    """Run the steps in order.
 
     :raises ToolFailure: at the first that fails.
     """
@@ -139,12 +139,12 @@ async def _do(step: Step, machine: Machine, session: Session) -> None:
 
 
 def words(command: Command) -> list[str]:
-    """A command as a program with its arguments."""
+    """Return a command as a program with its arguments."""
     return ["/bin/sh", "-c", command] if isinstance(command, str) else command
 
 
 def check(done: ExecResult, command: Command) -> None:
-    """Pass what ended well.
+    """Check that a command succeeded.
 
     :raises ToolFailure: otherwise, with its last line.
     """
@@ -159,7 +159,7 @@ def check(done: ExecResult, command: Command) -> None:
 
 async def _launch(machine: Machine, command: Command) -> None:
     line = command if isinstance(command, str) else shlex.join(command)
-    # A program of its own session, without our pipes: it stays when the shell that started it has ended.
+    # A separate session without our pipes: it survives the shell that started it.
     started = f"setsid sh -c {shlex.quote(line)} </dev/null >/dev/null 2>&1 &"
     check(await machine.exec(["/bin/sh", "-c", started]), command)
 
@@ -182,7 +182,7 @@ async def _upload(machine: Machine, session: Session, file: Upload) -> None:
 async def _wait(machine: Machine, wait: Wait) -> None:
     with anyio.move_on_after(wait.seconds):
         if wait.still:
-            await until_still(machine)
+            await wait_unchanging(machine)
             return
         if wait.window is None:
             await anyio.sleep(wait.seconds)

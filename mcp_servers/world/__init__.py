@@ -1,4 +1,4 @@
-"""Worlds to act in, told in words: a household of our own, MiniGrid's rooms, any Gymnasium environment."""
+"""Text worlds: a built-in household, MiniGrid's rooms, any Gymnasium environment. See docs/world.md."""
 
 from mcp_servers.world._backend import WorldBackend
 from mcp_servers.world._settings import WorldSettings

@@ -1,4 +1,4 @@
-"""The tools of the world backend."""
+"""Tools of the world backend."""
 
 from collections.abc import Mapping
 from typing import Annotated
@@ -10,15 +10,15 @@ from mcp_servers.core._call import CallContext, Image
 from mcp_servers.core._running import check_settings, read_settings
 from mcp_servers.core._session import Session
 from mcp_servers.core._tool import tool
-from mcp_servers.world._episode import Episode
-from mcp_servers.world._results import Progress, Seen
+from mcp_servers.world._episode import WorldEpisode
+from mcp_servers.world._results import WorldObservation, WorldProgress
 from mcp_servers.world._settings import WorldSettings
 
 __all__ = ["WorldBackend"]
 
 
 class WorldBackend(Backend):
-    """A world to act in, told in words: one episode in each session."""
+    """Text world with one episode in each session."""
 
     name = "world"
     description = (
@@ -27,23 +27,23 @@ class WorldBackend(Backend):
     reserved = frozenset({"environments", "arguments"})
 
     def check(self, settings: Mapping[str, object]) -> None:
-        """Refuse settings that can't be used."""
+        """Reject invalid settings."""
         check_settings(WorldSettings, self.name, settings)
 
     async def initialize(self, session: Session, settings: Mapping[str, object]) -> None:
-        """Read the session's settings; the episode begins at its first call."""
-        session.put(Episode(read_settings(WorldSettings, self.name, settings)))
+        """Read the session's settings; the episode begins with its first call."""
+        session.put(WorldEpisode(read_settings(WorldSettings, self.name, settings)))
 
     async def fork(self, session: Session, forked: Session) -> None:
-        """Copy the world as it is.
+        """Copy the world's state.
 
         :raises ToolFailure: `cannot_fork`, if it can be neither copied nor repeated.
         """
-        forked.put(await session.get(Episode).copy())
+        forked.put(await session.get(WorldEpisode).copy())
 
     async def cleanup(self, session: Session) -> None:
-        """Give the world back."""
-        await session.get(Episode).close()
+        """Close the environment."""
+        await session.get(WorldEpisode).close()
 
     @tool(title="Begin an episode")
     async def reset(
@@ -52,53 +52,52 @@ class WorldBackend(Backend):
         context: CallContext,
         seed: Annotated[
             int | None,
-            Field(ge=0, description="The same seed gives the same world; by default the next one."),
+            Field(ge=0, description="The same seed gives the same world; the default is the next seed."),
         ] = None,
         task: Annotated[
-            str | None, Field(description="The kind of task; by default as before, or as the seed decides.")
+            str | None,
+            Field(description="Kind of task; the default is the previous one, or the seed's choice."),
         ] = None,
-        env: Annotated[str | None, Field(description="The environment; by default as before.")] = None,
-    ) -> Seen:
-        """Begin a new episode, and give its task and what can be seen at its start.
+        env: Annotated[str | None, Field(description="Environment; the default is the previous one.")] = None,
+    ) -> WorldObservation:
+        """Begin a new episode; return its task and the first observation.
 
-        Use it to start, or to start over. What was done in the episode before is lost.
+        Use it to start, or to start over. The progress of the previous episode is lost.
         """
-        return _shown(context, *await session.get(Episode).reset(seed, task, env))
+        return _shown(context, *await session.get(WorldEpisode).reset(seed, task, env))
 
     @tool(title="Look around", read_only=True)
-    async def observe(self, session: Session, context: CallContext) -> Seen:
-        """Give the task, what can be seen now, and the actions that can be done now.
+    async def observe(self, session: Session, context: CallContext) -> WorldObservation:
+        """Return the task, the current observation and the legal actions.
 
         Use it to see where you are; it costs no step.
         """
-        return _shown(context, *await session.get(Episode).observe())
+        return _shown(context, *await session.get(WorldEpisode).observe())
 
     @tool(title="Act")
     async def act(
         self,
         session: Session,
         context: CallContext,
-        action: Annotated[
-            str | int, Field(description="One of the actions that can be done now, or its number from 0.")
-        ],
-    ) -> Seen:
-        """Do one action, and give what can be seen afterwards.
+        action: Annotated[str | int, Field(description="One of the legal actions, or its number from 0.")],
+    ) -> WorldObservation:
+        """Take one action; return the observation afterwards.
 
-        Use it for each step towards the task. Only the actions listed last can be done; another one is refused and costs
+        Use it for each step towards the task. Only the actions listed last are legal; another one is refused and costs
         nothing.
         """
-        return _shown(context, *await session.get(Episode).act(str(action)))
+        return _shown(context, *await session.get(WorldEpisode).act(str(action)))
 
-    @tool(title="Tell the progress", read_only=True)
-    async def state(self, session: Session) -> Progress:
-        """Tell what was done so far, and what it was worth.
+    @tool(title="Report the progress", read_only=True)
+    async def state(self, session: Session) -> WorldProgress:
+        """Return the actions and rewards so far.
 
         Use it to check whether the task is done, or to compare two sessions; it shows nothing of the world.
         """
-        return await session.get(Episode).progress()
+        return await session.get(WorldEpisode).progress()
 
 
-def _shown(context: CallContext, seen: Seen, picture: bytes | None) -> Seen:
+def _shown(context: CallContext, seen: WorldObservation, picture: bytes | None) -> WorldObservation:
     if picture is not None:
         context.show(Image(picture))
     return seen

@@ -1,4 +1,4 @@
-"""The episode of one session."""
+"""Episode of one session."""
 
 from collections.abc import Callable
 from typing import TypeVar
@@ -9,17 +9,17 @@ import anyio.to_thread
 from agentflow.errors import CannotFork, ErrorKind, ToolFailure
 from mcp_servers.core._failures import did_you_mean
 from mcp_servers.world._household_world import household
-from mcp_servers.world._results import Progress, Seen
+from mcp_servers.world._results import WorldObservation, WorldProgress
 from mcp_servers.world._settings import HOUSEHOLD, WorldSettings
 from mcp_servers.world._world import World
 
-__all__ = ["Episode"]
+__all__ = ["WorldEpisode"]
 
 T = TypeVar("T")
 
 
-class Episode:
-    """What a session's world is, and what was done in it. One thing at a time."""
+class WorldEpisode:
+    """World of a session and its actions so far. Calls are serialized."""
 
     def __init__(self, settings: WorldSettings) -> None:
         self._settings = settings
@@ -34,27 +34,29 @@ class Episode:
         self._done = False
         self._success: bool | None = None
 
-    async def reset(self, seed: int | None, task: str | None, env: str | None) -> tuple[Seen, bytes | None]:
-        """Begin a new episode; what is not said is as it was, and the seed is the next one."""
+    async def reset(
+        self, seed: int | None, task: str | None, env: str | None
+    ) -> tuple[WorldObservation, bytes | None]:
+        """Begin a new episode; omitted settings stay as before, and the seed is the next one."""
         async with self._turn:
             await self._begin(seed, self._task if task is None else task, env or self._env)
             return await self._in_thread(self._seen)
 
-    async def observe(self) -> tuple[Seen, bytes | None]:
-        """What can be seen; begins if nobody has."""
+    async def observe(self) -> tuple[WorldObservation, bytes | None]:
+        """Return the observation; begin an episode if there is none."""
         async with self._turn:
             await self._ensure()
             return await self._in_thread(self._seen)
 
-    async def act(self, action: str) -> tuple[Seen, bytes | None]:
-        """Do something; begins if nobody has."""
+    async def act(self, action: str) -> tuple[WorldObservation, bytes | None]:
+        """Take an action; begin an episode if there is none."""
         async with self._turn:
             await self._ensure()
             if self._done:
-                message = "world_act: the episode is over: world_reset begins another one."
+                message = "world_act: the episode is over: call world_reset to begin another one."
                 raise ToolFailure(ErrorKind.BAD_ARGUMENTS, message)
 
-            def step() -> tuple[Seen, bytes | None]:
+            def step() -> tuple[WorldObservation, bytes | None]:
                 outcome = self._live.act(action)
                 self._history.append(action.strip())
                 self._rewards.append(outcome.reward)
@@ -63,12 +65,12 @@ class Episode:
 
             return await self._in_thread(step)
 
-    async def progress(self) -> Progress:
-        """How far it is."""
+    async def progress(self) -> WorldProgress:
+        """Return the progress."""
         async with self._turn:
             await self._ensure()
             task, digest = await self._in_thread(lambda: (self._live.task, self._live.digest()))
-            return Progress(
+            return WorldProgress(
                 env=self._env,
                 seed=self._seed,
                 task=task,
@@ -80,13 +82,13 @@ class Episode:
                 digest=digest,
             )
 
-    async def copy(self) -> "Episode":
-        """An independent copy.
+    async def copy(self) -> "WorldEpisode":
+        """Return an independent copy.
 
         :raises ToolFailure: `cannot_fork`, if the world can be neither copied nor repeated.
         """
         async with self._turn:
-            copied = Episode(self._settings)
+            copied = WorldEpisode(self._settings)
             copied._env, copied._seed, copied._task = self._env, self._seed, self._task
             copied._next, copied._done, copied._success = self._next, self._done, self._success
             copied._history, copied._rewards = list(self._history), list(self._rewards)
@@ -98,7 +100,7 @@ class Episode:
             return copied
 
     async def close(self) -> None:
-        """Give the world back."""
+        """Close the world."""
         async with self._turn:
             world, self._world = self._world, None
             if world is not None:
@@ -116,7 +118,9 @@ class Episode:
     async def _begin(self, seed: int | None, task: str | None, env: str) -> None:
         settings = self._settings
         if not settings.allows(env):
-            message = f"world: there is no {env!r} here.{did_you_mean(env, settings.environments)}"
+            message = (
+                f"world: there is no environment {env!r} here.{did_you_mean(env, settings.environments)}"
+            )
             raise ToolFailure(ErrorKind.DENIED, message)
         chosen = self._next if seed is None else seed
         begun = await _begun(settings, env, chosen, task)
@@ -126,9 +130,9 @@ class Episode:
         self._env, self._seed, self._task, self._next = env, chosen, task, chosen + 1
         self._history, self._rewards, self._done, self._success = [], [], False, None
 
-    def _seen(self) -> tuple[Seen, bytes | None]:
+    def _seen(self) -> tuple[WorldObservation, bytes | None]:
         world = self._live
-        seen = Seen(
+        seen = WorldObservation(
             task=world.task,
             observation=world.tell(),
             actions=[] if self._done else world.actions(),
@@ -142,7 +146,7 @@ class Episode:
         return seen, world.picture() if self._settings.pictures else None
 
     async def _in_thread(self, work: Callable[[], T]) -> T:
-        """Do what may block where it blocks nobody; a world that was left in the middle of it is no more."""
+        """Run a possibly blocking call in a thread; a cancelled one invalidates the world."""
         if self._world is None or self._world.quick:
             return work()
         try:
@@ -153,10 +157,10 @@ class Episode:
             self._world = None
             raise
         except Exception as error:
-            # The boundary to code of others: whatever an environment raises, it can't be trusted any more.
+            # Boundary to foreign code: an environment that raised anything cannot be trusted any more.
             self._world = None
             reason = f"{type(error).__name__}: {' '.join(str(error).split())}"[:300]
-            message = f"world: {self._env} has failed: {reason}. The next call begins anew."
+            message = f"world: {self._env} has failed: {reason}. The next call begins a new episode."
             raise ToolFailure(ErrorKind.FAILED, message) from error
 
 
@@ -166,7 +170,7 @@ async def _begun(settings: WorldSettings, env: str, seed: int, task: str | None)
 
     def make() -> World:
         try:
-            from mcp_servers.world._gym_world import GymWorld  # the library is an extra
+            from mcp_servers.world._gym_world import GymWorld  # an optional dependency
         except ImportError:
             message = f"world: {env} needs Gymnasium: pip install 'agentflow[world]'"
             raise ToolFailure(ErrorKind.UNAVAILABLE, message) from None

@@ -1,4 +1,4 @@
-"""MiniGrid's view in words: what is where, as seen by who stands in it."""
+"""MiniGrid's view as text, from the agent's perspective."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol, cast
@@ -22,7 +22,7 @@ class _Thing(Protocol):
 
 
 def tell_grid(observation: Mapping[str, object], carrying: object) -> str:
-    """A view of MiniGrid, as `(kind, colour, state)` by column and row, in words."""
+    """Describe a MiniGrid view, given as `(kind, color, state)` by column and row."""
     image = cast("Sequence[Sequence[Sequence[int]]]", observation["image"])
     width, height = len(image), len(image[0])
     middle, nearest = width // 2, height - 1
@@ -59,7 +59,7 @@ def _steps(number: int) -> str:
 
 
 def _walls(at: Callable[[int, int], int], sideways: int, forward: int) -> list[str]:
-    """The nearest wall in each direction that can be seen."""
+    """Describe the nearest visible wall in each direction."""
     paths = {
         "ahead": [(step, 0) for step in range(1, forward + 1)],
         "to the left": [(0, -step) for step in range(1, sideways + 1)],

@@ -1,4 +1,4 @@
-"""Any Gymnasium environment as a world."""
+"""Gymnasium environment as a world."""
 
 import copy
 import hashlib
@@ -23,7 +23,7 @@ from mcp_servers.world._spaces import (
     tell_value,
     without_colours,
 )
-from mcp_servers.world._world import Outcome
+from mcp_servers.world._world import ActionResult
 
 __all__ = ["GymWorld"]
 
@@ -31,7 +31,7 @@ GRIDS = ("BabyAI-", "MiniGrid-")
 
 
 class GymWorld:
-    """One episode of a Gymnasium environment. Everything here may block."""
+    """Episode of a Gymnasium environment. Every method may block."""
 
     quick = False
 
@@ -45,9 +45,9 @@ class GymWorld:
         pictures: bool = False,
         arguments: Mapping[str, object] | None = None,
     ) -> None:
-        """Begin.
+        """Begin an episode.
 
-        :raises ToolFailure: `bad_arguments` for an environment that is not there, `unavailable` for one that lacks a part.
+        :raises ToolFailure: `bad_arguments` for an unknown environment, `unavailable` for one with a missing dependency.
         """
         self._made = {"id": id, "task": task, "steps": steps, "pictures": pictures, "arguments": arguments}
         self._seed = seed
@@ -63,14 +63,14 @@ class GymWorld:
 
     @property
     def task(self) -> str:
-        """What is to be done, in words."""
+        """Task in words."""
         seen = self._observation
         mission = cast("Mapping[str, object]", seen).get("mission") if isinstance(seen, dict) else None
         told = mission or self._info.get("task")
         return told if isinstance(told, str) else f"Gain as much reward as you can in {self._made['id']}."
 
     def tell(self) -> str:
-        """What can be seen now, in words."""
+        """Return the current observation in words."""
         seen = self._observation
         if is_grid(self._env) and isinstance(seen, dict):
             carried = getattr(self._env.unwrapped, "carrying", None)
@@ -81,10 +81,10 @@ class GymWorld:
         return f"{without_colours(str(self._env.render())).strip()}\n{told}"
 
     def picture(self) -> bytes | None:
-        """What can be seen now, as PNG."""
+        """Render the current state as PNG."""
         if self._env.render_mode != "rgb_array":
             return None
-        from PIL import Image  # only pictures need it
+        from PIL import Image  # needed only for pictures
 
         drawn = cast("np.ndarray[Any, np.dtype[np.uint8]]", self._env.render())
         png = io.BytesIO()
@@ -92,7 +92,7 @@ class GymWorld:
         return png.getvalue()
 
     def actions(self) -> list[str]:
-        """What can be done now."""
+        """Return the legal actions."""
         if self._over:
             return []
         names, mask = action_names(self._env), self._info.get("action_mask")
@@ -101,14 +101,14 @@ class GymWorld:
         return [name for name, allowed in zip(names, mask, strict=True) if allowed]
 
     def action_format(self) -> str | None:
-        """How an action is written, where there is no list of them."""
+        """Format of an action, if there is no list of them."""
         return action_format(self._env)
 
-    def act(self, action: str) -> Outcome:
-        """Do something."""
+    def act(self, action: str) -> ActionResult:
+        """Take an action."""
         return self._step(parse(self._env, action, self.actions()))
 
-    def _step(self, value: object) -> Outcome:
+    def _step(self, value: object) -> ActionResult:
         self._observation, reward, terminated, truncated, self._info = self._env.step(value)
         self._history.append(copy.copy(value))
         self._over = terminated or truncated
@@ -116,26 +116,24 @@ class GymWorld:
         success = self._info.get("success", self._info.get("is_success"))
         if success is None and is_grid(self._env):
             success = terminated and float(reward) > 0
-        return Outcome(float(reward), self._over, None if success is None else bool(success))
+        return ActionResult(float(reward), self._over, None if success is None else bool(success))
 
     def _note(self, reward: float) -> None:
-        """Add to the hash of all that was seen."""
+        """Add to the hash of all observations."""
         self._hash.update(repr((reward, _plain(self._observation))).encode())
 
     def digest(self) -> str:
-        """The same for the same episode: of everything that was seen and won."""
+        """Return a digest of all observations and rewards: equal for equal episodes."""
         whole = self._hash.copy()
         whole.update(repr(_generator(self._env)).encode())
         return whole.hexdigest()
 
     def copy(self) -> "GymWorld":
-        """A copy of the state where it can be copied; else the same actions again, if they lead to the same."""
+        """Return a copy of the state; if it cannot be copied, repeat the actions if they lead to the same state."""
         try:
             copied = copy.copy(self)
             copied._env = copy.deepcopy(self._env)
-        except (
-            Exception
-        ):  # boundary: an environment may hold what can't be copied in as many ways as there are
+        except Exception:  # boundary: an environment may fail to be copied in any way
             return self._repeated()
         copied._history = list(self._history)
         copied._hash = self._hash.copy()
@@ -148,25 +146,27 @@ class GymWorld:
             again._step(copy.copy(value))
         if again.digest() != self.digest():
             again.close()
-            raise CannotFork(f"{self._made['id']} can't be copied, and the same actions lead elsewhere")
+            raise CannotFork(
+                f"{self._made['id']} cannot be copied, and repeating its actions gives another state"
+            )
         return again
 
     def close(self) -> None:
-        """Give everything back."""
+        """Close the environment."""
         self._env.close()
 
 
 def _make(id: str, steps: int | None, pictures: bool, arguments: dict[str, object]) -> AnyEnv:
     if id.startswith(GRIDS):
         try:
-            # Loading it makes its environments known.
+            # Importing it registers its environments.
             import_module("minigrid")
         except ImportError:
             message = f"world: {id} needs MiniGrid: pip install 'agentflow[world]'"
             raise ToolFailure(ErrorKind.UNAVAILABLE, message) from None
     try:
         with warnings.catch_warnings():
-            # Advice for who writes environments.
+            # Warnings for authors of environments.
             warnings.simplefilter("ignore")
             modes = _modes(id)
             wanted = ("rgb_array", "ansi") if pictures else ("ansi",)
@@ -175,13 +175,15 @@ def _make(id: str, steps: int | None, pictures: bool, arguments: dict[str, objec
                 arguments["render_mode"] = mode
             return gymnasium.make(id, max_episode_steps=steps, disable_env_checker=True, **arguments)
     except gymnasium.error.DependencyNotInstalled as error:
-        raise ToolFailure(ErrorKind.UNAVAILABLE, f"world: {id} needs more: {_line(error)}") from None
+        raise ToolFailure(
+            ErrorKind.UNAVAILABLE, f"world: {id} has a missing dependency: {_line(error)}"
+        ) from None
     except (gymnasium.error.Error, ImportError, TypeError, ValueError) as error:
-        raise ToolFailure(ErrorKind.BAD_ARGUMENTS, f"world: {id} can't be made: {_line(error)}") from None
+        raise ToolFailure(ErrorKind.BAD_ARGUMENTS, f"world: {id} cannot be created: {_line(error)}") from None
 
 
 def _modes(id: str) -> tuple[str, ...]:
-    """The ways in which it can be rendered."""
+    """Return the render modes."""
     entry = gymnasium.spec(id).entry_point
     creator: object = load_env_creator(entry) if isinstance(entry, str) else entry
     metadata = cast("Mapping[str, object]", getattr(creator, "metadata", {}))
@@ -189,13 +191,13 @@ def _modes(id: str) -> tuple[str, ...]:
 
 
 def _generator(env: AnyEnv) -> object:
-    """The state of its random numbers, which decides what comes."""
+    """Return the state of its random number generator, which decides the future."""
     generator = getattr(env.unwrapped, "_np_random", None)
     return None if generator is None else generator.bit_generator.state
 
 
 def _plain(value: object) -> object:
-    """A value whose text says all of it."""
+    """Convert a value to one whose text is complete."""
     if isinstance(value, np.ndarray):
         array = cast("np.ndarray[Any, np.dtype[Any]]", value)
         return (str(array.dtype), array.shape, array.tobytes())

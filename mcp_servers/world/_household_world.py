@@ -1,15 +1,15 @@
-"""The household as a world."""
+"""Household as a world."""
 
 from agentflow.errors import ErrorKind, ToolFailure
-from mcp_servers.world._choosing import chosen
-from mcp_servers.world._world import Outcome
+from mcp_servers.world._action_matching import match_action
+from mcp_servers.world._world import ActionResult
 from mcp_servers.world.household import STEPS, Game, begin
 
 __all__ = ["HouseholdWorld", "household"]
 
 
 class HouseholdWorld:
-    """A game in the household. Needs nothing but Python, and never takes long."""
+    """Game in the household. It needs only Python, and never blocks."""
 
     quick = True
 
@@ -18,46 +18,46 @@ class HouseholdWorld:
 
     @property
     def task(self) -> str:
-        """What is to be done, in words."""
+        """Task in words."""
         return self._game.goal.text
 
     def tell(self) -> str:
-        """What can be seen now, in words."""
+        """Return the current observation in words."""
         return self._game.tell()
 
     def picture(self) -> bytes | None:
-        """There is none: it is told in words only."""
+        """Return `None`: the household has no pictures."""
         return None
 
     def actions(self) -> list[str]:
-        """What can be done now."""
+        """Return the legal actions."""
         return self._game.actions()
 
     def action_format(self) -> str | None:
-        """Every action is in the list."""
+        """Return `None`: every action is listed."""
         return None
 
-    def act(self, action: str) -> Outcome:
-        """Do one of the actions."""
+    def act(self, action: str) -> ActionResult:
+        """Take one of the actions."""
         actions = self._game.actions()
-        self._game.act(actions[chosen(action, actions)])
+        self._game.act(actions[match_action(action, actions)])
         success = self._game.success
-        return Outcome(float(success), self._game.over, success)
+        return ActionResult(float(success), self._game.over, success)
 
     def digest(self) -> str:
-        """The same for the same state."""
+        """Return a digest that is equal for equal states."""
         return self._game.digest()
 
     def copy(self) -> "HouseholdWorld":
-        """An independent copy."""
+        """Return an independent copy."""
         return HouseholdWorld(self._game.copy())
 
     def close(self) -> None:
-        """There is nothing to give back."""
+        """Do nothing: there is nothing to close."""
 
 
 def household(seed: int, task: str | None, steps: int | None) -> HouseholdWorld:
-    """The household of a seed.
+    """Return the household of a seed.
 
     :raises ToolFailure: `bad_arguments`, if there is no such kind of task.
     """

@@ -1,51 +1,51 @@
-"""What the tools of the world backend return."""
+"""Results of the world tools."""
 
 from mcp_servers.core._call import Output
 
-__all__ = ["Progress", "Seen"]
+__all__ = ["WorldObservation", "WorldProgress"]
 
 
-class Seen(Output):
-    """What there is to see, and what can be done."""
+class WorldObservation(Output):
+    """Observation and legal actions."""
 
     task: str
-    """What is to be done, in words."""
+    """Task in words."""
     observation: str
-    """What can be seen now, in words."""
+    """Observation in words."""
     actions: list[str]
-    """What can be done now; empty at the end, and where actions are no list: then `action_format` says how they look."""
+    """Legal actions; empty at the end, and if actions are not enumerable: see `action_format`."""
     action_format: str | None
-    """How an action is written, where there is no list of them."""
+    """Format of an action, if there is no list of them."""
     reward: float
-    """What the last action was worth."""
+    """Reward of the last action."""
     total_reward: float
-    """What all of them were worth."""
+    """Sum of all rewards."""
     steps: int
-    """How many actions were done."""
+    """Number of actions taken."""
     done: bool
     """The episode is over."""
     success: bool | None
-    """The task is done; null where the environment does not say."""
+    """The task is done; null if the environment does not report it."""
 
 
-class Progress(Output):
-    """How far an episode is."""
+class WorldProgress(Output):
+    """Progress of an episode."""
 
     env: str
-    """Its environment."""
+    """Environment."""
     seed: int
-    """Its seed: the same one and the same actions lead to the same state."""
+    """Seed: the same seed and actions lead to the same state."""
     task: str
-    """What is to be done, in words."""
+    """Task in words."""
     history: list[str]
-    """The actions that were done, in order."""
+    """Actions taken, in order."""
     steps: int
-    """How many."""
+    """Number of actions."""
     total_reward: float
-    """What they were worth."""
+    """Sum of the rewards."""
     done: bool
     """The episode is over."""
     success: bool | None
-    """The task is done; null where the environment does not say."""
+    """The task is done; null if the environment does not report it."""
     digest: str
-    """A hash of the whole state: equal in two sessions whose worlds are equal."""
+    """Hash of the whole state: equal in two sessions whose worlds are equal."""

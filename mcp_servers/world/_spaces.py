@@ -1,4 +1,4 @@
-"""Actions and observations of any Gymnasium environment in words."""
+"""Actions and observations of Gymnasium environments as text."""
 
 import json
 import re
@@ -9,7 +9,7 @@ import numpy as np
 from gymnasium import Env, spaces
 
 from agentflow.errors import ErrorKind, ToolFailure
-from mcp_servers.world._choosing import chosen
+from mcp_servers.world._action_matching import match_action
 from mcp_servers.world._grid import ACTIONS as GRID_ACTIONS
 
 __all__ = ["action_format", "action_names", "parse", "tell_value", "without_colours"]
@@ -29,7 +29,7 @@ NAMES: Mapping[str, Sequence[str]] = {
     "MountainCar": ("push left", "do nothing", "push right"),
     "Taxi": ("go south", "go north", "go east", "go west", "pick up", "drop off"),
 }
-"""What the documentation calls the actions that Gymnasium itself only counts."""
+"""Documented names of actions that Gymnasium only numbers."""
 
 AnyEnv = Env[Any, Any]
 
@@ -37,20 +37,20 @@ _HIGHLIGHTED = re.compile(r"\x1b\[4\d(?:;\d+)*m(.*?)\x1b\[0m", re.DOTALL)
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 
 
-class _Choice(Protocol):
-    """One of so many actions, as Gymnasium counts them."""
+class DiscreteSpace(Protocol):
+    """Discrete action space."""
 
     n: int
     start: int
 
 
 def is_grid(env: AnyEnv) -> bool:
-    """It is one of MiniGrid's."""
+    """Return true for a MiniGrid environment."""
     return any(kind.__module__.startswith("minigrid.") for kind in type(env.unwrapped).__mro__)
 
 
 def action_names(env: AnyEnv) -> list[str]:
-    """The names of its actions by their numbers; none where actions are more than a choice."""
+    """Return the action names by number; empty if the action space is not discrete."""
     choice = _choice(env)
     if choice is None:
         return []
@@ -67,13 +67,13 @@ def action_names(env: AnyEnv) -> list[str]:
     return [f"action {index}" for index in range(number)] if number <= MOST_NAMES else []
 
 
-def _choice(env: AnyEnv) -> _Choice | None:
+def _choice(env: AnyEnv) -> DiscreteSpace | None:
     space = cast("object", env.action_space)
-    return cast("_Choice", space) if isinstance(space, spaces.Discrete) else None
+    return cast("DiscreteSpace", space) if isinstance(space, spaces.Discrete) else None
 
 
 def action_format(env: AnyEnv) -> str | None:
-    """How an action is written, where there is no list of them."""
+    """Return the format of an action, if there is no list of them."""
     if action_names(env):
         return None
     if isinstance(cast("object", env.action_space), spaces.Text):
@@ -82,20 +82,20 @@ def action_format(env: AnyEnv) -> str | None:
 
 
 def parse(env: AnyEnv, action: str, legal: Sequence[str]) -> object:
-    """The action as the environment takes it.
+    """Parse an action for the environment.
 
-    :raises ToolFailure: `bad_arguments`, if it is none.
+    :raises ToolFailure: `bad_arguments`, if it is invalid.
     """
     space = cast("object", env.action_space)
     names, choice = action_names(env), _choice(env)
     if names and choice is not None:
-        return int(choice.start) + names.index(legal[chosen(action, legal)])
+        return int(choice.start) + names.index(legal[match_action(action, legal)])
     if isinstance(space, spaces.Text):
         value: object = action
     else:
         value = _from_json(env.action_space, action)
     if not env.action_space.contains(value):
-        message = f"world_act: no action of this world. It is written as {action_format(env)}"
+        message = f"world_act: invalid action. The format is {action_format(env)}"
         raise ToolFailure(ErrorKind.BAD_ARGUMENTS, message)
     return value
 
@@ -116,7 +116,7 @@ def _from_json(space: spaces.Space[Any], action: str) -> object:
 
 
 def tell_value(value: object) -> str:
-    """An observation in words: small arrays number by number, large ones by their shape."""
+    """Describe an observation: small arrays by their numbers, large ones by their shape."""
     if isinstance(value, np.ndarray):
         array = cast("np.ndarray[Any, np.dtype[Any]]", value)
         if array.size > MOST_NUMBERS:
@@ -135,5 +135,5 @@ def tell_value(value: object) -> str:
 
 
 def without_colours(text: str) -> str:
-    """A drawing for a terminal as plain text; what is highlighted there stands in brackets."""
+    """Convert a terminal drawing to plain text; highlighted characters are put in brackets."""
     return _COLOURS.sub("", _HIGHLIGHTED.sub(r"[\1]", text))

@@ -1,70 +1,70 @@
-"""What a world promises to the tools, whatever it is made of."""
+"""World contract."""
 
 from dataclasses import dataclass
 from typing import Protocol
 
-__all__ = ["Outcome", "World"]
+__all__ = ["ActionResult", "World"]
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
-    """What came of an action."""
+class ActionResult:
+    """Result of an action."""
 
     reward: float
-    """What it was worth."""
+    """Reward."""
     done: bool
     """The episode is over."""
     success: bool | None
-    """The task is done; `None`: the world does not say."""
+    """The task is done; `None` if the world does not report it."""
 
 
 class World(Protocol):
-    """One episode in one world. Its methods may block, but for those of a `quick` one."""
+    """Episode in a world. Methods may block unless it is `quick`."""
 
     @property
     def quick(self) -> bool:
-        """Nothing in it takes long."""
+        """True if no method blocks."""
         ...
 
     @property
     def task(self) -> str:
-        """What is to be done, in words."""
+        """Task in words."""
         ...
 
     def tell(self) -> str:
-        """What can be seen now, in words."""
+        """Return the current observation in words."""
         ...
 
     def picture(self) -> bytes | None:
-        """What can be seen now, as PNG, if it can be drawn."""
+        """Render the current state as PNG, if it can be rendered."""
         ...
 
     def actions(self) -> list[str]:
-        """What can be done now."""
+        """Return the legal actions."""
         ...
 
     def action_format(self) -> str | None:
-        """How an action is written, where there is no list of them."""
+        """Format of an action, if there is no list of them."""
         ...
 
-    def act(self, action: str) -> Outcome:
-        """Do something.
+    def act(self, action: str) -> ActionResult:
+        """Take an action.
 
-        :raises ToolFailure: `bad_arguments`, if it can't be done now; then nothing has changed.
+        :raises ToolFailure: `bad_arguments`, if it is not legal; then nothing has changed.
         """
         ...
 
     def digest(self) -> str:
-        """The same for the same state."""
+        """Return a digest that is equal for equal states."""
         ...
 
     def copy(self) -> "World":
-        """An independent copy.
+        """Return an independent copy.
 
         :raises CannotFork: if it can be neither copied nor repeated exactly.
         """
         ...
 
     def close(self) -> None:
-        """Give everything back."""
+        """Close the world."""
         ...

@@ -1,4 +1,4 @@
-"""One desktop, seen from outside."""
+"""Desktop in an instance, seen from the host."""
 
 import contextlib
 import struct
@@ -11,8 +11,8 @@ import anyio.to_thread
 from agentflow.errors import CannotFork, InstanceGone, IsolationUnavailable, NotOffered, RuntimeFailure
 from runtimes._machine import Button, Screen, Window
 from runtimes._protocol import ExecResult, Instance, Outcome
-from runtimes.desktop import _parts
-from runtimes.desktop._link import Link
+from runtimes.desktop import _driver_program
+from runtimes.desktop._driver_client import DriverClient
 from runtimes.desktop._options import BUS, DISPLAY, DesktopOptions
 
 __all__ = ["Desktop", "open_desktop"]
@@ -26,23 +26,26 @@ async def open_desktop(
 ) -> "Desktop":
     """Start a desktop in an instance; an instance has at most one.
 
-    :param owned: the instance is stopped with the desktop; otherwise it goes on.
-    :raises IsolationUnavailable: if this machine lacks a part of it; the message says what to install.
-    :raises RuntimeFailure: if it did not start.
+    :param owned: stop the instance together with the desktop.
+    :raises IsolationUnavailable: if a program or package is missing_parts; the message names it.
+    :raises RuntimeFailure: if the desktop did not start.
+    Example::
+        desktop = await open_desktop(instance, DesktopOptions(width=1024, height=768))
+        screen = await desktop.screenshot()
     """
-    lacking = await anyio.to_thread.run_sync(_parts.missing)
+    lacking = await anyio.to_thread.run_sync(_driver_program.missing_parts)
     if lacking:
-        raise IsolationUnavailable(f"a desktop can't be made here: {'; '.join(lacking)}")
+        raise IsolationUnavailable(f"no desktop can be started here: {'; '.join(lacking)}")
     options = options or DesktopOptions()
-    code = await anyio.to_thread.run_sync(_parts.payload)
+    code = await anyio.to_thread.run_sync(_driver_program.payload)
     size = f"{options.width}x{options.height}x24"
     argv = [
-        _parts.PYTHON,
+        _driver_program.PYTHON,
         "-S",
         "-E",
         "-s",
         "-c",
-        _parts.BEGIN,
+        _driver_program.BOOTSTRAP,
         "-screen",
         "0",
         size,
@@ -50,7 +53,7 @@ async def open_desktop(
         str(options.dpi),
     ]
     stream = await instance.open_stream(argv, env=_environment(options))
-    link = Link(stream)
+    link = DriverClient(stream)
     try:
         await link.start(code)
     except BaseException as error:
@@ -68,9 +71,11 @@ def _environment(options: DesktopOptions) -> dict[str, str]:
 
 
 class Desktop:
-    """A desktop in an instance. See `runtimes.Machine`."""
+    """Desktop in an instance. See `runtimes.Machine`."""
 
-    def __init__(self, instance: Instance, link: Link, options: DesktopOptions, *, owned: bool) -> None:
+    def __init__(
+        self, instance: Instance, link: DriverClient, options: DesktopOptions, *, owned: bool
+    ) -> None:
         self._instance = instance
         self._owned = owned
         self._link = link
@@ -79,20 +84,20 @@ class Desktop:
 
     @property
     def id(self) -> str:
-        """A name that is unique in its runtime."""
+        """Name, unique in its runtime."""
         return self._instance.id
 
     @property
     def instance(self) -> Instance:
-        """Where it lies."""
+        """Instance that the desktop runs in."""
         return self._instance
 
     async def screenshot(self) -> Screen:
-        """See `runtimes.Machine.screenshot`. The pointer is not on it."""
+        """See `runtimes.Machine.screenshot`. The pointer is not visible."""
         message, png = await self._ask("screenshot")
         width, height = _size(png)
         if (width, height) != (message.get("width"), message.get("height")):
-            raise RuntimeFailure("what came is no picture of the screen")
+            raise RuntimeFailure("the driver returned no screenshot")
         return Screen(png, width, height)
 
     async def move(self, x: int, y: int) -> None:
@@ -104,7 +109,7 @@ class Desktop:
         await self._ask("button", button=button, down=down)
 
     async def scroll(self, clicks: int, *, horizontal: bool = False) -> None:
-        """See `runtimes.Machine.scroll`; more than 100 clicks are 100."""
+        """See `runtimes.Machine.scroll`; at most 100 clicks."""
         clicks = max(-_WHEEL, min(clicks, _WHEEL))
         await self._ask("scroll", clicks=clicks, horizontal=horizontal)
 
@@ -113,7 +118,7 @@ class Desktop:
         await self._ask("key", name=name, down=down)
 
     async def type(self, text: str, *, interval: float = 0.0) -> None:
-        """See `runtimes.Machine.type`. Any character can be typed, but control characters."""
+        """See `runtimes.Machine.type`. Every character but control characters can be typed."""
         if interval <= 0:
             await self._ask("type", text=text)
             return
@@ -124,13 +129,13 @@ class Desktop:
             await self._ask("type", text=character)
 
     async def exec(self, argv: Sequence[str], *, timeout: float | None = None) -> ExecResult:
-        """See `runtimes.Machine.exec`. What it leaves running in the background goes on."""
+        """See `runtimes.Machine.exec`. Background processes that it starts keep running."""
         limits = self._instance.spec.limits
         seconds = limits.wall_seconds if timeout is None else timeout
         message, data = await self._ask("exec", argv=list(argv), seconds=seconds, most=limits.output_bytes)
         late, code, cut = bool(message.get("late")), int(message.get("code", 1)), int(message.get("out", 0))
         outcome = Outcome.TIMEOUT if late else Outcome.OK
-        detail = "the run was ended: timeout" if late else ""
+        detail = "the command was killed: timeout" if late else ""
         return ExecResult(
             outcome=outcome, exit_code=code, stdout=data[:cut], stderr=data[cut:], detail=detail
         )
@@ -154,19 +159,19 @@ class Desktop:
         except InstanceGone:
             raise
         except RuntimeFailure as error:
-            raise NotOffered(f"no application here tells what is in its windows: {error}") from None
+            raise NotOffered(f"no application here provides an accessibility tree: {error}") from None
         return text.decode("utf-8", "replace")
 
     async def fork(self) -> "Desktop":
-        """Refuse: an X server and its applications can't be copied while they run.
+        """Refuse: a running X server and its applications cannot be copied.
 
         :raises CannotFork: always.
         """
         self._check()
-        raise CannotFork("a running desktop can't be copied: do its steps again, or use `machine: qemu`")
+        raise CannotFork("a running desktop cannot be copied: repeat its steps, or use `machine: qemu`")
 
     async def stop(self) -> None:
-        """End it, and its instance if it is its own."""
+        """Stop the desktop, and the instance if it is owned."""
         if self._gone:
             return
         self._gone = True
@@ -186,12 +191,12 @@ class Desktop:
 
 
 def _size(png: bytes) -> tuple[int, int]:
-    """Width and height of a picture.
+    """Return width and height of a PNG.
 
-    :raises RuntimeFailure: if it is none.
+    :raises RuntimeFailure: if it is malformed.
     """
     if len(png) < 24 or not png.startswith(_PNG):
-        raise RuntimeFailure("what came is no picture")
+        raise RuntimeFailure("the driver returned no PNG")
     width, height = struct.unpack(">II", png[16:24])
     return width, height
 

@@ -1,37 +1,37 @@
-"""What a desktop is to be, and where its applications find it."""
+"""Options of a desktop, and the addresses that its applications use."""
 
 from dataclasses import dataclass
 
 __all__ = ["BUS", "DISPLAY", "DesktopOptions"]
 
 DISPLAY = ":0"
-"""Every desktop's display: an instance has at most one. A shell in the same instance reaches it by this name."""
+"""Display of every desktop: an instance has at most one. A shell in the same instance can use it."""
 BUS = "unix:path=/tmp/.desktop/bus"
-"""Where its applications tell of what is in their windows: for `DBUS_SESSION_BUS_ADDRESS`."""
+"""Accessibility bus of its applications, for `DBUS_SESSION_BUS_ADDRESS`."""
 
-FEWEST, MOST = 64, 4096
+MIN_SIDE, MAX_SIDE = 64, 4096
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DesktopOptions:
-    """What a desktop is to be."""
+    """Options of a desktop."""
 
     width: int = 1280
-    """Pixels from left to right."""
+    """Width in pixels."""
     height: int = 800
-    """Pixels from top to bottom."""
+    """Height in pixels."""
     dpi: int = 96
-    """How large letters are."""
+    """Dots per inch: the size of text."""
     accessibility: bool = True
-    """Applications can tell what is in their windows."""
+    """Applications provide an accessibility tree."""
 
     def __post_init__(self) -> None:
-        """Refuse what no X server makes.
+        """Check the limits of the X server.
 
         :raises ValueError: naming the size.
         """
-        if not (FEWEST <= self.width <= MOST and FEWEST <= self.height <= MOST):
+        if not (MIN_SIDE <= self.width <= MAX_SIDE and MIN_SIDE <= self.height <= MAX_SIDE):
             size = f"{self.width}x{self.height}"
-            raise ValueError(f"no screen can be {size}: each side takes {FEWEST} to {MOST} pixels")
+            raise ValueError(f"invalid screen size {size}: each side takes {MIN_SIDE} to {MAX_SIDE} pixels")
         if not 24 <= self.dpi <= 480:
-            raise ValueError(f"no screen can have {self.dpi} dots per inch: take 24 to 480")
+            raise ValueError(f"invalid dpi {self.dpi}: take 24 to 480")

@@ -1,4 +1,4 @@
-"""Desktops each in an instance of its own."""
+"""Runtime of desktops in instances of their own."""
 
 from dataclasses import replace
 from typing import Self
@@ -6,7 +6,7 @@ from typing import Self
 import anyio
 
 from runtimes._protocol import Capabilities, InstanceSpec, Runtime
-from runtimes.desktop import _parts
+from runtimes.desktop import _driver_program
 from runtimes.desktop._desktop import Desktop, open_desktop
 from runtimes.desktop._options import DesktopOptions
 
@@ -14,9 +14,9 @@ __all__ = ["DesktopRuntime"]
 
 
 class DesktopRuntime:
-    """Makes desktops, each in an instance of its own. See `runtimes.MachineRuntime`.
+    """Runtime of desktops, each in a new instance. See `runtimes.MachineRuntime` and docs/machines.md.
 
-    The runtime of the instances belongs to whoever gives it.
+    The caller closes the runtime of the instances.
     """
 
     def __init__(
@@ -37,15 +37,15 @@ class DesktopRuntime:
 
     @property
     def capabilities(self) -> Capabilities:
-        """What it can do here."""
+        """Capabilities on this machine."""
         of_instances = self._runtime.capabilities
-        notes = (*of_instances.notes, *_parts.missing())
+        notes = (*of_instances.notes, *_driver_program.missing_parts())
         return replace(of_instances, fork="replay", screen=True, notes=notes)
 
     async def start(self) -> Desktop:
-        """A new desktop.
+        """Start a desktop.
 
-        :raises IsolationUnavailable: if its isolation, or a part it needs, can't be had on this machine.
+        :raises IsolationUnavailable: if this machine lacks the isolation, a program or a package.
         """
         instance = await self._runtime.start(self._spec)
         try:

@@ -1,4 +1,4 @@
-"""Containers as sandboxes: made by a Docker engine, or by `runc` or gVisor's `runsc` without one."""
+"""Container runtimes: a Docker engine, or `runc` or gVisor's `runsc` without one. See docs/docker-runtime.md."""
 
 from typing import TYPE_CHECKING
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 __all__ = ["ContainerInstance", "ContainerOptions", "DockerRuntime"]
 
 
-# The keeper inside a container imports this package with only the standard library.
+# The init process of a container imports this package with only the standard library.
 __getattr__ = lazy_exports(
     __name__,
     {

@@ -1,4 +1,4 @@
-"""The part of the Docker engine's API that is used here, typed, over aiodocker."""
+"""Typed wrapper over the part of aiodocker that the Docker runtime uses."""
 
 import io
 import json
@@ -36,106 +36,106 @@ class _Images(Protocol):
     def delete(self, name: str, *, force: bool) -> Awaitable[object]: ...
 
 
-class ApiError(Exception):
-    """The engine refused, or can't be reached; one line."""
+class DockerApiError(Exception):
+    """Refusal or connection failure of the engine, as one line."""
 
     def __init__(self, message: str, status: int = 0) -> None:
         super().__init__(message)
         self.status = status
-        """The answer's HTTP status; 0 where there was none."""
+        """HTTP status of the response; 0 without one."""
 
     @property
     def unreachable(self) -> bool:
-        """The engine can't be reached."""
+        """True if the engine cannot be reached."""
         return self.status in (0, _UNREACHABLE)
 
 
-class Api:
-    """One engine. Containers go by their names."""
+class DockerApi:
+    """Client of one engine. Containers are addressed by name."""
 
     def __init__(self, url: str) -> None:
         self._docker = Docker(url=url)
-        # aiodocker's methods take keywords without types.
+        # aiodocker's methods take untyped keyword arguments.
         self._containers = cast("_Containers", self._docker.containers)
         self._images = cast("_Images", self._docker.images)
 
     async def version(self) -> Mapping[str, Any]:
-        """What the engine is."""
-        return await _asked(self._docker.version())
+        """Return the engine's version information."""
+        return await _request(self._docker.version())
 
     async def image(self, name: str) -> Mapping[str, Any] | None:
-        """An image, if it is there."""
+        """Return an image's description, or `None` if it does not exist."""
         try:
-            return await _asked(self._images.inspect(name))
-        except ApiError as error:
+            return await _request(self._images.inspect(name))
+        except DockerApiError as error:
             if error.status == _NOT_FOUND:
                 return None
             raise
 
     async def load(self, archive: bytes) -> None:
-        """Take in an image."""
-        await _asked(self._images.import_image(io.BytesIO(archive)))
+        """Import an image archive."""
+        await _request(self._images.import_image(io.BytesIO(archive)))
 
     async def remove_image(self, name: str) -> None:
-        """Forget an image that no container is made of."""
-        await _asked(self._images.delete(name, force=False))
+        """Remove an image that no container uses."""
+        await _request(self._images.delete(name, force=False))
 
     async def image_names(self, repository: str) -> list[str]:
-        """The full names of all images of a repository."""
-        found = await _asked(self._images.list(filters={"reference": [repository]}))
+        """Return the full names of all images of a repository."""
+        found = await _request(self._images.list(filters={"reference": [repository]}))
         return [name for one in found for name in cast("list[str]", one["RepoTags"] or [])]
 
     async def containers(self, filters: Mapping[str, list[str]]) -> list[tuple[str, Mapping[str, str]]]:
-        """Names and labels of the containers, running or not, that pass some filters."""
-        found = await _asked(self._containers.list(all="true", filters=json.dumps(filters)))
+        """Return names and labels of the containers, running or not, that match the filters."""
+        found = await _request(self._containers.list(all="true", filters=json.dumps(filters)))
         names = [cast("list[str]", one["Names"])[0].lstrip("/") for one in found]
         return [(name, cast("dict[str, str]", one["Labels"])) for name, one in zip(names, found, strict=True)]
 
     async def create(self, name: str, config: Mapping[str, Any]) -> None:
-        """Make a container."""
-        await _asked(self._containers.create(config, name=name))
+        """Create a container."""
+        await _request(self._containers.create(config, name=name))
 
     async def start(self, name: str) -> None:
-        """Start it."""
-        await _asked(self._containers.container(name).start())
+        """Start a container."""
+        await _request(self._containers.container(name).start())
 
     async def commit(self, name: str, repository: str, tag: str) -> None:
-        """Make an image of a container's own layer."""
-        await _asked(self._containers.container(name).commit(repository=repository, tag=tag))
+        """Create an image from a container's writable layer."""
+        await _request(self._containers.container(name).commit(repository=repository, tag=tag))
 
     async def wait(self, name: str) -> int:
-        """Wait for its end; its status."""
-        return int((await _asked(self._containers.container(name).wait()))["StatusCode"])
+        """Wait until a container ends; return its exit status."""
+        return int((await _request(self._containers.container(name).wait()))["StatusCode"])
 
     async def remove(self, name: str) -> None:
-        """End and remove a container; returns when it is gone. Fine if it was."""
+        """Kill and remove a container; return when it is gone. A missing container is fine."""
         container = self._containers.container(name)
         try:
-            await _asked(container.delete(force=True, v=True))
-        except ApiError as error:
+            await _request(container.delete(force=True, v=True))
+        except DockerApiError as error:
             if error.status == _CONFLICT:
-                # It is being removed already.
-                await _gone(container.wait(condition="removed"))
+                # Its removal is in progress already.
+                await _wait_gone(container.wait(condition="removed"))
             elif error.status != _NOT_FOUND:
                 raise
 
     async def close(self) -> None:
-        """Let go of the connections."""
+        """Close the connections."""
         await self._docker.close()
 
 
-async def _asked(call: Awaitable[T]) -> T:
+async def _request(call: Awaitable[T]) -> T:
     try:
         return await call
     except DockerError as error:
-        raise ApiError(" ".join(str(error.message).split()), error.status) from error
+        raise DockerApiError(" ".join(str(error.message).split()), error.status) from error
     except (aiohttp.ClientError, OSError) as error:
-        raise ApiError(str(error) or type(error).__name__) from error
+        raise DockerApiError(str(error) or type(error).__name__) from error
 
 
-async def _gone(call: Awaitable[object]) -> None:
+async def _wait_gone(call: Awaitable[object]) -> None:
     try:
-        await _asked(call)
-    except ApiError as error:
+        await _request(call)
+    except DockerApiError as error:
         if error.status != _NOT_FOUND:
             raise

@@ -1,4 +1,4 @@
-"""Containers without a daemon: an OCI bundle each, run by `runc` or by gVisor's `runsc`."""
+"""Containers without a daemon: one OCI bundle each, run by `runc` or by gVisor's `runsc`."""
 
 import contextlib
 import json
@@ -15,11 +15,10 @@ import anyio.to_thread
 
 from agentflow.errors import IsolationUnavailable, NotOffered
 from runtimes.docker import _host_root
-from runtimes.docker._ended import reason_of
-from runtimes.docker._groups import PREFIX, sweep_groups
+from runtimes.docker._cgroup_cleanup import PREFIX, remove_dead_cgroups
 from runtimes.docker._oci import bundle_config
 from runtimes.docker._options import ContainerOptions
-from runtimes.docker._plan import Container, Plan
+from runtimes.docker._plan import Container, ContainerPlan, exit_reason
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -27,24 +26,24 @@ if TYPE_CHECKING:
 _PACKAGES = {"runc": "runc", "gvisor": "runsc"}
 _FLAGS = {
     "runc": (),
-    # Its own kernel needs no other network, and calls the server by a socket of this machine.
+    # gVisor brings its own network stack; the init process connects to a socket of the host.
     "gvisor": ("--network=none", "--platform=ptrace", "--ignore-cgroups", "--host-uds=all"),
 }
 _NOTES = {
     "runc": (),
     "gvisor": (
-        "gVisor here is experimental: memory is limited by process, and the number of processes is not",
-        "what a command leaves running goes on until its container ends",
+        "gVisor support is experimental: memory is limited per process, and the number of processes is not limited",
+        "processes that a command leaves running continue until their container ends",
     ),
 }
 SEARCHED = "/usr/local/sbin:/usr/sbin:/sbin"
-"""Where programs are looked for beside the path: an ordinary user's lacks these."""
+"""Directories searched besides `PATH`, which lacks them for an ordinary user."""
 _KILL_SECONDS = 5.0
 _RETRY_SECONDS = 0.05
 
 
 class BundleContainer:
-    """See `runtimes.docker._plan.Container`."""
+    """Container that a `run` process holds. See `runtimes.docker._plan.Container`."""
 
     def __init__(self, process: anyio.abc.Process, delete: list[str], folder: str) -> None:
         self._process = process
@@ -52,25 +51,25 @@ class BundleContainer:
         self._folder = folder
 
     async def failed(self) -> str:
-        """Wait until it ends by itself; returns why."""
+        """Wait until the container ends by itself; return the reason."""
         status = await self._process.wait()
         said = b""
         assert self._process.stderr is not None
         with contextlib.suppress(anyio.EndOfStream):
             said = await self._process.stderr.receive()
         lines = said.decode("utf-8", "replace").split("\n")
-        return lines[0].strip() if said.strip() else reason_of(status)
+        return lines[0].strip() if said.strip() else exit_reason(status)
 
     async def layer(self) -> str | None:
-        """Nothing: its root can't change."""
+        """Return `None`: the root is read-only."""
         return None
 
     async def commit(self, image: str) -> None:
-        """There are no images here."""
-        raise NotOffered(f"no image {image!r} is made: that takes a Docker engine (runtime docker)")
+        """Refuse: this runtime has no images."""
+        raise NotOffered(f"cannot make the image {image!r} without a Docker engine: use runtime docker")
 
     async def end(self) -> None:
-        """End it and remove all of it."""
+        """Kill the container and remove everything that belongs to it."""
         with anyio.CancelScope(shield=True):
             with anyio.move_on_after(_KILL_SECONDS):
                 # Repeated: before `run` has created the container there is nothing to delete.
@@ -84,8 +83,8 @@ class BundleContainer:
             await anyio.to_thread.run_sync(lambda: shutil.rmtree(self._folder, ignore_errors=True))
 
 
-class BundleLauncher(_host_root.Shows):
-    """See `runtimes.docker._plan.Launcher`."""
+class BundleLauncher(_host_root.HostRootLauncher):
+    """Launcher that runs OCI bundles. See `runtimes.docker._plan.ContainerLauncher`."""
 
     def __init__(self, tier: Literal["runc", "gvisor"], options: ContainerOptions) -> None:
         self._tier = tier
@@ -95,27 +94,27 @@ class BundleLauncher(_host_root.Shows):
         self._command: list[str] = []
         self._group = ""
         self.env: Mapping[str, str] | None = None
-        """What the image sets."""
+        """Environment that the image sets."""
         self.notes: tuple[str, ...] = _NOTES[tier]
-        """What is missing."""
+        """Missing protections."""
         self.alive = False
-        """It can start containers."""
+        """True while containers can be started."""
 
     @property
     def network(self) -> bool:
-        """Containers have a network."""
+        """True if containers have a network."""
         return False
 
     async def open(self, folder: str, realm: str, lives: Callable[[str], bool]) -> None:
-        """Find the program and lay out the root."""
-        program = await anyio.to_thread.run_sync(self._require)
+        """Find the program and prepare the root file system."""
+        program = await anyio.to_thread.run_sync(self._find_program)
         self._folder = folder
         self._group = f"{PREFIX}{realm}-{os.path.basename(folder)}"
         self._command = [program, "--root", os.path.join(folder, "state"), *_FLAGS[self._tier]]
-        await anyio.to_thread.run_sync(self._lay_out)
+        await anyio.to_thread.run_sync(self._prepare_root)
         self.alive = True
 
-    def _require(self) -> str:
+    def _find_program(self) -> str:
         package = _PACKAGES[self._tier]
         program = shutil.which(package, path=f"{os.environ.get('PATH', os.defpath)}:{SEARCHED}")
         if program is None:
@@ -128,16 +127,16 @@ class BundleLauncher(_host_root.Shows):
             )
         if self._options.image is not None:
             raise IsolationUnavailable(
-                f"runtime {self._tier} has no images: unpack {self._options.image!r} into a folder and name it as rootfs"
+                f"runtime {self._tier} has no images: unpack {self._options.image!r} into a directory and set rootfs to it"
             )
         return program
 
-    def _lay_out(self) -> None:
+    def _prepare_root(self) -> None:
         given = self._options.rootfs
         if given is not None:
             if not (given / "usr").is_dir():
                 raise IsolationUnavailable(
-                    f"rootfs: {given} holds no system: unpack an image or a debootstrap into it"
+                    f"rootfs: {given} contains no system: unpack an image or run debootstrap there"
                 )
             self._rootfs = str(given.resolve())
             self.env = {}
@@ -145,14 +144,14 @@ class BundleLauncher(_host_root.Shows):
         self._root = _host_root.host_root()
         self._rootfs = os.path.join(self._folder, "root")
         os.mkdir(self._rootfs, 0o755)
-        _host_root.lay_out(self._rootfs)
+        _host_root.create_root(self._rootfs)
 
-    async def launch(self, plan: Plan) -> Container:
+    async def launch(self, plan: ContainerPlan) -> Container:
         """Write the bundle and run it."""
         bundle = os.path.join(self._folder, f"{plan.name}.bundle")
         config = bundle_config(plan, self._rootfs, f"/{self._group}/{plan.name}", self._options.cpus)
         await anyio.to_thread.run_sync(_write_bundle, bundle, config)
-        # Shielded: cancelling it kills `run` and leaves behind what that has created by then.
+        # Shielded: cancellation would kill `run` and leave behind whatever it has created so far.
         with anyio.CancelScope(shield=True):
             process = await anyio.open_process(
                 [*self._command, "run", "--bundle", bundle, plan.name],
@@ -161,13 +160,13 @@ class BundleLauncher(_host_root.Shows):
                 start_new_session=True,
             )
             return BundleContainer(process, [*self._command, "delete", "--force", plan.name], bundle)
-        raise AssertionError("a scope that only shields was cancelled")
+        raise AssertionError("unreachable: the scope only shields")
 
     async def close(self) -> None:
-        """Remove this server's groups."""
+        """Remove this server's cgroups."""
         self.alive = False
         if self._group:
-            await anyio.to_thread.run_sync(lambda: sweep_groups(self._group, lambda _: False))
+            await anyio.to_thread.run_sync(lambda: remove_dead_cgroups(self._group, lambda _: False))
 
 
 def _write_bundle(bundle: str, config: dict[str, Any]) -> None:

@@ -13,28 +13,27 @@ import anyio.to_thread
 
 from agentflow.errors import IsolationUnavailable, NotOffered, RuntimeFailure
 from runtimes.docker import _host_root
-from runtimes.docker._api import Api, ApiError
-from runtimes.docker._ended import reason_of
+from runtimes.docker._api import DockerApi, DockerApiError
 from runtimes.docker._oci import MASKED
 from runtimes.docker._options import ContainerOptions
-from runtimes.docker._plan import CAPABILITIES, Container, Plan
+from runtimes.docker._plan import CAPABILITIES, Container, ContainerPlan, exit_reason
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 OWNER = "agentflow.server"
-"""The label that names a container's server."""
+"""Label with the name of a container's server."""
 REALM = "agentflow.realm"
-"""The label that names the folder which that server shares with others."""
+"""Label with the name of the directory that the server shares with others."""
 
 _END_SECONDS = 30.0
 _USUAL = ("/var/run/docker.sock", "{runtime}/docker.sock", "{home}/.docker/run/docker.sock")
 
 
 def engine_url(socket: Path | None) -> str:
-    """Where the engine is.
+    """Return the URL of the engine.
 
-    :raises IsolationUnavailable: if it is nowhere, or elsewhere than on this machine.
+    :raises IsolationUnavailable: if no engine is found, or it is not on this machine.
     """
     if socket is not None:
         if not socket.is_socket():
@@ -60,23 +59,23 @@ def engine_url(socket: Path | None) -> str:
 
 
 class EngineContainer:
-    """See `runtimes.docker._plan.Container`."""
+    """Container of the engine. See `runtimes.docker._plan.Container`."""
 
-    def __init__(self, api: Api, name: str, image: str | None, forks: str | None) -> None:
+    def __init__(self, api: DockerApi, name: str, image: str | None, forks: str | None) -> None:
         self._api = api
         self._name = name
         self._image = image
         self._forks = forks
 
     async def failed(self) -> str:
-        """Wait until it ends by itself; returns why."""
+        """Wait until the container ends by itself; return the reason."""
         try:
-            return reason_of(await self._api.wait(self._name))
-        except ApiError as error:
+            return exit_reason(await self._api.wait(self._name))
+        except DockerApiError as error:
             return str(error)
 
     async def layer(self) -> str | None:
-        """An image of what root inside changed."""
+        """Save the writable layer as an image for a fork; return its name."""
         if self._forks is None:
             return None
         image = f"{self._forks}-{secrets.token_hex(8)}"
@@ -84,74 +83,76 @@ class EngineContainer:
         return image
 
     async def commit(self, image: str) -> None:
-        """Keep what root inside changed as an image."""
+        """Save the writable layer as an image."""
         if self._forks is None:
             raise NotOffered(
-                "a container whose system can't be changed is as its image: start the runtime with writable"
+                "a read-only container is identical to its image: start the runtime with writable"
             )
         repository, _, tag = image.rpartition(":")
         try:
             await self._api.commit(self._name, repository or tag, tag if repository else "latest")
-        except ApiError as error:
-            raise RuntimeFailure(f"the Docker engine made no image {image!r}: {error}") from error
+        except DockerApiError as error:
+            raise RuntimeFailure(
+                f"the Docker engine could not create the image {image!r}: {error}"
+            ) from error
 
     async def end(self) -> None:
-        """End it and remove all of it."""
+        """Kill and remove the container."""
         with anyio.move_on_after(_END_SECONDS):
-            with contextlib.suppress(ApiError):
+            with contextlib.suppress(DockerApiError):
                 await self._api.remove(self._name)
             if self._image is not None:
-                with contextlib.suppress(ApiError):
+                with contextlib.suppress(DockerApiError):
                     await self._api.remove_image(self._image)
 
 
-class EngineLauncher(_host_root.Shows):
-    """See `runtimes.docker._plan.Launcher`."""
+class EngineLauncher(_host_root.HostRootLauncher):
+    """Launcher that uses a Docker engine. See `runtimes.docker._plan.ContainerLauncher`."""
 
     def __init__(self, options: ContainerOptions, oci_runtime: str | None = None) -> None:
         self._options = options
         self._oci_runtime = oci_runtime
         self._labels: dict[str, str] = {}
         self._image = options.image or ""
-        self._api: Api | None = None
+        self._api: DockerApi | None = None
         self.env: Mapping[str, str] | None = None
-        """What the image sets."""
+        """Environment that the image sets."""
         self.notes: tuple[str, ...] = ()
-        """What is missing."""
+        """Missing protections."""
         self.alive = False
-        """The engine answers."""
+        """True while the engine answers."""
 
     @property
     def network(self) -> bool:
-        """Containers have a network."""
+        """True if containers have a network."""
         return self._options.network != "none"
 
     async def open(self, folder: str, realm: str, lives: Callable[[str], bool]) -> None:
-        """Reach the engine, have the image, remove the containers of dead servers."""
+        """Connect to the engine, make sure the image exists, and remove the containers of dead servers."""
         url = await anyio.to_thread.run_sync(engine_url, self._options.socket)
-        api = self._api = Api(url)
+        api = self._api = DockerApi(url)
         try:
             version = await api.version()
             await self._find_image(api)
             self._labels = {OWNER: os.path.basename(folder), REALM: realm}
             await self._sweep(api, realm, lives)
             self.alive = True
-        except ApiError as error:
+        except DockerApiError as error:
             await self.close()
-            raise IsolationUnavailable(f"the Docker engine at {url} can't be used: {error}") from error
+            raise IsolationUnavailable(f"the Docker engine at {url} cannot be used: {error}") from error
         except BaseException:
             await self.close()
             raise
         if version.get("Os", "linux") != "linux":
             await self.close()
-            raise IsolationUnavailable(f"the Docker engine at {url} runs no Linux containers")
+            raise IsolationUnavailable(f"the Docker engine at {url} does not run Linux containers")
 
-    async def _find_image(self, api: Api) -> None:
+    async def _find_image(self, api: DockerApi) -> None:
         if self._image:
             found = await api.image(self._image)
             if found is None:
                 raise IsolationUnavailable(
-                    f"the Docker engine has no image {self._image!r}: docker pull {self._image}"
+                    f"the Docker engine has no image {self._image!r}: run docker pull {self._image}"
                 )
             labels = cast("dict[str, str]", found["Config"].get("Labels") or {})
             if labels.get(_host_root.LABEL) == _host_root.HOST:
@@ -165,24 +166,24 @@ class EngineLauncher(_host_root.Shows):
         if await api.image(self._image) is None:
             await api.load(archive)
 
-    async def _sweep(self, api: Api, realm: str, lives: Callable[[str], bool]) -> None:
+    async def _sweep(self, api: DockerApi, realm: str, lives: Callable[[str], bool]) -> None:
         for name, labels in await api.containers({"label": [f"{REALM}={realm}"]}):
             if not lives(labels.get(OWNER, "")):
-                with contextlib.suppress(ApiError):
+                with contextlib.suppress(DockerApiError):
                     await api.remove(name)
         for image in await api.image_names(_forks(realm)):
             if not lives(image.partition(":")[2].partition("-")[0]):
-                with contextlib.suppress(ApiError):
+                with contextlib.suppress(DockerApiError):
                     await api.remove_image(image)
 
-    async def launch(self, plan: Plan) -> Container:
+    async def launch(self, plan: ContainerPlan) -> Container:
         """Create a container and start it."""
         assert self._api is not None
         forks = f"{_forks(self._labels[REALM])}:{self._labels[OWNER]}" if self._options.writable else None
         container = EngineContainer(self._api, plan.name, plan.image, forks)
         try:
-            # Shielded: the engine completes a request that its client gave up, so the container would appear after
-            # its removal.
+            # Shielded: the engine completes a request whose client has gone, so the container would appear after its
+            # removal.
             with anyio.CancelScope(shield=True), anyio.fail_after(self._options.start_seconds):
                 await self._api.create(plan.name, self._config(plan))
                 await self._api.start(plan.name)
@@ -194,19 +195,19 @@ class EngineLauncher(_host_root.Shows):
                 raise IsolationUnavailable(
                     f"the Docker engine did not start a container within {self._options.start_seconds:g} seconds"
                 ) from error
-            if isinstance(error, ApiError):
+            if isinstance(error, DockerApiError):
                 self.alive = not error.unreachable
                 raise IsolationUnavailable(self._explained(error)) from error
             raise
         return container
 
-    def _explained(self, error: ApiError) -> str:
+    def _explained(self, error: DockerApiError) -> str:
         text = str(error)
         if "executable file not found" in text:
-            return f"the image {self._image!r} has no {self.python}: name one with Python 3.11 or newer"
-        return f"the Docker engine started no container: {text}"
+            return f"the image {self._image!r} has no {self.python}: use one with Python 3.11 or newer"
+        return f"the Docker engine could not start a container: {text}"
 
-    def _config(self, plan: Plan) -> dict[str, Any]:
+    def _config(self, plan: ContainerPlan) -> dict[str, Any]:
         return {
             "Image": plan.image or self._image,
             "Entrypoint": [plan.argv[0]],
@@ -221,7 +222,7 @@ class EngineLauncher(_host_root.Shows):
             "HostConfig": self._host_config(plan),
         }
 
-    def _host_config(self, plan: Plan) -> dict[str, Any]:
+    def _host_config(self, plan: ContainerPlan) -> dict[str, Any]:
         limits, cpus = plan.limits, self._options.cpus
         mounts: list[dict[str, Any]] = [
             {"Type": "bind", "Source": one.source, "Target": one.target, "ReadOnly": True}
@@ -232,7 +233,7 @@ class EngineLauncher(_host_root.Shows):
             for path in plan.hidden
         ]
         config: dict[str, Any] = {
-            # Whatever ends the keeper, the server's death included, removes the container.
+            # Any end of the init process, also by the server's death, removes the container.
             "AutoRemove": True,
             "NetworkMode": self._options.network,
             "IpcMode": "private",
@@ -259,7 +260,7 @@ class EngineLauncher(_host_root.Shows):
         return config
 
     async def close(self) -> None:
-        """Let go of the engine."""
+        """Close the connections to the engine."""
         self.alive = False
         if self._api is not None:
             api, self._api = self._api, None
@@ -267,5 +268,5 @@ class EngineLauncher(_host_root.Shows):
 
 
 def _forks(realm: str) -> str:
-    """What the images of forks are called; the tag begins with the server. Each ends with its container."""
+    """Return the repository of the images of forks. Tags begin with the server's name; each image is removed with its container."""
     return f"agentflow-fork-{realm}"

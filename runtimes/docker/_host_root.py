@@ -1,7 +1,7 @@
-"""A root for containers that shows the machine's own programs, as process sandboxes see them.
+"""Container root file system that exposes the host's own programs, as process sandboxes do.
 
-Without an image of the user's choice there is none to build or fetch: the container's own part is a small `/etc` and
-empty folders; system programs and the interpreter are the machine's, read-only.
+Without an image of the user's choice there is nothing to build or fetch: the container itself has a small `/etc` and
+empty directories; system programs and the interpreter are the host's, read-only.
 """
 
 import hashlib
@@ -15,58 +15,60 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from runtimes.docker._plan import Mount
+from runtimes.docker._plan import ContainerMount
 from runtimes.process.trusted import _base
 
 LABEL = "agentflow.image"
-"""The label that tells what an image of ours is."""
+"""Label that marks this project's images."""
 HOST = "host"
-"""It needs the machine's own programs."""
+"""Label value of an image that needs the host's programs."""
 
 _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 
 
 @dataclass(frozen=True, slots=True)
 class HostRoot:
-    """What such a container sees of the machine."""
+    """Host directories that a container shows."""
 
-    mounts: tuple[Mount, ...]
-    """Its folders."""
+    mounts: tuple[ContainerMount, ...]
+    """Read-only mounts."""
     hidden: tuple[str, ...]
-    """Folders in those that appear empty."""
+    """Directories below the mounts that appear empty."""
     python: str
-    """The interpreter."""
+    """Path of the interpreter."""
 
 
-class Shows:
-    """A launcher whose containers see the machine's own programs, unless they have a system of their own."""
+class HostRootLauncher:
+    """Base of launchers whose containers show the host's programs unless they have a system of their own."""
 
     _root: HostRoot | None = None
 
     @property
     def python(self) -> str:
-        """The interpreter inside."""
+        """Path of the interpreter inside."""
         return self._root.python if self._root else "python3"
 
     @property
-    def mounts(self) -> tuple[Mount, ...]:
-        """What every container sees of this machine."""
+    def mounts(self) -> tuple[ContainerMount, ...]:
+        """Host directories that every container shows."""
         return self._root.mounts if self._root else ()
 
     @property
     def hidden(self) -> tuple[str, ...]:
-        """Folders in those that appear empty."""
+        """Directories below the mounts that appear empty."""
         return self._root.hidden if self._root else ()
 
 
 def host_root() -> HostRoot:
-    """What to show of this machine."""
+    """Return the host directories to show."""
     shown = _base.host_view()
-    return HostRoot(tuple(Mount(path, path) for path in shown.trees), tuple(shown.hidden), sys.executable)
+    return HostRoot(
+        tuple(ContainerMount(path, path) for path in shown.trees), tuple(shown.hidden), sys.executable
+    )
 
 
-def lay_out(folder: str) -> None:
-    """Make the container's own part in an empty folder."""
+def create_root(folder: str) -> None:
+    """Create the container's own files in an empty directory."""
     shown = _base.host_view()
     entry = Path(_base.__file__).parents[1] / "inside" / "_shell_entry.bash"
     _base.fill_skeleton(folder, _base.read_etc(shown), entry.read_text(encoding="utf-8"))
@@ -80,9 +82,9 @@ def lay_out(folder: str) -> None:
 
 
 def image() -> tuple[str, bytes]:
-    """The same as an image for `docker load`: its name, which tells its content, and the archive."""
+    """Return the same root as an image for `docker load`: a name derived from its content, and the archive."""
     with tempfile.TemporaryDirectory() as folder:
-        lay_out(folder)
+        create_root(folder)
         layer = _layer(folder)
     digest = hashlib.sha256(layer).hexdigest()
     config = json.dumps(
@@ -109,7 +111,7 @@ def image() -> tuple[str, bytes]:
 
 
 def _layer(folder: str) -> bytes:
-    """A folder as an archive that is the same whenever it is made."""
+    """Return a directory as a reproducible archive."""
 
     def plain(entry: tarfile.TarInfo) -> tarfile.TarInfo:
         entry.uid = entry.gid = 0

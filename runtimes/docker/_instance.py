@@ -1,4 +1,4 @@
-"""One container as an instance."""
+"""Instance that is a container."""
 
 import contextlib
 import os
@@ -13,16 +13,16 @@ from runtimes.process import ProcessInstance
 from runtimes.process._channel import RequestChannel
 
 
-class Make(Protocol):
-    """Starts another container."""
+class ContainerStarter(Protocol):
+    """Function that starts another container."""
 
     async def __call__(self, spec: InstanceSpec, *, image: str | None) -> "ContainerInstance":
-        """Of an image of its own, if one is named."""
+        """Start one, optionally from a different image."""
         ...
 
 
 class ContainerInstance(ProcessInstance):
-    """See `runtimes.Instance`. What is asked of it goes to the container's keeper."""
+    """Container. Requests go to its init process. See `runtimes.Instance`."""
 
     def __init__(
         self,
@@ -32,14 +32,14 @@ class ContainerInstance(ProcessInstance):
         known: dict[str, ProcessInstance],
         env: Mapping[str, str],
         container: Container,
-        make: Make,
+        make: ContainerStarter,
     ) -> None:
         super().__init__(channel, name, spec, known, env)
         self._container = container
         self._start_another = make
 
     async def begin(self) -> None:
-        """Get what tells of limits that were hit."""
+        """Fetch the descriptors of the limit counters and register the instance."""
         self.attach_counters(await self._client.ask("counters"))
         self._known[self._id] = self
 
@@ -48,7 +48,7 @@ class ContainerInstance(ProcessInstance):
         if not self._client.facts["copies"]:
             return await super().read(path, offset=offset, length=length)
         if offset < 0 or (length is not None and length < 0):
-            raise ValueError("offset and length can't be negative")
+            raise ValueError("offset and length must not be negative")
         with _memory_file() as file:
             await self._file("open", path, {"offset": offset, "length": length}, fds=[file.fileno()])
             file.seek(0)
@@ -66,7 +66,7 @@ class ContainerInstance(ProcessInstance):
             await self._file("create", path, {**details, "token": secrets.token_hex(8)}, fds=[file.fileno()])
 
     async def answers(self) -> bool:
-        """Its keeper is there."""
+        """Return true if the init process answers."""
         try:
             await self._client.ask("ping")
         except RuntimeFailure:
@@ -74,9 +74,9 @@ class ContainerInstance(ProcessInstance):
         return True
 
     async def commit(self, image: str) -> None:
-        """Keep what root inside changed of the image's folders as another image, `name:tag`. The workspace is no part of it.
+        """Save the changes to the image's directories as another image, `name:tag`, without the workspace.
 
-        :raises NotOffered: if the runtime has no images, or its containers can't be changed.
+        :raises NotOffered: if the runtime has no images, or its containers are read-only.
         """
         self._check()
         await self._container.commit(image)
@@ -84,7 +84,7 @@ class ContainerInstance(ProcessInstance):
     async def _fork(self) -> Fork:
         if self._python.used:
             raise CannotFork(
-                "a live interpreter can't be copied into another container: do its runs again there,"
+                "a live interpreter cannot be copied into another container: repeat its runs there,"
                 " or use the process runtime, which forks it"
             )
         child = await self._start_another(self._spec, image=await self._container.layer())
@@ -106,12 +106,12 @@ class ContainerInstance(ProcessInstance):
             os.close(fd)
 
     async def _end(self) -> None:
-        # The keeper goes when its line is closed, and the container with it.
+        # Closing the socket ends the init process, and the container with it.
         self._client.hang_up()
         with contextlib.suppress(RuntimeFailure):
             await self._container.end()
 
 
 def _memory_file() -> IO[bytes]:
-    """A file of nobody's disk."""
+    """Return an anonymous file in memory."""
     return os.fdopen(os.memfd_create("content"), "w+b")

@@ -1,8 +1,8 @@
-"""A container's plan as the configuration of an OCI bundle."""
+"""Configuration of an OCI bundle for a container plan."""
 
 from typing import Any
 
-from runtimes.docker._plan import CAPABILITIES, Plan
+from runtimes.docker._plan import CAPABILITIES, ContainerPlan
 
 _MASKED_OF_PROC = (
     "acpi",
@@ -18,13 +18,13 @@ _MASKED_OF_PROC = (
     "timer_stats",
 )
 MASKED = (*(f"/proc/{name}" for name in _MASKED_OF_PROC), "/sys/firmware", "/sys/devices/virtual/powercap")
-"""What appears empty: it tells of the machine, not of the container."""
+"""Paths that appear empty, because they describe the machine and not the container."""
 _READ_ONLY = ("bus", "fs", "irq", "sys", "sysrq-trigger")
 _CPU_PERIOD = 100_000
 
 
-def bundle_config(plan: Plan, rootfs: str, group: str, cpus: float | None) -> dict[str, Any]:
-    """The content of `config.json`."""
+def bundle_config(plan: ContainerPlan, rootfs: str, group: str, cpus: float | None) -> dict[str, Any]:
+    """Return the content of `config.json`."""
     capabilities = [f"CAP_{name}" for name in CAPABILITIES]
     return {
         "ociVersion": "1.0.2",
@@ -49,7 +49,7 @@ def bundle_config(plan: Plan, rootfs: str, group: str, cpus: float | None) -> di
     }
 
 
-def _resources(plan: Plan, cpus: float | None) -> dict[str, Any]:
+def _resources(plan: ContainerPlan, cpus: float | None) -> dict[str, Any]:
     resources: dict[str, Any] = {"devices": [{"allow": False, "access": "rwm"}]}
     if plan.limits.memory_bytes is not None:
         resources["memory"] = {"limit": plan.limits.memory_bytes, "swap": plan.limits.memory_bytes}
@@ -60,7 +60,7 @@ def _resources(plan: Plan, cpus: float | None) -> dict[str, Any]:
     return resources
 
 
-def _mounts(plan: Plan) -> list[dict[str, Any]]:
+def _mounts(plan: ContainerPlan) -> list[dict[str, Any]]:
     own = [
         _mount("/proc", "proc", ["nosuid", "noexec", "nodev"]),
         _tmpfs("/dev", ["nosuid", "strictatime", "mode=755", "size=65536k"]),
@@ -85,7 +85,7 @@ def _mounts(plan: Plan) -> list[dict[str, Any]]:
         )
         for one in plan.folders
     ]
-    # A folder covers what was mounted below it before: what lies deeper comes later.
+    # Parents first: a mount hides what was mounted below it before.
     return own + sorted(mounts, key=lambda mount: mount["destination"].count("/"))
 
 

@@ -1,4 +1,4 @@
-"""What a user may say about containers."""
+"""User settings of the container runtimes."""
 
 from pathlib import Path
 from typing import Literal
@@ -10,27 +10,27 @@ from agentflow.settings import Section
 __all__ = ["ContainerOptions", "Tier"]
 
 Tier = Literal["docker", "runc", "gvisor"]
-"""Who makes containers: a Docker engine, `runc`, or gVisor's `runsc`."""
+"""Program that runs containers: a Docker engine, `runc`, or gVisor's `runsc`."""
 
 
 class ContainerOptions(Section):
     """Options of the container runtimes."""
 
     image: str | None = None
-    """docker: an image with `python3` (3.11 or newer) and `bash`; by default the machine's own programs are shown, read-only."""
+    """docker: image with `python3` (3.11 or newer) and `bash`. The default shows the host's own programs, read-only."""
     rootfs: Path | None = None
-    """runc, gvisor: the same as a folder with such a system in it."""
+    """runc, gvisor: directory with such a system."""
     pool: NonNegativeInt = 0
-    """Containers kept ready."""
+    """Number of containers kept ready."""
     cpus: PositiveFloat | None = None
-    """Processors that one container may use."""
+    """Number of CPUs that one container may use."""
     network: str = "none"
-    """docker: the engine's network that containers are in."""
+    """docker: network of the engine to attach containers to."""
     socket: Path | None = None
-    """docker: the engine's socket; by default that of `DOCKER_HOST`, or the usual one."""
+    """docker: socket of the engine. The default is that of `DOCKER_HOST`, or the usual path."""
     user: int = Field(default=1000, ge=1, le=65533)
-    """The agent's user id inside."""
+    """User id of the agent inside."""
     writable: bool = False
-    """docker: root inside may change the image's folders, in a layer on the engine's disk that has no limit."""
+    """docker: root inside may change the image's directories. The layer lies on the engine's disk and has no size limit."""
     start_seconds: PositiveFloat = 30.0
-    """Time for a container to start to answer."""
+    """Seconds to wait for a container to start."""

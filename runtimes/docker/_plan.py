@@ -1,10 +1,11 @@
-"""What a container is to be, in words that every way of starting one understands."""
+"""Description of a container that every launcher understands, and the launcher contract."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
 from runtimes._protocol import MIB, WORKSPACE, Limits
+from runtimes.docker.inside._paths import OLD_PYTHON
 
 CAPABILITIES = (
     "CHOWN",
@@ -18,147 +19,154 @@ CAPABILITIES = (
     "SETUID",
     "SYS_CHROOT",
 )
-"""What the keeper has; what it starts for the agent has none of them."""
+"""Capabilities of the init process; the agent's processes have none."""
 
 _OWN_PROCESSES = 4
 _SHARED_MEMORY = 64 * MIB
 
 
 @dataclass(frozen=True, slots=True)
-class Mount:
-    """A read-only folder or file of this machine, shown inside."""
+class ContainerMount:
+    """Read-only host directory or file shown inside."""
 
     source: str
-    """Its path here."""
+    """Path on the host."""
     target: str
-    """Its path inside."""
+    """Path inside."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tmpfs:
-    """A folder in memory."""
+    """Directory in memory."""
 
     target: str
-    """Its path inside."""
+    """Path inside."""
     bytes: int
-    """How much fits."""
+    """Capacity in bytes."""
     files: int
-    """How many files fit."""
+    """Maximum number of files."""
     mode: str = "1777"
-    """Its permissions."""
+    """Permissions."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
-    """One container."""
+class ContainerPlan:
+    """Description of one container."""
 
     name: str
-    """A name that is unique on this machine."""
+    """Name, unique on this machine."""
     argv: tuple[str, ...]
-    """Its first program: the keeper."""
+    """Command line of the init process."""
     env: Mapping[str, str]
-    """That program's environment."""
-    mounts: tuple[Mount, ...]
-    """What it sees of this machine."""
+    """Environment of the init process."""
+    mounts: tuple[ContainerMount, ...]
+    """Host paths that it shows."""
     hidden: tuple[str, ...]
-    """Folders that appear empty."""
+    """Directories that appear empty."""
     limits: Limits
-    """Its limits."""
+    """Resource limits."""
     image: str | None = None
-    """An image for this one alone, which ends with it; by default that of the runtime."""
+    """Image for this container only, removed with it. The default is the runtime's image."""
 
     @property
     def folders(self) -> tuple[Tmpfs, ...]:
-        """Where it can write."""
+        """Writable directories."""
         disk, files = self.limits.disk_bytes, self.limits.files
         return (Tmpfs(WORKSPACE, disk, files), Tmpfs("/tmp", disk, files))
 
     @property
     def shared_memory(self) -> int:
-        """Bytes of `/dev/shm`."""
+        """Size of `/dev/shm` in bytes."""
         return min(_SHARED_MEMORY, self.limits.disk_bytes)
 
     @property
     def processes(self) -> int | None:
-        """The process limit, with room for the keeper and its helpers."""
+        """Process limit, with a reserve for the init process and its helpers."""
         return None if self.limits.processes is None else self.limits.processes + _OWN_PROCESSES
 
 
 class Container(Protocol):
-    """One container that was started."""
+    """Running container."""
 
     async def failed(self) -> str:
-        """Wait until it ends by itself; returns why, in one line."""
+        """Wait until it ends by itself; return the reason in one line."""
         ...
 
     async def layer(self) -> str | None:
-        """An image of all but its workspace, to start one more container of; `None` where nothing there can change."""
+        """Save everything but the workspace as an image for a fork; return its name, or `None` if nothing can change there."""
         ...
 
     async def commit(self, image: str) -> None:
-        """Keep all but its workspace as an image of that name.
+        """Save everything but the workspace as an image of that name.
 
-        :raises NotOffered: if it can't be.
+        :raises NotOffered: if the container is read-only.
         """
         ...
 
     async def end(self) -> None:
-        """End it and remove all of it. Fine if it has ended."""
+        """Kill it and remove everything that belongs to it. Idempotent."""
         ...
 
 
-class Launcher(Protocol):
-    """A way of starting containers."""
+class ContainerLauncher(Protocol):
+    """Program that starts containers."""
 
     @property
     def python(self) -> str:
-        """The interpreter inside."""
+        """Path of the interpreter inside."""
         ...
 
     @property
     def env(self) -> Mapping[str, str] | None:
-        """What the image sets; `None` where the machine's own programs are shown."""
+        """Environment that the image sets; `None` if the host's programs are shown."""
         ...
 
     @property
-    def mounts(self) -> tuple[Mount, ...]:
-        """What every container sees of this machine."""
+    def mounts(self) -> tuple[ContainerMount, ...]:
+        """Host paths that every container shows."""
         ...
 
     @property
     def hidden(self) -> tuple[str, ...]:
-        """Folders in those that appear empty."""
+        """Directories that appear empty."""
         ...
 
     @property
     def network(self) -> bool:
-        """Containers have a network."""
+        """True if containers have a network."""
         ...
 
     @property
     def alive(self) -> bool:
-        """It can start containers."""
+        """True while containers can be started."""
         ...
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What is missing, and how to get it."""
+        """Missing protections, and how to get them."""
         ...
 
     async def open(self, folder: str, realm: str, lives: Callable[[str], bool]) -> None:
-        """Get ready, and remove what servers of this realm left that are not alive. Its own name is the folder's.
+        """Prepare, and remove the remains of dead servers of this realm. The directory's name is this server's name.
 
-        :raises IsolationUnavailable: in one line, if containers can't be had.
+        :raises IsolationUnavailable: if containers cannot be used.
         """
         ...
 
-    async def launch(self, plan: Plan) -> Container:
+    async def launch(self, plan: ContainerPlan) -> Container:
         """Start a container.
 
-        :raises IsolationUnavailable: if it can't be had.
+        :raises IsolationUnavailable: if it cannot be started.
         """
         ...
 
     async def close(self) -> None:
-        """Let go of everything; all containers have ended."""
+        """Release everything; all containers have ended."""
         ...
+
+
+def exit_reason(status: int) -> str:
+    """Return the reason for an exit status in a few words."""
+    if status == OLD_PYTHON:
+        return "its python3 is older than 3.11"
+    return f"its init process exited with status {status}"

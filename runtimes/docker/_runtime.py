@@ -1,4 +1,4 @@
-"""The container runtimes: one container for each instance, one keeper in each container."""
+"""Container runtimes: one container with one init process for each instance."""
 
 import contextlib
 import os
@@ -9,15 +9,14 @@ from typing import TYPE_CHECKING, Self
 import anyio
 import anyio.to_thread
 
-from agentflow.errors import RuntimeFailure
+from agentflow.errors import IsolationUnavailable, RuntimeFailure
 from runtimes._protocol import WORKSPACE, Capabilities, InstanceSpec
-from runtimes.docker._groups import PREFIX, sweep_groups
+from runtimes.docker._cgroup_cleanup import PREFIX, remove_dead_cgroups
+from runtimes.docker._init_connection import InitConnection, init_settings
 from runtimes.docker._instance import ContainerInstance
-from runtimes.docker._keeper_link import KeeperLink, hello
-from runtimes.docker._launchers import make_launcher
 from runtimes.docker._options import ContainerOptions, Tier
-from runtimes.docker._plan import Mount, Plan
-from runtimes.docker.inside import _places
+from runtimes.docker._plan import ContainerLauncher, ContainerMount, ContainerPlan
+from runtimes.docker.inside import _paths
 from runtimes.process._instance import environment
 from runtimes.process._pool import InstancePool
 from runtimes.process._runtime import wire_limits
@@ -31,17 +30,23 @@ _SOURCE = Path(__file__).parents[1]
 _SHELL_ENTRY = _SOURCE / "process" / "inside" / "_shell_entry.bash"
 _USUAL_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _PROGRAM = (
-    f"import sys; sys.version_info >= (3, 11) or sys.exit({_places.OLD_PYTHON}); "
-    f"sys.path.insert(0, {_places.LIBRARY!r}); from runtimes.docker.inside._keeper import main; main()"
+    f"import sys; sys.version_info >= (3, 11) or sys.exit({_paths.OLD_PYTHON}); "
+    f"sys.path.insert(0, {_paths.LIBRARY!r}); from runtimes.docker.inside._container_init import main; main()"
 )
-_FORK_NOTE = "a fork takes files and shell along, but no live Python session: its runs must be done again in the new container"
+_FORK_NOTE = (
+    "a fork takes files and the shell along, but no live Python session: repeat its runs in the new container"
+)
 
 
 class DockerRuntime:
-    """Sandboxes that are containers. See `runtimes.Runtime`.
+    """Runtime whose instances are containers. See `runtimes.Runtime` and docs/docker-runtime.md.
 
-    `tier` says who makes them: a Docker engine, or `runc` or gVisor without one. `options.pool` containers of
-    `pool_spec` are kept ready, each with the sessions that the spec warms.
+    `tier` selects the program: a Docker engine, `runc` or gVisor. `options.pool` containers of `pool_spec` are kept
+    ready, each with the sessions that the spec warms.
+    Example::
+        async with DockerRuntime(ContainerOptions(pool=2)) as runtime:
+            instance = await runtime.start()
+            result = await instance.exec(["echo", "hi"])
     """
 
     def __init__(
@@ -74,7 +79,7 @@ class DockerRuntime:
 
         try:
             await anyio.to_thread.run_sync(_server_folder.claim, self._folder)
-            await anyio.to_thread.run_sync(sweep_groups, f"{PREFIX}{realm}-", lives)
+            await anyio.to_thread.run_sync(remove_dead_cgroups, f"{PREFIX}{realm}-", lives)
             await self._launcher.open(self._folder, realm, lives)
             await self._stack.enter_async_context(self._pool)
         except BaseException:
@@ -99,7 +104,7 @@ class DockerRuntime:
                 await anyio.to_thread.run_sync(_server_folder.remove, self._folder)
 
     async def _cancel_starts(self) -> None:
-        """Cancel the starts in progress, and wait until each has removed its container or registered its instance."""
+        """Cancel the starts in progress and wait until each has removed its container or registered its instance."""
         for scope in self._starts:
             scope.cancel()
         while self._starts:
@@ -108,7 +113,7 @@ class DockerRuntime:
 
     @property
     def capabilities(self) -> Capabilities:
-        """What it can do on this machine.
+        """Capabilities on this machine.
 
         :raises RuntimeFailure: before it is entered.
         """
@@ -126,17 +131,17 @@ class DockerRuntime:
 
     @property
     def alive(self) -> bool:
-        """Containers can be made: false before it is entered, after it is left, and once the engine can't be reached."""
+        """True while it is entered and the engine can be reached."""
         return self._launcher.alive
 
     async def warmup(self) -> None:
-        """Have the pool filled."""
+        """Wait until the pool is filled."""
         await self._pool.full()
 
     async def start(self, spec: InstanceSpec | None = None, *, image: str | None = None) -> ContainerInstance:
-        """A new instance; of an image of its own, if one is named.
+        """Start an instance, optionally from a different image.
 
-        :raises IsolationUnavailable: if no container can be had.
+        :raises IsolationUnavailable: if no container can be started.
         :raises RuntimeFailure: if the runtime is closed meanwhile.
         """
         spec = spec or InstanceSpec()
@@ -162,20 +167,22 @@ class DockerRuntime:
 
     async def _start_container(self, spec: InstanceSpec, image: str | None) -> ContainerInstance:
         name = new_name()
-        link = KeeperLink(os.path.join(self._folder, name))
+        link = InitConnection(os.path.join(self._folder, name))
         try:
             container = await self._launcher.launch(self._plan(name, link.path, spec, image))
             try:
                 channel = await link.answer(
                     container,
-                    hello(wire_limits(spec.limits), self._options.user, copies=self._tier == "gvisor"),
+                    init_settings(
+                        wire_limits(spec.limits), self._options.user, copies=self._tier == "gvisor"
+                    ),
                     self._options.start_seconds,
                 )
                 instance = ContainerInstance(
                     channel, name, spec, self._instances, self._env(spec), container, self.start
                 )
             except BaseException:
-                # First: a first process that calls now would wait for an answer instead of ending.
+                # First: an init process that connects now would wait for an answer instead of ending.
                 link.close()
                 with anyio.CancelScope(shield=True):
                     await container.end()
@@ -190,25 +197,52 @@ class DockerRuntime:
             raise
         return instance
 
-    def _plan(self, name: str, socket: str, spec: InstanceSpec, image: str | None) -> Plan:
+    def _plan(self, name: str, socket: str, spec: InstanceSpec, image: str | None) -> ContainerPlan:
         launcher = self._launcher
-        own = [Mount(str(_SOURCE), f"{_places.LIBRARY}/runtimes"), Mount(socket, _places.SOCKET)]
+        own = [
+            ContainerMount(str(_SOURCE), f"{_paths.LIBRARY}/runtimes"),
+            ContainerMount(socket, _paths.SOCKET),
+        ]
         if launcher.env is not None:
-            own.append(Mount(str(_SHELL_ENTRY), _places.SHELL_ENTRY))
-        return Plan(
+            own.append(ContainerMount(str(_SHELL_ENTRY), _paths.SHELL_ENTRY))
+        return ContainerPlan(
             name=f"agentflow-{name}",
             argv=(launcher.python, "-I", "-c", _PROGRAM),
             env={"LANG": "C.UTF-8", "PATH": (launcher.env or {}).get("PATH", _USUAL_PATH)},
-            mounts=(*launcher.mounts, *own, *(Mount(path, target) for target, path in spec.mounts.items())),
+            mounts=(
+                *launcher.mounts,
+                *own,
+                *(ContainerMount(path, target) for target, path in spec.mounts.items()),
+            ),
             hidden=launcher.hidden,
             limits=spec.limits,
             image=image,
         )
 
     def _env(self, spec: InstanceSpec) -> dict[str, str]:
-        """What processes inside have: what the image sets, and the same small clean set as everywhere."""
+        """Return the environment of processes inside: the image's, and the small clean set that every runtime adds."""
         image = self._launcher.env
         if image is None:
             return environment(spec.env)
         path = f"{WORKSPACE}/.local/bin:{image.get('PATH', _USUAL_PATH)}"
         return {**image, **environment({"PATH": path}), **spec.env}
+
+
+def make_launcher(tier: Tier, options: ContainerOptions) -> ContainerLauncher:
+    """Return the launcher of a tier.
+
+    :raises IsolationUnavailable: if its library is not installed.
+    """
+    if tier == "docker":
+        try:
+            from runtimes.docker._engine import (
+                EngineLauncher,  # The client is imported only where there is an engine.
+            )
+        except ModuleNotFoundError as error:
+            raise IsolationUnavailable(
+                f"runtime docker needs {error.name}: pip install 'agentflow[docker]'"
+            ) from None
+        return EngineLauncher(options)
+    from runtimes.docker._bundle import BundleLauncher
+
+    return BundleLauncher(tier, options)

@@ -1,4 +1,4 @@
-"""Whole computers as machines: booted once, restored for every session, forked while they run."""
+"""Virtual machines: booted once, restored for every session, forked while they run. See docs/qemu-runtime.md."""
 
 from runtimes.qemu._machine import QemuMachine
 from runtimes.qemu._runtime import QemuRuntime

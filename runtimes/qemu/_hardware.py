@@ -1,8 +1,8 @@
-"""The machine that QEMU is told to be. A saved state fits only the machine that it was taken from."""
+"""QEMU command line of a machine. A saved state fits only the machine that it was taken from."""
 
 from dataclasses import dataclass
 
-from runtimes.qemu._image import Image
+from runtimes.qemu._image import BootImage
 from runtimes.qemu._settings import QemuSettings
 
 KERNEL, INITRD, BASE = "/machine/kernel", "/machine/initrd", "/machine/base"
@@ -11,27 +11,27 @@ _TRANSLATED_MIB = 128
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wiring:
-    """What differs between a boot, a restored machine and a fork."""
+class MachineWiring:
+    """Differences between a boot, a restored machine and a fork."""
 
     qmp: int
-    """Descriptor of the socket for commands."""
+    """Descriptor of the QMP socket."""
     door: int
-    """Descriptor of the socket of the guest's port."""
+    """Descriptor of the socket for the guest's port."""
     kvm: bool
-    """The processor computes for the guest."""
+    """Use KVM."""
     memory: int | None
-    """Descriptor of the file that its memory is, or begins as; `None` for memory of its own."""
+    """Descriptor of the file with its initial memory; `None` for anonymous memory."""
     shared: bool = False
-    """What it writes to its memory is in the file."""
+    """Writes to memory go to the file."""
     disk: str | None = None
-    """The disk's file inside the cell."""
+    """File of the disk inside the sandbox."""
     incoming: bool = False
-    """It waits for a state."""
+    """Wait for an incoming state."""
 
 
-def command_line(settings: QemuSettings, image: Image, wiring: Wiring) -> list[str]:
-    """The command that is this machine."""
+def command_line(settings: QemuSettings, image: BootImage, wiring: MachineWiring) -> list[str]:
+    """Return the command line of this machine."""
     size = settings.memory_mib
     words = ["qemu-system-x86_64", "-nodefaults", "-no-user-config", "-display", "none"]
     words += ["-sandbox", "on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny"]
@@ -47,7 +47,7 @@ def command_line(settings: QemuSettings, image: Image, wiring: Wiring) -> list[s
     words += ["-device", "virtio-serial-pci", "-chardev", f"socket,id=door,fd={wiring.door}"]
     words += ["-device", "virtserialport,chardev=door,name=door"]
     words += _pointer(settings)
-    # A guest that knows of it draws new random numbers once it is restored.
+    # A guest that supports it reseeds its random numbers after it is restored.
     words += ["-device", "vmgenid,guid=auto", "-rtc", "clock=vm"]
     if image.kernel is not None:
         words += ["-kernel", KERNEL, "-append", image.append]

@@ -1,4 +1,4 @@
-"""What a machine boots from: a folder with a description, or a disk."""
+"""Boot images: a directory with a description, or a disk."""
 
 import os
 from dataclasses import dataclass
@@ -13,67 +13,67 @@ DESCRIPTION = "image.json"
 _QCOW2 = b"QFI\xfb"
 
 
-class Description(Section):
-    """`image.json`, as `scripts/make-guest` writes it."""
+class ImageDescription(Section):
+    """Content of `image.json`, as `scripts/make-guest` writes it."""
 
     kernel: str | None = None
-    """File of the kernel; without one the disk's boot loader decides."""
+    """File of the kernel; without one the disk's boot loader runs."""
     initrd: str | None = None
-    """File of the first file system."""
+    """File of the initial file system."""
     append: str = ""
-    """The kernel's command line."""
+    """Kernel command line."""
     disk: str | None = None
     """File of the disk."""
     door: bool = False
-    """It listens at the port `door` for whoever judges."""
+    """The guest serves a root shell at the port `door`, for evaluators."""
     windows: tuple[str, ...] = ()
-    """The command inside that lists the windows."""
+    """Command inside that lists the windows."""
 
 
 @dataclass(frozen=True, slots=True)
-class Image:
-    """What a machine boots from; it is only ever read."""
+class BootImage:
+    """Boot image; it is never written to."""
 
     kernel: Path | None
-    """The kernel."""
+    """Kernel."""
     initrd: Path | None
-    """The first file system."""
+    """Initial file system."""
     append: str
-    """The kernel's command line."""
+    """Kernel command line."""
     disk: Path | None
-    """The disk."""
+    """Disk."""
     door: bool
-    """There is a way in for whoever judges."""
+    """The guest serves a root shell for evaluators."""
     windows: tuple[str, ...]
-    """The command inside that lists the windows."""
+    """Command inside that lists the windows."""
 
     @property
     def disk_format(self) -> str:
-        """How the disk lies in its file."""
+        """Format of the disk's file."""
         assert self.disk is not None
         with self.disk.open("rb") as file:
             return "qcow2" if file.read(4) == _QCOW2 else "raw"
 
     @property
     def files(self) -> list[Path]:
-        """All of it."""
+        """All files of the image."""
         return [path for path in (self.kernel, self.initrd, self.disk) if path is not None]
 
 
-def load_image(path: Path) -> Image:
-    """The image at a path.
+def load_image(path: Path) -> BootImage:
+    """Load the image at a path.
 
-    :raises ConfigurationError: if there is none.
+    :raises ConfigurationError: if it is missing or invalid.
     """
     try:
         if path.is_dir():
             image = _described(path.resolve())
         else:
-            image = Image(None, None, "", path.resolve(), door=False, windows=())
+            image = BootImage(None, None, "", path.resolve(), door=False, windows=())
         for file in image.files:
             file.open("rb").close()
             if os.geteuid() == 0 and not file.stat().st_mode & 0o004:
-                raise ConfigurationError(f"image {file}: QEMU runs as a user of its own: chmod a+r {file}")
+                raise ConfigurationError(f"image {file}: QEMU runs as another user: chmod a+r {file}")
     except OSError as error:
         raise ConfigurationError(
             f"image {error.filename or path}: {error.strerror}; build one with scripts/make-guest, or name a disk"
@@ -81,10 +81,10 @@ def load_image(path: Path) -> Image:
     return image
 
 
-def _described(folder: Path) -> Image:
+def _described(folder: Path) -> BootImage:
     try:
         text = (folder / DESCRIPTION).read_text(encoding="utf-8")
-        said = Description.model_validate_json(text)
+        said = ImageDescription.model_validate_json(text)
     except (ValidationError, UnicodeDecodeError) as error:
         reason = str(error).partition("\n")[0]
         if isinstance(error, ValidationError):
@@ -95,4 +95,4 @@ def _described(folder: Path) -> Image:
         raise ConfigurationError(f"image {folder / DESCRIPTION}: name a kernel or a disk")
     paths = [None if name is None else folder / name for name in (said.kernel, said.initrd, said.disk)]
     kernel, initrd, disk = paths
-    return Image(kernel, initrd, said.append, disk, door=said.door, windows=said.windows)
+    return BootImage(kernel, initrd, said.append, disk, door=said.door, windows=said.windows)

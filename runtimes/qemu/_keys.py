@@ -1,4 +1,4 @@
-"""Keys: X's names for them, and the keys of a US keyboard that make a character."""
+"""Key names: X keysyms, and the keys of a US keyboard for each character."""
 
 from typing import Final
 
@@ -10,12 +10,12 @@ _PLAIN: Final = {
     "\n": "ret", "\r": "ret", "\t": "tab", "\b": "backspace", "\x1b": "esc", "\x7f": "delete",
     **{character: character for character in "abcdefghijklmnopqrstuvwxyz0123456789"},
 }  # fmt: skip
-"""Characters that one key makes, and QEMU's name of that key."""
+"""Characters of a single key, and QEMU's name of that key."""
 
 _SHIFTED: Final = dict(zip('~!@#$%^&*()_+{}|:"<>?', "`1234567890-=[]\\;',./", strict=True)) | {
     letter.upper(): letter for letter in "abcdefghijklmnopqrstuvwxyz"
 }
-"""Characters that need the shift key, and what the key makes without."""
+"""Characters that need Shift, and the character of the same key without it."""
 
 _SYMBOLS: Final = {
     "space": " ", "exclam": "!", "quotedbl": '"', "numbersign": "#", "dollar": "$", "percent": "%",
@@ -25,7 +25,7 @@ _SYMBOLS: Final = {
     "bracketright": "]", "asciicircum": "^", "underscore": "_", "grave": "`", "quoteleft": "`", "braceleft": "{",
     "bar": "|", "braceright": "}", "asciitilde": "~",
 }  # fmt: skip
-"""X's names of characters."""
+"""X keysyms of characters."""
 
 _NAMED: Final = {
     "Return": "ret", "Tab": "tab", "BackSpace": "backspace", "Escape": "esc", "Delete": "delete",
@@ -41,11 +41,11 @@ _NAMED: Final = {
     **{f"KP_{digit}": f"kp_{digit}" for digit in range(10)},
     **{f"F{number}": f"f{number}" for number in range(1, 13)},
 }  # fmt: skip
-"""X's names of the other keys, and QEMU's."""
+"""X keysyms of the other keys, and QEMU's names."""
 
 
 def keys_of_character(character: str) -> tuple[str, ...] | None:
-    """The keys that make a character, to be pressed in this order; `None` if a US keyboard has none."""
+    """Return the keys that type a character, in pressing order; `None` if a US keyboard has none."""
     if character in _PLAIN:
         return (_PLAIN[character],)
     if character in _SHIFTED:
@@ -54,7 +54,7 @@ def keys_of_character(character: str) -> tuple[str, ...] | None:
 
 
 def keys_of_name(name: str) -> tuple[str, ...]:
-    """The keys that a name of X stands for, to be pressed in this order.
+    """Return the keys of an X keysym, in pressing order.
 
     :raises ValueError: if there is no such key.
     """
@@ -69,14 +69,14 @@ def keys_of_name(name: str) -> tuple[str, ...]:
 
 
 def keys_of_text(text: str) -> list[tuple[str, ...]]:
-    """The keys that type a text.
+    """Return the keys that type a text.
 
-    :raises ValueError: naming the first character that can't be typed.
+    :raises ValueError: naming the first character that cannot be typed.
     """
     strokes: list[tuple[str, ...]] = []
     for character in text.replace("\r\n", "\n"):
         keys = keys_of_character(character)
         if keys is None:
-            raise ValueError(f"{character!r} can't be typed on a US keyboard; nothing was typed")
+            raise ValueError(f"{character!r} cannot be typed on a US keyboard; nothing was typed")
         strokes.append(keys)
     return strokes

@@ -1,4 +1,4 @@
-"""One machine of the qemu runtime."""
+"""Machine of the qemu runtime."""
 
 import contextlib
 import re
@@ -11,61 +11,61 @@ import anyio.to_thread
 from agentflow.errors import CannotFork, InstanceGone, NotOffered, RuntimeFailure
 from runtimes._machine import Button, Screen, Window
 from runtimes._protocol import ExecResult
-from runtimes.qemu._image import Image
+from runtimes.qemu._image import BootImage
 from runtimes.qemu._keys import keys_of_name, keys_of_text
 from runtimes.qemu._process import Qemu
-from runtimes.qemu._screen import Eyes, size_of, to_screen
+from runtimes.qemu._screen import ScreenReader, size_of, to_screen
 
-_PACE = 0.008
-"""Between strokes: the queues of a guest's programs hold a few, and one that is short of time must not lose one."""
+_KEY_INTERVAL = 0.008
+"""Seconds between keystrokes. Guest programs queue only a few, and a slow one would drop the rest."""
 _KEYBOARD = "i /xb 0x64"
-"""Reads the state of the keyboard's controller, which changes nothing."""
+"""Monitor command that reads the state of the keyboard controller, which changes nothing."""
 _UNTAKEN = re.compile(r"= 0x[0-9a-f]*[13579bdf]\s*$")
 _TAKING_SECONDS = 30.0
 _ABSOLUTE = 1 << 15
 _DOOR_SECONDS = 60.0
-_NO_DOOR = "this guest has no door for whoever judges: build one with scripts/make-guest"
+_NO_DOOR = "this guest has no control shell: build one with scripts/make-guest"
 
 Event = dict[str, Any]
 
 
 def key_event(key: str, *, down: bool) -> Event:
-    """A key goes down or up."""
+    """Return the event of a key press or release."""
     return {"type": "key", "data": {"down": down, "key": {"type": "qcode", "data": key}}}
 
 
 def button_event(button: str, *, down: bool) -> Event:
-    """A button goes down or up."""
+    """Return the event of a button press or release."""
     return {"type": "btn", "data": {"down": down, "button": button}}
 
 
 class QemuMachine:
-    """A whole computer that QEMU is. See `runtimes.Machine`."""
+    """Virtual machine run by QEMU. See `runtimes.Machine`."""
 
     def __init__(
         self,
         name: str,
         qemu: Qemu,
-        image: Image,
+        image: BootImage,
         *,
         fork: "Callable[[QemuMachine], Awaitable[QemuMachine]]",
         stop: "Callable[[QemuMachine], Awaitable[None]]",
     ) -> None:
         self._name = name
         self.qemu = qemu
-        """The process."""
+        """Process that runs it."""
         self._image = image
         self._fork = fork
         self._stop = stop
-        self._eyes = Eyes(qemu.qmp)
+        self._screen_reader = ScreenReader(qemu.qmp)
         self._size: tuple[int, int] | None = None
         self._hands = anyio.Lock()
         self.gone = False
-        """It was stopped."""
+        """True once it was stopped."""
 
     @property
     def id(self) -> str:
-        """A name that is unique in its runtime."""
+        """Name, unique in its runtime."""
         return self._name
 
     def _check(self) -> None:
@@ -74,12 +74,12 @@ class QemuMachine:
 
     async def _look(self) -> bytes:
         self._check()
-        ppm = await self._eyes.look()
+        ppm = await self._screen_reader.look()
         self._size = size_of(ppm)
         return ppm
 
     async def screenshot(self) -> Screen:
-        """What is on the screen now."""
+        """Return the current screen."""
         ppm = await self._look()
         return await anyio.to_thread.run_sync(to_screen, ppm)
 
@@ -87,26 +87,28 @@ class QemuMachine:
         self._check()
         await self.qemu.qmp.execute("input-send-event", events=list(events))
 
-    async def _taken(self) -> None:
-        """Wait until the guest has taken every stroke: what the keyboard's queue can't hold is lost.
+    async def _wait_keys_read(self) -> None:
+        """Wait until the guest has read every keystroke: the keyboard controller drops what its queue cannot hold.
 
-        :raises RuntimeFailure: if it takes none.
+        :raises RuntimeFailure: if the guest reads none.
         """
         try:
             with anyio.fail_after(_TAKING_SECONDS):
                 while await self._untaken():  # noqa: ASYNC110  # a guest does not tell when it takes one
-                    await anyio.sleep(_PACE / 4)
+                    await anyio.sleep(_KEY_INTERVAL / 4)
         except TimeoutError:
-            raise RuntimeFailure("the guest takes no keys; it hangs, or has not booted yet") from None
+            raise RuntimeFailure(
+                "the guest does not read keystrokes; it hangs, or has not booted yet"
+            ) from None
 
     async def _untaken(self) -> bool:
         state = await self.qemu.qmp.execute("human-monitor-command", command_line=_KEYBOARD)
         return _UNTAKEN.search(str(state)) is not None
 
     async def move(self, x: int, y: int) -> None:
-        """Put the pointer there.
+        """Move the pointer.
 
-        :raises ValueError: if that is not on the screen.
+        :raises ValueError: if the position is not on the screen.
         """
         if self._size is None:
             await self._look()
@@ -121,12 +123,12 @@ class QemuMachine:
             )
 
     async def button(self, button: Button, *, down: bool) -> None:
-        """Press or release a button where the pointer is."""
+        """Press or release a button at the pointer."""
         async with self._hands:
             await self._send([button_event(button, down=down)])
 
     async def scroll(self, clicks: int, *, horizontal: bool = False) -> None:
-        """Turn the wheel where the pointer is: up and right are positive. Sideways it is the wheel with Shift held."""
+        """Turn the wheel at the pointer: up and right are positive. Horizontal scrolling is the wheel with Shift held."""
         up = clicks < 0 if horizontal else clicks > 0
         wheel = "wheel-up" if up else "wheel-down"
         async with self._hands:
@@ -134,7 +136,7 @@ class QemuMachine:
                 await self._send([key_event("shift", down=True)])
             for _ in range(abs(clicks)):
                 await self._send([button_event(wheel, down=True), button_event(wheel, down=False)])
-                await anyio.sleep(_PACE)
+                await anyio.sleep(_KEY_INTERVAL)
             if horizontal:
                 await self._send([key_event("shift", down=False)])
 
@@ -146,37 +148,37 @@ class QemuMachine:
         keys = keys_of_name(name)
         async with self._hands:
             await self._send(key_event(key, down=down) for key in (keys if down else reversed(keys)))
-            await anyio.sleep(_PACE / 2)
-            await self._taken()
+            await anyio.sleep(_KEY_INTERVAL / 2)
+            await self._wait_keys_read()
 
     async def type(self, text: str, *, interval: float = 0.0) -> None:
         """Type a text, waiting `interval` seconds between keys.
 
-        :raises ValueError: naming the first character that can't be typed; then nothing was typed.
+        :raises ValueError: naming the first character that cannot be typed; then nothing was typed.
         """
         strokes = keys_of_text(text)
         self._check()
         async with self._hands:
             for keys in strokes:
-                # A stroke once begun is ended: no key stays down because somebody gave up.
+                # Shielded: cancellation must not leave a key pressed.
                 with anyio.CancelScope(shield=True):
                     await self._send(key_event(key, down=True) for key in keys)
                     await self._send(key_event(key, down=False) for key in reversed(keys))
-                await anyio.sleep(max(interval, _PACE))
-                await self._taken()
+                await anyio.sleep(max(interval, _KEY_INTERVAL))
+                await self._wait_keys_read()
 
     async def exec(self, argv: Sequence[str], *, timeout: float | None = None) -> ExecResult:
         """Run a command inside, as root.
 
-        :raises NotOffered: if there is no way in.
+        :raises NotOffered: if the guest has no control shell.
         """
         self._enter()
         return await self.qemu.door.run(argv, _DOOR_SECONDS if timeout is None else timeout)
 
     async def read(self, path: str) -> bytes:
-        """Bytes of a file inside; a relative path begins where root is at home.
+        """Return the content of a file; a relative path starts in root's home.
 
-        :raises NotOffered: if there is no way in.
+        :raises NotOffered: if the guest has no control shell.
         """
         self._enter()
         return await self.qemu.door.read(path, _DOOR_SECONDS)
@@ -187,52 +189,52 @@ class QemuMachine:
             raise NotOffered(_NO_DOOR)
 
     async def windows(self) -> list[Window]:
-        """The windows, the uppermost last.
+        """Return the windows, topmost last.
 
-        :raises NotOffered: if there is no way in.
+        :raises NotOffered: if the guest has no control shell.
         """
         self._enter()
         if not self._image.windows:
             raise NotOffered(
-                "this guest has no windows that could be listed: scripts/make-guest desktop builds one"
+                "this guest cannot list its windows: scripts/make-guest desktop builds one that can"
             )
         result = await self.exec(self._image.windows)
         if result.exit_code:
             raise RuntimeFailure(
-                f"the guest can't list its windows: {result.stderr.decode(errors='replace')[:200]}"
+                f"the guest failed to list its windows: {result.stderr.decode(errors='replace')[:200]}"
             )
         return _windows(result.stdout.decode(errors="replace"))
 
     async def accessibility(self) -> str:
-        """The accessibility tree.
+        """Refuse: no guest of ours provides an accessibility tree.
 
-        :raises NotOffered: no guest of ours tells it.
+        :raises NotOffered: always.
         """
         self._enter()
-        raise NotOffered("this guest tells no accessibility tree: the desktop runtime does")
+        raise NotOffered("this guest has no accessibility tree: use the desktop runtime")
 
     async def fork(self) -> "QemuMachine":
-        """An independent copy of the running machine, which waits meanwhile.
+        """Return an independent copy of the running machine, which is paused meanwhile.
 
-        :raises CannotFork: if it can't be copied; the machine goes on unharmed.
+        :raises CannotFork: if it cannot be copied; the machine continues unharmed.
         """
         self._check()
-        async with self._hands, self._eyes.lock, self.qemu.door.hold():
+        async with self._hands, self._screen_reader.lock, self.qemu.door.hold():
             self._check()
             try:
                 return await self._fork(self)
             except InstanceGone:
                 raise
             except (RuntimeFailure, OSError) as error:
-                raise CannotFork(f"the machine can't be copied: {error}") from error
+                raise CannotFork(f"the machine cannot be copied: {error}") from error
 
     async def stop(self) -> None:
-        """End it and all that it holds. Fine if it has ended."""
+        """Kill it and release its resources. Idempotent."""
         with anyio.CancelScope(shield=True):
             if not self.gone:
                 self.gone = True
                 await self.qemu.end()
-                self._eyes.close()
+                self._screen_reader.close()
                 with contextlib.suppress(OSError):
                     await self._stop(self)
 
@@ -244,6 +246,6 @@ def _windows(lines: str) -> list[Window]:
         try:
             place = int(x), int(y), int(width), int(height)
         except ValueError:
-            raise RuntimeFailure(f"the guest lists its windows in a way of its own: {line[:80]!r}") from None
+            raise RuntimeFailure(f"the guest's list of windows is malformed: {line[:80]!r}") from None
         windows.append(Window(title, application, *place, focused=focused == "1"))
     return windows

@@ -1,4 +1,4 @@
-"""Memory of guests as files in memory: one that nobody can change any more, that any number of machines begin with."""
+"""Guest memory in files: a sealed, shared starting point for any number of machines."""
 
 import fcntl
 import os
@@ -8,15 +8,15 @@ _PIECE = 1 << 16
 _SEALS = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL
 
 
-def new_memory(size: int) -> int:
-    """An empty one, to be written by the machine that boots."""
+def create_memory(size: int) -> int:
+    """Create an empty memory file for the machine that boots."""
     fd = os.memfd_create("memory", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     os.ftruncate(fd, size)
     return fd
 
 
-def keep_memory(fd: int, path: Path) -> None:
-    """Copy it to a file, without what is nothing but zeros."""
+def save_memory(fd: int, path: Path) -> None:
+    """Copy it to a file on disk, without pages of zeros."""
     nothing = bytes(_PIECE)
     with path.open("wb") as file:
         size = os.fstat(fd).st_size
@@ -31,14 +31,14 @@ def keep_memory(fd: int, path: Path) -> None:
 
 
 def load_memory(path: Path) -> int:
-    """The kept one again. Each machine has its own changes to it; nobody can write to it itself.
+    """Load a saved memory file, sealed against writing. Each machine has private changes to it.
 
-    :raises OSError: if it can't be read whole.
+    :raises OSError: if it cannot be read completely.
     """
     with path.open("rb", buffering=0) as file:
         source = file.fileno()
         size = os.fstat(source).st_size
-        fd = new_memory(size)
+        fd = create_memory(size)
         try:
             for start, end in _filled(source, size):
                 while start < end:
@@ -61,7 +61,7 @@ def _filled(fd: int, size: int) -> list[tuple[int, int]]:
         try:
             start = os.lseek(fd, start, os.SEEK_DATA)
         except OSError:
-            # Nothing but a hole is left.
+            # Only a hole is left.
             break
         end = os.lseek(fd, start, os.SEEK_HOLE)
         parts.append((start, end))

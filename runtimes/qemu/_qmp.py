@@ -1,4 +1,4 @@
-"""A client of QEMU's own protocol: commands and events, one JSON object a line."""
+"""Client of QEMU's machine protocol (QMP): commands and events, one JSON object a line."""
 
 import asyncio
 import json
@@ -12,15 +12,15 @@ from agentflow.errors import InstanceGone, RuntimeFailure
 from runtimes._framing import LineDecoder, decode_object
 
 _LONGEST = 1 << 20
-_PATIENCE = 60.0
+_TIMEOUT_SECONDS = 60.0
 
 
 class QmpError(RuntimeFailure):
-    """QEMU refused a command."""
+    """Command that QEMU refused."""
 
 
-class Qmp(asyncio.Protocol):
-    """One connection to one QEMU, by a socket that has no name."""
+class QmpClient(asyncio.Protocol):
+    """Connection to one QEMU, over an unnamed socket."""
 
     def __init__(self, sock: socket.socket) -> None:
         self._sock = sock
@@ -34,16 +34,16 @@ class Qmp(asyncio.Protocol):
         """Set once QEMU is gone."""
 
     async def open(self) -> None:
-        """Wait for QEMU to greet.
+        """Wait for the greeting and negotiate.
 
-        :raises InstanceGone: if it ends instead.
+        :raises InstanceGone: if QEMU ends instead.
         """
         await asyncio.get_running_loop().create_connection(lambda: self, sock=self._sock)
         await self._greeted
         await self.execute("qmp_capabilities")
 
     async def execute(self, command: str, /, *, fds: Sequence[int] = (), **arguments: object) -> object:
-        """What a command returns; `fds` go along with it.
+        """Run a command and return its result; `fds` are passed along.
 
         :raises QmpError: if it is refused.
         :raises InstanceGone: if QEMU ends.
@@ -58,32 +58,32 @@ class Qmp(asyncio.Protocol):
         message = json.dumps({"execute": command, "arguments": names, "id": number}).encode()
         try:
             if fds:
-                # The few bytes always fit: nothing else is on its way while a descriptor is handed over.
+                # The few bytes always fit: nothing else is in flight while a descriptor is passed.
                 socket.send_fds(self._sock, [message], fds)
             else:
                 self._transport.write(message)
-            with anyio.fail_after(_PATIENCE):
+            with anyio.fail_after(_TIMEOUT_SECONDS):
                 return await reply
         except TimeoutError:
-            raise RuntimeFailure(f"QEMU does not answer to {command}") from None
+            raise RuntimeFailure(f"QEMU does not answer {command}") from None
         except OSError:
             raise InstanceGone("the machine has ended") from None
         finally:
             self._replies.pop(number, None)
 
     def expect(self, wanted: Callable[[str, dict[str, Any]], bool]) -> "asyncio.Future[dict[str, Any]]":
-        """The data of the next event that is wanted; ask before the command that brings it about."""
+        """Return a future of the next matching event's data; call it before the command that triggers the event."""
         future: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
         self._waiters.append((wanted, future))
         return future
 
     @property
     def opened(self) -> bool:
-        """There is, or was, somebody to talk to."""
+        """True once a connection was made."""
         return self._transport is not None
 
     def close(self) -> None:
-        """Let go of the connection."""
+        """Close the connection."""
         if self._transport is not None:
             self._transport.abort()
         else:
@@ -99,12 +99,12 @@ class Qmp(asyncio.Protocol):
         self._lines.feed(data)
         try:
             for line in filter(bytes.strip, self._lines):
-                self._hear(decode_object(line))
+                self._handle(decode_object(line))
         except (ValueError, AttributeError, RecursionError):
-            # Not what QEMU says: whatever talks there is not to be talked to.
+            # Malformed: the peer is no longer trusted.
             self.close()
 
-    def _hear(self, message: dict[str, Any]) -> None:
+    def _handle(self, message: dict[str, Any]) -> None:
         if "QMP" in message:
             if not self._greeted.done():
                 self._greeted.set_result(None)
@@ -131,5 +131,5 @@ class Qmp(asyncio.Protocol):
         for future in waiting:
             if not future.done():
                 future.set_exception(InstanceGone("the machine has ended"))
-                # Nobody may be waiting for it any more.
+                # The result may have no reader any more.
                 future.exception()

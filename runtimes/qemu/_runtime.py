@@ -1,4 +1,4 @@
-"""The qemu runtime: whole computers, restored from one boot."""
+"""Runtime of virtual machines restored from one boot."""
 
 import os
 import secrets
@@ -13,12 +13,12 @@ import anyio.to_thread
 from agentflow.errors import AgentFlowError, RuntimeFailure
 from runtimes._protocol import Capabilities
 from runtimes.process.trusted import _server_folder
-from runtimes.qemu import _accelerate, _confine, _memory, _states
-from runtimes.qemu._confine import Cell, user_for
-from runtimes.qemu._hardware import DISK, SAVED_DISK, Wiring, command_line
+from runtimes.qemu import _accelerate, _memory, _sandbox, _saved_states
+from runtimes.qemu._hardware import DISK, SAVED_DISK, MachineWiring, command_line
 from runtimes.qemu._image import load_image
 from runtimes.qemu._machine import QemuMachine
 from runtimes.qemu._process import Qemu
+from runtimes.qemu._sandbox import QemuSandbox, user_for
 from runtimes.qemu._settings import QemuSettings
 
 if TYPE_CHECKING:
@@ -26,28 +26,28 @@ if TYPE_CHECKING:
 
 
 class QemuRuntime:
-    """Machines that begin where one boot of an image ended. See `runtimes.MachineRuntime`."""
+    """Runtime whose machines start where one boot of an image ended. See `runtimes.MachineRuntime` and docs/qemu-runtime.md."""
 
     def __init__(self, settings: QemuSettings) -> None:
         self._settings = settings
         self._image = load_image(settings.image)
         self.folder = Path()
-        """Where the disks of its machines lie, while it is entered."""
+        """Directory of its machines' disks, while it is entered."""
         self._inside = False
         self._kvm: bool | None = None
         self._notes: tuple[str, ...] = ()
-        self._state: _states.SavedState | None = None
+        self._state: _saved_states.SavedState | None = None
         self._memory = -1
         self._preparing = anyio.Lock()
         self._machines: dict[str, QemuMachine] = {}
-        self._places = 0
+        self._machine_count = 0
         self._ready: deque[QemuMachine] = deque()
         self._wanted, self._full = anyio.Event(), anyio.Event()
         self._filling = False
         self._tasks: TaskGroup | None = None
 
     async def __aenter__(self) -> Self:
-        _confine.require()
+        _sandbox.require()
         self.folder = Path(_server_folder.parent_folder(), secrets.token_hex(6))
         await anyio.to_thread.run_sync(_server_folder.claim, str(self.folder))
         self._inside = True
@@ -75,30 +75,30 @@ class QemuRuntime:
 
     @property
     def capabilities(self) -> Capabilities:
-        """What it can do here. Whether KVM works is known, and noted, once a machine was started."""
+        """Capabilities on this machine. Whether KVM works is known only after the first start."""
         return Capabilities(
             fork="live", snapshot=False, network=False, gpu=False, screen=True, root=True, notes=self._notes
         )
 
     @property
     def alive(self) -> bool:
-        """It can make machines: it is entered and not left."""
+        """True while it is entered."""
         return self._inside
 
     async def warmup(self) -> None:
-        """Have the saved state at hand, by a boot if need be, and the pool filled."""
+        """Load the saved state, booting the image if necessary, and fill the pool."""
         await self._prepare()
         if self._tasks is not None:
             await self._full.wait()
 
     async def start(self) -> QemuMachine:
-        """A new machine in the state that every session begins with.
+        """Start a machine in the saved state.
 
-        :raises IsolationUnavailable: if its isolation, or a part it needs, can't be had on this machine.
-        :raises RuntimeFailure: if there are as many as there may be, or the image does not boot.
+        :raises IsolationUnavailable: if this machine lacks the isolation or a program.
+        :raises RuntimeFailure: if the limit of machines is reached, or the image does not boot.
         """
-        if not self._ready and self._filling and self._places >= self._settings.machines:
-            # The last place is taken by the one that is being made for the pool.
+        if not self._ready and self._filling and self._machine_count >= self._settings.machines:
+            # The last slot belongs to a machine that is being made for the pool.
             await self._full.wait()
         while self._ready:
             machine = self._ready.popleft()
@@ -109,14 +109,14 @@ class QemuRuntime:
             await machine.stop()
         return await _running(await self._restore())
 
-    async def _prepare(self) -> _states.SavedState:
+    async def _prepare(self) -> _saved_states.SavedState:
         async with self._preparing:
             if self._state is None:
                 if self._kvm is None:
                     user = user_for(secrets.randbits(24))
                     self._kvm, note = await _accelerate.choose(self._settings, self._image, user)
                     self._notes = (note,) if note else ()
-                state = await _states.provide(self._settings, self._image, kvm=self._kvm)
+                state = await _saved_states.ensure_saved_state(self._settings, self._image, kvm=self._kvm)
                 self._memory = await anyio.to_thread.run_sync(_memory.load_memory, state.memory)
                 self._state = state
         return self._state
@@ -139,7 +139,7 @@ class QemuRuntime:
                 child = await self._make(state, self._disk_of(parent.id), moved, memory=None)
             finally:
                 with anyio.CancelScope(shield=True):
-                    await parent.qemu.go_on()
+                    await parent.qemu.resume()
         finally:
             os.close(moved)
         return await _running(child)
@@ -148,16 +148,16 @@ class QemuRuntime:
         return self.folder / f"{name}.qcow2"
 
     async def _make(
-        self, state: _states.SavedState, disk: Path, devices: int, *, memory: int | None
+        self, state: _saved_states.SavedState, disk: Path, devices: int, *, memory: int | None
     ) -> QemuMachine:
-        """A machine in a state, stopped; without a file of its memory, that is in the state."""
+        """Start a paused machine from a state; without a memory file, the memory is part of the state."""
         if not self._inside:
             raise RuntimeFailure("the runtime is not started: use `async with`")
-        if self._places >= self._settings.machines:
+        if self._machine_count >= self._settings.machines:
             raise RuntimeFailure(
-                f"there are {self._places} machines, as many as there may be: stop one, or set machines higher"
+                f"the limit of {self._machine_count} machines is reached: stop one, or raise machines"
             )
-        self._places += 1
+        self._machine_count += 1
         name = secrets.token_hex(8)
         try:
             qemu = await self._start(name, state, disk, memory)
@@ -167,41 +167,43 @@ class QemuRuntime:
                 await qemu.end()
                 raise
         except BaseException:
-            self._places -= 1
+            self._machine_count -= 1
             self._disk_of(name).unlink(missing_ok=True)
             raise
         machine = QemuMachine(name, qemu, self._image, fork=self._fork, stop=self._stopped)
         self._machines[name] = machine
         return machine
 
-    async def _start(self, name: str, state: _states.SavedState, disk: Path, memory: int | None) -> Qemu:
+    async def _start(
+        self, name: str, state: _saved_states.SavedState, disk: Path, memory: int | None
+    ) -> Qemu:
         user = user_for(secrets.randbits(24))
-        read, write = _states.image_files(self._image), dict[str, Path]()
+        read, write = _saved_states.image_files(self._image), dict[str, Path]()
         if self._image.disk is not None:
             own = self._disk_of(name)
             await anyio.to_thread.run_sync(_copy_disk, disk, own, user)
             read[SAVED_DISK], write[DISK] = state.disk, own
         kvm = bool(self._kvm)
-        cell = Cell(
+        sandbox = QemuSandbox(
             user=user,
             read=read,
             write=write,
             memory_bytes=self._settings.memory_mib << 20,
-            file_bytes=_states.file_bytes(self._settings),
+            file_bytes=_saved_states.file_bytes(self._settings),
             kvm=kvm,
         )
 
         def program(qmp: int, door: int) -> list[str]:
-            wiring = Wiring(
+            wiring = MachineWiring(
                 qmp=qmp, door=door, kvm=kvm, memory=memory, disk=DISK if write else None, incoming=True
             )
             return command_line(self._settings, self._image, wiring)
 
-        return await Qemu.start(cell, program, fds=[] if memory is None else [memory])
+        return await Qemu.start(sandbox, program, fds=[] if memory is None else [memory])
 
     async def _stopped(self, machine: QemuMachine) -> None:
         if self._machines.pop(machine.id, None) is not None:
-            self._places -= 1
+            self._machine_count -= 1
             self._disk_of(machine.id).unlink(missing_ok=True)
 
     async def _fill(self) -> None:
@@ -211,7 +213,7 @@ class QemuRuntime:
                 try:
                     self._ready.append(await self._restore())
                 except (AgentFlowError, OSError):
-                    # Whoever needs a machine next makes one and gets the error.
+                    # The next caller makes a machine itself and gets the error.
                     break
             self._filling = False
             self._full.set()
@@ -221,7 +223,7 @@ class QemuRuntime:
 
 async def _running(machine: QemuMachine) -> QemuMachine:
     try:
-        await machine.qemu.go_on()
+        await machine.qemu.resume()
     except BaseException:
         await machine.stop()
         raise
@@ -229,7 +231,7 @@ async def _running(machine: QemuMachine) -> QemuMachine:
 
 
 def _copy_disk(source: Path, target: Path, user: int | None) -> None:
-    """Copy a disk that a machine may have written to: whatever else it may have become is not followed."""
+    """Copy a disk that a machine may have written to, without following a symlink in its place."""
     flags = os.O_NOFOLLOW | os.O_CLOEXEC
     with (
         open(os.open(source, os.O_RDONLY | flags), "rb") as from_file,

@@ -1,4 +1,4 @@
-"""What is on the screen: from QEMU's own pictures to PNG."""
+"""Screenshots: from QEMU's images to PNG."""
 
 import os
 import struct
@@ -8,28 +8,28 @@ import anyio
 
 from agentflow.errors import RuntimeFailure
 from runtimes._machine import Screen
-from runtimes.qemu._qmp import Qmp
+from runtimes.qemu._qmp import QmpClient
 
 _LARGEST = 8192
 _LARGEST_FILE = 256 << 20
 _BLINKING = 0.05
 
 
-class Eyes:
-    """Looks at one machine's screen, through a file in memory: QEMU never names a file of the host's."""
+class ScreenReader:
+    """Screenshot reader of one machine. It passes a file in memory: QEMU never opens a file of the host by name."""
 
-    def __init__(self, qmp: Qmp) -> None:
+    def __init__(self, qmp: QmpClient) -> None:
         self._qmp = qmp
         self._file = os.memfd_create("screen", os.MFD_CLOEXEC)
         self._writable = os.open(f"/proc/self/fd/{self._file}", os.O_WRONLY | os.O_CLOEXEC)
         self._known = False
         self.lock = anyio.Lock()
-        """Whoever has it keeps others from looking."""
+        """Held while a screenshot is taken."""
 
     async def look(self) -> bytes:
-        """What is on the screen now, as PPM."""
+        """Return the current screen as PPM."""
         async with self.lock:
-            # Nobody else may look before QEMU has written all of it.
+            # No other screenshot may start before QEMU has written this one completely.
             with anyio.CancelScope(shield=True):
                 await self._write()
             return os.pread(self._file, min(os.fstat(self._file).st_size, _LARGEST_FILE), 0)
@@ -43,7 +43,7 @@ class Eyes:
         await self._qmp.execute("screendump", filename="/dev/fdset/1", format="ppm")
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         if self._file >= 0:
             os.close(self._file)
             os.close(self._writable)
@@ -51,21 +51,21 @@ class Eyes:
 
 
 def size_of(ppm: bytes) -> tuple[int, int]:
-    """Width and height of a picture.
+    """Return width and height of an image.
 
-    :raises RuntimeFailure: if it is none.
+    :raises RuntimeFailure: if it is malformed.
     """
     parts = ppm[:64].split(maxsplit=3)
     if len(parts) != 4 or parts[0] != b"P6" or not all(part.isdigit() for part in parts[1:3]):
-        raise RuntimeFailure("QEMU gave no picture of the screen")
+        raise RuntimeFailure("QEMU returned no screenshot")
     width, height = int(parts[1]), int(parts[2])
     if not (0 < width <= _LARGEST and 0 < height <= _LARGEST) or len(ppm) < width * height * 3:
-        raise RuntimeFailure("QEMU gave no whole picture of the screen")
+        raise RuntimeFailure("QEMU returned an incomplete screenshot")
     return width, height
 
 
 def to_screen(ppm: bytes) -> Screen:
-    """A PPM as PNG, packed lightly: it is looked at once."""
+    """Convert a PPM to PNG with light compression."""
     width, height = size_of(ppm)
     row = width * 3
     view = memoryview(ppm)[len(ppm) - row * height :]
@@ -79,8 +79,8 @@ def _chunk(kind: bytes, data: bytes) -> bytes:
     return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
 
 
-def alike(before: bytes, after: bytes) -> bool:
-    """Whether two pictures of a screen differ by no more than a cursor that blinks."""
+def nearly_equal(before: bytes, after: bytes) -> bool:
+    """Return true if two screenshots differ by at most a blinking cursor."""
     if before == after:
         return True
     if len(before) != len(after):
@@ -91,8 +91,8 @@ def alike(before: bytes, after: bytes) -> bool:
     return changed <= len(starts) * _BLINKING
 
 
-def blank(ppm: bytes) -> bool:
-    """Whether there is one colour only."""
+def is_blank(ppm: bytes) -> bool:
+    """Return true if all pixels have one color."""
     width, height = size_of(ppm)
     pixels = ppm[len(ppm) - width * height * 3 :]
     return pixels == pixels[:3] * (width * height)

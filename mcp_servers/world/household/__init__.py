@@ -1,6 +1,6 @@
-"""A household told in words: rooms, containers, things with states, and tasks made from seeds.
+"""Text household: rooms, containers, things with states, and tasks generated from seeds.
 
-`register()` makes it known to Gymnasium as `agentflow/household-v0`.
+`register()` makes it available to Gymnasium as `agentflow/household-v0`.
 """
 
 from typing import TYPE_CHECKING

@@ -1,4 +1,4 @@
-"""What there is in a household: rooms, furniture and things, and what can be done with them."""
+"""Catalogue of a household: rooms, furniture, things, and their abilities."""
 
 from dataclasses import dataclass
 from typing import Final, Literal
@@ -10,38 +10,38 @@ Preposition = Literal["in", "on"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FurnitureKind:
-    """A kind of furniture."""
+    """Kind of furniture."""
 
     word: Preposition = "on"
-    """How things lie there."""
+    """Position of things."""
     most: int = 1
-    """How many of it one room may have."""
+    """Maximum number in one room."""
     opens: bool = False
-    """It can be opened and closed, and shows nothing while it is closed."""
+    """It can be opened and closed; its content is hidden while closed."""
     cleans: bool = False
-    """Things are cleaned with it."""
+    """It cleans things."""
     heats: bool = False
-    """Things are heated with it."""
+    """It heats things."""
     cools: bool = False
-    """Things are cooled with it."""
+    """It cools things."""
     lights: bool = False
-    """It is a lamp; nothing lies there."""
+    """It is a lamp and holds nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ThingKind:
-    """A kind of thing that can be carried."""
+    """Kind of thing that can be carried."""
 
     washable: bool = False
     """It can be dirty, and cleaned."""
     warms: bool = False
     """It can be heated and cooled."""
     slices: bool = False
-    """It can be cut."""
+    """It can be sliced."""
     cuts: bool = False
-    """Other things are cut with it."""
+    """It slices other things."""
     readable: bool = False
-    """There is something to see on it, in good light."""
+    """It can be examined in good light."""
 
 
 FURNITURE: Final = {
@@ -70,7 +70,7 @@ FURNITURE: Final = {
     "wardrobe": FurnitureKind(word="in", opens=True),
     "washbasin": FurnitureKind(word="in", cleans=True),
 }
-"""Every kind of furniture."""
+"""All kinds of furniture."""
 
 ROOMS: Final = {
     "bathroom": ("bathtub", "cabinet", "shelf", "towel rack", "washbasin", "bin"),
@@ -89,7 +89,7 @@ ROOMS: Final = {
     "living room": ("armchair", "coffee table", "floor lamp", "shelf", "sofa", "chest"),
     "study": ("bookcase", "desk", "desk lamp", "drawer", "armchair"),
 }
-"""Every room, and the furniture that it has."""
+"""All rooms with their furniture."""
 
 THINGS: Final = {
     "apple": ThingKind(washable=True, warms=True, slices=True),
@@ -117,4 +117,4 @@ THINGS: Final = {
     "towel": ThingKind(washable=True),
     "watch": ThingKind(readable=True),
 }
-"""Every kind of thing."""
+"""All kinds of things."""

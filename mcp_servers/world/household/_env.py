@@ -1,4 +1,4 @@
-"""The household as a Gymnasium environment, `agentflow/household-v0`."""
+"""Household as a Gymnasium environment, `agentflow/household-v0`."""
 
 from typing import Any, Final
 
@@ -15,7 +15,7 @@ CHARACTERS = "".join(map(chr, range(32, 127))) + "\n"
 
 
 class HouseholdEnv(gymnasium.Env[str, str]):
-    """A household with a task: texts in, texts out. `info["actions"]` lists what can be done."""
+    """Household with a task: text in, text out. `info["actions"]` lists the legal actions."""
 
     metadata = {"render_modes": ["ansi"]}  # noqa: RUF012  # so it is declared where it comes from
 
@@ -28,21 +28,21 @@ class HouseholdEnv(gymnasium.Env[str, str]):
 
     @property
     def game(self) -> Game:
-        """The task that is being done."""
+        """Current game."""
         assert self._game is not None, "call reset first"
         return self._game
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[str, dict[str, Any]]:
-        """Begin; `options={"task": …}` chooses the kind of task."""
+        """Begin; `options={"task": …}` selects the kind of task."""
         super().reset(seed=seed)
         chosen = int(self.np_random.integers(2**31)) if seed is None else seed
         self._game = begin(chosen, (options or {}).get("task"), self._steps)
         return self.game.tell(), self._info()
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
-        """Do something; what can't be done changes nothing and costs a step."""
+        """Take an action; an illegal one changes nothing and costs a step."""
         game = self.game
         if action in game.actions():
             game.act(action)
@@ -53,7 +53,7 @@ class HouseholdEnv(gymnasium.Env[str, str]):
         return game.tell(), reward, game.success, game.over and not game.success, self._info()
 
     def render(self) -> str | None:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """What can be seen, in words."""
+        """Return the observation in words."""
         return self.game.tell() if self.render_mode == "ansi" else None
 
     def _info(self) -> dict[str, Any]:
@@ -61,7 +61,7 @@ class HouseholdEnv(gymnasium.Env[str, str]):
 
 
 def register() -> None:
-    """Make it known to `gymnasium.make`. Fine if it is."""
+    """Register it with `gymnasium.make`. Idempotent."""
     if HOUSEHOLD not in gymnasium.registry:
         place = f"{HouseholdEnv.__module__}:{HouseholdEnv.__name__}"
         gymnasium.register(HOUSEHOLD, entry_point=place)  # pyright: ignore[reportUnknownMemberType]

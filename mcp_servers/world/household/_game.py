@@ -1,66 +1,66 @@
-"""A household with a task: begun from a seed, played to its end."""
+"""Game: a household with a task, generated from a seed."""
 
 import hashlib
 from dataclasses import astuple, dataclass, replace
 from random import Random
 
+from mcp_servers.world.household._description import tell
 from mcp_servers.world.household._goals import TASKS, Goal, choose
 from mcp_servers.world.household._house import House, build
 from mcp_servers.world.household._rules import act, actions
-from mcp_servers.world.household._words import tell
 
 __all__ = ["STEPS", "Game", "begin"]
 
 STEPS = 100
-"""Actions that there are for a task."""
+"""Maximum number of actions."""
 
 ATTEMPTS = 1_000
 
 
 @dataclass(slots=True)
 class Game:
-    """A task being done. The same seed, task and actions always lead to the same state, in every process."""
+    """Running task. The same seed, task and actions always lead to the same state, in every process."""
 
     house: House
-    """The household."""
+    """Household."""
     goal: Goal
-    """What is to be done."""
+    """Goal."""
     steps: int = 0
-    """Actions that were done."""
+    """Number of actions taken."""
     limit: int = STEPS
-    """Actions that there are."""
+    """Maximum number of actions."""
     said: str = ""
-    """What came of the last one."""
+    """Result of the last action."""
 
     @property
     def success(self) -> bool:
-        """The task is done."""
+        """True if the task is done."""
         return self.goal.reached(self.house)
 
     @property
     def over(self) -> bool:
-        """Nothing more can be done: the task is done, or there are no more actions."""
+        """True if the task is done, or no actions are left."""
         return self.steps >= self.limit or self.success
 
     def actions(self) -> list[str]:
-        """What can be done now."""
+        """Return the legal actions."""
         return [] if self.over else actions(self.house)
 
     def act(self, action: str) -> None:
-        """Do one of the actions."""
+        """Take one of the actions."""
         self.said = act(self.house, action)
         self.steps += 1
 
     def tell(self) -> str:
-        """What came of the last action, and what can be seen now."""
+        """Return the result of the last action and the current observation."""
         return f"{self.said}\n{tell(self.house)}".strip()
 
     def copy(self) -> "Game":
-        """An independent copy."""
+        """Return an independent copy."""
         return replace(self, house=self.house.copy())
 
     def digest(self) -> str:
-        """The same for the same state, and for no other."""
+        """Return a digest that is equal for equal states only."""
         house = self.house
         state = (
             house.room,
@@ -76,14 +76,14 @@ class Game:
 
 
 def begin(seed: int, task: str | None = None, limit: int = STEPS) -> Game:
-    """The household and the task of a seed.
+    """Return the household and the task of a seed.
 
     :param task: the kind of task; by default the seed decides.
     :raises ValueError: if there is no such kind.
     """
     if task is not None and task not in TASKS:
         raise ValueError(f"no task {task!r}; there are {', '.join(TASKS)}")
-    # Seeded by text: Python hashes it the same way in every process.
+    # A text seed: Python hashes it the same way in every process.
     random = Random(f"household {seed} {task or ''}")
     for _ in range(ATTEMPTS):
         chosen = task or random.choice(list(TASKS))

@@ -1,4 +1,4 @@
-"""What is to be done in a household."""
+"""Tasks in a household."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,22 +13,22 @@ __all__ = ["TASKS", "Goal", "choose"]
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """A state that a household is to reach."""
+    """Target state of a household."""
 
     task: str
-    """The kind of task."""
+    """Kind of task."""
     kind: str
-    """What it is about."""
+    """Kind of thing."""
     state: str = ""
-    """How it must be: `clean`, `hot`, `cold` or `sliced`."""
+    """Required state: `clean`, `hot`, `cold` or `sliced`."""
     where: str | None = None
-    """The kind of furniture where it must lie."""
+    """Kind of furniture that it must be in or on."""
     number: int = 1
-    """How many of it."""
+    """Number of things."""
 
     @property
     def text(self) -> str:
-        """The goal in words."""
+        """Goal in words."""
         what = f"{self.state} {self.kind}".strip()
         if self.task == "find":
             return f"Find {_a(what)} and take it."
@@ -41,7 +41,7 @@ class Goal:
         return f"Put {_a(what)} {place}."
 
     def reached(self, house: House) -> bool:
-        """Whether the household is as it must be."""
+        """Return true if the household is in the target state."""
         mine = [thing for thing in house.things.values() if thing.kind == self.kind and self._fits(thing)]
         if self.task == "find":
             return any(thing.place is None for thing in mine)
@@ -63,7 +63,7 @@ class Goal:
 
 @dataclass(frozen=True, slots=True)
 class _Task:
-    """A kind of task: which things it can be about, and where they can be brought."""
+    """Kind of task: its possible things and destinations."""
 
     state: str = ""
     number: int = 1
@@ -81,18 +81,18 @@ TASKS: Final = {
     "examine": _Task(thing=lambda able: able.readable, place=None),
     "two": _Task(number=2),
 }
-"""Every kind of task."""
+"""All kinds of tasks."""
 
 
 def choose(random: Random, house: House, task: str) -> Goal | None:
-    """A goal of that kind that this household can reach and has not; `None` if there is none."""
+    """Return a goal of that kind that this household can reach and has not; `None` if there is none."""
     wanted = TASKS[task]
     kinds = [
         kind
         for kind in sorted({thing.kind for thing in house.things.values()})
         if wanted.thing(THINGS[kind])
         and sum(thing.kind == kind for thing in house.things.values()) >= wanted.number
-        # What is to be cleaned is dirty, or there would be nothing to do.
+        # Things to clean start dirty, or the task would be done already.
         and (wanted.state != "clean" or all(one.dirty for one in house.things.values() if one.kind == kind))
     ]
     place, lamps = wanted.place, [one for one in house.furniture.values() if one.able.lights]

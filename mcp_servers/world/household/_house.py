@@ -1,4 +1,4 @@
-"""One household: where everything is, and in which state."""
+"""State of a household: positions and states of everything."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
@@ -14,95 +14,95 @@ THINGS_OF_A_KIND = 3
 
 @dataclass(frozen=True, slots=True)
 class Furniture:
-    """A piece of furniture."""
+    """Piece of furniture."""
 
     name: str
-    """What it is called: its kind and a number."""
+    """Name: its kind and a number."""
     kind: str
-    """Its kind."""
+    """Kind."""
     room: str
-    """Where it stands."""
+    """Room."""
     open: bool = False
-    """It is open, if it can be."""
+    """It is open."""
     lit: bool = False
-    """It is on, if it is a lamp."""
+    """It is switched on."""
 
     @property
     def able(self) -> FurnitureKind:
-        """What can be done with it."""
+        """Abilities of its kind."""
         return FURNITURE[self.kind]
 
     @property
     def shows(self) -> bool:
-        """What is there can be seen and taken."""
+        """True if its content is visible and reachable."""
         return not self.able.lights and (self.open or not self.able.opens)
 
 
 @dataclass(frozen=True, slots=True)
 class Thing:
-    """A thing that can be carried."""
+    """Thing that can be carried."""
 
     name: str
-    """What it is called: its kind and a number."""
+    """Name: its kind and a number."""
     kind: str
-    """Its kind."""
+    """Kind."""
     place: str | None
-    """The furniture where it lies; `None`: it is carried."""
+    """Furniture that it is in or on; `None` if it is carried."""
     dirty: bool = False
     """It needs cleaning."""
     warmth: str = ""
-    """`hot`, `cold`, or nothing of the kind."""
+    """`hot`, `cold`, or empty."""
     sliced: bool = False
-    """It was cut."""
+    """It was sliced."""
 
     @property
     def able(self) -> ThingKind:
-        """What can be done with it."""
+        """Abilities of its kind."""
         return THINGS[self.kind]
 
 
 @dataclass(slots=True)
 class House:
-    """A household, and whoever acts in it. A copy shares nothing that changes."""
+    """Household and the agent in it. A copy shares no mutable state."""
 
     doors: dict[str, tuple[str, ...]]
-    """The rooms, each with those that it leads to."""
+    """Rooms, each with its neighbours."""
     furniture: dict[str, Furniture]
-    """All furniture by name."""
+    """Furniture by name."""
     things: dict[str, Thing]
-    """All things by name."""
+    """Things by name."""
     room: str
-    """Where the acting one is."""
+    """Room of the agent."""
     at: str | None = None
-    """The furniture in front of it."""
+    """Furniture in front of the agent."""
     examined: set[str] = field(default_factory=set[str])
-    """Things that were looked at in good light."""
+    """Things that were examined in good light."""
 
     def copy(self) -> "House":
-        """An independent copy."""
+        """Return an independent copy."""
         return replace(
             self, furniture=dict(self.furniture), things=dict(self.things), examined=set(self.examined)
         )
 
     def here(self) -> list[Furniture]:
-        """The furniture of this room."""
+        """Return the furniture of this room."""
         return [one for one in self.furniture.values() if one.room == self.room]
 
     def front(self) -> Furniture | None:
-        """The furniture that is in reach."""
+        """Return the furniture within reach."""
         return None if self.at is None else self.furniture[self.at]
 
     def carried(self) -> list[Thing]:
-        """What is in the hands."""
+        """Return the carried things."""
         return [thing for thing in self.things.values() if thing.place is None]
 
     def lying(self, place: str) -> list[Thing]:
-        """What lies there."""
+        """Return the things in or on a piece of furniture."""
         return [thing for thing in self.things.values() if thing.place == place]
 
 
 def build(random: Random) -> House:
-    """A household with a kitchen and some other rooms, all to be reached, and things lying about."""
+    """Return a household with a kitchen and other rooms, all reachable, and things in them."""
     others = random.sample([room for room in ROOMS if room != "kitchen"], random.randint(2, 4))
     rooms = ["kitchen", *others]
     random.shuffle(rooms)
@@ -132,7 +132,7 @@ def _numbered(placed: Iterable[tuple[str, str]]) -> dict[str, Furniture]:
 
 
 def _doors(random: Random, rooms: list[str]) -> dict[str, tuple[str, ...]]:
-    """Each room after the first leads to one before it, so that every room can be reached."""
+    """Connect each room after the first to an earlier one, so that every room is reachable."""
     doors: dict[str, list[str]] = {room: [] for room in rooms}
     for index, room in enumerate(rooms[1:], 1):
         other = random.choice(rooms[:index])

@@ -1,4 +1,4 @@
-"""What can be done in a household, and what comes of it."""
+"""Rules of a household: legal actions and their effects."""
 
 from dataclasses import replace
 
@@ -8,7 +8,7 @@ __all__ = ["act", "actions"]
 
 
 def actions(house: House) -> list[str]:
-    """Everything that can be done now, always in the same order."""
+    """Return every legal action, always in the same order."""
     front = house.front()
     return [
         *(f"go to {room}" for room in house.doors[house.room]),
@@ -50,7 +50,7 @@ def _with_hands(house: House) -> list[str]:
 
 
 def act(house: House, action: str) -> str:
-    """Do one of the `actions`; says what came of it."""
+    """Take one of the `actions`; return its result in words."""
     verb, _, rest = action.partition(" ")
     if verb == "go":
         return _go(house, rest.removeprefix("to "))
@@ -71,7 +71,7 @@ def act(house: House, action: str) -> str:
 
 
 def _changed(thing: Thing, verb: str, at: str | None) -> Thing:
-    """The thing after what was done with it."""
+    """Return the changed thing."""
     if verb == "take":
         return replace(thing, place=None)
     if verb == "put":

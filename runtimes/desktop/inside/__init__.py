@@ -1,7 +1,7 @@
-"""What runs inside an instance beside the X server: it looks, points and types for who is outside.
+"""Driver of a desktop, inside the instance: screenshots, pointer, keyboard.
 
-Inside, these modules are loaded from code that came through a pipe. They use the standard library, python-xlib, Pillow and
-jeepney, and nothing else of this project.
+The modules are loaded from compiled code that arrives through a pipe. They use the standard library, python-xlib,
+Pillow, jeepney and `runtimes._framing`.
 """
 
 __all__: list[str] = []

@@ -1,4 +1,4 @@
-"""Messages between a desktop's driver and the server: a line with a JSON object, and bytes after it, in one frame."""
+"""Messages between the driver and the host: a line of JSON followed by raw bytes, in one frame."""
 
 import json
 from typing import Any
@@ -8,10 +8,10 @@ from runtimes._framing import decode_object
 __all__ = ["LARGEST", "Message", "pack", "unpack"]
 
 Message = dict[str, Any]
-"""One request or answer."""
+"""Request or answer."""
 
 LARGEST = 256 * 1024 * 1024
-"""Limit on a frame, in bytes."""
+"""Largest frame in bytes."""
 
 
 def pack(message: Message, data: bytes = b"") -> bytes:

@@ -1,3 +1,3 @@
-"""What runs inside a container before anything untrusted does. Standard library only."""
+"""Trusted programs inside a container. Standard library only."""
 
 __all__: list[str] = []

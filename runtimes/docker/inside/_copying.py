@@ -1,4 +1,7 @@
-"""Files by copies, in a child that is the agent: for a kernel (gVisor's) that neither lends rights nor hands files out."""
+"""File requests by copying, in a child with the agent's rights.
+
+gVisor's kernel neither lends rights nor passes file descriptors.
+"""
 
 import errno
 import functools
@@ -15,7 +18,7 @@ _PIECE = 1 << 20
 
 
 class CopyingFileRequests(FileRequests):
-    """Looks after files like `FileRequests`; whole contents go through a file that the server sends along."""
+    """File requests like `FileRequests`, with whole contents passed through a file that the server sends along."""
 
     def __init__(self, reactor: Reactor, saved: tuple[str, ...]) -> None:
         super().__init__(reactor, saved)
@@ -38,12 +41,12 @@ class CopyingFileRequests(FileRequests):
         theirs.close()
         with ours:
             answer = yield ours
-        check_report(answer, "its process died: the instance's memory limit may be too small")
+        check_report(answer, "the helper process died: the instance's memory limit may be too small")
         assert answer is not None
         self._children.reply(message, **answer.fields)
 
     def list(self, sandbox: SandboxRecord, message: _wire.WireMessage) -> PendingRequest:
-        """Write the entries of a folder to the descriptor that came along."""
+        """Write the entries of a directory to the received descriptor."""
         fd = message.fds[0]
         entries = functools.partial(_files.list_entries, sandbox.root, sandbox.uid, message.fields["request"])
         return self.in_child(
@@ -88,7 +91,7 @@ def _perform(sandbox: SandboxRecord, request: dict[str, Any], fds: list[int]) ->
 def _fill(
     sandbox: SandboxRecord, request: dict[str, Any], target: int, source: int, created: dict[str, Any]
 ) -> None:
-    """Write what the server sent; all or nothing unless appending."""
+    """Write the content that the server sent; all or nothing unless appending."""
     commit = {**request, **created, "action": "commit", "path": created.get("target", request["path"])}
     size = os.fstat(source).st_size
     try:

@@ -1,10 +1,10 @@
-"""How a fork of the keeper becomes a Python session."""
+"""Conversion of a forked init process into a Python session."""
 
 import os
 import sys
 from typing import NoReturn
 
-from runtimes.docker.inside._places import HOME, LIBRARY
+from runtimes.docker.inside._paths import HOME, LIBRARY
 from runtimes.process.inside import _session_loop
 from runtimes.process.inside._evaluate import PythonEvaluator
 from runtimes.process.trusted import _confine, _spawn, _wire, _zygote

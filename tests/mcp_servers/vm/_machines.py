@@ -1,6 +1,6 @@
-"""The machine behind a session."""
+"""Access to the machine of a session."""
 
-from mcp_servers.vm._acting import Acting
+from mcp_servers.vm._session_machine import SessionMachine
 from runtimes import Machine
 from tests.mcp_servers.live import Live
 
@@ -8,5 +8,5 @@ __all__ = ["machine_of"]
 
 
 def machine_of(live: Live) -> Machine:
-    """The machine of a session, to look inside."""
-    return live.table.sessions.find(live.session, "local").get(Acting).machine
+    """Return the machine of a session, for inspection."""
+    return live.table.sessions.find(live.session, "local").get(SessionMachine).machine

@@ -31,7 +31,7 @@ async def table(runtime: Runtime) -> AsyncGenerator[ToolTable]:
 
 @pytest.fixture(scope="module")
 async def live(table: ToolTable) -> Live:
-    """A session whose desktop many tests use."""
+    """Session with a desktop shared by many tests."""
     started = await table.call("session_start", {"settings": {"vm": {"screen_size": [800, 600]}}})
     assert started.ok, started
     return Live(table, str(started.data["session"]))
@@ -39,5 +39,5 @@ async def live(table: ToolTable) -> Live:
 
 @pytest.fixture
 def machine(live: Live) -> Machine:
-    """The machine of that session, to look inside."""
+    """Machine of that session, for inspection."""
     return machine_of(live)

@@ -1,4 +1,4 @@
-"""Judging: for each way to look, one task that passes and one that fails, on a real desktop."""
+"""Evaluation: for each getter, one task that passes and one that fails, on a real desktop."""
 
 import io
 from typing import cast
@@ -15,7 +15,7 @@ from tests.runtimes.desktop._waiting import eventually, launch, window
 
 @pytest.fixture(scope="module")
 async def prepared(live: Live) -> Live:
-    """The desktop after somebody has worked on it: a dialog is open, files are written."""
+    """Desktop in use: a dialog is open, files are written."""
     await live.bash("cd ~; printf 'name,amount\\nAda,3\\nBob,4.50\\n' > sales.csv")
     await live.bash("""printf '{"user": {"name": "Ada", "tags": ["x", "y"]}, "count": 3}' > state.json""")
     await live.bash("echo 'The quick brown fox' > note.txt; mkdir -p folder; touch folder/a folder/b")
@@ -62,7 +62,7 @@ SALES = {"type": "vm_file", "path": "sales.csv"}
     ],
     ids=lambda value: cast("dict[str, str]", value)["type"] if isinstance(value, dict) else "",
 )
-async def test_what_is_on_the_machine_is_looked_at(
+async def test_getters_read_the_state_of_the_machine(
     prepared: Live, result: dict[str, object], passes: str, fails: str
 ) -> None:
     for expected, score in ((passes, 1.0), (fails, 0.0)):
@@ -138,7 +138,7 @@ async def test_a_region_of_the_screen_is_compared_with_a_picture(prepared: Live,
         ("compare_table", SALES, rule(expected=[["name", "amount"]]), {}, 0.0),
     ],
 )
-async def test_what_was_found_is_compared_in_many_ways(
+async def test_values_are_compared_by_each_function(
     prepared: Live,
     func: str,
     result: dict[str, object],
@@ -174,7 +174,7 @@ async def test_a_spreadsheet_is_compared_with_a_table_of_text(prepared: Live) ->
 
 
 @pytest.mark.promise("vm:evaluate:conj")
-async def test_several_comparisons_are_put_together_after_a_last_step(prepared: Live) -> None:
+async def test_several_comparisons_are_combined_after_a_final_step(prepared: Live) -> None:
     made = {"type": "vm_file", "path": "made.txt"}
     steps = [{"type": "execute", "parameters": {"command": "echo made > made.txt"}}]
     both = {"func": ["exact_match"] * 2, "result": [made, NOTE], "postconfig": steps}
@@ -186,7 +186,7 @@ async def test_several_comparisons_are_put_together_after_a_last_step(prepared: 
 
 
 @pytest.mark.promise("vm:evaluate:infeasible")
-async def test_giving_up_is_right_only_where_the_task_is_impossible(prepared: Live) -> None:
+async def test_giving_up_scores_only_if_the_task_is_impossible(prepared: Live) -> None:
     right = {"func": "exact_match", "result": NOTE, "expected": rule(expected="The quick brown fox")}
     assert (await evaluated(prepared, func="infeasible"))["score"] == 0.0
     assert await prepared.data("vm_fail", reason="there is no printer") == {
@@ -239,7 +239,7 @@ async def test_giving_up_is_right_only_where_the_task_is_impossible(prepared: Li
             "bad_arguments",
             "Did you mean 'ignore_case'?",
         ),
-        ({"func": "check_json", "result": NOTE, "expected": rule(expect=[])}, "failed", "no JSON"),
+        ({"func": "check_json", "result": NOTE, "expected": rule(expect=[])}, "failed", "not JSON"),
         (
             {
                 "func": "check_json",
@@ -249,7 +249,7 @@ async def test_giving_up_is_right_only_where_the_task_is_impossible(prepared: Li
             "bad_arguments",
             "no method 'equal'",
         ),
-        ({"func": "compare_image", "result": NOTE, "expected": NOTE}, "failed", "can't be read"),
+        ({"func": "compare_image", "result": NOTE, "expected": NOTE}, "failed", "cannot be read"),
         (
             {
                 "func": "compare_image",
@@ -261,7 +261,7 @@ async def test_giving_up_is_right_only_where_the_task_is_impossible(prepared: Li
         ),
     ],
 )
-async def test_what_cannot_be_looked_at_or_compared_is_an_error_and_no_score(
+async def test_a_failed_getter_or_comparison_is_an_error_and_not_a_score(
     prepared: Live, evaluator: dict[str, object], kind: str, message: str
 ) -> None:
     found = await prepared.failure("vm_evaluate", evaluator=evaluator)

@@ -1,4 +1,4 @@
-"""The same tools on a whole computer: it can be copied while it runs."""
+"""vm tools on a virtual machine: it can be copied while it runs."""
 
 from collections.abc import AsyncGenerator
 from pathlib import Path
@@ -24,7 +24,7 @@ WORDS = st.lists(st.text("abcxyz019", min_size=1, max_size=6), min_size=1, max_s
 async def computers(
     anyio_backend: Literal["asyncio"], runtime: Runtime, tmp_path_factory: pytest.TempPathFactory
 ) -> AsyncGenerator[ToolTable]:
-    """A table whose machines are the tiny guest."""
+    """Table whose machines are the tiny guest."""
 
     async def given_runtime() -> Runtime:
         return runtime
@@ -37,7 +37,7 @@ async def computers(
 
 
 async def begun(table: ToolTable) -> Live:
-    """A session whose machine is there."""
+    """Start a session with its machine."""
     session = await table.call("session_start")
     assert session.ok, session
     live = Live(table, str(session.data["session"]))
@@ -58,7 +58,7 @@ async def typed(live: Live, words: list[str]) -> None:
 
 
 async def carried(live: Live) -> tuple[bytes, bool]:
-    """What the machine carries: what was typed, and whether the last action was to give up."""
+    """Return the machine's state: the typed words, and the flag of the last action."""
     evaluator = {"func": "infeasible"}
     judged = await live.data("vm_evaluate", evaluator=evaluator)
     kept = await machine_of(live).exec(["cat", "/root/typed"])
@@ -74,7 +74,7 @@ async def carried(live: Live) -> tuple[bytes, bool]:
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(before=WORDS, one=WORDS, other=WORDS)
-async def test_parent_fork_and_a_replay_agree_and_siblings_do_not_see_each_other(
+async def test_parent_fork_and_replay_agree_and_siblings_are_isolated(
     computers: ToolTable, before: list[str], one: list[str], other: list[str]
 ) -> None:
     parent = await begun(computers)
@@ -98,7 +98,7 @@ def lines(words: list[str]) -> bytes:
 
 
 @pytest.mark.promise("vm:qemu")
-async def test_the_tools_and_the_judge_work_on_a_whole_computer(computers: ToolTable) -> None:
+async def test_the_tools_and_the_evaluation_work_on_a_virtual_machine(computers: ToolTable) -> None:
     live = await begun(computers)
     (before,) = images(await live.call("vm_screenshot"))
     await live.data("vm_type", text="echo $((6*7)) >/root/answer; echo shown\n")
@@ -131,7 +131,7 @@ async def test_the_tools_and_the_judge_work_on_a_whole_computer(computers: ToolT
 
 
 @pytest.mark.promise("vm:settings")
-async def test_options_of_qemu_that_cannot_be_used_are_named(tmp_path: Path) -> None:
+async def test_invalid_options_of_qemu_are_named(tmp_path: Path) -> None:
     settings = {"vm": {"machine": "qemu", "qemu": {"image": str(tmp_path), "memry_mib": 96}}}
     async with ToolTable([VmBackend()], settings=settings) as table:
         result = await table.call("session_start", {"backends": ["vm"]})

@@ -1,4 +1,4 @@
-"""A desktop can't be copied, so a branch does its steps again: that must lead to the same place."""
+"""Replay: a desktop cannot be copied, so a branch repeats its steps and must reach the same state."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -26,7 +26,7 @@ ACTIONS: st.SearchStrategy[Action] = st.one_of(
 
 
 async def played(table: ToolTable, actions: Sequence[Action]) -> tuple[Live, str]:
-    """A fresh session after these actions, and the file that it has."""
+    """Return a fresh session after these actions, and its file."""
     result = await table.call("session_start", {"settings": {"vm": {"screen_size": [320, 240]}}})
     live = Live(table, str(result.data["session"]))
     await live.data("vm_screenshot")
@@ -39,7 +39,7 @@ async def played(table: ToolTable, actions: Sequence[Action]) -> tuple[Live, str
 
 
 async def shown(live: Live) -> bytes:
-    """The picture of its screen, once it stands still."""
+    """Return the picture of its screen, once it stops changing."""
     await live.data("vm_wait", seconds=60, until_still=True)
     (picture,) = images(await live.call("vm_screenshot"))
     return picture.data
@@ -54,14 +54,14 @@ async def shown(live: Live) -> bytes:
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(actions=st.lists(ACTIONS, min_size=3, max_size=6))
-async def test_the_same_actions_in_a_fresh_session_lead_to_the_same_place(
+async def test_the_same_actions_in_a_fresh_session_lead_to_the_same_state(
     table: ToolTable, actions: list[Action]
 ) -> None:
     one, text = await played(table, actions)
     other, same = await played(table, actions)
     assert text == same
     assert await machine_of(one).windows() == await machine_of(other).windows()
-    # A terminal may draw what it has said long after it said it, on a busy machine.
+    # On a busy machine a terminal may draw its output late.
     with anyio.fail_after(60):
         while await shown(one) != await shown(other):
             continue

@@ -1,4 +1,4 @@
-"""The tools act on a real desktop."""
+"""vm tools on a real desktop."""
 
 from itertools import pairwise
 
@@ -58,9 +58,7 @@ async def test_the_pointer_tools_reach_the_window_under_them(live: Live, machine
 
 
 @pytest.mark.promise("vm:pointer")
-async def test_clicks_of_two_calls_are_two_clicks_however_quickly_they_are_done_again(
-    live: Live, machine: Machine
-) -> None:
+async def test_clicks_of_two_calls_never_become_a_double_click(live: Live, machine: Machine) -> None:
     await launch(machine, "xev -name events -geometry 300x200+100+100 > events.txt")
     there = await window(machine, "events")
     x, y = there.x + 30, there.y + 40
@@ -76,7 +74,7 @@ async def test_clicks_of_two_calls_are_two_clicks_however_quickly_they_are_done_
         if block.startswith("ButtonPress")
     ]
     assert len(times) == 5
-    # By the clock of the screen, which is what programs tell a double-click by.
+    # By the X server's clock, which programs use to detect double-clicks.
     assert min(later - earlier for earlier, later in pairwise(times[:4])) >= 400
 
 
@@ -103,7 +101,7 @@ async def test_text_keys_and_shortcuts_arrive(live: Live, machine: Machine) -> N
 
 @pytest.mark.promise("vm:bad_arguments")
 @pytest.mark.parametrize("tool", POINTER_TOOLS)
-async def test_a_place_that_is_not_on_the_screen_is_refused(live: Live, tool: str) -> None:
+async def test_a_position_off_the_screen_is_refused(live: Live, tool: str) -> None:
     kind, message = await live.failure(tool, **POINTER_TOOLS[tool])
     assert kind == "bad_arguments"
     assert "is not on the screen: x 0 to 799, y 0 to 599" in message
@@ -123,14 +121,14 @@ async def test_an_unknown_key_names_the_nearest_right_one(live: Live, key: str, 
 
 
 @pytest.mark.promise("vm:bad_arguments")
-async def test_what_cannot_be_typed_or_waited_for_is_refused(live: Live) -> None:
-    assert "'\\x07' can't be typed; nothing was typed" in (await live.failure("vm_type", text="a\a"))[1]
+async def test_untypable_text_and_too_long_waits_are_refused(live: Live) -> None:
+    assert "'\\x07' cannot be typed; nothing was typed" in (await live.failure("vm_type", text="a\a"))[1]
     assert "more than the 60 allowed" in (await live.failure("vm_wait", seconds=61))[1]
     assert "give both x and y" in (await live.failure("vm_right_click", x=1))[1]
 
 
 @pytest.mark.promise("vm:wait")
-async def test_waiting_ends_with_its_time_or_when_nothing_moves(live: Live) -> None:
+async def test_waiting_ends_after_its_time_or_when_the_screen_stops_changing(live: Live) -> None:
     assert await live.data("vm_wait", seconds=0.01) == {
         "waited": 0.01,
         "still": None,
@@ -152,15 +150,15 @@ async def test_the_machine_and_the_shell_of_a_session_have_the_same_files(
 
 
 @pytest.mark.promise("vm:fork")
-async def test_a_session_with_a_desktop_refuses_to_fork_and_goes_on(live: Live) -> None:
+async def test_a_session_with_a_desktop_refuses_to_fork_and_continues(live: Live) -> None:
     kind, message = await live.failure("session_fork")
     assert kind == "cannot_fork"
-    assert "do its steps again" in message
+    assert "repeat its steps" in message
     await live.data("vm_screenshot")
 
 
 async def started(table: ToolTable, **settings: object) -> Live:
-    """A session with these settings."""
+    """Start a session with these settings."""
     result = await table.call("session_start", {"settings": {"vm": {"screen_size": [320, 240], **settings}}})
     assert result.ok, result
     return Live(table, str(result.data["session"]))
@@ -168,7 +166,7 @@ async def started(table: ToolTable, **settings: object) -> Live:
 
 @pytest.mark.promise("vm:setup")
 @pytest.mark.promise("vm:shown")
-async def test_a_session_begins_prepared_and_shows_what_its_settings_ask_for(table: ToolTable) -> None:
+async def test_a_session_starts_prepared_and_shows_what_its_settings_request(table: ToolTable) -> None:
     dialog = 'zenity --info --title Greeting --text "$(cat ~/deep/greeting.txt)"'
     steps = [
         {
@@ -225,7 +223,7 @@ BAD_SETTINGS: list[tuple[dict[str, object], str]] = [
 
 @pytest.mark.promise("vm:settings")
 @pytest.mark.parametrize(("settings", "message"), BAD_SETTINGS)
-async def test_settings_that_cannot_be_used_are_refused(
+async def test_invalid_settings_are_refused(
     table: ToolTable, settings: dict[str, object], message: str
 ) -> None:
     table.backends["vm"].check({})
@@ -236,7 +234,7 @@ async def test_settings_that_cannot_be_used_are_refused(
 
 
 @pytest.mark.promise("vm:settings")
-async def test_no_session_names_an_image_of_the_server_or_switches_judging_on(table: ToolTable) -> None:
+async def test_no_session_can_choose_an_image_or_enable_evaluation(table: ToolTable) -> None:
     for settings in ({"qemu": {"image": "/etc"}}, {"evaluate": True}):
         result = await table.call("session_start", {"settings": {"vm": settings}})
         assert result.error is not None
@@ -244,7 +242,7 @@ async def test_no_session_names_an_image_of_the_server_or_switches_judging_on(ta
 
 
 @pytest.mark.promise("vm:evaluate:off")
-async def test_a_server_without_judging_has_no_tool_for_it() -> None:
+async def test_a_server_without_evaluation_has_no_tool_for_it() -> None:
     for given, there in (({}, True), ({"evaluate": True}, True), ({"evaluate": False}, False)):
         async with ToolTable([VmBackend()], settings={"vm": given}) as table:
             assert ("vm_evaluate" in {one.name for one in table.tools}) is there

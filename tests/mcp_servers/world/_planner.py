@@ -1,4 +1,4 @@
-"""Solves tasks of the household, knowing all of it, by nothing but the actions that are offered."""
+"""Planner with full knowledge of the household that uses only the offered actions."""
 
 from collections import deque
 
@@ -9,13 +9,13 @@ VERBS = {"clean": "clean", "hot": "heat", "cold": "cool"}
 
 
 class Planner:
-    """One attempt at one task."""
+    """Attempt at one task."""
 
     def __init__(self, game: Game) -> None:
         self.game = game
 
     def solve(self) -> None:
-        """Do what the goal wants."""
+        """Reach the goal."""
         goal, house = self.game.goal, self.game.house
         things = [thing.name for thing in house.things.values() if thing.kind == goal.kind]
         if goal.task == "find":
@@ -32,7 +32,7 @@ class Planner:
     def _place_all(self, things: list[str]) -> None:
         goal, house = self.game.goal, self.game.house
         targets = [one for one in house.furniture.values() if one.kind == goal.where]
-        # Where most of it lies already.
+        # The furniture that holds most of them already.
         target = max(targets, key=lambda one: sum(house.things[name].place == one.name for name in things))
         if goal.number > 1:
             there = [name for name in things if house.things[name].place == target.name]
@@ -76,7 +76,7 @@ class Planner:
             self._do(f"go to {furniture.name}")
 
     def _way(self, room: str) -> list[str]:
-        """The rooms on the shortest way."""
+        """Return the rooms on the shortest path."""
         house = self.game.house
         ways: deque[list[str]] = deque([[house.room]])
         while ways:

@@ -1,4 +1,4 @@
-"""The tools of the world backend, over the household and over environments of others."""
+"""World tools with the household and with Gymnasium environments."""
 
 import sys
 from collections.abc import AsyncGenerator, Mapping
@@ -23,7 +23,7 @@ EVERYTHING = ["agentflow/household-v0", "BabyAI-*", *TOYS]
 
 
 class Uncopied(gymnasium.Env[Any, Any]):
-    """Counts, and can't be copied; with `forgetful` not repeated either."""
+    """Counter that cannot be copied; with `forgetful` not repeated either."""
 
     metadata = {"render_modes": []}  # noqa: RUF012  # so it is declared where it comes from
     made = 0
@@ -51,7 +51,7 @@ class Uncopied(gymnasium.Env[Any, Any]):
 
 @pytest.fixture(scope="module", autouse=True)
 def environments() -> None:
-    """Environments that show how bad one may be."""
+    """Badly behaved environments."""
     make = cast("Any", gymnasium).register
     make("test/Uncopied-v0", entry_point=Uncopied)
     make("test/Forgetful-v0", entry_point=Uncopied, kwargs={"forgetful": True})
@@ -59,7 +59,7 @@ def environments() -> None:
 
 @asynccontextmanager
 async def world(own: Mapping[str, object] | None = None, **given: object) -> AsyncGenerator[Live]:
-    """A session in a table with the world backend."""
+    """Session in a table with the world backend."""
     async with ToolTable(
         [WorldBackend()], settings={"world": {"environments": EVERYTHING, **given}}
     ) as table:
@@ -70,12 +70,12 @@ async def world(own: Mapping[str, object] | None = None, **given: object) -> Asy
 
 
 def actions(seen: Mapping[str, object]) -> list[str]:
-    """What can be done."""
+    """Return the legal actions."""
     return cast("list[str]", seen["actions"])
 
 
 @pytest.mark.promise("world:household")
-async def test_the_household_is_the_world_of_who_asks_for_none() -> None:
+async def test_the_household_is_the_default_world() -> None:
     async with world() as live:
         seen = await live.data("world_observe")
         game = begin(0)
@@ -86,7 +86,7 @@ async def test_the_household_is_the_world_of_who_asks_for_none() -> None:
 
 
 @pytest.mark.promise("world:act")
-async def test_actions_go_by_their_words_or_their_numbers() -> None:
+async def test_actions_are_given_by_words_or_numbers() -> None:
     async with world() as live:
         first = actions(await live.data("world_reset", seed=3, task="place"))
         by_number = await live.data("world_act", action=1)
@@ -100,7 +100,7 @@ async def test_actions_go_by_their_words_or_their_numbers() -> None:
 
 @pytest.mark.promise("world:act:refused")
 @pytest.mark.parametrize("action", ["go to the moon", "", "99", "9" * 50, "take \x00", "ä" * 10_000])
-async def test_what_can_not_be_done_is_refused_and_changes_nothing(action: str) -> None:
+async def test_an_illegal_action_is_refused_and_changes_nothing(action: str) -> None:
     async with world() as live:
         before = await live.data("world_state")
         kind, message = await live.failure("world_act", action=action)
@@ -111,7 +111,7 @@ async def test_what_can_not_be_done_is_refused_and_changes_nothing(action: str) 
 
 
 @pytest.mark.promise("world:seed")
-async def test_without_a_seed_each_episode_has_the_next_one() -> None:
+async def test_without_a_seed_each_episode_uses_the_next_one() -> None:
     async with world(own={"seed": 5, "task": "find"}) as live:
         assert (await live.data("world_state"))["seed"] == 5
         await live.data("world_reset")
@@ -146,7 +146,7 @@ async def test_an_episode_ends_and_another_one_begins() -> None:
     mine=st.lists(st.integers(0, 1), max_size=5),
     others=st.lists(st.integers(0, 1), max_size=5),
 )
-async def test_parent_forks_and_replays_agree_and_siblings_do_not_meet(
+async def test_parent_forks_and_replays_agree_and_siblings_are_isolated(
     env: str, seed: int, before: list[int], mine: list[int], others: list[int]
 ) -> None:
     async def begun(live: Live) -> Live:
@@ -159,7 +159,7 @@ async def test_parent_forks_and_replays_agree_and_siblings_do_not_meet(
         for choice in choices:
             offered = actions(await live.data("world_observe"))
             if offered:
-                # Of the bad one only the action that does not fail.
+                # For the failing environment only the action that does not fail.
                 await live.data(
                     "world_act", action=offered[0 if env.startswith("test") else choice % len(offered)]
                 )
@@ -177,17 +177,17 @@ async def test_parent_forks_and_replays_agree_and_siblings_do_not_meet(
 
 
 @pytest.mark.promise("world:fork:refused")
-async def test_what_can_be_neither_copied_nor_repeated_is_not_forked() -> None:
+async def test_a_world_that_can_be_neither_copied_nor_repeated_is_not_forked() -> None:
     async with world() as live:
         before = await live.data("world_reset", env="test/Forgetful-v0")
         kind, message = await live.failure("session_fork")
         assert kind == "cannot_fork"
-        assert "test/Forgetful-v0 can't be copied, and the same actions lead elsewhere" in message
+        assert "test/Forgetful-v0 cannot be copied, and repeating its actions gives another state" in message
         assert await live.data("world_observe") == before
 
 
 @pytest.mark.promise("world:babyai")
-async def test_babyai_tells_its_mission_and_its_view() -> None:
+async def test_babyai_describes_its_mission_and_its_view() -> None:
     async with world() as live:
         seen = await live.data("world_reset", env=GRID, seed=1)
         assert seen["task"] == "go to the purple box"
@@ -200,7 +200,7 @@ async def test_babyai_tells_its_mission_and_its_view() -> None:
 
 
 @pytest.mark.promise("world:gymnasium")
-async def test_environments_of_gymnasium_are_told_in_words() -> None:
+async def test_gymnasium_environments_are_described_in_words() -> None:
     async with world() as live:
         lake = await live.data("world_reset", env="FrozenLake-v1", seed=0)
         assert str(lake["observation"]).splitlines()[0] == "[S]FFF"
@@ -219,7 +219,7 @@ async def test_environments_of_gymnasium_are_told_in_words() -> None:
 
 
 @pytest.mark.promise("world:gymnasium")
-async def test_success_and_legal_actions_are_those_that_the_environment_tells() -> None:
+async def test_success_and_legal_actions_are_those_that_the_environment_reports() -> None:
     async with world() as live:
         assert actions(await live.data("world_reset", env="test/Uncopied-v0")) == ["action 0", "action 2"]
         assert (await live.data("world_act", action="action 0"))["success"] is False
@@ -228,17 +228,17 @@ async def test_success_and_legal_actions_are_those_that_the_environment_tells() 
 
 
 @pytest.mark.promise("world:failed")
-async def test_an_environment_that_fails_is_a_typed_failure_and_begins_anew() -> None:
+async def test_a_failing_environment_is_a_typed_failure_and_begins_a_new_episode() -> None:
     async with world() as live:
         await live.data("world_reset", env="test/Uncopied-v0", seed=9)
         kind, message = await live.failure("world_act", action="action 2")
         assert kind == "failed"
-        assert "ZeroDivisionError: of all things. The next call begins anew." in message
+        assert "ZeroDivisionError: of all things. The next call begins a new episode." in message
         assert (await live.data("world_observe"))["steps"] == 0
 
 
 @pytest.mark.promise("world:pictures")
-async def test_pictures_are_shown_where_they_are_wanted() -> None:
+async def test_pictures_are_shown_if_requested() -> None:
     async with world(pictures=True) as live:
         result = await live.call("world_reset", env=GRID)
         (picture,) = result.parts
@@ -254,7 +254,7 @@ async def test_pictures_are_shown_where_they_are_wanted() -> None:
 @pytest.mark.parametrize(
     "env", ["MiniGrid-Empty-5x5-v0", "os:Env-v0", "os:BabyAI-GoToObj-v0", "BabyAI-../x", ""]
 )
-async def test_only_environments_of_the_list_can_be_had(env: str) -> None:
+async def test_only_listed_environments_are_available(env: str) -> None:
     before = set(sys.modules)
     async with world() as live:
         if not env:
@@ -270,7 +270,7 @@ async def test_only_environments_of_the_list_can_be_had(env: str) -> None:
 
 
 @pytest.mark.promise("world:allowed")
-async def test_an_environment_that_is_not_there_is_refused_with_the_nearest() -> None:
+async def test_an_unknown_environment_is_refused_with_the_nearest() -> None:
     async with world() as live:
         kind, message = await live.failure("world_reset", env="BabyAI-GoToLokal-v0")
         assert kind == "bad_arguments"
@@ -299,7 +299,7 @@ async def test_a_missing_library_is_one_line_and_the_household_needs_none(
     ("given", "reason"),
     [({"seed": -1}, "seed"), ({"steps": 0}, "steps"), ({"environmnts": []}, "environmnts")],
 )
-def test_settings_that_can_not_be_used_are_refused_in_one_line(given: dict[str, object], reason: str) -> None:
+def test_invalid_settings_are_refused_in_one_line(given: dict[str, object], reason: str) -> None:
     with pytest.raises(ConfigurationError) as refusal:
         WorldBackend().check(given)
     assert reason in str(refusal.value)

@@ -1,4 +1,4 @@
-"""The household by itself: its tasks can be solved, and a seed is always the same."""
+"""Household: its tasks are solvable, and a seed is always the same."""
 
 import json
 import os
@@ -25,7 +25,7 @@ print(json.dumps([begin(seed).digest() for seed in range(30)]))
 
 
 def played(seed: int, choices: list[int], task: str | None = None) -> Game:
-    """A game after some of the actions that were offered."""
+    """Return a game after some of the offered actions."""
     game = begin(seed, task)
     for choice in choices:
         if actions := game.actions():
@@ -50,7 +50,7 @@ def test_every_task_of_more_than_two_hundred_is_solved() -> None:
 
 @pytest.mark.promise("world:household:tasks")
 @pytest.mark.parametrize("task", TASKS)
-def test_a_kind_of_task_can_be_chosen(task: str) -> None:
+def test_a_kind_of_task_can_be_selected(task: str) -> None:
     for seed in range(10):
         game = begin(seed, task)
         assert game.goal.task == task
@@ -64,7 +64,7 @@ def test_the_tasks_of_seeds_differ() -> None:
     assert len({begin(seed).goal.text for seed in SEEDS}) > 150
 
 
-def test_an_unknown_kind_of_task_is_refused_with_those_that_there_are() -> None:
+def test_an_unknown_kind_of_task_is_refused_with_the_known_ones() -> None:
     with pytest.raises(ValueError, match="no task 'cook'; there are find, place, clean"):
         begin(0, "cook")
 
@@ -87,7 +87,7 @@ def test_a_seed_is_the_same_in_any_process() -> None:
     mine=st.lists(st.integers(0, 50), max_size=10),
     others=st.lists(st.integers(0, 50), max_size=10),
 )
-def test_parent_fork_and_replay_agree_and_siblings_do_not_meet(
+def test_parent_fork_and_replay_agree_and_siblings_are_isolated(
     seed: int, before: list[int], mine: list[int], others: list[int]
 ) -> None:
     parent = played(seed, before)
@@ -107,7 +107,7 @@ def test_parent_fork_and_replay_agree_and_siblings_do_not_meet(
 
 
 @pytest.mark.promise("world:household:partial")
-def test_what_is_in_closed_furniture_or_elsewhere_is_not_told() -> None:
+def test_the_content_of_closed_or_distant_furniture_is_hidden() -> None:
     for seed in range(30):
         game = begin(seed)
         front = game.house.front()
@@ -124,7 +124,7 @@ def test_what_is_in_closed_furniture_or_elsewhere_is_not_told() -> None:
 
 
 @pytest.mark.promise("world:household:limit")
-def test_an_episode_without_success_ends_with_its_steps() -> None:
+def test_an_episode_without_success_ends_at_its_step_limit() -> None:
     game = begin(3, limit=5)
     while not game.over:
         game.act("look")
@@ -156,7 +156,7 @@ def test_it_is_a_gymnasium_environment_too() -> None:
 
 
 def _next_action(game: Game) -> str:
-    """What the planner would do next."""
+    """Return the planner's next action."""
     ahead = game.copy()
     done: list[str] = []
     act = ahead.act

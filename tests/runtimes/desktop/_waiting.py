@@ -1,4 +1,4 @@
-"""Waiting for what a desktop shows: programs there run at idle priority, so nobody knows when it is there."""
+"""Waiting for the screen of a desktop: programs there run at idle priority, so there is no upper bound on their start."""
 
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
@@ -13,7 +13,7 @@ __all__ = ["content", "eventually", "heard", "launch", "terminal", "window"]
 
 
 async def eventually(look: Callable[[], Awaitable[T | None]], seconds: float = 90) -> T:
-    """What `look` gives, once it gives something true."""
+    """Return the result of `look` once it is true."""
     with anyio.fail_after(seconds):
         while True:
             found = await look()
@@ -23,21 +23,21 @@ async def eventually(look: Callable[[], Awaitable[T | None]], seconds: float = 9
 
 
 async def launch(machine: Machine, line: str) -> None:
-    """Start a program that stays."""
+    """Start a program that keeps running."""
     done = await machine.exec(["sh", "-c", f"setsid sh -c '{line}' </dev/null >/dev/null 2>&1 &"])
     assert done.exit_code == 0, done
 
 
 async def terminal(machine: Machine, title: str, file: str) -> None:
-    """A terminal that writes what is typed into a file, ready to be typed into."""
+    """Start a terminal that writes typed text into a file, and wait until it can be typed into."""
     await launch(machine, f'xterm -T {title} -e sh -c "echo > {file}.ready; cat > {file}"')
-    # What is typed before the program in it reads is thrown away by the terminal.
+    # The terminal discards text typed before the program in it reads.
     await content(machine, f"{file}.ready", "\n")
     await window(machine, title)
 
 
 async def window(machine: Machine, title: str) -> Window:
-    """The window of that title, once it has the keyboard."""
+    """Return the window of that title, once it has the focus."""
 
     async def look() -> Window | None:
         there = await machine.windows()
@@ -47,12 +47,12 @@ async def window(machine: Machine, title: str) -> Window:
 
 
 async def content(machine: Machine, path: str, wanted: str) -> str:
-    """The text of a file, once it holds what is wanted."""
+    """Return the text of a file, once it contains the expected text."""
     return await _text(machine, path, lambda text: wanted in text)
 
 
 async def heard(machine: Machine, path: str, **counts: int) -> str:
-    """What `xev` wrote into a file, once it has told of so many events of each kind."""
+    """Return the output of `xev`, once it has reported the given number of events of each kind."""
 
     def all_told(text: str) -> bool:
         return all(text.count(f"{kind} event") >= count for kind, count in counts.items())

@@ -1,4 +1,4 @@
-"""A runtime for a module, and a desktop in it."""
+"""Runtime for a module, and a desktop in it."""
 
 from collections.abc import AsyncGenerator
 from typing import Literal

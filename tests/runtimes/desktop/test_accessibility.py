@@ -1,4 +1,4 @@
-"""What applications tell of their windows."""
+"""Accessibility trees of applications."""
 
 import pytest
 
@@ -9,7 +9,7 @@ from tests.runtimes.desktop._waiting import eventually, launch, window
 
 
 @pytest.mark.promise("desktop:accessibility")
-async def test_a_dialog_tells_its_fields_and_buttons_with_their_places(desktop: Desktop) -> None:
+async def test_a_dialog_lists_its_fields_and_buttons_with_their_positions(desktop: Desktop) -> None:
     assert (await desktop.accessibility()) == ""
     await launch(desktop, 'zenity --entry --title Name --text "Your name" > answer.txt')
     await window(desktop, "Name")
@@ -41,7 +41,7 @@ async def test_a_dialog_tells_its_fields_and_buttons_with_their_places(desktop: 
 
 
 @pytest.mark.promise("desktop:accessibility")
-async def test_a_desktop_without_it_says_so(runtime: Runtime) -> None:
+async def test_a_desktop_without_accessibility_reports_it(runtime: Runtime) -> None:
     desktop = await open_desktop(await runtime.start(), DesktopOptions(accessibility=False), owned=True)
     with pytest.raises(NotOffered, match="started without `accessibility`"):
         await desktop.accessibility()

@@ -1,4 +1,4 @@
-"""A desktop is looked at, pointed at and typed at from outside, as a machine is."""
+"""Screenshots, pointer and keyboard of a desktop."""
 
 import io
 
@@ -12,7 +12,7 @@ from tests.runtimes.desktop._waiting import content, eventually, heard, launch, 
 
 
 @pytest.mark.promise("desktop:picture")
-async def test_a_screenshot_is_a_picture_of_the_size_that_was_asked_for(desktop: Desktop) -> None:
+async def test_a_screenshot_is_a_picture_of_the_requested_size(desktop: Desktop) -> None:
     screen = await desktop.screenshot()
     with Image.open(io.BytesIO(screen.png)) as picture:
         assert picture.format == "PNG"
@@ -26,7 +26,7 @@ async def test_a_typed_text_arrives_character_by_character(desktop: Desktop, tex
     await terminal(desktop, "typed", "typed.txt")
     await desktop.type(text + "\n")
     assert await content(desktop, "typed.txt", "\n") == text + "\n"
-    # Ctrl-D ends what reads, and with it the terminal.
+    # Ctrl-D ends the program that reads, and with it the terminal.
     await desktop.key("Control_L", down=True)
     await desktop.key("d", down=True)
     await desktop.key("d", down=False)
@@ -39,11 +39,11 @@ async def gone(desktop: Desktop, title: str) -> bool:
 
 
 @pytest.mark.promise("desktop:bad_keys")
-async def test_what_cannot_be_typed_is_refused_before_anything_is_typed(desktop: Desktop) -> None:
+async def test_an_untypable_text_is_refused_before_anything_is_typed(desktop: Desktop) -> None:
     await terminal(desktop, "untyped", "untyped.txt")
-    with pytest.raises(ValueError, match=r"'\\x07' can't be typed"):
+    with pytest.raises(ValueError, match=r"'\\x07' cannot be typed"):
         await desktop.type("no\a")
-    with pytest.raises(ValueError, match=r"'\\x07' can't be typed"):
+    with pytest.raises(ValueError, match=r"'\\x07' cannot be typed"):
         await desktop.type("no\a", interval=0.001)
     with pytest.raises(ValueError, match="no key 'Retrun'"):
         await desktop.key("Retrun", down=True)
@@ -54,7 +54,7 @@ async def test_what_cannot_be_typed_is_refused_before_anything_is_typed(desktop:
 
 
 @pytest.mark.promise("desktop:pointer")
-async def test_moves_clicks_and_turns_of_the_wheel_reach_the_window_under_the_pointer(
+async def test_moves_clicks_and_wheel_turns_reach_the_window_under_the_pointer(
     desktop: Desktop,
 ) -> None:
     await launch(desktop, "xev -name events -geometry 300x200+100+100 > events.txt")
@@ -86,7 +86,7 @@ async def test_moves_clicks_and_turns_of_the_wheel_reach_the_window_under_the_po
 
 
 @pytest.mark.promise("desktop:windows")
-async def test_windows_are_told_with_the_uppermost_last_and_a_bar_moves_its_window(desktop: Desktop) -> None:
+async def test_windows_are_listed_topmost_last_and_a_title_bar_moves_its_window(desktop: Desktop) -> None:
     await launch(desktop, "xev -name under -geometry 200x100+50+50")
     await window(desktop, "under")
     await launch(desktop, "xev -name over -geometry 200x100+400+300")
@@ -98,7 +98,7 @@ async def test_windows_are_told_with_the_uppermost_last_and_a_bar_moves_its_wind
     await desktop.button("left", down=True)
 
     async def moving() -> bool:
-        # The window manager may be busy, and takes all moves until it has time for one.
+        # A busy window manager handles all queued moves at once.
         await desktop.move(over.x + 50, bar)
         await desktop.move(over.x + 40, bar - 5)
         return not await moved_to(desktop, over.x, over.y)
@@ -117,7 +117,7 @@ async def moved_to(desktop: Desktop, x: int, y: int) -> bool:
 
 
 @pytest.mark.promise("desktop:programs")
-async def test_a_command_has_an_end_and_what_it_leaves_in_the_background_goes_on(desktop: Desktop) -> None:
+async def test_a_command_ends_and_its_background_processes_keep_running(desktop: Desktop) -> None:
     done = await desktop.exec(["sh", "-c", "echo out; echo err >&2; exit 3"])
     assert (done.exit_code, done.stdout, done.stderr) == (3, b"out\n", b"err\n")
     late = await desktop.exec(["sleep", "100"], timeout=0.1)
@@ -125,7 +125,7 @@ async def test_a_command_has_an_end_and_what_it_leaves_in_the_background_goes_on
     await desktop.exec(["sh", "-c", "setsid sleep 4321 &"])
 
     async def killed() -> bool:
-        # While a program is being started, it has no words to be found by.
+        # A starting program cannot be found by its command line yet.
         return (await desktop.exec(["pkill", "-f", "sleep 4321"])).exit_code == 0
 
     await eventually(killed)
@@ -142,7 +142,7 @@ async def test_its_files_are_those_of_its_instance_and_other_commands_there_reac
 
 
 @pytest.mark.promise("desktop:fork")
-async def test_a_desktop_cannot_be_copied_and_goes_on(desktop: Desktop) -> None:
-    with pytest.raises(CannotFork, match="a running desktop can't be copied"):
+async def test_a_desktop_refuses_to_be_copied_and_continues(desktop: Desktop) -> None:
+    with pytest.raises(CannotFork, match="a running desktop cannot be copied"):
         await desktop.fork()
     assert (await desktop.screenshot()).width == 800

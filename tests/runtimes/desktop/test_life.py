@@ -1,4 +1,4 @@
-"""How desktops begin and end, and what keeps them in."""
+"""Start, end and isolation of desktops."""
 
 from collections.abc import AsyncIterator
 from typing import Literal, Self
@@ -8,14 +8,14 @@ import pytest
 
 from agentflow.errors import InstanceGone, IsolationUnavailable, RuntimeFailure
 from runtimes import InstanceSpec, Limits, Runtime, pack_frame
-from runtimes.desktop import DISPLAY, Desktop, DesktopOptions, DesktopRuntime, _parts, open_desktop
-from runtimes.desktop._link import Link
+from runtimes.desktop import DISPLAY, Desktop, DesktopOptions, DesktopRuntime, _driver_program, open_desktop
+from runtimes.desktop._driver_client import DriverClient
 from runtimes.desktop.inside._wire import pack
 from tests.runtimes.desktop._waiting import eventually
 
 
 @pytest.mark.promise("desktop:ends")
-async def test_a_stopped_desktop_leaves_no_process_in_an_instance_that_goes_on(runtime: Runtime) -> None:
+async def test_a_stopped_desktop_leaves_no_process_in_its_instance(runtime: Runtime) -> None:
     instance = await runtime.start()
     before = (await instance.usage()).processes
     desktop = await open_desktop(instance)
@@ -24,7 +24,7 @@ async def test_a_stopped_desktop_leaves_no_process_in_an_instance_that_goes_on(r
     await desktop.stop()
 
     async def left() -> bool:
-        # What has been killed may still be dying.
+        # A killed process may still be dying.
         return (await instance.usage()).processes == before
 
     await eventually(left)
@@ -38,7 +38,7 @@ async def test_a_stopped_desktop_leaves_no_process_in_an_instance_that_goes_on(r
 
 
 async def ended(desktop: Desktop) -> bool:
-    """It says that it has: nobody stopped it, and what it is made of takes a moment to die."""
+    """Return true once it reports its end: after a crash its processes take a moment to die."""
     try:
         await desktop.screenshot()
     except InstanceGone as gone:
@@ -55,7 +55,7 @@ async def test_a_desktop_whose_x_server_dies_has_ended(runtime: Runtime) -> None
 
 
 @pytest.mark.promise("desktop:at_once")
-async def test_a_long_command_holds_up_neither_looking_nor_pointing(runtime: Runtime) -> None:
+async def test_a_long_command_delays_neither_screenshots_nor_the_pointer(runtime: Runtime) -> None:
     async with DesktopRuntime(runtime) as desktops:
         desktop = await desktops.start()
         async with anyio.create_task_group() as group:
@@ -92,11 +92,11 @@ async def test_a_desktop_counts_against_its_instances_limits(runtime: Runtime) -
 
 
 @pytest.mark.promise("desktop:missing")
-async def test_a_missing_part_is_named_with_what_brings_it(
+async def test_a_missing_part_is_named_with_its_package(
     runtime: Runtime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_parts, "PROGRAMS", {"/usr/bin/no-such-server": "xvfb"})
-    monkeypatch.setattr(_parts, "PACKAGES", ("no_such_package",))
+    monkeypatch.setattr(_driver_program, "PROGRAMS", {"/usr/bin/no-such-server": "xvfb"})
+    monkeypatch.setattr(_driver_program, "PACKAGES", ("no_such_package",))
     desktops = DesktopRuntime(runtime)
     with pytest.raises(
         IsolationUnavailable, match=r"apt-get install xvfb.*pip install 'agentflow\[desktop\]'"
@@ -109,19 +109,19 @@ async def test_a_missing_part_is_named_with_what_brings_it(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ((0, 800, 96), "no screen can be 0x800"),
-        ((1280, 100_000, 96), "no screen can be 1280x100000"),
-        ((1280, 800, 1), "no screen can have 1 dots"),
+        ((0, 800, 96), "invalid screen size 0x800"),
+        ((1280, 100_000, 96), "invalid screen size 1280x100000"),
+        ((1280, 800, 1), "invalid dpi 1"),
     ],
 )
-def test_a_screen_that_no_server_makes_is_refused(options: tuple[int, int, int], message: str) -> None:
+def test_an_unsupported_screen_size_is_refused(options: tuple[int, int, int], message: str) -> None:
     width, height, dpi = options
     with pytest.raises(ValueError, match=message):
         DesktopOptions(width=width, height=height, dpi=dpi)
 
 
 class Liar:
-    """A stream that says what it was told to, as if somebody inside had taken the driver's place."""
+    """Stream with scripted output, as if code inside had replaced the driver."""
 
     def __init__(self, *pieces: bytes) -> None:
         self._pieces = list(pieces)
@@ -155,15 +155,15 @@ class Liar:
     "piece",
     [b"\xff" * 16, pack_frame(b"[]"), pack_frame(b"{x}"), pack_frame(b"1")],
 )
-async def test_whoever_answers_with_nonsense_is_not_listened_to_any_longer(piece: bytes) -> None:
+async def test_a_malformed_answer_ends_the_desktop(piece: bytes) -> None:
     stream = Liar(piece, pack_frame(pack({"id": 1})))
     with pytest.raises(InstanceGone):
-        await Link(stream).ask("screenshot")
+        await DriverClient(stream).ask("screenshot")
     assert stream.killed
 
 
 class Slow(Liar):
-    """A stream that takes the second question late, and says what it is told to meanwhile."""
+    """Stream that delays the second request, with scripted output."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -186,9 +186,9 @@ class Slow(Liar):
 
 
 @pytest.mark.promise("desktop:at_once")
-async def test_a_question_that_is_still_being_sent_keeps_no_answer_from_the_others() -> None:
+async def test_a_request_that_is_still_being_sent_delays_no_other_answer() -> None:
     stream = Slow()
-    link = Link(stream)
+    link = DriverClient(stream)
     answered: list[str] = []
 
     async def ask(op: str) -> None:
@@ -211,8 +211,8 @@ async def test_a_question_that_is_still_being_sent_keeps_no_answer_from_the_othe
 
 
 @pytest.mark.promise("desktop:distrust")
-async def test_answers_that_nobody_asked_for_are_not_kept_and_pieces_are_put_together() -> None:
+async def test_unrequested_answers_are_dropped_and_split_frames_are_joined() -> None:
     answer = pack_frame(pack({"id": 1, "width": 3}, b"abc"))
     unasked = b"".join(pack_frame(pack({"id": number}, bytes(1000))) for number in range(2, 50))
     stream = Liar(unasked + answer[:5], answer[5:9], answer[9:])
-    assert await Link(stream).ask("screenshot") == ({"id": 1, "width": 3}, b"abc")
+    assert await DriverClient(stream).ask("screenshot") == ({"id": 1, "width": 3}, b"abc")

@@ -1,4 +1,4 @@
-"""A small system with a Python of its own, taken from the distribution's files that this machine has."""
+"""Small root file system with its own Python, made of the distribution's files on this machine."""
 
 import os
 import shutil
@@ -12,8 +12,8 @@ _SKIPPED = shutil.ignore_patterns(
 )
 
 
-def lay_out(root: Path) -> None:
-    """Put the system into an empty folder: Debian's own Python, a shell, a few programs, and their libraries."""
+def create_root(root: Path) -> None:
+    """Create the system in an empty directory: Debian's Python, a shell, a few programs, and their libraries."""
     python = Path(os.path.realpath("/usr/bin/python3"))
     programs = [Path(os.path.realpath(str(shutil.which(name, path="/usr/bin:/bin")))) for name in PROGRAMS]
     modules = Path("/usr/lib") / python.name
@@ -43,6 +43,6 @@ def _libraries(program: Path) -> list[str]:
 
 
 def pack(root: Path, archive: Path) -> None:
-    """The same as an archive for `docker import`."""
+    """Return it as an archive for `docker import`."""
     with tarfile.open(archive, "w") as file:
         file.add(root, ".")

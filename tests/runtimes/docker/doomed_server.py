@@ -1,4 +1,4 @@
-"""A server that is going to be killed: containers with busy sessions. Run as a program: tier, and the engine's socket."""
+"""Server to be killed: containers with busy sessions. Run as a program with the tier and the engine's socket."""
 
 import sys
 from pathlib import Path
@@ -18,7 +18,7 @@ BUSY: list[tuple[Language, str]] = [
 
 
 async def main(tier: Tier, socket: str) -> None:
-    """Start everything, say what, and never end."""
+    """Start everything, print the names, and never end."""
     options = ContainerOptions(socket=Path(socket) if socket else None, pool=1)
     async with DockerRuntime(options, tier=tier) as runtime, anyio.create_task_group() as tasks:
         instances: list[Instance] = []

@@ -1,4 +1,4 @@
-"""Starts that are cancelled halfway, at the worst moment: nothing of them is left behind."""
+"""Starts cancelled at the worst moment leave nothing behind."""
 
 import os
 import tempfile
@@ -18,19 +18,19 @@ from runtimes import Limits
 from runtimes.docker import ContainerOptions, DockerRuntime
 from runtimes.docker._bundle import BundleLauncher
 from runtimes.docker._engine import OWNER, EngineLauncher
-from runtimes.docker._keeper_link import KeeperChannel, KeeperLink
+from runtimes.docker._init_connection import InitChannel, InitConnection
 from runtimes.docker._options import Tier
-from runtimes.docker._plan import Container, Launcher, Plan
+from runtimes.docker._plan import Container, ContainerLauncher, ContainerPlan
 from tests._dockerd import Dockerd
 from tests.runtimes.docker.conftest import TIERS
 
 pytestmark = pytest.mark.promise("docker:leave")
 
-PLAN = Plan(name="one", argv=("python3",), env={}, mounts=(), hidden=(), limits=Limits())
+PLAN = ContainerPlan(name="one", argv=("python3",), env={}, mounts=(), hidden=(), limits=Limits())
 
 
 class SlowEngine:
-    """A Docker engine that completes every request, also those that its client gave up, when it is released."""
+    """Docker engine that completes every request when it is released, even after its client has gone."""
 
     def __init__(self) -> None:
         self.containers: set[str] = set()
@@ -73,8 +73,8 @@ async def slow_engine(tmp_path: Path) -> AsyncIterator[SlowEngine]:
     await runner.cleanup()
 
 
-async def start_and_cancel(launcher: Launcher, asked: anyio.Event, released: anyio.Event) -> None:
-    """Cancel a start once the request is on its way, and let that be completed afterwards."""
+async def start_and_cancel(launcher: ContainerLauncher, asked: anyio.Event, released: anyio.Event) -> None:
+    """Cancel a start while its request is in flight, and complete the request afterwards."""
 
     async def start() -> None:
         container = await launcher.launch(PLAN)
@@ -90,7 +90,7 @@ async def start_and_cancel(launcher: Launcher, asked: anyio.Event, released: any
             await asked.wait()
             tasks.cancel_scope.cancel()
             with anyio.CancelScope(shield=True):
-                # The loop turns often enough for whatever the cancelled task sends to be answered.
+                # Enough iterations of the event loop for every request of the cancelled task to be answered.
                 for _ in range(1000):
                     await anyio.lowlevel.checkpoint()
                 released.set()
@@ -146,7 +146,7 @@ async def test_a_container_whose_program_was_just_started_when_the_start_was_can
         try:
             await released.wait()
         except BaseException:
-            # So does asyncio with a process that it has just started.
+            # As asyncio does with a process that it has just started.
             process.kill()
             raise
         return process
@@ -174,16 +174,16 @@ async def test_closing_the_runtime_ends_a_container_that_another_task_is_startin
     engine: Dockerd, tier: Tier, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     called, released = anyio.Event(), anyio.Event()
-    answer = KeeperLink.answer
+    answer = InitConnection.answer
 
     async def answer_late(
-        self: KeeperLink, container: Container, settings: dict[str, Any], seconds: float
-    ) -> KeeperChannel:
+        self: InitConnection, container: Container, settings: dict[str, Any], seconds: float
+    ) -> InitChannel:
         called.set()
         await released.wait()
         return await answer(self, container, settings, seconds)
 
-    monkeypatch.setattr(KeeperLink, "answer", answer_late)
+    monkeypatch.setattr(InitConnection, "answer", answer_late)
     failures: list[RuntimeFailure] = []
 
     async def start(runtime: DockerRuntime) -> None:

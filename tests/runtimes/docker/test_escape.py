@@ -1,4 +1,4 @@
-"""Every attempt to get out of a container is contained, and the host is unchanged."""
+"""Escape attempts from containers: each is contained, and the host is unchanged."""
 
 import re
 from contextlib import ExitStack
@@ -12,7 +12,7 @@ from tests.runtimes.docker.conftest import TIERS
 from tests.runtimes.process.escape_run import PROBES, Host, key, try_all
 from tests.runtimes.process.escapes import ATTEMPTS, Attempt
 
-# A container shows more of /proc, /sys and /dev than a process sandbox: read-only, masked, or without power.
+# A container shows more of /proc, /sys and /dev than a process sandbox: read-only, masked, or harmless.
 SHOWN = {
     "python: read /proc/kallsyms": "'done'",
     "bash: read /proc/kallsyms": "",
@@ -31,9 +31,9 @@ AS_ROOT = {
     "mount": "mount -t tmpfs none /mnt",
     "unmount": "umount /run/agentflow/lib/runtimes",
     "make a device": "mknod /tmp/disk b 254 0",
-    "read the keeper's memory": "head -c 1 /proc/1/mem",
-    "read the keeper's environment": "cat /proc/1/environ",
-    "follow the keeper's descriptors": "readlink /proc/1/fd/3",
+    "read the init process's memory": "head -c 1 /proc/1/mem",
+    "read the init process's environment": "cat /proc/1/environ",
+    "follow the init process's descriptors": "readlink /proc/1/fd/3",
     "change the library": "touch /run/agentflow/lib/runtimes/evil.py",
     "change the system": "touch /usr/evil /etc/evil",
     "call the server": "exec 9<>/run/agentflow/socket",
@@ -42,12 +42,12 @@ AS_ROOT = {
     "load a module": "insmod /dev/null",
     "set the clock": "date -s 2001-01-01",
 }
-"""What root inside tries; each must fail."""
+"""Attempts of root inside; each must fail."""
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What was seen in one tier."""
+    """Results of one tier."""
 
     seen: dict[str, str]
     probes: dict[str, str]
@@ -58,13 +58,13 @@ class Report:
 
 @pytest.fixture(scope="module", params=TIERS)
 def tried(request: pytest.FixtureRequest) -> DockerRuntime:
-    """The runtime of each tier."""
+    """Run the attempts in each tier."""
     return request.getfixturevalue(request.param)
 
 
 @pytest.fixture(scope="module")
 async def report(tried: DockerRuntime) -> Report:
-    """Everything, tried once in each tier."""
+    """Results of every attempt."""
     with ExitStack() as stack:
         host = Host(stack)
         before = host.fingerprint()
@@ -75,7 +75,7 @@ async def report(tried: DockerRuntime) -> Report:
         probes = {name: await probe(tried) for name, (probe, _) in PROBES.items()}
         after = host.fingerprint()
     for mounts in (before, after):
-        # An engine mounts the roots of its containers.
+        # The engine mounts the roots of its containers.
         del mounts["mounts"]
     return Report(seen, probes, as_root, before, after)
 
@@ -93,13 +93,13 @@ async def test_an_attempt_is_contained(report: Report, attempt: Attempt) -> None
 
 @pytest.mark.promise("docker:escapes")
 @pytest.mark.parametrize("attempt", AS_ROOT)
-async def test_root_inside_does_not_get_out_either(report: Report, attempt: str) -> None:
+async def test_an_attempt_by_root_inside_is_contained(report: Report, attempt: str) -> None:
     assert report.as_root[attempt] != 0
 
 
 @pytest.mark.promise("docker:escapes")
 @pytest.mark.parametrize("probe", PROBES)
-async def test_one_container_learns_nothing_of_another(report: Report, probe: str) -> None:
+async def test_containers_cannot_see_each_other(report: Report, probe: str) -> None:
     pattern = DEVICES if probe == "devices" else PROBES[probe][1]
     assert re.fullmatch(pattern, report.probes[probe]), report.probes[probe]
 

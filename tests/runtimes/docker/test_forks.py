@@ -1,4 +1,4 @@
-"""What a fork of a container carries, and files that are saved and brought back."""
+"""Forks of containers, and snapshots."""
 
 from collections.abc import AsyncIterator
 
@@ -34,7 +34,7 @@ STOCK = InstanceSpec(warm=frozenset({"bash"}))
 
 @pytest.fixture(scope="module")
 async def stocked(engine: Dockerd) -> AsyncIterator[DockerRuntime]:
-    """A runtime with containers in stock."""
+    """Runtime with a pool."""
     options = ContainerOptions(socket=engine.socket, pool=3)
     async with DockerRuntime(options, pool_spec=STOCK) as runtime:
         yield runtime
@@ -56,7 +56,7 @@ async def replay(runtime: DockerRuntime, steps: list[str]) -> str:
 @pytest.mark.promise("docker:fork:exact")
 @settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(before=STEPS, one=STEPS, other=STEPS)
-async def test_parent_and_fork_go_on_as_replays_from_the_start_would(
+async def test_parent_and_fork_continue_as_replays_from_the_start_would(
     stocked: DockerRuntime, before: list[str], one: list[str], other: list[str]
 ) -> None:
     parent = await stocked.start(STOCK)
@@ -71,7 +71,7 @@ async def test_parent_and_fork_go_on_as_replays_from_the_start_would(
 
 
 @pytest.mark.promise("docker:fork:left")
-async def test_a_fork_says_what_it_leaves_behind(stocked: DockerRuntime) -> None:
+async def test_a_fork_lists_what_it_leaves_behind(stocked: DockerRuntime) -> None:
     parent = await stocked.start(STOCK)
     await parent.run("bash", "sleep 987 & x=1")
     fork = await parent.fork()
@@ -83,13 +83,13 @@ async def test_a_fork_says_what_it_leaves_behind(stocked: DockerRuntime) -> None
 
 
 @pytest.mark.promise("docker:fork:python")
-async def test_a_live_python_session_is_not_forked_but_said_to_be_in_the_way(runtime: DockerRuntime) -> None:
+async def test_a_live_python_session_prevents_a_fork(runtime: DockerRuntime) -> None:
     parent = await runtime.start(InstanceSpec(warm=frozenset({"python"})))
     fork = (await parent.fork()).instance
     assert (await fork.run("python", "1")).value == "1"
     await fork.stop()
     await parent.run("python", "x = 1")
-    with pytest.raises(CannotFork, match="do its runs again"):
+    with pytest.raises(CannotFork, match="repeat its runs"):
         await parent.fork()
     assert (await parent.run("python", "x")).value == "1"
     assert runtime.capabilities.fork == "replay"
@@ -98,7 +98,7 @@ async def test_a_live_python_session_is_not_forked_but_said_to_be_in_the_way(run
 
 
 @pytest.mark.promise("docker:fork:private")
-async def test_files_of_root_inside_and_of_every_kind_are_carried(runtime: DockerRuntime) -> None:
+async def test_files_of_root_and_of_every_type_are_copied(runtime: DockerRuntime) -> None:
     parent = await runtime.start()
     await parent.run("bash", "mkfifo pipe; ln -s /etc/passwd link; echo a > one; ln one two; chmod 640 one")
     await parent.exec(["sh", "-c", "echo r > /tmp/roots; chmod 600 /tmp/roots"], user="root")
@@ -112,7 +112,7 @@ async def test_files_of_root_inside_and_of_every_kind_are_carried(runtime: Docke
 
 
 @pytest.mark.promise("docker:commit")
-async def test_what_root_changed_of_the_system_goes_along_where_it_may_change(engine: Dockerd) -> None:
+async def test_a_writable_container_is_forked_with_its_changed_system(engine: Dockerd) -> None:
     options = ContainerOptions(socket=engine.socket, writable=True)
     async with DockerRuntime(options) as runtime:
         parent = await runtime.start()
@@ -132,7 +132,7 @@ async def test_what_root_changed_of_the_system_goes_along_where_it_may_change(en
 
 
 @pytest.mark.promise("docker:snapshots")
-async def test_files_are_saved_and_brought_back(runtime: DockerRuntime) -> None:
+async def test_files_are_saved_and_restored(runtime: DockerRuntime) -> None:
     instance = await runtime.start()
     await instance.run("bash", "echo one > file; mkdir d; echo t > /tmp/t; x=1")
     saved = await instance.snapshot()
@@ -149,7 +149,7 @@ async def test_files_are_saved_and_brought_back(runtime: DockerRuntime) -> None:
 
 @pytest.mark.promise("docker:snapshots")
 @pytest.mark.parametrize("archive", [b"", b"no archive", b"\0" * 1024])
-async def test_what_is_no_snapshot_changes_nothing(instance: Instance, archive: bytes) -> None:
+async def test_an_invalid_snapshot_changes_nothing(instance: Instance, archive: bytes) -> None:
     await instance.write("kept", b"kept")
     with pytest.raises(ValueError, match="not a snapshot"):
         await instance.restore(Snapshot(archive))
@@ -157,9 +157,7 @@ async def test_what_is_no_snapshot_changes_nothing(instance: Instance, archive: 
 
 
 @pytest.mark.promise("docker:pool")
-async def test_a_stock_is_handed_out_and_what_is_dead_in_it_is_not(
-    stocked: DockerRuntime, engine: Dockerd
-) -> None:
+async def test_the_pool_hands_out_only_living_containers(stocked: DockerRuntime, engine: Dockerd) -> None:
     await stocked.warmup()
     engine.docker("kill", *engine.docker("ps", "--quiet", "--filter", "label=agentflow.server").split())
     taken = [await stocked.start(STOCK) for _ in range(4)]

@@ -1,4 +1,4 @@
-"""The same runtime on gVisor's kernel."""
+"""Runtime on gVisor's kernel."""
 
 import re
 from collections.abc import AsyncIterator
@@ -11,7 +11,7 @@ from runtimes.docker import DockerRuntime
 from tests.runtimes.process.escape_run import Host, key, try_all
 from tests.runtimes.process.escapes import ATTEMPTS
 
-# Its kernel has other words for some refusals, and shows of itself what a machine's kernel would hide.
+# Its kernel words some refusals differently, and shows details that a host kernel would hide.
 OTHERWISE = {
     "python: read /proc/1/environ",
     "bash: read /proc/1/environ",
@@ -39,19 +39,19 @@ OTHERWISE = {
 
 @pytest.fixture(scope="module")
 async def gvisor() -> AsyncIterator[DockerRuntime]:
-    """A runtime on its kernel."""
+    """Runtime on its kernel."""
     async with DockerRuntime(tier="gvisor") as runtime:
         yield runtime
 
 
 @pytest.fixture(scope="module")
 async def instance(gvisor: DockerRuntime) -> Instance:
-    """One instance for all."""
+    """Instance for all tests."""
     return await gvisor.start(InstanceSpec(limits=Limits(wall_seconds=60)))
 
 
 @pytest.mark.promise("docker:gvisor")
-async def test_sessions_commands_and_files_are_as_everywhere(instance: Instance) -> None:
+async def test_sessions_commands_and_files_work(instance: Instance) -> None:
     assert (await instance.run("bash", "x=1; uname -r")).stdout == "4.4.0\n"
     assert (await instance.run("bash", "echo $x; echo shell > seen")).stdout == "1\n"
     assert (await instance.run("python", "y = open('seen').read()\ny")).value == "'shell\\n'"
@@ -84,7 +84,7 @@ async def test_files_larger_than_allowed_are_not_written(gvisor: DockerRuntime) 
 
 
 @pytest.mark.promise("docker:gvisor")
-async def test_forks_and_snapshots_are_as_everywhere(gvisor: DockerRuntime) -> None:
+async def test_forks_and_snapshots_work(gvisor: DockerRuntime) -> None:
     parent = await gvisor.start()
     await parent.run("bash", "x=1; mkdir d; cd d; echo one > file")
     fork = (await parent.fork()).instance
@@ -101,7 +101,7 @@ async def test_forks_and_snapshots_are_as_everywhere(gvisor: DockerRuntime) -> N
 
 
 @pytest.mark.promise("docker:gvisor")
-async def test_attempts_to_get_out_are_contained(instance: Instance) -> None:
+async def test_escape_attempts_are_contained(instance: Instance) -> None:
     with ExitStack() as stack:
         host = Host(stack)
         before = host.fingerprint()

@@ -1,4 +1,4 @@
-"""inspect_ai's own checks of what a sandbox must do, run against the Docker runtime."""
+"""inspect_ai's checks of a sandbox, run against the Docker runtime."""
 
 from collections.abc import AsyncIterator
 
@@ -15,7 +15,7 @@ PLAIN = InstanceSpec()
 
 @pytest.fixture(scope="module")
 async def runtime(engine: Dockerd) -> AsyncIterator[DockerRuntime]:
-    """One whose root inside may add users, as one of the checks does."""
+    """Runtime whose root may add users, as one of the checks requires."""
     options = ContainerOptions(socket=engine.socket, writable=True, pool=2)
     async with DockerRuntime(options, pool_spec=PLAIN) as runtime:
         yield runtime
@@ -30,5 +30,5 @@ async def environment(runtime: DockerRuntime) -> AsyncIterator[SandboxEnvironmen
 
 @pytest.mark.promise("docker:inspect")
 @pytest.mark.parametrize("check", CHECKS)
-async def test_a_container_is_a_sandbox_for_inspect(environment: SandboxEnvironment, check: str) -> None:
+async def test_a_container_passes_the_checks_of_inspect(environment: SandboxEnvironment, check: str) -> None:
     await CHECKS[check](environment)

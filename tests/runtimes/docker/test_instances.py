@@ -1,4 +1,4 @@
-"""A container is an instance like any other: sessions, commands, streams and files."""
+"""Containers as instances: sessions, commands, streams and files."""
 
 import anyio
 import pytest
@@ -19,7 +19,7 @@ async def test_both_sessions_keep_their_state_and_share_the_files(instance: Inst
 
 
 @pytest.mark.promise("docker:sessions")
-async def test_a_session_that_ends_is_followed_by_a_fresh_one(instance: Instance) -> None:
+async def test_an_ended_session_is_replaced_by_a_fresh_one(instance: Instance) -> None:
     await instance.run("python", "x = 1")
     ended = await instance.run("python", "import os\nos._exit(3)")
     assert (ended.outcome, ended.exit_code, ended.state_lost) == (Outcome.ENDED, 3, True)
@@ -43,7 +43,7 @@ async def test_a_run_is_interrupted(instance: Instance) -> None:
 
 
 @pytest.mark.promise("docker:sessions")
-async def test_a_run_that_may_read_is_fed(instance: Instance) -> None:
+async def test_a_run_with_open_stdin_receives_input(instance: Instance) -> None:
     async with anyio.create_task_group() as tasks:
 
         async def feed() -> None:
@@ -60,7 +60,7 @@ async def test_a_run_that_may_read_is_fed(instance: Instance) -> None:
 
 
 @pytest.mark.promise("docker:commands")
-async def test_a_command_has_its_input_outputs_folder_and_status(instance: Instance) -> None:
+async def test_a_command_has_input_outputs_directory_and_status(instance: Instance) -> None:
     await instance.make_directory("deep")
     done = await instance.exec(
         ["sh", "-c", "cat; pwd; echo $WORD >&2; exit 3"], input=b"in ", cwd="deep", env={"WORD": "w"}
@@ -69,7 +69,7 @@ async def test_a_command_has_its_input_outputs_folder_and_status(instance: Insta
 
 
 @pytest.mark.promise("docker:commands")
-async def test_what_a_command_leaves_running_ends_with_it(instance: Instance) -> None:
+async def test_background_processes_of_a_command_end_with_it(instance: Instance) -> None:
     await instance.exec(["sh", "-c", "setsid sleep 987 > /dev/null 2>&1 & sleep 986 > /dev/null 2>&1 &"])
     with anyio.fail_after(60):
         while (await instance.usage()).processes:
@@ -77,7 +77,7 @@ async def test_what_a_command_leaves_running_ends_with_it(instance: Instance) ->
 
 
 @pytest.mark.promise("docker:commands")
-async def test_a_command_can_be_talked_with(instance: Instance) -> None:
+async def test_a_command_can_be_streamed(instance: Instance) -> None:
     async with await instance.open_stream(["cat"]) as stream:
         await stream.send(b"there")
         await stream.close_stdin()
@@ -90,14 +90,14 @@ async def test_a_command_can_run_as_root_inside(instance: Instance) -> None:
     done = await instance.exec(["sh", "-c", "id -u; grep CapEff /proc/self/status | cut -f2"], user="root")
     user, power = done.stdout.decode().split()
     assert user == "0"
-    # chown, dac_override, fowner, fsetid, kill, setgid, setuid and setfcap; nothing over the machine.
+    # chown, dac_override, fowner, fsetid, kill, setgid, setuid and setfcap; nothing over the host.
     assert int(power, 16) == sum(1 << n for n in (0, 1, 3, 4, 5, 6, 7, 31))
     refused = await instance.exec(["true"], user="nobody-there")
     assert (refused.exit_code, refused.stderr) == (126, b"no user 'nobody-there' in the sandbox\n")
 
 
 @pytest.mark.promise("docker:files")
-async def test_files_come_and_go_by_name(instance: Instance) -> None:
+async def test_files_are_written_read_and_removed_by_name(instance: Instance) -> None:
     data = bytes(range(256)) * 8192
     await instance.write("a/b/data", data, executable=True)
     assert await instance.read("a/b/data", offset=3, length=4) == data[3:7]
@@ -124,7 +124,7 @@ async def test_file_operations_have_the_rights_of_the_agent_alone(instance: Inst
 
 
 @pytest.mark.promise("docker:spec")
-async def test_a_container_has_the_environment_and_folders_of_its_spec(
+async def test_a_container_has_the_environment_and_directories_of_its_spec(
     runtime: DockerRuntime, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     folder = tmp_path_factory.mktemp("shown")
@@ -141,7 +141,7 @@ async def test_a_container_has_the_environment_and_folders_of_its_spec(
 
 
 @pytest.mark.promise("docker:gone")
-async def test_after_its_end_everything_about_it_says_so(runtime: DockerRuntime) -> None:
+async def test_every_method_of_a_stopped_container_reports_its_end(runtime: DockerRuntime) -> None:
     instance = await runtime.start()
     await instance.stop()
     await instance.stop()
@@ -150,7 +150,7 @@ async def test_after_its_end_everything_about_it_says_so(runtime: DockerRuntime)
 
 
 @pytest.mark.promise("docker:gone")
-async def test_a_container_that_is_killed_from_outside_says_so_and_its_runtime_goes_on(
+async def test_a_container_killed_from_outside_reports_it_and_its_runtime_keeps_working(
     docker: DockerRuntime, engine: Dockerd
 ) -> None:
     instance = await docker.start()

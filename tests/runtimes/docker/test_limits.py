@@ -1,4 +1,4 @@
-"""Each limit is a typed outcome with what was printed before it, and nothing that ran is left."""
+"""Limits of containers: typed outcomes with the output so far, and no process left."""
 
 import pytest
 
@@ -18,13 +18,15 @@ CHOSEN = [one for one in EXCESSES if one.name in _PLAIN or key(one) in _ALWAYS]
 
 @pytest.mark.promise("docker:limits")
 @pytest.mark.parametrize("excess", CHOSEN, ids=key)
-async def test_going_beyond_a_limit_is_a_typed_outcome(docker: DockerRuntime, excess: Excess) -> None:
+async def test_exceeding_a_limit_is_a_typed_outcome(docker: DockerRuntime, excess: Excess) -> None:
     await check(docker, excess)
 
 
 @pytest.mark.promise("docker:limits")
 @pytest.mark.parametrize("excess", [one for one in CHOSEN if key(one) in _ALWAYS], ids=key)
-async def test_the_same_holds_without_an_engine(runc: DockerRuntime, excess: Excess) -> None:
+async def test_exceeding_a_limit_without_an_engine_is_a_typed_outcome(
+    runc: DockerRuntime, excess: Excess
+) -> None:
     await check(runc, excess)
 
 

@@ -1,4 +1,4 @@
-"""Whatever is killed: no container, process, cgroup or folder remains."""
+"""Killed servers leave no container, process, cgroup or directory."""
 
 import os
 import sys
@@ -19,19 +19,19 @@ from tests.runtimes.docker.conftest import TIERS
 
 @pytest.fixture(autouse=True)
 def top(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Where the servers of one test keep their folders: nobody else's are there."""
+    """Private parent directory for the servers of one test."""
     with tempfile.TemporaryDirectory(prefix="servers-") as folder:
         monkeypatch.setenv("XDG_RUNTIME_DIR", folder)
         yield Path(folder, f"agentflow-{os.geteuid()}")
 
 
 def groups(word: str) -> list[str]:
-    """The cgroups with a word in their path."""
+    """Return the cgroups with a word in their path."""
     return [folder for folder, _, _ in os.walk("/sys/fs/cgroup") if word in folder]
 
 
 def sleepers() -> list[int]:
-    """What the doomed server's sessions left running."""
+    """Return the processes that the doomed server's sessions left running."""
     found = psutil.process_iter(["pid", "cmdline"])
     return [one.pid for one in found if one.info["cmdline"] == ["sleep", "47110"]]
 
@@ -56,7 +56,7 @@ async def test_nothing_of_a_killed_server_remains(engine: Dockerd, top: Path, ti
             await anyio.lowlevel.checkpoint()
         while any(groups(name) for name in names):
             await anyio.lowlevel.checkpoint()
-    # Its folder and its groups' own group go when the next server starts, of whatever tier.
+    # The next server of any tier removes its directory and the parent of its cgroups.
     (server_name,) = os.listdir(top)
     async with DockerRuntime(ContainerOptions(socket=engine.socket), tier="docker"):
         pass
@@ -65,7 +65,7 @@ async def test_nothing_of_a_killed_server_remains(engine: Dockerd, top: Path, ti
 
 
 @pytest.mark.promise("docker:orphans")
-async def test_what_a_killed_server_had_not_started_yet_is_removed_by_the_next(engine: Dockerd) -> None:
+async def test_containers_created_by_a_killed_server_are_removed_by_the_next(engine: Dockerd) -> None:
     options = ContainerOptions(socket=engine.socket)
     async with DockerRuntime(options) as runtime:
         instance = await runtime.start()

@@ -1,4 +1,4 @@
-"""Containers of an image or a folder with a system of its own, and what is said where something is missing."""
+"""Containers with a system of their own, and errors for missing requirements."""
 
 import sys
 import tempfile
@@ -17,17 +17,17 @@ from tests.runtimes.docker import _systems
 
 @pytest.fixture(scope="module")
 def system() -> Iterator[Path]:
-    """A folder with a small system."""
+    """Directory with a small system."""
     with tempfile.TemporaryDirectory(prefix="system-") as folder:
         root = Path(folder, "root")
         root.mkdir()
-        _systems.lay_out(root)
+        _systems.create_root(root)
         yield root
 
 
 @pytest.fixture(scope="module")
 def images(engine: Dockerd, system: Path) -> Dockerd:
-    """The engine, with images of that system: a good one, one without Python, one whose Python is old."""
+    """Engine with images of that system: a good one, one without Python, one with an old Python."""
     archive = system.parent / "root.tar"
     _systems.pack(system, archive)
     changes = ("--change", "ENV OWN=word PATH=/opt/own:/bin")
@@ -55,7 +55,7 @@ async def check_system(runtime: DockerRuntime) -> None:
 
 
 @pytest.mark.promise("docker:image")
-async def test_an_image_brings_its_own_system_and_environment(images: Dockerd) -> None:
+async def test_an_image_has_its_own_system_and_environment(images: Dockerd) -> None:
     async with DockerRuntime(ContainerOptions(socket=images.socket, image="system:good")) as runtime:
         await check_system(runtime)
         instance = await runtime.start()
@@ -64,13 +64,13 @@ async def test_an_image_brings_its_own_system_and_environment(images: Dockerd) -
 
 
 @pytest.mark.promise("docker:image")
-async def test_a_folder_brings_its_own_system(system: Path) -> None:
+async def test_a_rootfs_directory_has_its_own_system(system: Path) -> None:
     async with DockerRuntime(ContainerOptions(rootfs=system), tier="runc") as runtime:
         await check_system(runtime)
 
 
 async def refusal(options: ContainerOptions, tier: Tier = "docker") -> str:
-    """What is said instead of making a container."""
+    """Return the error of a start that must fail."""
     with pytest.raises(IsolationUnavailable) as caught:
         async with DockerRuntime(options, tier=tier) as runtime:
             await runtime.start()
@@ -80,32 +80,32 @@ async def refusal(options: ContainerOptions, tier: Tier = "docker") -> str:
 
 
 @pytest.mark.promise("docker:missing")
-async def test_an_image_that_can_not_serve_is_refused_with_why(images: Dockerd) -> None:
+async def test_an_unusable_image_is_refused_with_the_reason(images: Dockerd) -> None:
     def options(image: str) -> ContainerOptions:
         return ContainerOptions(socket=images.socket, image=image)
 
-    assert "docker pull system:none" in await refusal(options("system:none"))
-    assert "no python3: name one with Python 3.11" in await refusal(options("system:bare"))
+    assert "run docker pull system:none" in await refusal(options("system:none"))
+    assert "no python3: use one with Python 3.11" in await refusal(options("system:bare"))
     assert "its python3 is older than 3.11" in await refusal(options("system:old"))
 
 
 @pytest.mark.promise("docker:missing")
-async def test_an_engine_that_is_not_there_is_told_with_how_to_have_one(
+async def test_a_missing_engine_is_reported_with_the_remedy(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     assert "start dockerd" in await refusal(ContainerOptions(socket=tmp_path / "no.sock"))
     monkeypatch.setenv("DOCKER_HOST", "tcp://127.0.0.1:2375")
     assert "must be on this machine" in await refusal(ContainerOptions())
     monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/no.sock")
-    assert "can't be used" in await refusal(ContainerOptions())
+    assert "cannot be used" in await refusal(ContainerOptions())
 
 
 @pytest.mark.promise("docker:missing")
-async def test_a_program_that_is_not_there_is_told_with_its_package(
+async def test_a_missing_program_is_reported_with_its_package(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     assert "has no images: unpack 'x'" in await refusal(ContainerOptions(image="x"), "runc")
-    assert "holds no system" in await refusal(ContainerOptions(rootfs=tmp_path), "runc")
+    assert "contains no system" in await refusal(ContainerOptions(rootfs=tmp_path), "runc")
     monkeypatch.setattr("runtimes.docker._bundle.SEARCHED", str(tmp_path))
     monkeypatch.setenv("PATH", str(tmp_path))
     assert "install the package runc" in await refusal(ContainerOptions(), "runc")
@@ -113,7 +113,7 @@ async def test_a_program_that_is_not_there_is_told_with_its_package(
 
 
 @pytest.mark.promise("docker:missing")
-async def test_a_folder_to_show_that_is_not_there_is_told(engine: Dockerd) -> None:
+async def test_a_missing_mount_source_is_reported(engine: Dockerd) -> None:
     async with DockerRuntime(ContainerOptions(socket=engine.socket)) as runtime:
         with pytest.raises(IsolationUnavailable, match="/not/there") as caught:
             await runtime.start(InstanceSpec(mounts={"/data": "/not/there"}))
@@ -123,11 +123,11 @@ async def test_a_folder_to_show_that_is_not_there_is_told(engine: Dockerd) -> No
 
 
 @pytest.mark.promise("docker:missing")
-def test_a_library_that_is_not_installed_is_told_with_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_library_is_reported_with_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [name for name in sys.modules if name.startswith(("aiodocker", "runtimes.docker._"))]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "aiodocker", None)
-    from runtimes.docker._launchers import make_launcher
+    from runtimes.docker._runtime import make_launcher
 
     with pytest.raises(IsolationUnavailable, match=r"needs aiodocker: pip install 'agentflow\[docker\]'"):
         make_launcher("docker", ContainerOptions())

@@ -1,4 +1,4 @@
-"""A server that is going to be killed: a machine and its fork. Run as a program."""
+"""Server to be killed: a machine and its fork. Run as a program."""
 
 import sys
 
@@ -8,7 +8,7 @@ from runtimes.qemu import QemuRuntime, QemuSettings
 
 
 async def main(settings: str) -> None:
-    """Start both, say where their files are, and never end."""
+    """Start both, print the directory of their files, and never end."""
     async with QemuRuntime(QemuSettings.model_validate_json(settings)) as runtime:
         await (await runtime.start()).fork()
         sys.stdout.write(f"{runtime.folder}\n")

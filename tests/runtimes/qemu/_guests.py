@@ -1,4 +1,4 @@
-"""Guests of the tests, built by the project's own script, and what can be seen of a machine."""
+"""Guests built by the project's script, and helpers that read their screens."""
 
 import fcntl
 import hashlib
@@ -17,7 +17,7 @@ _GUARD = 100
 
 
 def guest(kind: str) -> Path:
-    """The folder of a guest; built once for each change of what builds it."""
+    """Return the directory of a guest; it is built once for each change of its build inputs."""
     parts = [_SCRIPT, *sorted(_SCRIPT.with_name("make-guest.d").iterdir())]
     digest = hashlib.sha256(b"".join(part.read_bytes() for part in parts)).hexdigest()[:12]
     folder = ROOT / "build/guests" / f"{kind}-{digest}"
@@ -31,7 +31,7 @@ def guest(kind: str) -> Path:
 
 
 async def console(machine: QemuMachine) -> list[str]:
-    """The lines of the text console of the tiny guest, without what is empty at the end."""
+    """Return the lines of the tiny guest's text console, without trailing empty ones."""
     result = await machine.exec(["cat", "/dev/vcs1"])
     assert result.exit_code == 0, result.stderr
     text = result.stdout.decode("cp437")
@@ -42,14 +42,14 @@ async def console(machine: QemuMachine) -> list[str]:
 
 
 async def until(condition: Callable[[], Awaitable[bool]]) -> None:
-    """Wait until it holds."""
+    """Wait until a condition holds."""
     with anyio.fail_after(_GUARD):
         while not await condition():
             await anyio.lowlevel.checkpoint()
 
 
 async def shows(machine: QemuMachine, line: str) -> None:
-    """Wait until a line stands on the console."""
+    """Wait until a line is on the console."""
 
     async def there() -> bool:
         return line in await console(machine)
@@ -58,6 +58,6 @@ async def shows(machine: QemuMachine, line: str) -> None:
 
 
 def process_of(machine: QemuMachine) -> psutil.Process:
-    """The process that computes for the guest."""
+    """Return the QEMU process."""
     below = psutil.Process(machine.qemu.pid).children(recursive=True)
     return next(process for process in below if process.name().startswith("qemu-system"))

@@ -1,4 +1,4 @@
-"""QEMU itself is confined: who it is, what it sees, what it may use, and that it ends with its owner."""
+"""Confinement of QEMU: its user, its view, its limits, and its end with the owner."""
 
 import os
 import stat
@@ -27,7 +27,7 @@ def status(pid: int) -> dict[str, str]:
 
 
 def opened(pid: int) -> dict[Path, str]:
-    """Its descriptors, and what each is."""
+    """Return its descriptors and their targets."""
     return {link: os.readlink(link) for link in Path(f"/proc/{pid}/fd").iterdir()}
 
 
@@ -40,7 +40,7 @@ def namespaces(pid: int) -> dict[str, str]:
 
 
 @pytest.mark.promise("qemu:confined:who")
-async def test_qemu_is_nobody_in_namespaces_of_its_own(runtime: QemuRuntime, machine: QemuMachine) -> None:
+async def test_qemu_is_unprivileged_in_its_own_namespaces(runtime: QemuRuntime, machine: QemuMachine) -> None:
     pid = process_of(machine).pid
     facts = status(pid)
     assert {int(facts[name], 16) for name in ("CapPrm", "CapEff", "CapBnd", "CapInh", "CapAmb")} == {0}
@@ -80,7 +80,7 @@ async def test_a_guest_has_no_network_and_no_share_of_the_hosts_files(machine: Q
 
 
 @pytest.mark.promise("qemu:confined:sockets")
-async def test_the_sockets_of_a_machine_have_no_name_that_anybody_could_open(machine: QemuMachine) -> None:
+async def test_the_sockets_of_a_machine_have_no_name(machine: QemuMachine) -> None:
     targets = opened(process_of(machine).pid).values()
     sockets = {target[8:-1] for target in targets if target.startswith("socket:[")}
     rows = [line.split() for line in lines(os.getpid(), "net/unix")[1:]]
@@ -89,7 +89,7 @@ async def test_the_sockets_of_a_machine_have_no_name_that_anybody_could_open(mac
 
 
 @pytest.mark.promise("qemu:confined:memory")
-async def test_the_memory_that_machines_begin_with_can_be_changed_by_none_of_them(
+async def test_no_machine_can_change_the_shared_initial_memory(
     machine: QemuMachine,
 ) -> None:
     everything = opened(process_of(machine).pid).items()
@@ -102,7 +102,7 @@ async def test_the_memory_that_machines_begin_with_can_be_changed_by_none_of_the
 
 
 @pytest.mark.promise("qemu:confined:limits")
-async def test_qemu_may_use_only_so_much(machine: QemuMachine, settings: QemuSettings) -> None:
+async def test_the_resources_of_qemu_are_limited(machine: QemuMachine, settings: QemuSettings) -> None:
     limits = {line[:26].strip(): line[26:].split()[1] for line in lines(process_of(machine).pid, "limits")}
     assert limits["Max address space"] == str((settings.memory_mib << 20) + (1 << 30))
     assert limits["Max file size"] == str(settings.disk_mib << 20)
@@ -110,7 +110,7 @@ async def test_qemu_may_use_only_so_much(machine: QemuMachine, settings: QemuSet
 
 
 @pytest.mark.promise("qemu:confined:anybody")
-async def test_an_ordinary_user_has_machines_too(settings: QemuSettings, plain_user: PlainUser) -> None:
+async def test_an_ordinary_user_can_run_machines(settings: QemuSettings, plain_user: PlainUser) -> None:
     script = (
         "import anyio, tempfile\nfrom pathlib import Path\nfrom runtimes.qemu import QemuRuntime, QemuSettings\n"
         "async def main(folder):\n"
@@ -125,7 +125,7 @@ async def test_an_ordinary_user_has_machines_too(settings: QemuSettings, plain_u
 
 
 def kill_a_server(settings: QemuSettings) -> Path:
-    """Kill a server with two machines, wait for their end; returns where their files were."""
+    """Kill a server with two machines, wait for their end; return the directory of their files."""
     command = [sys.executable, "-m", "tests.runtimes.qemu._doomed", settings.model_dump_json()]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
         assert server.stdout is not None
@@ -142,7 +142,7 @@ def kill_a_server(settings: QemuSettings) -> Path:
 async def test_a_killed_server_leaves_no_machine_and_the_next_start_removes_its_files(
     settings: QemuSettings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Where no other server is about to remove them, too.
+    # A private directory: other servers would remove them too.
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     place = await anyio.to_thread.run_sync(kill_a_server, settings)
     async with QemuRuntime(settings):
@@ -150,7 +150,7 @@ async def test_a_killed_server_leaves_no_machine_and_the_next_start_removes_its_
 
 
 @pytest.mark.promise("qemu:orphans")
-async def test_nothing_is_left_of_a_runtime_that_was_left(settings: QemuSettings) -> None:
+async def test_a_closed_runtime_leaves_nothing(settings: QemuSettings) -> None:
     before = set(os.listdir("/proc/self/fd"))
     async with QemuRuntime(settings.model_copy(update={"pool": 1})) as runtime:
         await runtime.warmup()
@@ -161,6 +161,6 @@ async def test_nothing_is_left_of_a_runtime_that_was_left(settings: QemuSettings
         assert stat.S_IMODE(os.lstat(folder).st_mode) == 0o700
     assert folder.name not in names(folder.parent)
     assert set(os.listdir("/proc/self/fd")) <= before
-    # QEMU lets go of all that it holds a moment before it is gone.
+    # QEMU releases its resources a moment before its process is gone.
     _, alive = await anyio.to_thread.run_sync(partial(psutil.wait_procs, processes, timeout=60))
     assert alive == []

@@ -1,4 +1,4 @@
-"""The desktop guest, built, booted and driven: the mouse moves, a click focuses, what is typed appears."""
+"""Desktop guest, built, booted and used: the mouse moves, a click focuses, typed text appears."""
 
 from pathlib import Path
 
@@ -31,7 +31,7 @@ async def wrote(machine: QemuMachine, path: str, text: bytes) -> None:
 
 
 async def focused(machine: QemuMachine, application: str) -> None:
-    """Wait until a window of that application has the keyboard."""
+    """Wait until a window of that application has the focus."""
 
     async def it_is() -> bool:
         return application in {window.application for window in await machine.windows() if window.focused}
@@ -41,7 +41,7 @@ async def focused(machine: QemuMachine, application: str) -> None:
 
 @pytest.mark.soak
 @pytest.mark.promise("qemu:desktop")
-async def test_the_desktop_guest_is_used_like_any_computer(tmp_path: Path) -> None:
+async def test_the_desktop_guest_works_like_any_computer(tmp_path: Path) -> None:
     settings = QemuSettings(image=guest("desktop"), state_dir=tmp_path / "states", boot_seconds=600.0)
     async with QemuRuntime(settings) as runtime:
         machine = await runtime.start()

@@ -1,4 +1,4 @@
-"""A fork of a running machine: the same as its parent at that instant, and nobody's afterwards."""
+"""Forks of a running machine: equal to the parent at that instant, independent afterwards."""
 
 from dataclasses import dataclass
 
@@ -16,14 +16,14 @@ WORDS = st.text("abcxyzABC0189-_=+", min_size=1, max_size=8)
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """Something that is typed into the shell of the tiny guest."""
+    """Text typed into the shell of the tiny guest."""
 
     line: str
 
 
 @dataclass(frozen=True, slots=True)
 class Divide:
-    """A fork is made, which types something else, and ends or goes on in its parent's place."""
+    """Fork that types something else, and ends or continues in its parent's place."""
 
     line: str
     goes_on: bool
@@ -42,7 +42,7 @@ STEPS = st.lists(st.builds(Step, LINES) | st.builds(Divide, LINES, st.booleans()
 
 
 async def type_line(machine: QemuMachine, line: str, number: int) -> None:
-    """Type a line and wait for its end, which is that the shell asks for the next one."""
+    """Type a line and wait until the shell prompts again."""
     await machine.type(f"{line}; echo done-{number}\n")
 
     async def asks() -> bool:
@@ -52,7 +52,7 @@ async def type_line(machine: QemuMachine, line: str, number: int) -> None:
 
 
 async def state(machine: QemuMachine) -> object:
-    """What the machine carries: its screen, its shell, its files, its processes."""
+    """Return the machine's state: screen, shell, files, processes."""
     jobs = await machine.exec(["pidof", "tail"])
     kept = await machine.exec(["cat", "/root/kept"])
     return await console(machine), kept.stdout, len(jobs.stdout.split())
@@ -61,7 +61,7 @@ async def state(machine: QemuMachine) -> object:
 @pytest.mark.promise("qemu:fork")
 @settings(max_examples=2, deadline=None, suppress_health_check=SLOW)
 @given(steps=STEPS)
-async def test_parent_fork_and_a_replay_agree_and_siblings_do_not_see_each_other(
+async def test_parent_fork_and_replay_agree_and_siblings_are_isolated(
     runtime: QemuRuntime, steps: list[Step | Divide]
 ) -> None:
     machine, replay = await runtime.start(), await runtime.start()
@@ -84,7 +84,7 @@ async def test_parent_fork_and_a_replay_agree_and_siblings_do_not_see_each_other
 
 
 @pytest.mark.promise("qemu:fork")
-async def test_a_fork_carries_what_is_on_the_screen_pixel_by_pixel(machine: QemuMachine) -> None:
+async def test_a_fork_has_the_same_pixels_on_its_screen(machine: QemuMachine) -> None:
     await type_line(machine, "v=before", 1)
     before = await machine.screenshot()
     fork = await machine.fork()
@@ -102,14 +102,14 @@ async def test_a_fork_carries_what_is_on_the_screen_pixel_by_pixel(machine: Qemu
 
 
 @pytest.mark.promise("qemu:limit")
-async def test_there_are_only_so_many_machines_and_a_refused_fork_leaves_its_parent_unharmed(
+async def test_the_number_of_machines_is_limited_and_a_refused_fork_leaves_its_parent_unharmed(
     settings: QemuSettings,
 ) -> None:
     async with QemuRuntime(settings.model_copy(update={"machines": 2})) as runtime:
         first, second = await runtime.start(), await runtime.start()
-        with pytest.raises(RuntimeFailure, match="there are 2 machines, as many as there may be"):
+        with pytest.raises(RuntimeFailure, match="the limit of 2 machines is reached"):
             await runtime.start()
-        with pytest.raises(RuntimeFailure, match="there are 2 machines, as many as there may be"):
+        with pytest.raises(RuntimeFailure, match="the limit of 2 machines is reached"):
             await first.fork()
         await type_line(first, "echo unharmed", 1)
         await second.stop()

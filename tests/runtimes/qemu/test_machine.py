@@ -1,4 +1,4 @@
-"""Looking and acting, with nothing inside the guest that helps."""
+"""Screen, keyboard and pointer, without help from inside the guest."""
 
 import io
 import struct
@@ -51,7 +51,7 @@ async def test_every_character_of_a_us_keyboard_can_be_typed(machine: QemuMachin
 
 
 @pytest.mark.promise("qemu:keyboard")
-async def test_a_stroke_waits_until_the_guest_has_taken_the_one_before(
+async def test_a_keystroke_waits_until_the_guest_has_read_the_previous_one(
     machine: QemuMachine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     execute, asked = machine.qemu.qmp.execute, list[str]()
@@ -74,12 +74,12 @@ async def test_a_stroke_waits_until_the_guest_has_taken_the_one_before(
         assert asked[-4:] == ["human-monitor-command"] * 4
     untaken = 1 << 60
     monkeypatch.setattr(_machine, "_TAKING_SECONDS", 0.1)
-    with pytest.raises(RuntimeFailure, match="the guest takes no keys"):
+    with pytest.raises(RuntimeFailure, match="the guest does not read keystrokes"):
         await machine.type("z")
 
 
 @pytest.mark.promise("qemu:keyboard")
-async def test_keys_go_by_the_names_of_x(machine: QemuMachine) -> None:
+async def test_keys_are_named_by_x_keysyms(machine: QemuMachine) -> None:
     for name in ("e", "c", "h", "o", "space", "A", "exclam", "7", "minus", "Return"):
         await machine.key(name, down=True)
         await machine.key(name, down=False)
@@ -87,9 +87,9 @@ async def test_keys_go_by_the_names_of_x(machine: QemuMachine) -> None:
 
 
 @pytest.mark.promise("qemu:keyboard:unknown")
-async def test_what_cannot_be_typed_is_named_before_anything_is_typed(machine: QemuMachine) -> None:
+async def test_an_untypable_character_is_named_before_anything_is_typed(machine: QemuMachine) -> None:
     before = await console(machine)
-    with pytest.raises(ValueError, match="'é' can't be typed"):
+    with pytest.raises(ValueError, match="'é' cannot be typed"):
         await machine.type("echo café\n")
     with pytest.raises(ValueError, match="no key 'Hyper_Q'"):
         await machine.key("Hyper_Q", down=True)
@@ -99,7 +99,7 @@ async def test_what_cannot_be_typed_is_named_before_anything_is_typed(machine: Q
 
 
 @pytest.mark.promise("qemu:pointer")
-async def test_the_pointer_goes_where_it_is_told_and_its_buttons_and_wheel_work(machine: QemuMachine) -> None:
+async def test_the_pointer_its_buttons_and_its_wheel_work(machine: QemuMachine) -> None:
     events = "$(grep -l Tablet /sys/class/input/event*/device/name | cut -d/ -f5)"
     listens = "ls -l /proc/[0-9]*/fd | grep -q /dev/input/event"
     script = f"setsid cat /dev/input/{events} >/tmp/events & until {listens}; do :; done"
@@ -134,7 +134,7 @@ async def test_the_pointer_goes_where_it_is_told_and_its_buttons_and_wheel_work(
 
 
 @pytest.mark.promise("qemu:pointer")
-async def test_a_place_that_is_not_on_the_screen_is_refused(machine: QemuMachine) -> None:
+async def test_a_position_off_the_screen_is_refused(machine: QemuMachine) -> None:
     with pytest.raises(ValueError, match=r"\(720, 10\) is not on the screen, which is 720 x 400"):
         await machine.move(720, 10)
     with pytest.raises(ValueError, match="is not on the screen"):
@@ -142,7 +142,7 @@ async def test_a_place_that_is_not_on_the_screen_is_refused(machine: QemuMachine
 
 
 @pytest.mark.promise("qemu:door")
-async def test_whoever_judges_can_run_commands_and_read_files_inside(machine: QemuMachine) -> None:
+async def test_evaluators_can_run_commands_and_read_files_inside(machine: QemuMachine) -> None:
     result = await machine.exec(["sh", "-c", "id -u; printf 'a\\0b' >&2; exit 7"])
     assert (result.outcome, result.exit_code, result.stdout, result.stderr) == (
         Outcome.OK,
@@ -165,7 +165,7 @@ async def test_whoever_judges_can_run_commands_and_read_files_inside(machine: Qe
 
 
 @pytest.mark.promise("qemu:door:timeout")
-async def test_a_command_inside_that_takes_too_long_is_killed_with_all_that_it_started(
+async def test_a_command_inside_that_times_out_is_killed_with_its_children(
     machine: QemuMachine,
 ) -> None:
     result = await machine.exec(["sh", "-c", "echo begun; tail -f /dev/null & tail -f /dev/null"], timeout=5)
@@ -177,7 +177,7 @@ async def test_a_command_inside_that_takes_too_long_is_killed_with_all_that_it_s
 
 
 @pytest.mark.promise("qemu:not_offered")
-async def test_what_a_guest_was_not_built_for_is_refused_in_one_line(machine: QemuMachine) -> None:
+async def test_an_unsupported_operation_is_refused_in_one_line(machine: QemuMachine) -> None:
     for look in (machine.windows, machine.accessibility):
         with pytest.raises(NotOffered) as refused:
             await look()
@@ -185,7 +185,7 @@ async def test_what_a_guest_was_not_built_for_is_refused_in_one_line(machine: Qe
 
 
 @pytest.mark.promise("qemu:gone")
-async def test_every_method_of_a_machine_that_has_ended_says_so(runtime: QemuRuntime) -> None:
+async def test_every_method_of_an_ended_machine_reports_its_end(runtime: QemuRuntime) -> None:
     stopped, killed = await runtime.start(), await runtime.start()
     await stopped.stop()
     await stopped.stop()

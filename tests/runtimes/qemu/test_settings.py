@@ -1,4 +1,4 @@
-"""What can be set, and what is said where something is missing."""
+"""Settings, and errors for missing requirements."""
 
 import os
 import shutil
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 @pytest.mark.promise("qemu:settings")
-def test_the_documented_names_of_settings_are_understood(tiny: Path) -> None:
+def test_the_documented_names_of_settings_are_accepted(tiny: Path) -> None:
     settings = QemuSettings.model_validate(
         {
             "vm_path": str(tiny),
@@ -54,7 +54,7 @@ def test_an_image_that_cannot_be_used_is_named_in_one_line(
 
 
 @pytest.mark.promise("qemu:image")
-def test_an_image_that_is_not_there_says_how_to_build_one(tmp_path: Path) -> None:
+def test_a_missing_image_error_names_the_build_command(tmp_path: Path) -> None:
     for path in (tmp_path, tmp_path / "nowhere.qcow2"):
         with pytest.raises(ConfigurationError, match="build one with scripts/make-guest"):
             QemuRuntime(QemuSettings(image=path))
@@ -88,7 +88,7 @@ async def test_a_missing_program_is_named_with_its_package(
 
 
 @pytest.mark.promise("qemu:once")
-async def test_an_image_is_booted_once_and_every_machine_begins_where_that_ended(
+async def test_an_image_is_booted_once_and_every_machine_starts_where_that_ended(
     settings: QemuSettings, machine: QemuMachine
 ) -> None:
     def saved() -> list[tuple[str, int]]:
@@ -105,7 +105,7 @@ async def test_an_image_is_booted_once_and_every_machine_begins_where_that_ended
 
 
 @pytest.mark.promise("qemu:pool")
-async def test_machines_of_the_pool_are_ready_before_they_are_asked_for(settings: QemuSettings) -> None:
+async def test_machines_of_the_pool_are_ready_before_they_are_requested(settings: QemuSettings) -> None:
     async with QemuRuntime(settings.model_copy(update={"pool": 1, "machines": 2})) as runtime:
         await runtime.warmup()
         as_promised: MachineRuntime = runtime
@@ -115,7 +115,7 @@ async def test_machines_of_the_pool_are_ready_before_they_are_asked_for(settings
 
 
 @pytest.mark.promise("qemu:accelerator")
-async def test_the_accelerator_is_what_a_boot_shows_to_work(settings: QemuSettings) -> None:
+async def test_the_accelerator_is_chosen_by_a_test_boot(settings: QemuSettings) -> None:
     async with QemuRuntime(settings) as runtime:
         await runtime.warmup()
         notes = " ".join(runtime.capabilities.notes)
@@ -123,7 +123,7 @@ async def test_the_accelerator_is_what_a_boot_shows_to_work(settings: QemuSettin
     async with QemuRuntime(insisting) as runtime:
         if "TCG" in notes:
             with pytest.raises(
-                IsolationUnavailable, match=r"KVM can't be used: .*set accelerator to auto or tcg"
+                IsolationUnavailable, match=r"KVM cannot be used: .*set accelerator to auto or tcg"
             ):
                 await runtime.start()
         else:

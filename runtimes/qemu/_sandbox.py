@@ -1,4 +1,4 @@
-"""The cell that QEMU runs in: its own namespaces and user, no network, nothing to see but its files, hard limits."""
+"""Sandbox for the QEMU process: own namespaces and user, no network, only the named files, hard limits."""
 
 import os
 import shutil
@@ -16,20 +16,20 @@ NEEDED = {
     "prlimit": "util-linux",
     "setpriv": "util-linux",
 }
-"""Programs, and Debian's packages of them."""
+"""Programs and the Debian packages that contain them."""
 
 _FIRST_USER = 0x6F000000
 _USERS = 1 << 24
 _OVERHEAD = 1 << 30
-"""Address space beside the guest's memory: QEMU itself, its libraries, what it translates to."""
+"""Address space in addition to the guest's memory: QEMU itself, its libraries, translated code."""
 _PROCESSES = 64
 _OPEN_FILES = 256
 
 
 def require() -> None:
-    """Refuse where a program is missing.
+    """Check that all programs are installed.
 
-    :raises IsolationUnavailable: naming it and its package.
+    :raises IsolationUnavailable: naming the missing program and its package.
     """
     for program, package in NEEDED.items():
         if shutil.which(program) is None:
@@ -37,12 +37,12 @@ def require() -> None:
 
 
 def user_for(number: int) -> int | None:
-    """The host's id of one machine's user; `None` where this process may not choose one."""
+    """Return the host user id of one machine; `None` if this process may not choose one."""
     return _FIRST_USER + number % _USERS if os.geteuid() == 0 else None
 
 
 def system_call_filter() -> int:
-    """A descriptor of the filter of system calls that everything in a cell lives under."""
+    """Return a descriptor with the system-call filter of every sandboxed QEMU."""
     fd = os.memfd_create("filter", os.MFD_CLOEXEC)
     os.write(fd, _seccomp.build_filter(notify=False))
     os.lseek(fd, 0, os.SEEK_SET)
@@ -50,24 +50,24 @@ def system_call_filter() -> int:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cell:
-    """What one process gets to see, and how much it may use."""
+class QemuSandbox:
+    """Files and limits of one sandboxed process."""
 
     user: int | None
-    """The host's user that it runs as; `None` for whoever started it, in a user namespace of its own."""
+    """Host user id to run as; `None` for the current user, in a new user namespace."""
     read: Mapping[str, Path] = field(default_factory=dict[str, Path])
-    """Files that it may read: path inside -> path on the host."""
+    """Readable files: path inside -> path on the host."""
     write: Mapping[str, Path] = field(default_factory=dict[str, Path])
-    """Files that it may write."""
+    """Writable files: path inside -> path on the host."""
     memory_bytes: int = 0
-    """Memory of the guest."""
+    """Memory of the guest in bytes."""
     file_bytes: int = 1 << 30
-    """Size of any file that it writes."""
+    """Maximum size of a written file in bytes."""
     kvm: bool = False
-    """It may use the processor's virtualization."""
+    """Access to the processor's virtualization."""
 
     def command(self, program: list[str], filter_fd: int) -> list[str]:
-        """The command that runs a program in the cell; the filter's descriptor must be handed down."""
+        """Return the command that runs a program in the sandbox; the child must inherit the filter's descriptor."""
         limits = [
             f"--as={self.memory_bytes + _OVERHEAD}",
             f"--fsize={self.file_bytes}",
@@ -75,7 +75,7 @@ class Cell:
             "--core=0",
         ]
         if self.user is not None:
-            # Nobody else has this user, so that the count is the machine's own.
+            # No other process has this user id, so the limit counts this machine's processes only.
             limits.append(f"--nproc={_PROCESSES}")
         return ["prlimit", *limits, "--", *self._bwrap(filter_fd), "--", *self._as_user(), *program]
 
@@ -104,7 +104,7 @@ class Cell:
         words += ["--remount-ro", "/", "--chdir", "/", "--seccomp", str(filter_fd), "--cap-drop", "ALL"]
         if self.user is None:
             return [*words, "--unshare-user", "--disable-userns"]
-        # To become somebody else, and to lose all of these by it.
+        # Needed to change the user id, which drops all of them.
         for capability in ("SETUID", "SETGID", "SETPCAP"):
             words += ["--cap-add", f"CAP_{capability}"]
         return words

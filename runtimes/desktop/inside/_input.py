@@ -1,17 +1,19 @@
-"""The keyboard: what key a character or a name is, and pressing it."""
+"""Keyboard and pointer of a display."""
 
 from Xlib import XK, X
 from Xlib.display import Display
 from Xlib.ext import xtest
 
-__all__ = ["Keyboard"]
+__all__ = ["Keyboard", "Pointer"]
 
 _NAMED = {"\n": "Return", "\r": "Return", "\t": "Tab", "\b": "BackSpace", "\x1b": "Escape", "\x7f": "Delete"}
 _UNICODE = 0x01000000
+_BUTTONS = {"left": 1, "middle": 2, "right": 3}
+_UP, _DOWN, _LEFT, _RIGHT = 4, 5, 6, 7
 
 
 class Keyboard:
-    """The keys of one display. Characters that no key has are given one of the unused keys."""
+    """Keys of one display. A character without a key is assigned to an unused one."""
 
     def __init__(self, display: Display) -> None:
         self._display = display
@@ -28,9 +30,9 @@ class Keyboard:
         self._shift = self._keys[XK.XK_Shift_L][0]
 
     def press(self, name: str, *, down: bool) -> None:
-        """Press or release a key by the name of its symbol, or by its character.
+        """Press or release a key, named by its keysym or character.
 
-        :raises ValueError: if there is none.
+        :raises ValueError: if there is no such key.
         """
         symbol = XK.string_to_keysym(_NAMED.get(name, name)) or (_symbol(name) if len(name) == 1 else 0)
         if not symbol:
@@ -47,7 +49,7 @@ class Keyboard:
     def type(self, text: str) -> None:
         """Type a text.
 
-        :raises ValueError: naming the first character that can't be typed; then nothing was typed.
+        :raises ValueError: naming the first character that cannot be typed; then nothing was typed.
         """
         self.check(text)
         symbols = [_symbol(character) for character in text]
@@ -61,13 +63,13 @@ class Keyboard:
 
     @staticmethod
     def check(text: str) -> None:
-        """Refuse a text that can't be typed.
+        """Check that a text can be typed.
 
-        :raises ValueError: naming the first such character.
+        :raises ValueError: naming the first character that cannot.
         """
         for character in text:
             if not _symbol(character):
-                raise ValueError(f"the character {character!r} can't be typed")
+                raise ValueError(f"the character {character!r} cannot be typed")
 
     def _stroke(self, code: int, shifted: bool) -> None:
         if shifted:
@@ -81,7 +83,7 @@ class Keyboard:
         xtest.fake_input(self._display, X.KeyPress if down else X.KeyRelease, code)
 
     def _assign(self, symbols: list[int]) -> None:
-        """Give keys to the symbols that have none; those given longest ago are taken away first."""
+        """Assign keys to the keysyms that have none, reusing the least recently assigned keys."""
         wanted = dict.fromkeys(symbol for symbol in symbols if symbol not in self._keys)
         for symbol in wanted:
             if not self._unused:
@@ -97,7 +99,7 @@ class Keyboard:
 
 
 def _symbol(character: str) -> int:
-    """The symbol that types a character; 0 if none does."""
+    """Return the keysym of a character; 0 if there is none."""
     name = _NAMED.get(character)
     if name is not None:
         return XK.string_to_keysym(name)
@@ -107,3 +109,29 @@ def _symbol(character: str) -> int:
     if code < 0x20 or 0x7F <= code < 0xA0 or 0xD800 <= code <= 0xDFFF:
         return 0
     return _UNICODE + code
+
+
+class Pointer:
+    """Pointer of one display."""
+
+    def __init__(self, display: Display) -> None:
+        self._display = display
+
+    def move(self, x: int, y: int) -> None:
+        """Move the pointer."""
+        xtest.fake_input(self._display, X.MotionNotify, x=x, y=y)
+        self._display.sync()
+
+    def button(self, name: str, *, down: bool) -> None:
+        """Press or release a button."""
+        xtest.fake_input(self._display, X.ButtonPress if down else X.ButtonRelease, _BUTTONS[name])
+        self._display.sync()
+
+    def scroll(self, clicks: int, *, horizontal: bool) -> None:
+        """Turn the wheel; up and right are positive."""
+        forward, backward = (_RIGHT, _LEFT) if horizontal else (_UP, _DOWN)
+        number = forward if clicks > 0 else backward
+        for _ in range(abs(clicks)):
+            xtest.fake_input(self._display, X.ButtonPress, number)
+            xtest.fake_input(self._display, X.ButtonRelease, number)
+        self._display.sync()

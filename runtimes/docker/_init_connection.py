@@ -1,4 +1,4 @@
-"""The server's line to a container's keeper: the socket that it finds inside, and the first words."""
+"""Host end of the connection to a container's init process."""
 
 import asyncio
 import contextlib
@@ -17,31 +17,31 @@ from runtimes.process.trusted import _wire
 _INSIDE = Path(__file__).parents[1] / "process" / "inside"
 
 
-class KeeperChannel(RequestChannel):
-    """The requests in flight to one keeper."""
+class InitChannel(RequestChannel):
+    """Requests in flight to one container's init process."""
 
     lost = "the container has ended"
 
 
-class KeeperLink:
-    """A socket that one container will call."""
+class InitConnection:
+    """Listening socket that one container connects to."""
 
     def __init__(self, path: str) -> None:
         self.path = path
-        """Where it lies on this machine."""
+        """Path on this machine."""
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._listener.setblocking(False)
         self._listener.bind(path)
-        # Its folder is private; inside, root may be any user of this machine.
+        # Its directory is private; inside, root may be any user of this machine.
         os.chmod(path, 0o666)
         self._listener.listen(1)
 
-    async def answer(self, container: Container, settings: dict[str, Any], seconds: float) -> KeeperChannel:
-        """Wait for the keeper and tell it what it needs to know. Afterwards nobody can call any more.
+    async def answer(self, container: Container, settings: dict[str, Any], seconds: float) -> InitChannel:
+        """Accept the connection of the init process and send it its settings. No further connection is accepted.
 
-        :raises IsolationUnavailable: if it doesn't come.
+        :raises IsolationUnavailable: if the init process does not connect.
         """
-        channel = KeeperChannel()
+        channel = InitChannel()
         try:
             reason = await self._called(channel, container, settings, seconds)
         except BaseException:
@@ -55,7 +55,7 @@ class KeeperLink:
     async def _called(
         self, channel: RequestChannel, container: Container, settings: dict[str, Any], seconds: float
     ) -> str:
-        """Until the keeper has spoken, the container has ended or the time is over; why it was not the first."""
+        """Wait for the init process, the container's end or the deadline; return the reason if it was not the first."""
         reason = f"the container did not answer within {seconds:g} seconds"
         with anyio.move_on_after(seconds):
             async with anyio.create_task_group() as tasks:
@@ -66,7 +66,7 @@ class KeeperLink:
                     tasks.cancel_scope.cancel()
 
                 tasks.start_soon(watch)
-                # A keeper that dies at once is told of by its container's end.
+                # The end of the container reports an init process that dies at once.
                 with contextlib.suppress(RuntimeFailure, InstanceGone, ConnectionError):
                     await self._meet(channel, settings)
                     tasks.cancel_scope.cancel()
@@ -84,12 +84,12 @@ class KeeperLink:
         await channel.open(sock)
 
     def close(self) -> None:
-        """Take no call any more."""
+        """Stop listening."""
         self._listener.close()
         Path(self.path).unlink(missing_ok=True)
 
 
-def hello(limits: dict[str, Any], uid: int, *, copies: bool) -> dict[str, Any]:
-    """What a keeper is told first; `copies`: its kernel hands no files out."""
+def init_settings(limits: dict[str, Any], uid: int, *, copies: bool) -> dict[str, Any]:
+    """Return the settings that the init process receives first; with `copies` its kernel cannot pass file descriptors."""
     driver = (_INSIDE / "_shell.bash").read_text(encoding="utf-8")
     return {"limits": limits, "uid": uid, "shell_driver": driver, "copies": copies}

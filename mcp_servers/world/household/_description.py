@@ -1,4 +1,4 @@
-"""A household in words, as far as it can be seen from where one stands."""
+"""Description of a household, as far as the agent can see."""
 
 from collections.abc import Sequence
 
@@ -8,7 +8,7 @@ __all__ = ["tell"]
 
 
 def tell(house: House) -> str:
-    """What can be seen now."""
+    """Return the current observation."""
     lines = [
         f"You are in the {house.room}. Doors lead to the {_listed(house.doors[house.room])}.",
         f"Here are: {_listed([_furniture(one) for one in house.here()])}.",

@@ -1,9 +1,8 @@
-"""The keeper: a container's first process. Starts what the server asks for, looks after files, reaps.
+"""Init process of a container: starts processes for the server, handles files, reaps.
 
-It is to a container what the sandbox init process is to the process runtime's sandboxes, and answers the same requests on the
-same kind of socket. It is root inside with a few capabilities; what it starts for the agent has none, and is bound by the
-same system-call filter as in a process sandbox, beneath the engine's own. When the server goes away, however that
-happens, the keeper ends, and the container with it.
+It answers the same requests on the same kind of socket as the init process of a process sandbox. It is root inside
+with a few capabilities; the agent's processes have none, and run under the same system-call filter as in a process
+sandbox, below the engine's own. When the server goes away, it exits, and the container ends with it.
 """
 
 import contextlib
@@ -14,7 +13,7 @@ import socket
 from collections.abc import Callable
 from typing import IO
 
-from runtimes.docker.inside._places import HOME, SAVED_FOLDERS, SOCKET
+from runtimes.docker.inside._paths import HOME, SAVED_FOLDERS, SOCKET
 from runtimes.process.linux import _cgroups, _processes, _seccomp
 from runtimes.process.linux import _syscalls as sc
 from runtimes.process.trusted import _confine, _copy, _spawn, _wire
@@ -25,13 +24,13 @@ from runtimes.process.trusted._sandboxes import ForkGroup, SandboxRecord
 _EXPENDABLE = "500"
 
 
-class _Here(Reactor):
-    """A reactor whose children stay in this container."""
+class _ContainerReactor(Reactor):
+    """Reactor whose children stay in this container."""
 
     def __init__(self, server: socket.socket) -> None:
         super().__init__(server)
         self.helpers: set[int] = set()
-        """Children that do the server's work on files."""
+        """Children that work on files for the server."""
 
     def fork(self, body: Callable[[], None]) -> int:
         """Fork a helper."""
@@ -40,7 +39,7 @@ class _Here(Reactor):
         return pid
 
     def fork_into(self, namespace: int | None, body: Callable[[], None]) -> int:
-        """Fork what becomes the agent's: the first to be killed when memory runs out."""
+        """Fork a process of the agent: the first candidate when memory runs out."""
 
         def expendable() -> None:
             with open("/proc/self/oom_score_adj", "w", encoding="ascii") as file:
@@ -51,59 +50,63 @@ class _Here(Reactor):
 
 
 class _ContainerProcessRequests(ProcessRequests):
-    """The processes of a container: all but the keeper and its helpers."""
+    """Process requests of a container: every process but this one and its helpers."""
 
-    def __init__(self, reactor: _Here, config: _spawn.RuntimeConfig) -> None:
+    def __init__(self, reactor: _ContainerReactor, config: _spawn.RuntimeConfig) -> None:
         super().__init__(reactor, config, None)
-        self._here = reactor
+        self._own_reactor = reactor
 
     def _placement(self, sandbox: SandboxRecord) -> _spawn.ProcessPlacement:
         limits = _spawn.rlimits(sandbox.limits, grouped=sandbox.group.memory >= 0)
-        # The kernel counts a user's processes over all containers; the engine counts the container's.
+        # The kernel counts a user's processes across containers; the engine counts those of one.
         limits["NPROC"] = None
         return _spawn.ProcessPlacement([], _confine.Identity(sandbox.uid, False), sandbox.group, limits)
 
     def _command_as_user(
         self, sandbox: SandboxRecord, message: _wire.WireMessage, placement: _spawn.ProcessPlacement
     ) -> PendingRequest:
-        pid = self._here.fork_into(
+        pid = self._own_reactor.fork_into(
             None, lambda: _spawn.become_user_command_here(self._config, placement, message.fds)
         )
         sandbox.session_pids.add(pid)
-        self._here.reply(message, pid=pid)
+        self._own_reactor.reply(message, pid=pid)
         yield from ()
 
     def python(self, sandbox: SandboxRecord, message: _wire.WireMessage) -> PendingRequest:
         """Start a Python session."""
-        from runtimes.docker.inside import _python  # who only runs commands need not wait for it
+        from runtimes.docker.inside import (
+            _python,  # Imported late: instances that only run commands start faster.
+        )
 
         placement = self._placement(sandbox)
-        pid = self._here.fork_into(None, lambda: _python.become_python(self._config, placement, message.fds))
+        pid = self._own_reactor.fork_into(
+            None, lambda: _python.become_python(self._config, placement, message.fds)
+        )
         sandbox.session_pids.add(pid)
-        self._here.reply(message, pid=pid)
+        self._own_reactor.reply(message, pid=pid)
         yield from ()
 
     def _run_start(self, fields: _wire.Fields) -> float:
-        # gVisor's kernel counts from the start of its container.
+        # gVisor's kernel counts time from the start of its container.
         return _processes.uptime() - fields["age"]
 
     def _processes_of(self, sandbox: SandboxRecord) -> dict[int, _processes.ProcessInfo]:
-        own = {os.getpid(), *self._here.helpers}
+        own = {os.getpid(), *self._own_reactor.helpers}
         pids = [int(name) for name in os.listdir("/proc") if name.isdigit() and int(name) not in own]
         infos = (_processes.read_process(pid) for pid in pids)
         return {info.pid: info for info in infos if info is not None}
 
 
-class _Keeper:
-    """Knows which request goes where."""
+class _ContainerInit:
+    """Dispatcher of the server's requests."""
 
     def __init__(self, server: socket.socket, settings: _wire.Fields) -> None:
-        self._reactor = _Here(server)
+        self._reactor = _ContainerReactor(server)
         restrictions = _confine.Restrictions(_seccomp.build_filter(notify=False), b"", None)
         config = _spawn.RuntimeConfig(False, (), (), restrictions, [], settings["shell_driver"], "")
         process_requests = _ContainerProcessRequests(self._reactor, config)
         self.copies = bool(settings["copies"])
-        """Files go through copies."""
+        """File contents are passed by copying."""
         if self.copies:
             from runtimes.docker.inside._copying import CopyingFileRequests
 
@@ -112,7 +115,7 @@ class _Keeper:
             self._file_requests = FileRequests(self._reactor, SAVED_FOLDERS)
         root = os.open("/", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         self.group = _own_group()
-        """The container's limits, as far as they can be seen from inside."""
+        """Limits of the container, as far as they are visible inside."""
         self._sandbox = SandboxRecord(
             "", settings["uid"], ForkGroup(os.getpid(), -1), [], root, root, self.group, settings["limits"]
         )
@@ -141,7 +144,7 @@ class _Keeper:
     def _start(self, message: _wire.WireMessage) -> PendingRequest:
         op = message.fields["op"]
         if op not in self._requests:
-            raise SandboxRequestError(f"a container can't {op}")
+            raise SandboxRequestError(f"a container does not support {op}")
         return self._requests[op](self._sandbox, message)
 
     def _child_ended(self, pid: int) -> None:
@@ -153,7 +156,7 @@ class _Keeper:
         yield from ()
 
     def _counters(self, sandbox: SandboxRecord, message: _wire.WireMessage) -> PendingRequest:
-        """Hand out the files that count how often limits were hit."""
+        """Send the files that count limit hits."""
         present = {
             kind: fd
             for kind, fd in {"oom": self.group.oom, "pids": self.group.pids_events}.items()
@@ -163,7 +166,7 @@ class _Keeper:
         yield from ()
 
     def _unpack(self, sandbox: SandboxRecord, message: _wire.WireMessage) -> PendingRequest:
-        """Put all files back to those of an archive."""
+        """Replace all files by those of an archive."""
         fd = message.fds[0]
 
         def fill(source: IO[bytes]) -> None:
@@ -176,7 +179,7 @@ class _Keeper:
 
 
 def _empty(folder: str) -> bool:
-    """Remove what lies there, but for what of the machine is shown below it; whether nothing is left."""
+    """Empty a directory, except for mounts below it; return true if something is left."""
     device, left = os.lstat(folder).st_dev, False
     with os.scandir(folder) as entries:
         for entry in list(entries):
@@ -192,7 +195,7 @@ def _empty(folder: str) -> bool:
 
 
 def _own_group() -> _cgroups.Cgroup:
-    """What the container's cgroup tells inside; nothing where the engine shows none."""
+    """Return the visible cgroup files of the container; empty if the engine shows none."""
     top = "/sys/fs/cgroup"
     memory, pids = (
         (top, top) if os.path.exists(f"{top}/cgroup.controllers") else (f"{top}/memory", f"{top}/pids")
@@ -214,8 +217,8 @@ def _open(path: str) -> int:
         return -1
 
 
-def _furnish(uid: int) -> None:
-    """Give the agent its folders: the engine makes them root's."""
+def _prepare_directories(uid: int) -> None:
+    """Give the agent its directories: the engine creates them as root's."""
     os.chown(HOME, uid, uid)
     os.chmod(HOME, 0o700)
     for folder in ("/tmp", "/dev/shm"):
@@ -223,8 +226,8 @@ def _furnish(uid: int) -> None:
 
 
 def main() -> None:
-    """Serve, as a container's first process."""
-    # The agent's processes, root inside among them, must not read or change this one.
+    """Serve, as a container's init process."""
+    # The agent's processes, root inside included, must not read or change this one.
     sc.prctl(sc.PR_SET_DUMPABLE, 0)
     sc.world_is_sandbox()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
@@ -233,16 +236,19 @@ def main() -> None:
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     server = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     server.connect(SOCKET)
-    hello = _wire.receive(server)
-    if hello is None:
+    init_settings = _wire.receive(server)
+    if init_settings is None:
         return
     try:
-        _furnish(hello.fields["uid"])
-        keeper = _Keeper(server, hello.fields)
+        _prepare_directories(init_settings.fields["uid"])
+        container_init = _ContainerInit(server, init_settings.fields)
     except OSError as error:
         _wire.send(server, {"started": False, "error": str(error)})
         return
-    # Taken for good, so that nothing a shell session needs on its way ever has the number of its control socket.
+    # Reserved, so that no descriptor of a starting shell session ever has the number of its control socket.
     os.dup2(2, _spawn.CONTROL_FD, inheritable=False)
-    _wire.send(server, {"started": True, "grouped": keeper.group.memory >= 0, "copies": keeper.copies})
-    keeper.serve()
+    _wire.send(
+        server,
+        {"started": True, "grouped": container_init.group.memory >= 0, "copies": container_init.copies},
+    )
+    container_init.serve()

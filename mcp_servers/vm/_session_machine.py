@@ -1,4 +1,4 @@
-"""One session's machine: acting on it, and what results show of it."""
+"""Actions on one session's machine, and their results."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -10,59 +10,60 @@ import anyio
 from agentflow.errors import ErrorKind, NotOffered, ToolFailure
 from mcp_servers.core._call import CallContext, Image
 from mcp_servers.vm._keys import keysym
-from mcp_servers.vm._results import Seen, Shot, Size
+from mcp_servers.vm._results import ScreenshotResult, ScreenState, Size
+from mcp_servers.vm._screen_change import wait_unchanging
 from mcp_servers.vm._settings import VmSettings
-from mcp_servers.vm._still import until_still
 from runtimes import Button, Machine, Screen
 
-__all__ = ["Acting"]
+__all__ = ["SessionMachine"]
 
-S = TypeVar("S", bound=Seen)
+S = TypeVar("S", bound=ScreenState)
 
 _STEPS = 8
-"""Places that a drag passes on its way: programs begin a drag only when the pointer moves."""
-APART_SECONDS = 0.5
-"""So far apart, clicks are two. Programs take quicker ones for a double-click, some of them wherever the second one is; so
-two calls would be another action when they are done again more quickly."""
+"""Intermediate points of a drag: programs start a drag only when the pointer moves."""
+CLICK_SPACING_SECONDS = 0.5
+"""Minimum time between two clicks of separate calls, in seconds. Programs treat quicker ones as a double-click, some even at
+different positions, so a quick replay would be a different action.
+"""
 
 
 @dataclass(slots=True)
-class Acting:
-    """A session's machine."""
+class SessionMachine:
+    """Machine of a session."""
 
     machine: Machine
-    """The machine."""
+    """Machine."""
     settings: VmSettings
-    """The session's settings."""
+    """Settings of the session."""
     width: int
-    """Pixels from left to right."""
+    """Screen width in pixels."""
     height: int
-    """Pixels from top to bottom."""
+    """Screen height in pixels."""
     failed: bool = False
     """The last action was `vm_fail`."""
     pointer: tuple[int, int] = (0, 0)
-    """Where the pointer was put last."""
+    """Last known position of the pointer."""
     clicked: float = -inf
-    """When a call had clicked or dragged last."""
+    """Time of the last click or drag."""
 
     @classmethod
-    async def on(cls, machine: Machine, settings: VmSettings) -> "Acting":
-        """Begin to act on a machine: it must show its screen."""
+    async def on(cls, machine: Machine, settings: VmSettings) -> "SessionMachine":
+        """Create it for a machine that shows its screen."""
         screen = await machine.screenshot()
         acting = cls(machine, settings, screen.width, screen.height)
-        # Nobody says where a pointer is: it is put somewhere, so that it is known.
+        # The pointer's position is unknown at first, so it is moved to a known one.
         await acting.move(screen.width // 2, screen.height // 2)
         return acting
 
-    async def fork(self) -> "Acting":
-        """The same for a copy of the machine.
+    async def fork(self) -> "SessionMachine":
+        """Return the state for a copy of the machine.
 
-        :raises CannotFork: if it can't be copied.
+        :raises CannotFork: if it cannot be copied.
         """
         return replace(self, machine=await self.machine.fork())
 
     def begin(self, tool: str, *points: tuple[int, int]) -> None:
-        """Check that an action may be done, and that it is on the screen; it is then the last one.
+        """Check that an action is allowed and on the screen, and record it as the last one.
 
         :raises ToolFailure: `denied` or `bad_arguments`.
         """
@@ -80,22 +81,22 @@ class Acting:
         self.failed = False
 
     async def move(self, x: int, y: int) -> None:
-        """Put the pointer there."""
+        """Move the pointer."""
         await self.machine.move(x, y)
         self.pointer = (x, y)
 
     async def click(self, button: Button, times: int) -> None:
-        """Click where the pointer is."""
-        await self._apart()
+        """Click at the pointer."""
+        await self._wait_apart()
         for _ in range(times):
             await self.machine.button(button, down=True)
             await self.machine.button(button, down=False)
         self.clicked = anyio.current_time()
 
     async def drag(self, start: tuple[int, int], end: tuple[int, int]) -> None:
-        """Press at one place, move, release at another."""
+        """Press at one position, move, release at another."""
         await self.move(*start)
-        await self._apart()
+        await self._wait_apart()
         await self.machine.button("left", down=True)
         for step in range(1, _STEPS + 1):
             await self.move(
@@ -105,14 +106,14 @@ class Acting:
         await self.machine.button("left", down=False)
         self.clicked = anyio.current_time()
 
-    async def _apart(self) -> None:
-        """Wait until a click is no part of the last call's."""
-        await anyio.sleep_until(self.clicked + APART_SECONDS)
+    async def _wait_apart(self) -> None:
+        """Wait until a click cannot be part of the last call's."""
+        await anyio.sleep_until(self.clicked + CLICK_SPACING_SECONDS)
 
     async def key(self, tool: str, name: str, *, down: bool) -> str:
-        """Press or release a key; its name for X.
+        """Press or release a key, named by its X keysym.
 
-        :raises ToolFailure: `bad_arguments`, if there is none.
+        :raises ToolFailure: `bad_arguments`, if there is no such key.
         """
         symbol = keysym(tool, name)
         try:
@@ -122,8 +123,8 @@ class Acting:
             raise ToolFailure(ErrorKind.BAD_ARGUMENTS, message) from None
         return symbol
 
-    async def together(self, tool: str, names: Sequence[str]) -> list[str]:
-        """Press keys one after the other, then release them in reverse."""
+    async def press_together(self, tool: str, names: Sequence[str]) -> list[str]:
+        """Press keys in order, then release them in reverse."""
         symbols = [keysym(tool, name) for name in names]
         pressed: list[str] = []
         try:
@@ -137,21 +138,21 @@ class Acting:
         return symbols
 
     async def tell(self, kind: type[S], context: CallContext, **fields: object) -> S:
-        """The result of an action, with what the settings ask to be seen after it."""
+        """Return the result of an action, with the screenshot or tree that the settings add."""
         if self.settings.screenshot == "after":
             screen = await self.machine.screenshot()
             with anyio.move_on_after(self.settings.settle_seconds):
-                screen = await until_still(self.machine)
+                screen = await wait_unchanging(self.machine)
             self._show(screen, context)
         tree = await self._tree() if self.settings.accessibility == "after" else None
         return kind(accessibility_tree=tree, **fields)
 
-    async def shot(self, context: CallContext) -> Shot:
-        """The screen now."""
+    async def shot(self, context: CallContext) -> ScreenshotResult:
+        """Take a screenshot."""
         screen = await self.machine.screenshot()
         self._show(screen, context)
         tree = None if self.settings.accessibility == "never" else await self._tree()
-        return Shot(size=Size(width=screen.width, height=screen.height), accessibility_tree=tree)
+        return ScreenshotResult(size=Size(width=screen.width, height=screen.height), accessibility_tree=tree)
 
     def _show(self, screen: Screen, context: CallContext) -> None:
         self.width, self.height = screen.width, screen.height

@@ -1,4 +1,4 @@
-"""Saved states: an image is booted once, and every session begins where that boot ended."""
+"""Saved states: an image is booted once, and every session starts where that boot ended."""
 
 import contextlib
 import fcntl
@@ -17,11 +17,11 @@ import anyio.to_thread
 
 from agentflow.errors import InstanceGone, RuntimeFailure
 from runtimes.qemu import _memory
-from runtimes.qemu._confine import Cell, user_for
-from runtimes.qemu._hardware import BASE, DISK, INITRD, KERNEL, SAVED_DISK, Wiring, command_line
-from runtimes.qemu._image import Image
-from runtimes.qemu._process import Qemu, complaint, spawn
-from runtimes.qemu._screen import Eyes, alike, blank
+from runtimes.qemu._hardware import BASE, DISK, INITRD, KERNEL, SAVED_DISK, MachineWiring, command_line
+from runtimes.qemu._image import BootImage
+from runtimes.qemu._process import Qemu, last_error_line, spawn
+from runtimes.qemu._sandbox import QemuSandbox, user_for
+from runtimes.qemu._screen import ScreenReader, is_blank, nearly_equal
 from runtimes.qemu._settings import QemuSettings
 
 MIB = 1 << 20
@@ -32,53 +32,53 @@ _SETTLE_MOST = 10.0
 
 @dataclass(frozen=True, slots=True)
 class SavedState:
-    """The files of one saved state. All are only ever read."""
+    """Files of one saved state. They are never written to again."""
 
     folder: Path
-    """Where they lie."""
+    """Directory of the files."""
 
     @property
     def memory(self) -> Path:
-        """The guest's memory."""
+        """Memory of the guest."""
         return self.folder / "memory"
 
     @property
     def devices(self) -> Path:
-        """Everything else that the machine is, but its disk."""
+        """State of the devices."""
         return self.folder / "devices"
 
     @property
     def disk(self) -> Path:
-        """What the boot wrote to the disk."""
+        """Changes of the boot to the disk."""
         return self.folder / "saved.qcow2"
 
     @property
     def empty_disk(self) -> Path:
-        """What a session's own disk begins as."""
+        """Initial content of a session's own disk."""
         return self.folder / "empty.qcow2"
 
 
-def image_files(image: Image) -> dict[str, Path]:
-    """The files of an image, by their names in the cell."""
+def image_files(image: BootImage) -> dict[str, Path]:
+    """Return the files of an image by their names in the sandbox."""
     named = {KERNEL: image.kernel, INITRD: image.initrd, BASE: image.disk}
     return {inside: path for inside, path in named.items() if path is not None}
 
 
 def file_bytes(settings: QemuSettings) -> int:
-    """How large a file a machine may write: its disk, or its state, which holds its memory."""
+    """Return the maximum size of a file that a machine writes: its disk, or its state including memory."""
     return max(settings.disk_mib, settings.memory_mib + 256) * MIB
 
 
 def default_folder() -> Path:
-    """Where saved states are kept unless the settings say otherwise."""
+    """Return the default directory of saved states."""
     home = os.environ.get("XDG_CACHE_HOME")
     return (Path(home) if home else Path.home() / ".cache") / "agentflow" / "machines"
 
 
-def _name(settings: QemuSettings, image: Image, *, kvm: bool, version: str) -> str:
-    """The same for the same machine, image, QEMU and (where it computes itself) processor."""
+def _name(settings: QemuSettings, image: BootImage, *, kvm: bool, version: str) -> str:
+    """Return a name that depends on the machine, the image, QEMU and, with KVM, the processor."""
     files = [(str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in image.files]
-    wiring = Wiring(qmp=0, door=0, kvm=kvm, memory=0, disk=DISK if image.disk else None)
+    wiring = MachineWiring(qmp=0, door=0, kvm=kvm, memory=0, disk=DISK if image.disk else None)
     processor = Path("/proc/cpuinfo").read_text(encoding="utf-8").partition("\n\n")[0] if kvm else ""
     flags = [line for line in processor.splitlines() if line.startswith(("model name", "flags"))]
     said = [files, command_line(settings, image, wiring), version, platform.machine(), flags]
@@ -86,8 +86,8 @@ def _name(settings: QemuSettings, image: Image, *, kvm: bool, version: str) -> s
     return f"{settings.snapshot_name}-{digest}"
 
 
-async def provide(settings: QemuSettings, image: Image, *, kvm: bool) -> SavedState:
-    """The saved state of an image; made, by a boot, if there is none yet.
+async def ensure_saved_state(settings: QemuSettings, image: BootImage, *, kvm: bool) -> SavedState:
+    """Return the saved state of an image; boot it if there is none yet.
 
     :raises RuntimeFailure: if the image does not boot.
     """
@@ -98,15 +98,15 @@ async def provide(settings: QemuSettings, image: Image, *, kvm: bool) -> SavedSt
     )
     state = SavedState(folder / name)
     await anyio.to_thread.run_sync(lambda: folder.mkdir(parents=True, exist_ok=True, mode=0o700))
-    async with _only_one(folder / f"{name}.lock"):
+    async with _interprocess_lock(folder / f"{name}.lock"):
         if not state.folder.exists():
             await _make(settings, image, state.folder, kvm=kvm)
     return state
 
 
 @contextlib.asynccontextmanager
-async def _only_one(path: Path) -> AsyncGenerator[None]:
-    """One process at a time; the others wait."""
+async def _interprocess_lock(path: Path) -> AsyncGenerator[None]:
+    """Hold a lock between processes."""
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         while True:
@@ -119,16 +119,16 @@ async def _only_one(path: Path) -> AsyncGenerator[None]:
         os.close(fd)
 
 
-async def _make(settings: QemuSettings, image: Image, folder: Path, *, kvm: bool) -> None:
+async def _make(settings: QemuSettings, image: BootImage, folder: Path, *, kvm: bool) -> None:
     part = folder.with_name(f"{folder.name}.part")
     with anyio.CancelScope(shield=True):
-        # What a boot left that was killed.
+        # Remains of a boot that was killed.
         await anyio.to_thread.run_sync(lambda: shutil.rmtree(part, ignore_errors=True))
     part.mkdir(mode=0o700)
-    memory = _memory.new_memory(settings.memory_mib * MIB)
+    memory = _memory.create_memory(settings.memory_mib * MIB)
     try:
         await _boot(settings, image, SavedState(part), memory, kvm=kvm)
-        await anyio.to_thread.run_sync(_memory.keep_memory, memory, SavedState(part).memory)
+        await anyio.to_thread.run_sync(_memory.save_memory, memory, SavedState(part).memory)
         await anyio.to_thread.run_sync(_close, part)
         part.rename(folder)
     finally:
@@ -138,13 +138,15 @@ async def _make(settings: QemuSettings, image: Image, folder: Path, *, kvm: bool
 
 
 def _close(folder: Path) -> None:
-    """From now on the files are ours again, and only read: by whatever user, for the folder above is private."""
+    """Make the files ours and read-only; the parent directory is private."""
     for path in folder.iterdir():
         os.chown(path, os.geteuid(), os.getegid(), follow_symlinks=False)
         path.chmod(0o444)
 
 
-async def _boot(settings: QemuSettings, image: Image, state: SavedState, memory: int, *, kvm: bool) -> None:
+async def _boot(
+    settings: QemuSettings, image: BootImage, state: SavedState, memory: int, *, kvm: bool
+) -> None:
     user = user_for(secrets.randbits(24))
     writable: dict[str, Path] = {}
     if image.disk is not None:
@@ -153,7 +155,7 @@ async def _boot(settings: QemuSettings, image: Image, state: SavedState, memory:
         await _make_disk(
             user, state.disk, SAVED_DISK, "qcow2", DISK, state.empty_disk, also={BASE: image.disk}
         )
-    cell = Cell(
+    sandbox = QemuSandbox(
         user=user,
         read=image_files(image),
         write=writable,
@@ -164,19 +166,19 @@ async def _boot(settings: QemuSettings, image: Image, state: SavedState, memory:
 
     def program(qmp: int, door: int) -> list[str]:
         disk = SAVED_DISK if image.disk is not None else None
-        wiring = Wiring(qmp=qmp, door=door, kvm=kvm, memory=memory, shared=True, disk=disk)
+        wiring = MachineWiring(qmp=qmp, door=door, kvm=kvm, memory=memory, shared=True, disk=disk)
         return command_line(settings, image, wiring)
 
-    qemu = await Qemu.start(cell, program, fds=[memory])
+    qemu = await Qemu.start(sandbox, program, fds=[memory])
     try:
-        await _booted(qemu, settings, image)
+        await _wait_booted(qemu, settings, image)
         devices = os.open(state.devices, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try:
             await qemu.save(devices, memory=False)
         finally:
             os.close(devices)
     except InstanceGone:
-        raise RuntimeFailure("the guest switched itself off while it booted") from None
+        raise RuntimeFailure("the guest powered off while it booted") from None
     finally:
         await qemu.end()
 
@@ -191,32 +193,32 @@ async def _make_disk(
     *,
     also: dict[str, Path] | None = None,
 ) -> None:
-    """A disk that is its base but for what is written to it. The base may be anybody's: it is read in a cell."""
+    """Create a disk that overlays its base. The base is untrusted, so it is read in a sandbox."""
     os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
     if user is not None:
         os.chown(path, user, user)
-    cell = Cell(user=user, read={base_inside: base, **(also or {})}, write={inside: path})
+    sandbox = QemuSandbox(user=user, read={base_inside: base, **(also or {})}, write={inside: path})
     errors = os.memfd_create("errors", os.MFD_CLOEXEC)
     try:
         words = ["qemu-img", "create", "-q", "-f", "qcow2", "-F", base_format, "-b", base_inside, inside]
-        process = await spawn(cell, words, [], errors)
+        process = await spawn(sandbox, words, [], errors)
         try:
             code = await process.wait()
         except BaseException:
             process.kill()
             raise
         if code:
-            raise RuntimeFailure(f"the image's disk can't be used: {complaint(errors)}")
+            raise RuntimeFailure(f"the image's disk cannot be used: {last_error_line(errors)}")
     finally:
         os.close(errors)
 
 
-async def _booted(qemu: Qemu, settings: QemuSettings, image: Image) -> None:
+async def _wait_booted(qemu: Qemu, settings: QemuSettings, image: BootImage) -> None:
     """Wait until the guest is ready for a session.
 
     :raises RuntimeFailure: if it takes too long.
     """
-    eyes = Eyes(qemu.qmp)
+    eyes = ScreenReader(qemu.qmp)
     try:
         with anyio.fail_after(settings.boot_seconds):
             if image.door:
@@ -227,19 +229,19 @@ async def _booted(qemu: Qemu, settings: QemuSettings, image: Image) -> None:
                 await _still(eyes, settings.still_seconds)
     except TimeoutError:
         raise RuntimeFailure(
-            f"the guest was not ready {settings.boot_seconds:g} s after its start: "
-            "give it more by boot_seconds, or see what it shows with another program"
+            f"the guest was not ready within {settings.boot_seconds:g} s: raise boot_seconds, "
+            "or inspect its screen with another program"
         ) from None
     finally:
         eyes.close()
 
 
-async def _still(eyes: Eyes, seconds: float) -> None:
+async def _still(eyes: ScreenReader, seconds: float) -> None:
     before = await eyes.look()
     since = anyio.current_time()
     while anyio.current_time() - since < seconds:
         await anyio.sleep(_LOOK_SECONDS)
         after = await eyes.look()
-        if blank(after) or not alike(before, after):
+        if is_blank(after) or not nearly_equal(before, after):
             since = anyio.current_time()
         before = after

@@ -1,4 +1,4 @@
-"""What a judge asks for: what to look at on the machine, and what to compare it with."""
+"""Schema of an evaluation: getters on the machine, and comparisons."""
 
 from typing import Annotated, Any, Literal, Self, cast
 
@@ -10,11 +10,11 @@ from mcp_servers.vm._steps import Command, Step
 __all__ = [
     "AccessibilityNode",
     "CommandOutput",
-    "Evaluator",
+    "DirectoryListing",
+    "Evaluation",
     "FileContent",
     "Func",
     "Getter",
-    "Listing",
     "ProcessState",
     "Rule",
     "ScreenRegion",
@@ -36,103 +36,103 @@ Func = Literal[
 
 
 class Rule(Section):
-    """A value that is given, not looked for."""
+    """Given value."""
 
     type: Literal["rule", "constant"]
     """`rule`."""
     rules: dict[str, Any] | list[Any] | str | bool | int | float | None = Field(
         validation_alias=AliasChoices("rules", "value")
     )
-    """The value, or an object that holds it: `{expected: …}`, `{include: […], exclude: […]}`, `{expect: […]}`."""
+    """The value, or an object with it: `{expected: …}`, `{include: […], exclude: […]}`, `{expect: […]}`."""
 
 
 class FileContent(Section):
-    """A file on the machine."""
+    """File on the machine."""
 
     type: Literal["vm_file", "file"]
     """`vm_file`."""
     path: str
-    """Where it lies on the machine."""
+    """Path on the machine."""
 
 
 class WorkspaceFile(Section):
-    """A file of the session's workspace."""
+    """File of the session's workspace."""
 
     type: Literal["workspace_file"]
     """`workspace_file`."""
     path: str
-    """Where it lies in the workspace."""
+    """Path in the workspace."""
 
 
-class Listing(Section):
-    """The names of what is in a folder on the machine, one a line."""
+class DirectoryListing(Section):
+    """Names of a directory's entries on the machine, one a line."""
 
     type: Literal["list_directory", "vm_directory"]
     """`list_directory`."""
     path: str
-    """Where it lies."""
+    """Path on the machine."""
 
 
 class CommandOutput(Section):
-    """What a command on the machine prints."""
+    """Output of a command on the machine."""
 
     type: Literal["vm_command_line", "command"]
     """`vm_command_line`."""
     command: Command
-    """What to run: a line for the shell, or a program with its arguments. It must end with exit code 0."""
+    """Shell line, or a program with its arguments. Its exit code must be 0."""
     shell: bool = False
-    """Taken and ignored: a line is always for the shell."""
+    """Accepted for compatibility and ignored: a line always goes to the shell."""
 
 
 class ProcessState(Section):
-    """Whether a program runs: `running` or `not running`."""
+    """State of a program: `running` or `not running`."""
 
     type: Literal["vm_process", "process"]
     """`vm_process`."""
     name: str = Field(min_length=1)
-    """Its name, without the folder."""
+    """Program name, without the directory."""
 
 
 class WindowTitle(Section):
-    """The title of the window that has the keyboard, or of an application's uppermost one; empty where there is none."""
+    """Title of the focused window, or of an application's topmost one; empty if there is none."""
 
     type: Literal["vm_window_title", "window"]
     """`vm_window_title`."""
     application: str | None = None
-    """The class of the program, in any case."""
+    """Window class of the program, case-insensitive."""
 
 
 class WindowList(Section):
-    """The titles of all windows, the uppermost last, one a line."""
+    """Titles of all windows, topmost last, one a line."""
 
     type: Literal["vm_window_list", "windows"]
     """`vm_window_list`."""
 
 
 class AccessibilityNode(Section):
-    """The accessibility tree: all of it, or the lines of nodes with this role and name."""
+    """Accessibility tree: all of it, or the lines of nodes with this role and name."""
 
     type: Literal["accessibility_tree"]
     """`accessibility_tree`."""
     role: str | None = None
     """`push-button`, `text`, `dialog`, …"""
     name: str | None = None
-    """What it is called."""
+    """Name of the node."""
 
 
 class ScreenRegion(Section):
-    """A part of the screen, as a picture."""
+    """Part of the screen, as a picture."""
 
     type: Literal["screen_region", "screenshot"]
     """`screen_region`."""
     x: int = Field(default=0, ge=0)
-    """Its left edge."""
+    """Left edge."""
     y: int = Field(default=0, ge=0)
-    """Its upper edge."""
+    """Top edge."""
     width: int | None = Field(default=None, gt=0)
-    """Its width; without it to the right edge of the screen."""
+    """Width; the default extends to the right edge of the screen."""
     height: int | None = Field(default=None, gt=0)
-    """Its height; without it to the lower edge of the screen."""
+    """Height; the default extends to the bottom edge of the screen."""
 
 
 def _kind(value: object) -> str:
@@ -140,10 +140,10 @@ def _kind(value: object) -> str:
         kind = str(cast("dict[str, object]", value).get("type"))
     else:
         kind = str(getattr(value, "type", None))
-    return _CALLED.get(kind, kind)
+    return _GETTER_ALIASES.get(kind, kind)
 
 
-_CALLED = {
+_GETTER_ALIASES = {
     "constant": "rule",
     "file": "vm_file",
     "vm_directory": "list_directory",
@@ -153,13 +153,13 @@ _CALLED = {
     "windows": "vm_window_list",
     "screenshot": "screen_region",
 }
-"""Other names of the getters."""
+"""Aliases of the getters."""
 
 Getter = Annotated[
     Annotated[Rule, Tag("rule")]
     | Annotated[FileContent, Tag("vm_file")]
     | Annotated[WorkspaceFile, Tag("workspace_file")]
-    | Annotated[Listing, Tag("list_directory")]
+    | Annotated[DirectoryListing, Tag("list_directory")]
     | Annotated[CommandOutput, Tag("vm_command_line")]
     | Annotated[ProcessState, Tag("vm_process")]
     | Annotated[WindowTitle, Tag("vm_window_title")]
@@ -168,24 +168,24 @@ Getter = Annotated[
     | Annotated[ScreenRegion, Tag("screen_region")],
     Discriminator(_kind),
 ]
-"""Something to look at."""
+"""Getter: a value to read."""
 
 
-class Evaluator(Section):
-    """What to look at, and what to compare it with. With several comparisons each list has one entry for each."""
+class Evaluation(Section):
+    """Evaluation: getters and comparisons. With several comparisons each list has one entry for each."""
 
     func: Func | list[Func]
-    """The comparison, or several."""
+    """Comparison, or several."""
     result: Getter | list[Getter] | None = None
-    """What to look at on the machine."""
+    """Getter of the actual value."""
     expected: Getter | list[Getter] | None = None
-    """What it should be."""
+    """Expected value."""
     options: dict[str, Any] | list[dict[str, Any]] | None = None
     """Options of the comparison: `threshold`, `ignore_case`, `strip`, `tolerance`, `sheet`, …"""
     conj: Literal["and", "or"] = "and"
-    """How several are put together."""
+    """Combination of several comparisons."""
     postconfig: list[Step] = Field(default_factory=list[Step])
-    """What is done on the machine first."""
+    """Steps to run on the machine first."""
 
     @model_validator(mode="after")
     def _as_many(self) -> Self:
@@ -201,7 +201,7 @@ class Evaluator(Section):
         return self
 
     def parts(self) -> list[tuple[Func, Getter | None, Getter | None, dict[str, Any]]]:
-        """Each comparison with what belongs to it."""
+        """Return each comparison with its getter, expected value and options."""
         funcs: list[Func] = self.func if isinstance(self.func, list) else [self.func]
         results = self.result if isinstance(self.result, list) else [self.result] * len(funcs)
         expected = self.expected if isinstance(self.expected, list) else [self.expected] * len(funcs)

@@ -1,16 +1,18 @@
-"""The windows on the screen, as the window manager tells of them."""
+"""Screenshots, and the windows on the screen as listed by the window manager."""
 
+import io
 from typing import Any
 
+from PIL import Image, ImageGrab
 from Xlib import X
 from Xlib.display import Display
 from Xlib.error import XError
 
-__all__ = ["windows"]
+__all__ = ["ScreenshotSource", "windows"]
 
 
 def windows(display: Display) -> list[dict[str, Any]]:
-    """The windows, the uppermost last."""
+    """Return the windows, topmost last."""
     root = display.screen().root
     order = _property(display, root, "_NET_CLIENT_LIST_STACKING")
     active = _property(display, root, "_NET_ACTIVE_WINDOW")
@@ -20,7 +22,7 @@ def windows(display: Display) -> list[dict[str, Any]]:
         try:
             found.append(_described(display, number, focused=number == focused))
         except XError:
-            continue  # it was closed meanwhile
+            continue  # closed meanwhile
     return found
 
 
@@ -51,3 +53,24 @@ def _title(display: Display, window: Any) -> str:  # noqa: ANN401  # the library
 def _property(display: Display, window: Any, name: str) -> Any:  # noqa: ANN401  # of any type
     found = window.get_full_property(display.intern_atom(name), X.AnyPropertyType)
     return found.value if found is not None else ()
+
+
+class ScreenshotSource:
+    """Screenshot source; an unchanged screen is not compressed again."""
+
+    def __init__(self, display: str) -> None:
+        self._display = display
+        self._pixels = b""
+        self._png = b""
+        self._size = (0, 0)
+
+    def take(self) -> tuple[bytes, tuple[int, int]]:
+        """Return the screen as PNG, and its size."""
+        image: Image.Image = ImageGrab.grab(xdisplay=self._display)
+        pixels = image.tobytes()
+        if pixels != self._pixels:
+            packed = io.BytesIO()
+            # Speed matters more than size: level 6 takes five times as long.
+            image.save(packed, "PNG", compress_level=1)
+            self._pixels, self._png, self._size = pixels, packed.getvalue(), image.size
+        return self._png, self._size

@@ -1,9 +1,9 @@
-"""The accessibility tree: what applications tell of what is in their windows, asked by D-Bus."""
+"""Accessibility tree of the applications, read over D-Bus."""
 
 import time
 from typing import Any
 
-from runtimes.desktop.inside._bus import Bus, BusError, BusTimeout, opened
+from runtimes.desktop.inside._dbus import BusConnection, BusError, BusTimeout, opened
 
 __all__ = ["tree"]
 
@@ -11,7 +11,7 @@ _NAMES = "org.a11y.atspi"
 _ROOT = ("org.a11y.atspi.Registry", "/org/a11y/atspi/accessible/root")
 _MOST, _DEEPEST, _SECONDS = 1500, 40, 20.0
 _SCREEN, _CHARACTERS = 0, 200
-# Bits of a state set that say something about what can be done with a node.
+# Bits of a state set that matter for interaction.
 _STATES = {
     1: "active",
     4: "checked",
@@ -23,18 +23,18 @@ _STATES = {
 }
 _SENSITIVE, _SHOWING = 24, 25
 _MUTE = ("filler", "panel", "redundant object")
-"""Roles that say nothing where they have no name: what is in them is told in their place."""
+"""Roles without information unless they have a name: their children are listed in their place."""
 
 Place = tuple[str, str]
 
 
 def tree(address: str) -> str:
-    """The tree as indented lines.
+    """Return the tree as indented lines.
 
-    :raises OSError: if nothing here tells.
+    :raises OSError: if there is no accessibility bus.
     """
     if not address:
-        raise OSError("there is no bus")
+        raise OSError("there is no accessibility bus")
     with opened(address) as bus:
         second: str = bus.call("org.a11y.Bus", "/org/a11y/bus", "org.a11y.Bus", "GetAddress")
     with opened(second) as bus:
@@ -42,9 +42,9 @@ def tree(address: str) -> str:
 
 
 class _Walk:
-    """One walk over the tree, bounded in nodes and time."""
+    """Walk over the tree, bounded in nodes and time."""
 
-    def __init__(self, bus: Bus) -> None:
+    def __init__(self, bus: BusConnection) -> None:
         self._bus = bus
         self._until = time.monotonic() + _SECONDS
         self._lines: list[str] = []
@@ -62,7 +62,7 @@ class _Walk:
         try:
             role: str = self._ask(place, "Accessible", "GetRoleName")
             states = self._states(place)
-            # Applications themselves are never showing; what is in them may be.
+            # Applications never have the state "showing", but their children may.
             if depth and not states >> _SHOWING & 1:
                 return
             name = str(self._bus.property(*place, f"{_NAMES}.Accessible", "Name"))
@@ -74,7 +74,7 @@ class _Walk:
             self._cut = True
             return
         except BusError:
-            return  # it was closed meanwhile
+            return  # closed meanwhile
         for child in children:
             self._describe(child, depth + 1, indent + says)
 

@@ -1,4 +1,4 @@
-"""The cgroups of containers that are run without a daemon: found again by their names, and removed."""
+"""Cgroups of containers that run without a daemon, found again by name and removed."""
 
 import contextlib
 import os
@@ -6,14 +6,14 @@ import time
 from collections.abc import Callable
 
 PREFIX = "agentflow-oci-"
-"""What their names begin with; the realm and the server follow."""
+"""Prefix of their names; the realm and the server follow."""
 
 _TOP = "/sys/fs/cgroup"
 _TRIES = 100
 
 
-def sweep_groups(prefix: str, lives: Callable[[str], bool]) -> None:
-    """Remove the groups whose name is the prefix and the name of a server that doesn't live any more."""
+def remove_dead_cgroups(prefix: str, lives: Callable[[str], bool]) -> None:
+    """Remove the cgroups named after the prefix and a server that is not alive."""
     if os.path.exists(f"{_TOP}/cgroup.controllers"):
         hierarchies = [_TOP]
     else:
@@ -35,7 +35,7 @@ def _remove(folder: str) -> None:
         except FileNotFoundError:
             return
         except OSError:
-            # Its processes are dying.
+            # Its processes are still dying.
             time.sleep(0.01)
         else:
             return

@@ -1,4 +1,4 @@
-"""The X server, its window manager, and the connection to it."""
+"""X server with its window manager, and the connection to it."""
 
 import os
 import time
@@ -11,19 +11,19 @@ from Xlib.protocol.event import ClientMessage
 __all__ = ["FOLDER", "XServer"]
 
 FOLDER = "/tmp/.desktop"
-"""What belongs to the desktop itself."""
+"""Files of the desktop itself."""
 
 _OPENBOX = "/usr/bin/openbox"
 _BUS = "/usr/bin/dbus-daemon"
 _READY_SECONDS, _PAUSE = 300.0, 0.002
 _FONTS = "/usr/share/fonts/truetype/dejavu"
 
-# Looking through all fonts takes longer than all else together: the bars of windows do with few.
+# Scanning all fonts takes longer than everything else together; title bars need only a few.
 _FEW_FONTS = f"""<?xml version="1.0"?><!DOCTYPE fontconfig SYSTEM "fonts.dtd">
 <fontconfig><dir>{_FONTS}</dir><cachedir>{FOLDER}/cache/few</cachedir></fontconfig>
 """
 
-# Windows appear with the keyboard, a click raises them, the bar moves them; nothing opens on the bare screen.
+# New windows get the focus, a click raises them, the title bar moves them; the empty screen has no menu.
 _RULES = """<?xml version="1.0"?>
 <openbox_config xmlns="http://openbox.org/3.4/rc">
 <focus><focusNew>yes</focusNew><followMouse>no</followMouse></focus>
@@ -64,16 +64,16 @@ _RULES = """<?xml version="1.0"?>
 
 
 class XServer:
-    """A running X server with a window manager."""
+    """Running X server with a window manager."""
 
     def __init__(self, pid: int, ready: int) -> None:
         self.pid = pid
-        """The X server's process."""
-        # Caches belong to the desktop, not among the files of who works there.
+        """Process id of the X server."""
+        # Caches belong to the desktop, not among the agent's files.
         own = {"XDG_RUNTIME_DIR": FOLDER, "XDG_CACHE_HOME": f"{FOLDER}/cache"}
         self.environment = {**os.environ, **own}
-        """What programs on this desktop are started with."""
-        # The number comes in pieces, and the server dies if nobody reads its end.
+        """Environment of programs on this desktop."""
+        # The number arrives in pieces, and the server dies if its pipe is closed early.
         told = b""
         while not told.endswith(b"\n"):
             piece = os.read(ready, 64)
@@ -89,13 +89,13 @@ class XServer:
         rules = ["--sm-disable", "--config-file", f"{FOLDER}/rules.xml"]
         self._spawn([_OPENBOX, *rules], {**self.environment, **fonts})
         self.display = Display()
-        """The connection to it."""
+        """Connection to the server."""
         self.root = self.display.screen().root
-        """The whole screen."""
+        """Root window."""
         self._wait_for_manager()
 
     def start_bus(self, address: str) -> None:
-        """Let applications tell what is in their windows."""
+        """Start the accessibility bus."""
         path = address.removeprefix("unix:path=")
         if os.path.lexists(path):
             os.unlink(path)
@@ -103,7 +103,7 @@ class XServer:
         self._spawn([_BUS, *options], self.environment)
 
     def _wait_for_manager(self) -> None:
-        """Wait until the window manager answers: a window that opens before it does is never managed."""
+        """Wait until the window manager answers: a window that opens earlier is never managed."""
         window = self.root.create_window(0, 0, 1, 1, 0, X.CopyFromParent)
         question = self.display.intern_atom("_NET_REQUEST_FRAME_EXTENTS")
         answer = self.display.intern_atom("_NET_FRAME_EXTENTS")
@@ -112,7 +112,7 @@ class XServer:
         while window.get_full_property(answer, X.AnyPropertyType) is None:
             if time.monotonic() > until:
                 raise SystemExit("the window manager did not start")
-            # What it is asked before it listens, it may never hear.
+            # Messages sent before it listens may be lost.
             self.root.send_event(message, X.SubstructureRedirectMask | X.SubstructureNotifyMask)
             self.display.sync()
             time.sleep(_PAUSE)

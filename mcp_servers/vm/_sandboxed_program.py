@@ -1,4 +1,4 @@
-"""Runs in a sandbox: cuts and compares pictures, reads tables. Its text is given to the interpreter there."""
+"""Sandboxed program that crops and compares pictures and reads tables. Its source is passed to the interpreter."""
 
 import csv
 import io
@@ -10,13 +10,13 @@ MOST_ROWS, MOST_COLUMNS = 10_000, 1_000
 
 
 def read_input() -> tuple[dict[str, Any], list[bytes]]:
-    """What to do, and the files to do it with."""
+    """Return the request, and its files."""
     asked = json.loads(sys.argv[1])
     return asked, [sys.stdin.buffer.read(size) for size in asked["sizes"]]
 
 
 def crop(asked: dict[str, Any], files: list[bytes]) -> bytes:
-    """A part of a picture."""
+    """Return a part of a picture."""
     from PIL import Image
 
     packed = io.BytesIO()
@@ -25,7 +25,7 @@ def crop(asked: dict[str, Any], files: list[bytes]) -> bytes:
 
 
 def compare(asked: dict[str, Any], files: list[bytes]) -> dict[str, Any]:
-    """How alike two pictures are."""
+    """Return the similarity of two pictures."""
     from PIL import Image, ImageChops
 
     one, other = (Image.open(io.BytesIO(file)).convert("RGB") for file in files)
@@ -39,7 +39,7 @@ def compare(asked: dict[str, Any], files: list[bytes]) -> dict[str, Any]:
 
 
 def table(asked: dict[str, Any], files: list[bytes]) -> dict[str, Any]:
-    """The cells of a table."""
+    """Return the cells of a table."""
     data = files[0]
     rows = sheet_rows(data, asked["sheet"]) if data.startswith(b"PK") else csv_rows(data)
     if len(rows) > MOST_ROWS or any(len(row) > MOST_COLUMNS for row in rows):
@@ -50,13 +50,13 @@ def table(asked: dict[str, Any], files: list[bytes]) -> dict[str, Any]:
 
 
 def csv_rows(data: bytes) -> list[list[Any]]:
-    """The cells of a CSV file."""
+    """Return the cells of a CSV file."""
     text = data.decode("utf-8-sig")
     return [list(row) for row in csv.reader(io.StringIO(text, newline=""))]
 
 
 def sheet_rows(data: bytes, sheet: str | int | None) -> list[list[Any]]:
-    """The cells of a sheet."""
+    """Return the cells of a sheet."""
     try:
         from openpyxl import load_workbook
     except ImportError:
@@ -67,7 +67,7 @@ def sheet_rows(data: bytes, sheet: str | int | None) -> list[list[Any]]:
     if name not in names:
         raise SystemExit(f"there is no sheet {name!r}; there are {', '.join(names)}")
     plain = (str, int, float, bool, type(None))
-    # Rows end where the sheet says, or at its widest row.
+    # The sheet's own dimensions may be wrong: they are recomputed from its rows.
     page = book[name]
     page.reset_dimensions()
     return [
@@ -77,7 +77,7 @@ def sheet_rows(data: bytes, sheet: str | int | None) -> list[list[Any]]:
 
 
 def main() -> None:
-    """Do what was asked."""
+    """Run the requested operation."""
     asked, files = read_input()
     done = {"crop": crop, "compare": compare, "table": table}[asked["do"]](asked, files)
     answer = done if isinstance(done, bytes) else json.dumps(done).encode()

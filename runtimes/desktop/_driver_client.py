@@ -1,4 +1,4 @@
-"""Asking the driver of a desktop, many questions at a time, over the pipes of one command."""
+"""Client of a desktop's driver: concurrent requests over the pipes of one command."""
 
 import re
 from collections.abc import AsyncGenerator
@@ -13,52 +13,52 @@ from runtimes._framing import FrameDecoder, pack_frame
 from runtimes._protocol import Stream
 from runtimes.desktop.inside._wire import LARGEST, Message, pack, unpack
 
-__all__ = ["Link"]
+__all__ = ["DriverClient"]
 
-_KEPT = 4096
-_NOISE = re.compile(r"^(_XSERV|Openbox-|The XKEYBOARD|>|Errors from|Could not|\s*$)")
+_STDERR_BYTES = 4096
+_IGNORED_STDERR = re.compile(r"^(_XSERV|Openbox-|The XKEYBOARD|>|Errors from|Could not|\s*$)")
 
 
 @dataclass(slots=True)
-class _Waiting:
-    """Somebody who waits for an answer."""
+class _PendingRequest:
+    """Request that awaits its answer."""
 
     answer: tuple[Message, bytes] | None = None
-    poked: anyio.Event = field(default_factory=anyio.Event)
-    """The answer is there, or it is this one's turn to read."""
+    woken: anyio.Event = field(default_factory=anyio.Event)
+    """Set when the answer has arrived, or when this task is the next to read."""
     sent: bool = False
-    """The question is: from now on it can be this one's turn."""
+    """The request was sent, so this task may become the reader."""
 
 
-class Link:
-    """Questions and answers. One of those who wait reads for all of them."""
+class DriverClient:
+    """Requests and answers. One of the waiting tasks reads for all of them."""
 
     def __init__(self, stream: Stream) -> None:
         self._stream = stream
         self._numbers = count(1)
         self._frames = FrameDecoder(LARGEST)
-        self._waiting: dict[int, _Waiting] = {}
+        self._waiting: dict[int, _PendingRequest] = {}
         self._reading = False
-        self._said = b""
+        self._stderr = b""
         self._ended = False
 
     async def start(self, first: bytes) -> None:
-        """Give the driver its code and wait until the desktop is there.
+        """Send the driver its code and wait until the desktop is ready.
 
-        :raises InstanceGone: if it did not start; with what it said last.
+        :raises InstanceGone: if it did not start; with the last line of its standard error.
         """
         with suppress(BrokenPipeError):
             await self._stream.send(first)
-        await self._answer(0, _Waiting())
+        await self._answer(0, _PendingRequest())
 
     async def ask(self, op: str, **details: object) -> tuple[Message, bytes]:
-        """Ask and wait for the answer.
+        """Send a request and wait for the answer.
 
         :raises InstanceGone: if the desktop has ended.
-        :raises ValueError: if the driver says that it can't be meant so.
-        :raises RuntimeFailure: if it could not do it.
+        :raises ValueError: if the driver rejects the arguments.
+        :raises RuntimeFailure: if the driver failed.
         """
-        number, waiting = next(self._numbers), _Waiting()
+        number, waiting = next(self._numbers), _PendingRequest()
         self._waiting[number] = waiting
         try:
             await self._stream.send(pack_frame(pack({"id": number, "op": op, **details})))
@@ -79,7 +79,7 @@ class Link:
         await self._stream.kill()
         await self._stream.__aexit__(None, None, None)
 
-    async def _answer(self, number: int, waiting: _Waiting) -> tuple[Message, bytes]:
+    async def _answer(self, number: int, waiting: _PendingRequest) -> tuple[Message, bytes]:
         self._waiting[number] = waiting
         waiting.sent = True
         try:
@@ -87,8 +87,8 @@ class Link:
                 if self._ended:
                     raise self._gone()
                 if self._reading:
-                    await waiting.poked.wait()
-                    waiting.poked = anyio.Event()
+                    await waiting.woken.wait()
+                    waiting.woken = anyio.Event()
                     continue
                 self._reading = True
                 try:
@@ -99,13 +99,13 @@ class Link:
         finally:
             del self._waiting[number]
             if not self._reading:
-                self._poke()
+                self._wake_next()
 
-    def _poke(self) -> None:
-        """Make somebody else read; all of them learn of the end."""
+    def _wake_next(self) -> None:
+        """Wake the next reader; after the end, wake everybody."""
         for other in self._waiting.values():
             if other.sent and other.answer is None:
-                other.poked.set()
+                other.woken.set()
                 if not self._ended:
                     return
 
@@ -120,14 +120,14 @@ class Link:
             if isinstance(pieces, AsyncGenerator):
                 await pieces.aclose()
         if name == "stderr":
-            self._said = (self._said + data)[-_KEPT:]
+            self._stderr = (self._stderr + data)[-_STDERR_BYTES:]
             return
         self._frames.feed(data)
         try:
             for payload in self._frames:
                 self._take(payload)
         except ValueError:
-            # Whatever runs inside may have taken the driver's place: it is not listened to any longer.
+            # Code inside may have replaced the driver: it is no longer trusted.
             self._ended = True
             await self._stream.kill()
 
@@ -137,9 +137,9 @@ class Link:
         waiting = self._waiting.get(number) if isinstance(number, int) else None
         if waiting is not None:
             waiting.answer = message, data
-            waiting.poked.set()
+            waiting.woken.set()
 
     def _gone(self) -> InstanceGone:
-        lines = self._said.decode("utf-8", "replace").splitlines()
-        last = next((line.strip() for line in reversed(lines) if not _NOISE.match(line)), "")
+        lines = self._stderr.decode("utf-8", "replace").splitlines()
+        last = next((line.strip() for line in reversed(lines) if not _IGNORED_STDERR.match(line)), "")
         return InstanceGone(f"the desktop has ended{': ' + last[:300] if last else ''}")

@@ -1,6 +1,6 @@
-"""The first program of a desktop: starts the X server, then, while that starts, loads the rest from its standard input.
+"""Bootstrap of a desktop: starts the X server and meanwhile loads the driver from standard input.
 
-Its text is given to the interpreter on the command line, so it names nothing of this project.
+Its source is passed to the interpreter on the command line, so it imports nothing of this project.
 """
 
 import importlib.abc
@@ -15,7 +15,7 @@ X_FOLDER = "/tmp/.X11-unix"
 
 
 def start_x(options: Sequence[str]) -> tuple[int, int]:
-    """Start the X server; returns its pid and a descriptor that tells when it is ready."""
+    """Start the X server; return its pid and a descriptor that becomes readable when it is ready."""
     os.makedirs(X_FOLDER, exist_ok=True)
     os.chmod(X_FOLDER, 0o1777)
     for stale in (f"{X_FOLDER}/X0", "/tmp/.X0-lock"):
@@ -23,7 +23,7 @@ def start_x(options: Sequence[str]) -> tuple[int, int]:
             os.unlink(stale)
     ready, told = os.pipe()
     os.set_inheritable(told, True)
-    # Only a socket in a folder: abstract ones can't be reached from the other commands of an instance.
+    # Only a socket in a directory: other commands of the instance cannot reach abstract ones.
     sockets = ["-nolisten", "tcp", "-nolisten", "local"]
     argv = ["Xvfb", ":0", "-displayfd", str(told), "-noreset", *sockets, *options]
     actions = [(os.POSIX_SPAWN_OPEN, 0, "/dev/null", os.O_RDONLY, 0), (os.POSIX_SPAWN_DUP2, 2, 1)]
@@ -33,7 +33,7 @@ def start_x(options: Sequence[str]) -> tuple[int, int]:
 
 
 class Loader(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Loads modules from compiled code; a name without code is an empty package."""
+    """Importer of modules from compiled code; a name without code is an empty package."""
 
     def __init__(self, modules: dict[str, bytes]) -> None:
         self._modules = modules
@@ -41,14 +41,14 @@ class Loader(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        """The module, if it is one of these."""
+        """Return the spec of a module that it has."""
         if fullname not in self._modules:
             return None
         package = not self._modules[fullname]
         return importlib.machinery.ModuleSpec(fullname, self, is_package=package)
 
     def exec_module(self, module: ModuleType) -> None:
-        """Fill the module."""
+        """Execute the module's code."""
         code = self._modules[module.__name__]
         if code:
             loaded = marshal.loads(code)
@@ -57,7 +57,7 @@ class Loader(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
 
 def main() -> None:
-    """Start the X server and hand over to the driver."""
+    """Start the X server and run the driver."""
     pid, ready = start_x(sys.argv[1:])
     path, modules, driver = marshal.load(sys.stdin.buffer)
     sys.path += path

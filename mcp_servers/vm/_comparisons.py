@@ -1,4 +1,4 @@
-"""Comparisons of what was found with what was expected: 0 to 1, and what is amiss."""
+"""Comparisons of found with expected values: a score from 0 to 1, and the differences."""
 
 import json
 import operator
@@ -11,13 +11,13 @@ from agentflow.errors import ErrorKind, ToolFailure
 from mcp_servers.core._failures import did_you_mean
 from mcp_servers.core._session import Session
 from mcp_servers.vm import _sandboxed
-from mcp_servers.vm._evaluator import Func
+from mcp_servers.vm._evaluation_schema import Func
 from mcp_servers.vm._getters import Found
 
 __all__ = ["compare"]
 
 Score = tuple[float, str]
-"""0 to 1, and what is amiss."""
+"""Score from 0 to 1, and a description of the difference."""
 
 _CHARACTERS = 20_000
 _OPTIONS: Mapping[str, tuple[str, ...]] = {
@@ -35,9 +35,9 @@ _OPTIONS: Mapping[str, tuple[str, ...]] = {
 async def compare(
     func: Func, found: Found, expected: Found, options: Mapping[str, Any], session: Session
 ) -> Score:
-    """Compare.
+    """Compare a found value with the expected one.
 
-    :raises ToolFailure: if they can't be compared so.
+    :raises ToolFailure: if the values do not fit the comparison.
     """
     known = _OPTIONS[func]
     for name in options:
@@ -61,11 +61,11 @@ async def compare(
         case "compare_image":
             return await _images(found, expected, options, session)
         case "infeasible":
-            raise AssertionError("scored without a look")
+            raise AssertionError("scored without inspection")
 
 
 def _value(expected: Found) -> Found:
-    """The value of `{expected: …}`, or the whole."""
+    """Return the value of `{expected: …}`, or the whole rule."""
     if isinstance(expected, dict) and "expected" in expected:
         return cast("dict[str, object]", expected)["expected"]
     return cast("object", expected)
@@ -73,7 +73,7 @@ def _value(expected: Found) -> Found:
 
 def _rules(func: Func, expected: Found) -> Mapping[str, Any]:
     if not isinstance(expected, dict):
-        raise ToolFailure(ErrorKind.BAD_ARGUMENTS, f"{func}: expected must be a rule that holds an object")
+        raise ToolFailure(ErrorKind.BAD_ARGUMENTS, f"{func}: expected must be a rule with an object")
     return cast("Mapping[str, Any]", expected)
 
 
@@ -91,10 +91,10 @@ def _exact(found: str, expected: str) -> Score:
 
 
 async def _fuzzy(found: str, expected: str, options: Mapping[str, Any]) -> Score:
-    from rapidfuzz import fuzz  # only who asks for it needs it
+    from rapidfuzz import fuzz  # imported on first use
 
     if max(len(found), len(expected)) > _CHARACTERS:
-        message = f"fuzzy_match: more than {_CHARACTERS} characters can't be compared so: use exact_match"
+        message = f"fuzzy_match: limited to {_CHARACTERS} characters: use exact_match"
         raise ToolFailure(ErrorKind.BAD_ARGUMENTS, message)
     likeness = await anyio.to_thread.run_sync(lambda: fuzz.ratio(found, expected)) / 100
     threshold = options.get("threshold")
@@ -132,7 +132,7 @@ def _json(found: Found, rules: Mapping[str, Any]) -> Score:
     try:
         value: object = json.loads(found) if isinstance(found, str | bytes) else found
     except ValueError as error:
-        raise ToolFailure(ErrorKind.FAILED, f"check_json: what was found is no JSON: {error}") from None
+        raise ToolFailure(ErrorKind.FAILED, f"check_json: the result is not JSON: {error}") from None
     lines: list[str] = []
     for wanted, entries in ((True, rules.get("expect")), (False, rules.get("unexpect"))):
         for entry in cast("list[Mapping[str, Any]]", entries or []):
@@ -213,7 +213,7 @@ async def _rows(found: Found, sheet: str | int | None, session: Session) -> list
 
 
 def _same_cell(cell: object, should: object, tolerance: float, *, fold: bool) -> bool:
-    """Empty is empty; numbers count by value, however they are written; the rest by its text."""
+    """Compare cells: empty ones are equal, numbers compare by value, everything else by text."""
     one, other = ("" if value is None else str(value).strip() for value in (cell, should))
     if one == other or (fold and one.lower() == other.lower()):
         return True
@@ -233,4 +233,4 @@ async def _images(found: Found, expected: Found, options: Mapping[str, Any], ses
         return 0.0, f"{one[0]}x{one[1]} pixels, expected {other[0]}x{other[1]}"
     alike = float(answer["alike"])
     threshold = float(options.get("threshold", 1.0))
-    return float(alike >= threshold), "" if alike >= threshold else f"{alike:.4f} of the pixels are alike"
+    return float(alike >= threshold), "" if alike >= threshold else f"{alike:.4f} of the pixels are equal"

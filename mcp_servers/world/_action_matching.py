@@ -1,4 +1,4 @@
-"""Which action is meant."""
+"""Matching of an action."""
 
 import re
 from collections.abc import Sequence
@@ -6,15 +6,15 @@ from collections.abc import Sequence
 from agentflow.errors import ErrorKind, ToolFailure
 from mcp_servers.core._failures import did_you_mean
 
-__all__ = ["chosen"]
+__all__ = ["match_action"]
 
 _FILLER = re.compile(r"\b(the|an?|my)\s+")
 
 
-def chosen(action: str, actions: Sequence[str]) -> int:
-    """The place in the list of the action that is meant: by its words, or by its number counted from 0.
+def match_action(action: str, actions: Sequence[str]) -> int:
+    """Return the index of an action given by its words, or by its number from 0.
 
-    :raises ToolFailure: `bad_arguments`, with the nearest right one.
+    :raises ToolFailure: `bad_arguments`, with the nearest legal one.
     """
     said = action.strip()
     if said.isdecimal() and len(said) < 10:
@@ -26,11 +26,11 @@ def chosen(action: str, actions: Sequence[str]) -> int:
     for place, known in enumerate(actions):
         if _plain(known) == plain:
             return place
-    message = f"world_act: {said[:200]!r} can't be done now.{did_you_mean(said, actions)}"
+    message = f"world_act: {said[:200]!r} is not possible now.{did_you_mean(said, actions)}"
     raise ToolFailure(ErrorKind.BAD_ARGUMENTS, message)
 
 
 def _plain(action: str) -> str:
-    """The action as it is compared: articles, capitals and `into` for `in` say nothing."""
+    """Normalize an action: articles, capitals and `into` for `in` do not matter."""
     words = _FILLER.sub("", " ".join(action.lower().rstrip(".!").split()))
     return words.replace(" into ", " in ").replace(" onto ", " on ").replace(" in ", " on ")

@@ -1,4 +1,4 @@
-"""What a desktop is made of: programs of the system, Python packages, and the driver's own code."""
+"""Programs, Python packages and driver code of a desktop."""
 
 import compileall
 import marshal
@@ -11,24 +11,24 @@ from pathlib import Path
 
 from runtimes import _framing
 
-__all__ = ["BEGIN", "PYTHON", "missing", "payload"]
+__all__ = ["BOOTSTRAP", "PYTHON", "missing_parts", "payload"]
 
 PROGRAMS = {"/usr/bin/Xvfb": "xvfb", "/usr/bin/openbox": "openbox", "/usr/bin/xkbcomp": "x11-xkb-utils"}
-"""Programs of the system -> Debian's packages that bring them."""
+"""System programs, and the Debian packages that contain them."""
 PACKAGES = ("Xlib", "PIL", "jeepney")
 """Python packages."""
 _INSIDE = Path(__file__).parent / "inside"
 _PREFIX = "runtimes.desktop.inside"
 
 PYTHON = f"{sys.prefix}/bin/python3"
-"""The interpreter of the driver: by its path, since whoever works in an instance may put another in front."""
+"""Interpreter of the driver, by its path: the agent may put another one first in `PATH`."""
 
-BEGIN = (_INSIDE / "_begin.py").read_text(encoding="utf-8")
-"""The text of the first program."""
+BOOTSTRAP = (_INSIDE / "_bootstrap.py").read_text(encoding="utf-8")
+"""Source of the bootstrap program."""
 
 
-def missing() -> list[str]:
-    """What this machine lacks for a desktop: one line for each, saying how to get it."""
+def missing_parts() -> list[str]:
+    """List the missing_parts parts, one line each with the command that installs it."""
     packages = [package for program, package in PROGRAMS.items() if shutil.which(program) is None]
     found = (
         [f"install {' '.join(packages)} (Debian, Ubuntu: apt-get install {' '.join(packages)})"]
@@ -42,11 +42,11 @@ def missing() -> list[str]:
 
 @cache
 def payload() -> bytes:
-    """The driver, compiled once for all desktops, and where its libraries lie."""
+    """Return the compiled driver, cached, with the directories of its libraries."""
     modules = {"runtimes": b"", "runtimes.desktop": b"", _PREFIX: b""}
     sources = {"runtimes._framing": Path(_framing.__file__)}
     for path in sorted(_INSIDE.glob("*.py")):
-        if path.stem not in ("__init__", "_begin"):
+        if path.stem not in ("__init__", "_bootstrap"):
             sources[f"{_PREFIX}.{path.stem}"] = path
     for name, path in sources.items():
         modules[name] = marshal.dumps(compile(path.read_text(encoding="utf-8"), f"<{name}>", "exec"))
@@ -63,7 +63,7 @@ def _library_folders() -> list[str]:
         if place.name == "__init__.py":
             place = place.parent
             if name != "PIL":
-                # Nothing can be written inside, so there they would be compiled again for every desktop.
+                # The instance shows them read-only, so every desktop would compile them again.
                 compileall.compile_dir(os.fspath(place), quiet=2)
         folders[os.fspath(place.parent)] = None
     return list(folders)
