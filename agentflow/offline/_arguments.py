@@ -1,11 +1,12 @@
 """Arguments of tools, built from their JSON schemas."""
 
 import re
+import shlex
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-from agentflow.offline._leads import Leads
-from agentflow.offline._programs import programs
+from agentflow.offline._computed import LABEL
+from agentflow.offline._leads import Leads, spans_of
 from agentflow.trajectory import ToolCard
 from agentflow.typeguards import is_list, is_object
 
@@ -204,3 +205,37 @@ def _fitted(text: str, argument: _Schema) -> str | None:
         return None
     pattern = argument.get("pattern")
     return fitted if pattern is None or re.search(pattern, fitted) else None
+
+
+def programs(kind: str, leads: Leads) -> Iterator[tuple[str, str]]:
+    """Yield shell, Python or SQL programs, each with its intent."""
+    for span in spans_of(leads):
+        years = f"{span.later} - {span.earlier}"
+        match kind:
+            case "shell":
+                program = f'echo "{LABEL} $(({years}))"'
+            case "python":
+                program = f'print("{LABEL}", {years})'
+            case _:
+                program = f"SELECT '{LABEL} ' || ({years}) AS span"
+        yield f"Work out how many years lie between these: {span.said}.", program
+    for subject in leads.subjects:
+        yield f"Keep a note of {subject} and measure the notes.", _note(kind, subject.replace("\0", ""))
+
+
+def _note(kind: str, subject: str) -> str:
+    match kind:
+        case "shell":
+            return (
+                f"printf '%s\\n' {shlex.quote(subject)} >> notes.txt\n"
+                'echo "notes: $(wc -l < notes.txt) lines, checksum $(cksum < notes.txt)"'
+            )
+        case "python":
+            return (
+                "import zlib\n"
+                f'notes = [*globals().get("notes", []), {subject!r}]\n'
+                'print("notes:", len(notes), "entries, checksum", zlib.crc32("\\n".join(notes).encode()))'
+            )
+        case _:
+            quoted = subject.replace("'", "''")
+            return f"SELECT '{quoted}' AS subject, length('{quoted}') AS letters"

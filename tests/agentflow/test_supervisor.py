@@ -13,7 +13,7 @@ PROGRAM = "agentflow.supervisor"
 
 @pytest.mark.timeout(320)  # It is started three times.
 @pytest.mark.promise("supervisor:first-run")
-def test_without_arguments_it_makes_a_dataset_and_shows_a_sample_and_the_second_time_there_is_nothing_to_do(
+def test_without_arguments_it_creates_a_dataset_and_a_second_run_has_nothing_to_do(
     tmp_path: Path,
 ) -> None:
     first = run(PROGRAM, cwd=tmp_path)

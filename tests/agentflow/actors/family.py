@@ -1,4 +1,4 @@
-"""Supervisors with children that fail as told."""
+"""Supervisors with faulty children."""
 
 from dataclasses import dataclass, field
 from typing import TypedDict, Unpack
@@ -7,7 +7,7 @@ from agentflow.actors import AutoShutdown, Backoff, ChildSpec, Clock, Restart, S
 from agentflow.testing import EventRecorder, Fault, FaultyChild, InjectedCrash, Start
 
 FAULTS = {"normal": Fault.END, "shutdown": Fault.SHUTDOWN, "abnormal": Fault.CRASH}
-"""The three ways in which the suites of OTP let a child end."""
+"""The three ends that OTP's test suites give a child."""
 
 __all__ = ["FAULTS", "Family", "InjectedCrash", "Start", "ids", "states"]
 
@@ -26,10 +26,10 @@ class Options(TypedDict, total=False):
 
 @dataclass
 class Family:
-    """The children of one test, by id, and what happened to them."""
+    """The children of one test by id, with the events so far."""
 
     children: dict[str, FaultyChild] = field(default_factory=dict[str, FaultyChild])
-    """Their makers."""
+    """Their factories."""
     events: EventRecorder = field(default_factory=EventRecorder)
     """Events so far."""
 
@@ -44,7 +44,7 @@ class Family:
         shutdown: float | None = None,
         start_timeout: float = 30.0,
     ) -> ChildSpec:
-        """The spec of a child that does as told."""
+        """Return the spec of a faulty child."""
         self.children[id] = FaultyChild(starts=starts, stubborn=stubborn)
         return ChildSpec(
             id=id,
@@ -56,24 +56,24 @@ class Family:
         )
 
     def supervisor(self, *specs: ChildSpec, **options: Unpack[Options]) -> Supervisor:
-        """A watched supervisor."""
+        """Return a supervisor with a recorder."""
         return Supervisor(specs, observer=self.events, **options)
 
     async def end(self, id: str, fault: Fault = Fault.CRASH) -> None:
-        """Let a child end, and wait until it has."""
+        """End a child, and wait for its end."""
         before = [child for child, _ in self.events.ended()].count(id)
         self.children[id].end(fault)
         await self.events.until_ended(id, before + 1)
 
     async def restart(self, id: str, fault: Fault = Fault.CRASH) -> None:
-        """Let a child end, and wait until it runs again."""
+        """End a child, and wait for its restart."""
         before = self.events.started().count(id)
         self.children[id].end(fault)
         await self.events.until_started(id, before + 1)
 
 
 def ids(supervisor: Supervisor) -> list[str]:
-    """The ids of all children, in order."""
+    """Return the ids of all children, in order."""
     return [info.id for info in supervisor.which_children()]
 
 

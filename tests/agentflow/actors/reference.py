@@ -1,4 +1,4 @@
-"""A supervisor as a pure function of what happens to it: no tasks, no time of its own."""
+"""A supervisor as a pure function of its events, without tasks or time."""
 
 from dataclasses import dataclass, field
 
@@ -29,7 +29,7 @@ class ReferenceSupervisor:
     """Number of a child's next starts that fail."""
 
     def find(self, id: str) -> ReferenceChild | None:
-        """The child of that name."""
+        """Return the child of that name."""
         return next((child for child in self.children if child.spec.id == id), None)
 
     def start_child(self, spec: ChildSpec) -> str:
@@ -70,7 +70,7 @@ class ReferenceSupervisor:
         return "ok"
 
     def ends(self, id: str, *, abnormal: bool, now: float) -> None:
-        """A running child ends by itself."""
+        """Record that a running child ended by itself."""
         child = self.find(id)
         assert child is not None
         assert child.running

@@ -21,7 +21,7 @@ from agentflow.testing import EventRecorder, Fault, FaultyActor, InjectedCrash
 
 
 class Adder(Actor[int, int]):
-    """Adds up what it is told; a negative number takes that many seconds."""
+    """Adds up numbers; a negative one takes that many seconds."""
 
     def __init__(self, *, mailbox: int = 1024) -> None:
         super().__init__(mailbox=mailbox)
@@ -67,7 +67,7 @@ async def test_the_answer_is_what_receive_returns() -> None:
 
 
 @pytest.mark.promise("actors:actor:deadline")
-async def test_an_ask_fails_at_its_deadline_and_the_actor_goes_on() -> None:
+async def test_an_ask_fails_at_its_deadline_and_the_actor_continues() -> None:
     adder = Adder()
     async with Supervisor([spec(adder)]):
         start = anyio.current_time()
@@ -99,7 +99,7 @@ async def test_each_of_many_asks_has_its_own_deadline() -> None:
 
 
 @pytest.mark.promise("actors:actor:given-up")
-async def test_a_question_that_was_given_up_is_never_handled() -> None:
+async def test_a_cancelled_question_is_never_handled() -> None:
     adder = Adder()
     async with Supervisor([spec(adder)]):
         await adder.tell(-10)
@@ -211,7 +211,7 @@ async def test_an_actor_that_takes_too_long_to_stop_is_cancelled_and_its_questio
 
 
 @pytest.mark.promise("actors:actor:hooks")
-async def test_on_stop_is_told_of_a_crash_and_a_failing_on_start_is_a_failed_start() -> None:
+async def test_on_stop_gets_the_crash_and_a_failing_on_start_is_a_failed_start() -> None:
     class Fragile(Adder):
         async def receive(self, message: int) -> int:
             raise ValueError("no")

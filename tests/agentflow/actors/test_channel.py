@@ -21,13 +21,13 @@ def open_channel(capacity: int = 2) -> tuple[Channel[int], Sender[int], Receiver
 
 
 async def settle() -> None:
-    """Let every task come to where it waits."""
+    """Let every task reach the point at which it waits."""
     for _ in range(10):
         await anyio.lowlevel.checkpoint()
 
 
 @pytest.mark.promise("actors:channel:order")
-async def test_messages_come_in_the_order_in_which_they_were_sent() -> None:
+async def test_messages_arrive_in_the_order_they_were_sent() -> None:
     _, sender, receiver = open_channel(8)
     for number in range(5):
         await sender.send(number)
@@ -57,7 +57,7 @@ def test_a_channel_without_room_is_refused() -> None:
 
 
 @pytest.mark.promise("actors:channel:end")
-async def test_receivers_get_what_is_left_and_then_the_end_when_the_last_sender_closes() -> None:
+async def test_receivers_get_the_buffered_messages_and_then_the_end() -> None:
     _, sender, receiver = open_channel()
     clone = sender.clone()
     await sender.send(1)
@@ -174,7 +174,7 @@ async def test_closing_a_sender_fails_the_tasks_that_wait_in_its_send() -> None:
 
 
 @pytest.mark.promise("actors:channel:close")
-async def test_what_was_promised_to_an_end_that_closes_goes_to_the_next() -> None:
+async def test_a_promise_to_an_end_that_closes_goes_to_the_next() -> None:
     _, sender, receiver = open_channel(1)
     other_receiver, other_sender = receiver.clone(), sender.clone()
     async with asyncio.timeout(5), asyncio.TaskGroup() as tasks:
@@ -248,7 +248,7 @@ async def test_a_cancelled_receiver_waits_no_longer() -> None:
 
 
 @pytest.mark.promise("actors:channel:fair")
-async def test_an_end_that_never_waits_lets_others_run_now_and_then() -> None:
+async def test_an_end_that_never_waits_still_lets_others_run() -> None:
     _, sender, receiver = open_channel(10_000)
     steps: list[str] = []
 
@@ -269,7 +269,7 @@ async def test_an_end_that_never_waits_lets_others_run_now_and_then() -> None:
 
 
 @pytest.mark.promise("actors:channel:fair")
-async def test_who_waits_is_served_first() -> None:
+async def test_waiting_tasks_are_served_first() -> None:
     _, sender, receiver = open_channel(1)
     await sender.send(0)
     with anyio.fail_after(60):
@@ -284,7 +284,7 @@ async def test_who_waits_is_served_first() -> None:
 
 
 @pytest.mark.promise("actors:channel:statistics")
-async def test_statistics_tell_what_is_in_the_channel_and_who_waits() -> None:
+async def test_statistics_report_buffered_messages_and_waiting_tasks() -> None:
     channel, sender, receiver = open_channel(4)
     with receiver.clone(), sender.clone():
         await sender.send(1)
@@ -294,7 +294,7 @@ async def test_statistics_tell_what_is_in_the_channel_and_who_waits() -> None:
 
 @dataclass
 class Traffic:
-    """Senders, receivers, and receivers that get cancelled, on one channel."""
+    """Senders, receivers and cancelled receivers on one channel."""
 
     capacity: int
     counts: list[int]
@@ -359,7 +359,7 @@ class Traffic:
         most=st.just(0),
     )
 )
-def test_nothing_is_lost_or_doubled_and_each_sender_is_heard_in_order(traffic: Traffic) -> None:
+def test_nothing_is_lost_or_duplicated_and_each_senders_order_is_kept(traffic: Traffic) -> None:
     with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
         runner.run(traffic.run())
     assert Counter(traffic.heard) == Counter(traffic.sent)

@@ -38,7 +38,7 @@ class Room:
 
 
 @pytest.mark.promise("sandbox:hosted")
-async def test_it_may_be_left_by_another_task_than_entered_it() -> None:
+async def test_a_hosted_context_can_be_left_by_another_task() -> None:
     room = Room()
     hosted = Hosted(room.entered)
     async with anyio.create_task_group() as group:
@@ -65,7 +65,7 @@ async def test_cancelling_the_opening_leaves_nothing_behind() -> None:
 
 
 @pytest.mark.promise("sandbox:hosted")
-async def test_what_entering_raises_is_raised_to_the_opener() -> None:
+async def test_an_error_of_entering_is_raised_to_the_opener() -> None:
     @asynccontextmanager
     async def broken() -> AsyncGenerator[None]:
         raise OSError("locked")
@@ -78,7 +78,7 @@ async def test_what_entering_raises_is_raised_to_the_opener() -> None:
 
 
 @pytest.mark.promise("sandbox:hosted")
-async def test_one_that_dies_is_no_longer_alive_and_can_still_be_closed() -> None:
+async def test_a_failed_hosted_context_is_not_alive_and_can_be_closed() -> None:
     room = Room()
     hosted = Hosted(room.entered)
     await hosted.open()

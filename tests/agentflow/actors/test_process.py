@@ -1,4 +1,4 @@
-"""A process child is a real process, and nothing of it is left when it should be gone. In real time."""
+"""A process child is a real process and leaves nothing behind. In real time."""
 
 import os
 import signal
@@ -31,14 +31,14 @@ def spec(process: Process, restart: Restart = Restart.TEMPORARY, *, shutdown: fl
 
 
 def family(pid: int) -> list[psutil.Process]:
-    """A command's keeper and all below it."""
+    """Return a command's keeper and all its descendants."""
     keeper = psutil.Process(pid).parent()
     assert keeper is not None
     return [keeper, *keeper.children(recursive=True)]
 
 
 class Word:
-    """A pipe for the standard output of a command, to wait for its word instead of for time to pass."""
+    """Pipe for the output of a command, so that tests wait for output instead of time."""
 
     def __init__(self) -> None:
         self._reading, self.writing = os.pipe()
@@ -49,14 +49,14 @@ class Word:
         return os.read(self._reading, 4096)
 
     async def lines(self, count: int) -> list[bytes]:
-        """So many lines that the command says next."""
+        """Return the next lines of the command's output."""
         said = b""
         while said.count(b"\n") < count:
             said += await self.comes()
         return said.splitlines()
 
     async def ends(self) -> None:
-        """Wait until nobody is left who could say something."""
+        """Wait until every writer of the output has ended."""
         self._close_writing()
         while await self.comes():
             pass
@@ -84,7 +84,7 @@ def assert_gone(processes: list[psutil.Process]) -> None:
 
 
 @pytest.mark.promise("actors:process:runs")
-async def test_a_process_that_ends_well_is_a_normal_end() -> None:
+async def test_a_process_with_status_zero_ends_normally() -> None:
     events = EventRecorder()
     process = Process(["true"])
     with anyio.fail_after(60):
@@ -95,7 +95,7 @@ async def test_a_process_that_ends_well_is_a_normal_end() -> None:
 
 
 @pytest.mark.promise("actors:process:input")
-async def test_a_process_reads_what_it_is_given_to_read() -> None:
+async def test_a_process_reads_its_given_input() -> None:
     word = Word()
     given, giving = os.pipe()
     try:
@@ -112,7 +112,7 @@ async def test_a_process_reads_what_it_is_given_to_read() -> None:
 
 @pytest.mark.promise("actors:process:crash")
 @pytest.mark.parametrize(("script", "status"), [("exit 3", 3), ("kill -KILL $$", -9), ("kill -TERM $$", -15)])
-async def test_a_bad_status_is_a_crash_that_tells_the_status(script: str, status: int) -> None:
+async def test_a_nonzero_status_is_a_crash_with_that_status(script: str, status: int) -> None:
     events = EventRecorder()
     with anyio.fail_after(60):
         async with Supervisor([spec(Process(["sh", "-c", script]))], observer=events):
@@ -135,7 +135,7 @@ async def test_a_killed_process_is_restarted() -> None:
 
 
 @pytest.mark.promise("actors:process:unknown-program")
-async def test_a_program_that_is_not_there_is_a_failed_start() -> None:
+async def test_a_missing_program_is_a_failed_start() -> None:
     with anyio.fail_after(60), pytest.raises(StartFailed, match="no-such-program can't be run: No such file"):
         async with Supervisor([spec(Process(["no-such-program"]))]):
             pytest.fail("it must not start")
@@ -168,7 +168,7 @@ async def test_a_process_that_does_not_end_is_killed_with_everything_it_started(
 
 
 @pytest.mark.promise("actors:process:nothing-left")
-async def test_what_a_process_leaves_behind_is_killed_when_it_ends(tmp_path: Path, word: Word) -> None:
+async def test_orphans_of_a_process_are_killed_when_it_ends(tmp_path: Path, word: Word) -> None:
     go = tmp_path / "go"
     script = TREE.replace("& sleep 600", f"& until [ -e {go} ]; do sleep 0.01; done")
     events = EventRecorder()
@@ -197,7 +197,7 @@ async def test_a_signal_reaches_the_whole_group(word: Word) -> None:
 
 
 @pytest.mark.promise("actors:process:ready")
-async def test_a_process_is_ready_when_its_probe_says_so_and_ending_before_is_a_failed_start(
+async def test_a_process_is_ready_once_its_probe_returns_and_ending_before_is_a_failed_start(
     word: Word,
 ) -> None:
     heard: list[bytes] = []
@@ -232,8 +232,8 @@ anyio.run(main)
 
 @pytest.mark.promise("actors:process:owner-killed")
 @pytest.mark.parametrize("owner_is", ["alone", "forked"])
-async def test_everything_is_gone_when_the_owner_is_killed(word: Word, owner_is: str) -> None:
-    """Also when a fork of the owner lives on, and with it the owner's end of the line."""
+async def test_no_process_outlives_a_killed_owner(word: Word, owner_is: str) -> None:
+    """Even if a fork of the owner lives on and holds the owner's end of the socket."""
     script = "trap '' TERM INT HUP; " + TREE
     with anyio.fail_after(60):
         owner = await anyio.open_process(
@@ -259,7 +259,7 @@ async def test_everything_is_gone_when_the_owner_is_killed(word: Word, owner_is:
 
 
 async def keep(word: Word, line: socket.socket, owner: int) -> Subprocess:
-    """A keeper by itself, of a command that only `kill -9` ends."""
+    """Start a keeper alone, with a command that only `kill -9` ends."""
     script = "trap '' TERM INT HUP; " + TREE
     return await anyio.open_process(
         [sys.executable, str(KEEPER), str(line.fileno()), str(owner), "sh", "-c", script],
@@ -272,8 +272,8 @@ async def keep(word: Word, line: socket.socket, owner: int) -> Subprocess:
 
 
 @pytest.mark.promise("actors:process:owner-killed")
-async def test_everything_is_gone_when_the_owner_died_before_its_keeper_watched_it(word: Word) -> None:
-    """Also when a fork of the owner holds its end of the line."""
+async def test_no_process_outlives_an_owner_that_died_before_its_keeper_watched_it(word: Word) -> None:
+    """Even if a fork of the owner holds its end of the socket."""
     ours, theirs = socket.socketpair()
     with ours, theirs, anyio.fail_after(60):
         async with await keep(word, theirs, owner=os.getppid()) as keeper:
@@ -282,7 +282,7 @@ async def test_everything_is_gone_when_the_owner_died_before_its_keeper_watched_
 
 
 @pytest.mark.promise("actors:process:owner-killed")
-async def test_everything_is_gone_when_the_owner_went_without_having_heard_that_it_began(word: Word) -> None:
+async def test_no_process_outlives_an_owner_that_died_during_the_start(word: Word) -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs, anyio.fail_after(60):
         async with await keep(word, theirs, owner=os.getpid()) as keeper:
@@ -294,7 +294,7 @@ async def test_everything_is_gone_when_the_owner_went_without_having_heard_that_
 
 
 @pytest.mark.promise("actors:process:keeper-killed")
-async def test_the_command_is_gone_when_its_keeper_is_killed() -> None:
+async def test_a_command_does_not_outlive_its_keeper() -> None:
     events = EventRecorder()
     process = Process(["sleep", "600"])
     with anyio.fail_after(60):
@@ -307,7 +307,7 @@ async def test_the_command_is_gone_when_its_keeper_is_killed() -> None:
 
 
 @pytest.mark.promise("actors:process:output")
-async def test_output_goes_where_it_is_sent_and_the_environment_is_the_one_given(tmp_path: Path) -> None:
+async def test_output_goes_to_the_given_file_and_the_environment_is_the_given_one(tmp_path: Path) -> None:
     log = tmp_path / "log"
     events = EventRecorder()
     with anyio.fail_after(60), log.open("wb") as sink:

@@ -67,7 +67,7 @@ async def test_a_dynamic_child_can_be_terminated_and_is_forgotten() -> None:
 
 
 @pytest.mark.promise("actors:dynamic:parallel-stop")
-async def test_dynamic_children_are_stopped_all_at_once() -> None:
+async def test_dynamic_children_are_stopped_concurrently() -> None:
     faulty, events = FaultyChild(stubborn=True), EventRecorder()
     async with DynamicSupervisor(template(faulty), observer=events) as supervisor:
         for _ in range(10):
@@ -91,7 +91,7 @@ async def test_dynamic_children_share_one_restart_limit() -> None:
 
 
 @pytest.mark.promise("actors:dynamic:failing-restart")
-async def test_a_dynamic_child_whose_restart_fails_is_tried_again_without_shutting_out_requests() -> None:
+async def test_a_failed_restart_of_a_dynamic_child_is_retried_without_blocking_requests() -> None:
     """hanging_restart_loop_simple"""
     faulty, events = FaultyChild(starts=(Start.OK, *[Start.FAIL] * 5)), EventRecorder()
     async with DynamicSupervisor(
@@ -123,7 +123,7 @@ async def test_the_last_significant_dynamic_child_ends_its_supervisor() -> None:
 
 
 class CountingClock(SystemClock):
-    """Counts how often it is asked: a measure of work that does not depend on the machine."""
+    """Counts its calls: a measure of work that does not depend on the machine."""
 
     def __init__(self) -> None:
         self.asked = 0
@@ -134,7 +134,7 @@ class CountingClock(SystemClock):
 
 
 async def turns_of(work: int, *, restart: Restart, clock: Clock) -> int:
-    """Loop turns that it takes to start that many children, end them by themselves, and stop."""
+    """Return the loop turns needed to start that many children, end them, and stop."""
     faulty, events = FaultyChild(), EventRecorder()
     turns = 0
     done = False

@@ -34,14 +34,14 @@ ANSWERS: dict[type[Exception], str] = {
 
 
 class Children:
-    """Makes the children of all ids; the next starts of an id can be told to fail."""
+    """Factory of the children of all ids; the next starts of an id can be made to fail."""
 
     def __init__(self) -> None:
         self.failing: Counter[str] = Counter()
         self.made: dict[str, FaultyChild] = {}
 
     def spec(self, id: str, restart: Restart, *, significant: bool) -> ChildSpec:
-        """A spec whose children fail to start when told so."""
+        """Return a spec whose children can be made to fail at their start."""
 
         def make() -> object:
             starts = (Start.FAIL,) if self.failing[id] else ()
@@ -78,7 +78,7 @@ class SupervisorMachine(RuleBasedStateMachine):
         auto_shutdown: AutoShutdown,
         children: list[tuple[str, Restart, bool]],
     ) -> None:
-        """Start both, with some children."""
+        """Start both with some children."""
         self.reference = ReferenceSupervisor(strategy, intensity, 10.0, auto_shutdown)
         specs = [self.spec(id, restart, significant) for id, restart, significant in children]
         self.reference.children = [ReferenceChild(spec) for spec in specs]
@@ -95,7 +95,7 @@ class SupervisorMachine(RuleBasedStateMachine):
         self.settle()
 
     def spec(self, id: str, restart: Restart, significant: bool) -> ChildSpec:
-        """A spec; significant only where that is allowed."""
+        """Return a spec, significant only if that is allowed."""
         allowed = restart is not Restart.PERMANENT and self.reference.auto_shutdown is not AutoShutdown.NEVER
         return self.children.spec(id, restart, significant=significant and allowed)
 
@@ -109,11 +109,11 @@ class SupervisorMachine(RuleBasedStateMachine):
         return "left"
 
     def settle(self) -> None:
-        """Let everything happen that happens by itself within a moment."""
+        """Let everything happen that is due now."""
         self.loop.run_until_complete(asyncio.sleep(0.01))
 
     def request(self, make: Callable[[], Awaitable[object]]) -> str:
-        """The supervisor's answer to a request, in the reference's words."""
+        """Return the supervisor's answer to a request in the reference's terms."""
 
         async def ask() -> str:
             try:
@@ -127,13 +127,13 @@ class SupervisorMachine(RuleBasedStateMachine):
         return answer
 
     def running(self) -> list[ReferenceChild]:
-        """The reference's running children."""
+        """Return the reference's running children."""
         return [child for child in self.reference.children if child.running]
 
     @precondition(lambda self: not self.reference.over)
     @rule(id=IDS, restart=st.sampled_from(Restart), significant=st.booleans())
     def start_child(self, id: str, restart: Restart, significant: bool) -> None:
-        """Start one more child."""
+        """Start another child."""
         spec = self.spec(id, restart, significant)
         answer = self.request(lambda: self.supervisor.start_child(spec))
         assert answer == self.reference.start_child(spec)
@@ -162,7 +162,7 @@ class SupervisorMachine(RuleBasedStateMachine):
     @precondition(lambda self: not self.reference.over and bool(self.running()))
     @rule(data=st.data(), fault=st.sampled_from([Fault.END, Fault.SHUTDOWN, Fault.CRASH]))
     def child_ends(self, data: st.DataObject, fault: Fault) -> None:
-        """A running child ends by itself."""
+        """End a running child."""
         id = data.draw(st.sampled_from([child.spec.id for child in self.running()]))
         self.children.made[id].end(fault)
         now = self.loop.time()
@@ -171,18 +171,18 @@ class SupervisorMachine(RuleBasedStateMachine):
 
     @rule(id=IDS, times=st.integers(1, 3))
     def next_starts_fail(self, id: str, times: int) -> None:
-        """A child will fail to start."""
+        """Make the next start of a child fail."""
         self.children.failing[id] = times
         self.reference.failing_starts[id] = times
 
     @rule(seconds=st.sampled_from([0.5, 3.0, 11.0]))
     def time_passes(self, seconds: float) -> None:
-        """Some restarts are forgotten."""
+        """Let some restarts leave the period."""
         self.loop.run_until_complete(asyncio.sleep(seconds))
 
     @invariant()
     def both_agree(self) -> None:
-        """The same children in the same order, running or not, started as often; or both are over."""
+        """Compare children, order, states and numbers of starts; or both have ended."""
         if not hasattr(self, "reference"):
             return
         if self.reference.over:
@@ -195,7 +195,7 @@ class SupervisorMachine(RuleBasedStateMachine):
         ]
 
     def teardown(self) -> None:
-        """Leave; every child that was started has ended."""
+        """Leave the supervisor; every started child has ended."""
         if hasattr(self, "host"):
             self.leave.set()
             outcome = self.loop.run_until_complete(self.host)

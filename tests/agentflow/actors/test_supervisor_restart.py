@@ -23,7 +23,7 @@ ALL = list(Strategy)
 @pytest.mark.promise("actors:restart:type")
 @pytest.mark.parametrize("restart", Restart)
 @pytest.mark.parametrize("how", FAULTS)
-async def test_whether_a_child_is_restarted_depends_on_its_type_and_on_how_it_ended(
+async def test_a_restart_depends_on_the_type_and_the_exit_reason_of_a_child(
     restart: Restart, how: str
 ) -> None:
     """{permanent,transient,temporary}_{normal,shutdown,abnormal}"""
@@ -41,7 +41,7 @@ async def test_whether_a_child_is_restarted_depends_on_its_type_and_on_how_it_en
 
 @pytest.mark.promise("actors:restart:bystander")
 @pytest.mark.parametrize("strategy", [Strategy.ONE_FOR_ALL, Strategy.REST_FOR_ONE])
-async def test_a_temporary_victim_of_a_siblings_restart_is_stopped_and_forgotten(strategy: Strategy) -> None:
+async def test_a_temporary_child_stopped_by_a_siblings_restart_is_forgotten(strategy: Strategy) -> None:
     """temporary_bystander"""
     family = Family()
     specs = family.spec("a"), family.spec("t", Restart.TEMPORARY), family.spec("c", Restart.TRANSIENT)
@@ -118,7 +118,7 @@ async def test_one_restart_too_many_within_the_period_ends_everything(strategy: 
 
 @pytest.mark.promise("actors:restart:period")
 @pytest.mark.parametrize("strategy", ALL)
-async def test_restarts_longer_ago_than_the_period_do_not_count(strategy: Strategy) -> None:
+async def test_restarts_before_the_period_do_not_count(strategy: Strategy) -> None:
     """multiple_restarts"""
     family = Family()
     async with family.supervisor(family.spec("a"), strategy=strategy, intensity=1, period=5):
@@ -140,7 +140,7 @@ async def test_with_intensity_0_nothing_is_restarted() -> None:
 
 @pytest.mark.promise("actors:restart:failing-start")
 @pytest.mark.parametrize("strategy", ALL)
-async def test_a_restart_that_fails_is_tried_again_and_counts_again(strategy: Strategy) -> None:
+async def test_a_failed_restart_is_retried_and_counts_again(strategy: Strategy) -> None:
     """*_other_child_fails_restart, hanging_restart_loop"""
     family = Family()
     flaky = family.spec("b", starts=(Start.OK, Start.FAIL, Start.FAIL, Start.OK))
@@ -167,7 +167,7 @@ async def test_a_restart_that_fails_is_tried_again_and_counts_again(strategy: St
 
 @pytest.mark.promise("actors:restart:failing-start")
 @pytest.mark.parametrize("strategy", [Strategy.ONE_FOR_ALL, Strategy.REST_FOR_ONE])
-async def test_another_child_that_fails_in_a_restart_is_the_one_that_is_tried_again(
+async def test_a_sibling_that_fails_during_a_restart_is_retried(
     strategy: Strategy,
 ) -> None:
     """one_for_all_other_child_fails_restart, rest_for_one_other_child_fails_restart"""
@@ -208,7 +208,7 @@ async def test_a_child_that_waits_for_its_restart_is_counted_as_restarting(strat
 
 @pytest.mark.promise("actors:restart:loop")
 @pytest.mark.parametrize("strategy", ALL)
-async def test_a_restart_loop_does_not_shut_out_requests_nor_the_end(strategy: Strategy) -> None:
+async def test_a_restart_loop_blocks_neither_requests_nor_the_end(strategy: Strategy) -> None:
     """hanging_restart_loop, hanging_restart_loop_rest_for_one"""
     family = Family()
     hopeless = family.spec("b", starts=(Start.OK, *[Start.FAIL] * 100_000))
@@ -232,7 +232,7 @@ async def test_a_restart_loop_does_not_shut_out_requests_nor_the_end(strategy: S
 
 
 @pytest.mark.promise("actors:restart:backoff")
-async def test_pauses_before_restarts_grow_up_to_a_limit_and_shrink_after_a_good_time() -> None:
+async def test_pauses_before_restarts_grow_up_to_a_limit_and_reset_after_a_stable_time() -> None:
     family = Family()
     async with family.supervisor(
         family.spec("a"), intensity=100, period=50, backoff=Backoff(initial=1, factor=3, maximum=8)
@@ -250,7 +250,7 @@ def test_a_pause_never_overflows() -> None:
 
 
 @pytest.mark.promise("actors:restart:backoff")
-async def test_what_was_planned_goes_on_without_the_child_that_was_terminated_meanwhile() -> None:
+async def test_a_planned_restart_continues_without_a_child_terminated_meanwhile() -> None:
     family = Family()
     async with family.supervisor(
         family.spec("a"),
@@ -314,7 +314,7 @@ async def test_a_transient_supervisor_that_gives_up_is_not_restarted() -> None:
 
 
 @pytest.mark.promise("actors:restart:fresh")
-async def test_children_that_were_added_later_are_lost_when_the_supervisor_restarts() -> None:
+async def test_children_added_later_are_lost_when_the_supervisor_restarts() -> None:
     family = Family()
     leaf = family.spec("leaf")
     branch = ChildSpec(
@@ -381,7 +381,7 @@ async def test_terminating_a_significant_child_by_request_does_not_end_its_super
 
 
 @pytest.mark.promise("actors:auto-shutdown")
-async def test_a_significant_victim_of_a_siblings_restart_does_not_end_its_supervisor() -> None:
+async def test_a_significant_child_stopped_by_a_siblings_restart_does_not_end_its_supervisor() -> None:
     family = Family()
     specs = family.spec("a"), family.spec("s", Restart.TEMPORARY, significant=True)
     async with family.supervisor(

@@ -30,7 +30,7 @@ from tests.agentflow.actors.family import Family, InjectedCrash, Start, ids, sta
 
 
 @pytest.mark.promise("actors:supervisor:start-order")
-async def test_children_start_in_order_each_when_the_one_before_is_ready() -> None:
+async def test_children_start_in_order_each_once_the_one_before_is_ready() -> None:
     """sup_start_normal, order_of_children"""
     order: list[str] = []
 
@@ -96,7 +96,7 @@ async def test_a_dynamic_child_that_asks_to_be_ignored_is_forgotten() -> None:
 
 
 @pytest.mark.promise("actors:supervisor:start-failure")
-async def test_a_failing_start_stops_what_was_started_and_names_the_child() -> None:
+async def test_a_failed_start_stops_the_started_children_and_names_the_child() -> None:
     """sup_start_error_return, sup_start_fail"""
     family = Family()
     specs = family.spec("a"), family.spec("b", starts=(Start.FAIL,)), family.spec("c")
@@ -109,7 +109,7 @@ async def test_a_failing_start_stops_what_was_started_and_names_the_child() -> N
 
 
 @pytest.mark.promise("actors:supervisor:start-failure")
-async def test_a_child_that_can_not_even_be_made_is_a_failed_start() -> None:
+async def test_an_error_in_the_factory_of_a_child_is_a_failed_start() -> None:
     """sup_start_fail"""
 
     def make() -> FunctionChild:
@@ -147,7 +147,7 @@ async def test_a_dynamic_child_whose_start_fails_is_not_kept() -> None:
 
 
 @pytest.mark.promise("actors:supervisor:start-timeout")
-async def test_a_child_that_does_not_get_ready_in_time_is_stopped() -> None:
+async def test_a_child_that_is_not_ready_in_time_is_stopped() -> None:
     family = Family()
     start = anyio.current_time()
     with pytest.raises(StartTimeout):
@@ -183,7 +183,7 @@ def test_the_defaults_of_a_spec_are_those_of_otp() -> None:
 
 
 @pytest.mark.promise("actors:spec:faulty")
-def test_faulty_specs_are_refused_in_one_line_that_says_how_to_mend_them() -> None:
+def test_invalid_specs_are_refused_in_one_line_with_the_remedy() -> None:
     """sup_start_map_faulty_specs"""
     with pytest.raises(ConfigurationError, match="name"):
         ChildSpec(id="", start=FaultyActor)
@@ -205,7 +205,7 @@ def test_faulty_specs_are_refused_in_one_line_that_says_how_to_mend_them() -> No
 
 
 @pytest.mark.promise("actors:supervisor:stop-deadline")
-async def test_a_child_is_waited_for_as_long_as_its_spec_says() -> None:
+async def test_a_child_has_the_time_of_its_spec_to_end() -> None:
     """sup_stop_infinity"""
 
     class Slow:
@@ -234,7 +234,7 @@ async def test_a_child_that_takes_too_long_is_killed_and_its_sibling_is_not() ->
 
 
 @pytest.mark.promise("actors:supervisor:brutal-kill")
-async def test_a_child_without_grace_is_not_asked_but_killed() -> None:
+async def test_a_child_without_grace_is_killed_at_once() -> None:
     """sup_stop_brutal_kill"""
     family = Family()
     async with family.supervisor(family.spec("a", shutdown=0), family.spec("b")):
@@ -243,7 +243,7 @@ async def test_a_child_without_grace_is_not_asked_but_killed() -> None:
 
 
 @pytest.mark.promise("actors:supervisor:polite-cancel")
-async def test_a_plain_function_is_asked_to_end_by_being_cancelled_and_may_clean_up() -> None:
+async def test_a_plain_function_is_cancelled_and_may_clean_up() -> None:
     log: list[str] = []
 
     async def work() -> None:
@@ -262,7 +262,7 @@ async def test_a_plain_function_is_asked_to_end_by_being_cancelled_and_may_clean
 
 
 @pytest.mark.promise("actors:supervisor:polite-cancel")
-async def test_a_child_whose_way_to_be_asked_fails_is_cancelled() -> None:
+async def test_a_child_whose_stop_callback_fails_is_cancelled() -> None:
     class Rude:
         async def run(self, context: Context) -> None:
             context.on_stop(self.fail)
@@ -280,7 +280,7 @@ async def test_a_child_whose_way_to_be_asked_fails_is_cancelled() -> None:
 
 
 @pytest.mark.promise("actors:supervisor:broken")
-async def test_a_supervisor_that_breaks_itself_stops_its_children_and_raises() -> None:
+async def test_a_supervisor_with_an_internal_error_stops_its_children_and_raises() -> None:
     family = Family()
 
     def observe(event: SupervisorEvent) -> None:
@@ -322,7 +322,7 @@ async def test_children_can_be_terminated_restarted_and_deleted() -> None:
 
 
 @pytest.mark.promise("actors:supervisor:requests")
-async def test_a_request_that_the_end_overtakes_fails() -> None:
+async def test_a_request_pending_at_the_end_fails() -> None:
     family = Family()
     failures: list[str] = []
     supervisor = family.supervisor()
@@ -340,7 +340,7 @@ async def test_a_request_that_the_end_overtakes_fails() -> None:
 
 
 @pytest.mark.promise("actors:supervisor:requests")
-async def test_a_request_whose_caller_gave_up_is_not_begun() -> None:
+async def test_a_request_whose_caller_gave_up_is_not_started() -> None:
     family = Family()
     async with family.supervisor() as supervisor, anyio.create_task_group() as tasks:
 
@@ -358,7 +358,7 @@ async def test_a_request_whose_caller_gave_up_is_not_begun() -> None:
 
 
 @pytest.mark.promise("actors:supervisor:count")
-async def test_children_are_counted_by_what_they_are_and_what_they_do() -> None:
+async def test_children_are_counted_by_kind_and_state() -> None:
     """count_children, count_children_supervisor"""
     family = Family()
     nested = ChildSpec(id="nested", start=Supervisor, kind="supervisor")
@@ -371,7 +371,7 @@ async def test_children_are_counted_by_what_they_are_and_what_they_do() -> None:
 
 
 @pytest.mark.promise("actors:supervisor:outer-cancel")
-async def test_cancelling_whoever_holds_a_supervisor_still_stops_its_children_in_order() -> None:
+async def test_cancelling_the_owner_of_a_supervisor_still_stops_its_children_in_order() -> None:
     family = Family()
     with anyio.move_on_after(3) as scope:
         async with family.supervisor(family.spec("a"), family.spec("b", stubborn=True, shutdown=2)):
@@ -381,7 +381,7 @@ async def test_cancelling_whoever_holds_a_supervisor_still_stops_its_children_in
 
 
 @pytest.mark.promise("actors:supervisor:body-error")
-async def test_an_exception_in_the_body_comes_out_as_it_is_after_the_children_were_stopped() -> None:
+async def test_an_exception_in_the_body_is_raised_unchanged_after_the_children_stopped() -> None:
     family = Family()
     with pytest.raises(ZeroDivisionError):
         async with family.supervisor(family.spec("a")):
@@ -425,7 +425,7 @@ async def test_a_tree_stops_from_its_leaves_in_reverse_order() -> None:
 
 
 @pytest.mark.promise("actors:supervisor:wait")
-async def test_wait_tells_how_a_supervisor_ended() -> None:
+async def test_wait_returns_the_exit_reason_of_a_supervisor() -> None:
     family = Family()
     reasons: list[str] = []
     supervisor = family.supervisor(

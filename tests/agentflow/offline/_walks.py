@@ -1,4 +1,4 @@
-"""Walks through the bundled corpus with a naive search: what the offline engine is shown in a run."""
+"""Walks through the bundled corpus with a naive search, as input for the offline engine."""
 
 import re
 from collections.abc import Iterator
@@ -31,7 +31,7 @@ class BundledSeed(msgspec.Struct, frozen=True):
 
 @cache
 def documents() -> tuple[Document, ...]:
-    """The bundled corpus."""
+    """Return the bundled corpus."""
     lines = (_ROOT / "mcp_servers/rag/corpus/documents.jsonl").read_bytes().splitlines()
     return tuple(msgspec.json.decode(line, type=Document) for line in lines)
 
@@ -43,7 +43,7 @@ def seeds() -> tuple[str, ...]:
 
 
 def card(name: str, properties: dict[str, object], *required: str) -> ToolCard:
-    """A tool as the planner sees it."""
+    """Return a tool as the planner gets it."""
     schema = {"type": "object", "properties": properties, "required": list(required)}
     return ToolCard(name, "", schema)
 
@@ -57,13 +57,13 @@ CODE = card("code_run", {"code": TEXT}, "code")
 
 
 def words(text: str) -> frozenset[str]:
-    """Its words in lower case, without the smallest."""
+    """Return the words of a text in lower case, without short ones."""
     return frozenset(re.findall(r"\w+", text.lower())) - {"the", "of", "a", "and"}
 
 
 @cache
 def search(query: str) -> str:
-    """The five documents that share most with the query, those with it in their title first."""
+    """Return the five documents that share the most words with a query; matching titles come first."""
     wanted = words(query)
     ranked = sorted(
         (-3 * len(wanted & words(document.title)) - len(wanted & words(document.text)), document.id, document)
@@ -94,7 +94,7 @@ def act(action: Action) -> str:
 def walks(
     content: str, tools: tuple[ToolCard, ...], depth: int = 3, branching: int = 2
 ) -> Iterator[tuple[Step, ...]]:
-    """Every path of a tree that the offline planner grows over the corpus, the whole tree's actions different."""
+    """Yield every path of a tree that the offline planner grows over the corpus; no action occurs twice in the tree."""
     level: list[tuple[Step, ...]] = [()]
     taken: list[Action] = []
     for _ in range(depth):

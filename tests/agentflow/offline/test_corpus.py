@@ -9,7 +9,7 @@ from tests.agentflow.offline._walks import Document, documents, search, seeds
 
 
 def named(document: Document) -> set[str]:
-    """The titles of other documents that a text names; a title within a longer one does not count."""
+    """Return the titles of other documents in a text; a title within a longer one does not count."""
     text, found = document.text, set[str]()
     for title in sorted((other.title for other in documents()), key=len, reverse=True):
         pattern = rf"\b{re.escape(title)}(?!\w)"

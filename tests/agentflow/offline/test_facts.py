@@ -6,7 +6,7 @@ from agentflow.offline._facts import SLOT, read
 
 
 def asked(text: str) -> dict[str, str]:
-    """The questions with their answers."""
+    """Return the questions with their answers."""
     return {fact.ask.replace(SLOT, fact.shown): fact.value for fact in read(text).facts}
 
 

@@ -1,4 +1,4 @@
-"""Reading plain text."""
+"""Analysis of plain text."""
 
 import pytest
 from hypothesis import given

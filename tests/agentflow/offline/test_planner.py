@@ -1,4 +1,4 @@
-"""The planner without a model."""
+"""The offline planner."""
 
 import jsonschema
 import pytest

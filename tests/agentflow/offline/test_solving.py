@@ -1,4 +1,4 @@
-"""The four roles of a team that solves tasks, without a model."""
+"""The four offline roles of a team that solves tasks."""
 
 import msgspec
 import pytest
@@ -40,7 +40,7 @@ def wanted(question: str, memory: Memory) -> NextStepRequest:
 
 
 def solved(question: str, turns: int = 8) -> tuple[Solution, Memory]:
-    """Work on a question as a team would."""
+    """Work on a question as a team does."""
     memory = Memory()
     for number in range(1, turns + 1):
         step = next_step(wanted(question, memory))

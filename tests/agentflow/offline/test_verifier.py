@@ -1,4 +1,4 @@
-"""The verifier without a model."""
+"""The offline verifier."""
 
 import pytest
 

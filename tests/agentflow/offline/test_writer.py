@@ -1,4 +1,4 @@
-"""The generator without a model."""
+"""The offline generator."""
 
 import pytest
 from hypothesis import given
@@ -28,7 +28,7 @@ def written(*observations: str, rejected: tuple[Draft, ...] = ()) -> Draft:
 
 
 def assert_good(draft: Draft, evidence: tuple[Step, ...]) -> None:
-    """It keeps everything that a draft has to keep."""
+    """Check the invariants of a draft."""
     citations = [citation for step in draft.steps for citation in step.citations]
     assert all(citation.quote in evidence[citation.observation - 1].observation for citation in citations)
     assert bounded(draft.answer, citations[-1].quote)

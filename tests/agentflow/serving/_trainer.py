@@ -21,7 +21,7 @@ class Trainer:
 
     @classmethod
     def tied(cls, folder: Path) -> Self:
-        """One whose head is its embeddings."""
+        """Return a model whose head is tied to its embeddings."""
         make_tiny_model(folder)
         config = AutoConfig.from_pretrained(folder)
         config.tie_word_embeddings = True
@@ -30,7 +30,7 @@ class Trainer:
         return cls(folder)
 
     def logprobs(self, tokens: tuple[int, ...]) -> tuple[float, ...]:
-        """Of each token but the first."""
+        """Return the log-probability of each token but the first."""
         with torch.no_grad():
             scores = self._model(torch.tensor([tokens])).logits[0, :-1].log_softmax(-1)
         return tuple(scores[torch.arange(len(tokens) - 1), torch.tensor(tokens[1:])].tolist())
@@ -40,19 +40,19 @@ class Trainer:
         return Probe(tokens=tokens, logprobs=self.logprobs(tokens))
 
     def step(self, seed: int) -> None:
-        """Change every weight a good deal."""
+        """Change every weight considerably."""
         draw = torch.Generator().manual_seed(seed)
         with torch.no_grad():
             for weight in self._model.parameters():
                 weight += 0.02 * torch.randn(weight.shape, generator=draw)
 
     def sharpen(self) -> None:
-        """Be sure of few words and rule out all others, as who has learned a lot."""
+        """Make few tokens likely and rule out all others, as after long training."""
         with torch.no_grad():
             self._model.lm_head.weight *= 40
 
     def grow(self) -> None:
-        """More words than before."""
+        """Enlarge the vocabulary."""
         self._model.resize_token_embeddings(self._model.config.vocab_size + 8)
 
     def export(self, folder: Path, version: str) -> Weights:

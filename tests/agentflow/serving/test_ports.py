@@ -1,4 +1,4 @@
-"""A port that a server has to itself also while it is away."""
+"""A port reserved for a server, even while it is down."""
 
 import socket
 

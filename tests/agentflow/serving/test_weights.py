@@ -1,4 +1,4 @@
-"""New weights for a model that is being served: a real vLLM on the CPU, and a trainer that holds the same model."""
+"""Weight updates of a running server: a real vLLM on the CPU, and a trainer with the same model."""
 
 import os
 import signal
@@ -53,7 +53,7 @@ class Choice(Struct):
 
 
 class Chunk(Struct):
-    """A part of the engine's answer."""
+    """Part of the engine's answer."""
 
     choices: list[Choice]
 
@@ -67,7 +67,7 @@ class Drawn(Struct):
 
 
 class LongRequest:
-    """One that runs while weights change."""
+    """A request that runs while weights change."""
 
     def __init__(self, server: ModelServer) -> None:
         self._server = server

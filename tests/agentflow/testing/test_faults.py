@@ -1,4 +1,4 @@
-"""Children that fail as told, and the recorder that tells what happened."""
+"""Faulty children, and the recorder of their events."""
 
 import anyio
 import pytest

@@ -1,4 +1,4 @@
-"""In virtual time nothing takes time, and everything happens in order."""
+"""Virtual time: nothing takes real time, and everything happens in order."""
 
 import asyncio
 from functools import partial

@@ -1,4 +1,4 @@
-"""The fake endpoint: real HTTP, answers that follow from the request, faults as told."""
+"""The fake endpoint: real HTTP, deterministic answers, configurable faults."""
 
 import math
 from collections.abc import AsyncGenerator
@@ -82,7 +82,7 @@ async def post(http: aiohttp.ClientSession, url: str, asked: dict[str, Any]) -> 
 
 
 async def ask(http: aiohttp.ClientSession, url: str, asked: dict[str, Any]) -> dict[str, Any]:
-    """The decoded answer."""
+    """Return the decoded answer."""
     status, answer = await post(http, url, asked)
     assert status == 200, answer
     return msgspec.json.decode(answer["choices"][0]["message"]["content"])
@@ -98,7 +98,7 @@ async def statistics(http: aiohttp.ClientSession, url: str) -> dict[str, int]:
 
 
 async def until_asked(http: aiohttp.ClientSession, url: str, calls: int) -> None:
-    """Wait until it has got that many calls."""
+    """Wait until it has received that many calls."""
     with anyio.fail_after(60):
         while (await statistics(http, url))["calls"] < calls:
             await anyio.lowlevel.checkpoint()
@@ -159,7 +159,7 @@ def offering(*said: Message, **more: Any) -> Call[str]:  # noqa: ANN401
 
 
 async def turn(model: OpenModel, said: tuple[Message, ...]) -> tuple[Message, ...]:
-    """One turn of tools further."""
+    """Take one more turn of tool calls."""
     [one] = (await model.complete(offering(*said))).calls
     reply = ToolReply(one.id, one.name, (Text(f"Nothing but {len(said)}."),))
     return (*said, Message("assistant", (one,)), Message("user", (reply,)))
