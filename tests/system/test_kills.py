@@ -29,7 +29,7 @@ from tests.system._runs import (
 pytestmark = pytest.mark.timeout(400)
 LOOK_SECONDS = 0.008
 """Seconds between two polls."""
-OURS = {"python", "bash", "sleeper"}
+OURS = {"python", "bash", "pause"}
 """Names of the runtime's and the sandboxes' processes."""
 STARTING_SECONDS = 1.5
 """Approximate CPU seconds of a start."""
