@@ -6,12 +6,12 @@ from typing import NamedTuple, Protocol, TypeVar
 
 from sqlalchemy import Connection
 
-__all__ = ["Backend", "EntryRow", "Trouble", "root_of"]
+__all__ = ["DatabaseBackend", "DatabaseFailure", "EntryRow", "root_of"]
 
 T = TypeVar("T")
 
 
-class Trouble(Enum):
+class DatabaseFailure(Enum):
     """Consequence of a database error for the callers that wait."""
 
     PASSING = auto()
@@ -34,7 +34,7 @@ class EntryRow(NamedTuple):
     """Number of claims of its seed when the page was opened; a later claim takes the page over."""
 
 
-class Backend(Protocol):
+class DatabaseBackend(Protocol):
     """One kind of database.
 
     Each query and change is written once, as a plain function of a connection. SQLite calls it in a worker thread, so
@@ -71,7 +71,7 @@ class Backend(Protocol):
         """Return the time that all users of the database agree on."""
         ...
 
-    def trouble(self, error: BaseException) -> Trouble:
+    def trouble(self, error: BaseException) -> DatabaseFailure:
         """Classify a database error."""
         ...
 

@@ -12,11 +12,11 @@ from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 
 from agentflow.actors import Backoff, Clock
 from agentflow.errors import ConfigurationError, RunStopped, StopCause
-from agentflow.journal._backend import Backend, EntryRow, Trouble, root_of
+from agentflow.journal._backend import DatabaseBackend, DatabaseFailure, EntryRow, root_of
 from agentflow.journal._sqlite import Sqlite
 from agentflow.telemetry import get_logger
 
-__all__ = ["Database", "backend_for"]
+__all__ = ["JournalDatabase", "backend_for"]
 
 T = TypeVar("T")
 
@@ -26,7 +26,7 @@ _BACKOFF = Backoff(initial=0.05, maximum=2.0)
 _log = get_logger(__name__)
 
 
-def backend_for(url: str | Path) -> Backend:
+def backend_for(url: str | Path) -> DatabaseBackend:
     """Return the kind of database that a URL names; a path is a SQLite file, whatever characters it contains.
 
     :raises ConfigurationError: if the URL names no supported database.
@@ -51,14 +51,14 @@ def backend_for(url: str | Path) -> Backend:
     )
 
 
-class Database:
+class JournalDatabase:
     """Database that may be unavailable for a while.
 
     A failed operation is retried until the patience is over. Patience starts with the first failure and is renewed by the
     first success.
     """
 
-    def __init__(self, backend: Backend, patience: float, clock: Clock) -> None:
+    def __init__(self, backend: DatabaseBackend, patience: float, clock: Clock) -> None:
         self.backend = backend
         """The kind of database."""
         self._patience = patience
@@ -115,9 +115,9 @@ class Database:
         """
         reason = " ".join(str(root_of(error)).split()) or type(root_of(error)).__name__
         trouble = self.backend.trouble(error)
-        if trouble is Trouble.FULL:
+        if trouble is DatabaseFailure.FULL:
             raise self._stopped(f"no room is left ({reason}); make room") from error
-        if trouble is Trouble.BROKEN:
+        if trouble is DatabaseFailure.BROKEN:
             raise self._stopped(f"{reason}; mend it") from error
         now = self._clock.now()
         if self._failing_since is None:

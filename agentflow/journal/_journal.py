@@ -9,7 +9,7 @@ from sqlalchemy import Connection, select
 
 from agentflow.actors import SYSTEM_CLOCK, ChildSpec, Clock, Supervisor
 from agentflow.errors import ConfigurationError
-from agentflow.journal._database import Database, backend_for
+from agentflow.journal._database import JournalDatabase, backend_for
 from agentflow.journal._migrations import migrate
 from agentflow.journal._owners import this_process
 from agentflow.journal._run import Run
@@ -45,7 +45,7 @@ async def open_journal(
     :raises ConfigurationError: if the URL can't be used, or the tables belong to a newer version.
     :raises RunStopped: if the database is unusable or unavailable for longer than `patience`.
     """
-    database, inbox = Database(backend_for(url), patience, clock), Inbox()
+    database, inbox = JournalDatabase(backend_for(url), patience, clock), Inbox()
     journal = Journal(database, inbox, now)
     try:
         await migrate(database)
@@ -62,7 +62,7 @@ async def open_journal(
 class Journal:
     """Durable record of runs."""
 
-    def __init__(self, database: Database, inbox: Inbox, now: Callable[[], float] | None) -> None:
+    def __init__(self, database: JournalDatabase, inbox: Inbox, now: Callable[[], float] | None) -> None:
         self._database = database
         self._inbox = inbox
         self._now = now

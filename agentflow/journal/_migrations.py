@@ -6,7 +6,7 @@ from typing import TypeAlias
 from sqlalchemy import Connection, select, text, update
 
 from agentflow.errors import ConfigurationError
-from agentflow.journal._database import Database
+from agentflow.journal._database import JournalDatabase
 from agentflow.journal._schema import schema
 
 __all__ = ["MIGRATIONS", "Migration", "migrate"]
@@ -59,7 +59,7 @@ MIGRATIONS: tuple[Migration, ...] = (_first_tables,)
 """All migrations, in order. A released migration never changes."""
 
 
-async def migrate(database: Database, steps: Sequence[Migration] = MIGRATIONS) -> None:
+async def migrate(database: JournalDatabase, steps: Sequence[Migration] = MIGRATIONS) -> None:
     """Apply the missing migrations, each in its own transaction and by one process only.
 
     :raises ConfigurationError: if the tables are newer than this program.
@@ -68,7 +68,7 @@ async def migrate(database: Database, steps: Sequence[Migration] = MIGRATIONS) -
         pass
 
 
-def _one_step(database: Database, connection: Connection, steps: Sequence[Migration]) -> bool:
+def _one_step(database: JournalDatabase, connection: Connection, steps: Sequence[Migration]) -> bool:
     """Apply the next migration; return whether there was one."""
     database.backend.lock_schema(connection)
     connection.execute(text("CREATE TABLE IF NOT EXISTS agentflow_schema (version INTEGER NOT NULL)"))

@@ -10,7 +10,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
 
 from agentflow.errors import ConfigurationError
-from agentflow.journal._backend import EntryRow, Trouble, root_of
+from agentflow.journal._backend import DatabaseFailure, EntryRow, root_of
 
 __all__ = ["Postgres"]
 
@@ -96,13 +96,13 @@ class Postgres:
         found = connection.scalar(text("SELECT extract(epoch FROM clock_timestamp())::float8"))
         return float(found or 0)
 
-    def trouble(self, error: BaseException) -> Trouble:
+    def trouble(self, error: BaseException) -> DatabaseFailure:
         """Classify by SQLSTATE; an error without one is a failed or broken connection."""
         state: object = getattr(root_of(error), "sqlstate", None)
         if state == _FULL:
-            return Trouble.FULL
+            return DatabaseFailure.FULL
         passing = state is None or str(state).startswith(_PASSING)
-        return Trouble.PASSING if passing else Trouble.BROKEN
+        return DatabaseFailure.PASSING if passing else DatabaseFailure.BROKEN
 
     async def _drop_writer(self) -> None:
         connection, self._writing = self._writing, None

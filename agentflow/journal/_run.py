@@ -9,7 +9,7 @@ from sqlalchemy import Connection, bindparam, select, update
 from agentflow.errors import RunStopped
 from agentflow.journal import _leases
 from agentflow.journal._backend import EntryRow
-from agentflow.journal._database import Database
+from agentflow.journal._database import JournalDatabase
 from agentflow.journal._leases import Counts
 from agentflow.journal._page import Page, Writing
 from agentflow.journal._schema import blobs, entries, harvests, seeds, usage
@@ -40,7 +40,7 @@ class Run:
 
     def __init__(
         self,
-        database: Database,
+        database: JournalDatabase,
         inbox: Inbox,
         *,
         number: int,

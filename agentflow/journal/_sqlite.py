@@ -11,7 +11,7 @@ from sqlalchemy import URL, Connection, Engine, NullPool, create_engine, event
 from sqlalchemy.engine.interfaces import DBAPIConnection
 from sqlalchemy.exc import SQLAlchemyError
 
-from agentflow.journal._backend import EntryRow, Trouble, root_of
+from agentflow.journal._backend import DatabaseFailure, EntryRow, root_of
 from agentflow.journal._worker_thread import Lane
 
 __all__ = ["Sqlite"]
@@ -89,12 +89,16 @@ class Sqlite:
         """Return this machine's time: all users are on this machine."""
         return time.time()
 
-    def trouble(self, error: BaseException) -> Trouble:
+    def trouble(self, error: BaseException) -> DatabaseFailure:
         """Classify by SQLite's error name."""
         name = str(getattr(root_of(error), "sqlite_errorname", ""))
         if name in _NO_ROOM:
-            return Trouble.FULL
-        return Trouble.PASSING if any(name.startswith(passing) for passing in _PASSING) else Trouble.BROKEN
+            return DatabaseFailure.FULL
+        return (
+            DatabaseFailure.PASSING
+            if any(name.startswith(passing) for passing in _PASSING)
+            else DatabaseFailure.BROKEN
+        )
 
 
 class _Connected:

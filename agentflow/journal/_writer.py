@@ -11,7 +11,7 @@ from sqlalchemy import Connection, select
 from agentflow.actors import Channel, ChannelClosed, ChannelEnded, Context, WouldBlock
 from agentflow.errors import AgentFlowError, RunStopped, StopCause
 from agentflow.journal._backend import EntryRow
-from agentflow.journal._database import Database
+from agentflow.journal._database import JournalDatabase
 from agentflow.journal._schema import entries, seeds
 
 __all__ = ["Inbox", "SeedTaken", "Writer"]
@@ -135,7 +135,7 @@ class Inbox:
 class Writer:
     """Actor that writes everything that waits in one batch and then wakes all callers."""
 
-    def __init__(self, database: Database, inbox: Inbox) -> None:
+    def __init__(self, database: JournalDatabase, inbox: Inbox) -> None:
         self._database = database
         self._inbox = inbox
 

@@ -18,7 +18,7 @@ from agentflow.sandbox._settings import SandboxSettings
 from mcp_servers import BACKENDS
 from mcp_servers.serving import is_loopback, token_path
 
-__all__ = ["Launcher", "local_token"]
+__all__ = ["ServerLauncher", "local_token"]
 
 POLL_SECONDS = 0.02
 STOP_SECONDS = 20.0
@@ -33,7 +33,7 @@ def local_token(url: str) -> str | None:
     return path.read_text(encoding="utf-8").strip() if is_loopback(host) and path.is_file() else None
 
 
-class Launcher:
+class ServerLauncher:
     """Server of our own for an address, unless another process serves there."""
 
     def __init__(self, url: str, settings: SandboxSettings) -> None:

@@ -66,12 +66,12 @@ def tool_host_for(
         raise ConfigurationError(
             "a remote sandbox takes no backend or runtime objects: give them to the server, or leave out the address"
         )
-    from agentflow.sandbox._launch import Launcher
+    from agentflow.sandbox._launch import ServerLauncher
     from agentflow.sandbox._remote import RemoteToolHost  # the protocol's client is heavy
 
     url = _endpoint(settings.server_url)
     token = None if settings.token is None else settings.token.get_secret_value()
-    return RemoteToolHost(url, token, Launcher(url, settings) if settings.auto_start else None)
+    return RemoteToolHost(url, token, ServerLauncher(url, settings) if settings.auto_start else None)
 
 
 def _endpoint(url: str) -> str:

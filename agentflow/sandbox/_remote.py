@@ -18,7 +18,7 @@ from pydantic import ValidationError
 
 from agentflow.actors import Hosted
 from agentflow.errors import ErrorKind, ToolFailure
-from agentflow.sandbox._launch import Launcher, local_token
+from agentflow.sandbox._launch import ServerLauncher, local_token
 from agentflow.sandbox._names import Names
 from agentflow.sandbox._tool_host import ToolHost, failed
 from agentflow.sandbox._transport import SteadyTransport
@@ -41,7 +41,7 @@ RESOURCE_NOT_FOUND = -32002
 class RemoteToolHost(ToolHost):
     """Connection to a server. Sessions live there, by handle. A call is sent exactly once."""
 
-    def __init__(self, url: str, token: str | None, launcher: Launcher | None = None) -> None:
+    def __init__(self, url: str, token: str | None, launcher: ServerLauncher | None = None) -> None:
         super().__init__()
         self._launcher = launcher
         self._url = url

@@ -12,7 +12,7 @@ from agentflow.scoring._metrics import OwnMetric
 from agentflow.scoring._scored import Embed, Metric, Scored
 from agentflow.scoring._summary import (
     Interval,
-    Summary,
+    ScoreSummary,
     best_of,
     bootstrap,
     majority,
@@ -26,8 +26,8 @@ __all__ = [
     "Judge",
     "Metric",
     "OwnMetric",
+    "ScoreSummary",
     "Scored",
-    "Summary",
     "best_of",
     "bootstrap",
     "extract_answer",

@@ -11,7 +11,7 @@ from agentflow.scoring._scored import Scored
 from agentflow.text import normalise_squad
 from agentflow.trajectory import Usage
 
-__all__ = ["Interval", "Summary", "best_of", "bootstrap", "majority", "pass_at", "summarise"]
+__all__ = ["Interval", "ScoreSummary", "best_of", "bootstrap", "majority", "pass_at", "summarise"]
 
 _ROUNDS: Final = 1000
 _PERFECT: Final = 0.99
@@ -26,7 +26,7 @@ class Interval(Struct, frozen=True):
     """Upper end."""
 
 
-class Summary(Struct, frozen=True, kw_only=True):
+class ScoreSummary(Struct, frozen=True, kw_only=True):
     """Summary of the scores of many tasks."""
 
     tasks: int
@@ -45,7 +45,7 @@ class Summary(Struct, frozen=True, kw_only=True):
     """Usage of all judgements."""
 
 
-def summarise(scores: Sequence[Scored | None], *, seed: int = 0) -> Summary:
+def summarise(scores: Sequence[Scored | None], *, seed: int = 0) -> ScoreSummary:
     """Summarise scores. Equal scores give equal summaries.
 
     See docs/scoring.md for an example.
@@ -55,7 +55,7 @@ def summarise(scores: Sequence[Scored | None], *, seed: int = 0) -> Summary:
     """
     judged = [each for each in scores if each is None or each.failure is None]
     values = [(0.0, 1.0) if each is None else (each.score, each.weight) for each in judged]
-    return Summary(
+    return ScoreSummary(
         tasks=len(scores),
         failed=sum(1 for each in scores if each is None),
         unjudged=len(scores) - len(judged),

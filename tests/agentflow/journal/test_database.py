@@ -13,7 +13,7 @@ import pytest
 from agentflow.actors import SYSTEM_CLOCK
 from agentflow.errors import RunStopped, StopCause
 from agentflow.journal import NewSeed, Run, open_journal
-from agentflow.journal._database import Database, backend_for
+from agentflow.journal._database import JournalDatabase, backend_for
 from agentflow.testing import VirtualClock
 from tests._postgres import PostgresServer, postgres_server
 from tests.agentflow.journal._recording import Note
@@ -108,7 +108,7 @@ async def test_a_full_database_server_ends_the_run_at_once(postgres: PostgresSer
 
 async def on_server(url: str, statements: list[str]) -> None:
     """Run these statements."""
-    database = Database(backend_for(url), 1, SYSTEM_CLOCK)
+    database = JournalDatabase(backend_for(url), 1, SYSTEM_CLOCK)
     for statement in statements:
         await database.write(lambda connection, statement=statement: connection.exec_driver_sql(statement))
     await database.close()

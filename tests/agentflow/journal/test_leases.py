@@ -15,7 +15,7 @@ from sqlalchemy import Connection
 
 from agentflow.actors import SYSTEM_CLOCK, ChildSpec, Supervisor
 from agentflow.journal import Journal, NewSeed, Run, SeedTaken, open_journal, this_process
-from agentflow.journal._database import Database, backend_for
+from agentflow.journal._database import JournalDatabase, backend_for
 from agentflow.journal._migrations import migrate
 from agentflow.journal._writer import Inbox, Writer
 from agentflow.trajectory import Seed
@@ -188,7 +188,7 @@ async def test_leases_run_by_the_clock_of_the_database(journal: Journal) -> None
     assert await held.claim("second", 1) == []
 
 
-class ForgetfulDatabase(Database):
+class ForgetfulDatabase(JournalDatabase):
     """Loses the first answer after its change was made."""
 
     forgets = False

@@ -6,7 +6,7 @@ from sqlalchemy import Connection, inspect, text
 from agentflow.actors import SYSTEM_CLOCK
 from agentflow.errors import RunStopped
 from agentflow.journal import open_journal
-from agentflow.journal._database import Database, backend_for
+from agentflow.journal._database import JournalDatabase, backend_for
 from agentflow.journal._migrations import MIGRATIONS, migrate
 from agentflow.journal._schema import METADATA
 
@@ -21,7 +21,7 @@ def tables(connection: Connection) -> dict[str, set[str]]:
 async def test_the_steps_lead_to_the_tables_that_the_program_knows(url: str) -> None:
     async with open_journal(url):
         pass
-    database = Database(backend_for(url), 1, SYSTEM_CLOCK)
+    database = JournalDatabase(backend_for(url), 1, SYSTEM_CLOCK)
     found = await database.read(tables)
     await database.close()
     assert found == {
@@ -39,7 +39,7 @@ async def test_a_new_step_is_done_once_and_keeps_what_is_there(url: str) -> None
         done.append("add_column")
         connection.execute(text("ALTER TABLE agentflow_runs ADD COLUMN note TEXT"))
 
-    database = Database(backend_for(url), 1, SYSTEM_CLOCK)
+    database = JournalDatabase(backend_for(url), 1, SYSTEM_CLOCK)
     for _ in range(2):
         await migrate(database, [*MIGRATIONS, add_column])
     found = await database.read(tables)
@@ -55,7 +55,7 @@ async def test_a_step_that_fails_leaves_nothing_behind(url: str) -> None:
         connection.execute(text("CREATE TABLE agentflow_half (id INTEGER)"))
         connection.execute(text("CREATE TABLE agentflow_half (id INTEGER)"))
 
-    database = Database(backend_for(url), 1, SYSTEM_CLOCK)
+    database = JournalDatabase(backend_for(url), 1, SYSTEM_CLOCK)
     with pytest.raises(RunStopped, match="already exists"):
         await migrate(database, [*MIGRATIONS, half])
     await migrate(database)

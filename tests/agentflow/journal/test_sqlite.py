@@ -15,7 +15,7 @@ from agentflow.actors import SYSTEM_CLOCK
 from agentflow.errors import RunStopped
 from agentflow.journal import NewSeed, open_journal
 from agentflow.journal._backend import EntryRow
-from agentflow.journal._database import Database
+from agentflow.journal._database import JournalDatabase
 from agentflow.journal._migrations import migrate
 from agentflow.journal._sqlite import Sqlite
 from agentflow.testing import VirtualClock
@@ -32,7 +32,7 @@ def level(connection: Connection) -> int:
 @pytest.mark.promise("journal:durable")
 async def test_only_a_durable_transaction_waits_for_the_disk(tmp_path: Path) -> None:
     backend = Sqlite(URL.create("sqlite", database=str(tmp_path / "journal.db")))
-    database = Database(backend, 1, SYSTEM_CLOCK)
+    database = JournalDatabase(backend, 1, SYSTEM_CLOCK)
     await migrate(database)
     assert await database.write(level) == NORMAL
     assert await database.write(level, durable=True) == FULL

@@ -13,7 +13,7 @@ from agentflow.actors import SYSTEM_CLOCK, ChildSpec, Supervisor
 from agentflow.errors import ConfigurationError, RunStopped
 from agentflow.journal import NewSeed, Run, open_journal
 from agentflow.journal._backend import EntryRow
-from agentflow.journal._database import Database, backend_for
+from agentflow.journal._database import JournalDatabase, backend_for
 from agentflow.journal._migrations import migrate
 from agentflow.journal._writer import Inbox, Writer
 from agentflow.testing import EventRecorder
@@ -26,7 +26,7 @@ class Note(Struct, frozen=True):
     text: str
 
 
-class WatchedDatabase(Database):
+class WatchedDatabase(JournalDatabase):
     """Notes how many entries each transaction wrote, and crashes where it is told to."""
 
     def __init__(self, url: str) -> None:
@@ -44,7 +44,7 @@ class WatchedDatabase(Database):
         return written
 
 
-def run_on(database: Database, inbox: Inbox) -> Run:
+def run_on(database: JournalDatabase, inbox: Inbox) -> Run:
     """The first run of that journal."""
     return Run(database, inbox, number=1, key="", lease_seconds=30, user="me", now=None)
 
