@@ -19,7 +19,7 @@ SMALL = ("max_depth=2", "depth_threshold=1", "number_of_seed=2")
 
 
 def ctl(capsys: pytest.CaptureFixture[str], folder: Path, *arguments: str) -> dict[str, Any]:
-    """What the command answers."""
+    """Return the output of the command."""
     assert main(["ctl", arguments[0], "--json", "--dir", str(folder), *arguments[1:]]) == 0
     answer: dict[str, Any] = json.loads(capsys.readouterr().out)
     return answer
@@ -66,9 +66,7 @@ def test_a_run_is_watched_paused_given_seeds_resumed_and_stopped_from_outside(
 
 
 @pytest.mark.promise("supervisor:control-gone")
-def test_a_run_that_is_not_there_is_said_in_one_line(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_inactive_run_gives_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["ctl", "status", "--dir", str(tmp_path)]) == 1
     assert capsys.readouterr().err == (
         f"agentflow: no run is active in {tmp_path} (there is no control.json); name its output_dir with --dir\n"

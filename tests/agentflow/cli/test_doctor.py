@@ -9,14 +9,14 @@ from agentflow.cli import main
 pytestmark = pytest.mark.promise("doctor:command")
 
 
-def test_what_works_has_status_0_and_stands_in_a_table(capsys: pytest.CaptureFixture[str]) -> None:
+def test_working_parts_have_status_0_and_are_in_a_table(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["doctor", "process", "rag"]) == 0
     shown = capsys.readouterr().out
     for word in ("runtimes", "process", "backends", "rag", "✓"):
         assert word in shown
 
 
-def test_what_was_named_and_does_not_work_has_status_1(
+def test_a_named_part_that_does_not_work_has_status_1(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)

@@ -9,7 +9,7 @@ from agentflow.cli import main, synth
 @pytest.mark.parametrize(
     "arguments", [["--help"], ["synth", "--help"], ["ctl", "--help"], ["ctl", "add", "--help"]]
 )
-def test_every_command_says_what_it_does(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_command_describes_itself(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main(arguments)
     assert ended.value.code == 0

@@ -23,7 +23,7 @@ ROWS = [
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where the command is given, with a file of tasks."""
+    """Working directory of the command, with a file of tasks."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "tasks.jsonl").write_text("\n".join(map(json.dumps, ROWS)))
     return tmp_path
@@ -48,7 +48,7 @@ def test_the_command_works_on_a_file_of_tasks_and_tells_how_it_went(folder: Path
 
 
 @pytest.mark.promise("rollout:command")
-def test_what_can_not_be_used_is_one_line_and_status_2(capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_settings_give_one_line_and_status_2(capsys: pytest.CaptureFixture[str]) -> None:
     for words, message in (
         (["rollout", "max_turn=3"], "max_turn is unknown; did you mean max_turns?"),
         (["rollout", "--data=nowhere.jsonl"], "nowhere.jsonl"),
@@ -72,7 +72,7 @@ def test_the_resolved_settings_are_shown(capsys: pytest.CaptureFixture[str]) -> 
 
 
 @pytest.mark.promise("rollout:command")
-def test_a_signal_stops_it_cleanly_and_the_same_command_goes_on(folder: Path) -> None:
+def test_a_signal_stops_it_cleanly_and_the_same_command_resumes(folder: Path) -> None:
     with endpoint(hold_after=0) as at:
         words = ("rollout", "--data=tasks.jsonl", *at.words, "max_turns=2")
         with running(PROGRAM, *words, cwd=folder) as process:

@@ -42,7 +42,7 @@ def stops(process: Popen[str], at: Endpoint) -> None:
 
 
 @pytest.mark.promise("supervisor:signals")
-def test_ctrl_c_stops_it_cleanly_and_the_same_command_goes_on(at: Endpoint, tmp_path: Path) -> None:
+def test_ctrl_c_stops_it_cleanly_and_the_same_command_resumes(at: Endpoint, tmp_path: Path) -> None:
     with growing(tmp_path, at) as process:
         process.send_signal(signal.SIGINT)
         stops(process, at)
@@ -70,7 +70,7 @@ def test_other_signals_that_end_programs_stop_it_cleanly_too(
 
 
 @pytest.mark.promise("supervisor:signals")
-def test_a_second_signal_does_not_wait_for_what_is_in_flight(at: Endpoint, tmp_path: Path) -> None:
+def test_a_second_signal_does_not_wait_for_calls_in_flight(at: Endpoint, tmp_path: Path) -> None:
     with growing(tmp_path, at) as process:
         process.send_signal(signal.SIGINT)
         until_it_says(process, "stopping")
@@ -81,7 +81,7 @@ def test_a_second_signal_does_not_wait_for_what_is_in_flight(at: Endpoint, tmp_p
 
 
 @pytest.mark.promise("supervisor:closed-pipe")
-def test_it_stops_when_nobody_reads_its_output_any_more(at: Endpoint, tmp_path: Path) -> None:
+def test_it_stops_when_the_reader_of_its_output_closes_the_pipe(at: Endpoint, tmp_path: Path) -> None:
     with growing(tmp_path, at) as process:
         assert process.stdout is not None
         process.stdout.close()
@@ -117,7 +117,7 @@ def test_print_config_shows_the_resolved_settings_without_secrets_and_begins_not
         (["--resume", "always"], "no run 'synthesis'"),
     ],
 )
-def test_what_can_not_be_used_is_refused_in_one_line_with_status_2(
+def test_invalid_settings_are_refused_in_one_line_with_status_2(
     arguments: list[str],
     said: str,
     tmp_path: Path,

@@ -16,7 +16,7 @@ PROGRAM = "agentflow.cli"
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where the command is given."""
+    """Working directory of the command."""
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -32,7 +32,7 @@ def test_rollouts_are_shown_with_nothing_to_set(folder: Path) -> None:
 
 
 @pytest.mark.promise("training:command")
-def test_what_can_not_be_used_is_one_line_and_status_2(capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_settings_give_one_line_and_status_2(capsys: pytest.CaptureFixture[str]) -> None:
     for words, message in (
         (["schedule.step=3"], "schedule.step is unknown; did you mean steps?"),
         (["tasks.data_path=x"], "policy.model is missing; name the folder of the model to train"),

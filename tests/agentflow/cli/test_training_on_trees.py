@@ -54,7 +54,7 @@ def config(seeds: Path, **more: object) -> SynthesisConfig:
 
 
 @pytest.mark.promise("supervisor:learner")
-def test_what_a_synthesis_says_of_trees_holds_for_training_on_them(seeds: Path) -> None:
+def test_the_tree_settings_of_a_synthesis_apply_to_training(seeds: Path) -> None:
     learner = {
         "policy": {"model": "models/planner"},
         "growth": {"depth_threshold": 1},
@@ -95,7 +95,7 @@ def test_seeds_are_tasks_with_the_answers_that_they_bring_along(seeds: Path) -> 
 
 
 @pytest.mark.promise("supervisor:learner")
-def test_what_can_t_be_trained_on_is_one_line(
+def test_settings_that_can_not_be_trained_on_give_one_line(
     seeds: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

@@ -13,11 +13,11 @@ QUESTIONS = (
     ("Who discovered the Lantern Comet?", "Maeve Calloran"),
     ("When was the Lantern Feast first held?", "1707"),
 )
-"""Questions about the corpus that comes along, with their answers."""
+"""Questions about the bundled corpus, with their answers."""
 
 
 def some_tasks(count: int = len(QUESTIONS)) -> list[Task]:
-    """So many tasks, with ids of their own."""
+    """Return the given number of tasks."""
     return [
         Task(index=number, id=f"q{number + 1}", question=question, references=(answer,))
         for number, (question, answer) in enumerate((QUESTIONS * count)[:count])
@@ -25,7 +25,7 @@ def some_tasks(count: int = len(QUESTIONS)) -> list[Task]:
 
 
 def config_for(folder: Path, **settings: object) -> RolloutConfig:
-    """Settings of a small rollout over the corpus that comes along."""
+    """Return settings of a small rollout over the bundled corpus."""
     small: dict[str, object] = {"max_turns": 3, "max_workers": 8}
     return RolloutConfig.model_validate({**small, "output_dir": str(folder), **settings})
 
@@ -33,13 +33,13 @@ def config_for(folder: Path, **settings: object) -> RolloutConfig:
 async def run_to_the_end(
     config: RolloutConfig, tasks: list[Task] | None = None
 ) -> tuple[RolloutRun, RolloutSummary]:
-    """A rollout, and what it gave."""
+    """Run a rollout and return it with its summary."""
     run = RolloutRun(config)
     return run, await run.run(assigned(config, tasks))
 
 
 def assigned(config: RolloutConfig, tasks: list[Task] | None = None) -> Assignment:
-    """What it works on."""
+    """Return the assignment of a rollout."""
     return assign(config, some_tasks() if tasks is None else tasks)
 
 

@@ -43,7 +43,7 @@ async def test_turns_stand_by_their_budget_and_the_two_ways_to_verify_side_by_si
 
 
 @pytest.mark.promise("rollout:analyse")
-async def test_the_picture_is_whole_whatever_names_there_are(tmp_path: Path) -> None:
+async def test_the_chart_is_valid_svg_for_any_names(tmp_path: Path) -> None:
     summary = msgspec.structs.replace(await a_summary(tmp_path), benchmark="<b> & c", score=0.5)
     picture = ElementTree.fromstring(draw([AnalysedRun("x", summary)]))
     texts = [text.text or "" for text in picture.iter("{http://www.w3.org/2000/svg}text")]
@@ -51,7 +51,9 @@ async def test_the_picture_is_whole_whatever_names_there_are(tmp_path: Path) -> 
 
 
 @pytest.mark.promise("rollout:analyse")
-async def test_runs_are_found_below_folders_once_and_what_is_no_summary_is_one_line(tmp_path: Path) -> None:
+async def test_runs_are_found_once_below_directories_and_an_invalid_summary_gives_one_line(
+    tmp_path: Path,
+) -> None:
     await a_summary(tmp_path / "runs" / "one")
     assert len(find_runs([tmp_path, tmp_path / "runs"])) == 1
     (tmp_path / "runs" / "two").mkdir()

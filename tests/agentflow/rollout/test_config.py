@@ -52,7 +52,7 @@ OUTSIDE = {
     "prices", "max_total_tokens", "max_cost", "max_seconds", "journal", "run_name", "evaluator_api_key", "evaluator_base_url",
     "evaluator_max_retries",
 }  # fmt: skip
-"""What does not decide the content."""
+"""Fields that do not affect the content."""
 
 
 @pytest.fixture(autouse=True)
@@ -70,7 +70,7 @@ def shown(config: RolloutConfig, name: str) -> object:
 
 
 def needs(name: str) -> dict[str, object]:
-    """What a field can't be without."""
+    """Settings that a field requires."""
     if name == "tool_model":
         return {"available_tools": ["base_generator"]}
     return {"prices": {"input": 1, "output": 1}} if name in NEEDS_PRICES else {}
@@ -137,7 +137,7 @@ def test_every_field_is_taken_from_every_source(name: str, monkeypatch: pytest.M
         ("max_cost: 1", "prices: a budget of money needs them"),
     ],
 )
-def test_what_can_not_be_used_is_one_line(text: str, message: str) -> None:
+def test_an_invalid_setting_gives_one_line(text: str, message: str) -> None:
     Path("config.yaml").write_text(text)
     with pytest.raises(ConfigurationError) as raised:
         load_rollout_config("config.yaml")
@@ -153,7 +153,7 @@ def test_a_prompt_that_can_not_be_read_is_one_line() -> None:
 
 @pytest.mark.promise("rollout:config:identity")
 @pytest.mark.parametrize("name", OTHERWISE)
-def test_the_identity_is_of_what_decides_the_content(name: str) -> None:
+def test_the_identity_has_only_settings_that_affect_the_content(name: str) -> None:
     base = {"model_name": "big", "api_key": "sk", **needs(name)}
     before = RolloutConfig.model_validate(base).identity()
     after = RolloutConfig.model_validate({**base, name: OTHERWISE[name]}).identity()
@@ -191,7 +191,7 @@ def test_how_one_endpoint_is_spoken_to_does_not_hold_for_another() -> None:
 
 
 @pytest.mark.promise("rollout:config:print")
-def test_what_is_printed_holds_no_secret_and_can_be_loaded_again() -> None:
+def test_printed_settings_contain_no_secret_and_can_be_loaded_again() -> None:
     config = RolloutConfig.model_validate({"model_name": "big", "planner_model": {"seed": 3}, "max_turns": 2})
     Path("printed.yaml").write_text(render_config(config))
     assert load_rollout_config("printed.yaml").model_dump() == config.model_dump()

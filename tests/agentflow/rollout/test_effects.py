@@ -79,7 +79,7 @@ def served(folder: Path, url: str, **settings: object) -> RolloutConfig:
 
 
 def bodies(log: Path) -> dict[str, list[dict[str, Any]]]:
-    """What the endpoint was sent, by the name of the answer's schema."""
+    """Return the requests to the endpoint, by the name of the answer's schema."""
     found: dict[str, list[dict[str, Any]]] = defaultdict(list)
     for line in log.read_text(encoding="utf-8").splitlines():
         body = json.loads(line)
@@ -95,7 +95,7 @@ def test_every_setting_is_shown_by_some_test() -> None:
 
 
 @pytest.mark.promise("rollout:config:fields")
-async def test_what_is_said_of_models_is_what_is_sent(tmp_path: Path) -> None:
+async def test_model_settings_are_sent_in_requests(tmp_path: Path) -> None:
     (tmp_path / "prompt.md").write_text("Look under the stairs.")
     roles = ("analyst", "planner", "executor", "verifier", "generator")
     own = {f"{role}_model": {"max_tokens": 1000 + place} for place, role in enumerate(roles)}
@@ -172,7 +172,7 @@ async def test_the_evaluator_is_a_model_of_its_own(tmp_path: Path) -> None:
 
 
 @pytest.mark.promise("rollout:config:fields")
-async def test_which_tasks_there_are_and_how_they_are_scored_is_said_by_file_benchmark_number_and_ids(
+async def test_file_benchmark_number_and_ids_select_tasks_and_metric(
     tmp_path: Path,
 ) -> None:
     file = tmp_path / "tasks.jsonl"
@@ -227,7 +227,7 @@ async def test_an_episode_and_a_run_end_at_their_limits(tmp_path: Path) -> None:
 
 
 @pytest.mark.promise("rollout:config:fields")
-async def test_journal_and_name_say_where_a_run_is_kept(tmp_path: Path) -> None:
+async def test_journal_and_run_name_locate_a_run(tmp_path: Path) -> None:
     config = config_for(
         tmp_path / "out", journal=f"sqlite:///{tmp_path}/all.db", run_name="mine", max_turns=1
     )
@@ -272,7 +272,7 @@ async def test_settings_of_the_sandbox_reach_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.promise("rollout:config:one-line")
-async def test_what_the_offline_engine_can_not_do_is_one_line(tmp_path: Path) -> None:
+async def test_unsupported_settings_of_the_offline_engine_give_one_line(tmp_path: Path) -> None:
     for settings, message in (
         ({"agent": "single"}, "agent: a single agent needs a model"),
         (

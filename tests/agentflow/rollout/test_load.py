@@ -54,7 +54,7 @@ async def test_hundreds_of_episodes_at_once_lose_nothing_where_a_tenth_of_the_ca
 @pytest.mark.soak
 @pytest.mark.timeout(2400)
 @pytest.mark.promise("rollout:faults")
-async def test_memory_is_flat_however_long_it_goes_on(tmp_path: Path) -> None:
+async def test_memory_does_not_grow_with_the_number_of_tasks(tmp_path: Path) -> None:
     process = psutil.Process()
     held: list[int] = []
     async with fake_endpoint(faults=0.1, delay_ms=20, tool_turns=3) as url:
@@ -92,12 +92,12 @@ class Rollouts:
 
 
 def asked(log: Path) -> list[bytes]:
-    """What the endpoint was asked."""
+    """Return the requests to the endpoint."""
     return log.read_bytes().splitlines() if log.exists() else []
 
 
 def call_of(body: bytes) -> tuple[str, int]:
-    """Which task a request is about, and which of its calls it is."""
+    """Return the task of a request, and the number of the call."""
     messages = json.loads(body)["messages"]
     return messages[1]["content"], 1 + sum(message["role"] == "assistant" for message in messages)
 
@@ -111,7 +111,7 @@ def answers_in(folder: Path, copy: Path) -> set[tuple[str, int]]:
 
 
 @pytest.mark.promise("rollout:kill")
-async def test_a_rollout_that_is_killed_goes_on_and_asks_for_no_answer_that_it_has(tmp_path: Path) -> None:
+async def test_a_killed_rollout_resumes_without_repeating_recorded_calls(tmp_path: Path) -> None:
     log = tmp_path / "log.jsonl"
     kills = (10, 30)
     before: list[tuple[int, set[tuple[str, int]]]] = []

@@ -128,9 +128,7 @@ async def test_other_settings_are_refused_with_each_difference(tmp_path: Path) -
 
 
 @pytest.mark.promise("rollout:stop")
-async def test_a_rollout_that_is_stopped_goes_on_and_gives_the_same_files(
-    shelf: Shelf, tmp_path: Path
-) -> None:
+async def test_a_resumed_rollout_gives_the_same_files(shelf: Shelf, tmp_path: Path) -> None:
     settings: dict[str, object] = {"max_workers": 1, "available_tools": ["shelf:search"]}
     await run_to_the_end(config_for(tmp_path / "whole", **settings))
     asked = len(shelf.calls)
@@ -205,7 +203,7 @@ async def test_each_of_several_samples_is_an_episode_and_the_summary_tells_of_th
 
 
 @pytest.mark.promise("rollout:saved")
-async def test_what_is_not_to_be_saved_is_not(tmp_path: Path) -> None:
+async def test_disabled_files_are_not_written(tmp_path: Path) -> None:
     saved: dict[str, dict[str, object]] = {
         "nothing": {"save_results": False, "save_trajectories": False, "save_summary": False},
         "trajectories": {"trajectory_only": True, "save_trajectories": False},

@@ -52,7 +52,7 @@ async def working(
 
 
 @pytest.mark.promise("rollout:retries")
-async def test_an_episode_that_crashed_or_failed_is_tried_again_and_what_was_tried_is_not_done_again(
+async def test_a_failed_episode_is_retried_and_recorded_tries_are_not_repeated(
     tmp_path: Path,
 ) -> None:
     tries: list[str] = []
@@ -119,7 +119,7 @@ async def test_sandboxes_are_made_ahead_are_fresh_and_end_with_their_episode() -
 
 
 @pytest.mark.promise("rollout:sandboxes")
-async def test_no_more_sandboxes_live_than_may_and_those_nobody_used_end_too() -> None:
+async def test_the_number_of_sandboxes_is_limited_and_unused_ones_are_closed() -> None:
     counter = Counter()
     most = 0
 
@@ -138,7 +138,7 @@ async def test_no_more_sandboxes_live_than_may_and_those_nobody_used_end_too() -
 
 
 @pytest.mark.promise("rollout:sandboxes")
-async def test_a_sandbox_that_can_not_be_made_is_said_to_whoever_wants_it() -> None:
+async def test_the_waiting_task_gets_the_error_of_a_sandbox_that_can_not_be_made() -> None:
     class Broken(Counter):
         async def initialize(self, session: object, settings: object) -> None:
             raise OSError("no room")

@@ -32,7 +32,7 @@ def test_a_run_leaves_the_collector_as_it_found_it() -> None:
     assert gc.get_freeze_count() == 0
 
 
-def test_what_a_run_leaves_is_not_looked_at_because_it_has_ended() -> None:
+def test_objects_left_by_a_run_are_not_scanned_at_its_end() -> None:
     ages: list[int] = []
     with infrequent_gc():
         kept = [[number] for number in range(50_000)]
@@ -45,7 +45,7 @@ def test_what_a_run_leaves_is_not_looked_at_because_it_has_ended() -> None:
 
 
 @pytest.mark.promise("supervisor:collector")
-def test_what_earlier_runs_left_behind_is_gone_once_it_is_much(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_much_garbage_of_earlier_runs_is_collected(monkeypatch: pytest.MonkeyPatch) -> None:
     class Left:
         def __init__(self) -> None:
             self.itself = self

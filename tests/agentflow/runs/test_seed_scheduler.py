@@ -18,7 +18,7 @@ from agentflow.trajectory import Seed
 
 
 class Work:
-    """What a test does with seeds; remembers what it was given."""
+    """Work on seeds that records its calls."""
 
     def __init__(self, run: Run) -> None:
         self.run = run
@@ -103,7 +103,7 @@ async def test_a_seed_that_crashes_is_tried_again_and_then_given_up_without_the_
 
 @pytest.mark.promise("supervisor:leases")
 @pytest.mark.parametrize("error", [RunStopped(StopCause.MODEL, "gone"), ConfigurationError("strategy: no")])
-async def test_what_ends_the_run_gives_its_seeds_back(tmp_path: Path, error: Exception) -> None:
+async def test_an_early_end_releases_the_seeds(tmp_path: Path, error: Exception) -> None:
     async with work(tmp_path, *"abc") as work_:
         work_.errors = {"b": [error]}
         await work_.until_ended(at_once=1)

@@ -1,4 +1,4 @@
-"""Trees as growing leaves them, pages that remember, and generators that say what they are told."""
+"""Grown trees, pages and scripted generators for tests."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -116,7 +116,7 @@ GOOD = Draft(
 
 
 class Scripted:
-    """A generator that gives the drafts it was told, for each seed's path in turn, and knows some answers."""
+    """Generator with scripted drafts and answers."""
 
     def __init__(
         self,
@@ -132,7 +132,7 @@ class Scripted:
         self.answered: list[AnswerRequest] = []
 
     async def write(self, request: WriteRequest) -> Reply[Draft]:
-        """The next draft; the last one for ever."""
+        """Return the next draft; the last one is repeated."""
         self.written.append(request)
         draft = self._drafts[min(len(request.rejected), len(self._drafts) - 1)]
         if isinstance(draft, Failure):
@@ -140,13 +140,13 @@ class Scripted:
         return Reply(draft, usage=Usage(1, 100, 10))
 
     async def look(self, request: LookRequest) -> Reply[Look]:
-        """What it sees."""
+        """Return the scripted check of a picture."""
         self.looked.append(request)
         seen = self._sees(request)
         return Reply(failure=seen) if isinstance(seen, Failure) else Reply(Look(seen), usage=Usage(1, 9, 1))
 
     async def answer(self, request: AnswerRequest) -> Reply[Answer]:
-        """What it knows."""
+        """Return the scripted answer."""
         self.answered.append(request)
         known = self._knows(request.question)
         return (
@@ -157,5 +157,5 @@ class Scripted:
 
 
 def page(entries: Mapping[str, bytes] | None = None) -> Page:
-    """A page that is kept nowhere."""
+    """Return a page that is not stored."""
     return Page(entries)

@@ -14,14 +14,14 @@ SMALL: dict[str, object] = {"max_depth": 3, "depth_threshold": 2, "number_of_see
 
 
 def config_for(folder: Path, **settings: object) -> SynthesisConfig:
-    """Settings of a small run over the corpus that comes along."""
+    """Return settings of a small run over the bundled corpus."""
     return SynthesisConfig.model_validate({**SMALL, "output_dir": str(folder), **settings})
 
 
 async def run_to_the_end(
     config: SynthesisConfig, seeds: list[NewSeed] | None = None
 ) -> tuple[SynthesisRun, Report]:
-    """A run, and what it gave."""
+    """Run a synthesis and return it with its report."""
     run = SynthesisRun(config)
     return run, await run.run(seeds_for(config) if seeds is None else seeds)
 
@@ -39,5 +39,5 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 def names(folder: Path) -> set[str]:
-    """What lies there."""
+    """Return the file names of a directory."""
     return {path.name for path in folder.iterdir()}

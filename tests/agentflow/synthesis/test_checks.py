@@ -30,7 +30,7 @@ def test_a_good_draft_passes_every_check() -> None:
     assert spans == [citation.quote for one in GOOD.steps for citation in one.citations]
 
 
-def test_each_finding_is_one_line_that_says_what_is_wrong() -> None:
+def test_each_finding_describes_the_problem_in_one_line() -> None:
     broken = Draft("", "", ())
     checked = check(broken, EVIDENCE, least_steps=3, most_words=85)
     assert {Check.ANSWER, Check.QUESTION, Check.STEPS} <= {finding.check for finding in checked.findings}
@@ -121,7 +121,7 @@ def test_a_question_may_have_so_many_words_and_no_more() -> None:
         "该文档提到的灯塔是谁建造的？",
     ],
 )
-def test_a_question_that_points_at_what_its_reader_does_not_see_is_found(question: str) -> None:
+def test_a_question_that_refers_to_something_unseen_is_found(question: str) -> None:
     assert stands_alone(question)
     assert Check.SELF_CONTAINED in found(replace(GOOD, question=question))
 
@@ -163,7 +163,7 @@ def test_a_question_that_only_looks_like_pointing_passes(question: str) -> None:
 @pytest.mark.parametrize(
     "question", ["Who built it?", "谁建造了灯塔？", "Name the first keeper.", "Who, he asked, was “it?”"]
 )
-def test_what_asks_is_a_question(question: str) -> None:
+def test_a_text_that_asks_is_a_question(question: str) -> None:
     assert not asks(question)
 
 
@@ -171,7 +171,7 @@ def test_what_asks_is_a_question(question: str) -> None:
 @pytest.mark.parametrize(
     "question", ["", "Who?", "The tower was built in 1874.", "Names are given to towers."]
 )
-def test_what_does_not_ask_is_no_question(question: str) -> None:
+def test_a_text_that_does_not_ask_is_no_question(question: str) -> None:
     assert asks(question)
     assert Check.QUESTION in found(replace(GOOD, question=question))
 
@@ -186,7 +186,7 @@ def test_a_short_answer_passes(answer: str) -> None:
 
 @pytest.mark.promise("synthesis:check:answer")
 @pytest.mark.parametrize("answer", ["", "  ", "?!", "Unknown.", "N/A", "I don’t know", "未知", "word " * 31])
-def test_no_answer_and_an_essay_are_found(answer: str) -> None:
+def test_an_empty_answer_and_an_essay_are_found(answer: str) -> None:
     assert is_an_answer(answer)
     assert Check.ANSWER in found(replace(GOOD, answer=answer))
 
@@ -203,7 +203,7 @@ def test_steps_must_be_enough_and_different() -> None:
 
 
 @pytest.mark.promise("synthesis:check:step-content")
-def test_a_step_must_say_something_of_its_own() -> None:
+def test_a_step_must_add_something() -> None:
     assert not say_something(GOOD.steps, GOOD.question)
     assert not say_something((step("1874 - 1841 = 33"),), GOOD.question)
     assert "too little" in say_something((step("Ada Holm"),), GOOD.question)
@@ -228,7 +228,7 @@ def test_a_step_must_say_something_of_its_own() -> None:
         (step("A step of reasoning.", (1, "Brenn"), (1, "Its last keeper")), "Its last keeper"),
     ],
 )
-def test_a_step_that_does_not_rest_on_what_it_cites_is_found(cited: DraftStep, why: str) -> None:
+def test_a_step_not_supported_by_its_citations_is_found(cited: DraftStep, why: str) -> None:
     quotes, reason = find_citations((cited,), EVIDENCE)
     assert quotes == ()
     assert why in reason
@@ -236,7 +236,7 @@ def test_a_step_that_does_not_rest_on_what_it_cites_is_found(cited: DraftStep, w
 
 
 @pytest.mark.promise("synthesis:check:citations")
-def test_a_quote_may_differ_in_unicode_and_spaces_and_is_found_where_it_stands() -> None:
+def test_a_quote_is_located_despite_unicode_and_space_differences() -> None:
     pieces = evidence("The  “Gull”\nleft Brenn in 1901–02.")
     quotes, reason = find_citations((step("It left.", (1, 'The "Gull" left Brenn in 1901-02')),), pieces)
     assert reason == ""
@@ -254,7 +254,7 @@ def test_two_observations_must_be_cited_where_there_are_two() -> None:
 
 
 def grounding(answer: str, pieces: list[Step], *quotes: tuple[int, str]) -> Grounding | None:
-    """Where the answer comes from, if these are the quotes."""
+    """Return the source of the answer, given the quotes."""
     cited, reason = find_citations((step("A step.", *quotes),), pieces)
     assert reason == ""
     return ground(answer, cited, pieces)[0]
@@ -280,7 +280,7 @@ def grounding(answer: str, pieces: list[Step], *quotes: tuple[int, str]) -> Grou
         ("Brenn and Oslo", "Brenn is a port", None),
     ],
 )
-def test_an_answer_must_be_in_what_is_cited(answer: str, text: str, expected: Grounding | None) -> None:
+def test_an_answer_must_be_in_the_cited_text(answer: str, text: str, expected: Grounding | None) -> None:
     assert grounding(answer, evidence(text), (1, text)) is expected
 
 

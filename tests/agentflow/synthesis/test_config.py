@@ -163,7 +163,7 @@ def test_the_documented_variables_count_unless_ours_are_set(monkeypatch: pytest.
         ("selection_strategy: json:__name__", "selection_strategy: json:__name__: not a function"),
     ],
 )
-def test_what_can_not_be_used_is_one_line(text: str, message: str) -> None:
+def test_an_invalid_setting_gives_one_line(text: str, message: str) -> None:
     Path("config.yaml").write_text(text)
     with pytest.raises(ConfigurationError) as raised:
         load_config("config.yaml")
@@ -189,7 +189,7 @@ def test_the_offline_engine_is_used_only_when_nothing_names_a_model(monkeypatch:
 
 
 @pytest.mark.promise("synthesis:config:models")
-def test_a_role_has_the_model_of_all_roles_but_for_what_it_says_itself() -> None:
+def test_a_role_uses_the_shared_model_settings_except_its_own() -> None:
     own = RoleModel(model_name="small", temperature=0.9)
     config = SynthesisConfig(
         model_name="big", api_key=SecretStr("sk"), temperature=0.1, max_attempts=2, planner_model=own
@@ -212,7 +212,7 @@ def test_every_setting_of_a_model_reaches_it() -> None:
 
 
 @pytest.mark.promise("synthesis:config:models")
-def test_tokens_are_asked_of_the_endpoint_that_they_were_said_of() -> None:
+def test_tokens_are_requested_only_from_the_endpoint_they_were_set_for() -> None:
     elsewhere = RoleModel(base_url="http://127.0.0.1:9")
     config = SynthesisConfig(model_name="mine", tokens="exact", generator_model=elsewhere)
     assert config.model_for("planner").tokens == "exact"
@@ -281,7 +281,7 @@ def test_settings_of_growing_and_asking_reach_them() -> None:
 
 
 @pytest.mark.promise("synthesis:config:identity")
-def test_the_identity_is_of_what_decides_the_content() -> None:
+def test_the_identity_has_only_settings_that_affect_the_content() -> None:
     before = SynthesisConfig(model_name="big", api_key=SecretStr("sk")).identity()
     outside = {
         "seeds_file", "output_dir", "number_of_seed", "sandbox_server_url", "sandbox_token", "sandbox_auto_start", "sandbox_timeout",
@@ -313,7 +313,7 @@ def test_secrets_are_neither_shown_nor_part_of_the_identity() -> None:
 
 
 @pytest.mark.promise("synthesis:config:print")
-def test_what_is_printed_can_be_loaded_again() -> None:
+def test_printed_settings_can_be_loaded_again() -> None:
     config = SynthesisConfig.model_validate(OTHERWISE | {"api_key": "", "sandbox_token": ""})
     Path("printed.yaml").write_text(render_config(config))
     again = load_config("printed.yaml")

@@ -168,7 +168,7 @@ async def test_a_write_that_ends_early_leaves_the_old_files_and_nothing_else(tmp
 
 
 @pytest.mark.promise("synthesis:files:atomic")
-async def test_what_a_killed_process_left_is_removed(tmp_path: Path) -> None:
+async def test_leftovers_of_a_killed_process_are_removed(tmp_path: Path) -> None:
     orphan = tmp_path / f".{PAIRS}.{2**22 + 1}.new"
     orphan.write_text("half a li")
     await written(tmp_path, (SEED, await harvested(chain(), GOOD)))
@@ -203,7 +203,7 @@ async def test_a_disk_that_takes_no_more_stops_the_run_and_leaves_the_old_files(
 
 
 @pytest.mark.promise("synthesis:report")
-async def test_the_report_counts_what_was_made_and_dropped_and_why(tmp_path: Path) -> None:
+async def test_the_report_counts_written_and_dropped_items_with_reasons(tmp_path: Path) -> None:
     leaks = replace(GOOD, question="Who is Jorun Pike?")
     config = SynthesisConfig.model_validate(
         {
@@ -293,7 +293,7 @@ async def test_without_a_pair_the_report_names_the_stage_that_let_nothing_throug
 
 
 @pytest.mark.promise("synthesis:report:empty")
-async def test_trees_that_told_nothing_new_are_named(tmp_path: Path) -> None:
+async def test_the_report_names_trees_without_new_observations(tmp_path: Path) -> None:
     own = tree_id("run", SEED)
     grown = tree({(0,): node(own, (0,), "", verdict=Verdict.EMPTY)})
     report = await written(tmp_path, (SEED, await harvested(grown)))

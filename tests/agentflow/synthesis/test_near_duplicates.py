@@ -47,7 +47,7 @@ def test_words_in_another_order_are_another_question() -> None:
 
 
 @given(st.lists(st.text("abcd ?é東", min_size=1, max_size=20), max_size=10))
-def test_what_was_asked_in_the_same_words_is_always_found(questions: list[str]) -> None:
+def test_a_question_in_the_same_words_is_always_found(questions: list[str]) -> None:
     asked = QuestionIndex(0.85)
     for number, question in enumerate(questions):
         asked.add(question, "a", str(number))

@@ -79,7 +79,7 @@ def test_an_answer_may_stand_in_a_part_of_a_picture() -> None:
         (draft(None), "does not say"),
     ],
 )
-def test_what_is_no_part_of_a_picture_is_refused(wrong: Draft, why: str) -> None:
+def test_an_invalid_region_of_a_picture_is_rejected(wrong: Draft, why: str) -> None:
     checked = check(wrong, EVIDENCE, least_steps=3, most_words=80)
     reasons = [finding.reason for finding in checked.findings if finding.check is Check.CITATIONS]
     assert len(reasons) == 1
@@ -104,7 +104,7 @@ CONFIG = SynthesisConfig(check_answerability=False, max_drafts=2)
 
 
 @pytest.mark.promise("synthesis:pictures:looked")
-async def test_a_picture_is_believed_only_where_somebody_has_looked() -> None:
+async def test_a_claim_about_a_picture_counts_only_if_a_model_confirms_it() -> None:
     seeing = Scripted(draft(), sees=lambda request: request.quote == "Total: 4,711 ships")
     whole = page()
     [pair] = (await write_questions(grown(), CONFIG, seeing, whole)).pairs
@@ -117,7 +117,7 @@ async def test_a_picture_is_believed_only_where_somebody_has_looked() -> None:
 
 @pytest.mark.promise("synthesis:pictures:looked")
 @pytest.mark.parametrize("seen", [False, Failure(ModelFailureKind.UNAVAILABLE, "down")])
-async def test_what_nobody_sees_there_is_told_to_the_generator(seen: bool | Failure) -> None:
+async def test_the_generator_gets_the_picture_claims_that_were_not_confirmed(seen: bool | Failure) -> None:
     blind = Scripted(draft(), sees=lambda _: seen)
     result = await write_questions(grown(), CONFIG, blind, page())
     assert result.pairs == ()
@@ -288,7 +288,7 @@ def lines(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
-def test_what_a_picture_is_cited_for_is_text_for_all_other_checks() -> None:
+def test_the_claim_about_a_picture_is_text_for_all_other_checks() -> None:
     said = Observation((Text("words"), CHART))
     assert said.text == "words"
     assert said.blobs == (CHART,)

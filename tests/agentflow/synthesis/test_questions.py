@@ -48,7 +48,7 @@ async def test_a_good_draft_becomes_a_pair_whose_citations_are_spans_of_the_obse
 
 
 @pytest.mark.promise("synthesis:questions:request")
-async def test_the_generator_is_told_what_the_settings_say() -> None:
+async def test_the_generator_gets_the_texts_of_the_settings() -> None:
     config = SynthesisConfig(
         seed_description="ports",
         synthesis_tips="ask why",
@@ -63,7 +63,7 @@ async def test_the_generator_is_told_what_the_settings_say() -> None:
 
 
 @pytest.mark.promise("synthesis:questions:tries")
-async def test_a_rejected_draft_is_tried_again_and_the_reason_told() -> None:
+async def test_the_generator_gets_the_reason_of_a_rejection() -> None:
     generator = Scripted(LEAKS, GOOD)
     result = await write_questions(chain(), CONFIG, generator, page())
     assert [pair.tries for pair in result.pairs] == [2]
@@ -86,7 +86,7 @@ async def test_there_are_so_many_tries_and_no_more(most: int) -> None:
 
 @pytest.mark.promise("synthesis:questions:too-easy")
 @pytest.mark.parametrize("known", ["jorun pike", "Jorun Pike.", "  Jorun  Pike"])
-async def test_what_the_model_answers_without_the_path_is_too_easy_and_counts_as_a_try(known: str) -> None:
+async def test_a_question_answered_without_the_path_is_rejected_and_counts_as_a_draft(known: str) -> None:
     generator = Scripted(GOOD, knows=lambda _: known)
     result = await write_questions(chain(), CONFIG, generator, page())
     assert result.pairs == ()
@@ -160,7 +160,7 @@ FOREST: dict[tuple[int, ...], str | Node] = {
 
 
 @pytest.mark.promise("synthesis:questions:resume")
-async def test_what_is_on_the_page_is_not_asked_again_wherever_it_ended() -> None:
+async def test_recorded_calls_are_not_repeated_wherever_the_run_ended() -> None:
     grown = tree(FOREST)
     whole = page()
     undisturbed = await write_questions(grown, CONFIG, Forest(), whole)

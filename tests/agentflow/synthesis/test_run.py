@@ -1,4 +1,4 @@
-"""A run: begun, gone on with, refused, paused, stopped."""
+"""Synthesis runs: started, resumed, refused, paused, stopped."""
 
 import json
 import sqlite3
@@ -85,14 +85,14 @@ async def test_other_settings_are_refused_with_the_difference(tmp_path: Path) ->
 
 
 @pytest.mark.promise("supervisor:other-settings")
-async def test_what_does_not_decide_the_content_may_change(tmp_path: Path) -> None:
+async def test_settings_that_do_not_affect_the_content_may_change(tmp_path: Path) -> None:
     await run_to_the_end(config_for(tmp_path))
     run, _ = await run_to_the_end(config_for(tmp_path, max_concurrency=3, max_open_trees=1, max_seconds=1000))
     assert run.nothing_to_do
 
 
 @pytest.mark.promise("supervisor:resume-choice")
-async def test_whether_a_run_is_gone_on_with_can_be_said(tmp_path: Path) -> None:
+async def test_resume_can_require_or_refuse_an_existing_run(tmp_path: Path) -> None:
     config = config_for(tmp_path / "new")
     with pytest.raises(ConfigurationError, match=r"no run 'synthesis' in .* to resume"):
         await SynthesisRun(config, resume="always").run(seeds_for(config))
@@ -104,9 +104,7 @@ async def test_whether_a_run_is_gone_on_with_can_be_said(tmp_path: Path) -> None
 
 
 @pytest.mark.promise("supervisor:stop")
-async def test_a_stopped_run_goes_on_and_its_files_are_those_of_one_that_was_not(
-    tmp_path: Path, endpoint: str
-) -> None:
+async def test_a_resumed_run_gives_the_files_of_an_uninterrupted_one(tmp_path: Path, endpoint: str) -> None:
     await run_to_the_end(served(tmp_path / "whole", endpoint))
     config = served(tmp_path / "parts", endpoint)
     stops = 0
@@ -137,7 +135,7 @@ async def test_a_stopped_run_goes_on_and_its_files_are_those_of_one_that_was_not
 
 
 @pytest.mark.promise("supervisor:stop")
-async def test_a_stopped_run_has_written_what_was_finished(tmp_path: Path, endpoint: str) -> None:
+async def test_a_stopped_run_has_written_the_finished_seeds(tmp_path: Path, endpoint: str) -> None:
     config = served(tmp_path, endpoint, max_open_trees=1)
     run = SynthesisRun(config)
     async with anyio.create_task_group() as tasks:
@@ -200,7 +198,9 @@ async def test_seeds_can_be_added_while_it_runs_and_are_there_once_however_often
 
 
 @pytest.mark.promise("supervisor:budget")
-async def test_a_budget_ends_the_run_cleanly_and_a_higher_one_goes_on(tmp_path: Path, endpoint: str) -> None:
+async def test_a_budget_stops_the_run_cleanly_and_a_higher_one_resumes_it(
+    tmp_path: Path, endpoint: str
+) -> None:
     with pytest.raises(RunStopped, match="the budget of 5,000 tokens is used up") as stopped:
         await run_to_the_end(served(tmp_path, endpoint, max_total_tokens=5000))
     assert stopped.value.cause is StopCause.BUDGET
@@ -286,7 +286,7 @@ async def test_with_every_tool_failing_no_pair_is_written_and_the_report_says_wh
 
 
 @pytest.mark.promise("supervisor:seeds-missing")
-async def test_a_run_with_a_resource_of_its_own_must_be_told_its_seeds(tmp_path: Path) -> None:
+async def test_a_run_with_its_own_resource_needs_seeds(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="seeds_file: there are no seeds"):
         seeds_for(config_for(tmp_path, available_tools=["bash_run"]))
 
@@ -323,7 +323,7 @@ def library(folder: Path) -> Path:
 
 
 def places(folder: Path) -> dict[str, dict[str, str]]:
-    """What the paths of the examples stand for here, by resource."""
+    """Local replacements of the paths in the examples, by resource."""
     documents = library(folder)
     (folder / "report.html").write_text("<h1>Orm</h1><p>The harbour of Orm.</p>", encoding="utf-8")
     with closing(sqlite3.connect(folder / "orm.db")) as database:

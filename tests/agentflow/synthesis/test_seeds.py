@@ -57,7 +57,7 @@ def test_a_byte_order_mark_line_ends_and_separators_inside_strings_do_no_harm() 
 
 @pytest.mark.promise("synthesis:seeds:tolerant")
 @given(st.text().filter(lambda text: bool(text.strip()) and "\0" not in text))
-def test_any_text_in_a_list_is_a_seed_as_it_stands(text: str) -> None:
+def test_any_text_in_a_list_is_an_unchanged_seed(text: str) -> None:
     assert load_seeds([text]) == [{"content": text, "kwargs": {}}]
 
 
@@ -80,7 +80,7 @@ def test_a_long_text_is_a_seed_and_no_file() -> None:
         ('{"content": "A", "id": "x"}\n{"content": "B", "id": "x"}', "seeds 1 and 2 both have the id x"),
     ],
 )
-def test_what_is_no_seed_is_one_line_with_file_and_line(text: str, message: str) -> None:
+def test_an_invalid_seed_gives_one_line_with_file_and_line(text: str, message: str) -> None:
     Path("seeds.jsonl").write_text(text)
     with pytest.raises(ConfigurationError) as raised:
         load_seeds("seeds.jsonl")

@@ -1,4 +1,4 @@
-"""Which paths of a tree are asked about."""
+"""Selection of paths of a tree."""
 
 import sys
 from collections.abc import Callable, Sequence
@@ -54,7 +54,7 @@ def test_a_path_is_cut_back_to_its_last_evidence() -> None:
 
 @pytest.mark.promise("synthesis:selection:evidence")
 @pytest.mark.parametrize("verdict", [verdict for verdict in Verdict if verdict is not Verdict.NEW])
-def test_only_what_told_something_new_is_evidence(verdict: Verdict) -> None:
+def test_only_new_observations_are_evidence(verdict: Verdict) -> None:
     grown = tree({(0,): judged((0,), verdict), (1,): words("a"), (1, 0): judged((1, 0), verdict)})
     assert find_paths(grown, 1)[1] == {"no evidence": 1}
     assert [len(path.evidence) for path in find_paths(grown, 1)[0]] == [1]
@@ -97,7 +97,7 @@ def test_at_most_so_many_paths_are_selected(strategy: str) -> None:
 
 @pytest.mark.promise("synthesis:selection:similar")
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_paths_that_say_the_same_are_one_path_however_their_nodes_are_called(strategy: str) -> None:
+def test_paths_with_the_same_content_are_selected_once_whatever_their_node_ids(strategy: str) -> None:
     same = tree({(0,): words("a"), (1,): words("a"), (0, 0): words("b"), (1, 0): words("b")})
     config = SynthesisConfig(selection_strategy=strategy)
     assert chosen(select(same, config)) == [same.nodes[3].id]
@@ -109,7 +109,7 @@ def test_paths_that_say_the_same_are_one_path_however_their_nodes_are_called(str
 
 
 @pytest.mark.promise("synthesis:selection:novelty")
-def test_novelty_prefers_what_no_chosen_path_has_said() -> None:
+def test_novelty_prefers_content_that_no_selected_path_has() -> None:
     shared = words("shared", 60)
     grown = tree(
         {
@@ -140,7 +140,7 @@ def test_the_documented_score_is_depth_normalised_average_length_and_tools() -> 
 
 
 @pytest.mark.promise("synthesis:selection:diverse")
-def test_diverse_takes_what_is_farthest_from_what_is_chosen() -> None:
+def test_diverse_takes_the_path_farthest_from_selected_ones() -> None:
     grown = tree(
         {
             (0,): words("a"), (1,): words("a"), (2,): words("z"),
@@ -179,7 +179,7 @@ def grown_from(parts: dict[tuple[int, ...], tuple[str, Verdict, str]]) -> Tree:
 
 @pytest.mark.promise("synthesis:selection:score")
 @given(TREES, st.sampled_from(STRATEGIES), st.floats(0, 1))
-def test_scores_are_from_0_to_100_and_what_is_chosen_is_not_too_similar(
+def test_scores_are_from_0_to_100_and_selected_paths_are_not_too_similar(
     parts: dict[tuple[int, ...], tuple[str, Verdict, str]], strategy: str, threshold: float
 ) -> None:
     config = SynthesisConfig(selection_strategy=strategy, path_similarity_threshold=threshold, min_depth=1)
@@ -265,7 +265,7 @@ def test_a_function_of_the_users_own_gives_indices_or_scores(
 @pytest.mark.parametrize(
     "said", [[3], [-1], [0, 0], [True], ["a"], [0.5], [0.0, 1.0, 101.0], [float("nan")] * 3]
 )
-def test_what_a_function_of_the_users_own_says_wrong_is_one_line(
+def test_an_invalid_return_value_of_a_user_function_gives_one_line(
     own: Callable[[UserFunction], SynthesisConfig], said: list[object]
 ) -> None:
     with pytest.raises(
@@ -275,7 +275,7 @@ def test_what_a_function_of_the_users_own_says_wrong_is_one_line(
 
 
 @pytest.mark.promise("synthesis:selection:own")
-def test_what_a_function_of_the_users_own_raises_is_one_line(
+def test_an_error_of_a_user_function_gives_one_line(
     own: Callable[[UserFunction], SynthesisConfig],
 ) -> None:
     def broken(tree: Tree, paths: Sequence[EvidencePath], config: SynthesisConfig) -> Sequence[object]:
@@ -287,7 +287,7 @@ def test_what_a_function_of_the_users_own_raises_is_one_line(
         select(tree(FAN), own(broken))
 
 
-def test_texts_that_say_the_same_are_similar_and_others_are_not() -> None:
+def test_texts_with_the_same_content_are_similar_and_others_are_not() -> None:
     assert similarity(content_word_pairs(words("a")), content_word_pairs(words("a"))) == 1
     assert similarity(content_word_pairs(words("a")), content_word_pairs(words("b"))) == 0
     assert similarity(content_word_pairs("東京は日本の首都"), content_word_pairs("東京は日本の都市")) > 0.4

@@ -95,7 +95,7 @@ def test_a_broken_table_is_refused_with_its_line(text: str, message: str, tmp_pa
 
 
 @pytest.mark.promise("benchmarks:broken")
-def test_what_is_no_text_at_all_or_not_there_is_refused(tmp_path: Path) -> None:
+def test_a_missing_file_and_one_that_is_no_text_are_refused(tmp_path: Path) -> None:
     binary = tmp_path / "rows.jsonl"
     binary.write_bytes(b"\xff\xfe{}")
     with pytest.raises(ConfigurationError, match="not UTF-8"):

@@ -155,7 +155,7 @@ def test_the_same_rows_are_read_from_every_kind_of_file(form: str, tmp_path: Pat
 
 
 @pytest.mark.promise("benchmarks:formats")
-def test_what_does_not_belong_to_a_benchmark_is_left_out(tmp_path: Path) -> None:
+def test_rows_that_do_not_belong_to_a_benchmark_are_left_out(tmp_path: Path) -> None:
     gaia = [{"Question": "Read it.", "Level": 1, "Final answer": "1", "file_name": "a.pdf"}, FORMATS[8][1]]
     assert [task.id for task in read(write(tmp_path / "gaia.jsonl", gaia), "gaia")] == ["c"]
     musique = [{"question": "What?", "answer": "", "answerable": False}, FORMATS[6][1]]
