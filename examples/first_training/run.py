@@ -21,10 +21,10 @@ from examples.first_training.training import first_training
 def main() -> int:
     """Run it; run the same command to resume."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--seed", type=int, default=0, help="of everything that is drawn")
-    parser.add_argument("--out", type=Path, help="where everything goes")
-    parser.add_argument("--settings", type=Path, help="another file than settings.yaml")
-    parser.add_argument("overrides", nargs="*", metavar="key=value", help="over the file")
+    parser.add_argument("--seed", type=int, default=0, help="seed of everything random")
+    parser.add_argument("--out", type=Path, help="output folder")
+    parser.add_argument("--settings", type=Path, help="settings file instead of settings.yaml")
+    parser.add_argument("overrides", nargs="*", metavar="key=value", help="settings that override the file")
     given = parser.parse_args()
     folder = given.out or Path("first_training_results", str(given.seed))
     began = time.monotonic()

@@ -133,9 +133,9 @@ async def _fine_tuned(site: _Site, shown: Sequence[Sequence[Demonstration]]) -> 
     start = site.folder / "model"
     if not (start / "config.json").exists():
         texts = [document.text for document in site.family.documents()]
-        said = [one.answer for episode in shown for one in episode]
+        answers = [one.answer for episode in shown for one in episode]
         read = [message["content"] for episode in shown for message in episode[-1].messages]
-        make_tiny_model(start, [*texts, *said, *read], site.plan.model, site.seed, numbers=AMOUNTS)
+        make_tiny_model(start, [*texts, *answers, *read], site.plan.model, site.seed, numbers=AMOUNTS)
     return fine_tuned_checkpoints(
         start, site.folder / "fine_tuned", site.family, shown, site.plan.fine_tuning, site.seed, site.say
     )
@@ -165,7 +165,7 @@ async def _best(site: _Site, server: ModelServer, checkpoints: Sequence[Path]) -
         for path in checkpoints
     ]
     place = scores.index(max(scores))
-    site.say(f"fine-tuned: {', '.join(f'{score:.0%}' for score in scores)} of the tasks to choose by")
+    site.say(f"fine-tuned: {', '.join(f'{score:.0%}' for score in scores)} of the tasks for choosing")
     return checkpoints[place]
 
 
@@ -195,7 +195,7 @@ async def _judge(site: _Site, name: str, part: str, planner: Model) -> Judged:
         planner, site.tasks(part), site.corpus, max_turns=plan.max_turns, at_once=plan.at_once
     )
     judged = Judged(planner=name, outcomes=outcomes)
-    site.say(f"{name}: {judged.success:.1%} right, {judged.error_rate:.1%} of steps in error ({part})")
+    site.say(f"{name}: {judged.success:.1%} right, {judged.error_rate:.1%} of steps failed ({part})")
     return _kept(site, f"{name}-{part}", judged)
 
 

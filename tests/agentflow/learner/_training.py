@@ -92,7 +92,7 @@ class FakePlayer:
 
 
 def playing_of(player: FakePlayer, **more: Any) -> GroupRollout:  # noqa: ANN401 - whatever it takes
-    """How its episodes are played."""
+    """Return the rollout of a runner's episodes."""
     given: dict[str, Any] = {"trained": ("planner",), "temperature": 1.0, "seed": 7, **more}
     return GroupRollout(player, **given)
 
@@ -105,7 +105,7 @@ def policy_settings(model: Path) -> PolicySettings:
 
 
 def a_backbone(model: Path) -> LocalBackbone:
-    """What makes steps with it."""
+    """Return a local backbone of the model."""
     return LocalBackbone(policy_settings(model), OptimizerSettings(learning_rate=1e-2))
 
 
