@@ -1,25 +1,23 @@
-"""Growing trees: the planner proposes, each branch acts in a fork of its parent's sandbox, the verifier says what it is worth.
+"""Growth of trees: the planner proposes actions, each branch acts in a fork of its parent's sandbox, the verifier judges.
 
-A tree grows level by level and any number of trees grow at once. Every effect is journalled, so growing again goes on where it
-ended.
+A tree grows level by level; any number of trees grow concurrently. Every effect is journalled, so growing a tree again
+resumes it. See docs/growth.md.
 """
 
-from agentflow.growth._branch_sandboxes import Greenhouse
-from agentflow.growth._grower import Grower, Observer
-from agentflow.growth._node_path import plans_of
-from agentflow.growth._ports import Executor, Planner, Verifier
-from agentflow.growth._settings import GrowthSettings, Unforkable
-from agentflow.growth._stored_tree import with_observations, without_observations
+from agentflow.growth._branch_sandboxes import BranchSandboxes
+from agentflow.growth._grower import Grower, NodeObserver
+from agentflow.growth._records import plans_of, with_observations, without_observations
+from agentflow.growth._settings import ExecutorPort, GrowthSettings, PlannerPort, Unforkable, VerifierPort
 
 __all__ = [
-    "Executor",
-    "Greenhouse",
+    "BranchSandboxes",
+    "ExecutorPort",
     "Grower",
     "GrowthSettings",
-    "Observer",
-    "Planner",
+    "NodeObserver",
+    "PlannerPort",
     "Unforkable",
-    "Verifier",
+    "VerifierPort",
     "plans_of",
     "with_observations",
     "without_observations",

@@ -1,11 +1,10 @@
-"""Where branches act: each in a sandbox whose state is that of its path and of nothing else.
+"""Sandboxes of branches: the state of each depends on its path alone.
 
-A *place* is the state after a path. Whoever will go on from it holds a claim. An action that changes state uses a claim
-up: it forks the place's sandbox, or takes it over if no claim but its own is left, so n branches cost n - 1 forks
-and a chain costs none. An action without state leaves the place as it is and hands its claim on.
+A `BranchState` is the state after a path. Every branch that continues from it holds a claim. A stateful action uses up
+a claim: it forks the state's sandbox or, with the last claim, takes the sandbox over. So n branches cost n - 1 forks, and
+a chain costs none. An action of a stateless tool passes its claim on.
 
-A place that was reached before the last crash has no sandbox any more, only its history. If somebody needs it, the
-history is done again in a fresh sandbox.
+After a crash a state has no sandbox, only its history. When it is needed, the history is replayed in a fresh sandbox.
 """
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
@@ -20,180 +19,185 @@ from agentflow.errors import ErrorKind, ToolFailure
 from agentflow.sandbox import Sandbox, Tool
 from agentflow.trajectory import Action, Isolation, Outcome
 
-__all__ = ["CannotBranch", "Greenhouse", "Past", "Place", "Plot", "Replay"]
+__all__ = ["BranchSandboxes", "BranchState", "CannotBranch", "PastAction", "Replay", "TreeSandboxes"]
 
-REPLAYS_TRIED = 3
-"""Somebody may kill what a history is done again in: only what never comes out as it did has another outcome."""
-FORKS_TRIED = 3
-"""A copy may die on its way, or its parent be gone: only what fails again and again can't be forked."""
+MAX_REPLAYS = 3
+"""Replays of a history before a different outcome is accepted: an outside process may have killed the sandbox."""
+MAX_FORK_ATTEMPTS = 3
+"""Attempts to fork: a fork may fail because the sandbox or its copy was killed."""
 
-Replay = Callable[[Sandbox, "Past", bool], Awaitable[bool]]
-"""Does a thing of the past again, and says whether to go on from there: it came out as then, or this try is the last."""
+Replay = Callable[[Sandbox, "PastAction", bool], Awaitable[bool]]
+"""Replays an action and tells whether to continue: the outcome is the recorded one, or this is the last attempt."""
 
 
 class CannotBranch(Exception):
-    """The state of a place can't be copied, and its path can't be replayed without harm."""
+    """The state cannot be forked, and its path cannot be replayed safely."""
 
 
 @dataclass(frozen=True, slots=True)
-class Past:
-    """One action that changed a place's state."""
+class PastAction:
+    """An action in the history of a state."""
 
-    spot: str
-    """The node that did it, as its path."""
+    path_key: str
+    """Path key of the node that ran it."""
     action: Action
-    """What was done."""
+    """The action."""
     outcome: Outcome
-    """What came of it then."""
+    """Its recorded outcome."""
 
 
 @dataclass(slots=True, eq=False)
-class Place:
-    """The state after a path."""
+class BranchState:
+    """State after a path."""
 
-    history: tuple[Past, ...] = ()
-    """What has changed it, from the root on."""
+    history: tuple[PastAction, ...] = ()
+    """Stateful actions from the root on."""
     sandbox: Sandbox | None = None
-    """Where it lives, unless nothing has happened there yet or it went with a crash."""
+    """Sandbox in this state; `None` before the first action and after a crash."""
     claims: int = 1
-    """How many branches will go on from it."""
-    turn: anyio.Lock = field(default_factory=anyio.Lock)
-    """Forks of one place happen one after the other, so that the last one finds itself alone."""
+    """Number of branches that will continue from this state."""
+    lock: anyio.Lock = field(default_factory=anyio.Lock)
+    """Serialises forks, so that the last branch sees that it is alone."""
 
     def share(self, branches: int) -> None:
-        """One claim becomes as many as there are branches."""
+        """Turn one claim into one per branch."""
         self.claims += branches - 1
 
 
-class Greenhouse:
-    """All sandboxes of a run: the base one, on which what has no state runs, and one for each place of its trees."""
+class BranchSandboxes:
+    """All sandboxes of a run: a base sandbox for stateless tools, and one for each state of its trees.
+
+    Example::
+
+        async with Sandbox(backends=["bash"]) as base:
+            sandboxes = BranchSandboxes(base, await base.tools("bash_run"))
+    """
 
     def __init__(self, base: Sandbox, tools: Sequence[Tool], *, max_sandboxes: int = 128) -> None:
-        """Describe it; whoever gives the base closes it.
+        """Describe the sandboxes; the caller closes the base.
 
         :param tools: the tools that may be used.
-        :param max_sandboxes: how many may live at once; a tree that is wider than that grows alone.
+        :param max_sandboxes: maximum number of concurrent sandboxes; a wider tree grows alone.
         """
         self.base = base
-        """Where what has no state runs; it never gets a session."""
+        """Sandbox for stateless tools; it never gets a session."""
         self.tools = {tool.name: tool for tool in tools}
-        """What can be used, by name."""
-        self._most = max_sandboxes
-        self._room = anyio.Semaphore(max_sandboxes)
-        self._turn = anyio.Lock()
+        """Available tools by name."""
+        self._max_sandboxes = max_sandboxes
+        self._slots = anyio.Semaphore(max_sandboxes)
+        self._reserving = anyio.Lock()
 
     @property
     def stateful(self) -> bool:
-        """Some tool changes state."""
+        """Some tool has state."""
         return any(tool.stateful for tool in self.tools.values())
 
     @asynccontextmanager
-    async def plot(self, width: int) -> AsyncGenerator["Plot"]:
-        """Room for a tree of that width, waited for in turn, so that no two trees wait for each other's.
+    async def reserve(self, width: int) -> AsyncGenerator["TreeSandboxes"]:
+        """Reserve sandboxes for a tree of this width. Trees wait in order, so they cannot deadlock.
 
-        Whatever lives on it when it is left is ended.
+        Sandboxes still open at the end are closed.
         """
         taken = 0
-        plot = Plot(self)
+        sandboxes = TreeSandboxes(self)
         try:
             if self.stateful:
-                async with self._turn:
-                    for _ in range(min(width, self._most)):
-                        await self._room.acquire()
+                async with self._reserving:
+                    for _ in range(min(width, self._max_sandboxes)):
+                        await self._slots.acquire()
                         taken += 1
-            yield plot
+            yield sandboxes
         finally:
             with anyio.CancelScope(shield=True):
-                await plot.clear()
+                await sandboxes.close()
             for _ in range(taken):
-                self._room.release()
+                self._slots.release()
 
-    def harmless(self, action: Action) -> bool:
-        """Doing it again changes nothing more."""
+    def is_repeatable(self, action: Action) -> bool:
+        """Tell whether repeating an action is safe."""
         hints = self.tools[action.tool].hints
         return hints.read_only or hints.idempotent
 
 
-class Plot:
-    """The sandboxes of one tree."""
+class TreeSandboxes:
+    """Sandboxes of one tree."""
 
-    def __init__(self, greenhouse: Greenhouse) -> None:
-        self._greenhouse = greenhouse
-        self._alive: dict[Sandbox, None] = {}
+    def __init__(self, sandboxes: BranchSandboxes) -> None:
+        self._all = sandboxes
+        self._open: dict[Sandbox, None] = {}
 
-    async def branch(self, place: Place, replay: Replay) -> tuple[Sandbox, Isolation]:
-        """A sandbox in the state of the place for one branch, whose claim is used up.
+    async def branch(self, state: BranchState, replay: Replay) -> tuple[Sandbox, Isolation]:
+        """Return a sandbox in this state for one branch, and use up its claim.
 
-        :raises CannotBranch: if other branches need the place too and it can't be copied. The claim is still there.
-        :raises RunStopped: if no sandbox can be had any more.
+        :raises CannotBranch: if other branches need the state too and it cannot be copied. The claim is kept.
+        :raises RunStopped: if no sandbox can be started any more.
         """
-        async with place.turn:
-            if place.claims == 1:
-                sandbox = place.sandbox or await self.rebuild(place.history, replay)
-                place.sandbox = None
-                place.claims = 0
+        async with state.lock:
+            if state.claims == 1:
+                sandbox = state.sandbox or await self.rebuild(state.history, replay)
+                state.sandbox = None
+                state.claims = 0
                 return sandbox, Isolation.FORK
-            copy = await self._copy(place, replay)
-            await self.release(place)
+            copy = await self._copy(state, replay)
+            await self.release(state)
             return copy
 
-    async def rebuild(self, history: Sequence[Past], replay: Replay) -> Sandbox:
-        """A fresh sandbox in which that history has been done again."""
-        for tried in range(REPLAYS_TRIED):
-            sandbox = await self._keep(self._greenhouse.base.fork)
-            last = tried == REPLAYS_TRIED - 1
-            if await _done_again(sandbox, history, replay, last=last):
+    async def rebuild(self, history: Sequence[PastAction], replay: Replay) -> Sandbox:
+        """Return a fresh sandbox in which the history was replayed."""
+        for attempt in range(1, MAX_REPLAYS + 1):
+            sandbox = await self._track(self._all.base.fork)
+            if await _replay_all(sandbox, history, replay, last=attempt == MAX_REPLAYS):
                 return sandbox
             await self.discard(sandbox)
-        raise AssertionError("the last try is taken as it is")
+        raise AssertionError("the last attempt accepts any outcome")
 
-    async def release(self, *places: Place) -> None:
-        """Give a claim on each back; the last one on a place ends its sandbox."""
-        ended: list[Sandbox] = []
-        for place in places:
-            place.claims -= 1
-            if place.claims == 0 and place.sandbox is not None:
-                ended.append(place.sandbox)
-                place.sandbox = None
-        await together([partial(self.discard, sandbox) for sandbox in ended])
+    async def release(self, *states: BranchState) -> None:
+        """Give back a claim on each state; the last claim on a state closes its sandbox."""
+        unused: list[Sandbox] = []
+        for state in states:
+            state.claims -= 1
+            if state.claims == 0 and state.sandbox is not None:
+                unused.append(state.sandbox)
+                state.sandbox = None
+        await together([partial(self.discard, sandbox) for sandbox in unused])
 
     async def discard(self, sandbox: Sandbox) -> None:
-        """End a sandbox; that it has ended by itself is fine."""
-        self._alive.pop(sandbox, None)
+        """Close a sandbox, even if it has already ended."""
+        self._open.pop(sandbox, None)
         with suppress(ToolFailure):
             await sandbox.close()
 
-    async def clear(self) -> None:
-        """End all that still live."""
-        await together([partial(self.discard, sandbox) for sandbox in self._alive])
+    async def close(self) -> None:
+        """Close all sandboxes."""
+        await together([partial(self.discard, sandbox) for sandbox in self._open])
 
-    async def _copy(self, place: Place, replay: Replay) -> tuple[Sandbox, Isolation]:
-        if not place.history:
+    async def _copy(self, state: BranchState, replay: Replay) -> tuple[Sandbox, Isolation]:
+        if not state.history:
             return await self.rebuild((), replay), Isolation.FORK
         reason = ""
-        for _ in range(FORKS_TRIED):
-            if place.sandbox is None:
-                place.sandbox = await self.rebuild(place.history, replay)
+        for _ in range(MAX_FORK_ATTEMPTS):
+            if state.sandbox is None:
+                state.sandbox = await self.rebuild(state.history, replay)
             try:
-                return await self._keep(place.sandbox.fork), Isolation.FORK
+                return await self._track(state.sandbox.fork), Isolation.FORK
             except ToolFailure as failure:
                 reason = failure.message
                 if failure.kind is not ErrorKind.CANNOT_FORK:
-                    # The sandbox itself is gone; its state is not, since it follows from its history.
-                    await self.discard(place.sandbox)
-                    place.sandbox = None
-        if all(self._greenhouse.harmless(past.action) for past in place.history):
-            return await self.rebuild(place.history, replay), Isolation.REPLAY
+                    # The sandbox is lost, but its state can be rebuilt from its history.
+                    await self.discard(state.sandbox)
+                    state.sandbox = None
+        if all(self._all.is_repeatable(past.action) for past in state.history):
+            return await self.rebuild(state.history, replay), Isolation.REPLAY
         raise CannotBranch(reason)
 
-    async def _keep(self, make: Callable[[], Awaitable[Sandbox]]) -> Sandbox:
+    async def _track(self, make: Callable[[], Awaitable[Sandbox]]) -> Sandbox:
         sandbox = await make()
-        self._alive[sandbox] = None
+        self._open[sandbox] = None
         return sandbox
 
 
-async def _done_again(sandbox: Sandbox, history: Sequence[Past], replay: Replay, *, last: bool) -> bool:
-    """Whether a history was done again from its beginning to its end."""
+async def _replay_all(sandbox: Sandbox, history: Sequence[PastAction], replay: Replay, *, last: bool) -> bool:
+    """Replay a history; stop at the first outcome that is not accepted."""
     for past in history:
         if not await replay(sandbox, past, last):
             return False

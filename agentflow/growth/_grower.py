@@ -1,23 +1,20 @@
-"""Growing one tree: level by level, so that timing changes nothing."""
+"""Growth of one tree, level by level, so that timing has no effect on the result."""
 
 from collections.abc import Sequence
 from functools import partial
 from hashlib import blake2b
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from agentflow.actors import together
-from agentflow.growth._acting import Acted, Arrival, Doer
-from agentflow.growth._asking import Asker, Choice, Chosen
-from agentflow.growth._branch_sandboxes import Greenhouse, Place, Plot
-from agentflow.growth._node_path import spot, spots_of
-from agentflow.growth._ports import Executor, Planner, Verifier
-from agentflow.growth._settings import GrowthSettings
+from agentflow.growth._action_chooser import ActionChooser, ChosenAction, NodeChoices
+from agentflow.growth._action_runner import ActionRunner, BranchResult
+from agentflow.growth._branch_sandboxes import BranchSandboxes, BranchState, TreeSandboxes
+from agentflow.growth._records import VerdictRecord, diverged_nodes, path_key
+from agentflow.growth._settings import ExecutorPort, GrowthSettings, PlannerPort, VerifierPort
 from agentflow.journal import Page
 from agentflow.trajectory import (
-    Failure,
     Judgement,
     JudgementRequest,
     Node,
@@ -32,134 +29,119 @@ from agentflow.trajectory import (
     tree_id,
 )
 
-__all__ = ["Grower", "Observer", "silent"]
+__all__ = ["Grower", "NodeObserver", "ignore_nodes"]
+
+MIN_REPEATED_CHARS = 80
+"""Length from which equal output of two programs is not a coincidence."""
 
 
-TELLING = 80
-"""From how many characters on the same output of two programs is no accident."""
-
-
-class Observer(Protocol):
-    """Is told of every node as it stands; must not block."""
+class NodeObserver(Protocol):
+    """Callback for every completed node; must not block. See docs/growth.md."""
 
     def __call__(self, seed: Seed, node: Node) -> None:
-        """A node is there: grown now, or before the last crash."""
+        """Observe a node, grown now or before a crash."""
         ...
 
 
-def silent(seed: Seed, node: Node) -> None:
-    """An observer that doesn't care."""
+def ignore_nodes(seed: Seed, node: Node) -> None:
+    """Ignore all nodes."""
 
 
-class Settled(Struct, frozen=True):
-    """A verdict, as it stands in the journal."""
-
-    verdict: Verdict
-    """The word."""
-    reason: str
-    """Why it is not `new`."""
-    usage: Usage
-    """What it took."""
-    failure: Failure | None = None
-    """Why the verifier's word could not be had."""
-
-
-class Sprout(Struct):
-    """A node of the level that grows now, with the place it is at."""
+class OpenNode(Struct):
+    """A node whose children may be grown."""
 
     path: tuple[int, ...]
-    """Positions from the root."""
+    """Positions of the node and its ancestors."""
     node: Node
-    """What it is."""
+    """The node."""
     steps: tuple[Step, ...]
-    """What was done up to it, as the roles see it."""
-    place: Place
-    """Where its children act; it has one claim on it."""
+    """Steps from the root, as shown to the roles."""
+    state: BranchState
+    """State in which its children act, including one claim."""
+
+
+class _Child(NamedTuple):
+    """A child whose action is done and whose verdict is pending."""
+
+    parent: OpenNode
+    path: tuple[int, ...]
+    choice: ChosenAction
+    result: BranchResult
+    request: JudgementRequest
 
 
 class Grower:
-    """Grows trees, any number at once: all that they share is the roles and the greenhouse, each with its own limits."""
+    """Grows any number of trees concurrently; they share the roles and the sandbox pool.
+
+    Example::
+
+        grower = Grower(GrowthSettings(), run="run", planner=team.planner, executor=team.executor,
+                        verifier=team.verifier, sandboxes=sandboxes)
+        tree = await grower.grow(seed, page)
+    """
 
     def __init__(
         self,
         settings: GrowthSettings,
         *,
         run: str,
-        planner: Planner,
-        executor: Executor,
-        verifier: Verifier,
-        greenhouse: Greenhouse,
-        observer: Observer = silent,
+        planner: PlannerPort,
+        executor: ExecutorPort,
+        verifier: VerifierPort,
+        sandboxes: BranchSandboxes,
+        observer: NodeObserver = ignore_nodes,
     ) -> None:
-        """Describe it.
+        """Create a grower.
 
-        :param run: the run's key, from which ids follow.
-        :param observer: is told of every node.
+        :param run: key of the run, from which ids are derived.
+        :param sandboxes: the sandboxes of the run.
+        :param observer: called with every completed node.
         """
-        self._settings = settings
-        self._run = run
-        self._planner = planner
-        self._executor = executor
-        self._verifier = verifier
-        self._greenhouse = greenhouse
-        self._observer = observer
+        self.settings = settings
+        """Shape and rules of the trees."""
+        self.run = run
+        """Key of the run."""
+        self.planner = planner
+        """Proposes actions."""
+        self.executor = executor
+        """Runs actions."""
+        self.verifier = verifier
+        """Judges observations."""
+        self.sandboxes = sandboxes
+        """Sandboxes of the run."""
+        self.observer = observer
+        """Called with every completed node."""
 
     async def grow(self, seed: Seed, page: Page) -> Tree:
-        """The tree of that seed; what stands on its page is not done again.
+        """Grow the tree of a seed. Effects recorded on the page are not repeated.
 
-        :raises RunStopped: if the run can't go on; the page holds what was done.
+        :raises RunStopped: if the run cannot continue; completed effects are on the page.
         """
-        async with self._greenhouse.plot(self._settings.width) as plot:
-            asker = Asker(seed, page, self._settings, self._planner, self._greenhouse.tools)
-            doer = Doer(page, self._executor, self._greenhouse, plot, self._settings.on_unforkable)
-            growing = _Growing(tree_id(self._run, seed), seed, page, asker, doer, self)
-            return await growing.grow(plot)
-
-    @property
-    def settings(self) -> GrowthSettings:
-        """How trees grow."""
-        return self._settings
-
-    def judge(self, request: JudgementRequest) -> Settled | None:
-        """The verifier's word, if it need not ask anybody."""
-        judgement = self._verifier.by_rule(request)
-        return None if judgement is None else Settled(judgement.verdict, judgement.reason, Usage())
-
-    async def ask(self, request: JudgementRequest) -> Settled:
-        """The verifier's word. If it can't be had, nothing is built on the observation."""
-        reply = await self._verifier.judge(request)
-        judgement = reply.value
-        if judgement is None:
-            why = reply.failure.message if reply.failure else "no answer"
-            judgement = Judgement(Verdict.ERROR, f"verifier failed: {why}")
-        return Settled(judgement.verdict, judgement.reason, reply.usage, reply.failure)
-
-    def tell(self, seed: Seed, node: Node) -> None:
-        """Tell whoever watches."""
-        self._observer(seed, node)
-
-    def computes(self, tool: str) -> bool:
-        """The tool runs what it is given."""
-        return self._greenhouse.tools[tool].stateful
+        async with self.sandboxes.reserve(self.settings.width) as sandboxes:
+            return await _TreeGrowth(self, seed, page, sandboxes).grow()
 
 
-class _Growing:
-    """One tree while it grows."""
+class _TreeGrowth:
+    """Growth of one tree."""
 
-    def __init__(self, tree: str, seed: Seed, page: Page, asker: Asker, doer: Doer, grower: Grower) -> None:
-        self._id = tree
+    def __init__(self, grower: Grower, seed: Seed, page: Page, sandboxes: TreeSandboxes) -> None:
+        settings = grower.settings
+        self._id = tree_id(grower.run, seed)
         self._seed = seed
         self._page = page
-        self._asker = asker
-        self._doer = doer
+        self._sandboxes = sandboxes
         self._grower = grower
+        self._chooser = ActionChooser(seed, page, settings, grower.planner, grower.sandboxes.tools)
+        self._runner = ActionRunner(
+            page, grower.executor, grower.sandboxes, sandboxes, settings.on_unforkable
+        )
         self._nodes: list[Node] = []
         self._stalled: dict[str, str] = {}
         self._drawn: dict[str, int] = {}
         self._seen: set[bytes] = set()
-        self._judging = Usage()
+        self._verifier_usage = Usage()
 
-    async def grow(self, plot: Plot) -> Tree:
+    async def grow(self) -> Tree:
         root = Node(
             id=node_id(self._id, ()),
             parent=None,
@@ -171,122 +153,115 @@ class _Growing:
             verdict=Verdict.NEW,
         )
         self._add(root)
-        level = [Sprout((), root, (), Place())]
+        level = [OpenNode((), root, (), BranchState())]
         while level:
-            level = await self._next(level)
-            ended = [sprout.place for sprout in level if not self._grows(sprout.node)]
-            await plot.release(*ended)
-            level = [sprout for sprout in level if self._grows(sprout.node)]
-        return self._tree()
+            level = await self._next_level(level)
+            await self._sandboxes.release(*(each.state for each in level if not self._grows(each.node)))
+            level = [each for each in level if self._grows(each.node)]
+        return Tree(
+            id=self._id,
+            seed=self._seed,
+            nodes=tuple(self._nodes),
+            stalled=self._stalled,
+            duplicates=self._chooser.duplicates,
+            drawn=self._drawn,
+            diverged=diverged_nodes(self._nodes, self._page),
+            usage={"planner": self._chooser.usage, "verifier": self._verifier_usage},
+        )
 
     def _grows(self, node: Node) -> bool:
         return node.verdict is Verdict.NEW and self._grower.settings.children(node.depth) > 0
 
-    async def _next(self, level: Sequence[Sprout]) -> list[Sprout]:
-        """The children of a level, in path order."""
-        chosen = [self._chosen(sprout) for sprout in level]
-        await self._asker.choose(chosen)
-        for sprout, node in zip(level, chosen, strict=True):
-            if node.stalled:
-                self._stalled[sprout.node.id] = node.stalled
+    async def _next_level(self, level: Sequence[OpenNode]) -> list[OpenNode]:
+        """Grow the children of a level, in path order."""
+        chosen = [
+            NodeChoices(
+                path_key(each.path), each.steps, self._grower.settings.children(each.node.depth), [], [], []
+            )
+            for each in level
+        ]
+        await self._chooser.choose(chosen)
+        for parent, choices in zip(level, chosen, strict=True):
+            if choices.stalled:
+                self._stalled[parent.node.id] = choices.stalled
         families = await together([partial(self._act, *pair) for pair in zip(level, chosen, strict=True)])
-        children: list[Sprout] = []
-        requests: list[JudgementRequest] = []
-        for parent, node, arrivals in zip(level, chosen, families, strict=True):
-            for position, (choice, arrival) in enumerate(zip(node.choices, arrivals, strict=True)):
-                requests.append(self._request(parent, choice, arrival.acted))
-                child = self._child(parent, position, choice, arrival)
-                if choice.drawn > 1:
-                    self._drawn[child.node.id] = choice.drawn
-                children.append(child)
-        verdicts = await self._verdicts(children, requests)
-        return [self._settle(child, settled) for child, settled in zip(children, verdicts, strict=True)]
+        children = [
+            self._child(parent, position, choice, result)
+            for parent, choices, results in zip(level, chosen, families, strict=True)
+            for position, (choice, result) in enumerate(zip(choices.choices, results, strict=True))
+        ]
+        verdicts = await self._verdicts(children)
+        return [self._complete(child, verdict) for child, verdict in zip(children, verdicts, strict=True)]
 
-    async def _verdicts(
-        self, children: Sequence[Sprout], requests: Sequence[JudgementRequest]
-    ) -> list[Settled]:
-        """The word on each. What follows from what stands on the page already is not written there."""
-        settled = [self._grower.judge(request) for request in requests]
-        asking = [index for index, known in enumerate(settled) if known is None]
-        answers = iter(
-            await together([partial(self._judge, children[index], requests[index]) for index in asking])
-        )
-        return [next(answers) if known is None else known for known in settled]
+    async def _act(self, parent: OpenNode, chosen: NodeChoices) -> list[BranchResult]:
+        keys = [path_key((*parent.path, position)) for position in range(len(chosen.choices))]
+        return await self._runner.act(parent.state, keys, chosen.choices)
 
-    def _chosen(self, sprout: Sprout) -> Chosen:
-        wanted = self._grower.settings.children(sprout.node.depth)
-        return Chosen(spot(sprout.path), sprout.steps, wanted, [], [], [])
-
-    async def _act(self, parent: Sprout, chosen: Chosen) -> list[Arrival]:
-        spots = [spot((*parent.path, position)) for position in range(len(chosen.choices))]
-        return await self._doer.act(parent.place, spots, chosen.choices)
-
-    def _request(self, parent: Sprout, choice: Choice, acted: Acted) -> JudgementRequest:
-        outcome = acted.outcome
-        words = outcome.observation.text
-        computes = self._grower.computes(choice.action.tool)
-        mark = blake2b(words.encode(), digest_size=16).digest()
-        # Many programs print `ok` or `1`, each for a reason of its own.
-        seen = mark in self._seen and not (computes and len(words) < TELLING)
+    def _child(self, parent: OpenNode, position: int, choice: ChosenAction, result: BranchResult) -> _Child:
+        outcome = result.record.outcome
+        text = outcome.observation.text
+        computes = self._grower.sandboxes.tools[choice.action.tool].stateful
+        mark = blake2b(text.encode(), digest_size=16).digest()
+        # Many programs print `ok` or `1`, each for its own reason.
+        seen = mark in self._seen and not (computes and len(text) < MIN_REPEATED_CHARS)
         self._seen.add(mark)
-        return JudgementRequest(
+        request = JudgementRequest(
             seed=self._seed.content,
             path=parent.steps,
-            step=Step(choice.intent, choice.action, words, images=outcome.observation.blobs),
+            step=Step(choice.intent, choice.action, text, images=outcome.observation.blobs),
             failure=outcome.failure,
             trouble=outcome.trouble,
             seen_elsewhere=seen,
             computes=computes,
         )
+        return _Child(parent, (*parent.path, position), choice, result, request)
 
-    def _child(self, parent: Sprout, position: int, choice: Choice, arrival: Arrival) -> Sprout:
-        path = (*parent.path, position)
-        outcome = arrival.acted.outcome
+    async def _verdicts(self, children: Sequence[_Child]) -> list[VerdictRecord]:
+        """Judge all children. Only verdicts of a model are recorded: the others follow from the page."""
+        by_rule = [self._grower.verifier.by_rule(child.request) for child in children]
+        pending = [child for child, known in zip(children, by_rule, strict=True) if known is None]
+        asked = iter(await together([partial(self._judge, child) for child in pending]))
+        return [
+            next(asked) if known is None else VerdictRecord(known.verdict, known.reason, Usage())
+            for known in by_rule
+        ]
+
+    async def _judge(self, child: _Child) -> VerdictRecord:
+        ask = partial(self._ask_verifier, child.request)
+        return await self._page.once(f"node/{path_key(child.path)}", VerdictRecord, ask)
+
+    async def _ask_verifier(self, request: JudgementRequest) -> VerdictRecord:
+        """Ask the verifier. If it fails, the verdict is `error`, so nothing is built on the observation."""
+        reply = await self._grower.verifier.judge(request)
+        judgement = reply.value
+        if judgement is None:
+            reason = reply.failure.message if reply.failure else "no answer"
+            judgement = Judgement(Verdict.ERROR, f"verifier failed: {reason}")
+        return VerdictRecord(judgement.verdict, judgement.reason, reply.usage, reply.failure)
+
+    def _complete(self, child: _Child, verdict: VerdictRecord) -> OpenNode:
+        record, step = child.result.record, child.request.step
         node = Node(
-            id=node_id(self._id, path),
-            parent=parent.node.id,
-            depth=len(path),
-            position=position,
-            intent=choice.intent,
-            action=choice.action,
-            observation=outcome.observation,
-            verdict=Verdict.NEW,
-            failure=outcome.failure,
-            isolation=arrival.acted.isolation,
+            id=node_id(self._id, child.path),
+            parent=child.parent.node.id,
+            depth=len(child.path),
+            position=child.path[-1],
+            intent=child.choice.intent,
+            action=child.choice.action,
+            observation=record.outcome.observation,
+            verdict=verdict.verdict,
+            reason=verdict.reason,
+            failure=record.outcome.failure,
+            isolation=record.isolation,
+            usage=verdict.usage,
         )
-        return Sprout(path, node, parent.steps, arrival.place)
-
-    async def _judge(self, child: Sprout, request: JudgementRequest) -> Settled:
-        key = f"node/{spot(child.path)}"
-        return await self._page.once(key, Settled, partial(self._grower.ask, request))
-
-    def _settle(self, child: Sprout, settled: Settled) -> Sprout:
-        node = replace(child.node, verdict=settled.verdict, reason=settled.reason, usage=settled.usage)
         self._add(node)
-        self._judging += settled.usage
-        assert node.action is not None
-        step = Step(
-            node.intent, node.action, node.observation.text, node.verdict, images=node.observation.blobs
-        )
-        return Sprout(child.path, node, (*child.steps, step), child.place)
+        if child.choice.drawn > 1:
+            self._drawn[node.id] = child.choice.drawn
+        self._verifier_usage += verdict.usage
+        judged = Step(step.intent, step.action, step.observation, verdict.verdict, images=step.images)
+        return OpenNode(child.path, node, (*child.parent.steps, judged), child.result.state)
 
     def _add(self, node: Node) -> None:
         self._nodes.append(node)
-        self._grower.tell(self._seed, node)
-
-    def _tree(self) -> Tree:
-        spots = spots_of(self._nodes)
-        nodes = tuple(
-            replace(node, diverged=True) if f"diverged/{spots[node.id]}" in self._page else node
-            for node in self._nodes
-        )
-        usage = {"planner": self._asker.usage, "verifier": self._judging}
-        return Tree(
-            id=self._id,
-            seed=self._seed,
-            nodes=nodes,
-            stalled=self._stalled,
-            duplicates=self._asker.duplicates,
-            drawn=self._drawn,
-            usage=usage,
-        )
+        self._grower.observer(self._seed, node)

@@ -1,51 +1,89 @@
-"""How trees grow."""
+"""Contracts of growth: its settings, and the roles it needs."""
 
 from enum import StrEnum
+from typing import Protocol
 
 from msgspec import Struct
 
-__all__ = ["GrowthSettings", "Unforkable"]
+from agentflow.sandbox import Sandbox
+from agentflow.trajectory import Action, Judgement, JudgementRequest, Outcome, Plan, PlanRequest, Reply
+
+__all__ = ["ExecutorPort", "GrowthSettings", "PlannerPort", "Unforkable", "VerifierPort"]
+
+
+class PlannerPort(Protocol):
+    """Planner of a grower: `agentflow.team.Planner`, or any class with this method. See docs/growth.md."""
+
+    async def plan(self, request: PlanRequest) -> Reply[Plan]:
+        """Propose different actions, as many as requested if possible. A failed call is a failed reply."""
+        ...
+
+
+class ExecutorPort(Protocol):
+    """Executor of a grower: `agentflow.team.Executor`, or any class with this method. See docs/growth.md."""
+
+    async def act(self, sandbox: Sandbox, action: Action) -> Outcome:
+        """Call a tool in a sandbox. A failed call is an outcome."""
+        ...
+
+
+class VerifierPort(Protocol):
+    """Verifier of a grower: `agentflow.team.Verifier`, or any class with these methods. See docs/growth.md."""
+
+    def by_rule(self, request: JudgementRequest) -> Judgement | None:
+        """Judge an observation without a model; `None` if `judge` must be called."""
+        ...
+
+    async def judge(self, request: JudgementRequest) -> Reply[Judgement]:
+        """Judge an observation. A failed call is a failed reply."""
+        ...
 
 
 class Unforkable(StrEnum):
-    """What to do where a sandbox can't be forked and its path can't be replayed without harm."""
+    """Policy for a sandbox that cannot be forked and whose path cannot be replayed safely. See docs/growth.md."""
 
     CHAIN = "chain"
-    """The first child goes on in its parent's sandbox, its siblings are not tried."""
+    """The first child continues in its parent's sandbox; its siblings are not tried."""
     REFUSE = "refuse"
-    """None of the siblings is tried."""
+    """No child is tried."""
 
 
 class GrowthSettings(Struct, frozen=True, kw_only=True):
-    """How trees grow."""
+    """Shape and rules of a tree.
+
+    Example::
+
+        GrowthSettings(max_depth=3, branching_factor=2, depth_threshold=2)
+    """
 
     max_depth: int = 5
-    """Actions from the root to the deepest leaf."""
+    """Number of actions from the root to the deepest leaf."""
     branching_factor: int = 2
-    """Children of a node above `depth_threshold`."""
+    """Number of children of a node above `depth_threshold`."""
     depth_threshold: int = 3
-    """From this depth on every node has one child."""
+    """Depth from which every node has one child."""
     action_similarity: float = 0.9
-    """From here on two searches are the same search, among siblings and on a path; above 1: never."""
+    """Similarity from which two searches count as duplicates, among siblings and on a path; above 1 disables it."""
     max_asks: int = 3
-    """How often a node's planner is asked at most, until it has offered enough that is not a duplicate."""
+    """Maximum number of planner calls at a node until enough proposals are not duplicates."""
     merge_duplicates: bool = False
-    """A duplicate is not asked for again. What is proposed twice at one node grows once and counts twice, and what
-    stands elsewhere in the tree grows here too: for training, where nothing corrects what the policy does."""
+    """Merge duplicates instead of asking again: an action proposed twice at a node grows once with a count of two, and
+    an action that exists elsewhere in the tree is allowed. Training needs this, because the policy must not be
+    corrected."""
     on_unforkable: Unforkable = Unforkable.CHAIN
-    """What to do where branches can't be kept apart."""
+    """Policy for branches that cannot be isolated."""
     tips: str = ""
-    """The user's guidance for exploring."""
+    """The user's guidance for exploration."""
     seed_description: str = ""
-    """What seeds are in this run."""
+    """Description of the seeds of this run."""
 
     def children(self, depth: int) -> int:
-        """How many children a node at this depth is to have."""
+        """Return the number of children of a node at this depth."""
         if depth >= self.max_depth:
             return 0
         return self.branching_factor if depth < self.depth_threshold else 1
 
     @property
     def width(self) -> int:
-        """How many nodes its widest level can have."""
+        """Maximum number of nodes on a level."""
         return max(1, self.branching_factor) ** min(self.depth_threshold, self.max_depth)

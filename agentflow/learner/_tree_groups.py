@@ -9,7 +9,7 @@ from msgspec import structs
 
 from agentflow.actors import Supervisor
 from agentflow.errors import ConfigurationError, RunStopped, StopCause
-from agentflow.growth import Greenhouse, Grower, plans_of
+from agentflow.growth import BranchSandboxes, Grower, plans_of
 from agentflow.journal import MemoryPage
 from agentflow.learner._group_rollout import RETRIED, UNREACHABLE, GroupRollout, error_line
 from agentflow.learner._groups import EpisodeResult, FailureCause, Group, samples_of_tree
@@ -107,7 +107,7 @@ class TreeGrower:
             planner=self.team.planner,
             executor=self.team.executor,
             verifier=self.team.verifier,
-            greenhouse=Greenhouse(base, tools),
+            sandboxes=BranchSandboxes(base, tools),
         )
 
     @asynccontextmanager

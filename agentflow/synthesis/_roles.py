@@ -2,7 +2,7 @@
 
 from typing import Protocol
 
-from agentflow.growth import Executor, Planner, Verifier
+from agentflow.growth import ExecutorPort, PlannerPort, VerifierPort
 from agentflow.runs import PauseGate
 from agentflow.sandbox import Sandbox
 from agentflow.trajectory import (
@@ -47,9 +47,9 @@ class GatedRoles:
         self,
         gate: PauseGate,
         *,
-        planner: Planner,
-        executor: Executor,
-        verifier: Verifier,
+        planner: PlannerPort,
+        executor: ExecutorPort,
+        verifier: VerifierPort,
         generator: QuestionGenerator,
     ) -> None:
         self._gate = gate
@@ -59,11 +59,11 @@ class GatedRoles:
         self._generator = generator
 
     async def plan(self, request: PlanRequest) -> Reply[Plan]:
-        """See `Planner`."""
+        """See `PlannerPort`."""
         return await self._gate.run(self._planner.plan, request)
 
     async def act(self, sandbox: Sandbox, action: Action) -> Outcome:
-        """See `Executor`."""
+        """See `ExecutorPort`."""
 
         async def act(action: Action) -> Outcome:
             return await self._executor.act(sandbox, action)
@@ -71,11 +71,11 @@ class GatedRoles:
         return await self._gate.run(act, action)
 
     def by_rule(self, request: JudgementRequest) -> Judgement | None:
-        """See `Verifier`. It has no effect and passes the gate."""
+        """See `VerifierPort`. It has no effect and passes the gate."""
         return self._verifier.by_rule(request)
 
     async def judge(self, request: JudgementRequest) -> Reply[Judgement]:
-        """See `Verifier`."""
+        """See `VerifierPort`."""
         return await self._gate.run(self._verifier.judge, request)
 
     async def write(self, request: WriteRequest) -> Reply[Draft]:

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from agentflow.actors import ChildSpec, Restart
 from agentflow.errors import ConfigurationError
-from agentflow.growth import Greenhouse, Grower, with_observations, without_observations
+from agentflow.growth import BranchSandboxes, Grower, with_observations, without_observations
 from agentflow.journal import NewSeed, Run
 from agentflow.models import ModelSettings
 from agentflow.runs import GRACE_SECONDS, Phase, Resume, SupervisedRun, check_models, start_child
@@ -126,7 +126,7 @@ class SynthesisRun(SupervisedRun[SynthesisConfig, SynthesisProgress]):
         await self._schedule(run, worker, concurrency=self.config.max_open_trees or worker.concurrency)
 
     def _seed_worker(self, run: Run, sandbox: Sandbox, team: Team) -> "_TreeWorker":
-        greenhouse = Greenhouse(sandbox, self.chosen.tools, max_sandboxes=self.config.max_sandboxes)
+        sandboxes = BranchSandboxes(sandbox, self.chosen.tools, max_sandboxes=self.config.max_sandboxes)
         roles = GatedRoles(
             self._gate,
             planner=team.planner,
@@ -140,10 +140,10 @@ class SynthesisRun(SupervisedRun[SynthesisConfig, SynthesisProgress]):
             planner=roles,
             executor=roles,
             verifier=roles,
-            greenhouse=greenhouse,
+            sandboxes=sandboxes,
             observer=self._progress.count_node,
         )
-        return _TreeWorker(run, grower, roles, self.config, self._progress, stateful=greenhouse.stateful)
+        return _TreeWorker(run, grower, roles, self.config, self._progress, stateful=sandboxes.stateful)
 
 
 class _TreeWorker:

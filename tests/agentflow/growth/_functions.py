@@ -4,7 +4,7 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
 from hashlib import blake2b
 
-from agentflow.growth import Greenhouse, Grower, GrowthSettings
+from agentflow.growth import BranchSandboxes, Grower, GrowthSettings
 from agentflow.journal import Page
 from agentflow.sandbox import Sandbox, SandboxSettings
 from agentflow.trajectory import (
@@ -101,7 +101,7 @@ async def grower(
             planner=planner,
             executor=executor or Act(),
             verifier=verifier or JudgeBy(),
-            greenhouse=Greenhouse(base, await base.tools(tools)),
+            sandboxes=BranchSandboxes(base, await base.tools(tools)),
         )
 
 

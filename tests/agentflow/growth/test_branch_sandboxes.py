@@ -10,7 +10,7 @@ import pytest
 from pydantic import Field
 
 from agentflow.errors import CannotFork
-from agentflow.growth import Greenhouse, Grower, GrowthSettings, Unforkable
+from agentflow.growth import BranchSandboxes, Grower, GrowthSettings, Unforkable
 from agentflow.sandbox import Backend, Sandbox, SandboxSettings, Session, tool
 from agentflow.trajectory import Action, Isolation, Outcome, PlanRequest, Proposal, Tree, Verdict
 from mcp_servers import Output
@@ -71,7 +71,7 @@ async def counted(
             planner=count_with(verb),
             executor=Act(),
             verifier=JudgeBy(),
-            greenhouse=Greenhouse(base, await base.tools("counter")),
+            sandboxes=BranchSandboxes(base, await base.tools("counter")),
         )
         return await growing.grow(SEED, fresh_page(page))
 
@@ -84,7 +84,7 @@ def told(tree: Tree) -> list[tuple[int, str, str, str]]:
 
 
 @pytest.mark.promise("growth:replay")
-async def test_what_can_not_be_forked_is_replayed_where_replaying_is_harmless() -> None:
+async def test_an_unforkable_sandbox_is_replayed_if_that_is_safe() -> None:
     assert told(await counted("put")) == [
         (1, "10", "fork", ""), (1, "11", "fork", ""),
         (2, "100", "replay", ""), (2, "101", "fork", ""), (2, "110", "replay", ""), (2, "111", "fork", ""),
@@ -93,7 +93,7 @@ async def test_what_can_not_be_forked_is_replayed_where_replaying_is_harmless() 
 
 
 @pytest.mark.promise("growth:chain")
-async def test_where_replaying_may_do_harm_the_first_child_goes_on_alone() -> None:
+async def test_if_replaying_is_unsafe_the_first_child_continues_alone() -> None:
     journal: dict[str, bytes] = {}
     tree = await counted("add", page=journal)
     assert told(tree)[:6] == [
@@ -107,7 +107,7 @@ async def test_where_replaying_may_do_harm_the_first_child_goes_on_alone() -> No
 
 
 @pytest.mark.promise("growth:refuse")
-async def test_or_none_of_them_is_tried() -> None:
+async def test_with_refuse_no_child_is_tried() -> None:
     tree = await counted("add", Unforkable.REFUSE)
     assert [entry[3] for entry in told(tree)] == ["", "", *["cannot_fork"] * 4]
     assert all(node.verdict is Verdict.ERROR for node in tree.nodes if node.depth == 2)
@@ -115,7 +115,7 @@ async def test_or_none_of_them_is_tried() -> None:
 
 
 @pytest.mark.promise("growth:shared")
-async def test_what_has_no_state_is_shared_and_forks_nothing(tmp_path: Path) -> None:
+async def test_stateless_tools_share_a_sandbox_and_fork_nothing(tmp_path: Path) -> None:
     documents = tmp_path / "documents.jsonl"
     documents.write_text('{"id": "a", "title": "A", "text": "the sea and the tide"}\n', encoding="utf-8")
 
@@ -132,7 +132,7 @@ async def test_what_has_no_state_is_shared_and_forks_nothing(tmp_path: Path) -> 
             planner=PlanBy(plan),
             executor=Act(),
             verifier=JudgeBy(),
-            greenhouse=Greenhouse(base, await base.tools("rag")),
+            sandboxes=BranchSandboxes(base, await base.tools("rag")),
         )
         tree = await growing.grow(SEED, fresh_page())
     assert {node.isolation for node in tree.nodes} == {Isolation.SHARED}
@@ -169,7 +169,7 @@ async def grown(
             planner=PlanBy(stateful_plan),
             executor=executor,
             verifier=JudgeBy(),
-            greenhouse=Greenhouse(base, await base.tools(["bash_run", "code_run"])),
+            sandboxes=BranchSandboxes(base, await base.tools(["bash_run", "code_run"])),
         )
         return await growing.grow(SEED, fresh_page(journal))
 
@@ -177,13 +177,13 @@ async def grown(
 @pytest.mark.promise("growth:killed")
 @pytest.mark.parametrize("at", [0, 2, 5, 9])
 @pytest.mark.parametrize("which", ["all", "bash"])
-async def test_who_kills_the_sandboxes_changes_nothing(at: int, which: str) -> None:
+async def test_killing_the_sandboxes_does_not_change_the_tree(at: int, which: str) -> None:
     assert await grown(KillOnce(at, which)) == await grown(Act())
 
 
 @pytest.mark.promise("growth:killed")
 @pytest.mark.parametrize("at", [0, 1, 3])
-async def test_who_kills_them_while_the_past_is_done_again_changes_nothing(at: int) -> None:
+async def test_killing_the_sandboxes_during_a_replay_does_not_change_the_tree(at: int) -> None:
     journal: dict[str, bytes] = {}
     whole = await grown(Act(), journal)
     kept = dict(list(journal.items())[:15])
@@ -193,6 +193,6 @@ async def test_who_kills_them_while_the_past_is_done_again_changes_nothing(at: i
 
 
 @pytest.mark.promise("growth:killed")
-async def test_who_kills_them_twice_in_a_row_changes_nothing() -> None:
+async def test_killing_the_sandboxes_twice_in_a_row_does_not_change_the_tree() -> None:
     only = GrowthSettings(max_depth=1, branching_factor=1)
     assert await grown(KillOnce(0, "all", times=2), settings=only) == await grown(Act(), settings=only)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentflow.growth import GrowthSettings
-from agentflow.growth._duplicates import Taken
+from agentflow.growth._action_chooser import TakenActions
 from agentflow.sandbox import SandboxSettings
 from agentflow.trajectory import Action, PlanRequest, Proposal, Seed
 from tests.agentflow.growth._functions import SEED, PlanBy, fresh_page, grower
@@ -20,7 +20,7 @@ def search(words: str) -> Action:
 
 
 @pytest.mark.promise("growth:same_plan")
-async def test_a_planner_that_always_says_the_same_leaves_nodes_that_say_they_had_nothing_new() -> None:
+async def test_a_repetitive_planner_leaves_nodes_that_report_nothing_new_to_try() -> None:
     planner = PlanBy(lambda _: [Proposal("", "bash_run", {"command": "echo once"})])
     async with grower(planner, settings=GrowthSettings(max_depth=3)) as growing:
         tree = await growing.grow(SEED, fresh_page())
@@ -33,7 +33,7 @@ async def test_a_planner_that_always_says_the_same_leaves_nodes_that_say_they_ha
 
 
 @pytest.mark.promise("growth:asked_again")
-async def test_for_a_duplicate_the_planner_is_asked_again_with_what_is_taken() -> None:
+async def test_for_a_duplicate_the_planner_is_asked_again_with_the_taken_actions() -> None:
     def plan(request: PlanRequest) -> list[Proposal]:
         return [
             Proposal("", "bash_run", {"command": f"echo {len(request.taken)}"}) for _ in range(request.count)
@@ -49,7 +49,7 @@ async def test_for_a_duplicate_the_planner_is_asked_again_with_what_is_taken() -
 
 
 @pytest.mark.promise("growth:refused")
-async def test_proposals_that_can_not_be_done_are_asked_for_again_with_the_reason() -> None:
+async def test_invalid_proposals_are_asked_for_again_with_the_reason() -> None:
     def plan(request: PlanRequest) -> list[Proposal]:
         if not request.refused:
             return [Proposal("", "fly", {}), Proposal("", "bash_run", {"cmd": "ls"})]
@@ -64,7 +64,7 @@ async def test_proposals_that_can_not_be_done_are_asked_for_again_with_the_reaso
 
 
 @pytest.mark.promise("growth:kwargs")
-async def test_what_a_seed_fixes_wins_over_the_planner_and_is_not_shown_to_it() -> None:
+async def test_arguments_fixed_by_a_seed_override_the_planners_and_are_not_shown() -> None:
     seed = Seed(index=0, id="s", content="x", kwargs={"timeout": 7, "company": "none of the tools'"})
     planner = PlanBy(lambda r: [Proposal("", "bash_run", {"command": "echo 1", "timeout": 1})] * r.count)
     async with grower(planner, settings=GrowthSettings(max_depth=1, branching_factor=1)) as growing:
@@ -74,7 +74,7 @@ async def test_what_a_seed_fixes_wins_over_the_planner_and_is_not_shown_to_it() 
 
 
 @pytest.mark.promise("growth:kwargs")
-async def test_a_seed_fixes_arguments_by_the_documentation_s_names_too(tmp_path: Path) -> None:
+async def test_a_seed_may_fix_arguments_by_documented_names(tmp_path: Path) -> None:
     for name in ("cats", "dogs"):
         with closing(sqlite3.connect(tmp_path / f"{name}.db")) as database:
             database.execute(f"CREATE TABLE pets AS SELECT '{name}' AS kind")
@@ -107,23 +107,22 @@ async def test_a_seed_fixes_arguments_by_the_documentation_s_names_too(tmp_path:
         ("height of the old lighthouse", "keeper of the old bridge", False),
     ],
 )
-def test_searches_that_are_nearly_the_same_are_duplicates_of_siblings(
-    one: str, other: str, duplicate: bool
-) -> None:
-    assert Taken(0.9, ["rag_search"]).duplicate(search(one), [search(other)]) is duplicate
+def test_nearly_equal_searches_are_duplicates_of_siblings(one: str, other: str, duplicate: bool) -> None:
+    assert TakenActions(0.9, ["rag_search"]).is_duplicate(search(one), [search(other)]) is duplicate
 
 
 @pytest.mark.promise("growth:near_duplicates")
-def test_in_code_one_letter_is_a_difference() -> None:
+def test_code_is_compared_exactly() -> None:
     one, other = (Action("code_run", {"code": f"frame.column_{name}.mean()"}) for name in "ab")
-    assert not Taken(0.9, ["rag_search"]).duplicate(one, [other])
+    assert not TakenActions(0.9, ["rag_search"]).is_duplicate(one, [other])
 
 
 @pytest.mark.promise("growth:exact_duplicates")
 @given(st.text(), st.dictionaries(st.text(max_size=3), st.integers() | st.text(), max_size=3))
-def test_an_action_is_its_own_duplicate_however_it_is_written(text: str, more: dict[str, object]) -> None:
-    taken = Taken(2, [])
+def test_an_action_is_a_duplicate_however_it_is_written(text: str, more: dict[str, object]) -> None:
+    taken = TakenActions(2, [])
     taken.add(Action("t", {"a": text, "b": None, **more}))
     assert (
-        taken.duplicate(Action("t", dict(reversed({"a": f" {text}\n", **more}.items()))), []) or "a" in more
+        taken.is_duplicate(Action("t", dict(reversed({"a": f" {text}\n", **more}.items()))), [])
+        or "a" in more
     )

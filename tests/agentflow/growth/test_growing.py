@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from agentflow.actors import together
 from agentflow.errors import RunStopped, StopCause
-from agentflow.growth import Greenhouse, Grower, GrowthSettings
+from agentflow.growth import BranchSandboxes, Grower, GrowthSettings
 from agentflow.sandbox import Sandbox, register_api_tool
 from agentflow.sandbox._api_tools import registered_tools
 from agentflow.trajectory import (
@@ -41,7 +41,7 @@ SMALL = GrowthSettings(max_depth=3, branching_factor=2, depth_threshold=2)
 
 
 @pytest.mark.promise("growth:shape")
-async def test_a_tree_branches_above_the_threshold_and_goes_on_in_chains_below_it() -> None:
+async def test_a_tree_branches_above_the_threshold_and_continues_in_chains_below_it() -> None:
     planner = PlanBy(stateful_plan)
     async with grower(planner) as growing:
         tree = await growing.grow(SEED, fresh_page())
@@ -62,7 +62,7 @@ async def test_a_node_asks_its_planner_once_for_all_its_children() -> None:
 
 
 @pytest.mark.promise("growth:isolation")
-async def test_nodes_say_how_they_were_kept_apart() -> None:
+async def test_nodes_report_their_isolation() -> None:
     def plan(request: PlanRequest) -> list[Proposal]:
         return [
             Proposal(
@@ -81,7 +81,7 @@ async def test_nodes_say_how_they_were_kept_apart() -> None:
 @pytest.mark.promise("growth:branches")
 @settings(max_examples=4, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.integers(0, 2**16), st.integers(1, 3), st.integers(1, 3))
-async def test_every_observation_is_that_of_its_path_alone(salt: int, branching: int, threshold: int) -> None:
+async def test_every_observation_depends_on_its_path_alone(salt: int, branching: int, threshold: int) -> None:
     def plan(request: PlanRequest) -> list[Proposal]:
         return [
             Proposal(
@@ -106,7 +106,7 @@ async def test_every_observation_is_that_of_its_path_alone(salt: int, branching:
 
 
 @pytest.mark.promise("growth:deterministic")
-async def test_delays_and_neighbours_change_nothing() -> None:
+async def test_delays_and_concurrent_trees_do_not_change_a_tree() -> None:
     class Slow(PlanBy):
         async def plan(self, request: PlanRequest) -> Reply[Plan]:
             for _ in range(len(repr(request.path)) % 7):
@@ -125,7 +125,7 @@ async def test_delays_and_neighbours_change_nothing() -> None:
 
 @pytest.mark.promise("growth:resume")
 @pytest.mark.parametrize("kept", [0, 7, 19, 31])
-async def test_whatever_was_journalled_is_not_done_again_and_the_tree_is_the_same(kept: int) -> None:
+async def test_recorded_effects_are_not_repeated_and_the_tree_is_the_same(kept: int) -> None:
     journal: dict[str, bytes] = {}
     async with grower(PlanBy(stateful_plan), settings=SMALL) as growing:
         whole = await growing.grow(SEED, fresh_page(journal))
@@ -138,7 +138,7 @@ async def test_whatever_was_journalled_is_not_done_again_and_the_tree_is_the_sam
 
 
 @pytest.mark.promise("growth:diverged")
-async def test_a_node_that_can_not_be_rebuilt_alike_says_so_and_keeps_what_it_saw() -> None:
+async def test_a_diverging_node_is_listed_and_keeps_its_observation() -> None:
     def plan(request: PlanRequest) -> list[Proposal]:
         return [Proposal("", "bash_run", {"command": f"echo $RANDOM$RANDOM$RANDOM {len(request.path)}"})]
 
@@ -155,7 +155,7 @@ async def test_a_node_that_can_not_be_rebuilt_alike_says_so_and_keeps_what_it_sa
 
 
 @pytest.mark.promise("growth:only_new_grows")
-async def test_only_what_is_new_grows() -> None:
+async def test_only_new_nodes_grow() -> None:
     def judge(request: object) -> Verdict:
         return next(verdicts)
 
@@ -169,7 +169,7 @@ async def test_only_what_is_new_grows() -> None:
 
 @pytest.mark.promise("growth:seen_elsewhere")
 @pytest.mark.parametrize(("says", "seen"), [("seq 50", True), ("echo ok", False)])
-async def test_the_verifier_hears_that_the_same_words_came_before_in_path_order(
+async def test_the_verifier_is_told_that_an_earlier_node_returned_the_same_text(
     says: str, seen: bool
 ) -> None:
     def plan(request: PlanRequest) -> list[Proposal]:
@@ -182,7 +182,7 @@ async def test_the_verifier_hears_that_the_same_words_came_before_in_path_order(
 
 
 @pytest.mark.promise("growth:failed_planner")
-async def test_a_node_whose_planner_fails_says_so_and_the_rest_grows() -> None:
+async def test_a_node_whose_planner_fails_reports_it_and_the_rest_grows() -> None:
     class Failing(PlanBy):
         async def plan(self, request: PlanRequest) -> Reply[Plan]:
             if len(request.path) == 1 and "bash" in request.path[0].action.tool:
@@ -196,7 +196,7 @@ async def test_a_node_whose_planner_fails_says_so_and_the_rest_grows() -> None:
 
 
 @pytest.mark.promise("growth:stopped")
-async def test_a_run_that_stops_comes_out_as_itself_and_leaves_no_sandbox() -> None:
+async def test_a_run_that_stops_raises_run_stopped_and_leaves_no_sandbox() -> None:
     class Stopping(Act):
         async def act(self, sandbox: Sandbox, action: Action) -> Outcome:
             if len(self.acted) == 4:
@@ -211,7 +211,7 @@ async def test_a_run_that_stops_comes_out_as_itself_and_leaves_no_sandbox() -> N
             planner=PlanBy(stateful_plan),
             executor=Stopping(),
             verifier=JudgeBy(),
-            greenhouse=Greenhouse(base, await base.tools(["bash_run", "code_run"])),
+            sandboxes=BranchSandboxes(base, await base.tools(["bash_run", "code_run"])),
         )
         with pytest.raises(RunStopped, match="used up"):
             await growing.grow(SEED, fresh_page(journal))
@@ -241,7 +241,7 @@ def sent() -> Iterator[list[str]]:
 
 
 @pytest.mark.promise("journal:page:noted")
-async def test_an_action_that_may_change_the_world_waits_until_what_led_to_it_is_on_disk(
+async def test_an_action_that_may_change_the_world_waits_until_earlier_results_are_on_disk(
     sent: list[str],
 ) -> None:
     disk = SlowDisk()

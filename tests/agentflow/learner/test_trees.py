@@ -10,7 +10,7 @@ import torch
 from msgspec import structs
 from torch import Tensor
 
-from agentflow.growth import Greenhouse, Grower, GrowthSettings, plans_of
+from agentflow.growth import BranchSandboxes, Grower, GrowthSettings, plans_of
 from agentflow.journal import Page
 from agentflow.learner import Sample
 from agentflow.learner._groups import samples_of_tree
@@ -55,7 +55,7 @@ async def grow(planner: PlanBy, settings: GrowthSettings, page: Page) -> Tree:
             planner=planner,
             executor=Act(),
             verifier=JudgeBy(),
-            greenhouse=Greenhouse(base, await base.tools()),
+            sandboxes=BranchSandboxes(base, await base.tools()),
         )
         return await grower.grow(SEED, page)
 

@@ -91,7 +91,7 @@ async def test_an_observation_is_the_same_in_another_sandbox() -> None:
 
 
 @pytest.mark.promise("team:executor:pictures")
-async def test_pictures_are_kept_as_blobs() -> None:
+async def test_images_are_stored_as_blobs() -> None:
     blobs = MemoryBlobStore()
     async with eager("code") as sandbox:
         # On a slow machine it would tell that it looks for fonts.
@@ -158,12 +158,12 @@ async def tried(verb: str, moody: Moody, blobs: MemoryBlobStore | None = None) -
 
 
 @pytest.mark.promise("team:executor:observation")
-async def test_what_a_tool_shows_as_text_is_the_observation() -> None:
+async def test_text_returned_by_a_tool_is_the_observation() -> None:
     assert (await tried("tell", Moody())).observation.text == "[1] Vell (d-1)\nA town."
 
 
 @pytest.mark.promise("team:executor:failure")
-async def test_a_tool_that_is_not_there_is_a_failed_call() -> None:
+async def test_an_unknown_tool_is_a_failed_call() -> None:
     outcome = await tried("lok", Moody())
     assert outcome.failure == Failure("tool_not_found", "no tool 'moody_lok'. Did you mean 'moody:look'?")
 
@@ -176,7 +176,7 @@ class TestRetries:
 
     @pytest.mark.promise("team:executor:retry")
     @pytest.mark.parametrize("kind", [ErrorKind.BUSY, ErrorKind.UNAVAILABLE])
-    async def test_a_harmless_call_that_found_nobody_is_made_again(self, kind: ErrorKind) -> None:
+    async def test_a_repeatable_call_of_an_unreachable_tool_is_retried(self, kind: ErrorKind) -> None:
         moody, hopeless = Moody(3, kind), Moody(9, kind)
         assert (await tried("look", moody)).observation.text == "done"
         assert moody.calls == 4
@@ -185,7 +185,7 @@ class TestRetries:
 
     @pytest.mark.promise("team:executor:retry")
     @pytest.mark.parametrize("kind", [ErrorKind.BUSY, ErrorKind.UNAVAILABLE])
-    async def test_a_call_that_may_do_harm_is_made_once(self, kind: ErrorKind) -> None:
+    async def test_any_other_call_is_made_once(self, kind: ErrorKind) -> None:
         moody = Moody(1, kind)
         assert (await tried("act", moody)).failure == Failure(kind, "not now")
         assert moody.calls == 1
@@ -208,7 +208,7 @@ class Forgetful(MemoryBlobStore):
 @pytest.mark.promise("team:executor:retry")
 @pytest.mark.promise("team:pool:crash")
 @pytest.mark.parametrize(("verb", "calls"), [("paint", 2), ("spray", 1)])
-async def test_after_a_crash_only_a_harmless_call_is_made_again(verb: str, calls: int) -> None:
+async def test_after_a_crash_only_a_repeatable_call_is_made_again(verb: str, calls: int) -> None:
     moody = Moody()
     outcome = await tried(verb, moody, Forgetful())
     assert outcome.failure is not None

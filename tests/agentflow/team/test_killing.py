@@ -1,4 +1,4 @@
-"""Whoever of the team is killed in the middle of an episode is replaced, and the episode ends the same."""
+"""Workers that are killed or crash during an episode."""
 
 from typing import TypeVar
 
@@ -81,7 +81,7 @@ ROLES = [
 
 @pytest.mark.promise("team:solve:killed")
 @pytest.mark.parametrize(("pool", "role"), [*ROLES, ("generators", "generator")])
-async def test_a_role_that_is_killed_in_the_middle_is_replaced_and_the_episode_ends_the_same(
+async def test_a_worker_killed_during_an_episode_is_replaced_and_the_episode_ends_the_same(
     pool: str, role: str
 ) -> None:
     model = Fatal(role, 1 if role in ("analyst", "generator") else 2)
@@ -93,7 +93,9 @@ async def test_a_role_that_is_killed_in_the_middle_is_replaced_and_the_episode_e
 
 @pytest.mark.promise("team:solve:killed")
 @pytest.mark.parametrize("role", ["analyst", "planner", "executor", "verifier", "generator"])
-async def test_a_role_that_crashes_in_the_middle_is_replaced_and_the_episode_ends_the_same(role: str) -> None:
+async def test_a_worker_that_crashes_during_an_episode_is_replaced_and_the_episode_ends_the_same(
+    role: str,
+) -> None:
     model = Fatal(role, 1, crash=True)
     usual = await episode_with(FunctionModel(Script(turns=3)))
     assert told(await episode_with(model)) == told(usual)

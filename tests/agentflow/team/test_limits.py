@@ -51,7 +51,7 @@ class TestTime:
     """In virtual time: waiting takes none."""
 
     @pytest.mark.promise("team:solve:time")
-    async def test_when_its_time_is_over_the_call_in_flight_is_given_up_and_it_answers(self) -> None:
+    async def test_when_time_is_up_the_call_in_progress_is_cancelled_and_the_episode_answers(self) -> None:
         book = Book()
         episode = await slowly(Slow(Script(turns=9), 30), book, max_seconds=100, answer_seconds=20)
         assert episode.ending is Ending.TIME
@@ -61,7 +61,7 @@ class TestTime:
         assert await slowly(FunctionModel(unasked), book, max_seconds=100, answer_seconds=20) == episode
 
     @pytest.mark.promise("team:solve:time")
-    async def test_an_answer_that_takes_longer_than_what_was_kept_for_it_is_none(self) -> None:
+    async def test_an_answer_that_exceeds_its_reserved_time_fails(self) -> None:
         book = Book()
         episode = await slowly(
             Slow(Script(turns=9), 30, answering=60), book, max_seconds=100, answer_seconds=20
@@ -73,14 +73,14 @@ class TestTime:
         assert await slowly(FunctionModel(unasked), book, max_seconds=100, answer_seconds=20) == episode
 
     @pytest.mark.promise("team:solve:time")
-    async def test_what_is_kept_for_the_answer_is_never_more_than_half(self) -> None:
+    async def test_at_most_half_of_the_time_is_reserved_for_the_answer(self) -> None:
         episode = await slowly(Slow(Script(turns=9), 4), Book(), max_seconds=10, answer_seconds=30)
         assert episode.ending is Ending.TIME
         assert [exchange.key for exchange in episode.exchanges] == ["analysis", "solution"]
 
 
 @pytest.mark.promise("team:solve:limits")
-async def test_tokens_and_money_end_the_turns_but_not_the_answer() -> None:
+async def test_token_and_cost_limits_end_the_turns_but_not_the_answer() -> None:
     # Each call reads 100 tokens and writes 10.
     episode, model = await solved(Script(turns=9), max_tokens=440)
     assert (episode.ending, episode.answer) == (Ending.TOKENS, "1871")
@@ -95,13 +95,13 @@ async def test_tokens_and_money_end_the_turns_but_not_the_answer() -> None:
 
 
 @pytest.mark.promise("team:solve:limits")
-async def test_a_limit_of_money_needs_prices() -> None:
+async def test_a_cost_limit_requires_prices() -> None:
     with pytest.raises(ConfigurationError, match="max_cost: a cost limit needs the models' prices"):
         await solved(Script(), max_cost=1)
 
 
 @pytest.mark.promise("team:solve:memory")
-async def test_memory_that_gets_too_long_is_put_in_short_and_nothing_of_it_is_lost() -> None:
+async def test_a_memory_that_is_too_long_is_summarised_and_the_episode_keeps_all_turns() -> None:
     book = Book()
     episode, model = await solved(Script(turns=12), book=book, max_turns=12, memory_chars=1_500)
     shown = next(call.request.memory for call in model.calls if isinstance(call.request, SolutionRequest))
@@ -117,7 +117,7 @@ async def test_memory_that_gets_too_long_is_put_in_short_and_nothing_of_it_is_lo
 
 
 @pytest.mark.promise("team:solve:memory")
-async def test_where_nobody_puts_it_in_short_it_is_cut() -> None:
+async def test_without_a_summary_the_oldest_turns_are_listed_and_cut() -> None:
     def fail(request: object) -> object:
         raise ZeroDivisionError("a bug")
 

@@ -54,7 +54,7 @@ def assert_prefix(shorter: tuple[Message, ...], longer: tuple[Message, ...]) -> 
 
 @pytest.mark.promise("team:prompts:prefix")
 @given(st.text(max_size=20), st.lists(STEPS, max_size=4), STEPS, st.integers(1, 4), st.booleans())
-def test_the_prompt_of_a_path_begins_with_that_of_the_path_before_it(
+def test_the_prompt_of_a_path_extends_that_of_its_parent(
     seed: str, path: list[Step], following: Step, count: int, vision: bool
 ) -> None:
     pictures = {"ab": b"png"} if vision else {}
@@ -82,7 +82,7 @@ def test_the_prompt_of_a_path_begins_with_that_of_the_path_before_it(
 
 
 @pytest.mark.promise("team:prompts:prefix")
-def test_what_is_wanted_now_comes_last() -> None:
+def test_the_current_instruction_comes_last() -> None:
     request = PlanRequest(
         seed="s",
         tools=(SEARCH,),
@@ -99,7 +99,7 @@ def test_what_is_wanted_now_comes_last() -> None:
 
 
 @pytest.mark.promise("team:generator:write")
-def test_after_a_rejection_the_generator_is_shown_its_drafts_and_what_was_wrong() -> None:
+def test_after_a_rejection_the_generator_sees_its_drafts_and_their_faults() -> None:
     evidence = (step("The tower is 80 metres tall."), step("It stands in Vell."))
     draft = Draft("How tall?", "80", ())
     first = WriteRequest(
@@ -145,7 +145,7 @@ def test_observations_are_between_tags_that_they_cannot_close() -> None:
 
 
 @pytest.mark.promise("team:prompts:data")
-def test_of_a_long_observation_the_middle_is_left_out_and_that_is_said() -> None:
+def test_a_long_observation_is_cut_in_the_middle_and_the_cut_is_stated() -> None:
     long = "a" * MAX_OBSERVATION_CHARS + "b" * 1000
     shown = text(plan_messages(plan_request(step(long)), {}))
     assert "… 1000 characters left out …" in shown
@@ -154,7 +154,7 @@ def test_of_a_long_observation_the_middle_is_left_out_and_that_is_said() -> None
 
 
 @pytest.mark.promise("team:prompts:pictures")
-def test_pictures_are_shown_to_who_sees_and_counted_for_who_does_not() -> None:
+def test_images_are_shown_to_models_with_vision_and_counted_for_others() -> None:
     pictured = step("a chart", images=(PICTURE,))
     for request in (plan_request(pictured), WriteRequest(seed="s", evidence=(pictured,))):
         render = plan_messages if isinstance(request, PlanRequest) else write_messages
@@ -167,7 +167,7 @@ def test_pictures_are_shown_to_who_sees_and_counted_for_who_does_not() -> None:
 
 
 @pytest.mark.promise("team:prompts:versions")
-def test_prompts_have_versions_and_leave_out_what_has_nothing_to_say() -> None:
+def test_prompts_have_versions_and_omit_paragraphs_with_empty_values() -> None:
     assert dict(prompt_versions()) == {
         "agent_answer": "v2",
         "executor_arguments": "v2",

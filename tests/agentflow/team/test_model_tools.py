@@ -13,7 +13,7 @@ from tests.agentflow.team._solving import TASK, Book, Script
 
 
 @pytest.mark.promise("team:tools:generator")
-async def test_the_generator_is_one_call_of_its_own_model() -> None:
+async def test_base_generator_is_one_call_of_its_own_model() -> None:
     model = FunctionModel(lambda _: "22 degrees")
     async with Sandbox(backends=model_tools(base_generator=model)) as sandbox:
         [tool] = await sandbox.tools("base_generator")
@@ -35,7 +35,7 @@ async def test_the_generator_is_one_call_of_its_own_model() -> None:
         (RunStopped(StopCause.BUDGET, "no money left"), "base_generator: no money left"),
     ],
 )
-async def test_a_model_that_fails_is_a_failed_call(error: Exception, said: str) -> None:
+async def test_a_failing_model_makes_a_failed_call(error: Exception, said: str) -> None:
     def fail(call: Call[object]) -> object:
         raise error
 
@@ -48,7 +48,7 @@ async def test_a_model_that_fails_is_a_failed_call(error: Exception, said: str) 
 
 
 @pytest.mark.promise("team:tools:coder")
-async def test_the_coder_writes_code_that_runs_in_the_sandbox_and_mends_it_once() -> None:
+async def test_python_coder_runs_code_in_the_sandbox_and_rewrites_a_failing_program_once() -> None:
     programs = [
         "total = undefined",
         "total = sum(range(10))\nprint('sum', total)\ntotal * 2",
@@ -76,7 +76,7 @@ async def test_the_coder_writes_code_that_runs_in_the_sandbox_and_mends_it_once(
 
 
 @pytest.mark.promise("team:tools:usage")
-async def test_what_a_model_inside_of_a_tool_consumes_counts_for_the_episode() -> None:
+async def test_usage_of_a_model_inside_a_tool_counts_towards_the_episode() -> None:
     script = Script(
         turns=9,
         next=lambda _: NextStep("j", "c", "g", "base_generator"),

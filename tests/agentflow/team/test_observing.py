@@ -64,7 +64,7 @@ TABLE: dict[str, Any] = {
         ({}, ""),
     ],
 )  # fmt: skip
-def test_data_is_told_readably(data: dict[str, object], text: str) -> None:
+def test_data_is_rendered_readably(data: dict[str, object], text: str) -> None:
     assert observed_text(data) == text
 
 
@@ -84,7 +84,7 @@ def test_data_is_told_readably(data: dict[str, object], text: str) -> None:
         ({"result": "the address 0xdeadbeef is a constant"}, "the address 0xdeadbeef is a constant"),
     ],
 )  # fmt: skip
-def test_what_differs_from_run_to_run_is_left_out(data: dict[str, object], text: str) -> None:
+def test_details_that_vary_between_runs_are_removed(data: dict[str, object], text: str) -> None:
     assert observed_text(data) == text
 
 
@@ -104,5 +104,5 @@ def test_what_differs_from_run_to_run_is_left_out(data: dict[str, object], text:
         ({"error": None, "result": 1}, ""),
     ],
 )
-def test_trouble_is_told_in_one_line(data: dict[str, object], trouble: str) -> None:
+def test_trouble_is_described_in_one_line(data: dict[str, object], trouble: str) -> None:
     assert trouble_of(data) == trouble

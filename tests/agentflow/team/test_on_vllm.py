@@ -99,18 +99,18 @@ async def check_episodes(vllm: ModelServer, count: int) -> None:
 
 
 @pytest.mark.promise("team:vllm")
-async def test_structured_answers_of_all_roles_hold_in_six_episodes(vllm: ModelServer) -> None:
+async def test_answers_of_all_roles_match_their_schemas_in_six_episodes(vllm: ModelServer) -> None:
     await check_episodes(vllm, 6)
 
 
 @pytest.mark.soak
 @pytest.mark.promise("team:vllm")
-async def test_structured_answers_of_all_roles_hold_in_a_hundred_episodes(vllm: ModelServer) -> None:
+async def test_answers_of_all_roles_match_their_schemas_in_a_hundred_episodes(vllm: ModelServer) -> None:
     await check_episodes(vllm, 100)
 
 
 @pytest.mark.promise("team:vllm")
-async def test_each_prompt_of_the_planner_extends_the_one_before_token_by_token(vllm: ModelServer) -> None:
+async def test_each_prompt_of_the_planner_extends_the_previous_one_token_by_token(vllm: ModelServer) -> None:
     async with team_on(vllm, FunctionModel(lambda _: GO_ON)) as members:
         episode = await worked_on(members, 0, LONG)
     asked = [told for each in episode.exchanges if each.role == "planner" and (told := each.tokens)]
@@ -124,7 +124,7 @@ async def test_each_prompt_of_the_planner_extends_the_one_before_token_by_token(
 
 
 @pytest.mark.promise("team:vllm", "team:solve:words")
-async def test_each_prompt_of_the_planner_goes_on_from_what_was_drawn_before(vllm: ModelServer) -> None:
+async def test_each_prompt_of_the_planner_extends_the_tokens_sampled_before(vllm: ModelServer) -> None:
     async with team_on(vllm, FunctionModel(lambda _: GO_ON), tokens="exact") as members:
         episode = await worked_on(members, 0, "What is carved over the door?")
     calls = calls_of(episode)

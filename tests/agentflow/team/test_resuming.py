@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 @pytest.mark.promise("team:solve:resume")
 @pytest.mark.parametrize("verify", ["separate", "merged"])
-async def test_the_page_rebuilds_the_whole_episode_without_asking_anybody(verify: str) -> None:
+async def test_the_page_rebuilds_the_whole_episode_without_any_call(verify: str) -> None:
     book, diary = Book(), Diary()
     first, _ = await solved(Script(turns=3), book=book, verify=verify, memory_chars=1000)
     again, model = await solved(unasked, book=book, diary=diary, verify=verify, memory_chars=1000)
@@ -30,7 +30,7 @@ async def test_the_page_rebuilds_the_whole_episode_without_asking_anybody(verify
 
 @pytest.mark.promise("team:solve:resume")
 @pytest.mark.parametrize("cut", range(9))
-async def test_cut_off_after_any_entry_it_goes_on_there_and_does_no_action_twice_in_its_new_sandbox(
+async def test_an_episode_interrupted_after_any_entry_resumes_there_and_repeats_no_action(
     cut: int,
 ) -> None:
     whole, _ = await solved(Script(turns=2), book=(full := Book()))
@@ -49,7 +49,7 @@ async def test_cut_off_after_any_entry_it_goes_on_there_and_does_no_action_twice
 
 
 @pytest.mark.promise("team:solve:diverged")
-async def test_what_comes_out_otherwise_when_it_is_done_again_is_named_and_the_page_counts() -> None:
+async def test_a_diverging_replay_is_reported_and_the_recorded_outcome_counts() -> None:
     book = Book()
     await solved(Script(turns=2), book=(full := Book()))
     keep = list(full.entries)[: list(full.entries).index("1/verify") + 1]
@@ -118,7 +118,7 @@ class Forgetting:
 
 
 @pytest.mark.promise("team:solve:session")
-async def test_a_session_that_ended_behind_its_back_is_made_again_with_all_that_was_done() -> None:
+async def test_a_session_that_ended_unexpectedly_is_rebuilt_with_all_its_actions() -> None:
     diary = Diary()
     async with diary_sandbox(diary) as sandbox, team(Script(turns=2)) as (members, _):
         episode = await solve_task(

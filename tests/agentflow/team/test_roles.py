@@ -78,7 +78,7 @@ each_role = pytest.mark.parametrize("ask", EVERY.values(), ids=EVERY)
 
 
 @pytest.mark.promise("team:planner:plan")
-async def test_a_plan_has_as_many_proposals_as_asked_for_at_most_and_no_idle_nulls() -> None:
+async def test_a_plan_has_at_most_the_requested_proposals_and_no_unused_nulls() -> None:
     def answer(call: Call[object]) -> Plan:
         given = {"limit": None, "filters": [{"year": 1871, "place": None}]}
         proposals = [Proposal("why", "rag_search", {"query": str(n), **given}) for n in range(5)]
@@ -103,7 +103,7 @@ async def test_a_plan_has_as_many_proposals_as_asked_for_at_most_and_no_idle_nul
 
 @pytest.mark.promise("team:planner:plan")
 @pytest.mark.parametrize(("count", "tools"), [(0, None), (2, ())])
-async def test_with_nothing_to_choose_from_nobody_is_asked(
+async def test_without_tools_or_count_no_model_is_asked(
     count: int, tools: tuple[ToolCard, ...] | None
 ) -> None:
     request = plan_request(count=count) if tools is None else plan_request(count=count, tools=tools)
@@ -137,7 +137,7 @@ ANSWERS: dict[str, object] = {
 
 @pytest.mark.promise("team:tasks:schemas")
 @pytest.mark.parametrize("name", SOLVING)
-async def test_in_an_episode_each_role_gives_a_typed_answer_to_a_typed_request(name: str) -> None:
+async def test_in_an_episode_each_role_answers_a_typed_request_with_a_typed_reply(name: str) -> None:
     async with team(lambda _: ANSWERS[name]) as (members, model):
         reply = await SOLVING[name](members)
     assert reply.value == ANSWERS[name]
@@ -150,14 +150,14 @@ async def test_in_an_episode_each_role_gives_a_typed_answer_to_a_typed_request(n
 
 
 @pytest.mark.promise("team:tasks:schemas")
-async def test_a_call_is_without_the_nulls_that_a_strict_schema_asks_for() -> None:
+async def test_a_command_has_no_nulls_forced_by_a_strict_schema() -> None:
     idle = Command("Search.", {"query": "tower", "limit": None})
     async with team(lambda _: idle) as (members, _):
         assert (await members.executor.command(COMMAND)).value == ANSWERS["command"]
 
 
 @pytest.mark.promise("team:specs")
-async def test_each_role_has_the_model_that_is_its_own() -> None:
+async def test_each_role_uses_its_own_model() -> None:
     names = ("planner", "analyst", "executor", "verifier", "generator")
     models = {name: FunctionModel(lambda call: ANSWERS[_KINDS[type(call.request)]]) for name in names}
     blobs = MemoryBlobStore()
@@ -195,7 +195,7 @@ _KINDS: dict[type, str] = {
 
 
 @pytest.mark.promise("team:verifier:model")
-async def test_a_model_judges_only_what_is_not_plain_to_see() -> None:
+async def test_a_model_judges_only_observations_without_an_obvious_verdict() -> None:
     repeats = Judgement(Verdict.REPEATS, "known")
     async with team(lambda _: repeats, verify="model") as (members, model):
         assert (await members.verifier.judge(JUDGED)).value == repeats
@@ -211,7 +211,7 @@ async def test_a_model_judges_only_what_is_not_plain_to_see() -> None:
 
 
 @pytest.mark.promise("team:verifier:model")
-def test_a_judging_model_must_be_there() -> None:
+def test_judging_by_model_requires_a_model() -> None:
     model, blobs = FunctionModel(lambda _: None), MemoryBlobStore()
     with pytest.raises(ConfigurationError, match="verify=model needs a model"):
         Team(planner=model, generator=model, verify="model", put_blob=blobs.put, blob=blobs.read)
@@ -240,7 +240,7 @@ async def test_the_end_of_a_run_is_raised(ask: Callable[[Team], Awaitable[Reply[
 
 @each_role
 @pytest.mark.promise("team:pool:crash")
-async def test_a_bug_in_a_model_is_asked_once_more_and_then_a_reply(
+async def test_a_crash_is_retried_once_and_then_becomes_a_failed_reply(
     ask: Callable[[Team], Awaitable[Reply[object]]],
 ) -> None:
     def answer(call: Call[object]) -> object:
@@ -255,7 +255,7 @@ async def test_a_bug_in_a_model_is_asked_once_more_and_then_a_reply(
 
 
 @pytest.mark.promise("team:prompts:pictures")
-async def test_pictures_of_a_path_come_from_the_blob_store() -> None:
+async def test_images_of_a_path_come_from_the_blob_store() -> None:
     blobs = MemoryBlobStore()
     blob = await blobs.put(b"png", "image/png")
     async with team(lambda _: Plan(()), vision=True, blobs=blobs) as (members, model):
@@ -266,7 +266,7 @@ async def test_pictures_of_a_path_come_from_the_blob_store() -> None:
 
 
 @pytest.mark.promise("team:specs")
-async def test_the_team_is_a_supervisor_for_each_role() -> None:
+async def test_the_team_has_one_supervisor_per_role() -> None:
     async with team() as (members, _):
         specs = members.specs()
     assert [spec.id for spec in specs] == ["planners", "executors", "verifiers", "generators"]

@@ -44,7 +44,9 @@ CASES = {
 
 @pytest.mark.promise("team:verifier:off")
 @pytest.mark.parametrize("expected", CASES)
-async def test_each_verdict_is_given_and_with_the_verifier_off_everything_is_new(expected: Verdict) -> None:
+async def test_every_verdict_is_possible_and_with_the_verifier_off_everything_is_new(
+    expected: Verdict,
+) -> None:
     async with team() as (members, _):
         reply = await members.verifier.judge(CASES[expected])
         assert reply.value is not None
@@ -56,7 +58,7 @@ async def test_each_verdict_is_given_and_with_the_verifier_off_everything_is_new
 
 
 @pytest.mark.promise("team:verifier:error")
-def test_failures_and_troubles_are_errors_with_their_reason() -> None:
+def test_failures_and_trouble_are_errors_with_their_reason() -> None:
     failed = judge_by_rule(request(KNOWN, failure=Failure("timeout", "too slow")))
     assert (failed.verdict, failed.reason) == (Verdict.ERROR, "timeout: too slow")
     troubled = judge_by_rule(request(KNOWN, trouble="exit code 2"))
@@ -69,7 +71,7 @@ def test_failures_and_troubles_are_errors_with_their_reason() -> None:
     ["", " \n\t", "[]", "{}", "…", "—", "None", "null", "no hits", "No results found.", "0 results", "nothing found",
      "No matching documents", "no matches", "There are no results.", "hits: none\ntables: none", "not found", "N/A"],
 )  # fmt: skip
-def test_what_says_nothing_is_empty(text: str) -> None:
+def test_text_without_information_is_empty(text: str) -> None:
     assert verdict(text) is Verdict.EMPTY
 
 
@@ -79,12 +81,12 @@ def test_what_says_nothing_is_empty(text: str) -> None:
     ["0", "7", "no", "the note", "Nothing was found in the harbour but a lamp", "No results of the vote are kept",
      "灯", "None of them", "hits: none\ntotal: 7"],
 )  # fmt: skip
-def test_what_says_something_is_not_empty(text: str) -> None:
+def test_text_with_information_is_not_empty(text: str) -> None:
     assert verdict(text) is Verdict.NEW
 
 
 @pytest.mark.promise("team:verifier:empty")
-def test_a_picture_without_words_is_not_empty() -> None:
+def test_an_image_without_text_is_not_empty() -> None:
     shown = JudgementRequest(seed=SEED, path=(), step=step("", images=(Blob("ab", "image/png"),)))
     assert judge_by_rule(shown).verdict is Verdict.NEW
     again = JudgementRequest(seed=SEED, path=(shown.step,), step=shown.step)
@@ -105,7 +107,7 @@ def test_a_picture_without_words_is_not_empty() -> None:
         ("ＦＵＬＬ ｗｉｄｔｈ 42", ("full width 42",)),
     ],
 )
-def test_what_the_path_knows_repeats(text: str, path: tuple[str, ...]) -> None:
+def test_text_contained_in_the_path_repeats(text: str, path: tuple[str, ...]) -> None:
     assert verdict(text, *map(step, path)) is Verdict.REPEATS
 
 
@@ -123,17 +125,17 @@ def test_what_the_path_knows_repeats(text: str, path: tuple[str, ...]) -> None:
         ("她的第一块透镜仍然陈列在行会大厅里,每年吸引许多访客。", (CHINESE,)),
     ],
 )
-def test_what_the_path_did_not_know_is_new(text: str, path: tuple[str, ...]) -> None:
+def test_text_not_contained_in_the_path_is_new(text: str, path: tuple[str, ...]) -> None:
     assert verdict(text, *map(step, path)) is Verdict.NEW
 
 
 @pytest.mark.promise("team:verifier:repeats")
-def test_what_came_back_elsewhere_in_the_tree_repeats() -> None:
+def test_text_returned_by_another_node_repeats() -> None:
     assert verdict(KNOWN, seen_elsewhere=True) is Verdict.REPEATS
 
 
 @pytest.mark.promise("team:verifier:off-topic")
-def test_what_shares_no_telling_word_is_off_topic_unless_it_computes_or_says_little() -> None:
+def test_long_text_without_shared_content_words_is_off_topic_unless_its_tool_computes() -> None:
     assert verdict(FOREIGN) is Verdict.OFF_TOPIC
     assert verdict(FOREIGN, step(OTHER)) is Verdict.OFF_TOPIC
     assert verdict(FOREIGN, computes=True) is Verdict.NEW
@@ -151,14 +153,14 @@ TEXTS = st.one_of(
 
 @pytest.mark.promise("team:verifier:repeats")
 @given(TEXTS, st.lists(TEXTS, max_size=4))
-def test_what_stands_in_the_path_is_never_new(text: str, others: list[str]) -> None:
+def test_an_observation_of_the_path_is_never_new(text: str, others: list[str]) -> None:
     path = [step(each) for each in (*others, text)]
     assert verdict(text, *path) in (Verdict.REPEATS, Verdict.EMPTY)
 
 
 @pytest.mark.promise("team:verifier:new")
 @given(TEXTS, st.lists(TEXTS, max_size=4))
-def test_a_verdict_has_a_reason_and_more_path_never_makes_a_repeated_text_new(
+def test_a_verdict_has_a_reason_and_a_longer_path_never_makes_a_repeated_text_new(
     text: str, others: list[str]
 ) -> None:
     path = [step(each) for each in others]

@@ -64,7 +64,7 @@ def assert_strict(schema: Schema) -> None:
 
 @pytest.mark.promise("team:schemas")
 @pytest.mark.parametrize("kind", [Judgement, Answer])
-def test_an_answer_is_closed_and_asks_for_everything_but_never_takes_a_null(
+def test_answer_schemas_are_closed_and_require_every_property_without_nulls(
     kind: type[msgspec.Struct],
 ) -> None:
     schema = answer_schema(kind)
@@ -74,7 +74,7 @@ def test_an_answer_is_closed_and_asks_for_everything_but_never_takes_a_null(
 
 
 @pytest.mark.promise("team:schemas")
-def test_a_draft_may_cite_pictures_only_where_some_were_shown() -> None:
+def test_a_draft_may_cite_images_only_if_some_were_shown() -> None:
     plain, pictured = draft_schema(images=False), draft_schema(images=True)
     for schema in (plain, pictured):
         assert_strict(schema)
@@ -85,7 +85,7 @@ def test_a_draft_may_cite_pictures_only_where_some_were_shown() -> None:
 
 
 @pytest.mark.promise("team:schemas")
-async def test_a_plan_names_each_tool_with_its_own_arguments() -> None:
+async def test_a_plan_schema_gives_each_tool_its_own_arguments() -> None:
     async with Sandbox(backends=["bash", "code", "files"]) as sandbox:
         tools = await sandbox.tools()
     cards = tuple(ToolCard(tool.name, tool.description, tool.input_schema) for tool in tools)
@@ -103,7 +103,7 @@ async def test_a_plan_names_each_tool_with_its_own_arguments() -> None:
 
 
 @pytest.mark.promise("team:schemas")
-def test_references_are_filled_in_as_far_as_they_end() -> None:
+def test_references_are_inlined_unless_they_are_recursive() -> None:
     arguments = plan_schema((TREE,), 1)["properties"]["proposals"]["items"]["anyOf"][0]["properties"][
         "arguments"
     ]
@@ -116,6 +116,6 @@ def test_references_are_filled_in_as_far_as_they_end() -> None:
 
 @pytest.mark.promise("team:schemas")
 @given(st.integers(1, 9), st.lists(st.sampled_from([SEARCH, TREE]), min_size=1, max_size=4, unique_by=id))
-def test_a_schema_follows_from_tools_and_count_alone(count: int, tools: list[ToolCard]) -> None:
+def test_a_plan_schema_depends_only_on_tools_and_count(count: int, tools: list[ToolCard]) -> None:
     again = msgspec.json.decode(msgspec.json.encode(tools), type=tuple[ToolCard, ...])
     assert plan_schema(tuple(tools), count) == plan_schema(again, count)

@@ -98,7 +98,7 @@ async def test_all_calls_of_a_turn_are_made_in_order_and_answered() -> None:
 
 
 @pytest.mark.promise("team:single:answer")
-async def test_in_its_last_turn_it_is_asked_to_answer_without_tools() -> None:
+async def test_in_its_last_turn_the_agent_must_answer_without_tools() -> None:
     model = Agent([write("a")], [write("b")], "1871")
     episode = await solved(model, max_turns=3)
     assert (episode.ending, episode.answer) == (Ending.TURNS, "1871")
@@ -109,7 +109,7 @@ async def test_in_its_last_turn_it_is_asked_to_answer_without_tools() -> None:
 
 @pytest.mark.promise("team:single:answer")
 @pytest.mark.parametrize(("tools", "turns"), [("", 5), ("*", 1), ("*", 0)])
-async def test_without_tools_or_turns_it_answers_at_once(tools: str, turns: int) -> None:
+async def test_without_tools_or_turns_the_agent_answers_immediately(tools: str, turns: int) -> None:
     model = Agent("1871")
     episode = await solved(model, tools=tools, max_turns=turns)
     assert (episode.ending, episode.answer) == (Ending.ANSWERED, "1871")
@@ -117,7 +117,7 @@ async def test_without_tools_or_turns_it_answers_at_once(tools: str, turns: int)
 
 
 @pytest.mark.promise("team:single:answer")
-async def test_an_agent_that_says_nothing_or_fails_has_not_answered() -> None:
+async def test_an_agent_that_fails_or_returns_nothing_has_not_answered() -> None:
     silent = await solved(Agent([write("a")], [write("b")]), max_turns=2)
     assert (silent.ending, silent.solution) == (Ending.FAILED, None)
     assert silent.failure is not None
@@ -152,7 +152,7 @@ async def test_calls_that_cannot_be_made_are_answered_as_failed() -> None:
 
 
 @pytest.mark.promise("team:solve:fixed")
-async def test_what_the_task_fixes_wins_and_is_hidden() -> None:
+async def test_arguments_fixed_by_a_task_override_the_agents_and_are_hidden() -> None:
     task = Task(index=0, id="t", question="Which?", kwargs={"ink": "red"})
     model = Agent([write("a", ink="green")], "1871")
     episode = await solved(model, task=task)
@@ -196,7 +196,7 @@ class TestTogether:
     """In virtual time: waiting takes none."""
 
     @pytest.mark.promise("team:single:calls")
-    async def test_harmless_calls_are_made_at_once_and_others_one_by_one(self) -> None:
+    async def test_repeatable_calls_run_concurrently_and_others_in_order(self) -> None:
         meeting = Meeting()
         calls = [ToolCall(f"c{n}", "meeting_meet", {}) for n in range(3)]
         alone = [ToolCall(f"d{n}", "meeting_alone", {}) for n in range(2)]
@@ -208,7 +208,7 @@ class TestTogether:
 
     @pytest.mark.promise("team:solve:time")
     @pytest.mark.promise("team:single:resume")
-    async def test_when_its_time_is_over_what_was_not_done_says_so_and_it_answers(self) -> None:
+    async def test_when_time_is_up_calls_not_made_are_failed_and_the_agent_answers(self) -> None:
         book = Book()
         calls = [ToolCall(f"d{n}", "meeting_alone", {}) for n in range(5)]
         model = Agent(calls, "1871")
@@ -224,7 +224,7 @@ class TestTogether:
 
 @pytest.mark.promise("team:single:resume")
 @pytest.mark.parametrize("cut", range(6))
-async def test_cut_off_after_any_entry_it_goes_on_there(cut: int) -> None:
+async def test_an_agent_interrupted_after_any_entry_resumes_there(cut: int) -> None:
     said: list[Said] = [[write("a", 1), write("b", 2)], [write("c", 3)], "1871"]
     whole = await solved(Agent(*said), book=(full := Book()))
     assert list(full.entries) == ["1/agent", "1/act/0", "1/act/1", "2/agent", "2/act/0", "3/agent"]
@@ -240,7 +240,7 @@ async def test_cut_off_after_any_entry_it_goes_on_there(cut: int) -> None:
 
 
 @pytest.mark.promise("team:solve:limits")
-async def test_tokens_and_money_end_its_turns_but_not_the_answer() -> None:
+async def test_token_and_cost_limits_end_the_agents_turns_but_not_the_answer() -> None:
     model = Agent([write("a")], [write("b")], "1871")
     episode = await solved(model, max_tokens=220)
     assert (episode.ending, episode.answer) == (Ending.TOKENS, "1871")
@@ -250,7 +250,7 @@ async def test_tokens_and_money_end_its_turns_but_not_the_answer() -> None:
 
 
 @pytest.mark.promise("team:solve:memory")
-async def test_old_results_are_shown_in_short_where_all_together_get_too_long() -> None:
+async def test_old_results_are_cut_if_all_results_are_too_long() -> None:
     long = [[write("x" * 700, n)] for n in range(6)]
     model = Agent(*long, "1871")
     episode = await solved(model, memory_chars=3_000)

@@ -35,7 +35,7 @@ def test_a_solver_answers_with_the_documented_keys() -> None:
 
 
 @pytest.mark.promise("team:solver:solve")
-async def test_it_also_works_in_a_running_loop_and_with_await_and_forgets_the_question_before() -> None:
+async def test_a_solver_works_in_a_running_loop_and_with_await_and_keeps_no_memory() -> None:
     solver = construct_solver(enabled_tools=["retrieval"], output_types="direct")
     first = solver.solve(QUESTION)
     second = await solver.asolve(QUESTION)
@@ -62,14 +62,12 @@ async def test_it_also_works_in_a_running_loop_and_with_await_and_forgets_the_qu
         ("together/meta-llama/Llama-3", "", "together/meta-llama/Llama-3"),
     ],
 )
-def test_documented_solver_names_lead_to_a_provider_by_their_beginning_alone(
-    engine: str, url: str, name: str
-) -> None:
+def test_the_prefix_of_a_documented_name_determines_the_provider(engine: str, url: str, name: str) -> None:
     assert model_name(engine, url) == name
 
 
 @pytest.mark.promise("team:solver:arguments")
-def test_documented_tools_have_a_name_here() -> None:
+def test_documented_tools_map_to_our_names() -> None:
     assert tool_name("Python_Coder_Tool") == "python_coder"
     assert tool_name("Google_Search_Tool") == "web_search"
     assert tool_name("rag_search") == "rag_search"
@@ -86,7 +84,7 @@ def test_documented_tools_have_a_name_here() -> None:
         ({"temperature": -1.0}, "construct_solver: temperature: "),
     ],
 )
-def test_what_does_not_fit_is_refused_in_one_line(arguments: dict[str, object], why: str) -> None:
+def test_invalid_arguments_are_refused_with_a_one_line_error(arguments: dict[str, object], why: str) -> None:
     with pytest.raises(ConfigurationError, match=f"^{why}") as refused:
         construct_solver(**arguments)  # pyright: ignore[reportArgumentType]
     assert "\n" not in str(refused.value)

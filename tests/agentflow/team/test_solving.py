@@ -27,7 +27,7 @@ def garbage(request: object) -> object:
 
 
 @pytest.mark.promise("team:solve:calls")
-async def test_a_task_takes_an_analysis_three_calls_a_turn_and_an_answer() -> None:
+async def test_a_task_takes_an_analysis_three_calls_per_turn_and_an_answer() -> None:
     episode, model = await solved(Script(turns=3))
     turn = ["planner", "executor", "verifier"]
     assert roles(model) == ["analyst", *turn * 3, "generator"]
@@ -40,7 +40,7 @@ async def test_a_task_takes_an_analysis_three_calls_a_turn_and_an_answer() -> No
 
 
 @pytest.mark.promise("team:solve:merged")
-async def test_a_planner_that_verifies_itself_takes_two_calls_a_turn() -> None:
+async def test_a_planner_that_verifies_its_own_work_takes_two_calls_per_turn() -> None:
     episode, model = await solved(Script(turns=9), verify="merged", max_turns=3)
     assert roles(model) == ["analyst", *["planner", "executor"] * 3, "generator"]
     assert episode.ending is Ending.TURNS
@@ -51,7 +51,7 @@ async def test_a_planner_that_verifies_itself_takes_two_calls_a_turn() -> None:
 
 
 @pytest.mark.promise("team:solve:limits")
-async def test_the_planner_is_shown_how_many_turns_are_left_and_the_last_one_is_answered() -> None:
+async def test_the_planner_sees_the_turns_left_and_the_last_turn_is_followed_by_an_answer() -> None:
     left: list[int] = []
     script = Script(turns=99)
 
@@ -67,14 +67,16 @@ async def test_the_planner_is_shown_how_many_turns_are_left_and_the_last_one_is_
 
 @pytest.mark.promise("team:solve:calls")
 @pytest.mark.parametrize(("tools", "turns"), [((), 5), (("diary_write",), 0)])
-async def test_without_tools_or_turns_it_is_answered_at_once(tools: tuple[str, ...], turns: int) -> None:
+async def test_without_tools_or_turns_the_answer_follows_immediately(
+    tools: tuple[str, ...], turns: int
+) -> None:
     episode, model = await solved(Script(), tools=tools, max_turns=turns)
     assert roles(model) == ["analyst", "generator"]
     assert episode.answer == "1871"
 
 
 @pytest.mark.promise("team:solve:repair")
-async def test_wrong_arguments_are_mended_once_from_what_was_wrong_with_them() -> None:
+async def test_invalid_arguments_are_rewritten_once_given_the_error() -> None:
     asked: list[CommandRequest] = []
 
     def command(request: CommandRequest) -> Command:
@@ -90,7 +92,7 @@ async def test_wrong_arguments_are_mended_once_from_what_was_wrong_with_them() -
 
 
 @pytest.mark.promise("team:solve:repair")
-async def test_what_the_tool_itself_calls_a_wrong_argument_is_mended_too_but_no_third_time() -> None:
+async def test_arguments_rejected_by_the_tool_are_rewritten_only_once() -> None:
     diary = Diary()
     script = Script(turns=1, command=lambda _: Command("Write.", {"text": "unreadable"}))
     episode, model = await solved(script, diary=diary)
@@ -101,7 +103,7 @@ async def test_what_the_tool_itself_calls_a_wrong_argument_is_mended_too_but_no_
 
 
 @pytest.mark.promise("team:solve:failures")
-async def test_another_failure_of_a_tool_is_a_result() -> None:
+async def test_any_other_failure_of_a_tool_is_a_result() -> None:
     diary = Diary()
     script = Script(turns=1, command=lambda _: Command("Write.", {"text": "forbidden"}))
     episode, _ = await solved(script, diary=diary)
@@ -111,7 +113,7 @@ async def test_another_failure_of_a_tool_is_a_result() -> None:
 
 
 @pytest.mark.promise("team:solve:failures")
-async def test_a_tool_that_is_not_there_is_a_result_with_those_that_are() -> None:
+async def test_an_unknown_tool_is_a_result_that_lists_the_available_tools() -> None:
     script = Script(turns=1, next=lambda _: NextStep("j", "c", "g", "nowhere"))
     episode, model = await solved(script)
     [turn] = episode.turns
@@ -122,7 +124,7 @@ async def test_a_tool_that_is_not_there_is_a_result_with_those_that_are() -> Non
 
 
 @pytest.mark.promise("team:solve:failures")
-async def test_no_analysis_and_no_verdict_and_no_call_do_not_end_an_episode() -> None:
+async def test_a_failed_analysis_verdict_or_command_does_not_end_an_episode() -> None:
     episode, _ = await solved(Script(analysis=garbage, verify=garbage, command=garbage), max_turns=2)
     assert (episode.analysis, episode.answer, episode.ending) == (None, "1871", Ending.TURNS)
     assert [turn.failure for turn in episode.turns] == [Failure("garbage", "no JSON")] * 2
@@ -131,7 +133,7 @@ async def test_no_analysis_and_no_verdict_and_no_call_do_not_end_an_episode() ->
 
 
 @pytest.mark.promise("team:solve:failures")
-async def test_without_a_step_it_answers_from_what_is_there() -> None:
+async def test_an_episode_without_a_next_step_answers_from_its_memory() -> None:
     for verify in ("separate", "merged"):
         script = Script(decide=garbage) if verify == "merged" else Script(next=garbage)
         episode, _ = await solved(script, verify=verify)
@@ -140,14 +142,14 @@ async def test_without_a_step_it_answers_from_what_is_there() -> None:
 
 
 @pytest.mark.promise("team:solve:failures")
-async def test_without_an_answer_it_says_why() -> None:
+async def test_an_episode_without_an_answer_has_a_failure() -> None:
     episode, _ = await solved(Script(solution=garbage))
     assert (episode.ending, episode.solution, episode.answer) == (Ending.FAILED, None, "")
     assert episode.failure == Failure("garbage", "no JSON")
 
 
 @pytest.mark.promise("team:solve:failures")
-async def test_the_end_of_a_run_passes_through_and_leaves_what_was_done() -> None:
+async def test_the_end_of_a_run_is_raised_and_completed_effects_stay_recorded() -> None:
     def stop(request: object) -> object:
         raise RunStopped(StopCause.BUDGET, "no money left")
 
@@ -161,7 +163,7 @@ async def test_the_end_of_a_run_passes_through_and_leaves_what_was_done() -> Non
 
 
 @pytest.mark.promise("team:solve:fixed")
-async def test_what_the_task_fixes_wins_and_is_not_shown() -> None:
+async def test_arguments_fixed_by_a_task_override_the_models_and_are_not_shown() -> None:
     asked: list[CommandRequest] = []
 
     def command(request: CommandRequest) -> Command:
@@ -175,14 +177,14 @@ async def test_what_the_task_fixes_wins_and_is_not_shown() -> None:
 
 
 @pytest.mark.promise("team:solve:failures")
-async def test_a_verdict_that_only_half_says_stop_goes_on() -> None:
+async def test_a_complete_assessment_without_stop_continues_the_episode() -> None:
     unsure = Decision("We should not stop here.", Assessment.UNVERIFIED, stop=False)
     episode, _ = await solved(Script(verify=lambda _: unsure), max_turns=2)
     assert (episode.ending, len(episode.turns)) == (Ending.TURNS, 2)
 
 
 @pytest.mark.promise("team:solve:memory")
-async def test_each_episode_has_a_memory_of_its_own() -> None:
+async def test_each_episode_has_its_own_memory() -> None:
     seen: list[SolutionRequest] = []
 
     def solution(request: SolutionRequest) -> object:
@@ -198,7 +200,7 @@ async def test_each_episode_has_a_memory_of_its_own() -> None:
 
 
 @pytest.mark.promise("team:solve:tokens")
-async def test_tokens_of_answers_that_could_not_be_used_stay_with_the_exchange() -> None:
+async def test_tokens_of_unusable_answers_are_kept_in_the_exchange() -> None:
     one, other = (Tokens(prompt=(1,), sampled=(id,), logprobs=(-1.0,), finish="length") for id in (2, 3))
 
     def cut(request: object) -> object:

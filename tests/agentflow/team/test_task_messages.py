@@ -86,7 +86,7 @@ def prompts_of(model: FunctionModel, role: str) -> list[str]:
 @pytest.mark.parametrize(
     ("verify", "role"), [("separate", "planner"), ("separate", "verifier"), ("merged", "planner")]
 )
-async def test_each_prompt_begins_with_the_whole_of_the_one_before(verify: str, role: str) -> None:
+async def test_each_prompt_begins_with_the_whole_previous_prompt(verify: str, role: str) -> None:
     instructions = "Take your time. " * 300
     _, model = await solved(
         Script(turns=8), verify=verify, max_turns=8, memory_chars=100_000, instructions=instructions
@@ -103,7 +103,7 @@ async def test_each_prompt_begins_with_the_whole_of_the_one_before(verify: str, 
 
 @pytest.mark.promise("team:tasks:prefix")
 @pytest.mark.parametrize("merged", [False, True])
-def test_a_short_prompt_says_the_question_the_names_of_tools_and_results(merged: bool) -> None:
+def test_a_short_prompt_contains_the_question_tool_names_and_results(merged: bool) -> None:
     request = next_request(TURN, instructions="Find it.", turns_left=2)
     short = text(step_messages(request, {}, merged=merged, short=True))
     assert len(short) < len(text(step_messages(request, {}, merged=merged))) / 4
@@ -123,7 +123,7 @@ def test_a_short_prompt_says_the_question_the_names_of_tools_and_results(merged:
 
 
 @pytest.mark.promise("team:tasks:prefix")
-async def test_only_where_memory_is_put_in_short_a_prompt_begins_anew() -> None:
+async def test_a_conversation_restarts_only_when_turns_are_summarised() -> None:
     episode, model = await solved(Script(turns=10), max_turns=10, memory_chars=1_500)
     prompts = prompts_of(model, "planner")
     anew = sum(not after.startswith(before) for before, after in pairwise(prompts))
@@ -131,7 +131,7 @@ async def test_only_where_memory_is_put_in_short_a_prompt_begins_anew() -> None:
 
 
 @pytest.mark.promise("team:tasks:prompts")
-def test_the_planner_is_shown_tools_analysis_steps_results_verdicts_and_what_is_left() -> None:
+def test_the_planner_sees_tools_analysis_steps_results_verdicts_and_turns_left() -> None:
     shown = text(step_messages(next_request(TURN, instructions="Be quick."), {}, merged=False))
     for word in (
         "Be quick.",
@@ -154,7 +154,7 @@ def test_the_planner_is_shown_tools_analysis_steps_results_verdicts_and_what_is_
 
 
 @pytest.mark.promise("team:tasks:prompts")
-def test_pictures_are_shown_to_who_sees() -> None:
+def test_images_are_shown_to_models_with_vision() -> None:
     seen = {"ab": b"png"}
     requests = (
         step_messages(next_request(TURN, images=(PICTURE,)), seen, merged=False),
@@ -173,7 +173,7 @@ def test_pictures_are_shown_to_who_sees() -> None:
 
 
 @pytest.mark.promise("team:tasks:prompts")
-def test_the_executor_is_shown_the_step_and_its_tool_and_what_was_wrong() -> None:
+def test_the_executor_sees_the_step_its_tool_and_the_previous_mistake() -> None:
     request = CommandRequest(question="When?", step=STEP, tool=CARD)
     shown = text(command_messages(request))
     assert "Mara Voss" in shown
@@ -187,7 +187,7 @@ def test_the_executor_is_shown_the_step_and_its_tool_and_what_was_wrong() -> Non
 
 
 @pytest.mark.promise("team:tasks:prompts")
-def test_a_summary_stands_for_the_turns_before() -> None:
+def test_a_summary_replaces_earlier_turns() -> None:
     memory = Memory(summary="Mara was born.", summarised=4, turns=(replace(TURN, number=5),))
     planner = text(step_messages(next_request(memory=memory), {}, merged=False))
     assert "Summary of steps 1 to 4:\nMara was born." in planner
@@ -205,7 +205,7 @@ def test_a_summary_stands_for_the_turns_before() -> None:
 
 
 @pytest.mark.promise("team:tasks:schemas")
-def test_schemas_name_the_tools_and_the_arguments_of_the_tool() -> None:
+def test_schemas_list_the_tools_and_the_arguments_of_the_tool() -> None:
     step = step_schema(("a", "b"))
     assert step["properties"]["tool_name"] == {"type": "string", "enum": ["a", "b"]}
     assert decided_schema(("a",))["properties"]["next"]["anyOf"][1] == {"type": "null"}
@@ -218,7 +218,7 @@ def test_schemas_name_the_tools_and_the_arguments_of_the_tool() -> None:
 
 
 @pytest.mark.promise("team:solve:words")
-def test_planner_and_verifier_are_shown_their_own_words_to_the_letter() -> None:
+def test_planner_and_verifier_see_their_own_answers_verbatim() -> None:
     step, decision = ModelText('{ "as":  "it wrote" }', "m1"), ModelText("[its word]", "m2")
     turn = replace(TURN, planner_text=step, verifier_text=decision)
     for merged in (False, True):

@@ -38,7 +38,7 @@ def mail() -> Iterator[None]:
 
 @pytest.mark.promise("journal:page:noted")
 @pytest.mark.usefixtures("mail")
-async def test_only_what_may_change_the_world_waits_for_the_page() -> None:
+async def test_only_actions_that_may_change_the_world_wait_for_the_page() -> None:
     disk, done = SlowDisk(), list[str]()
     await disk.page.note("1/agent", "send it")
 

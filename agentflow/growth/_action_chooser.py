@@ -1,0 +1,214 @@
+"""Choosing the actions of a level: every node's planner is asked, and asked again for duplicates."""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache, partial
+from typing import NamedTuple
+
+from msgspec import Struct
+from rapidfuzz import fuzz
+
+from agentflow.actors import together
+from agentflow.errors import ToolFailure
+from agentflow.growth._settings import GrowthSettings, PlannerPort
+from agentflow.journal import Page
+from agentflow.sandbox import Tool
+from agentflow.team import card_of, fixed_arguments
+from agentflow.trajectory import Action, Plan, PlanRequest, Proposal, Reply, Seed, Step, Usage, canonical
+
+__all__ = ["ActionChooser", "ChosenAction", "NodeChoices", "TakenActions"]
+
+_NUMBER = re.compile(r"\d+")
+_WORD = re.compile(r"\w+")
+
+
+class ChosenAction(NamedTuple):
+    """An action that a node will try."""
+
+    intent: str
+    """The planner's reason for the action."""
+    action: Action
+    """The action."""
+    drawn: int = 1
+    """Number of proposals of this action, if duplicates are merged."""
+
+
+class NodeChoices(Struct):
+    """Choices of one node."""
+
+    key: str
+    """Path key of the node."""
+    path: tuple[Step, ...]
+    """Steps from the root to the node."""
+    wanted: int
+    """Number of children wanted."""
+    choices: list[ChosenAction]
+    """Actions chosen so far."""
+    taken: list[Action]
+    """Duplicates that the planner proposed."""
+    refused: list[str]
+    """Reasons for which other proposals were refused."""
+    ended: str = ""
+    """Reason for which the planner is not asked again."""
+
+    @property
+    def short(self) -> bool:
+        """More actions are wanted, and the planner may be asked."""
+        return len(self.choices) < self.wanted and not self.ended
+
+    @property
+    def stalled(self) -> str:
+        """Reason for fewer children than wanted; empty if there are enough."""
+        missing = self.wanted - len(self.choices)
+        if missing == 0:
+            return ""
+        if self.ended:
+            return self.ended
+        reason = "nothing new to try" if self.taken or not self.refused else self.refused[-1]
+        return f"{missing} of {self.wanted} children: {reason}"
+
+
+class TakenActions:
+    """Actions of a tree, for finding duplicates: exact ones in the whole tree, similar ones among near nodes."""
+
+    def __init__(self, similarity: float, searches: Iterable[str]) -> None:
+        """Start empty.
+
+        :param similarity: similarity from which two searches count as duplicates.
+        :param searches: tools whose arguments are search terms. For other tools (code, commands) a single character
+            matters, so only exact duplicates count.
+        """
+        self._similarity = similarity * 100
+        self._searches = frozenset(searches)
+        self._exact: set[str] = set()
+
+    def add(self, action: Action) -> None:
+        """Add an action of the tree."""
+        self._exact.add(canonical(action))
+
+    def is_duplicate(self, action: Action, near: Iterable[Action]) -> bool:
+        """Tell whether the tree has this action, or a sibling or ancestor is a similar search."""
+        form = canonical(action)
+        if form in self._exact:
+            return True
+        if action.tool not in self._searches:
+            return False
+        words, numbers = _search_terms(form)
+        for other in near:
+            if other.tool != action.tool:
+                continue
+            other_words, other_numbers = _search_terms(canonical(other))
+            # Another year or page number makes a different search, however similar the words.
+            if other_numbers == numbers and fuzz.ratio(words, other_words) >= self._similarity:
+                return True
+        return False
+
+
+@lru_cache(maxsize=4096)
+def _search_terms(form: str) -> tuple[str, list[str]]:
+    """Return the words in alphabetical order, because their order does not matter, and the numbers."""
+    return " ".join(sorted(_WORD.findall(form.casefold()))), _NUMBER.findall(form)
+
+
+class ActionChooser:
+    """Chooses the actions of one tree."""
+
+    def __init__(
+        self,
+        seed: Seed,
+        page: Page,
+        settings: GrowthSettings,
+        planner: PlannerPort,
+        tools: Mapping[str, Tool],
+    ) -> None:
+        self._seed = seed
+        self._page = page
+        self._settings = settings
+        self._planner = planner
+        self._tools = tools
+        self._cards = tuple(card_of(tool, seed.kwargs) for tool in tools.values())
+        searches = [name for name, tool in tools.items() if tool.hints.read_only and not tool.stateful]
+        self._taken = TakenActions(settings.action_similarity, searches)
+        self.duplicates = 0
+        """Number of proposals refused as duplicates."""
+        self.usage = Usage()
+        """Usage of the planner."""
+
+    async def choose(self, level: Sequence[NodeChoices]) -> None:
+        """Fill in the choices of every node of a level.
+
+        All nodes ask concurrently; then, in path order, new actions are chosen and duplicates are asked for again. The
+        result does not depend on the order of answers or on the number of concurrent calls.
+        """
+        for ask in range(1 if self._settings.merge_duplicates else self._settings.max_asks):
+            asking = [node for node in level if node.short]
+            replies = await together([partial(self._ask, node, ask) for node in asking])
+            for node, reply in zip(asking, replies, strict=True):
+                self.usage += reply.usage
+                if reply.value is None:
+                    node.ended = f"planner failed: {reply.failure.message if reply.failure else 'no answer'}"
+                else:
+                    self._take(node, reply.value)
+
+    async def _ask(self, node: NodeChoices, ask: int) -> Reply[Plan]:
+        request = PlanRequest(
+            seed=self._seed.content,
+            seed_description=self._settings.seed_description,
+            tips=self._settings.tips,
+            tools=self._cards,
+            path=node.path,
+            count=node.wanted - len(node.choices),
+            taken=(*(choice.action for choice in node.choices), *node.taken),
+            refused=tuple(node.refused),
+        )
+        return await self._page.once(
+            f"plan/{node.key}/{ask}", Reply[Plan], partial(self._planner.plan, request)
+        )
+
+    def _take(self, node: NodeChoices, plan: Plan) -> None:
+        if self._settings.merge_duplicates:
+            self._merge(node, plan)
+            return
+        path = [step.action for step in node.path]
+        for proposal in plan.proposals:
+            if len(node.choices) == node.wanted:
+                return
+            action = self._action(proposal)
+            siblings = [choice.action for choice in node.choices]
+            if isinstance(action, str):
+                node.refused.append(action)
+            elif self._taken.is_duplicate(action, [*path, *siblings]):
+                self.duplicates += 1
+                if action not in node.taken and action not in siblings:
+                    node.taken.append(action)
+            else:
+                self._taken.add(action)
+                node.choices.append(ChosenAction(proposal.intent, action))
+
+    def _merge(self, node: NodeChoices, plan: Plan) -> None:
+        """Choose every valid action once, and count repeated proposals."""
+        drawn: dict[str, ChosenAction] = {}
+        for proposal in plan.proposals[: node.wanted]:
+            action = self._action(proposal)
+            if isinstance(action, str):
+                node.refused.append(action)
+                continue
+            form = canonical(action)
+            if form in drawn:
+                self.duplicates += 1
+                drawn[form] = drawn[form]._replace(drawn=drawn[form].drawn + 1)
+            else:
+                drawn[form] = ChosenAction(proposal.intent, action)
+        node.choices.extend(drawn.values())
+
+    def _action(self, proposal: Proposal) -> Action | str:
+        """Return the proposed action with the seed's fixed arguments, or the reason why it is invalid."""
+        tool = self._tools.get(proposal.tool.replace(":", "_"))
+        if tool is None:
+            return f"there is no tool {proposal.tool!r}"
+        arguments = {**proposal.arguments, **fixed_arguments(tool, self._seed.kwargs)}
+        try:
+            tool.bind(arguments)
+        except ToolFailure as failure:
+            return failure.message
+        return Action(tool.name, arguments)
