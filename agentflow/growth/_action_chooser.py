@@ -161,9 +161,8 @@ class ActionChooser:
             taken=(*(choice.action for choice in node.choices), *node.taken),
             refused=tuple(node.refused),
         )
-        return await self._page.once(
-            f"plan/{node.key}/{ask}", Reply[Plan], partial(self._planner.plan, request)
-        )
+        key = f"plan/{node.key}/{ask}"
+        return await self._page.once(key, Reply[Plan], lambda: self._planner.plan(request))
 
     def _take(self, node: NodeChoices, plan: Plan) -> None:
         if self._settings.merge_duplicates:
