@@ -1,6 +1,6 @@
-"""What the conformance suite asks of a server that our tool table has no use for, made with the SDK's own server.
+"""Features of the conformance suite that our tool table does not have, built with the SDK's own server.
 
-Sampling, elicitation, protocol logging, completions, templates, subscriptions: the fixture server has them beside
+Sampling, elicitation, protocol logging, completions, templates, subscriptions: the fixture server offers them beside
 the tools of its table, so that the suite can run its whole required set through our serving code.
 """
 
@@ -16,13 +16,13 @@ from tests.conformance import _input_required
 from tests.mcp_servers._counter import PIXEL
 
 WAV = "UklGRiYAAABXQVZFZm10IBAAAAABAAEAQB8AAAB9AAACABAAZGF0YQIAAAA="
-"""A sound of no length."""
+"""A silent audio clip."""
 
 INFO: types.LoggingLevel = "info"
 
 
 class Person(BaseModel):
-    """Asked for by `test_elicitation`."""
+    """Schema requested by `test_elicitation`."""
 
     username: str = Field(description="User's response")
     email: str = Field(description="User's email address")
@@ -92,7 +92,7 @@ def _add_tools(server: MCPServer) -> None:
     async def test_multiple_content_types() -> list[
         types.TextContent | types.ImageContent | types.EmbeddedResource
     ]:
-        """Text, a picture and a resource."""
+        """Text, an image and a resource."""
         return [
             types.TextContent(text="Multiple content types test:"),
             types.ImageContent(data=_pixel(), mime_type="image/png"),
@@ -112,7 +112,7 @@ def _add_tools(server: MCPServer) -> None:
 
     @server.tool()
     async def test_logging_tool(ctx: Context[Any, Any]) -> str:
-        """Log one line, to those who asked for it."""
+        """Log one line to clients that asked for it."""
         await ctx.log(INFO, "a line")  # pyright: ignore[reportDeprecated]  # the handshake era still asks for it
         return "done"
 
@@ -160,7 +160,7 @@ def _add_prompts(server: MCPServer) -> None:
 
     @server.prompt()
     async def test_prompt_with_image() -> list[Message]:
-        """A prompt with a picture in it."""
+        """A prompt with an image."""
         picture = types.ImageContent(data=_pixel(), mime_type="image/png")
         return [UserMessage(picture), UserMessage("Please analyze the image above.")]
 
@@ -173,7 +173,7 @@ def _add_resources(server: MCPServer) -> None:
 
     @server.resource("test://static-binary", mime_type="image/png")
     async def static_binary() -> bytes:
-        """A picture."""
+        """An image."""
         return PIXEL
 
     @server.resource("test://watched-resource", mime_type="text/plain")

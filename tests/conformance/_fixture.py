@@ -1,7 +1,7 @@
-"""The fixture server of the conformance suite: `python -m tests.conformance._fixture`, its address on stdout.
+"""Fixture server of the conformance suite: `python -m tests.conformance._fixture` prints its URL.
 
-Our whole serving code, from the socket to the tool table, with tools, prompts and resources that the suite names.
-What the table has no use for comes from a companion made with the SDK, behind the same door.
+Our whole serving code, from the socket to the tool table, with the tools, prompts and resources that the suite names.
+Features outside the tool table come from a companion built with the SDK, behind the same endpoint.
 """
 
 import sys
@@ -22,7 +22,7 @@ from tests.mcp_servers._counter import PIXEL
 
 
 class Diagnostics(Backend):
-    """The suite's tools that a tool table can have."""
+    """The suite's tools that a tool table supports."""
 
     name = "test"
     description = "Tools for the conformance suite."
@@ -35,7 +35,7 @@ class Diagnostics(Backend):
 
     @tool(read_only=True)
     async def image_content(self, context: CallContext) -> dict[str, object]:
-        """Show a picture."""
+        """Show an image."""
         context.show(Image(PIXEL))
         return {}
 
@@ -54,7 +54,7 @@ class Diagnostics(Backend):
 
 
 def extend(server: Server[Any]) -> None:
-    """Put the companion's tools, prompts and resources beside the door's own."""
+    """Add the companion's tools, prompts and resources to the endpoint's."""
     other: Server[Any] = getattr(companion(), "_lowlevel_server")  # noqa: B009  # there is no public name for it
     server.middleware.extend(other.middleware[1:])
     for method in (

@@ -1,4 +1,4 @@
-"""Diagnostic tools and a prompt that ask the client for input and go on when the call is sent again with it."""
+"""Diagnostic tools and a prompt that request input from the client and continue when the call is repeated with it."""
 
 from typing import Any
 
@@ -12,14 +12,14 @@ Asked = types.InputRequiredResult
 
 
 def add_to(server: MCPServer) -> None:
-    """Add them."""
+    """Register them."""
     _add_single(server)
     _add_stateful(server)
     _add_guarded(server)
 
     @server.prompt()
     async def test_input_required_result_prompt(ctx: Ctx) -> str | Asked:
-        """A prompt that needs to know more."""
+        """A prompt that needs further input."""
         if not _answers(ctx, "user_context"):
             return Asked(
                 input_requests={"user_context": _ask("What context should the prompt use?", "context")}
@@ -59,7 +59,7 @@ def _add_single(server: MCPServer) -> None:
 def _add_stateful(server: MCPServer) -> None:
     @server.tool()
     async def test_input_required_result_request_state(ctx: Ctx) -> str | Asked:
-        """Ask, and expect the state back."""
+        """Ask, and expect the state to be returned."""
         if ctx.request_state != "waiting":
             return Asked(
                 input_requests={"confirm": _ask("Please confirm", "ok", "boolean")}, request_state="waiting"
@@ -68,7 +68,7 @@ def _add_stateful(server: MCPServer) -> None:
 
     @server.tool()
     async def test_input_required_result_tampered_state(ctx: Ctx) -> str | Asked:
-        """Ask, and accept only the very state back."""
+        """Ask, and accept only the same state."""
         if ctx.request_state != "sealed":
             return Asked(
                 input_requests={"confirm": _ask("Please confirm", "ok", "boolean")}, request_state="sealed"
@@ -102,7 +102,7 @@ def _add_stateful(server: MCPServer) -> None:
 def _add_guarded(server: MCPServer) -> None:
     @server.tool()
     async def test_input_required_result_capabilities(ctx: Ctx) -> str | Asked:
-        """Ask only for what the client can give."""
+        """Ask only for input that the client supports."""
         able = ctx.session.client_capabilities
         requests: types.InputRequests = {}
         if able and able.sampling is not None:

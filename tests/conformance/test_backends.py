@@ -1,4 +1,4 @@
-"""The conformance suite's scenarios that need no fixtures, on the servers of several backends."""
+"""The conformance suite's scenarios that need no fixtures, against servers of several backends."""
 
 import json
 from collections.abc import Sequence
@@ -35,27 +35,27 @@ LEGACY = ("server-initialize", "ping", "server-session-lifecycle")
 """Scenarios of the handshake era."""
 
 NEED_A_FIXTURE = {"sep-2575-server-rejects-undeclared-capability", "sep-2575-missing-capability-http-400"}
-"""Checks of `server-stateless` that call a tool which only a fixture has."""
+"""Checks of `server-stateless` that call a tool of the fixture server."""
 
 
 async def address(running: Program) -> str:
-    """The address that the server tells, without its path."""
+    """Return the URL that the server prints, without its path."""
     while "serving" not in (line := await running.said()):
         continue
     return line.split()[-1].removesuffix("/mcp")
 
 
 def failed(run: Path) -> set[str]:
-    """The checks that failed in one run of a scenario."""
+    """Return the failed checks of one run of a scenario."""
     checks = json.loads((run / "checks.json").read_text(encoding="utf-8"))
     return {check["id"] for check in checks if check["status"] == "FAILURE"}
 
 
 async def wrong(url: str, scenarios: Sequence[str], version: str, folder: Path) -> list[str]:
-    """What is wrong with a server in some scenarios."""
+    """Return the failed checks of a server in some scenarios."""
     results = folder / version
     results.mkdir()
-    # One process for all that there are, also those that need a fixture: a process for each of ours costs far more.
+    # One process runs all scenarios, including those that need a fixture: a process for each is far slower.
     arguments = ("server", "--url", url, "--suite", "all", "--spec-version", version, "-o", str(results))
     ran = await run_node(CONFORMANCE, *arguments, folder=folder)
     found: list[str] = []
@@ -68,13 +68,13 @@ async def wrong(url: str, scenarios: Sequence[str], version: str, folder: Path) 
 
 
 def mounted() -> str:
-    """The word that mounts an external server."""
+    """Return the argument that mounts an external server."""
     command = [node(), str(PACKAGES / "server-everything/dist/index.js"), "stdio"]
     return f"backends.mcp={json.dumps({'servers': {'everything': {'command': command}}})}"
 
 
 async def conforms(words: Sequence[str], path: str, folder: Path) -> None:
-    """All scenarios that need no fixture pass on a server that is started with these words."""
+    """Check that a server started with these arguments passes all scenarios without fixtures."""
     node()
     with anyio.fail_after(110):
         async with program(*words, "--http", "127.0.0.1:0", "--token", "none") as running:

@@ -1,4 +1,4 @@
-"""The conformance suite's required set, on a fixture server behind our own serving code."""
+"""The conformance suite's required set, on a fixture server behind our serving code."""
 
 import sys
 from pathlib import Path

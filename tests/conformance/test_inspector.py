@@ -1,4 +1,4 @@
-"""The inspector's command line as a client: tools are listed cleanly and called, over both transports, in both eras."""
+"""The inspector's command line as a client: it lists and calls tools over both transports, in both eras."""
 
 import json
 import sys
@@ -26,14 +26,14 @@ async def over_http(folder: Path, era: str, *arguments: str) -> Ran:
 
 
 async def over_stdio(folder: Path, era: str, *arguments: str) -> Ran:
-    """Run the inspector against a server of all backends, with an external one mounted, on a pipe."""
+    """Run the inspector against a server of all backends, with an external one mounted, on standard input and output."""
     server = ("--", sys.executable, "-m", "mcp_servers", *BACKENDS, mounted())
     command = ("--cli", "--connect-timeout", "60000", "--protocol-era", era, *arguments, *server)
     return await run_node(INSPECTOR, *command, folder=folder, environment={"PYTHONPATH": str(ROOT)})
 
 
 def answer(ran: Ran) -> dict[str, Any]:
-    """What a tool answered; before it stands what a server on a pipe said to people."""
+    """Return the answer of a tool, after the server's own output."""
     return json.loads(ran.output[ran.output.index("{\n") :])
 
 

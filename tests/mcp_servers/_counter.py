@@ -1,4 +1,4 @@
-"""A backend that needs no runtime: a counter for each session, and tools that behave in every way a tool can."""
+"""A backend that needs no runtime: a counter for each session, and tools with every kind of behaviour."""
 
 import sys
 from collections.abc import Mapping
@@ -15,14 +15,14 @@ PIXEL = bytes.fromhex(
     "89504e470d0a1a0a0000000d4948445200000001000000010806000000"
     "1f15c4890000000d49444154789c63f8cfc0f01f00050001ff5606a0c60000000049454e44ae426082"
 )
-"""A picture of one pixel."""
+"""A one-pixel image."""
 
 
 class Count(Output):
-    """Where a counter stands."""
+    """Value of a counter."""
 
     count: int
-    """Its count."""
+    """The value."""
 
 
 class State:
@@ -33,7 +33,7 @@ class State:
 
 
 class Counter(Backend):
-    """Counts, and records what became of its sessions and calls."""
+    """A counting backend that records the lifecycle of its sessions and calls."""
 
     name = "counter"
     description = "Counts."
@@ -76,12 +76,12 @@ class Counter(Backend):
 
     @tool(read_only=True)
     async def echo(self, text: Annotated[str, Field(description="What to give back.")]) -> dict[str, object]:
-        """Give the text back."""
+        """Return the text."""
         return {"text": text}
 
     @tool(read_only=True)
     async def length(self, text: Annotated[str, Field(description="What to measure.")]) -> int:
-        """Measure the text."""
+        """Return the length of the text."""
         return len(text)
 
     @tool(destructive=False)
@@ -98,21 +98,21 @@ class Counter(Backend):
 
     @tool(destructive=False, interjects=True)
     async def let_go(self, session: Session) -> None:
-        """Release those who wait."""
+        """Release the waiting calls."""
         self.release.set()
 
     @tool(read_only=True)
     async def steps(
         self, context: CallContext, number: Annotated[int, Field(description="How many steps.")] = 3
     ) -> int:
-        """Report steps."""
+        """Report progress."""
         for step in range(number):
             context.progress(step + 1, number, f"step {step + 1}")
         return number
 
     @tool(read_only=True)
     async def picture(self, context: CallContext) -> dict[str, object]:
-        """Show a picture."""
+        """Show an image."""
         context.show(Image(PIXEL))
         return {}
 
@@ -125,23 +125,23 @@ class Counter(Backend):
 
     @tool(read_only=True)
     async def fail(self, context: CallContext) -> None:
-        """Fail as a tool may, with what there was."""
+        """Fail with a typed failure and partial data."""
         context.show(Text("the part that worked"))
         raise ToolFailure(ErrorKind.DENIED, "not today", {"stdout": "half"})
 
     @tool(read_only=True)
     async def crash(self) -> None:
-        """Fail as no tool should."""
+        """Fail with an unexpected exception."""
         raise ZeroDivisionError("of all things")
 
     @tool(read_only=True)
     async def broken_text(self) -> dict[str, object]:
-        """Return what JSON on a wire can't carry."""
+        """Return data that JSON cannot represent."""
         return {"text": "lone \ud800", "number": float("nan"), "list": ["\udfff"]}
 
 
 class Blocker(Backend):
-    """Blocks, as no backend should."""
+    """Blocks the event loop, which backends must not do."""
 
     name = "blocker"
     description = "Blocks."
@@ -150,20 +150,20 @@ class Blocker(Backend):
     async def freeze(
         self, session: Session, path: Annotated[str, Field(description="Where to wait for a writer.")]
     ) -> None:
-        """Block the whole thread until somebody has written into a pipe."""
+        """Block the whole thread until a pipe is written to."""
         with open(path, "rb") as pipe:  # noqa: ASYNC230  # that is the point
             pipe.read()
 
 
 class Noisy(Backend):
-    """Prints where it must not."""
+    """Prints to standard output, which carries the protocol."""
 
     name = "noisy"
     description = "Prints."
 
     @tool(read_only=True)
     async def shout(self) -> dict[str, object]:
-        """Print, let a child print, and read what there is to read."""
+        """Print, let a child print, and read standard input."""
         print("noise")  # noqa: T201  # that is the point
         child = await anyio.run_process(["sh", "-c", "echo noise; cat"], stdin=None, stdout=None, stderr=None)
         assert child.returncode == 0
@@ -171,7 +171,7 @@ class Noisy(Backend):
 
 
 class Discoverer(Backend):
-    """Finds a tool when it is warmed up, and may find another one later."""
+    """Discovers a tool during warmup, and may discover another one later."""
 
     name = "found"
     description = "Finds tools."
@@ -182,14 +182,14 @@ class Discoverer(Backend):
 
     @property
     def tools(self) -> tuple[Tool, ...]:
-        """What was found so far."""
+        """Return the discovered tools."""
         return self._tools
 
     async def warmup(self) -> None:
         self.find("first")
 
     def find(self, word: str) -> None:
-        """From now on there is one tool, of that name."""
+        """Replace the tools by one of that name."""
 
         async def say() -> str:
             """Say the word."""

@@ -1,12 +1,12 @@
-"""A clock that stands still until it is told."""
+"""A clock that is advanced by hand."""
 
 
 class Now:
-    """Call it for the time; set `seconds` to let time pass."""
+    """Callable clock; set `seconds` to advance it."""
 
     def __init__(self) -> None:
         self.seconds = 0.0
 
     def __call__(self) -> float:
-        """The time."""
+        """Return the time."""
         return self.seconds

@@ -1,4 +1,4 @@
-"""The server as a program of its own, its pipes in our hands."""
+"""The server as a child process with connected pipes."""
 
 import json
 import os
@@ -34,16 +34,16 @@ class Program:
         await self.stdin.send(line + b"\n")
 
     async def answer(self) -> dict[str, object]:
-        """The next line, which must be a message."""
+        """Read the next line, which must be a message."""
         line = await self.stdout.receive_until(b"\n", 10_000_000)
         return cast("dict[str, object]", json.loads(line))
 
     async def said(self) -> str:
-        """The next line for people."""
+        """Read the next line of standard error."""
         return (await self.stderr.receive_until(b"\n", 100_000)).decode()
 
     async def rest(self) -> str:
-        """All else that it says until it ends."""
+        """Read the rest of its output until it ends."""
         chunks: list[bytes] = []
         while True:
             try:
@@ -56,7 +56,7 @@ class Program:
 async def program(
     *arguments: str, environment: Mapping[str, str] | None = None, command: Sequence[str] | None = None
 ) -> AsyncGenerator[Program]:
-    """Run `python -m mcp_servers` with these arguments; kill it at the end if it still runs."""
+    """Run `python -m mcp_servers` with these arguments; kill it on exit if it still runs."""
     words = command or (sys.executable, "-m", "mcp_servers")
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("AGENTFLOW_")}
     process = await anyio.open_process(

@@ -18,7 +18,7 @@ LEGACY = "2025-11-25"
 
 @asynccontextmanager
 async def serving(table: ToolTable, options: HttpOptions) -> AsyncGenerator[HttpServer]:
-    """A server of the table; stopped at the end."""
+    """Serve a table; stop on exit."""
     server = HttpServer(table, options)
     ready = anyio.Event()
     async with anyio.create_task_group() as group:
@@ -35,7 +35,7 @@ async def serving(table: ToolTable, options: HttpOptions) -> AsyncGenerator[Http
 async def connected(
     url: str, token: str | None = None, mode: str = "auto", headers: Mapping[str, str] | None = None
 ) -> AsyncGenerator[Client]:
-    """The official client, connected."""
+    """Connect the official client."""
     bearer = {"Authorization": f"Bearer {token}"} if token else {}
     async with (
         httpx2.AsyncClient(headers={**bearer, **(headers or {})}, timeout=30) as http,
@@ -45,7 +45,7 @@ async def connected(
 
 
 def request(method: str, params: Mapping[str, object] | None = None, era: str = MODERN) -> dict[str, object]:
-    """A request as it goes over the wire."""
+    """Return a request in wire form."""
     meta: dict[str, object] = {}
     if era == MODERN:
         meta = {
@@ -56,7 +56,7 @@ def request(method: str, params: Mapping[str, object] | None = None, era: str = 
 
 
 def headers_of(message: Mapping[str, object]) -> dict[str, str]:
-    """The headers that go with a request of the stateless era."""
+    """Return the headers of a stateless-era request."""
     headers = {
         "Content-Type": "application/json",
         "Accept": "application/json, text/event-stream",
@@ -75,6 +75,6 @@ async def post(
     message: Mapping[str, object],
     headers: Mapping[str, str] | None = None,
 ) -> httpx2.Response:
-    """Send one request of the stateless era."""
+    """Send one stateless-era request."""
     content = json.dumps(message).encode()
     return await http.post(url, content=content, headers={**headers_of(message), **(headers or {})})

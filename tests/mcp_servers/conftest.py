@@ -1,4 +1,4 @@
-"""A table of the counting backend, and clocks that stand still until they are told."""
+"""A table with the counting backend, and clocks that are advanced by hand."""
 
 from collections.abc import AsyncGenerator
 

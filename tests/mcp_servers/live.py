@@ -1,4 +1,4 @@
-"""Sessions with bash, code and files in the real process runtime, for the tests of those backends."""
+"""Sessions with bash, code and files on the real process runtime, for the tests of those backends."""
 
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ __all__ = ["Live", "live", "runtime"]
 
 @dataclass(frozen=True)
 class Live:
-    """One session of a table, and short ways to call its tools."""
+    """One session of a table, with shortcuts to call its tools."""
 
     table: ToolTable
     session: str
@@ -28,43 +28,43 @@ class Live:
         return await self.table.call(name, {"session": self.session, **arguments})
 
     async def data(self, name: str, **arguments: object) -> dict[str, object]:
-        """The data of a call that must succeed."""
+        """Return the data of a call that must succeed."""
         result = await self.call(name, **arguments)
         assert result.ok, result
         return result.data
 
     async def failure(self, name: str, **arguments: object) -> tuple[str, str]:
-        """Kind and message of a call that must fail."""
+        """Return the kind and message of a call that must fail."""
         result = await self.call(name, **arguments)
         assert result.error is not None, result
         return result.error.kind.value, result.error.message
 
     async def bash(self, command: str) -> str:
-        """What a command prints."""
+        """Return the output of a command."""
         data = await self.data("bash_run", command=command)
         assert data["exit_code"] == 0, data
         return str(data["stdout"])
 
     async def python(self, code: str) -> object:
-        """The value of code."""
+        """Return the value of code."""
         data = await self.data("code_run", code=code)
         assert data["error"] is None, data
         return data["value"]
 
     async def fork(self) -> "Live":
-        """A fork of this session."""
+        """Return a fork of this session."""
         data = await self.data("session_fork")
         return Live(self.table, str(data["session"]))
 
 
 def images(result: ToolResult) -> list[Image]:
-    """The pictures that a result shows."""
+    """Return the images that a result shows."""
     return [part for part in result.parts if isinstance(part, Image)]
 
 
 @pytest.fixture(scope="module")
 async def runtime(anyio_backend: Literal["asyncio"]) -> AsyncGenerator[Runtime]:
-    # What runs does not wait until nobody else works: some of it has little time.
+    # Normal priority: some of these programs have short time limits.
     async with ProcessRuntime(idle=False) as running:
         yield running
 

@@ -1,4 +1,4 @@
-"""Each backend served alone, to any MCP client, over pipes to a real process."""
+"""Each backend served alone to an MCP client, over standard input and output of a real process."""
 
 import sys
 from collections.abc import AsyncGenerator
@@ -15,7 +15,7 @@ from tests.mcp_servers._program import ROOT
 
 @asynccontextmanager
 async def client_of(*backends: str) -> AsyncGenerator[Client]:
-    # What runs does not wait until nobody else works.
+    # Normal instead of idle priority.
     words = [*backends, "runtime={name: process, idle: false}"]
     server = StdioServerParameters(command=sys.executable, args=["-m", "mcp_servers", *words], cwd=ROOT)
     with anyio.fail_after(100):
@@ -49,7 +49,7 @@ async def test_bash_alone_keeps_the_shell_of_the_connection() -> None:
 
 async def test_empty_data_matches_the_output_schema() -> None:
     async with client_of("rag") as client:
-        # The client checks the data by the schema that the listing gave.
+        # The client validates the data with the listed schema.
         await client.list_tools()
         result = await client.call_tool("rag_stats", {})
         assert result.structured_content is not None

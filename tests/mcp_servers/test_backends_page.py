@@ -1,4 +1,4 @@
-"""The page on the backends shows the tools as they are. `python -m tests.mcp_servers.test_backends_page` renews it."""
+"""The backends page lists the real tools. `python -m tests.mcp_servers.test_backends_page` regenerates its tables."""
 
 from pathlib import Path
 from typing import cast
@@ -57,7 +57,7 @@ SETTINGS: dict[str, type[BaseModel]] = {
 
 
 def tool_table() -> str:
-    """Every tool with its arguments and what it returns."""
+    """Return the table of tools with their arguments and results."""
     lines = ["| tool | arguments | returns |", "| --- | --- | --- |"]
     lines += [
         f"| `{tool.name}` | {arguments(tool)} | {returned(tool)} |"
@@ -79,7 +79,7 @@ def returned(tool: Tool) -> str:
 
 
 def settings_table() -> str:
-    """Every setting with its default and what it is."""
+    """Return the table of settings with their defaults."""
     lines = ["| setting | default | what it is |", "| --- | --- | --- |"]
     for section, model in SETTINGS.items():
         for name, field in model.model_fields.items():
@@ -93,7 +93,7 @@ def settings_table() -> str:
 
 
 def with_tables(page: str) -> str:
-    """The page with the tables that belong there."""
+    """Return the page with regenerated tables."""
     for name, table in (("tools", tool_table()), ("settings", settings_table())):
         before, start, rest = page.partition(f"<!-- {name} -->\n")
         _, end, after = rest.partition(f"<!-- end of {name} -->")

@@ -1,4 +1,4 @@
-"""What a tool says of its use, beside its description: at every door the same."""
+"""Limits, practices and examples of a tool, the same through every entry point."""
 
 from typing import Annotated
 
@@ -14,7 +14,7 @@ from tests.mcp_servers._serving import serving
 
 
 class Lamps(Backend):
-    """One tool with a card, one without."""
+    """One tool with usage notes, one without."""
 
     name = "lamps"
     description = "Lamps."

@@ -1,4 +1,4 @@
-"""Many calls at once, blocked backends, mixed load for long."""
+"""Concurrent calls, blocked backends, and long mixed load."""
 
 import os
 import re
@@ -18,25 +18,25 @@ from tests.mcp_servers.serving.test_command import address
 
 AT_ONCE = 8
 CLIENTS = 4
-"""Clients of the mixed load."""
+"""Number of clients in the mixed load."""
 SHORT_ROUNDS = 2
-"""Rounds of each client, in the short form."""
+"""Rounds per client, in the short form."""
 SOAK_SECONDS = float(os.environ.get("AGENTFLOW_SOAK_SECONDS", "3600"))
-"""How long the long form takes."""
+"""Duration of the long form in seconds."""
 SLACK = 24 * 1024 * 1024
-"""Bytes by which memory may grow beside its share: what Python keeps for later."""
+"""Allowed memory growth in bytes: what Python keeps for later."""
 ECHO = request("tools/call", {"name": "counter_echo", "arguments": {"text": "x"}})
 
 
 class Met(Output):
-    """How many were there."""
+    """Number of concurrent calls."""
 
     number: int
     """The number."""
 
 
 class Slow(Backend):
-    """Its calls wait for one another, or for somebody who lets them go."""
+    """Its calls wait for one another, or until they are released."""
 
     name = "slow"
     description = "Waits."
@@ -48,7 +48,7 @@ class Slow(Backend):
 
     @tool(read_only=True)
     async def meet(self) -> Met:
-        """Wait until eight are here: calls that run one after the other never end."""
+        """Wait until eight calls run: sequential calls never finish."""
         self.inside += 1
         if self.inside == AT_ONCE:
             self._all_here.set()
@@ -57,7 +57,7 @@ class Slow(Backend):
 
     @tool(read_only=True)
     async def hold(self) -> Met:
-        """Wait to be let go."""
+        """Wait until released."""
         self.inside += 1
         await self.let_go.wait()
         return Met(number=self.inside)
@@ -65,7 +65,7 @@ class Slow(Backend):
 
 @asynccontextmanager
 async def slow_server(slow: Slow, at_once: int) -> AsyncGenerator[tuple[str, httpx2.AsyncClient]]:
-    """A server with a slow backend and a quick one, and a client."""
+    """Serve a slow and a quick backend, and yield a client."""
     limits = httpx2.Limits(max_connections=None)
     async with (
         ToolTable([slow, Counter()]) as table,
@@ -76,7 +76,7 @@ async def slow_server(slow: Slow, at_once: int) -> AsyncGenerator[tuple[str, htt
 
 
 def calling(name: str) -> dict[str, object]:
-    """The request that calls a tool."""
+    """Return the request that calls a tool."""
     return request("tools/call", {"name": name, "arguments": {}})
 
 
@@ -118,7 +118,7 @@ async def test_a_blocked_backend_without_free_slots_delays_no_other() -> None:
 
 
 async def work(url: str, rounds: int, until: float) -> None:
-    """Sessions with everything, one after the other: so many rounds, and on until that time."""
+    """Run sessions with all backends one after the other: so many rounds, and until that time."""
     async with connected(url, "t") as client:
 
         async def call(name: str, **arguments: object) -> dict[str, object]:
@@ -141,7 +141,7 @@ async def work(url: str, rounds: int, until: float) -> None:
 
 
 async def figures(url: str) -> tuple[int, int]:
-    """Memory and descriptors of the server, when it has no session and nothing is on its way."""
+    """Return memory and descriptors of the idle server without sessions."""
     async with httpx2.AsyncClient(timeout=60) as http:
         while True:
             answer = await http.get(url.replace("/mcp", "/metrics"), headers={"Authorization": "Bearer t"})
@@ -151,7 +151,7 @@ async def figures(url: str) -> tuple[int, int]:
 
 
 async def mixed_load(rounds: int, seconds: float) -> None:
-    """Load from several clients at once leaves memory and descriptors as they were after a first round."""
+    """Check that concurrent load leaves memory and descriptors as after a first round."""
     words = ("bash", "code", "files", "--http", "127.0.0.1:0", "runtime={name: process, idle: false}")
     async with program(*words, environment={"AGENTFLOW_SERVER_TOKEN": "t"}) as running:
         url = await address(running)
@@ -165,7 +165,7 @@ async def mixed_load(rounds: int, seconds: float) -> None:
 
         memory, descriptors = await load(1, seconds / 10)
         more_memory, more_descriptors = await load(rounds, seconds)
-        # Sessions that are kept ready may be more or fewer now; one that leaks shows in every round of every client.
+        # The number of pooled sessions may differ now; a leak shows in every round of every client.
         assert more_descriptors <= descriptors + CLIENTS
         assert more_memory <= memory * 1.1 + SLACK
 

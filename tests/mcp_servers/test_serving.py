@@ -1,4 +1,4 @@
-"""What a server tells of itself, and what each of its clients may use."""
+"""Status endpoints of a server, and the scopes of its clients."""
 
 from collections.abc import AsyncGenerator
 
@@ -22,13 +22,13 @@ BOB = {"Authorization": "Bearer token-of-bob"}
 
 
 class Second(Counter):
-    """Another backend, with tools of its own name."""
+    """Another backend, with its own tool names."""
 
     name = "second"
 
 
 class Slow(Backend):
-    """Takes its time to get ready."""
+    """Slow to warm up."""
 
     name = "slow"
     description = "Slow."
@@ -43,7 +43,7 @@ class Slow(Backend):
 
 
 class Broken(Backend):
-    """Can't be got ready."""
+    """Fails to warm up."""
 
     name = "broken"
     description = "Broken."
@@ -61,7 +61,7 @@ async def http() -> AsyncGenerator[httpx2.AsyncClient]:
 
 @pytest.fixture
 async def scoped() -> AsyncGenerator[HttpServer]:
-    """Two backends; Bob may use one of them only."""
+    """Serve two backends, of which Bob may use only one."""
     async with ToolTable([Counter(), Second()]) as table:
         options = HttpOptions(port=0, tokens=TOKENS, scopes={"bob": ["second"]})
         async with serving(table, options) as server:

@@ -1,4 +1,4 @@
-"""Tools that can't work with a server's settings are listed with the reason, and refused with it."""
+"""Tools that cannot work with a server's settings are listed with the reason, and refused with it."""
 
 from collections.abc import Mapping
 
@@ -16,7 +16,7 @@ REASON = "no key; set NEWS_KEY or the setting key"
 
 
 class News(Backend):
-    """One tool that needs a key, one that doesn't."""
+    """One tool that needs a key, and one that does not."""
 
     name = "news"
     description = "News."

@@ -1,4 +1,4 @@
-"""What the shell says about its jobs is read as it is meant."""
+"""Parsing of the shell's job listing."""
 
 import os
 import signal
@@ -9,7 +9,7 @@ from mcp_servers.bash._results import LIST_JOBS, ShellJob, parse_jobs
 
 
 def listed(script: str) -> list[ShellJob]:
-    # Its output goes to a file, since jobs that go on would hold a pipe open.
+    # Its output goes to a file, because background jobs would hold a pipe open.
     with tempfile.TemporaryFile() as output:
         shell = subprocess.Popen(
             ["bash", "-c", f"{script}\n{LIST_JOBS}"], stdout=output, start_new_session=True

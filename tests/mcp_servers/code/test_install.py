@@ -1,4 +1,4 @@
-"""Packages are installed only where the server allows it, and nothing of them runs in the server."""
+"""Package installation: only where the server allows it, and without running package code in the server."""
 
 import zipfile
 from collections.abc import AsyncGenerator
@@ -16,7 +16,7 @@ WHEEL = "nothing_like_it-1.0-py3-none-any.whl"
 
 @pytest.fixture
 def index(tmp_path: Path) -> str:
-    """An index with one package, made by hand."""
+    """A hand-made index with one package."""
     folder = tmp_path / "simple" / "nothing-like-it"
     folder.mkdir(parents=True)
     with zipfile.ZipFile(folder / WHEEL, "w") as wheel:

@@ -1,4 +1,4 @@
-"""Which addresses tools may connect to."""
+"""Address policy of tools that connect to hosts."""
 
 import ipaddress
 
@@ -28,7 +28,7 @@ def names_of(names: dict[str, list[str]]) -> Resolve:
 
 
 async def refused(url: str, policy: AddressPolicy | None = None) -> str:
-    """Why a URL is refused: kind of the failure."""
+    """Return the kind of failure with which a URL is refused."""
     with pytest.raises(ToolFailure) as failure:
         target = http_target(url)
         await resolve_public(target.host, target.port, policy or AddressPolicy(), resolve=names_of(NAMES))

@@ -1,4 +1,4 @@
-"""The files of sessions that have ended."""
+"""Workspaces of ended sessions."""
 
 import os
 import signal
@@ -31,7 +31,7 @@ async def bash(client: Client, session: str, command: str) -> str:
 
 
 def age(folder: Path) -> None:
-    """Make what is there older than what comes next, however coarse the clock of the disk is."""
+    """Make existing archives older than later ones, however coarse the disk's clock is."""
     for place in folder.iterdir():
         os.utime(place, ns=(0, place.stat().st_mtime_ns - 10**9))
 

@@ -1,4 +1,4 @@
-"""The gate: calls together, a fork alone."""
+"""CallGate: calls together, a fork alone."""
 
 import anyio
 from anyio.lowlevel import checkpoint

@@ -1,4 +1,4 @@
-"""The resources: bounded, the oldest makes room."""
+"""ResourceStore: bounded, the oldest resources are dropped first."""
 
 from hypothesis import given
 from hypothesis import strategies as st

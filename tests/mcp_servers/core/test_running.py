@@ -1,4 +1,4 @@
-"""What the backends that run something have in common."""
+"""Helpers of the backends that run programs."""
 
 from itertools import pairwise
 
@@ -23,10 +23,10 @@ from runtimes import Instance, Outcome
 
 
 class Printed(Output):
-    """Something printed."""
+    """A printed text."""
 
     stdout: str
-    """What was printed."""
+    """The text."""
 
 
 def session() -> Session:

@@ -1,4 +1,4 @@
-"""The tool table on the real runtime: one instance for each session, started at need, gone with it."""
+"""The tool table on the real runtime: one instance per session, started on first use, stopped with the session."""
 
 import os
 from collections.abc import AsyncGenerator, Mapping
@@ -17,7 +17,7 @@ from tests.mcp_servers.core.test_table import failure, started
 
 
 class Shell(Backend):
-    """Runs commands, nothing more."""
+    """Runs commands and nothing else."""
 
     name = "shell"
     description = "Runs."
@@ -32,7 +32,7 @@ class Shell(Backend):
 
 
 class Editor(Backend):
-    """Writes files, nothing more."""
+    """Writes files and nothing else."""
 
     name = "editor"
     description = "Writes."
@@ -80,7 +80,7 @@ async def test_a_fork_has_the_files_and_the_shell_of_its_parent(table: ToolTable
 
 
 class Shelves(Backend):
-    """Shows a folder of the machine where the settings say so."""
+    """Mounts a folder that the settings name."""
 
     name = "shelves"
     description = "Shows."

@@ -1,4 +1,4 @@
-"""The runtime is chosen by one word, or by a word with options."""
+"""Selection of the runtime by a name, or by a name with options."""
 
 import json
 from pathlib import Path

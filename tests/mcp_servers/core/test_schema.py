@@ -1,4 +1,4 @@
-"""Schemas as clients like them."""
+"""Portable JSON schemas."""
 
 from typing import Literal
 

@@ -47,7 +47,7 @@ async def test_parent_and_fork_are_independent_and_either_may_end_first(table: T
 
 
 class Forgetful(Backend):
-    """Can't carry all of what it has."""
+    """Cannot copy all of its state."""
 
     name = "forgetful"
 

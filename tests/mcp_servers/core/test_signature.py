@@ -1,4 +1,4 @@
-"""Schemas and validation out of typed signatures."""
+"""Schemas and validation from typed signatures."""
 
 from dataclasses import dataclass
 from typing import Annotated
@@ -20,16 +20,16 @@ class Answer(Output):
     """An answer."""
 
     text: str
-    """The text of it."""
+    """The text."""
 
 
 async def everything(session: Session, context: CallContext, text: Text, number: Number = None) -> Answer:
-    """Has everything."""
+    """Tool with every kind of argument."""
     return Answer(text=f"{session}{context}{text}{number}")
 
 
 def refusal(arguments: dict[str, object]) -> ToolFailure:
-    """What the arguments are refused with."""
+    """Return the message with which the arguments are refused."""
     with pytest.raises(ToolFailure) as caught:
         Signature.of(everything).binder("a_tool")(arguments)
     return caught.value

@@ -17,7 +17,7 @@ from tests.mcp_servers._counter import Counter, Discoverer
 
 
 def failure(result: ToolResult) -> tuple[ErrorKind, str]:
-    """How a call failed."""
+    """Return the kind and message of a failed call."""
     assert not result.ok
     assert result.error is not None
     return result.error.kind, result.error.message
@@ -119,7 +119,7 @@ def test_a_call_that_times_out_is_stopped(counter: Counter) -> None:
             assert counter.events[-1] == "cancelled"
             assert (await table.call("counter_add", {"session": handle})).ok
 
-    # In virtual time the call waits before its time is up, however slow the machine is.
+    # In virtual time the call waits before its limit, however slow the machine is.
     with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
         runner.run(calls())
 

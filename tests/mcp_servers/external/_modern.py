@@ -1,4 +1,4 @@
-"""A server of the stateless era, by the SDK, that changes its tools when it is told to. Run as a program."""
+"""A server of the stateless era, built with the SDK, that changes its tools on request. Run as a program."""
 
 from mcp.server.mcpserver import Context, MCPServer
 
@@ -7,13 +7,13 @@ server = MCPServer("modern")
 
 @server.tool()
 async def first() -> str:
-    """The tool that goes."""
+    """The tool that is removed."""
     return "first"
 
 
 @server.tool()
 async def change(context: Context) -> str:
-    """Take the first tool away, and bring another one."""
+    """Replace the first tool by another one."""
     server.remove_tool("first")
     server.add_tool(second)
     await context.notify_tools_changed()
@@ -21,7 +21,7 @@ async def change(context: Context) -> str:
 
 
 async def second() -> str:
-    """The tool that comes."""
+    """The tool that is added."""
     return "second"
 
 

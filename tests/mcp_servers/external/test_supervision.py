@@ -1,4 +1,4 @@
-"""A server that ends, hangs, talks too much or never starts."""
+"""Servers that end, hang, print too much or never start."""
 
 import json
 import os
@@ -16,7 +16,7 @@ from tests.mcp_servers.external._mounting import Mounting, a_tool, bad, mounting
 
 
 async def killed_during_a_call(mounted: Mounting, number: int) -> tuple[str, str]:
-    """How a call fails whose server is killed."""
+    """Return the failure of a call whose server is killed."""
     pid = int(await mounted.text("bad.pid"))
     failures: list[tuple[str, str]] = []
 
@@ -26,7 +26,7 @@ async def killed_during_a_call(mounted: Mounting, number: int) -> tuple[str, str
     async with anyio.create_task_group() as group:
         group.start_soon(hang)
         await anyio.wait_all_tasks_blocked()
-        # An answer to a later call shows that the earlier one is there.
+        # An answer to a later call shows that the earlier one has arrived.
         await mounted.text("bad.pid")
         os.kill(pid, number)
     assert int(await mounted.text("bad.pid")) != pid

@@ -1,4 +1,4 @@
-"""Editing replaces exactly what is meant, and its diff is one that `patch` would apply."""
+"""Edits replace exactly the given text, and `patch` accepts their diffs."""
 
 import subprocess
 from pathlib import Path
@@ -46,7 +46,7 @@ def test_a_diff_can_be_applied_as_a_patch(
     tmp_path: Path, before: list[str], after: list[str], end: str
 ) -> None:
     old, new = "\n".join(before) + end, "\n".join(after) + "\n"
-    # `patch` deletes a file that becomes empty and takes a change of nothing for garbage.
+    # `patch` deletes a file that becomes empty and rejects an empty diff.
     assume(old.strip() and new.strip() and old != new)
     file = tmp_path / "file"
     file.write_text(old)

@@ -1,4 +1,4 @@
-"""The search itself, on a folder of this machine."""
+"""The search program, on a folder of this machine."""
 
 import io
 import json

@@ -1,4 +1,4 @@
-"""The command line, as a person uses it."""
+"""The command line."""
 
 import logging
 import signal
@@ -21,7 +21,7 @@ ECHO = request("tools/call", {"name": "counter_echo", "arguments": {"text": "x"}
 
 @pytest.fixture
 def own_logging() -> Generator[None]:
-    """The program sets logging up for its whole process; this sets it back."""
+    """Restore the logging that the program sets up for its whole process."""
     root = logging.getLogger()
     handlers, level = root.handlers[:], root.level
     yield
@@ -30,7 +30,7 @@ def own_logging() -> Generator[None]:
 
 
 async def address(running: Program) -> str:
-    """The address that the server tells."""
+    """Return the URL that the server prints."""
     while "serving" not in (line := await running.said()):
         continue
     return line.split()[-1]
@@ -102,7 +102,7 @@ async def test_a_server_without_a_token_generates_one_that_only_this_user_can_re
 
 
 def secret_of(path: Path) -> str:
-    """What a file holds that nobody else can read."""
+    """Return the content of a file that only its owner can read."""
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
     return path.read_text(encoding="utf-8").strip()

@@ -1,4 +1,4 @@
-"""Results on the wire."""
+"""Results in MCP's wire form."""
 
 import json
 

@@ -10,7 +10,7 @@ from mcp_servers.serving._fair_limiter import FairLimiter
 
 
 async def served(calls: list[str], at_once: int) -> list[str]:
-    """In which order the calls of these callers run, when they all come while nothing is free."""
+    """Return the order in which the callers' calls run if all arrive while no slot is free."""
     limiters = FairLimiter(at_once, len(calls))
     order: list[str] = []
     running = most = 0

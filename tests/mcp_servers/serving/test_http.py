@@ -1,4 +1,4 @@
-"""Streamable HTTP on a real socket: who may come in, what comes back, how it stops."""
+"""Streamable HTTP on a real socket: access, answers, shutdown."""
 
 from collections.abc import AsyncGenerator
 

@@ -1,4 +1,4 @@
-"""The MCP door, through the official client, in both eras."""
+"""The MCP adapter through the official client, in both eras."""
 
 from collections.abc import AsyncGenerator
 from typing import Literal
@@ -26,7 +26,7 @@ def era(request: pytest.FixtureRequest) -> Era:
 
 @pytest.fixture
 async def client(table: ToolTable, era: Era) -> AsyncGenerator[Client]:
-    """A client whose connection has a session of its own."""
+    """A client whose connection has its own session."""
     default = DefaultSession(table.sessions, "local")
     door = McpAdapter(table, principal=lambda _: "local", default=default)
     async with Client(door.server(), mode=era) as client:

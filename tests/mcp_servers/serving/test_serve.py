@@ -1,4 +1,4 @@
-"""A whole server, from its start to the last of its processes."""
+"""A whole server, from its start to the end of its processes."""
 
 import signal
 from contextlib import suppress
@@ -15,13 +15,13 @@ from tests.mcp_servers.serving.test_command import address
 
 
 async def gone(processes: list[psutil.Process]) -> list[psutil.Process]:
-    """Those that are still alive after they had time to end."""
+    """Return the processes that are still alive after their grace time."""
     _, alive = await anyio.to_thread.run_sync(lambda: psutil.wait_procs(processes, timeout=60))
     return alive
 
 
 async def keep_busy(client: Client, ready: anyio.Event) -> None:
-    """Start a session and a call in it that does not end, with a child that wants to outlive it."""
+    """Start a session and an endless call in it, with a child that tries to outlive it."""
     started = await client.call_tool("session_start", {})
     assert started.structured_content is not None
     arguments = {
@@ -32,7 +32,7 @@ async def keep_busy(client: Client, ready: anyio.Event) -> None:
     async def report(progress: float, total: float | None, message: str | None) -> None:
         ready.set()
 
-    # A server that is killed breaks the connection, one that stops answers that the session has ended.
+    # A killed server breaks the connection; a stopping one answers that the session has ended.
     with suppress(MCPError):
         await client.call_tool("bash_run", arguments, progress_callback=report)
 

@@ -1,4 +1,4 @@
-"""A server's settings, and that the configurations we ship can be used."""
+"""Server settings, and the validity of the shipped configurations."""
 
 from pathlib import Path
 

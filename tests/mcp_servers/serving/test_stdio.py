@@ -1,4 +1,4 @@
-"""MCP over pipes, to a real process."""
+"""MCP over standard input and output, with a real process."""
 
 import signal
 import sys

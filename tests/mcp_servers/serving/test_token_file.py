@@ -1,4 +1,4 @@
-"""A token that a server makes for itself."""
+"""Token files of servers without a configured token."""
 
 from pathlib import Path
 

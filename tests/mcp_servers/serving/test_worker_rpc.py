@@ -1,4 +1,4 @@
-"""A line between two processes: questions both ways, answers piece by piece."""
+"""RPC between two processes: requests in both directions, streamed answers."""
 
 import socket
 from collections.abc import AsyncGenerator, Awaitable, Callable
@@ -13,17 +13,17 @@ from mcp_servers.serving._worker_rpc import WINDOW, ConnectionLost, RpcConnectio
 
 
 class Ask(msgspec.Struct, tag=True):
-    """A question."""
+    """A request."""
 
     text: str
-    """What is asked."""
+    """Its content."""
 
 
 class Piece(msgspec.Struct, tag=True):
-    """A piece of an answer."""
+    """An item of an answer."""
 
     number: int
-    """Which."""
+    """Its number."""
 
 
 Word: TypeAlias = Ask | Piece
@@ -39,7 +39,7 @@ async def silent(request: Word, reply: RpcRequest[Word]) -> None:
 async def connected(
     handle: Handler, other: Handler = silent
 ) -> AsyncGenerator[tuple[RpcConnection[Word], RpcConnection[Word]]]:
-    """Two ends, of which the first one's questions are answered by `handle`."""
+    """Connect two ends; `handle` answers the requests of the first."""
     ours, theirs = socket.socketpair()
     one, two = RpcConnection[Word](WORD, other), RpcConnection[Word](WORD, handle)
     with anyio.fail_after(60):
@@ -51,14 +51,14 @@ async def connected(
 
 
 async def count(request: Word, reply: RpcRequest[Word]) -> None:
-    """Answer with as many pieces as are asked for."""
+    """Answer with the requested number of items."""
     assert isinstance(request, Ask)
     for number in range(int(request.text)):
         await reply.answer(Piece(number))
 
 
 async def whole(connection: RpcConnection[Word], text: str) -> list[Word]:
-    """A whole answer."""
+    """Return a whole answer."""
     async with connection.ask(Ask(text)) as items:
         return [item async for item in items]
 

@@ -1,4 +1,4 @@
-"""Several worker processes behind one port, each with sessions of its own."""
+"""Several worker processes behind one port, each with its own sessions."""
 
 import os
 import socket
@@ -40,7 +40,7 @@ class WorkerPool:
     """A server with two workers."""
 
     url: str
-    """Where it is."""
+    """URL of the server."""
 
     def client(self, mode: str = "auto", name: str = "alice") -> AbstractAsyncContextManager[Client]:
         """A connected client."""
@@ -55,7 +55,7 @@ class WorkerPool:
 
 @pytest.fixture(scope="module")
 async def crew(anyio_backend: Literal["asyncio"]) -> AsyncGenerator[WorkerPool]:
-    """Two workers for the whole module: to start them takes seconds."""
+    """Start two workers for the whole module, because their start takes seconds."""
     settings = ServerSettings.model_validate(
         {
             "backends": {COUNTER: {}, BLOCKER: {}, "files": {}},
@@ -84,14 +84,14 @@ def data(result: CallToolResult) -> dict[str, Any]:
 
 
 def failure(result: CallToolResult) -> tuple[str, str]:
-    """Kind and message of a call that must fail."""
+    """Return the kind and message of a call that must fail."""
     assert result.meta is not None, result
     error = cast("dict[str, str]", result.meta[ERROR_KEY])
     return error["kind"], error["message"]
 
 
 async def in_both(client: Client) -> list[str]:
-    """Handles of two sessions that live in different workers; others that this takes are ended."""
+    """Return the handles of two sessions in different workers; extra sessions are ended."""
     found: dict[int, str] = {}
     while len(found) < 2:
         handle = str(data(await client.call_tool("session_start", {}))["session"])
@@ -102,7 +102,7 @@ async def in_both(client: Client) -> list[str]:
 
 
 async def end(client: Client, handles: list[str]) -> None:
-    """End sessions; fine if they are gone."""
+    """End sessions, ignoring those that are gone."""
     for handle in handles:
         await client.call_tool("session_end", {"session": handle})
 
@@ -214,7 +214,7 @@ async def test_a_backend_that_blocks_its_process_delays_only_that_worker(
             handles = await in_both(client)
             async with anyio.create_task_group() as group:
                 group.start_soon(freeze, client, handles[number - 1])
-                # It can be opened for writing as soon as it is open for reading: then the worker stands still.
+                # The pipe can be opened for writing once it is open for reading: then the worker is blocked.
                 write = await anyio.to_thread.run_sync(os.open, pipe, os.O_WRONLY)
                 for count in range(1, 20):
                     added = await other.call_tool("counter_add", {"session": handles[2 - number]})
@@ -256,7 +256,7 @@ async def test_a_worker_that_dies_is_restarted_and_its_sessions_are_reported_as_
             assert "\n" not in message
             assert data(await client.call_tool("counter_add", {"session": other})) == {"count": 1}
             assert failure(await client.call_tool("counter_add", {"session": mine}))[0] == "session_not_found"
-            # The connection of the handshake era may have been in the worker that died: the client is to make a new one.
+            # The handshake-era connection may have been in the dead worker: the client must open a new one.
             with suppress(MCPError):
                 assert data(await legacy.call_tool("counter_echo", {"text": "x"})) == {"text": "x"}
             await end(client, await in_both(client))
@@ -265,7 +265,7 @@ async def test_a_worker_that_dies_is_restarted_and_its_sessions_are_reported_as_
 
 
 class Lingering:
-    """In a worker's place: it says that it can answer, and takes its time to end after it has left the line."""
+    """Replace a worker: report ready, and end slowly after closing the connection."""
 
     made: ClassVar[list["Lingering"]] = []
 
