@@ -16,10 +16,10 @@ from tantivy import Filter, TextAnalyzer, TextAnalyzerBuilder, Tokenizer
 from mcp_servers.document._document import ParsedDocument
 
 __all__ = [
+    "DocumentPassage",
     "PassageIndex",
     "ScoredPassage",
     "Term",
-    "TextPassage",
     "highlights",
     "terms_in",
     "terms_of_query",
@@ -110,7 +110,7 @@ def _analyzer() -> TextAnalyzer:
     return TextAnalyzerBuilder(Tokenizer.raw()).filter(Filter.stemmer("english")).build()
 
 
-class TextPassage(NamedTuple):
+class DocumentPassage(NamedTuple):
     """A part of a document's text within one section and one page."""
 
     document: int
@@ -124,7 +124,7 @@ class TextPassage(NamedTuple):
 class ScoredPassage(NamedTuple):
     """A passage and its relevance."""
 
-    passage: TextPassage
+    passage: DocumentPassage
     """The passage."""
     score: float
     """Relevance."""
@@ -189,11 +189,11 @@ def highlights(text: str, queries: Iterable[str], start: int) -> list[tuple[int,
     return spans
 
 
-def _overlaps(passage: TextPassage, spans: Sequence[tuple[int, int]]) -> bool:
+def _overlaps(passage: DocumentPassage, spans: Sequence[tuple[int, int]]) -> bool:
     return any(start < passage.end and passage.start < end for start, end in spans)
 
 
-def _passages(number: int, document: ParsedDocument) -> Iterator[TextPassage]:
+def _passages(number: int, document: ParsedDocument) -> Iterator[DocumentPassage]:
     text = document.text
     borders = sorted({0, len(text), *document.content.pages, *(node.start for node in document.nodes)})
     for begin, end in pairwise(borders):
@@ -202,7 +202,7 @@ def _passages(number: int, document: ParsedDocument) -> Iterator[TextPassage]:
             stripped = piece.strip()
             if stripped:
                 first = start + piece.index(stripped)
-                yield TextPassage(number, first, first + len(stripped))
+                yield DocumentPassage(number, first, first + len(stripped))
 
 
 def _paragraphs(text: str, begin: int, end: int) -> Iterator[tuple[int, int]]:

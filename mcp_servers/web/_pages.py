@@ -165,16 +165,16 @@ class GoalExtract(Struct, frozen=True):
     """Note on how it was found."""
 
 
-class _Message(Struct):
+class _GoalMessage(Struct):
     content: str | None = None
 
 
-class _Choice(Struct):
-    message: _Message
+class _GoalChoice(Struct):
+    message: _GoalMessage
 
 
-class _WikiReply(Struct):
-    choices: list[_Choice] = []
+class _GoalReply(Struct):
+    choices: list[_GoalChoice] = []
 
 
 class GoalExtractor:
@@ -213,7 +213,7 @@ class GoalExtractor:
         messages = [{"role": "system", "content": INSTRUCTIONS}, {"role": "user", "content": content}]
         url = f"{self._settings.openai_api_url}/chat/completions"
         body = {"model": model, "messages": messages, "temperature": 0.0}
-        answer = await self._api.ask("the model", url, _WikiReply, headers=headers, body=body)
+        answer = await self._api.ask("the model", url, _GoalReply, headers=headers, body=body)
         return (answer.choices[0].message.content or "") if answer.choices else ""
 
 

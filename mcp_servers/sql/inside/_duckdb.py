@@ -14,10 +14,10 @@ from ._engine import (
     EngineForeignKey,
     EngineTable,
     QueryRejected,
-    QueryResult,
     Row,
     SqlEngineError,
     StatementDenied,
+    StatementResult,
 )
 
 __all__ = ["DuckdbEngine"]
@@ -40,7 +40,7 @@ class DuckdbEngine:
         self._cursor: duckdb.DuckDBPyConnection | None = None
         self._base = self._open()
 
-    def run(self, query: str) -> QueryResult:
+    def run(self, query: str) -> StatementResult:
         """Run one statement."""
         self._cursor = cursor = self._base.cursor()
         try:
@@ -55,10 +55,10 @@ class DuckdbEngine:
             if kind in _CHANGING and columns == [("Count", "BIGINT")]:
                 counted = cursor.fetchone()
                 number = int(counted[0]) if counted else None
-                return QueryResult([], iter(()), lambda: number)
+                return StatementResult([], iter(()), lambda: number)
         except duckdb.Error as error:
             raise self._trouble(error) from None
-        return QueryResult(columns, self._rows(cursor))
+        return StatementResult(columns, self._rows(cursor))
 
     def finish(self) -> None:
         """Commit the changes."""

@@ -12,11 +12,11 @@ __all__ = [
     "EngineForeignKey",
     "EngineTable",
     "QueryRejected",
-    "QueryResult",
     "Row",
     "SqlEngine",
     "SqlEngineError",
     "StatementDenied",
+    "StatementResult",
     "nearest",
 ]
 
@@ -74,7 +74,7 @@ class DatabaseUnavailable(SqlEngineError):
 
 
 @dataclass(slots=True)
-class QueryResult:
+class StatementResult:
     """Result of a query, while it is being read."""
 
     columns: list[tuple[str, str]]
@@ -130,7 +130,7 @@ class EngineTable:
 class SqlEngine(Protocol):
     """An open database. All methods except `interrupt` are called by one thread."""
 
-    def run(self, query: str) -> QueryResult:
+    def run(self, query: str) -> StatementResult:
         """Run one statement in its own transaction.
 
         :raises Trouble: if it can't be.

@@ -19,9 +19,9 @@ from ._engine import (
     DatabaseUnavailable,
     EngineTable,
     QueryRejected,
-    QueryResult,
     SqlEngine,
     SqlEngineError,
+    StatementResult,
 )
 from ._values import cell
 
@@ -190,7 +190,7 @@ def _query(engine: SqlEngine, request: Request) -> str:
     return f'{json.dumps(told)[:-1]}, "rows": [{",".join(rows)}]}}'
 
 
-def _read(answer: QueryResult, most: int, most_bytes: int) -> tuple[list[str], str]:
+def _read(answer: StatementResult, most: int, most_bytes: int) -> tuple[list[str], str]:
     """Return the rows within the limits, and the limit that was exceeded."""
     rows: list[str] = []
     size = 0

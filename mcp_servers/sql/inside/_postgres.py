@@ -14,10 +14,10 @@ from ._engine import (
     EngineForeignKey,
     EngineTable,
     QueryRejected,
-    QueryResult,
     Row,
     SqlEngineError,
     StatementDenied,
+    StatementResult,
     nearest,
 )
 
@@ -121,10 +121,10 @@ class PostgresEngine:
         self._connection: Connection | None = None
         self._wait(self._open())
 
-    def run(self, query: str) -> QueryResult:
+    def run(self, query: str) -> StatementResult:
         """Run one statement."""
         statement, cursor, first = self._wait(self._begin(query))
-        return QueryResult(
+        return StatementResult(
             [(str(one.name), str(one.type.name)) for one in statement.get_attributes() or ()],
             self._rows(cursor, first),
             lambda: _changed(statement.get_statusmsg()),

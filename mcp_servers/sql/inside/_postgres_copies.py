@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 import asyncpg  # pyright: ignore[reportMissingTypeStubs]
 
-from ._engine import DatabaseSpec, DatabaseUnavailable, EngineTable, QueryResult, SqlEngineError
+from ._engine import DatabaseSpec, DatabaseUnavailable, EngineTable, SqlEngineError, StatementResult
 from ._postgres import Connection, connect
 
 __all__ = ["PostgresCopies"]
@@ -42,7 +42,7 @@ class PostgresCopies:
         assert _NAME.fullmatch(target)
         self._wait(self._drop(target))
 
-    def run(self, query: str) -> QueryResult:
+    def run(self, query: str) -> StatementResult:
         """Not supported."""
         raise SqlEngineError(query)
 

@@ -14,10 +14,10 @@ from ._engine import (
     EngineForeignKey,
     EngineTable,
     QueryRejected,
-    QueryResult,
     Row,
     SqlEngineError,
     StatementDenied,
+    StatementResult,
     nearest,
 )
 
@@ -65,7 +65,7 @@ class SqliteEngine:
         self._refused = ""
         self._connect().close()
 
-    def run(self, query: str) -> QueryResult:
+    def run(self, query: str) -> StatementResult:
         """Run one statement."""
         self._connection = connection = self._connect()
         self._refused = ""
@@ -78,7 +78,7 @@ class SqliteEngine:
             raise self._trouble(error) from None
         names = [str(column[0]) for column in cursor.description or ()]
         columns = [(name, "null") for name in names]
-        return QueryResult(columns, self._rows(cursor, columns), lambda: _changed(cursor))
+        return StatementResult(columns, self._rows(cursor, columns), lambda: _changed(cursor))
 
     def finish(self) -> None:
         """Commit the changes."""

@@ -1,4 +1,4 @@
-"""Sessions with a browser, and short ways to use their tools."""
+"""Sessions with a browser, and helpers to call their tools."""
 
 import re
 from collections.abc import AsyncGenerator
@@ -51,11 +51,11 @@ class Browsing:
         return await self.data("click", target=f'role=button[name="{name}"]', **arguments)
 
     async def script(self, function: str) -> object:
-        """What a function returns in the page, as JSON."""
+        """Return the JSON value of a function that runs in the page."""
         return (await self.data("evaluate", function=function))["value"]
 
     async def out(self) -> object:
-        """What the page says in its place for that."""
+        """Return the text of an element of the page."""
         return await self.script("() => document.getElementById('out').textContent")
 
     async def file(self, path: str) -> str:

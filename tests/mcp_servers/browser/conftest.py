@@ -1,4 +1,4 @@
-"""One browser and one site for all tests of the package, and a session of its own for each."""
+"""Fixtures: one browser and site for the package, and one session per test."""
 
 from collections.abc import AsyncGenerator
 from typing import Literal

@@ -241,7 +241,7 @@ async def test_a_closed_browser_has_forgotten_everything(browsing: Browsing) -> 
 
 
 @pytest.mark.promise("browser:failures")
-async def test_what_can_not_be_done_is_said_in_one_line(browsers: ToolTable, site: Site) -> None:
+async def test_an_impossible_action_is_a_one_line_failure(browsers: ToolTable, site: Site) -> None:
     browsing = await new_session(browsers, site, action_seconds=2)
     await browsing.open("/buttons")
     assert (await browsing.failure("click", target="e4711"))[0] == "not_found"

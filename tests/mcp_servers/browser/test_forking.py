@@ -1,4 +1,4 @@
-"""A fork of a session: the same pages, in a browser that knows nothing of the other one."""
+"""Forks of sessions: the same pages in a separate browser context."""
 
 import json
 
@@ -66,7 +66,7 @@ async def test_names_of_elements_in_the_parent_s_snapshot_are_good_in_the_fork(b
 
 
 @pytest.mark.promise("browser:fork:left-behind")
-async def test_what_a_page_did_by_itself_is_said_to_be_left_behind(browsing: Browsing) -> None:
+async def test_a_fork_reports_page_state_built_by_scripts_as_left_behind(browsing: Browsing) -> None:
     seen = await browsing.open("/grow")
     await browsing.data("click", target=ref(seen, 'button "Add"'))
     fork, left_behind = await browsing.fork()
@@ -136,7 +136,7 @@ STEPS: dict[str, tuple[str, str, dict[str, object]]] = {
     "send": ('button "Send"', "click", {}),
     "wide": ("", "resize", {"width": 900, "height": 500}),
 }
-"""What somebody may do on the site: with which element, by which tool."""
+"""Possible actions on the site: an element and a tool."""
 
 
 async def do(browsing: Browsing, steps: list[str]) -> None:

@@ -1,4 +1,4 @@
-"""The tools that look at pages."""
+"""Read-only tools."""
 
 import json
 from typing import cast
@@ -86,7 +86,7 @@ async def test_a_page_is_saved_as_pdf(browsing: Browsing) -> None:
 
 
 @pytest.mark.promise("browser:console")
-async def test_the_console_is_read_and_errors_are_told_with_the_action(browsing: Browsing) -> None:
+async def test_the_console_is_read_and_errors_are_reported_with_the_action(browsing: Browsing) -> None:
     await browsing.open("/buttons")
     page = await browsing.press("Log")
     assert [line for line in cast("list[str]", page["console"]) if "[error] broken 1" in line]
@@ -144,7 +144,7 @@ async def test_a_script_reads_the_page_or_an_element(browsing: Browsing) -> None
 
 
 @pytest.mark.promise("browser:evaluate:endless")
-async def test_a_script_without_end_is_stopped_and_the_session_goes_on(
+async def test_an_endless_script_is_stopped_and_the_session_continues(
     browsers: ToolTable, site: Site
 ) -> None:
     endless = await new_session(browsers, site, script_seconds=0.5)

@@ -1,4 +1,4 @@
-"""What Chromium is kept from, and what becomes of it."""
+"""Isolation of Chromium, and crashes."""
 
 import contextlib
 import os
@@ -129,7 +129,7 @@ def folders() -> set[Path]:
 
 
 def status(pid: int) -> dict[str, str]:
-    """What the kernel says of a process."""
+    """Return the kernel's status of a process."""
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     return {name: rest.strip() for name, _, rest in (line.partition(":") for line in lines)}
 
@@ -170,7 +170,7 @@ async def test_sessions_act_at_the_same_time_and_an_ended_one_leaves_no_page(
 
 
 @pytest.mark.promise("browser:crash")
-async def test_after_a_crash_sessions_are_told_and_go_on_with_a_new_browser(
+async def test_after_a_crash_sessions_get_an_error_and_then_a_new_browser(
     site: Site, runtime: Runtime
 ) -> None:
     before = {process.pid for process in chromiums()}
@@ -335,7 +335,7 @@ def test_an_ordinary_user_s_chromium_is_confined_the_same_way(plain_user: PlainU
         ({"executable": "/bin/false"}, "the browser"),
     ],
 )
-async def test_a_missing_browser_is_said_at_the_first_use_in_one_line(
+async def test_a_missing_browser_is_reported_on_first_use_in_one_line(
     settings: dict[str, object], said: str
 ) -> None:
     async with ToolTable([BrowserBackend()], settings={"browser": settings}) as table:

@@ -1,4 +1,4 @@
-"""Where pages may connect to: by addresses typed in, by links, redirects and scripts, and by names that lie."""
+"""Network access of pages: typed addresses, links, redirects, scripts and DNS rebinding."""
 
 import re
 import socket
@@ -49,7 +49,7 @@ async def secret(anyio_backend: str) -> AsyncGenerator["Secret"]:
 
 
 class Secret:
-    """Where it is, and how often somebody came."""
+    """Address of the server, and its number of visitors."""
 
     def __init__(self) -> None:
         self.port = 0
@@ -132,7 +132,7 @@ async def test_no_session_allows_itself_more(browsers: ToolTable) -> None:
 
 
 async def ask(port: int, host: str, wanted: int, kind: int = 3) -> int:
-    """What the proxy answers to a wish for that host and port."""
+    """Return the proxy's reply to a request for a host and port."""
     name = host.encode()
     address = bytes((len(name),)) + name if kind == 3 else socket.inet_aton(host)
     async with await anyio.connect_tcp("127.0.0.1", port) as stream:
@@ -143,7 +143,7 @@ async def ask(port: int, host: str, wanted: int, kind: int = 3) -> int:
 
 
 @pytest.mark.promise("browser:rebinding")
-async def test_the_proxy_connects_to_what_it_has_judged_itself(site: Site, secret: Secret) -> None:
+async def test_the_proxy_connects_to_the_address_it_has_checked(site: Site, secret: Secret) -> None:
     answers = {
         "good.test": ["127.0.0.1"],
         "turns.test": ["93.184.216.34", "127.0.0.1"],
@@ -173,7 +173,9 @@ async def test_the_proxy_connects_to_what_it_has_judged_itself(site: Site, secre
 
 
 @pytest.mark.promise("browser:addresses")
-async def test_what_is_not_there_is_told_apart_from_what_is_refused(browsing: Browsing, site: Site) -> None:
+async def test_an_unreachable_address_is_distinguished_from_a_refused_one(
+    browsing: Browsing, site: Site
+) -> None:
     kind, _ = await browsing.failure("navigate", url="http://nowhere.invalid/")
     assert kind == "not_found"
     assert "Not here" in await browsing.open("/nothing")

@@ -1,4 +1,4 @@
-"""Asking a page that is just changing its process."""
+"""Commands to a page that is changing its process."""
 
 import pytest
 from playwright.async_api import Error
@@ -8,7 +8,7 @@ from mcp_servers.browser._page_actions import retry_while_swapping
 CHANGING = "Page.go_back: Protocol error (Page.getNavigationHistory): Not attached to an active page"
 
 
-async def test_what_chromium_refuses_while_a_page_changes_its_process_is_asked_again() -> None:
+async def test_a_command_refused_while_a_page_changes_its_process_is_retried() -> None:
     refusals = [Error(CHANGING), Error(CHANGING)]
 
     async def work() -> str:
@@ -19,7 +19,7 @@ async def test_what_chromium_refuses_while_a_page_changes_its_process_is_asked_a
     assert await retry_while_swapping(work) == "back"
 
 
-async def test_any_other_failure_of_a_page_is_told_at_once() -> None:
+async def test_any_other_error_of_a_page_is_raised_immediately() -> None:
     asked: list[int] = []
 
     async def work() -> None:

@@ -1,4 +1,4 @@
-"""Our tools beside those of Playwright's own server, as it lists them itself."""
+"""Comparison of the tools with those of Playwright's own server."""
 
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Names of elements in a fork."""
+"""Element names in forks."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,7 +9,7 @@ KNOWN = '- main [ref=f1e1]:\n  - heading "A" [level=1] [ref=f1e2]\n  - button "B
 REAL = '- main [ref=f4e1]:\n  - heading "A" [level=1] [ref=f4e2]\n  - button "B" [ref=f4e3]\n  - iframe [ref=f4e4]:\n    - link "C" [ref=f5e1]'
 
 
-def test_a_ref_is_told_from_a_selector() -> None:
+def test_a_ref_is_distinguished_from_a_selector() -> None:
     assert all(is_ref(name) for name in ("e1", "e42", "f1e3"))
     assert not any(is_ref(name) for name in ("e", "button", "fe1", "e1 > p", "", "E1", "#e1"))
 
@@ -27,7 +27,7 @@ def test_equal_pages_have_the_parent_s_names_and_new_elements_have_others() -> N
     assert names.real_name("f1e5") not in REAL
 
 
-def test_pages_that_differ_share_the_names_of_what_is_alike() -> None:
+def test_different_pages_share_the_names_of_equal_elements() -> None:
     names = RefNames()
     changed = REAL.replace('button "B" [ref=f4e3]', 'button "Z" [ref=f4e3]')
     assert names.align(KNOWN, changed) == '- button "B"'
@@ -48,7 +48,7 @@ def test_no_two_elements_share_a_name(known: list[str], real: list[str], later: 
 
 
 @given(st.text())
-def test_every_text_is_looked_at_without_complaint(text: str) -> None:
+def test_every_text_is_searched_without_an_error(text: str) -> None:
     names = RefNames()
     names.align(text, KNOWN)
     names.align(KNOWN, text)

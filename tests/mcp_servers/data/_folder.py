@@ -81,7 +81,7 @@ class Analyst:
         return result.data
 
     async def files(self, **arguments: object) -> dict[str, dict[str, object]]:
-        """What `inspect` tells about each file."""
+        """Return the description of each file by `inspect`."""
         found = cast("list[dict[str, object]]", (await self.data("inspect", **arguments))["files"])
         return {str(file["name"]): file for file in found}
 

@@ -1,4 +1,4 @@
-"""Looking into real files, in a real sandbox."""
+"""Data tools on real files in a real sandbox."""
 
 from collections.abc import AsyncGenerator
 from pathlib import Path
@@ -75,7 +75,7 @@ async def test_every_kind_of_file_is_profiled(shop: Analyst) -> None:
 
 
 @pytest.mark.promise("data:links")
-async def test_columns_that_name_rows_of_another_file_are_told(shop: Analyst) -> None:
+async def test_columns_that_refer_to_another_file_are_reported(shop: Analyst) -> None:
     links = cast("list[dict[str, object]]", (await shop.data("inspect"))["links"])
     assert links == [
         {
@@ -118,7 +118,7 @@ async def test_a_part_of_a_file_is_read(shop: Analyst) -> None:
         ({"file": "notes.txt"}, ("failed", "it is no CSV")),
     ],
 )
-async def test_what_can_not_be_read_is_told_in_one_line(
+async def test_an_unreadable_file_is_reported_in_one_line(
     shop: Analyst, arguments: dict[str, object], told: tuple[str, str]
 ) -> None:
     kind, message = await shop.failure("read", **arguments)
@@ -227,7 +227,7 @@ async def test_a_session_sees_only_folders_that_the_server_allows(
 
 
 @pytest.mark.promise("data:workspace")
-async def test_without_a_folder_the_workspace_is_looked_into(runtime: Runtime) -> None:
+async def test_without_a_directory_the_workspace_is_used(runtime: Runtime) -> None:
     async with analyst(runtime) as given:
         await given.data("files:write", path="mine.csv", content="a,b\n1,2\n")
         assert list(await given.files()) == ["mine.csv"]

@@ -1,4 +1,4 @@
-"""Short ways to use the document tools."""
+"""Helpers to call the document tools."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,7 +35,7 @@ class Reader:
         return result.error.kind.value, result.error.message
 
     async def text(self, **arguments: object) -> str:
-        """What `document_read` reads, its parts joined."""
+        """Return the joined parts of `document_read`."""
         return "".join(str(part["text"]) for part in await self.rows("read", "parts", **arguments))
 
     async def fork(self) -> "Reader":

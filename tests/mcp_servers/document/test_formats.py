@@ -1,4 +1,4 @@
-"""What is read of files of each format."""
+"""Content read from files of each format."""
 
 import pytest
 
@@ -118,14 +118,14 @@ async def test_html_is_read_as_it_is_shown(reader: Reader) -> None:
 
 
 @pytest.mark.promise("document:markdown")
-async def test_markdown_is_read_as_it_stands_in_the_file(reader: Reader) -> None:
+async def test_markdown_is_read_unchanged(reader: Reader) -> None:
     assert await reader.text(document="notes/dues.md") == _made.MARKDOWN
     assert await sections(reader, "dues.md") == [("0", ""), ("1", "Harbour dues"), ("1.1", "Waived")]
     assert await tables(reader, "dues.md") == [[["ship", "due"], ["sloop", "3"]]]
 
 
 @pytest.mark.promise("document:markdown")
-async def test_plain_text_is_one_section_in_whatever_encoding(reader: Reader) -> None:
+async def test_plain_text_is_one_section_in_any_encoding(reader: Reader) -> None:
     assert await reader.text(document="plain.txt", section_ids="1") == "one line\nand café\n"
 
 

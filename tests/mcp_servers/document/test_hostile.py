@@ -1,4 +1,4 @@
-"""Files that mean harm, or are broken: each is a typed failure in one line, and the server goes on."""
+"""Malicious or damaged files: each is a typed one-line failure, and the server continues."""
 
 import io
 import json
@@ -185,7 +185,7 @@ def zipped(name: str) -> bytes:
 
 @pytest.mark.promise("document:hostile")
 @pytest.mark.parametrize("which", MANY)
-async def test_a_hostile_or_broken_file_is_one_line_and_harms_nobody(
+async def test_a_hostile_or_broken_file_is_a_one_line_failure_without_side_effects(
     table: ToolTable, reader: Reader, tmp_path: Path, which: str
 ) -> None:
     name, make, kind, said = MANY[which]
@@ -248,7 +248,7 @@ async def test_a_sheet_that_claims_all_rows_is_read_up_to_a_limit(table: ToolTab
     assert "cells of the tables are read" in str((await reader.data("outline"))["notes"])
 
 
-async def test_what_is_no_file_is_no_document(table: ToolTable, tmp_path: Path) -> None:
+async def test_a_path_that_is_not_a_regular_file_is_not_a_document(table: ToolTable, tmp_path: Path) -> None:
     (tmp_path / "folder.md").mkdir()
     os.mkfifo(tmp_path / "pipe.md")
     (tmp_path / "loop.md").symlink_to(tmp_path / "loop.md")
@@ -278,7 +278,7 @@ async def test_memory_and_size_are_limited(tmp_path: Path) -> None:
 
 
 @pytest.mark.promise("document:limits")
-async def test_time_is_limited_and_a_search_goes_on_with_the_rest(tmp_path: Path) -> None:
+async def test_time_is_limited_and_a_search_continues_with_other_documents(tmp_path: Path) -> None:
     (tmp_path / "note.md").write_text("# Harbour", encoding="utf-8")
     async with server(tmp_path) as reader:
         assert (await reader.data("outline"))["total_sections"] == 1
@@ -293,7 +293,7 @@ async def test_time_is_limited_and_a_search_goes_on_with_the_rest(tmp_path: Path
 
 
 @pytest.mark.promise("document:ocr")
-async def test_where_nothing_reads_pictures_a_note_says_what_to_install(tmp_path: Path) -> None:
+async def test_without_ocr_a_note_says_what_to_install(tmp_path: Path) -> None:
     _made.scan_pdf(tmp_path / "scan.pdf", "HARBOUR OFFICE")
     async with server(tmp_path, ocr_program="no-such-program") as reader:
         notes = (await reader.data("outline"))["notes"]
@@ -327,7 +327,7 @@ async def test_a_call_that_is_given_up_harms_no_other_call_on_the_same_document(
 
 
 @pytest.mark.promise("document:none")
-def test_a_library_that_is_missing_is_named_with_what_to_install(tmp_path: Path) -> None:
+def test_a_missing_library_is_named_with_what_to_install(tmp_path: Path) -> None:
     _made.word(tmp_path / "ships.docx")
     program = (
         "import sys; sys.path.insert(0, sys.argv[1])\n"

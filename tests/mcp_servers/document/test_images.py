@@ -1,4 +1,4 @@
-"""Pictures of pages: the same pixels, in as few bytes as they need."""
+"""PNG encoding of page images."""
 
 import io
 

@@ -1,4 +1,4 @@
-"""What is kept on disk."""
+"""Caching on disk."""
 
 import os
 from pathlib import Path
@@ -9,7 +9,7 @@ from mcp_servers.document._library import DiskCache
 
 
 @pytest.mark.promise("document:once")
-def test_what_was_not_used_for_longest_makes_room(tmp_path: Path) -> None:
+def test_the_least_recently_used_entries_are_dropped(tmp_path: Path) -> None:
     store = DiskCache(tmp_path / "kept", 100)
     for place, name in enumerate("abcd"):
         store.put(name, bytes(24))

@@ -1,4 +1,4 @@
-"""Searching and reading: what is found, and where."""
+"""Searching and reading of documents."""
 
 from typing import cast
 
@@ -55,7 +55,7 @@ async def test_a_hit_reads_back_the_same_text(reader: Reader) -> None:
 
 
 @pytest.mark.promise("document:search")
-async def test_a_hit_marks_the_words_of_the_query_and_says_where_it_stands(reader: Reader) -> None:
+async def test_a_hit_highlights_query_words_and_gives_its_position(reader: Reader) -> None:
     (hit,) = await reader.rows("search", "hits", query="boilers", max_results=1)
     assert (hit["document"], hit["section"], hit["title"]) == ("ships.docx", "2.1", "Boilers")
     (begin, end), start = cast("list[tuple[int, int]]", hit["highlights"])[0], cast("int", hit["start"])
@@ -84,7 +84,7 @@ async def test_the_documented_names_of_arguments_work(reader: Reader) -> None:
 
 
 @pytest.mark.promise("document:read")
-async def test_what_does_not_fit_goes_on_at_next_start(reader: Reader) -> None:
+async def test_reading_continues_at_next_start(reader: Reader) -> None:
     read, start = "", 0
     while True:
         data = await reader.data("read", document="book.pdf", start=start, max_tokens=100)

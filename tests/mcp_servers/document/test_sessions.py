@@ -1,4 +1,4 @@
-"""Whose documents, who may name which, and what a fork takes along."""
+"""Documents of sessions and forks, and access checks."""
 
 import shutil
 from pathlib import Path
@@ -20,7 +20,7 @@ NAMES = ["book.pdf", "ships.docx", "notes/dues.md", "sales.xlsx"]
 
 @pytest.mark.promise("document:session")
 @pytest.mark.parametrize("name", ["file", "file_path", "seed_path"])
-async def test_a_session_may_have_one_document_of_its_own(table: ToolTable, shelf: Path, name: str) -> None:
+async def test_a_session_may_have_its_own_document(table: ToolTable, shelf: Path, name: str) -> None:
     own = {"document": {name: str(shelf / "ships.docx")}}
     started = await table.call("session_start", {"settings": own})
     reader = Reader(table, str(started.data["session"]))
@@ -30,7 +30,7 @@ async def test_a_session_may_have_one_document_of_its_own(table: ToolTable, shel
 
 
 @pytest.mark.promise("document:roots")
-async def test_a_session_can_name_only_what_lies_in_the_roots(table: ToolTable, shelf: Path) -> None:
+async def test_a_session_can_name_only_paths_inside_the_roots(table: ToolTable, shelf: Path) -> None:
     out = shelf.parent / "way-out"
     out.symlink_to("/etc")
     for place in ("/etc", "/etc/hostname", "/nowhere", f"{shelf}/../../../../etc", str(out)):
@@ -44,7 +44,7 @@ async def test_a_session_can_name_only_what_lies_in_the_roots(table: ToolTable, 
 
 
 @pytest.mark.promise("document:roots")
-async def test_no_session_can_set_what_is_the_servers(table: ToolTable) -> None:
+async def test_a_session_cannot_change_server_settings(table: ToolTable) -> None:
     for own in (
         {"roots": ["/"]},
         {"cache_dir": "/tmp"},

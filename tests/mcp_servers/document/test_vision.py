@@ -1,4 +1,4 @@
-"""Reading for a goal by a model that sees."""
+"""Reading for a goal by a vision model."""
 
 import base64
 from collections.abc import AsyncGenerator
@@ -17,7 +17,7 @@ from tests.mcp_servers.document._reading import images, reader_of, shown_text
 
 
 class Endpoint:
-    """What it was asked, and what it is to answer."""
+    """Recorded requests and prepared responses."""
 
     def __init__(self) -> None:
         self.url = ""

@@ -20,7 +20,7 @@ MEANING = {
 
 
 class Endpoint:
-    """What it was asked, and what it is to answer."""
+    """Recorded requests and prepared responses."""
 
     def __init__(self) -> None:
         self.url = ""

@@ -1,4 +1,4 @@
-"""Making documents and searching them."""
+"""Helpers to write documents and search them."""
 
 import json
 from collections.abc import AsyncGenerator, Iterable, Mapping

@@ -33,7 +33,7 @@ def text_of(result_parts: tuple[object, ...]) -> str:
 
 
 @pytest.mark.promise("rag:search")
-async def test_a_hit_tells_where_its_snippet_stands_and_which_words_were_meant(tmp_path: Path) -> None:
+async def test_a_hit_gives_the_position_of_its_snippet_and_the_matched_words(tmp_path: Path) -> None:
     async with library(index_path=write_lines(tmp_path / "boats.jsonl", BOATS)) as boats:
         hits = await boats.hits("Which brigs have masts?")
         assert [hit["id"] for hit in hits] == ["brig", "raft", "sloop"]
@@ -79,7 +79,7 @@ async def test_a_model_reads_titles_ids_and_snippets(tmp_path: Path) -> None:
 
 
 @pytest.mark.promise("rag:batch")
-async def test_several_searches_give_what_each_gives_alone(tmp_path: Path) -> None:
+async def test_several_searches_return_what_each_returns_alone(tmp_path: Path) -> None:
     async with library(index_path=write_lines(tmp_path / "boats.jsonl", BOATS)) as boats:
         both = await boats.call("batch_search", queries=["brig", "submarine"], top_k=1)
         assert both.data == {
@@ -121,7 +121,7 @@ async def test_without_settings_the_corpus_that_comes_along_is_searched() -> Non
 
 
 @pytest.mark.promise("rag:shared")
-async def test_its_tools_need_no_session_and_no_session_sets_what_they_search(tmp_path: Path) -> None:
+async def test_the_tools_need_no_session_and_no_session_changes_the_documents(tmp_path: Path) -> None:
     assert not any(tool.stateful for tool in RagBackend().tools)
     assert all(tool.hints.read_only for tool in RagBackend().tools)
     async with Sandbox(backends=["rag"]) as sandbox:

@@ -22,7 +22,7 @@ def with_endpoint(one: Endpoint, **more: object) -> dict[str, object]:
 
 
 @pytest.mark.promise("rag:dense")
-async def test_documents_are_found_by_what_they_mean(tmp_path: Path) -> None:
+async def test_documents_are_found_by_meaning(tmp_path: Path) -> None:
     source = write_lines(tmp_path / "things.jsonl", THINGS)
     async with endpoint() as one:
         settings = with_endpoint(one, api_key="secret")
@@ -36,7 +36,7 @@ async def test_documents_are_found_by_what_they_mean(tmp_path: Path) -> None:
 
 
 @pytest.mark.promise("rag:dense")
-async def test_both_ways_together_find_what_each_finds(tmp_path: Path) -> None:
+async def test_hybrid_search_finds_what_each_mode_finds(tmp_path: Path) -> None:
     source = write_lines(tmp_path / "things.jsonl", THINGS)
     async with endpoint() as one, library(index_path=source, embedding=with_endpoint(one)) as things:
         assert (await things.data("stats"))["mode"] == "hybrid"
@@ -97,7 +97,7 @@ async def test_an_endpoint_that_fails_is_a_failure_in_one_line(tmp_path: Path) -
 
 
 @pytest.mark.promise("rag:dense:down")
-async def test_an_endpoint_that_is_down_or_has_changed_is_told_at_the_start(tmp_path: Path) -> None:
+async def test_a_failing_or_changed_endpoint_is_reported_at_the_start(tmp_path: Path) -> None:
     source, folder = write_lines(tmp_path / "things.jsonl", THINGS), tmp_path / "index"
     async with endpoint() as one:
         settings = with_endpoint(one)

@@ -1,4 +1,4 @@
-"""Finding the best without looking at all."""
+"""Search without scoring all documents."""
 
 import itertools
 import random
@@ -34,7 +34,7 @@ def found(index: WordIndex, terms: Terms, count: int) -> list[tuple[str, float]]
 
 
 @pytest.mark.promise("rag:best")
-def test_no_document_that_is_not_looked_at_is_better(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_unscored_document_is_better(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     everything = documents(tmp_path, 800)
     monkeypatch.setattr("mcp_servers.rag._index._SCORED_AT_LEAST", 1)
     choosing = documents(tmp_path, 800)

@@ -1,4 +1,4 @@
-"""Indexes that are kept: what changes, what is killed, who else works on them."""
+"""Stored indexes: updates, killed updates and concurrent processes."""
 
 import json
 import os
@@ -42,7 +42,7 @@ def answers(index: WordIndex, count: int = 7) -> list[list[tuple[str, float]]]:
 
 
 def committed(folder: Path) -> int:
-    """How many documents an index holds, as its own file tells."""
+    """Return the number of documents in an index, read from its metadata file."""
     try:
         segments = json.loads((folder / "meta.json").read_bytes())["segments"]
     except FileNotFoundError:
@@ -154,7 +154,7 @@ def test_documents_lie_in_the_order_of_their_ids_also_after_merging(tmp_path: Pa
 
 
 @pytest.mark.promise("rag:killed")
-def test_an_indexing_that_is_killed_goes_on_from_what_was_committed(tmp_path: Path) -> None:
+def test_a_killed_update_continues_from_the_last_commit(tmp_path: Path) -> None:
     lines = [{"id": f"d{n}", "text": f"number {n} " + "word " * 40} for n in range(20_000)]
     source, folder = write_lines(tmp_path / "many.jsonl", lines), tmp_path / "index"
     program = [sys.executable, "-m", "tests.mcp_servers.rag._index_program"]
@@ -195,7 +195,9 @@ def test_two_processes_share_the_work_on_one_index(tmp_path: Path) -> None:
         ("[1]", "a.jsonl:3: "),
     ],
 )
-def test_a_wrong_line_is_named_and_what_was_read_before_stays(tmp_path: Path, line: str, said: str) -> None:
+def test_an_invalid_line_is_named_and_earlier_documents_are_kept(
+    tmp_path: Path, line: str, said: str
+) -> None:
     source = tmp_path / "a.jsonl"
     good = '{"id": "a", "text": "one"}\n\n'
     source.write_text(good + line + "\n")
@@ -209,7 +211,7 @@ def test_a_wrong_line_is_named_and_what_was_read_before_stays(tmp_path: Path, li
 
 
 @pytest.mark.promise("rag:loses-nothing")
-def test_a_folder_with_something_else_in_it_is_left_alone(tmp_path: Path) -> None:
+def test_a_directory_with_other_files_is_left_unchanged(tmp_path: Path) -> None:
     source = write_lines(tmp_path / "a.jsonl", [{"text": "one"}])
     folder = tmp_path / "mine"
     folder.mkdir()

@@ -1,4 +1,4 @@
-"""Cutting texts into terms."""
+"""Splitting texts into terms."""
 
 import pytest
 from hypothesis import given

@@ -113,7 +113,7 @@ class Asking:
         return cast("list[list[object]]", data["rows"])
 
     async def problem(self, query: str, **arguments: object) -> str:
-        """What the engine says of a query that it does not take."""
+        """Return the engine's message on a rejected query."""
         error = (await self.data("execute", query=query, **arguments))["error"]
         assert error is not None, query
         return cast("dict[str, str]", error)["message"]

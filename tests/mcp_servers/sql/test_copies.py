@@ -70,7 +70,7 @@ def left_behind(folder: Path) -> list[str]:
 
 
 @pytest.mark.promise("sql:writable")
-async def test_a_session_changes_a_copy_and_nobody_else_sees_it(
+async def test_a_session_changes_only_its_own_copy(
     root: Asking, writing: Asking, counters: dict[str, str], engine: str
 ) -> None:
     listed = cast("list[object]", (await writing.data("list_databases"))["databases"])
@@ -230,7 +230,7 @@ async def until_free(url: str, copy: str) -> None:
 
 
 @pytest.mark.promise("sql:killed")
-async def test_what_a_killed_server_left_is_removed_by_the_next_one(
+async def test_copies_of_a_killed_server_are_removed_by_the_next_one(
     postgres: PostgresServer, counters: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))

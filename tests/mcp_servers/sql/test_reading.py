@@ -1,4 +1,4 @@
-"""Looking into databases of every engine."""
+"""Reading databases of every engine."""
 
 import json
 from pathlib import Path
@@ -101,7 +101,7 @@ async def test_every_value_is_one_of_json_and_none_is_lost(reading: Asking, engi
 
 
 @pytest.mark.promise("sql:error")
-async def test_a_wrong_name_is_told_with_the_nearest_right_one(reading: Asking, engine: str) -> None:
+async def test_a_wrong_name_is_a_failure_with_the_most_similar_one(reading: Asking, engine: str) -> None:
     assert "people" in await reading.problem("SELECT * FROM peple", database=engine)
     assert "name" in await reading.problem("SELECT nam FROM people", database=engine)
     assert await reading.problem("SELEC 1", database=engine)
@@ -128,7 +128,7 @@ async def test_rows_and_bytes_are_limited_and_the_result_says_so(reading: Asking
 
 
 @pytest.mark.promise("sql:limits:time")
-async def test_a_query_that_never_ends_is_stopped_while_others_go_on(reading: Asking, engine: str) -> None:
+async def test_an_endless_query_is_stopped_while_others_continue(reading: Asking, engine: str) -> None:
     async def endless() -> None:
         await reading.call("execute", database=engine, query=ENDLESS)
         raise AssertionError("it was to go on until it is given up")

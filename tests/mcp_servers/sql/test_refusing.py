@@ -1,4 +1,4 @@
-"""What no query may do: change what is for reading only, reach files, or leave something behind for others."""
+"""Restrictions on queries: no changes of read-only databases, no files, no side effects."""
 
 import sqlite3
 from contextlib import closing
@@ -171,7 +171,7 @@ async def test_a_role_that_may_do_anything_is_refused_unless_the_server_allows_i
 
 
 @pytest.mark.promise("sql:settings:reserved")
-async def test_no_session_can_bring_databases_or_limits_of_its_own(places: dict[str, str]) -> None:
+async def test_a_session_cannot_add_databases_or_change_limits(places: dict[str, str]) -> None:
     async with asking(databases={"a": places["sqlite"]}) as given:
         for setting in ("databases", "db_paths", "connection_string", "memory_bytes", "writable"):
             started = await given.sandbox.execute(

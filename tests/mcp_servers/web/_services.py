@@ -58,7 +58,7 @@ class Services:
 
 
 def refused(request: web.Request, header: str) -> web.Response | None:
-    """What services say to a wrong key; some repeat it."""
+    """Responses of services to a wrong key; some repeat it."""
     key = request.headers.get(header, "").removeprefix("Bearer ")
     if key == KEY:
         return None

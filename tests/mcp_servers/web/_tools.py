@@ -42,7 +42,7 @@ def rows(value: object) -> list[dict[str, object]]:
 
 
 def text_of(result: ToolResult) -> str:
-    """What a model reads."""
+    """Return the text shown to a model."""
     (part,) = result.parts
     assert isinstance(part, Text)
     return part.text

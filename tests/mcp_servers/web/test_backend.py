@@ -1,4 +1,4 @@
-"""The backend as a whole: keys, settings, and what it says before it is used."""
+"""The whole backend: keys, settings and unusable tools."""
 
 import subprocess
 import sys
@@ -130,7 +130,7 @@ async def test_its_tools_need_no_session_and_no_session_sets_its_keys() -> None:
 
 
 @pytest.mark.promise("web:search:several")
-async def test_things_of_one_call_are_done_at_once_and_no_more_than_allowed(site: Site) -> None:
+async def test_items_of_one_call_run_concurrently_up_to_the_limit(site: Site) -> None:
     together, most = 0, 0
     both = anyio.Event()
 
@@ -166,9 +166,7 @@ ANYTHING = st.text(st.characters(), max_size=60)
 @pytest.mark.promise("web:arguments")
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=60)
 @given(st.one_of(ANYTHING, ANYTHING.map("http://{}".format), ANYTHING.map("http://public.example/{}".format)))
-async def test_whatever_is_given_as_an_address_is_read_or_refused(
-    shared_web: Web, shared_site: Site, url: str
-) -> None:
+async def test_any_address_is_read_or_refused(shared_web: Web, shared_site: Site, url: str) -> None:
     shared_site.names["public.example"] = [PUBLIC]
     result = await shared_web.call("visit", urls=url)
     refused = {ErrorKind.BAD_ARGUMENTS, ErrorKind.DENIED, ErrorKind.NOT_FOUND}
@@ -176,7 +174,7 @@ async def test_whatever_is_given_as_an_address_is_read_or_refused(
 
 
 @pytest.mark.promise("web:arguments")
-async def test_what_no_service_can_be_asked_is_refused(site: Site, services: Services) -> None:
+async def test_an_unsendable_query_is_refused(site: Site, services: Services) -> None:
     async with web_tools(site, **services.settings(serper_api_key=KEY)) as web:
         refused: list[tuple[str, dict[str, object]]] = [
             ("search", {"query": "a\ud800"}),

@@ -1,4 +1,4 @@
-"""What is kept on disk."""
+"""Caching on disk."""
 
 from pathlib import Path
 
@@ -20,7 +20,7 @@ def kept(folder: Path) -> list[Path]:
 
 
 @pytest.mark.promise("web:cache")
-async def test_what_was_found_and_read_is_not_asked_for_again(
+async def test_cached_results_and_pages_are_not_requested_again(
     site: Site, services: Services, tmp_path: Path
 ) -> None:
     url = site.add("public.example/", "<p>Read.</p>")
@@ -45,7 +45,7 @@ async def test_what_was_found_and_read_is_not_asked_for_again(
 
 
 @pytest.mark.promise("web:cache")
-async def test_what_failed_is_asked_for_again(site: Site, services: Services, tmp_path: Path) -> None:
+async def test_failures_are_not_cached(site: Site, services: Services, tmp_path: Path) -> None:
     settings = services.settings(serper_api_key=KEY, cache={"folder": str(tmp_path)})
     async with web_tools(site, **settings) as web:
         services.fails(400)
@@ -57,7 +57,7 @@ async def test_what_failed_is_asked_for_again(site: Site, services: Services, tm
 
 
 @pytest.mark.promise("web:cache:rules")
-async def test_what_one_server_may_read_is_not_given_to_another_that_may_not(
+async def test_a_cached_page_is_not_given_to_a_server_that_may_not_read_it(
     site: Site, tmp_path: Path
 ) -> None:
     site.add("inside.example/", "<p>Intranet.</p>")

@@ -1,4 +1,4 @@
-"""How pages are fetched: redirects, sizes, types, paces, and what a site wishes."""
+"""Fetching of pages: redirects, sizes, types, rate limits and robots.txt."""
 
 import pytest
 
@@ -40,7 +40,7 @@ async def test_a_page_is_read_up_to_the_limit_and_says_so(site: Site) -> None:
 
 
 @pytest.mark.promise("web:visit:size")
-async def test_what_grows_when_it_is_unpacked_is_read_up_to_the_limit(site: Site) -> None:
+async def test_a_compressed_body_is_read_up_to_the_limit_after_decompression(site: Site) -> None:
     site.add("bomb.example/", b"<p>" + b"0" * 50_000_000, zipped=True)
     site.add("mail.example/", "<p>Short.</p>", zipped=True)
     async with web_tools(site, max_bytes=100_000) as web:
@@ -93,7 +93,7 @@ async def test_a_picture_is_shown_as_it_is(shared_web: Web, shared_site: Site) -
 
 
 @pytest.mark.promise("web:visit:failures")
-async def test_what_a_site_refuses_is_a_typed_failure(shared_web: Web, shared_site: Site) -> None:
+async def test_an_error_status_is_a_typed_failure(shared_web: Web, shared_site: Site) -> None:
     shared_site.add("gone.example/", status=410)
     shared_site.add("closed.example/", status=403)
     shared_site.add("empty.example/", "")
@@ -106,7 +106,7 @@ async def test_what_a_site_refuses_is_a_typed_failure(shared_web: Web, shared_si
 
 
 @pytest.mark.promise("web:retries")
-async def test_a_failure_of_the_moment_is_tried_again_after_the_wait_that_is_asked_for(site: Site) -> None:
+async def test_a_temporary_failure_is_retried_after_the_requested_delay(site: Site) -> None:
     site.add("busy.example/", status=429, Retry_After="7")
     site.add("busy.example/", status=503)
     site.add("busy.example/", "<p>Now.</p>")
@@ -133,7 +133,7 @@ async def test_one_host_is_asked_at_a_pace_and_others_do_not_wait_for_it(site: S
 
 
 @pytest.mark.promise("web:robots")
-async def test_what_a_site_wants_to_be_left_alone_is_not_asked_for(site: Site) -> None:
+async def test_an_address_disallowed_by_robots_txt_is_not_requested(site: Site) -> None:
     site.add("wary.example/robots.txt", "User-agent: *\nDisallow: /private*\n", type="text/plain")
     site.add("wary.example/private/x", "secret")
     site.add("wary.example/open", "<p>Open.</p>")

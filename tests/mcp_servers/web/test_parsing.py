@@ -1,4 +1,4 @@
-"""What becomes of pages: text where there is some, one line where there is none, and no harm to the server."""
+"""Parsing of pages: text, one-line failures, and isolation from the server."""
 
 import contextlib
 import subprocess
@@ -45,7 +45,7 @@ async def refusal(
     seconds: float = 20.0,
     memory: int = 512 * MIB,
 ) -> str:
-    """Why something can't be read."""
+    """Return the reason why a body is unreadable."""
     answer = await parsers.do(ParserJob(seconds, memory, body=PageBody("http://a.example/x", kind, data)))
     assert answer.failed is not None
     return answer.failed
@@ -85,7 +85,7 @@ async def test_a_pdf_becomes_the_text_of_its_pages(parsers: ParserPool) -> None:
 
 
 @pytest.mark.promise("web:visit:hostile")
-async def test_what_can_not_be_read_says_why(parsers: ParserPool) -> None:
+async def test_an_unreadable_page_gives_the_reason(parsers: ParserPool) -> None:
     assert await refusal(parsers, pdf("x", password="word"), "application/pdf") == (
         "the PDF is encrypted with a password"
     )
@@ -175,7 +175,7 @@ async def test_without_the_extra_reading_says_what_to_install(monkeypatch: pytes
 
 
 @pytest.mark.promise("web:visit:hostile")
-def test_what_parses_can_open_nothing_connect_to_nothing_and_start_nothing() -> None:
+def test_the_parser_cannot_open_files_connect_or_start_processes() -> None:
     code = """
 import os, socket, subprocess
 from mcp_servers.web._seccomp import install_seccomp_filter

@@ -1,4 +1,4 @@
-"""Where the reader may go: to public addresses only, however they are written and whoever sends it there."""
+"""Address checks of the reader: only public addresses, in every notation and after redirects."""
 
 import pytest
 
@@ -130,7 +130,7 @@ async def test_a_redirect_that_leads_inside_is_refused(web: Web, shared_site: Si
 
 
 @pytest.mark.promise("web:ssrf:public")
-async def test_public_places_are_reached_whatever_their_port_and_path(web: Web, shared_site: Site) -> None:
+async def test_public_addresses_are_reached_with_any_port_and_path(web: Web, shared_site: Site) -> None:
     shared_site.names["six.example"] = ["2606:2800:220:1:248:1893:25c8:1946"]
     shared_site.add("six.example/a%20b/%C3%BC", "<p>Found over the newer protocol.</p>")
     for url in ("http://public.example", "http://PUBLIC.example./", "http://public.example:8080/?a=%26#part"):
@@ -172,7 +172,7 @@ async def test_hosts_that_the_server_allows_are_reached_and_no_others(site: Site
 
 
 @pytest.mark.promise("web:ssrf")
-async def test_what_is_refused_for_the_reader_is_not_handed_to_another_service_either(site: Site) -> None:
+async def test_an_address_refused_for_the_reader_is_not_passed_to_a_service(site: Site) -> None:
     site.names |= INSIDE
     async with web_tools(site, visit_method="jina", jina_api_key="k", jina_url="http://127.0.0.1:9") as web:
         for url in ("http://inside.example/", "http://127.1/", "file:///etc/passwd"):

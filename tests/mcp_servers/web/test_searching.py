@@ -1,4 +1,4 @@
-"""Searching: every engine as it is documented, and whatever else they may answer."""
+"""Search: every engine as documented, and unexpected responses."""
 
 import logging
 
@@ -91,7 +91,7 @@ async def test_each_query_of_a_list_has_its_own_outcome(site: Site, services: Se
 
 @pytest.mark.promise("web:services:failures")
 @pytest.mark.parametrize("engine", ENGINES)
-async def test_whatever_an_engine_answers_is_one_typed_line(
+async def test_any_response_of_an_engine_is_handled_in_one_typed_line(
     site: Site, services: Services, engine: str
 ) -> None:
     async with web_tools(site, **settings_of(engine, services, retry_times=2)) as web:

@@ -1,4 +1,4 @@
-"""Reading pages: whole, in parts, by a goal, by a query; by us or by Jina."""
+"""Reading pages: in full, in parts, by goal or query; directly or through Jina Reader."""
 
 from itertools import pairwise
 
@@ -27,7 +27,7 @@ def bridge(shared_site: Site) -> str:
 
 
 @pytest.mark.promise("web:visit")
-async def test_pages_are_read_at_once_and_one_that_fails_leaves_the_others(
+async def test_pages_are_read_concurrently_and_a_failing_one_does_not_affect_others(
     shared_web: Web, bridge: str
 ) -> None:
     result = await shared_web.call("visit", urls=[bridge, "http://nowhere.example/", "http://10.0.0.1/"])
@@ -79,7 +79,7 @@ async def test_without_a_model_a_goal_selects_passages_in_the_order_of_the_page(
 
 
 @pytest.mark.promise("web:visit:model")
-async def test_a_model_extracts_what_the_goal_asks_for(site: Site, services: Services) -> None:
+async def test_a_model_extracts_the_text_for_a_goal(site: Site, services: Services) -> None:
     url = site.add("isles.example/bridge", BRIDGE)
     settings = services.settings(enable_llm_summary=True, summary_model="small", openai_api_key=KEY)
     async with web_tools(site, **settings) as web:
@@ -130,7 +130,7 @@ async def test_a_query_finds_the_best_passages_of_a_page(shared_web: Web, bridge
 
 @pytest.mark.promise("web:read")
 @given(st.text(alphabet="ab. \n#日本-", max_size=3_000), st.text(alphabet="ab日本 ", max_size=20))
-def test_a_passage_is_what_stands_at_its_place_and_has_a_word_of_the_query(text: str, query: str) -> None:
+def test_a_passage_is_the_text_at_its_position_and_has_a_query_word(text: str, query: str) -> None:
     passages = best_passages(text, query, 5)
     assert len(passages) <= 5
     assert [one.score for one in passages] == sorted((one.score for one in passages), reverse=True)
