@@ -11,7 +11,7 @@ import msgspec
 from agentflow.actors import SYSTEM_CLOCK, Clock
 from agentflow.errors import ConfigurationError, ModelFailureKind
 from agentflow.models._accounts import Accounts
-from agentflow.models._apis import HttpRequest, OpenAiApi
+from agentflow.models._apis import EncodedRequest, OpenAiApi
 from agentflow.models._endpoints import ModelEndpoints
 from agentflow.models._providers import find_address
 from agentflow.models._request_error import RequestError
@@ -85,7 +85,7 @@ class ChatClient:
             raise ConfigurationError("stream: streaming is not supported; leave it out")
         model = str(params.get("model", self._address.model))
         body = msgspec.json.encode({"model": model, **params})
-        outgoing = HttpRequest(self._api.path(model), body)
+        outgoing = EncodedRequest(self._api.path(model), body)
         try:
             answer = await self._attempts.run(partial(self._ask, outgoing))
         except RequestError as error:
@@ -98,7 +98,7 @@ class ChatClient:
         self._accounts.add(self._role, usage, cost, model=self._settings.name)
         return ChatCompletion.model_validate_json(answer.body)
 
-    async def _ask(self, outgoing: HttpRequest, seconds: float) -> HttpResponse:
+    async def _ask(self, outgoing: EncodedRequest, seconds: float) -> HttpResponse:
         self._accounts.check()
         answer = await self._endpoint.post(outgoing, seconds)
         try:

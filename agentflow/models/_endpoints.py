@@ -5,7 +5,7 @@ from types import TracebackType
 from typing import Self
 
 from agentflow.actors import SYSTEM_CLOCK, Clock
-from agentflow.models._apis import HttpRequest, LiteLlmApi
+from agentflow.models._apis import EncodedRequest, LiteLlmApi
 from agentflow.models._limiter import ConcurrencyLimiter
 from agentflow.models._litellm import LiteLlmTransport
 from agentflow.models._providers import ModelAddress
@@ -32,7 +32,7 @@ class Endpoint:
         """Return the token history of a model at this endpoint, shared by all its users."""
         return self._conversations.setdefault(model, TokenHistory())
 
-    async def post(self, outgoing: HttpRequest, seconds: float) -> HttpResponse:
+    async def post(self, outgoing: EncodedRequest, seconds: float) -> HttpResponse:
         """Send one request.
 
         :raises RequestError: if there is no answer, or its status is not 200.

@@ -13,7 +13,7 @@ import msgspec
 from msgspec import Struct
 
 from agentflow.models._answer_format import instruction
-from agentflow.models._apis import ApiAnswer, HttpRequest, PreparedCall
+from agentflow.models._apis import ApiAnswer, EncodedRequest, PreparedCall
 from agentflow.models._apis._messages import text_of, with_last
 from agentflow.models._protocol import Message, Text
 from agentflow.models._request_error import RequestError
@@ -26,7 +26,7 @@ __all__ = ["ExactTokens", "takes_tokens"]
 
 logger = get_logger(__name__)
 
-Post: TypeAlias = Callable[[HttpRequest], Awaitable[HttpResponse]]
+Post: TypeAlias = Callable[[EncodedRequest], Awaitable[HttpResponse]]
 """Function that sends a request."""
 
 _STAND_IN: Final = (Message("user", (Text("-"),)), Message("assistant", (Text("-"),)))
@@ -155,7 +155,7 @@ class ExactTokens:
             "continue_final_message": goes_on,
             **_chosen(ask.sampling.extra, _OF_TEMPLATES),
         }
-        answer = await post(HttpRequest(f"{self._server}/tokenize", _ENCODER.encode(body)))
+        answer = await post(EncodedRequest(f"{self._server}/tokenize", _ENCODER.encode(body)))
         return _TOKENIZED.decode(answer.body).tokens
 
     async def _drawn(self, ask: PreparedCall, prompt: list[int], post: Post) -> ApiAnswer:
@@ -169,7 +169,7 @@ class ExactTokens:
                 self._generates = False
         return _read(await post(_complete(ask, prompt)))
 
-    def _generate(self, ask: PreparedCall, prompt: list[int]) -> HttpRequest:
+    def _generate(self, ask: PreparedCall, prompt: list[int]) -> EncodedRequest:
         extra = ask.sampling.extra
         more = {name: extra[name] for name in extra if name not in (*_OF_TEMPLATES, *_OF_REQUESTS)}
         body = {
@@ -180,10 +180,10 @@ class ExactTokens:
             "sampling_params": {**_sampling(ask), **more},
             **_chosen(extra, _OF_REQUESTS),
         }
-        return HttpRequest(f"{self._server}/inference/v1/generate", _ENCODER.encode(body))
+        return EncodedRequest(f"{self._server}/inference/v1/generate", _ENCODER.encode(body))
 
 
-def _complete(ask: PreparedCall, prompt: list[int]) -> HttpRequest:
+def _complete(ask: PreparedCall, prompt: list[int]) -> EncodedRequest:
     extra = ask.sampling.extra
     body = {
         "model": ask.model,
@@ -192,7 +192,7 @@ def _complete(ask: PreparedCall, prompt: list[int]) -> HttpRequest:
         **_sampling(ask),
         **{name: extra[name] for name in extra if name not in _OF_TEMPLATES},
     }
-    return HttpRequest("/completions", _ENCODER.encode(body))
+    return EncodedRequest("/completions", _ENCODER.encode(body))
 
 
 def _sampling(ask: PreparedCall) -> dict[str, Any]:

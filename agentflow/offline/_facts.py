@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from functools import lru_cache
 from typing import NamedTuple
 
-from agentflow.offline._language import NAME, NUMBER, TextPassage, bare, passages
+from agentflow.offline._language import NAME, NUMBER, TopicPassage, bare, passages
 from agentflow.offline._words import AGENTS, DONE, KINDS, MAKERS, PERSONS, VERBS, past_of, stem_of
 
 __all__ = ["SLOT", "Fact", "Reading", "read"]
@@ -113,13 +113,13 @@ def read(text: str) -> Reading:
 
 
 @lru_cache(maxsize=2048)
-def _read(passage: TextPassage) -> Reading:
+def _read(passage: TopicPassage) -> Reading:
     """Read one passage; cached, because the same one is in many observations."""
     reading = Reading((), {}, {})
     return reading._replace(facts=tuple(_passage(passage, reading)))
 
 
-def _passage(passage: TextPassage, reading: Reading) -> Iterator[Fact]:
+def _passage(passage: TopicPassage, reading: Reading) -> Iterator[Fact]:
     topic = bare(passage.topic)
     shown = topic
     naming = ""

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from agentflow.offline._words import STOP
 
-__all__ = ["NAME", "NUMBER", "TextPassage", "bare", "bounded", "names", "passages", "terms"]
+__all__ = ["NAME", "NUMBER", "TopicPassage", "bare", "bounded", "names", "passages", "terms"]
 
 _UPPER = "A-ZÀ-ÖØ-Þ"
 NAME = (
@@ -29,7 +29,7 @@ _WORD = re.compile(r"[^\W\d_][\w'’\-]*|\d[\w,.]*\w|\d")
 _WIDE = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]{2,8}")
 
 
-class TextPassage(NamedTuple):
+class TopicPassage(NamedTuple):
     """Part of a text about one topic."""
 
     topic: str
@@ -41,7 +41,7 @@ class TextPassage(NamedTuple):
 
 
 @lru_cache(maxsize=512)
-def passages(text: str) -> tuple[TextPassage, ...]:
+def passages(text: str) -> tuple[TopicPassage, ...]:
     """Split an observation into passages. A line like `[1] Title (doc-id)` starts a new one."""
     found: list[tuple[str, str, list[str]]] = [("", "", [])]
     for line in text[:_LONGEST_TEXT].splitlines():
@@ -51,7 +51,7 @@ def passages(text: str) -> tuple[TextPassage, ...]:
             found.append((heading["title"], heading["id"], []))
         elif stripped:
             found[-1][2].extend(_sentences(stripped))
-    return tuple(TextPassage(topic, id_, tuple(own)) for topic, id_, own in found if own or topic)
+    return tuple(TopicPassage(topic, id_, tuple(own)) for topic, id_, own in found if own or topic)
 
 
 def _sentences(line: str) -> list[str]:

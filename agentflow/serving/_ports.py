@@ -1,4 +1,4 @@
-"""A port for a server that comes and goes."""
+"""Ports reserved for servers that restart."""
 
 import socket
 from collections.abc import Generator
@@ -9,9 +9,9 @@ __all__ = ["kept_port"]
 
 @contextmanager
 def kept_port(host: str) -> Generator[int]:
-    """A free port that nobody else gets while a block lasts, whether somebody listens there just then or not.
+    """Reserve a free port for the length of a block, even while its server is down.
 
-    Whoever is to listen there sets `SO_REUSEADDR`, as servers do. It is never given to those who take any that is free.
+    The server must set `SO_REUSEADDR`, as servers do. The port is never given to programs that ask for any free one.
     """
     with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as kept:
         kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -178,14 +178,14 @@ async def _difference(control: EngineControl, model: str, probe: Probe) -> float
 
     :raises _Disagrees: if it exceeds the tolerance.
     """
-    token, drawn = await control.draw(model, probe.tokens)
-    *said, anew = await control.score(model, (*probe.tokens, token))
-    off = _apart(said, probe.logprobs, probe.tolerance)
+    token, sampled = await control.draw(model, probe.tokens)
+    *scores, computed = await control.score(model, (*probe.tokens, token))
+    off = _apart(scores, probe.logprobs, probe.tolerance)
     if off.too_far:
         raise _Disagrees(
             f"{model} and the trainer differ by {off.nats:.2g} nats: some of its weights are not the new ones"
         )
-    stale = _apart([drawn], [anew], probe.tolerance)
+    stale = _apart([sampled], [computed], probe.tolerance)
     if stale.too_far:
         raise _Disagrees(f"{model} continues from a cache of other weights, off by {stale.nats:.2g} nats")
     return max(off.nats, stale.nats)

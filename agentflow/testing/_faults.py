@@ -33,9 +33,9 @@ class FaultyActor(Actor[object, object]):
         """Echo a message, or inject a fault."""
         match message:
             case Fault.CRASH:
-                raise InjectedCrash("as told")
+                raise InjectedCrash("injected")
             case Fault.SHUTDOWN:
-                raise Shutdown("as told")
+                raise Shutdown("injected")
             case Fault.END:
                 self.stop()
             case Fault.HANG:
@@ -116,9 +116,9 @@ class _ScriptedChild:
         await self._told.wait()
         match self._fault:
             case Fault.CRASH:
-                raise InjectedCrash("as told")
+                raise InjectedCrash("injected")
             case Fault.SHUTDOWN:
-                raise Shutdown("as told")
+                raise Shutdown("injected")
             case Fault.HANG:
                 await anyio.sleep_forever()
             case Fault.END:

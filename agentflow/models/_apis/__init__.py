@@ -1,7 +1,7 @@
 """APIs of providers: requests and answers of each."""
 
 from agentflow.models._apis._anthropic import AnthropicApi
-from agentflow.models._apis._api import AnswerSchema, ApiAnswer, HttpRequest, PreparedCall, ProviderApi
+from agentflow.models._apis._api import AnswerSchema, ApiAnswer, EncodedRequest, PreparedCall, ProviderApi
 from agentflow.models._apis._gemini import GeminiApi
 from agentflow.models._apis._ollama import OllamaApi
 from agentflow.models._apis._openai import AzureApi, LiteLlmApi, OpenAiApi
@@ -11,8 +11,8 @@ __all__ = [
     "AnthropicApi",
     "ApiAnswer",
     "AzureApi",
+    "EncodedRequest",
     "GeminiApi",
-    "HttpRequest",
     "LiteLlmApi",
     "OllamaApi",
     "OpenAiApi",

@@ -7,7 +7,7 @@ import msgspec
 from msgspec import Struct
 
 from agentflow.models._answer_format import instruction
-from agentflow.models._apis._api import AnswerSchema, ApiAnswer, HttpRequest, PreparedCall
+from agentflow.models._apis._api import AnswerSchema, ApiAnswer, EncodedRequest, PreparedCall
 from agentflow.models._apis._messages import (
     arguments_text,
     as_base64,
@@ -86,7 +86,7 @@ class AnthropicApi:
         """Return the headers of every request."""
         return {"anthropic-version": _VERSION, **({"x-api-key": key} if key else {})}
 
-    def encode(self, ask: PreparedCall) -> HttpRequest:
+    def encode(self, ask: PreparedCall) -> EncodedRequest:
         """Encode a request."""
         sampling, messages = ask.sampling, ask.messages
         held = _hold(ask.asked) if ask.asked is not None else {}
@@ -110,7 +110,7 @@ class AnthropicApi:
         fields |= {name: value for name, value in wanted.items() if value is not None}
         sampled = sampling.temperature is not None or sampling.top_p is not None
         body = _ENCODER.encode(merged(fields, sampling.extra))
-        return HttpRequest("/messages", body, _WITH_SAMPLING if sampled else None)
+        return EncodedRequest("/messages", body, _WITH_SAMPLING if sampled else None)
 
     def read(self, body: bytes, sent: int) -> ApiAnswer:
         """Decode an answer."""

@@ -9,7 +9,7 @@ from agentflow.models._answer_format import AnswerFormat
 from agentflow.models._protocol import Message, Sampling, ToolCall, ToolSpec
 from agentflow.trajectory import Tokens, Usage
 
-__all__ = ["AnswerSchema", "ApiAnswer", "HttpRequest", "PreparedCall", "ProviderApi"]
+__all__ = ["AnswerSchema", "ApiAnswer", "EncodedRequest", "PreparedCall", "ProviderApi"]
 
 
 class AnswerSchema(Struct, frozen=True):
@@ -42,7 +42,7 @@ class PreparedCall(Struct, frozen=True):
     """Return prompt and completion tokens."""
 
 
-class HttpRequest(Struct, frozen=True):
+class EncodedRequest(Struct, frozen=True):
     """Encoded request."""
 
     path: str
@@ -87,7 +87,7 @@ class ProviderApi(Protocol):
         """
         ...
 
-    def encode(self, ask: PreparedCall) -> HttpRequest:
+    def encode(self, ask: PreparedCall) -> EncodedRequest:
         """Encode a request."""
         ...
 

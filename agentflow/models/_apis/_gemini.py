@@ -8,7 +8,7 @@ import msgspec
 from msgspec import Struct
 
 from agentflow.models._answer_format import instruction
-from agentflow.models._apis._api import ApiAnswer, HttpRequest, PreparedCall
+from agentflow.models._apis._api import ApiAnswer, EncodedRequest, PreparedCall
 from agentflow.models._apis._messages import (
     arguments_text,
     as_base64,
@@ -93,7 +93,7 @@ class GeminiApi:
         """Return the headers of every request."""
         return {"x-goog-api-key": key} if key else {}
 
-    def encode(self, ask: PreparedCall) -> HttpRequest:
+    def encode(self, ask: PreparedCall) -> EncodedRequest:
         """Encode a request."""
         sampling, messages, asked = ask.sampling, ask.messages, ask.asked
         format = asked.format if asked is not None else "text"
@@ -127,7 +127,7 @@ class GeminiApi:
             if not ask.may_call:
                 fields["toolConfig"] = {"functionCallingConfig": {"mode": "NONE"}}
         path = f"/models/{quote(ask.model, safe='')}:generateContent"
-        return HttpRequest(path, _ENCODER.encode(merged(fields, sampling.extra)))
+        return EncodedRequest(path, _ENCODER.encode(merged(fields, sampling.extra)))
 
     def read(self, body: bytes, sent: int) -> ApiAnswer:
         """Decode an answer."""

@@ -7,7 +7,7 @@ import msgspec
 from msgspec import Struct
 
 from agentflow.models._answer_format import instruction
-from agentflow.models._apis._api import ApiAnswer, HttpRequest, PreparedCall
+from agentflow.models._apis._api import ApiAnswer, EncodedRequest, PreparedCall
 from agentflow.models._apis._messages import (
     arguments_text,
     as_base64,
@@ -63,7 +63,7 @@ class OllamaApi:
         """Return the headers of every request."""
         return {"Authorization": f"Bearer {key}"} if key else {}
 
-    def encode(self, ask: PreparedCall) -> HttpRequest:
+    def encode(self, ask: PreparedCall) -> EncodedRequest:
         """Encode a request."""
         sampling, messages, asked = ask.sampling, ask.messages, ask.asked
         if asked is not None and asked.format != "json_schema":
@@ -87,7 +87,7 @@ class OllamaApi:
         # The API can't list tools and forbid them.
         if ask.tools and ask.may_call:
             fields["tools"] = [_tool(tool) for tool in ask.tools]
-        return HttpRequest("/api/chat", _ENCODER.encode(merged(fields, sampling.extra)))
+        return EncodedRequest("/api/chat", _ENCODER.encode(merged(fields, sampling.extra)))
 
     def read(self, body: bytes, sent: int) -> ApiAnswer:
         """Decode an answer."""

@@ -7,7 +7,7 @@ import msgspec
 from msgspec import Struct, structs
 
 from agentflow.models._answer_format import instruction, response_format
-from agentflow.models._apis._api import ApiAnswer, HttpRequest, PreparedCall
+from agentflow.models._apis._api import ApiAnswer, EncodedRequest, PreparedCall
 from agentflow.models._apis._messages import (
     arguments_text,
     as_base64,
@@ -134,7 +134,7 @@ class OpenAiApi:
         """Return the headers of every request."""
         return {"Authorization": f"Bearer {key}"} if key else {}
 
-    def encode(self, ask: PreparedCall) -> HttpRequest:
+    def encode(self, ask: PreparedCall) -> EncodedRequest:
         """Encode a request."""
         sampling, messages, wanted = ask.sampling, ask.messages, None
         if (asked := ask.asked) is not None:
@@ -158,9 +158,9 @@ class OpenAiApi:
             # 0 alternatives besides the sampled token.
             request.logprobs, request.top_logprobs, request.return_token_ids = True, 0, True
         if not sampling.extra:
-            return HttpRequest(self.path(ask.model), _ENCODER.encode(request))
+            return EncodedRequest(self.path(ask.model), _ENCODER.encode(request))
         fields = {name: value for name, value in structs.asdict(request).items() if value not in (None, ())}
-        return HttpRequest(self.path(ask.model), _ENCODER.encode({**fields, **sampling.extra}))
+        return EncodedRequest(self.path(ask.model), _ENCODER.encode({**fields, **sampling.extra}))
 
     def path(self, model: str) -> str:
         """Return the path of requests for a model."""
