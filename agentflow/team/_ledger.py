@@ -40,7 +40,7 @@ class EpisodeSettings(Section):
     memory_chars: int = Field(default=24_000, ge=1_000)
     """Maximum characters of memory in a prompt; beyond it the oldest turns are summarised."""
     verify: Literal["separate", "merged"] = "separate"
-    """Who decides to stop: the verifier, or the planner together with the next step."""
+    """Role that decides to stop: the verifier (`separate`), or the planner with the next step (`merged`)."""
     instructions: str = ""
     """User instructions for the system prompt of the planner or the single agent."""
 

@@ -100,7 +100,7 @@ class Outcome(Struct, frozen=True):
     """Result of an action."""
 
     observation: Observation
-    """What the tool returned; of a failed call, its partial output."""
+    """Output of the tool; of a failed call, its partial output."""
     failure: Failure | None = None
     """Reason for a failed call."""
     trouble: str = ""

@@ -42,7 +42,7 @@ class PlanBy:
 
 
 class Act:
-    """An executor over a real sandbox, without frills."""
+    """Minimal executor over a real sandbox."""
 
     def __init__(self) -> None:
         self.acted: list[Action] = []
@@ -106,7 +106,7 @@ async def grower(
 
 
 def stateful_plan(request: PlanRequest) -> list[Proposal]:
-    """As many actions as asked for, that leave their mark in files and variables and tell of all marks before."""
+    """Propose actions that leave marks in files and variables and print all earlier marks."""
     spot = blake2b(repr([step.action for step in request.path]).encode(), digest_size=3).hexdigest()
     proposals: list[Proposal] = []
     for number in range(request.count):
@@ -120,5 +120,5 @@ def stateful_plan(request: PlanRequest) -> list[Proposal]:
 
 
 def words_of(tree: Tree) -> dict[str, str]:
-    """What every node observed."""
+    """Text of every observation by node."""
     return {node.id: node.observation.text for node in tree.nodes}

@@ -1,4 +1,4 @@
-"""Branches are kept apart where they can be forked, where they can't, and where somebody kills what they run in."""
+"""Isolation of branches: with forks, without forks, and when sandboxes are killed."""
 
 from collections.abc import Mapping
 from contextlib import suppress
@@ -23,11 +23,11 @@ class Count(Output):
     """A count."""
 
     value: int
-    """How far it is."""
+    """Current count."""
 
 
 class Counter(Backend):
-    """A session that counts, and that can't be copied."""
+    """Backend whose session counts and cannot be copied."""
 
     name = "counter"
 
@@ -139,7 +139,7 @@ async def test_stateless_tools_share_a_sandbox_and_fork_nothing(tmp_path: Path) 
 
 
 class KillOnce(Act):
-    """Kills processes of the sandboxes that are made from here on, before the n-th action, and before some that follow."""
+    """Kills processes of later sandboxes before the n-th action and some that follow."""
 
     def __init__(self, at: int, which: str, times: int = 1) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Trees grow to their shape, whatever the timing, and go on from where they ended."""
+"""Trees have their configured shape, whatever the timing, and resume after a crash."""
 
 from collections.abc import Iterator
 from functools import partial
@@ -222,7 +222,7 @@ async def test_a_run_that_stops_raises_run_stopped_and_leaves_no_sandbox() -> No
 
 @pytest.fixture
 def sent() -> Iterator[list[str]]:
-    """What was sent by a tool that changes the world."""
+    """Letters sent by a tool that changes the world."""
     before, sent = dict(registered_tools), list[str]()
 
     @register_api_tool("mail:send")

@@ -41,7 +41,7 @@ class FunctionModel:
 
 
 def unasked(call: Call[object]) -> object:
-    """The answer of a model that must not be asked."""
+    """Fail: the model must not be asked."""
     raise AssertionError(f"{call.role} asked a model")
 
 
@@ -54,7 +54,7 @@ async def team(
     blobs: MemoryBlobStore | None = None,
     workers: int = 4,
 ) -> AsyncGenerator[tuple[Team, FunctionModel]]:
-    """A team at work, whose every role asks one model."""
+    """A running team whose roles share one model."""
     model = FunctionModel(answer, vision=vision)
     blobs = blobs or MemoryBlobStore()
     members = Team(
@@ -73,10 +73,10 @@ async def team(
 def step(
     observation: str, *, intent: str = "look it up", query: str = "it", images: tuple[Blob, ...] = ()
 ) -> Step:
-    """A step that a search made."""
+    """Step made by a search."""
     return Step(intent, Action("rag_search", {"query": query}), observation, images=images)
 
 
 def plan_request(*path: Step, count: int = 2, tools: tuple[ToolCard, ...] = (SEARCH,)) -> PlanRequest:
-    """What next, after this path?"""
+    """Request for the next actions after a path."""
     return PlanRequest(seed="Explore the Kestrel Observatory.", tools=tools, path=path, count=count)

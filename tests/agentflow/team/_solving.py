@@ -43,7 +43,7 @@ SOLUTION = Solution("It is carved there.", "1871")
 
 
 class Pages(list[str]):
-    """What was written in one session."""
+    """Lines written in one session."""
 
 
 class Diary(Backend):
@@ -54,7 +54,7 @@ class Diary(Backend):
 
     def __init__(self) -> None:
         self.calls: list[str] = []
-        """What was called, in all sessions."""
+        """Arguments of all calls, in all sessions."""
 
     async def initialize(self, session: Session, settings: Mapping[str, object]) -> None:
         session.put(Pages())
@@ -84,7 +84,7 @@ class Diary(Backend):
 
 
 class Script:
-    """What each role says; whatever is left out, it says something usual."""
+    """Scripted answers of each role, with defaults."""
 
     def __init__(self, *, turns: int = 2, **said: Callable[[Any], object]) -> None:
         """Describe it.
@@ -143,7 +143,7 @@ _NAMES: dict[type, str] = {
 
 
 class Book:
-    """A journal's page in memory, that outlives the episode."""
+    """Journal page in memory that outlives the episode."""
 
     def __init__(self) -> None:
         self.entries: dict[str, bytes] = {}
@@ -176,7 +176,7 @@ async def solved(
     blobs: MemoryBlobStore | None = None,
     **settings: object,
 ) -> tuple[Episode, FunctionModel]:
-    """An episode of a team whose every role asks one model, in a fresh sandbox; and what the model was asked."""
+    """Run an episode in a fresh sandbox with a team that shares one model; return both."""
     async with diary_sandbox(diary) as sandbox, team(answer, blobs=blobs) as (members, model):
         episode = await solve_task(
             task,
@@ -193,5 +193,5 @@ async def solved(
 
 
 def roles(model: FunctionModel) -> list[str]:
-    """Who was asked, in order."""
+    """Roles that were asked, in order."""
     return [call.role for call in model.calls]

@@ -1,4 +1,4 @@
-"""The limits of an episode: it stops there, answers, and says which one it was."""
+"""Limits of an episode: it stops, answers, and names the limit."""
 
 from typing import TypeVar
 
@@ -48,7 +48,7 @@ async def slowly(model: FunctionModel, book: Book, **settings: object) -> Episod
     "anyio_backend", [("asyncio", {"loop_factory": VirtualTimeLoop})], ids=["virtual-time"]
 )
 class TestTime:
-    """In virtual time: waiting takes none."""
+    """Tests in virtual time."""
 
     @pytest.mark.promise("team:solve:time")
     async def test_when_time_is_up_the_call_in_progress_is_cancelled_and_the_episode_answers(self) -> None:

@@ -1,4 +1,4 @@
-"""Prompts: what a model is shown, in which order, and what it must take for data."""
+"""Prompts: content, order, and marking of data."""
 
 from itertools import pairwise
 
@@ -44,7 +44,7 @@ def text(messages: tuple[Message, ...]) -> str:
 
 
 def assert_prefix(shorter: tuple[Message, ...], longer: tuple[Message, ...]) -> None:
-    """All that was said before stands at the beginning, but for what was wanted then."""
+    """Assert that the longer conversation extends the shorter one, except for its last instruction."""
     *before, last = shorter
     assert longer[: len(before)] == tuple(before)
     following = longer[len(before)]

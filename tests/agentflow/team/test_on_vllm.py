@@ -139,7 +139,7 @@ async def test_each_prompt_of_the_planner_extends_the_tokens_sampled_before(vllm
 
 
 def shared_by(one: tuple[int, ...], other: tuple[int, ...]) -> int:
-    """How many tokens both begin with."""
+    """Length of the common prefix."""
     same = takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False))
     return sum(1 for _ in same)
 

@@ -1,4 +1,4 @@
-"""An episode that was cut off goes on where it ended: nothing is asked or done twice, and it ends the same."""
+"""An interrupted episode resumes: no effect is repeated, and it ends the same."""
 
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
@@ -79,7 +79,7 @@ async def test_time_before_the_crash_counts_and_time_between_does_not() -> None:
 
 
 class Pausing:
-    """Holds every effect up."""
+    """Delays every effect."""
 
     def __init__(self, clock: VirtualClock) -> None:
         self._clock = clock
@@ -102,7 +102,7 @@ async def test_time_in_which_a_run_is_paused_does_not_count() -> None:
 
 
 class Forgetting:
-    """Ends the session behind the episode's back, once something was written."""
+    """Ends the session unexpectedly, once something was written."""
 
     def __init__(self, sandbox: Sandbox, diary: Diary) -> None:
         self._sandbox = sandbox

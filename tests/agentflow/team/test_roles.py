@@ -1,4 +1,4 @@
-"""Planner, verifier and generator: a typed request in, a typed reply out, whatever the model does."""
+"""Roles: typed requests and typed replies, whatever the model does."""
 
 from collections.abc import Awaitable, Callable
 

@@ -1,4 +1,4 @@
-"""What an observation is worth, by rule: a case for every verdict that would be `new` without the verifier."""
+"""Verdicts by rule: a case for each verdict that would be `new` with the verifier off."""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""A single agent: all its calls are made and answered, it answers in the end, and goes on where it was cut off."""
+"""Episodes of a single agent: calls, final answer, and resumption."""
 
 from collections.abc import Sequence
 from typing import TypeVar, cast

@@ -1,4 +1,4 @@
-"""An episode of the team: who is asked what, how often, and what goes wrong without ending it."""
+"""Episodes of a team: calls, repairs, and failures that do not end them."""
 
 import pytest
 

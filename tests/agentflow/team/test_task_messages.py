@@ -1,4 +1,4 @@
-"""What the roles of an episode are shown, and that each prompt extends the one before."""
+"""Prompts of an episode: their content, and that each extends the previous one."""
 
 from collections.abc import Sequence
 from itertools import pairwise

@@ -1,4 +1,4 @@
-"""Actions that may change the world wait until what led to them is on disk."""
+"""Actions that may change the world wait until earlier results are on disk."""
 
 from collections.abc import Iterator
 
