@@ -81,7 +81,7 @@ class VmBackend(Backend):
         await self._machines.close()
 
     @tool(title="Take a screenshot", read_only=True)
-    async def screenshot(self, session: Session, context: CallContext) -> out.ScreenshotResult:
+    async def screenshot(self, session: Session, context: CallContext) -> out.MachineScreenshot:
         """Show the current screen, and the accessibility tree if the applications provide one.
 
         Use it first, and whenever you need to know what the screen shows: coordinates of the other tools are pixels

@@ -10,11 +10,11 @@ from mcp_servers.vm._steps import Command, Step
 __all__ = [
     "AccessibilityNode",
     "CommandOutput",
-    "DirectoryListing",
     "Evaluation",
     "FileContent",
     "Func",
     "Getter",
+    "MachineDirectoryListing",
     "ProcessState",
     "Rule",
     "ScreenRegion",
@@ -64,7 +64,7 @@ class WorkspaceFile(Section):
     """Path in the workspace."""
 
 
-class DirectoryListing(Section):
+class MachineDirectoryListing(Section):
     """Names of a directory's entries on the machine, one a line."""
 
     type: Literal["list_directory", "vm_directory"]
@@ -159,7 +159,7 @@ Getter = Annotated[
     Annotated[Rule, Tag("rule")]
     | Annotated[FileContent, Tag("vm_file")]
     | Annotated[WorkspaceFile, Tag("workspace_file")]
-    | Annotated[DirectoryListing, Tag("list_directory")]
+    | Annotated[MachineDirectoryListing, Tag("list_directory")]
     | Annotated[CommandOutput, Tag("vm_command_line")]
     | Annotated[ProcessState, Tag("vm_process")]
     | Annotated[WindowTitle, Tag("vm_window_title")]

@@ -47,7 +47,7 @@ async def _look(getter: schema.Getter, acting: SessionMachine, session: Session)
             return _nodes(await acting.machine.accessibility(), getter)
         case schema.WindowTitle() | schema.WindowList():
             return await _windows(getter, acting)
-        case schema.DirectoryListing():
+        case schema.MachineDirectoryListing():
             return await _output(["ls", "-1A", "--", getter.path], acting)
         case schema.ProcessState():
             return await _process(getter.name, acting)

@@ -11,11 +11,11 @@ __all__ = [
     "EvaluationResult",
     "HotkeyPressed",
     "KeyPressed",
+    "MachineScreenshot",
     "Point",
     "PointerMoved",
     "Pressed",
     "ScreenState",
-    "ScreenshotResult",
     "Scrolled",
     "Size",
     "TaskDone",
@@ -50,7 +50,7 @@ class ScreenState(Output):
     """Accessibility tree: lines `role "name" state … [x,y,width,height]`; null if the applications provide none."""
 
 
-class ScreenshotResult(ScreenState):
+class MachineScreenshot(ScreenState):
     """Screenshot, shown beside the data."""
 
     size: Size

@@ -4,11 +4,11 @@ import json
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from agentflow.errors import ErrorKind, ToolFailure
 from mcp_servers.core._session import Session
-from runtimes import Outcome
+from runtimes import FrameError, Outcome, decode_object
 
 __all__ = ["compared", "cropped", "table"]
 
@@ -31,7 +31,8 @@ async def compared(session: Session, one: bytes, other: bytes, tolerance: int) -
 async def table(session: Session, data: bytes, sheet: str | int | None) -> list[list[object]]:
     """Return the cells of a table: a sheet of an XLSX file, or CSV."""
     answer = _object(await _run(session, {"do": "table", "sheet": sheet, "sizes": [len(data)]}, data))
-    return cast("list[list[object]]", answer["rows"])
+    rows: list[list[object]] = answer["rows"]
+    return rows
 
 
 async def _run(session: Session, asked: Mapping[str, object], data: bytes) -> bytes:
@@ -48,9 +49,6 @@ async def _run(session: Session, asked: Mapping[str, object], data: bytes) -> by
 
 def _object(answer: bytes) -> Mapping[str, Any]:
     try:
-        found = json.loads(answer)
-    except ValueError:
-        found = None
-    if not isinstance(found, dict):
-        raise ToolFailure(ErrorKind.FAILED, "it cannot be read: the sandbox returned no answer")
-    return cast("Mapping[str, Any]", found)
+        return decode_object(answer)
+    except FrameError:
+        raise ToolFailure(ErrorKind.FAILED, "it cannot be read: the sandbox returned no answer") from None

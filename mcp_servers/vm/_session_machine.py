@@ -10,7 +10,7 @@ import anyio
 from agentflow.errors import ErrorKind, NotOffered, ToolFailure
 from mcp_servers.core._call import CallContext, Image
 from mcp_servers.vm._keys import keysym
-from mcp_servers.vm._results import ScreenshotResult, ScreenState, Size
+from mcp_servers.vm._results import MachineScreenshot, ScreenState, Size
 from mcp_servers.vm._screen_change import wait_unchanging
 from mcp_servers.vm._settings import VmSettings
 from runtimes import Button, Machine, Screen
@@ -147,12 +147,12 @@ class SessionMachine:
         tree = await self._tree() if self.settings.accessibility == "after" else None
         return kind(accessibility_tree=tree, **fields)
 
-    async def shot(self, context: CallContext) -> ScreenshotResult:
+    async def shot(self, context: CallContext) -> MachineScreenshot:
         """Take a screenshot."""
         screen = await self.machine.screenshot()
         self._show(screen, context)
         tree = None if self.settings.accessibility == "never" else await self._tree()
-        return ScreenshotResult(size=Size(width=screen.width, height=screen.height), accessibility_tree=tree)
+        return MachineScreenshot(size=Size(width=screen.width, height=screen.height), accessibility_tree=tree)
 
     def _show(self, screen: Screen, context: CallContext) -> None:
         self.width, self.height = screen.width, screen.height
