@@ -118,9 +118,9 @@ def test_an_invalid_call_is_refused_in_one_line(told: Tokens, why: str) -> None:
 @pytest.mark.promise("tokens:bad")
 def test_a_duplicate_call_or_an_unknown_parent_is_refused() -> None:
     tree = tree_of([call("1", "ab", "c")])
-    with pytest.raises(ValueError, match=r"^call '1' is there already$"):
+    with pytest.raises(ValueError, match=r"^call '1' already exists$"):
         tree.add(call("1", "xy", "z"))
-    with pytest.raises(ValueError, match=r"^call '2': there is no call '7' to go on from$"):
+    with pytest.raises(ValueError, match=r"^call '2': there is no call '7' to continue$"):
         tree.extend("7", "2", tokens("d", "e"))
     assert rows(tree) == ["ab[c]"]
 
