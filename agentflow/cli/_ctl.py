@@ -59,7 +59,7 @@ async def _ask(address: _ControlAddress, tool: str, arguments: dict[str, object]
 def _address(folder: Path) -> _ControlAddress:
     file = folder / CONTROL_FILE
     try:
-        record = cast("dict[str, str]", json.loads(file.read_text(encoding="utf-8")))
+        record = json.loads(file.read_text(encoding="utf-8"))
         return _ControlAddress(record["url"], record["token"])
     except FileNotFoundError:
         message = f"no run is active in {folder} (there is no {CONTROL_FILE}); name its output_dir with --dir"

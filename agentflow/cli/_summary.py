@@ -3,7 +3,7 @@
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from agentflow.cli._output import buffered_console
 from agentflow.synthesis import PAIRS, REPORT, TRAJECTORIES, TREES, Report
@@ -66,7 +66,7 @@ def _records(file: Path) -> Iterator[dict[str, Any]]:
     if file.is_file():
         with file.open(encoding="utf-8") as lines:
             for line in lines:
-                yield cast("dict[str, Any]", json.loads(line))
+                yield json.loads(line)
 
 
 def _short(text: str) -> str:

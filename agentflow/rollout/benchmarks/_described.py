@@ -2,7 +2,7 @@
 
 import json
 from pathlib import Path
-from typing import Annotated, Any, Final, cast
+from typing import Annotated, Any, Final
 
 import yaml
 from pydantic import Field, ValidationError
@@ -10,7 +10,7 @@ from pydantic import Field, ValidationError
 from agentflow.errors import ConfigurationError
 from agentflow.rollout.benchmarks._benchmark import Benchmark, Category, Reader, choose, described
 from agentflow.rollout.benchmarks._readers import references
-from agentflow.rollout.benchmarks._rows import BenchmarkRow
+from agentflow.rollout.benchmarks._rows import BenchmarkRow, is_list, is_object
 from agentflow.settings import Section
 from agentflow.trajectory import Task
 
@@ -112,7 +112,7 @@ def read_plain(row: BenchmarkRow, fields: Fields | None = None) -> Task:
         **{
             name: value for name, value in row.fields.items() if name not in taken and value not in (None, "")
         },
-        **(cast("dict[str, Any]", own) if isinstance(own, dict) else {}),
+        **(own if is_object(own) else {}),
     }
     if row.fields.get(options) not in (None, "", []):
         metadata["options"] = _options(row, options)
@@ -134,10 +134,9 @@ def _prepared(row: BenchmarkRow) -> BenchmarkRow:
     question are one text separated by semicolons.
     """
     extra: object = row.fields.get("extra_info")
-    if not isinstance(extra, dict) or "ground_truth" not in extra or row.find(*_ANSWER)[1] is not None:
+    if not is_object(extra) or "ground_truth" not in extra or row.find(*_ANSWER)[1] is not None:
         return row
-    known = cast("dict[str, Any]", extra)
-    answers: object = known.get("golden_answers") or known["ground_truth"]
+    answers: object = extra.get("golden_answers") or extra["ground_truth"]
     if isinstance(answers, str) and row.fields.get("source") == "nq":
         answers = answers.split("; ")
     kept = {name: row.fields[name] for name in row.fields if name not in {"chain", "result", "extra_info"}}
@@ -167,9 +166,9 @@ def _kwargs(row: BenchmarkRow, name: str) -> dict[str, Any]:
             row.refuse(name, "is not JSON; write an object of names with values")
     if given in (None, ""):
         return {}
-    if not isinstance(given, dict):
+    if not is_object(given):
         row.refuse(name, "is not an object; write names with values, or remove it")
-    return cast("dict[str, Any]", given)
+    return given
 
 
 def _options(row: BenchmarkRow, name: str) -> dict[str, str]:
@@ -179,9 +178,8 @@ def _options(row: BenchmarkRow, name: str) -> dict[str, str]:
             given = json.loads(given)
         except ValueError:
             row.refuse(name, "is not JSON; write an object of letters with texts, or a list")
-    if isinstance(given, list):
-        texts = cast("list[Any]", given)
-        given = {chr(ord("A") + place): text for place, text in enumerate(texts[:26])}
-    if not isinstance(given, dict):
+    if is_list(given):
+        given = {chr(ord("A") + place): text for place, text in enumerate(given[:26])}
+    if not is_object(given):
         row.refuse(name, "is neither an object of letters with texts nor a list")
-    return {str(letter): row.plain(name, text) for letter, text in cast("dict[Any, Any]", given).items()}
+    return {str(letter): row.plain(name, text) for letter, text in given.items()}

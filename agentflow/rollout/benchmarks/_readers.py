@@ -1,12 +1,11 @@
 """Readers of ten benchmarks, in their published formats and in that of the solver's files."""
 
 import re
-from collections.abc import Mapping
 from string import ascii_uppercase
-from typing import Any, Final, cast
+from typing import Final
 
 from agentflow.rollout.benchmarks._benchmark import described
-from agentflow.rollout.benchmarks._rows import BenchmarkRow
+from agentflow.rollout.benchmarks._rows import BenchmarkRow, is_list, is_object
 from agentflow.scoring import extract_answer
 from agentflow.trajectory import Task, digest
 
@@ -102,9 +101,7 @@ def read_game(row: BenchmarkRow) -> Task:
     if given is None:
         row.refuse("Puzzles", "is missing; write four numbers there, as in 1 4 6 11")
     solutions = tuple(each for each in references(row, *_ANSWER) if _EXPRESSION.search(each))
-    texts = (
-        " ".join(map(str, cast("list[Any]", given))) if isinstance(given, list) else row.plain(name, given)
-    )
+    texts = " ".join(map(str, given)) if is_list(given) else row.plain(name, given)
     numbers = [int(each) for each in re.findall(r"\d{1,6}", texts)]
     if len(numbers) == 5 and 24 in numbers:
         numbers.remove(24)
@@ -131,8 +128,8 @@ def read_gpqa(row: BenchmarkRow) -> Task:
 def read_medqa(row: BenchmarkRow) -> Task:
     """Read a multiple-choice question."""
     inner: object = row.fields.get("data")
-    if isinstance(inner, dict):
-        row = BenchmarkRow(row.place, {**row.fields, **cast("dict[str, Any]", inner)})
+    if is_object(inner):
+        row = BenchmarkRow(row.place, {**row.fields, **inner})
     _, options = row.find("options", "Options", "choices")
     return _choice(row, options, row.text("answer_idx", "Correct Option", "answer"))
 
@@ -153,11 +150,10 @@ def _choice(row: BenchmarkRow, options: object, answer: str) -> Task:
 
 def _options(row: BenchmarkRow, options: object) -> dict[str, str]:
     """Return options by letter, from an object, a list of texts, or a list of keys with values."""
-    if isinstance(options, Mapping):
-        given = cast("Mapping[str, Any]", options)
-        offered = {letter: row.plain("options", text) for letter, text in given.items() if text is not None}
-    elif isinstance(options, list):
-        texts = [_option(row, each) for each in cast("list[Any]", options)]
+    if is_object(options):
+        offered = {letter: row.plain("options", text) for letter, text in options.items() if text is not None}
+    elif is_list(options):
+        texts = [_option(row, each) for each in options]
         offered = dict(zip(ascii_uppercase, _unlabelled(texts), strict=False))
     else:
         row.refuse("options", "is missing; write an object of letters with texts, or a list")
@@ -167,8 +163,8 @@ def _options(row: BenchmarkRow, options: object) -> dict[str, str]:
 
 
 def _option(row: BenchmarkRow, option: object) -> str:
-    if isinstance(option, Mapping):
-        option = cast("Mapping[str, Any]", option).get("value")
+    if is_object(option):
+        option = option.get("value")
     return row.plain("options", option)
 
 

@@ -7,11 +7,11 @@ import json
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, NoReturn, cast
+from typing import Any, Final, NoReturn, TypeGuard, cast
 
 from agentflow.errors import ConfigurationError
 
-__all__ = ["BenchmarkRow", "read_rows"]
+__all__ = ["BenchmarkRow", "is_list", "is_object", "read_rows"]
 
 _ARRAYS: Final = ("data", "examples", "questions", "rows", "tasks")
 """Keys under which a JSON object has its rows."""
@@ -62,8 +62,8 @@ class BenchmarkRow:
         name, value = self.find(*names)
         if value is None:
             return ()
-        if isinstance(value, list):
-            return tuple(self.plain(name, each) for each in cast("list[Any]", value))
+        if is_list(value):
+            return tuple(self.plain(name, each) for each in value)
         return (self.plain(name, value),)
 
     def plain(self, name: str, value: object) -> str:
@@ -202,15 +202,22 @@ def _parquet(path: Path, fields: Collection[str] = ()) -> Iterator[BenchmarkRow]
         raise ConfigurationError(f"{path}: not parquet: {_why(error)}") from None
 
 
+def is_object(value: object) -> TypeGuard[dict[str, Any]]:
+    """Return true for a JSON object."""
+    return isinstance(value, dict)
+
+
+def is_list(value: object) -> TypeGuard[list[Any]]:
+    """Return true for a JSON list."""
+    return isinstance(value, list)
+
+
 def _row(place: str, read: object) -> BenchmarkRow:
-    if not isinstance(read, dict):
+    if not is_object(read):
         raise ConfigurationError(f"{place}: is {_kind(read)}, not an object with fields")
-    fields = cast("dict[str, Any]", read)
     # The wrapper of a data set viewer.
-    inner: object = fields.get("row")
-    return BenchmarkRow(
-        place, cast("dict[str, Any]", inner) if isinstance(inner, dict) and "row_idx" in fields else fields
-    )
+    inner: object = read.get("row")
+    return BenchmarkRow(place, inner if is_object(inner) and "row_idx" in read else read)
 
 
 def _kind(value: object) -> str:

@@ -122,7 +122,7 @@ def test_tasks_are_taken_from_the_first_on_or_by_their_ids(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("row", "message"),
     [
-        ({"question": "a", "kwargs": [1]}, "1: kwargs: is no object"),
+        ({"question": "a", "kwargs": [1]}, "1: kwargs: is not an object"),
         ({"question": "a", "kwargs": "x"}, "1: kwargs: is not JSON"),
         ({"question": "a", "options": 5}, "1: options: is neither"),
         ({"answer": "a"}, "1: question: is missing; add it, or input"),
@@ -152,6 +152,6 @@ def test_only_line_feeds_end_lines(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.promise("benchmarks:tasks")
-def test_a_folder_is_no_file_of_tasks(tmp_path: Path) -> None:
-    with pytest.raises(ConfigurationError, match="is a folder"):
+def test_a_directory_is_no_file_of_tasks(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="is a directory"):
         load_tasks(tmp_path)
