@@ -25,7 +25,7 @@ from agentflow.trajectory import Failure, Reply
 if TYPE_CHECKING:
     from types import CoroutineType
 
-__all__ = ["Role", "WorkerCrashed", "WorkerPool", "in_worker"]
+__all__ = ["Role", "RolePool", "WorkerCrashed", "in_worker"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -84,7 +84,7 @@ class Worker(Actor[PoolMessage, None]):
         await message.run(self._clock)
 
 
-class WorkerPool:
+class RolePool:
     """Workers under a supervisor of their own. The most recently used idle worker is used next."""
 
     def __init__(self, name: str, *, workers: int) -> None:
@@ -211,7 +211,7 @@ class Role:
         :param name: name of its pool in the plural, such as `planners`.
         :param workers: maximum number of workers.
         """
-        self.pool = WorkerPool(name, workers=workers)
+        self.pool = RolePool(name, workers=workers)
         """The workers."""
 
 

@@ -9,14 +9,14 @@ import pytest
 
 from agentflow.actors import Clock, DynamicSupervisor, Supervisor
 from agentflow.errors import RunStopped, StopCause
-from agentflow.team._pool import WorkerCrashed, WorkerPool
+from agentflow.team._pool import RolePool, WorkerCrashed
 
 
 class Bench:
     """A pool, the jobs that its workers began, and the workers' names."""
 
     def __init__(self, workers: int) -> None:
-        self.pool = WorkerPool("clerks", workers=workers)
+        self.pool = RolePool("clerks", workers=workers)
         self.log: list[str] = []
         self.opening = anyio.Event()
 
