@@ -27,8 +27,8 @@ from mcp_servers.files._paths import checked, file_failures, short
 from mcp_servers.files._reading import SNIFFED, mime_of
 from mcp_servers.files._results import (
     DirectoryEntry,
-    DirectoryListing,
     EditedFile,
+    FolderListing,
     MovedPath,
     PathInfo,
     ReadFile,
@@ -140,7 +140,7 @@ class FilesBackend(Backend):
         path: Annotated[str, Field(description="The directory.")] = ".",
         recursive: Annotated[bool, Field(description="Also list subdirectories.")] = False,
         limit: Annotated[int, Field(ge=1, le=10_000, description="How many entries to return.")] = 1_000,
-    ) -> DirectoryListing:
+    ) -> FolderListing:
         """List the entries of a directory with their kinds and sizes.
 
         Use it to explore the workspace; files_search finds files by name or content.
@@ -152,7 +152,7 @@ class FilesBackend(Backend):
             DirectoryEntry(path=short(info.path), kind=info.kind, size=info.size, target=info.target)
             for info in found[:limit]
         ]
-        return DirectoryListing(path=short(path), entries=entries, total=len(found))
+        return FolderListing(path=short(path), entries=entries, total=len(found))
 
     @tool(title="Search files", read_only=True)
     async def search(

@@ -6,8 +6,8 @@ from mcp_servers.core._call import Output
 
 __all__ = [
     "DirectoryEntry",
-    "DirectoryListing",
     "EditedFile",
+    "FolderListing",
     "MovedPath",
     "PathInfo",
     "ReadFile",
@@ -69,7 +69,7 @@ class DirectoryEntry(Output):
     """Target of a symlink."""
 
 
-class DirectoryListing(Output):
+class FolderListing(Output):
     """Contents of a directory."""
 
     path: str

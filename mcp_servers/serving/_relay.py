@@ -17,10 +17,10 @@ from mcp_servers.core._call import ToolError, ToolResult
 from mcp_servers.serving._content import call_result
 from mcp_servers.serving._endpoints import PRINCIPAL
 from mcp_servers.serving._shared_table import gone, worker_of
-from mcp_servers.serving._worker_messages import HttpRequest, HttpResponsePart, Message
+from mcp_servers.serving._worker_messages import ForwardedRequest, HttpResponsePart, Message
 from mcp_servers.serving._worker_rpc import ConnectionLost
 
-__all__ = ["Relay", "WorkerConnection", "WorkerPool"]
+__all__ = ["AvailableWorkers", "Relay", "WorkerConnection"]
 
 CONNECTION = b"mcp-session-id"
 """Header with the id of a handshake-era connection. To the client the id ends in the number of its worker."""
@@ -43,7 +43,7 @@ class WorkerConnection(Protocol):
         ...
 
 
-class WorkerPool(Protocol):
+class AvailableWorkers(Protocol):
     """The worker processes of a server."""
 
     size: int
@@ -92,7 +92,7 @@ _UNREADABLE = _Envelope()
 class Relay:
     """ASGI application that forwards admitted requests to workers."""
 
-    def __init__(self, crew: WorkerPool, body_bytes: int) -> None:
+    def __init__(self, crew: AvailableWorkers, body_bytes: int) -> None:
         self._crew = crew
         self._body_bytes = body_bytes
         self._open: set[anyio.CancelScope] = set()
@@ -140,7 +140,7 @@ class Relay:
 class _Exchange:
     """One request and its answer."""
 
-    def __init__(self, crew: WorkerPool, scope: Scope, body: bytes, send: Send) -> None:
+    def __init__(self, crew: AvailableWorkers, scope: Scope, body: bytes, send: Send) -> None:
         self._crew = crew
         self._scope = scope
         self._body = body
@@ -180,12 +180,12 @@ class _Exchange:
         if self._started and not self._ended:
             await self._send({"type": "http.response.body", "body": b""})
 
-    def _request(self, connection: bytes | None) -> HttpRequest:
+    def _request(self, connection: bytes | None) -> ForwardedRequest:
         headers = [
             (name, connection if name == CONNECTION and connection is not None else value)
             for name, value in self._scope["headers"]
         ]
-        return HttpRequest(
+        return ForwardedRequest(
             method=self._scope["method"],
             path=self._scope["path"],
             query=self._scope["query_string"],

@@ -20,7 +20,7 @@ from mcp_servers.serving._startup import make_table, set_up_logging
 from mcp_servers.serving._worker_messages import (
     MESSAGE,
     EndSessions,
-    HttpRequest,
+    ForwardedRequest,
     HttpResponsePart,
     ListResources,
     Message,
@@ -127,7 +127,7 @@ class TableWorker:
                 self._begun.set()
                 async for told in self._told:
                     await reply.answer(told)
-            case HttpRequest():
+            case ForwardedRequest():
                 await self._respond(request, reply)
             case ToolCallRequest():
                 await self._call(request, reply)
@@ -142,7 +142,7 @@ class TableWorker:
             case _:
                 raise TypeError(f"a worker cannot answer a {type(request).__name__}")
 
-    async def _respond(self, request: HttpRequest, reply: RpcRequest[Message]) -> None:
+    async def _respond(self, request: ForwardedRequest, reply: RpcRequest[Message]) -> None:
         """Answer an HTTP request by calling the ASGI application."""
         scope = {
             "type": "http",

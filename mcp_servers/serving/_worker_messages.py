@@ -14,7 +14,7 @@ __all__ = [
     "MESSAGE",
     "EndSessions",
     "Forward",
-    "HttpRequest",
+    "ForwardedRequest",
     "HttpResponsePart",
     "ListResources",
     "Message",
@@ -61,7 +61,7 @@ class StartRefused(msgspec.Struct, tag=True):
     """True if the settings are invalid."""
 
 
-class HttpRequest(msgspec.Struct, tag=True, kw_only=True):
+class ForwardedRequest(msgspec.Struct, tag=True, kw_only=True):
     """To a worker: an admitted HTTP request. Answered by `HttpResponsePart`s."""
 
     method: str
@@ -202,7 +202,7 @@ Message: TypeAlias = (
     StartWorker
     | WarmingUp
     | StartRefused
-    | HttpRequest
+    | ForwardedRequest
     | HttpResponsePart
     | ToolCallRequest
     | ProgressReport

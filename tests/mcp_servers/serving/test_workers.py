@@ -36,7 +36,7 @@ ERAS = pytest.mark.parametrize("mode", ["auto", "legacy"])
 
 
 @dataclass(frozen=True)
-class WorkerPool:
+class TwoWorkerServer:
     """A server with two workers."""
 
     url: str
@@ -54,7 +54,7 @@ class WorkerPool:
 
 
 @pytest.fixture(scope="module")
-async def crew(anyio_backend: Literal["asyncio"]) -> AsyncGenerator[WorkerPool]:
+async def crew(anyio_backend: Literal["asyncio"]) -> AsyncGenerator[TwoWorkerServer]:
     """Start two workers for the whole module, because their start takes seconds."""
     settings = ServerSettings.model_validate(
         {
@@ -72,7 +72,7 @@ async def crew(anyio_backend: Literal["asyncio"]) -> AsyncGenerator[WorkerPool]:
         group.start_soon(port.serve, ready.set, names)
         with anyio.fail_after(60):
             await ready.wait()
-        yield WorkerPool(port.url)
+        yield TwoWorkerServer(port.url)
         port.stop()
 
 
@@ -110,7 +110,7 @@ async def end(client: Client, handles: list[str]) -> None:
 @pytest.mark.promise("mcp:workers:sessions")
 @ERAS
 async def test_a_session_lives_in_one_worker_and_is_reached_by_every_connection(
-    crew: WorkerPool, mode: str
+    crew: TwoWorkerServer, mode: str
 ) -> None:
     with anyio.fail_after(60):
         async with crew.client() as starter, crew.client(mode) as one, crew.client(mode) as other:
@@ -128,7 +128,7 @@ async def test_a_session_lives_in_one_worker_and_is_reached_by_every_connection(
 
 @pytest.mark.promise("mcp:workers:all")
 @ERAS
-async def test_session_lists_and_resources_span_all_workers(crew: WorkerPool, mode: str) -> None:
+async def test_session_lists_and_resources_span_all_workers(crew: TwoWorkerServer, mode: str) -> None:
     with anyio.fail_after(60):
         async with crew.client() as starter, crew.client(mode) as client, crew.client(mode, "bob") as bob:
             handles = await in_both(starter)
@@ -151,7 +151,7 @@ async def test_session_lists_and_resources_span_all_workers(crew: WorkerPool, mo
 
 
 @pytest.mark.promise("mcp:workers:guard")
-async def test_tokens_scopes_and_sizes_hold_for_every_worker(crew: WorkerPool) -> None:
+async def test_tokens_scopes_and_sizes_hold_for_every_worker(crew: TwoWorkerServer) -> None:
     echo = request("tools/call", {"name": "counter_echo", "arguments": {"text": "x" * 200_000}})
     with anyio.fail_after(60):
         async with crew.client("auto", "carol") as carol, httpx2.AsyncClient(timeout=30) as http:
@@ -174,7 +174,9 @@ async def test_tokens_scopes_and_sizes_hold_for_every_worker(crew: WorkerPool) -
 
 @pytest.mark.promise("mcp:workers:cancelled")
 @ERAS
-async def test_a_call_that_its_client_cancels_is_stopped_in_any_worker(crew: WorkerPool, mode: str) -> None:
+async def test_a_call_that_its_client_cancels_is_stopped_in_any_worker(
+    crew: TwoWorkerServer, mode: str
+) -> None:
     async def wait(client: Client, handle: str) -> None:
         await client.call_tool("counter_wait", {"session": handle})
 
@@ -199,7 +201,7 @@ async def test_a_call_that_its_client_cancels_is_stopped_in_any_worker(crew: Wor
 @pytest.mark.promise("mcp:workers:blocked")
 @pytest.mark.parametrize("number", [1, 2])
 async def test_a_backend_that_blocks_its_process_delays_only_that_worker(
-    crew: WorkerPool, number: int, tmp_path: Path
+    crew: TwoWorkerServer, number: int, tmp_path: Path
 ) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
@@ -233,7 +235,7 @@ async def test_a_backend_that_blocks_its_process_delays_only_that_worker(
 @pytest.mark.promise("mcp:workers:death")
 @pytest.mark.parametrize("number", [1, 2])
 async def test_a_worker_that_dies_is_restarted_and_its_sessions_are_reported_as_gone(
-    crew: WorkerPool, number: int
+    crew: TwoWorkerServer, number: int
 ) -> None:
     told: list[tuple[str, str]] = []
 
@@ -318,7 +320,7 @@ async def _listed(client: Client) -> list[dict[str, Any]]:
 
 
 @pytest.mark.promise("mcp:workers:metrics")
-async def test_metrics_cover_every_worker(crew: WorkerPool) -> None:
+async def test_metrics_cover_every_worker(crew: TwoWorkerServer) -> None:
     with anyio.fail_after(60):
         async with httpx2.AsyncClient(timeout=30) as http, crew.client() as client:
             handles = await in_both(client)
