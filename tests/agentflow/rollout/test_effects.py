@@ -277,7 +277,7 @@ async def test_unsupported_settings_of_the_offline_engine_give_one_line(tmp_path
         ({"agent": "single"}, "agent: a single agent needs a model"),
         (
             {"evaluation_metric": "llm_judgement"},
-            "evaluation_metric: llm_judgement needs a model that judges",
+            "evaluation_metric: llm_judgement needs a judge model",
         ),
         ({"evaluation_metric": "f1"}, "metric f1: there is none of that name; did you mean f1_score?"),
     ):
