@@ -94,7 +94,7 @@ clean:
 
 # pip uses its configured torch build (CPU or CUDA); uv would install the CUDA build.
 .venv/.train: .venv/.core
-	@echo 'Installing the learner's dependencies ...'
+	@echo 'Installing the dependencies of the learner ...'
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[train]' 2>&1 | grep -v '^WARNING: Location' >&2 || true
 	@$(BIN)/python -c 'import torch'
 	@touch $@

@@ -232,7 +232,7 @@ async def cpu_by_part(url: str, figures: dict[str, float]) -> None:
         if not file.startswith("~"):
             shares[part_of(file)] += own
             continue
-        # A built-in belongs to whoever called it.
+        # Attribute a built-in to its caller.
         for (caller, _, _), times in callers.items():
             shares[part_of(caller)] += times[2]
     shares.pop("waiting", None)

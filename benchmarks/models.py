@@ -23,7 +23,7 @@ import anyio
 import msgspec
 import openai
 
-from agentflow.models import Accounts, Call, Message, ModelSettings, Text, make_model
+from agentflow.models import Accounts, Call, Message, ModelSettings, TextPart, make_model
 from agentflow.testing import fake_endpoint
 from agentflow.trajectory import Plan
 
@@ -87,7 +87,7 @@ async def ours(stack: AsyncExitStack, url: str) -> Ask:
     model = await stack.enter_async_context(make_model(settings, Accounts()))
 
     async def ask(text: str) -> object:
-        messages = (Message("system", (Text("Plan."),)), Message("user", (Text(text),)))
+        messages = (Message("system", (TextPart("Plan."),)), Message("user", (TextPart(text),)))
         call = Call(role="planner", messages=messages, reply=Plan, schema=PLAN_SCHEMA)
         return (await model.complete(call)).value.proposals[0]
 

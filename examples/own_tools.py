@@ -1,4 +1,4 @@
-"""A function and a stateful backend of one's own: `python examples/own_tools.py`."""
+"""Custom function and stateful custom backend: `python examples/own_tools.py`."""
 
 from collections.abc import Mapping
 from typing import Annotated

@@ -32,11 +32,11 @@ if TYPE_CHECKING:
         Outcome,
         OutputSink,
         PythonError,
+        ResourceUsage,
         RunResult,
         Runtime,
         Snapshot,
         Stream,
-        Usage,
     )
 
 __all__ = [
@@ -62,12 +62,12 @@ __all__ = [
     "Outcome",
     "OutputSink",
     "PythonError",
+    "ResourceUsage",
     "RunResult",
     "Runtime",
     "Screen",
     "Snapshot",
     "Stream",
-    "Usage",
     "Window",
     "decode_object",
     "pack_frame",

@@ -25,11 +25,11 @@ __all__ = [
     "Outcome",
     "OutputSink",
     "PythonError",
+    "ResourceUsage",
     "RunResult",
     "Runtime",
     "Snapshot",
     "Stream",
-    "Usage",
 ]
 
 Language = Literal["python", "bash"]
@@ -215,7 +215,7 @@ class FileInfo:
 
 
 @dataclass(frozen=True, slots=True)
-class Usage:
+class ResourceUsage:
     """Current resource usage of an instance."""
 
     memory_bytes: int
@@ -378,7 +378,7 @@ class Instance(Protocol):
         """Restore its files from a snapshot. Live sessions end."""
         ...
 
-    async def usage(self) -> Usage:
+    async def usage(self) -> ResourceUsage:
         """Return the current resource usage."""
         ...
 

@@ -18,7 +18,7 @@ from agentflow.growth._records import ActionRecord
 from agentflow.growth._settings import ExecutorPort, Unforkable
 from agentflow.journal import Page
 from agentflow.sandbox import Sandbox
-from agentflow.trajectory import Action, Failure, Isolation, Observation, Outcome
+from agentflow.trajectory import Action, ActionOutcome, Failure, Isolation, Observation
 
 __all__ = ["ActionRunner", "BranchResult"]
 
@@ -155,7 +155,7 @@ class ActionRunner:
         state = BranchState((*history, PastAction(key, action, outcome)), sandbox)
         return await self._record(key, ActionRecord(outcome, isolation), state)
 
-    async def _act(self, sandbox: Sandbox, action: Action) -> Outcome:
+    async def _act(self, sandbox: Sandbox, action: Action) -> ActionOutcome:
         if self._run_sandboxes.tools[action.tool].hints.changes_world:
             # A crash must not lose the decision that led to an external effect, even if repeating it is safe.
             await self._page.settle()
@@ -163,7 +163,7 @@ class ActionRunner:
 
     async def _refuse(self, state: BranchState, key: str, action: Action, reason: str) -> BranchResult:
         """Record an action that was not tried. Its claim was given back, so its state has only a history."""
-        outcome = Outcome(Observation(), Failure(ErrorKind.CANNOT_FORK, f"not tried: {reason}"))
+        outcome = ActionOutcome(Observation(), Failure(ErrorKind.CANNOT_FORK, f"not tried: {reason}"))
         return await self._record(key, ActionRecord(outcome, Isolation.SHARED), BranchState(state.history))
 
     async def _resume(
@@ -193,7 +193,7 @@ class ActionRunner:
             await self._page.record(key, True)
         return True
 
-    def _may_be_external(self, action: Action, outcome: Outcome) -> bool:
+    def _may_be_external(self, action: Action, outcome: ActionOutcome) -> bool:
         """Tell whether an outside process may have ended the action, and repeating it is safe."""
         if self._is_external(action):
             return False

@@ -17,7 +17,7 @@ import anyio
 from agentflow.actors import together
 from agentflow.errors import ErrorKind, ToolFailure
 from agentflow.sandbox import Sandbox, Tool
-from agentflow.trajectory import Action, Isolation, Outcome
+from agentflow.trajectory import Action, ActionOutcome, Isolation
 
 __all__ = ["BranchSandboxes", "BranchState", "CannotBranch", "PastAction", "Replay", "TreeSandboxes"]
 
@@ -42,7 +42,7 @@ class PastAction:
     """Path key of the node that ran it."""
     action: Action
     """The action."""
-    outcome: Outcome
+    outcome: ActionOutcome
     """Its recorded outcome."""
 
 

@@ -7,11 +7,11 @@ from msgspec.structs import replace
 
 from agentflow.journal import Page
 from agentflow.trajectory import (
+    ActionOutcome,
     Failure,
     Isolation,
     Node,
     Observation,
-    Outcome,
     Plan,
     Reply,
     Seed,
@@ -35,7 +35,7 @@ __all__ = [
 class ActionRecord(Struct, frozen=True):
     """A completed action, under `act/<path>`."""
 
-    outcome: Outcome
+    outcome: ActionOutcome
     """Result of the action."""
     isolation: Isolation
     """Isolation from its siblings."""
@@ -85,6 +85,8 @@ def without_observations(tree: Tree) -> Tree:
     """Strip a tree for storage: its page already has the observations, and the seed its content.
 
     `with_observations` restores them.
+
+    See docs/journal.md and docs/growth.md.
     """
     nodes = tuple(replace(node, observation=Observation(), failure=None) for node in tree.nodes)
     seed = Seed(index=tree.seed.index, id=tree.seed.id, content="")
@@ -93,6 +95,8 @@ def without_observations(tree: Tree) -> Tree:
 
 def with_observations(tree: Tree, seed: Seed, page: Page) -> Tree:
     """Restore a tree that was stripped by `without_observations`.
+
+    See docs/journal.md and docs/growth.md.
 
     :param page: the seed's page; a node without a record there is left unchanged.
     """

@@ -6,7 +6,7 @@ from typing import Protocol
 from msgspec import Struct
 
 from agentflow.sandbox import Sandbox
-from agentflow.trajectory import Action, Judgement, JudgementRequest, Outcome, Plan, PlanRequest, Reply
+from agentflow.trajectory import Action, ActionOutcome, Judgement, JudgementRequest, Plan, PlanRequest, Reply
 
 __all__ = ["ExecutorPort", "GrowthSettings", "PlannerPort", "Unforkable", "VerifierPort"]
 
@@ -22,7 +22,7 @@ class PlannerPort(Protocol):
 class ExecutorPort(Protocol):
     """Executor of a grower: `agentflow.team.Executor`, or any class with this method. See docs/growth.md."""
 
-    async def act(self, sandbox: Sandbox, action: Action) -> Outcome:
+    async def act(self, sandbox: Sandbox, action: Action) -> ActionOutcome:
         """Call a tool in a sandbox. A failed call is an outcome."""
         ...
 

@@ -9,7 +9,10 @@ __all__ = ["has_died", "this_process"]
 
 
 def this_process() -> str:
-    """Return this process's name as an owner; no earlier or later process has the same name."""
+    """Return this process's name as an owner; no earlier or later process has the same name.
+
+    See docs/journal.md for an example.
+    """
     pid = os.getpid()
     return f"{_place()}:{pid}:{_started(pid)}"
 

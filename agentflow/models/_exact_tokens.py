@@ -15,7 +15,7 @@ from msgspec import Struct
 from agentflow.models._answer_format import instruction
 from agentflow.models._apis import ApiAnswer, EncodedRequest, PreparedCall
 from agentflow.models._apis._messages import text_of, with_last
-from agentflow.models._protocol import Message, Text
+from agentflow.models._protocol import Message, TextPart
 from agentflow.models._request_error import RequestError
 from agentflow.models._token_history import TokenHistory
 from agentflow.models._transport import HttpResponse
@@ -29,7 +29,7 @@ logger = get_logger(__name__)
 Post: TypeAlias = Callable[[EncodedRequest], Awaitable[HttpResponse]]
 """Function that sends a request."""
 
-_STAND_IN: Final = (Message("user", (Text("-"),)), Message("assistant", (Text("-"),)))
+_STAND_IN: Final = (Message("user", (TextPart("-"),)), Message("assistant", (TextPart("-"),)))
 _OF_TEMPLATES: Final = ("chat_template", "chat_template_kwargs")
 _OF_REQUESTS: Final = ("cache_salt", "priority", "request_id")
 _CLOSED: Final = (403, 404, 405)
@@ -39,12 +39,12 @@ class _Tokenized(Struct):
     tokens: list[int]
 
 
-class _Chance(Struct):
+class _TokenLogprob(Struct):
     logprob: float
 
 
-class _Chances(Struct):
-    content: list[_Chance] | None = None
+class _Logprobs(Struct):
+    content: list[_TokenLogprob] | None = None
     token_logprobs: list[float] | None = None
 
 
@@ -58,7 +58,7 @@ class _Choice(Struct):
     text: str = ""
     finish_reason: str | None = None
     token_ids: list[int] | None = None
-    logprobs: _Chances | None = None
+    logprobs: _Logprobs | None = None
     prompt_token_ids: list[int] | None = None
     weight_versions: list[_Span] | None = None
 
@@ -82,7 +82,7 @@ _GENERATED = msgspec.json.Decoder(_Generated)
 
 def takes_tokens(ask: PreparedCall) -> bool:
     """Return true if a call can be sent as tokens: it has text only, and no tools."""
-    return not ask.tools and all(isinstance(part, Text) for said in ask.messages for part in said.parts)
+    return not ask.tools and all(isinstance(part, TextPart) for said in ask.messages for part in said.parts)
 
 
 class ExactTokens:
@@ -109,7 +109,7 @@ class ExactTokens:
         prompt = await self._prompt(ask, post)
         answered = await self._drawn(ask, prompt, post)
         if answered.tokens is not None:
-            said = Message("assistant", (Text(answered.text),))
+            said = Message("assistant", (TextPart(answered.text),))
             self._known.keep((*ask.messages, said), answered.tokens)
         return answered
 
@@ -234,8 +234,8 @@ def _read(answer: HttpResponse) -> ApiAnswer:
 
 def _tokens(said: _Generated, choice: _Choice, finish: str) -> Tokens:
     prompt, sampled = said.prompt_token_ids or choice.prompt_token_ids, choice.token_ids
-    chances = choice.logprobs or _Chances()
-    told = chances.token_logprobs or [chance.logprob for chance in chances.content or ()]
+    logprobs = choice.logprobs or _Logprobs()
+    told = logprobs.token_logprobs or [chance.logprob for chance in logprobs.content or ()]
     if not prompt or sampled is None or len(sampled) != len(told):
         known = f"{len(sampled or ())} tokens and {len(told)} log-probabilities"
         raise msgspec.ValidationError(f"{known}{'' if prompt else ', and no prompt tokens'}")

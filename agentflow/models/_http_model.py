@@ -15,7 +15,7 @@ from agentflow.models._answer_format import AnswerFormat, FormatFallback, bounde
 from agentflow.models._apis import AnswerSchema, ApiAnswer, PreparedCall
 from agentflow.models._endpoints import Endpoint
 from agentflow.models._exact_tokens import ExactTokens, takes_tokens
-from agentflow.models._protocol import Call, Completion, Image, Message, Model, Sampling, ToolReply
+from agentflow.models._protocol import Call, Completion, ImagePart, Message, Model, Sampling, ToolReply
 from agentflow.models._providers import ModelAddress
 from agentflow.models._request_error import RequestError, names_response_format
 from agentflow.models._retries import Retrier
@@ -289,8 +289,8 @@ def _is_text(reply: type[object]) -> bool:
 def _shows(message: Message) -> bool:
     """Return true if a message has images."""
     return any(
-        isinstance(part, Image)
-        or (isinstance(part, ToolReply) and any(isinstance(inner, Image) for inner in part.parts))
+        isinstance(part, ImagePart)
+        or (isinstance(part, ToolReply) and any(isinstance(inner, ImagePart) for inner in part.parts))
         for part in message.parts
     )
 

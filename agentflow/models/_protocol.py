@@ -9,12 +9,12 @@ from agentflow.trajectory import Request, Tokens, Usage
 __all__ = [
     "Call",
     "Completion",
-    "Image",
+    "ImagePart",
     "Message",
     "Model",
     "Part",
     "Sampling",
-    "Text",
+    "TextPart",
     "ToolCall",
     "ToolReply",
     "ToolSpec",
@@ -23,14 +23,14 @@ __all__ = [
 T = TypeVar("T")
 
 
-class Text(Struct, frozen=True, tag="text"):
+class TextPart(Struct, frozen=True, tag="text"):
     """Text in a message."""
 
     text: str
     """Content."""
 
 
-class Image(Struct, frozen=True, tag="image"):
+class ImagePart(Struct, frozen=True, tag="image"):
     """Image in a message."""
 
     data: bytes
@@ -61,13 +61,13 @@ class ToolReply(Struct, frozen=True, tag="reply"):
     """Id of the call."""
     name: str
     """Name of the tool."""
-    parts: tuple[Text | Image, ...]
+    parts: tuple[TextPart | ImagePart, ...]
     """Content of the result."""
     failed: bool = False
     """The call failed."""
 
 
-Part: TypeAlias = Text | Image | ToolCall | ToolReply
+Part: TypeAlias = TextPart | ImagePart | ToolCall | ToolReply
 """Part of a message."""
 
 

@@ -41,6 +41,8 @@ def rollout(
         :return: `summary`, `results` (a record per task) and `output_dir`.
         :raises ConfigurationError: one line, if something can't be used; nothing was begun.
     :raises RunStopped: if it ended early; the same call resumes it.
+
+    See docs/rollout.md for examples.
     """
     return run_sync(
         partial(

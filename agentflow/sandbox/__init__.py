@@ -12,7 +12,7 @@ from agentflow.sandbox._blocking import SyncSandbox
 from agentflow.sandbox._own_session import SessionInfo
 from agentflow.sandbox._sandbox import Sandbox
 from agentflow.sandbox._settings import SandboxSettings
-from mcp_servers import Backend, Image, ResourceLink, Session, Text, Tool, ToolError, ToolResult, tool
+from mcp_servers import Backend, Image, ResourceLink, Session, TextContent, Tool, ToolError, ToolResult, tool
 
 __all__ = [
     "Backend",
@@ -24,7 +24,7 @@ __all__ = [
     "Session",
     "SessionInfo",
     "SyncSandbox",
-    "Text",
+    "TextContent",
     "Tool",
     "ToolError",
     "ToolResult",

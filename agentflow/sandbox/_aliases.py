@@ -48,7 +48,11 @@ ARGUMENT_ALIASES: Final[Mapping[str, str]] = {
 
 
 def argument_of(name: str, known: Collection[str]) -> str | None:
-    """Return the argument that a name means for a tool: the name itself, the target of the alias, or `None`."""
+    """Return the argument that a name means for a tool: the name itself, the target of the alias, or `None`.
+
+    >>> argument_of("key_words", ["query"])
+    'query'
+    """
     if name in known:
         return name
     own = ARGUMENT_ALIASES.get(name)

@@ -10,7 +10,7 @@ from mcp.shared.exceptions import MCPError
 
 from agentflow.errors import ErrorKind, ToolFailure
 from agentflow.sandbox._transport import KIND_KEY
-from mcp_servers import Image, ResourceLink, Text, Tool, ToolError, ToolResult
+from mcp_servers import Image, ResourceLink, TextContent, Tool, ToolError, ToolResult
 from mcp_servers.core import CARD_KEY, ERROR_KEY, UNUSABLE_KEY, Hints, Part
 
 __all__ = ["failure_of", "tool_of", "tool_result"]
@@ -111,7 +111,7 @@ def _parts(content: list[types.ContentBlock], *, skip: int) -> tuple[Part, ...]:
     parts: list[Part] = []
     for block in content[skip:]:
         if isinstance(block, types.TextContent):
-            parts.append(Text(block.text))
+            parts.append(TextContent(block.text))
         elif isinstance(block, types.ImageContent):
             parts.append(Image(base64.b64decode(block.data), block.mime_type))
         elif isinstance(block, types.ResourceLink):

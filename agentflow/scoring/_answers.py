@@ -15,7 +15,11 @@ _FENCE: Final = "*_`\"' \t"
 
 
 def marked_answer(text: str) -> str | None:
-    """Return the last marked answer (`<answer>`, a box, `final answer:`), or `None`."""
+    """Return the last marked answer (`<answer>`, a box, `final answer:`), or `None`.
+
+    >>> marked_answer("Thus <answer>5 km</answer>.")
+    '5 km'
+    """
     if (tagged := _tagged(text)) is not None:
         return tagged
     if (box := boxed(text)) is not None:
@@ -28,6 +32,9 @@ def extract_answer(text: str) -> str:
 
     This is the marked answer, else the text after `answer:` or `the answer is`, else the last conclusion (`therefore`,
     `thus`, `hence`, `so` at the beginning of a sentence), else the last line with content.
+
+    >>> extract_answer("It is old. The answer is Paris.")
+    'Paris'
     """
     marked = marked_answer(text)
     plain = tidy(text)

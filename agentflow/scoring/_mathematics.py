@@ -54,7 +54,11 @@ def math_match(prediction: str, references: Sequence[str], *, tolerance: float =
 
 
 def same_answer(one: str, other: str, *, tolerance: float = 0.0) -> bool:
-    """Return whether two answers are equivalent."""
+    """Return whether two answers are equivalent.
+
+    >>> same_answer("1/2", "0.5")
+    True
+    """
     if max(len(one), len(other)) > _LONGEST:
         return one.strip() == other.strip()
     left, right = _clean(one), _clean(other)

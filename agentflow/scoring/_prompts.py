@@ -6,7 +6,7 @@ from pathlib import Path
 from string import Template
 from typing import Final
 
-from agentflow.models import Message, Text
+from agentflow.models import Message, TextPart
 
 __all__ = ["messages", "prompt_version"]
 
@@ -23,8 +23,8 @@ def messages(name: str, **values: str) -> tuple[Message, ...]:
         each.substitute(said) for each in paragraphs if all(said[name] for name in each.get_identifiers())
     ]
     return (
-        Message("system", (Text(sections["system"]),)),
-        Message("user", (Text("\n\n".join(asked)),)),
+        Message("system", (TextPart(sections["system"]),)),
+        Message("user", (TextPart("\n\n".join(asked)),)),
     )
 
 

@@ -18,7 +18,10 @@ AnySettings = TypeVar("AnySettings", bound=Settings)
 
 
 def read_environment(dotenv: Path | str | None = ".env") -> dict[str, str]:
-    """Return the variables of this process over those of a `.env` file; empty ones of the file are left out."""
+    """Return the variables of this process over those of a `.env` file; empty ones of the file are left out.
+
+    See docs/settings.md.
+    """
     in_dotenv = {key: value for key, value in dotenv_values(dotenv).items() if value} if dotenv else {}
     return {**in_dotenv, **os.environ}
 

@@ -12,7 +12,10 @@ __all__ = ["render_report"]
 
 
 def render_report(report: Report) -> "RenderableType":
-    """Return the report as a table."""
+    """Return the report as a table.
+
+    See docs/synthesis.md.
+    """
     from rich.console import Group
     from rich.table import Table
     from rich.text import Text

@@ -7,6 +7,7 @@ from agentflow.runs import PauseGate
 from agentflow.sandbox import Sandbox
 from agentflow.trajectory import (
     Action,
+    ActionOutcome,
     Answer,
     AnswerRequest,
     Draft,
@@ -14,7 +15,6 @@ from agentflow.trajectory import (
     JudgementRequest,
     Look,
     LookRequest,
-    Outcome,
     Plan,
     PlanRequest,
     Reply,
@@ -62,10 +62,10 @@ class GatedRoles:
         """See `PlannerPort`."""
         return await self._gate.run(self._planner.plan, request)
 
-    async def act(self, sandbox: Sandbox, action: Action) -> Outcome:
+    async def act(self, sandbox: Sandbox, action: Action) -> ActionOutcome:
         """See `ExecutorPort`."""
 
-        async def act(action: Action) -> Outcome:
+        async def act(action: Action) -> ActionOutcome:
             return await self._executor.act(sandbox, action)
 
         return await self._gate.run(act, action)

@@ -35,6 +35,8 @@ def new_seeds(seeds: object) -> "list[NewSeed]":
 def seeds_for(config: "SynthesisConfig") -> "list[NewSeed]":
     """Return the seeds that the settings name, up to `number_of_seed`.
 
+    See docs/synthesis.md.
+
     :raises ConfigurationError: if they name none, or one can't be used.
     """
     from agentflow.runs import explores_bundled_corpus  # loads the sandbox

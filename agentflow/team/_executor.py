@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from agentflow.actors import SYSTEM_CLOCK, Backoff, Clock
 from agentflow.errors import ErrorKind, ToolFailure
 from agentflow.models import Model
-from agentflow.sandbox import Image, Sandbox, Text, ToolResult
+from agentflow.sandbox import Image, Sandbox, TextContent, ToolResult
 from agentflow.team._messages import command_messages
 from agentflow.team._model_calls import answer_request, measure_usage
 from agentflow.team._observing import observed_text, trouble_of
@@ -17,15 +17,15 @@ from agentflow.team._pool import Role, WorkerCrashed, in_worker
 from agentflow.team._schemas import command_schema, drop_unused_nulls
 from agentflow.trajectory import (
     Action,
+    ActionOutcome,
     Blob,
     Command,
     CommandRequest,
     Failure,
     Observation,
-    Outcome,
     Reply,
+    Text,
 )
-from agentflow.trajectory import Text as TextPart
 
 __all__ = ["Executor", "PutBlob", "call_tool"]
 
@@ -55,7 +55,7 @@ class Executor(Role):
         self._put_blob = put_blob
         self._model = model
 
-    async def act(self, sandbox: Sandbox, action: Action) -> Outcome:
+    async def act(self, sandbox: Sandbox, action: Action) -> ActionOutcome:
         """Call a tool in a sandbox. A call that could do harm twice is never repeated."""
         try:
             return await self.pool.ask(
@@ -63,7 +63,7 @@ class Executor(Role):
                 again=partial(is_repeatable, sandbox, action),
             )
         except WorkerCrashed as crash:
-            return Outcome(Observation(), Failure(ErrorKind.FAILED, str(crash)))
+            return ActionOutcome(Observation(), Failure(ErrorKind.FAILED, str(crash)))
 
     @in_worker
     async def command(self, request: CommandRequest) -> Reply[Command]:
@@ -84,12 +84,12 @@ class Executor(Role):
 
 async def call_tool(
     sandbox: Sandbox, action: Action, put_blob: PutBlob, clock: Clock = SYSTEM_CLOCK
-) -> Outcome:
+) -> ActionOutcome:
     """Call a tool; a failed call is an outcome with its partial output. Images go to the blob store."""
     with measure_usage() as meter:
         result = await _call(sandbox, action, clock)
     failure = None if result.error is None else Failure(result.error.kind, result.error.message)
-    return Outcome(
+    return ActionOutcome(
         observation=await _observation(result, put_blob),
         failure=failure,
         trouble="" if failure is not None else trouble_of(result.data),
@@ -123,14 +123,14 @@ async def _call(sandbox: Sandbox, action: Action, clock: Clock) -> ToolResult:
 
 
 async def _observation(result: ToolResult, put_blob: PutBlob) -> Observation:
-    shown: list[TextPart | Blob] = []
+    shown: list[Text | Blob] = []
     for part in result.parts:
-        if isinstance(part, Text):
-            shown.append(TextPart(part.text))
+        if isinstance(part, TextContent):
+            shown.append(Text(part.text))
         elif isinstance(part, Image):
             shown.append(await put_blob(part.data, part.mime))
-    if not any(isinstance(part, TextPart) for part in shown):
+    if not any(isinstance(part, Text) for part in shown):
         text = observed_text(result.data)
         if text:
-            shown.insert(0, TextPart(text))
+            shown.insert(0, Text(text))
     return Observation(tuple(shown))

@@ -11,7 +11,7 @@ from agentflow.errors import ConfigurationError, ModelFailureKind
 from agentflow.journal import Page
 from agentflow.models import Prices
 from agentflow.settings import Section
-from agentflow.trajectory import Ending, Exchange, Failure, Outcome, Reply
+from agentflow.trajectory import ActionOutcome, Ending, Exchange, Failure, Reply
 
 __all__ = ["EffectGate", "EpisodeEnded", "EpisodeLedger", "EpisodeSettings", "TimedResult"]
 
@@ -121,7 +121,7 @@ class EpisodeLedger:
         self._count(key, role, reply, timed.seconds)
         return reply
 
-    def count_tool(self, key: str, timed: TimedResult[Outcome]) -> None:
+    def count_tool(self, key: str, timed: TimedResult[ActionOutcome]) -> None:
         """Count the usage of models inside a tool."""
         usage = timed.value.usage
         if usage.calls:

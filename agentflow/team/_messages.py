@@ -10,7 +10,7 @@ Prompts share prefixes, so an endpoint with a prefix cache reads only what is ne
 
 from collections.abc import Iterable, Sequence
 
-from agentflow.models import Image, Message, Text
+from agentflow.models import ImagePart, Message, TextPart
 from agentflow.models import Part as MessagePart
 from agentflow.team._rendering import (
     Images,
@@ -114,9 +114,9 @@ def write_messages(request: WriteRequest, images: Images) -> tuple[Message, ...]
     found = prompt("generator_question", "evidence", seed=escape_marks(request.seed), evidence=evidence)
     shown = _step_images(request.evidence, images)
     now = prompt("generator_question", "now", images=len(shown) or "")
-    messages = [system(head), Message("user", (Text(f"{found}\n\n{now}"), *shown))]
+    messages = [system(head), Message("user", (TextPart(f"{found}\n\n{now}"), *shown))]
     for rejection in request.rejected:
-        messages.append(Message("assistant", (Text(json_text(rejection.draft)),)))
+        messages.append(Message("assistant", (TextPart(json_text(rejection.draft)),)))
         reasons = bullets(rejection.reasons) or "- unusable"
         messages.append(user(prompt("generator_question", "rejected", reasons=reasons)))
     return tuple(messages)
@@ -138,7 +138,7 @@ def look_messages(request: LookRequest, image: bytes) -> tuple[Message, ...]:
     now = prompt("generator_image_check", "now", region=where, quote=escape_marks(request.quote))
     return (
         system(prompt("generator_image_check", "system")),
-        Message("user", (Text(now), Image(image, request.picture.mime))),
+        Message("user", (TextPart(now), ImagePart(image, request.picture.mime))),
     )
 
 
@@ -151,7 +151,7 @@ def analysis_messages(request: AnalysisRequest, images: Images) -> tuple[Message
         tools=describe_tools(request.tools),
     )
     now = prompt("planner_analysis", "now", question=escape_marks(request.question))
-    return (system(head), Message("user", (Text(now), *image_parts(request.images, images))))
+    return (system(head), Message("user", (TextPart(now), *image_parts(request.images, images))))
 
 
 def step_messages(
@@ -168,9 +168,9 @@ def step_messages(
     memory = request.memory
     coming = memory.summarised + len(memory.turns) + 1
 
-    def now(number: int) -> Text:
+    def now(number: int) -> TextPart:
         section = "decide" if merged and number > 1 else "next"
-        return Text("\n" + prompt(name, section, left=request.turns_left + coming - number))
+        return TextPart("\n" + prompt(name, section, left=request.turns_left + coming - number))
 
     names = ", ".join(tool.name for tool in request.tools)
     tools = "" if short else describe_tools(request.tools)
@@ -193,7 +193,7 @@ def step_messages(
                 assessment=turn.decision.assessment,
                 analysis=turn.decision.analysis or "-",
             )
-            parts.append(Text("\n" + verdict))
+            parts.append(TextPart("\n" + verdict))
         parts.append(now(turn.number + 1))
         before = turn
     return (*messages, Message("user", tuple(parts)))
@@ -230,7 +230,7 @@ def verification_messages(request: VerificationRequest, images: Images) -> tuple
         *_begin("verifier_stop", request.question, request.analysis, request.memory),
         *image_parts(request.images, images),
     ]
-    now = Text("\n" + prompt("verifier_stop", "now"))
+    now = TextPart("\n" + prompt("verifier_stop", "now"))
     for turn in request.memory.turns:
         parts += [*_result("verifier_stop", turn, images), now]
         if turn.decision is not None:
@@ -256,7 +256,7 @@ def solution_messages(request: SolutionRequest, images: Images) -> tuple[Message
     blobs = [*request.images, *(blob for turn in memory.turns for blob in turn.images)]
     return (
         system(prompt("generator_answer", "system")),
-        Message("user", (Text(now), *image_parts(blobs, images))),
+        Message("user", (TextPart(now), *image_parts(blobs, images))),
     )
 
 
@@ -281,13 +281,13 @@ def turn_size(turn: Turn) -> int:
 def _path(name: str, seed: str, path: Sequence[Step], images: Images, now: str) -> tuple[Message, ...]:
     """Return alternating user and assistant messages; the current instruction is the last part of the last one."""
     messages: list[Message] = []
-    parts: list[MessagePart] = [Text(prompt(name, "seed", seed=escape_marks(seed)) + "\n")]
+    parts: list[MessagePart] = [TextPart(prompt(name, "seed", seed=escape_marks(seed)) + "\n")]
     for number, step in enumerate(path, start=1):
         proposal = Proposal(step.intent, step.action.tool, step.action.arguments)
         messages.append(Message("user", tuple(parts)))
-        messages.append(Message("assistant", (Text(json_text(proposal)),)))
-        parts = [Text(_observation(number, step, images) + "\n"), *_step_images([step], images)]
-    return (*messages, Message("user", (*parts, Text(now))))
+        messages.append(Message("assistant", (TextPart(json_text(proposal)),)))
+        parts = [TextPart(_observation(number, step, images) + "\n"), *_step_images([step], images)]
+    return (*messages, Message("user", (*parts, TextPart(now))))
 
 
 def _observation(number: int, step: Step, images: Images) -> str:
@@ -300,15 +300,15 @@ def _step_images(steps: Iterable[Step], images: Images) -> list[MessagePart]:
 
 def _begin(name: str, question: str, analysis: QueryAnalysis, memory: Memory) -> list[MessagePart]:
     text = prompt(name, "begin", question=escape_marks(question), analysis=_analysis(analysis))
-    parts: list[MessagePart] = [Text(text + "\n")]
+    parts: list[MessagePart] = [TextPart(text + "\n")]
     if memory.summarised:
         summary = prompt(name, "summary", count=memory.summarised, summary=escape_marks(memory.summary))
-        parts.append(Text(f"\n{summary}\n"))
+        parts.append(TextPart(f"\n{summary}\n"))
     return parts
 
 
 def _result(name: str, turn: Turn, images: Images) -> list[MessagePart]:
-    return [Text(_turn(name, "result", turn, images) + "\n"), *image_parts(turn.images, images)]
+    return [TextPart(_turn(name, "result", turn, images) + "\n"), *image_parts(turn.images, images)]
 
 
 def _turn(name: str, section: str, turn: Turn, images: Images) -> str:
@@ -350,4 +350,4 @@ def _analysis(analysis: QueryAnalysis | None) -> str:
 
 def _assistant(answer: object, text: ModelText = _OWN_ENCODING) -> Message:
     """Return an answer in the model's own words where they are known, so that the next prompt extends them exactly."""
-    return Message("assistant", (Text(text.text or json_text(answer)),), text.mark)
+    return Message("assistant", (TextPart(text.text or json_text(answer)),), text.mark)

@@ -6,7 +6,7 @@ from msgspec import Struct
 from pydantic import BaseModel, ConfigDict, Field
 
 from agentflow.errors import ErrorKind, RunStopped, ToolFailure
-from agentflow.models import Call, Message, Model, Text
+from agentflow.models import Call, Message, Model, TextPart
 from agentflow.sandbox import Backend, Session, tool
 from agentflow.team._model_calls import ask_model, count_usage
 from agentflow.team._rendering import cut, json_text, prompt, system, user
@@ -152,7 +152,7 @@ class _PythonCoder(Backend):
         code = await self._write(messages)
         result = await self._run(session, context, code)
         if result.error is not None:
-            answer = Message("assistant", (Text(json_text(Program(code))),))
+            answer = Message("assistant", (TextPart(json_text(Program(code))),))
             messages += [answer, user(prompt("tool_python_coder", "failed", error=result.error))]
             result = await self._run(session, context, await self._write(messages))
         return result

@@ -8,7 +8,7 @@ from string import Template
 
 import msgspec
 
-from agentflow.models import Image, Message, Text
+from agentflow.models import ImagePart, Message, TextPart
 from agentflow.models import Part as MessagePart
 from agentflow.trajectory import Action, Blob, ToolCard
 
@@ -117,7 +117,7 @@ def observation_block(number: int, text: str, blobs: tuple[Blob, ...], images: I
 def image_parts(blobs: Iterable[Blob], images: Images) -> list[MessagePart]:
     """Return each visible image once."""
     seen = {blob.hash: blob for blob in blobs if blob.hash in images}
-    return [Image(images[hash], blob.mime) for hash, blob in seen.items()]
+    return [ImagePart(images[hash], blob.mime) for hash, blob in seen.items()]
 
 
 def describe_tools(tools: Iterable[ToolCard]) -> str:
@@ -160,9 +160,9 @@ def json_text(value: object) -> str:
 
 def system(text: str) -> Message:
     """Return a system message."""
-    return Message("system", (Text(text),))
+    return Message("system", (TextPart(text),))
 
 
 def user(text: str) -> Message:
     """Return a user message."""
-    return Message("user", (Text(text),))
+    return Message("user", (TextPart(text),))

@@ -8,7 +8,7 @@ from msgspec import Struct
 from agentflow.actors import SYSTEM_CLOCK, Clock, together
 from agentflow.errors import ErrorKind, ToolFailure
 from agentflow.journal import Page
-from agentflow.models import Call, Message, Model, Prices, Text, ToolCall, ToolReply, ToolSpec
+from agentflow.models import Call, Message, Model, Prices, TextPart, ToolCall, ToolReply, ToolSpec
 from agentflow.sandbox import Sandbox, Tool
 from agentflow.team._executor import PutBlob, call_tool
 from agentflow.team._ledger import EffectGate, EpisodeEnded, EpisodeLedger, EpisodeSettings, TimedResult
@@ -19,12 +19,12 @@ from agentflow.team._solving import turn_of
 from agentflow.team._tool_replay import ToolReplay
 from agentflow.trajectory import (
     Action,
+    ActionOutcome,
     Ending,
     Episode,
     Failure,
     NextStep,
     Observation,
-    Outcome,
     Reply,
     Solution,
     Task,
@@ -72,7 +72,7 @@ async def solve_alone(
     by_role = None if prices is None else {"agent": prices}
     ledger = EpisodeLedger(page, settings, prices=by_role, gate=gate, clock=clock)
 
-    async def act(sandbox: Sandbox, action: Action) -> Outcome:
+    async def act(sandbox: Sandbox, action: Action) -> ActionOutcome:
         return await call_tool(sandbox, action, put_blob, clock)
 
     own = {tool.name: tool for tool in tools}
@@ -103,7 +103,7 @@ class _AgentEpisode:
         self._specs = tuple(_spec(tool, task) for tool in tools.values())
         self._history: list[tuple[AgentAnswer, list[Turn]]] = []
         self._system = system(prompt("agent_answer", "system", instructions=settings.instructions))
-        self._begin = Text(prompt("agent_answer", "begin", question=task.question))
+        self._begin = TextPart(prompt("agent_answer", "begin", question=task.question))
 
     async def solve(self) -> Episode:
         try:
@@ -166,13 +166,13 @@ class _AgentEpisode:
         :raises EpisodeEnded: if the episode's turns end first; calls that were not made become failed turns.
         """
         before, began = len(self._turns), self._ledger.seconds
-        done: dict[int, TimedResult[Outcome]] = {}
+        done: dict[int, TimedResult[ActionOutcome]] = {}
         prepared = [self._prepared(call) for call in answer.calls]
 
         async def run(index: int, action: Action) -> None:
             key = f"{number}/act/{index}"
             current = key not in self._ledger.page
-            done[index] = await self._ledger.once(key, Outcome, partial(self._replay.act, action))
+            done[index] = await self._ledger.once(key, ActionOutcome, partial(self._replay.act, action))
             self._replay.add(before + index + 1, action, done[index].value, current=current)
 
         try:
@@ -186,7 +186,7 @@ class _AgentEpisode:
         finally:
             # In the order of the calls, regardless of the order in which they ended.
             for index, (call, (action, failure)) in enumerate(zip(answer.calls, prepared, strict=True)):
-                not_run = Outcome(Observation(), failure or _NOT_RUN)
+                not_run = ActionOutcome(Observation(), failure or _NOT_RUN)
                 timed = done.get(index) or TimedResult(not_run, began)
                 self._ledger.count_tool(f"{number}/act/{index}", timed)
                 step = NextStep(answer.text, "", "", call.name)
@@ -221,17 +221,20 @@ class _AgentEpisode:
         shortened = _shortened(self._turns, self._settings.memory_chars)
         for answer, turns in self._history:
             messages.append(
-                Message("assistant", (*([Text(answer.text)] if answer.text else []), *answer.calls))
+                Message("assistant", (*([TextPart(answer.text)] if answer.text else []), *answer.calls))
             )
             replies: list[ToolReply] = []
             for call, turn in zip(answer.calls, turns, strict=True):
                 text = cut(turn.result, SHORT_RESULT_CHARS) if turn.number in shortened else turn.result
                 shown = image_parts(turn.images, visible)
-                parts = (Text(text), *(part for part in shown if not isinstance(part, ToolCall | ToolReply)))
+                parts = (
+                    TextPart(text),
+                    *(part for part in shown if not isinstance(part, ToolCall | ToolReply)),
+                )
                 replies.append(ToolReply(call.id, call.name, parts, failed=turn.failure is not None))
             messages.append(Message("user", tuple(replies)))
         if last and self._history:
-            messages[-1] = Message("user", (*messages[-1].parts, Text(prompt("agent_answer", "last"))))
+            messages[-1] = Message("user", (*messages[-1].parts, TextPart(prompt("agent_answer", "last"))))
         return tuple(messages)
 
 

@@ -21,7 +21,7 @@ from agentflow.models import (
     Model,
     ModelEndpoints,
     ModelSettings,
-    Text,
+    TextPart,
     make_model,
 )
 from agentflow.sandbox import Sandbox, Tool
@@ -304,7 +304,7 @@ def _read(path: Path) -> tuple[bytes, str]:
 async def _plain_answer(task: Task, resources: _SolverResources) -> str:
     """Return the answer of the planner's model to the question alone."""
     images = await visible_images(resources.planner, task.images, resources.blobs.read)
-    asked = Message("user", (Text(task.question), *image_parts(task.images, images)))
+    asked = Message("user", (TextPart(task.question), *image_parts(task.images, images)))
     reply = await ask_model(resources.planner, Call(role="planner", messages=(asked,), reply=str))
     return reply.value or ""
 

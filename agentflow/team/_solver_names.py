@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, Literal, TypeAlias, TypeVar
 
-from agentflow.models import Call, Completion, Message, Model, Text
+from agentflow.models import Call, Completion, Message, Model, TextPart
 from agentflow.team._rendering import call_line
 from agentflow.trajectory import Episode, Turn
 
@@ -153,7 +153,7 @@ def _turn_prompts(episode: Episode, prompts: Mapping[str, Sequence[str]]) -> dic
 
 
 def _text(message: Message) -> str:
-    return "".join(part.text for part in message.parts if isinstance(part, Text))
+    return "".join(part.text for part in message.parts if isinstance(part, TextPart))
 
 
 def _remembered(turn: Turn) -> dict[str, object]:

@@ -19,6 +19,7 @@ from agentflow.team._team import Team
 from agentflow.team._tool_replay import ToolReplay
 from agentflow.trajectory import (
     Action,
+    ActionOutcome,
     AnalysisRequest,
     Command,
     CommandRequest,
@@ -33,7 +34,6 @@ from agentflow.trajectory import (
     NextStep,
     NextStepRequest,
     Observation,
-    Outcome,
     QueryAnalysis,
     Reply,
     Solution,
@@ -224,7 +224,7 @@ class _TeamEpisode:
 
     async def _try(
         self, number: int, again: str, request: CommandRequest, tool: Tool
-    ) -> tuple[Command, Action, Outcome] | Failure:
+    ) -> tuple[Command, Action, ActionOutcome] | Failure:
         """Ask for the arguments of a call and make it, unless they violate the schema."""
         ask = partial(self._team.executor.command, request)
         reply = await self._ledger.ask(f"{number}/command{again}", "executor", Command, ask)
@@ -235,19 +235,19 @@ class _TeamEpisode:
         try:
             tool.bind(arguments)
         except ToolFailure as failure:
-            refused = Outcome(Observation(), Failure(failure.kind, failure.message))
+            refused = ActionOutcome(Observation(), Failure(failure.kind, failure.message))
             return reply.value, action, refused
         return reply.value, action, await self._act(number, f"{number}/act{again}", action)
 
-    async def _act(self, number: int, key: str, action: Action) -> Outcome:
+    async def _act(self, number: int, key: str, action: Action) -> ActionOutcome:
         current = key not in self._ledger.page
-        timed = await self._ledger.once(key, Outcome, partial(self._replay.act, action))
+        timed = await self._ledger.once(key, ActionOutcome, partial(self._replay.act, action))
         self._ledger.count_tool(key, timed)
         self._replay.add(number, action, timed.value, current=current)
         return timed.value
 
     def _no_call(self, number: int, step: NextStep, failure: Failure) -> Turn:
-        outcome = Outcome(Observation(), failure)
+        outcome = ActionOutcome(Observation(), failure)
         return turn_of(number, step, None, outcome, self._ledger.seconds)
 
 
@@ -255,7 +255,9 @@ def _text(reply: Reply[Any]) -> ModelText:
     return ModelText(reply.text, reply.mark)
 
 
-def turn_of(number: int, step: NextStep, action: Action | None, outcome: Outcome, seconds: float) -> Turn:
+def turn_of(
+    number: int, step: NextStep, action: Action | None, outcome: ActionOutcome, seconds: float
+) -> Turn:
     """Return a turn as shown to the roles."""
     failure = outcome.failure
     failed = "" if failure is None else f"The call failed: {failure.kind}: {failure.message}"
@@ -272,7 +274,7 @@ def turn_of(number: int, step: NextStep, action: Action | None, outcome: Outcome
     )
 
 
-def _has_bad_arguments(outcome: Outcome) -> bool:
+def _has_bad_arguments(outcome: ActionOutcome) -> bool:
     return outcome.failure is not None and outcome.failure.kind == ErrorKind.BAD_ARGUMENTS
 
 

@@ -8,18 +8,18 @@ import anyio
 from agentflow.errors import ErrorKind
 from agentflow.journal import Page
 from agentflow.sandbox import Sandbox, Tool
-from agentflow.trajectory import Action, Outcome
+from agentflow.trajectory import Action, ActionOutcome
 
 __all__ = ["ToolReplay"]
 
-Act = Callable[[Sandbox, Action], Awaitable[Outcome]]
+Act = Callable[[Sandbox, Action], Awaitable[ActionOutcome]]
 """Calls a tool; a failed call is an outcome."""
 
 
 class _TurnAction(NamedTuple):
     turn: int
     action: Action
-    outcome: Outcome
+    outcome: ActionOutcome
 
 
 class ToolReplay:
@@ -45,7 +45,7 @@ class ToolReplay:
         turns = dict.fromkeys(past.turn for past in self._history)
         return tuple(turn for turn in turns if f"diverged/{turn}" in self._page)
 
-    async def act(self, action: Action) -> Outcome:
+    async def act(self, action: Action) -> ActionOutcome:
         """Run an action in the current state."""
         tool = self._tools[action.tool]
         if tool.hints.changes_world:
@@ -63,7 +63,7 @@ class ToolReplay:
             outcome = await self._act(self._sandbox, action)
         return outcome
 
-    def add(self, turn: int, action: Action, outcome: Outcome, *, current: bool) -> None:
+    def add(self, turn: int, action: Action, outcome: ActionOutcome, *, current: bool) -> None:
         """Add an action to the history.
 
         :param current: it ran in the current sandbox, not in an earlier one.

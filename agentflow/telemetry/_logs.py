@@ -30,6 +30,8 @@ def get_logger(name: str) -> BoundLogger:
     """Return a logger whose events have fields: `log.info("session started", backend="bash")`.
 
     It writes to the standard library's logger of that name, so it works with an application's own logging.
+
+    See docs/settings.md.
     """
     logger: BoundLogger = structlog.wrap_logger(
         logging.getLogger(name),

@@ -177,7 +177,11 @@ def quantity(text: str) -> Quantity | None:
 
 
 def same_quantity(one: Quantity, other: Quantity) -> bool:
-    """Return whether two quantities are equal; a number without a unit equals any but percentages and ordinals."""
+    """Return whether two quantities are equal; a number without a unit equals any but percentages and ordinals.
+
+    >>> same_quantity(quantities("5 km")[0], quantities("5,000 m")[0])
+    True
+    """
     if one.known and other.known:
         same_kind = one.kind == other.kind
         mine, theirs = one.value * one.factor, other.value * other.factor

@@ -10,9 +10,9 @@ class Unit(NamedTuple):
     """A unit of measurement."""
 
     kind: str
-    """What it measures."""
+    """Kind of quantity."""
     factor: float
-    """How much of the base unit it is."""
+    """Size in the base unit of its kind."""
 
 
 SCALES: Final[Mapping[str, float]] = {

@@ -85,33 +85,57 @@ def shingles(text: str) -> frozenset[tuple[str, ...]]:
 
 
 def is_content_word(word: str) -> bool:
-    """Return whether a word can indicate a topic: not a stop word, not a number, not very short."""
+    """Return whether a word can indicate a topic: not a stop word, not a number, not very short.
+
+    >>> is_content_word("lighthouse"), is_content_word("the")
+    (True, False)
+    """
     return (len(word) > 2 or not word.isascii()) and word not in _STOP_WORDS and not word.isnumeric()
 
 
 def count_words(found: frozenset[str]) -> float:
-    """Count words; of a script without spaces, two pairs of characters count as one word."""
+    """Count words; of a script without spaces, two pairs of characters count as one word.
+
+    >>> count_words(frozenset({"two", "words"}))
+    2
+    """
     return sum(0.5 if _HAS_UNSPACED.match(word) else 1 for word in found)
 
 
 def add_plurals(found: frozenset[str]) -> frozenset[str]:
-    """Return the words with their regular English plurals and singulars."""
+    """Return the words with their regular English plurals and singulars.
+
+    >>> sorted(add_plurals(frozenset({"ship"})))
+    ['ship', 'ships']
+    """
     plurals = {word + "s" for word in found}
     return found.union(plurals, (word.removesuffix("s") for word in found if len(word) > 3))
 
 
 def tokens(text: str) -> list[str]:
-    """Return the words of the normalised text; each character of a script without spaces is a word."""
+    """Return the words of the normalised text; each character of a script without spaces is a word.
+
+    >>> tokens("The Gull sails")
+    ['the', 'gull', 'sails']
+    """
     return _TOKEN.findall(normalise(text))
 
 
 def whole_tokens(text: str) -> list[str]:
-    """Return words and whole numbers, so that 5 is not found in 5.2: `5.2 km` gives `5.2` and `km`."""
+    """Return words and whole numbers, so that 5 is not found in 5.2: `5.2 km` gives `5.2` and `km`.
+
+    >>> whole_tokens("5.2 km")
+    ['5.2', 'km']
+    """
     return _WHOLE_TOKEN.findall(unicodedata.normalize("NFKC", join_digit_groups(text)).casefold())
 
 
 def word_count(text: str) -> float:
-    """Return a text's length in words; two characters of a script without spaces count as one word."""
+    """Return a text's length in words; two characters of a script without spaces count as one word.
+
+    >>> word_count("The Gull sails")
+    3.0
+    """
     found = tokens(text)
     return len(found) - sum(1 for word in found if ANY_UNSPACED.match(word)) / 2
 
@@ -120,6 +144,9 @@ def content_word_pairs(text: str) -> frozenset[tuple[str, str]]:
     """Return each long word with the word that follows it: a set for comparing what two texts say.
 
     A text without long words, or in a script without spaces, gives all pairs of words.
+
+    >>> sorted(content_word_pairs("the lighthouse keeper"))
+    [('lighthouse', 'keeper')]
     """
     # A tree has thousands of words, and splitting at spaces is by far the quickest way to find them.
     spaced = text.isascii() or not ANY_UNSPACED.search(text)

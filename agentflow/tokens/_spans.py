@@ -79,7 +79,10 @@ def grow(at: TokenSpan, ids: bytes) -> TokenSpan:
 
 
 def path_ids(end: TokenSpan, above: TokenSpan | None = None) -> bytes:
-    """Return all ids from the root, or from the end of `above`, to the end of a span."""
+    """Return all ids from the root, or from the end of `above`, to the end of a span.
+
+    See docs/tokens.md.
+    """
     pieces: list[bytes] = []
     step: TokenSpan | None = end
     while step is not None and step is not above:

@@ -29,6 +29,8 @@ body {{ font: 14px/1.5 monospace; white-space: pre-wrap; }}
 def coloured(pieces: Sequence[Piece], decode: Callable[[Sequence[int]], str]) -> "Text":
     """Render pieces for a terminal: trained tokens green (underlined below a log-probability of -3), other voices blue.
 
+    See docs/tokens.md.
+
     :param decode: converts tokens to text.
     """
     from rich.text import Text
@@ -46,6 +48,8 @@ def coloured(pieces: Sequence[Piece], decode: Callable[[Sequence[int]], str]) ->
 
 def as_html(pieces: Sequence[Piece], decode: Callable[[Sequence[int]], str], *, title: str = "") -> str:
     """Render pieces as a standalone HTML page: trained tokens green, darker if likelier, log-probability as a tooltip.
+
+    See docs/tokens.md.
 
     :param decode: converts tokens to text.
     """

@@ -27,6 +27,7 @@ from agentflow.trajectory._node import (
     Verdict,
 )
 from agentflow.trajectory._roles import (
+    ActionOutcome,
     Answer,
     AnswerRequest,
     Citation,
@@ -37,7 +38,6 @@ from agentflow.trajectory._roles import (
     JudgementRequest,
     Look,
     LookRequest,
-    Outcome,
     Plan,
     PlanRequest,
     Proposal,
@@ -76,6 +76,7 @@ from agentflow.trajectory._task import (
 
 __all__ = [
     "Action",
+    "ActionOutcome",
     "AnalysisRequest",
     "Answer",
     "AnswerRequest",
@@ -106,7 +107,6 @@ __all__ = [
     "NextStepRequest",
     "Node",
     "Observation",
-    "Outcome",
     "Plan",
     "PlanRequest",
     "Proposal",

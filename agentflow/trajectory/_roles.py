@@ -11,6 +11,7 @@ from msgspec import Struct, field
 from agentflow.trajectory._node import Action, Blob, Failure, Observation, Tokens, Usage, Verdict
 
 __all__ = [
+    "ActionOutcome",
     "Answer",
     "AnswerRequest",
     "Citation",
@@ -21,7 +22,6 @@ __all__ = [
     "JudgementRequest",
     "Look",
     "LookRequest",
-    "Outcome",
     "Plan",
     "PlanRequest",
     "Proposal",
@@ -96,7 +96,7 @@ class Step(Struct, frozen=True):
     """Images in the result."""
 
 
-class Outcome(Struct, frozen=True):
+class ActionOutcome(Struct, frozen=True):
     """Result of an action."""
 
     observation: Observation

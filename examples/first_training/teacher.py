@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple, TypeVar, cast
 import msgspec
 
 from agentflow.errors import ModelFailure, ModelFailureKind
-from agentflow.models import Call, Completion, Message, Text
+from agentflow.models import Call, Completion, Message, TextPart
 from agentflow.trajectory import NextStep, NextStepRequest, Usage
 from examples.first_training.plan import Strays
 
@@ -162,6 +162,9 @@ def _compute(code: str) -> NextStep:
 def _said(messages: Sequence[Message]) -> list[dict[str, str]]:
     # Each part on its own lines, as the engine renders it, so that prompts equal the training examples.
     return [
-        {"role": each.role, "content": "\n".join(part.text for part in each.parts if isinstance(part, Text))}
+        {
+            "role": each.role,
+            "content": "\n".join(part.text for part in each.parts if isinstance(part, TextPart)),
+        }
         for each in messages
     ]

@@ -222,7 +222,7 @@ async def _trained(site: _Site, server: ModelServer, name: str, start: Path, cha
             **flow.get("episodes", {}),
         },
         "policy": {"model": str(start), "dtype": "float32", "seed": site.seed, **flow.get("policy", {})},
-        "engine": {"base_url": server.url, "api_key": server.key, "name": server.model},
+        "engine": {"base_url": server.url, "api_key": server.key, "served_model_name": server.model},
     }
     for section, values in changes.items():
         sections[section] = {**sections.get(section, {}), **values}

@@ -140,7 +140,7 @@ class CodeBackend(Backend):
         allowed = session.get(CodeSettings).install
         if allowed is None:
             message = (
-                "code_install: installing packages is off on this server. Whoever runs it can allow it "
+                "code_install: installing packages is off on this server. The operator can allow it "
                 "with the setting `install: {index_url: …}` of the backend `code`."
             )
             raise ToolFailure(ErrorKind.DENIED, message)

@@ -13,7 +13,7 @@ from mcp_servers.core._call import (
     Part,
     ProgressSink,
     ResourceLink,
-    Text,
+    TextContent,
     ToolError,
     ToolResult,
 )
@@ -58,7 +58,7 @@ __all__ = [
     "Session",
     "Sessions",
     "TableLimits",
-    "Text",
+    "TextContent",
     "Tool",
     "ToolError",
     "ToolResult",

@@ -18,7 +18,7 @@ __all__ = [
     "Part",
     "ProgressSink",
     "ResourceLink",
-    "Text",
+    "TextContent",
     "ToolError",
     "ToolResult",
 ]
@@ -50,7 +50,7 @@ class Output(BaseModel):
 
 
 @dataclass(frozen=True, slots=True)
-class Text:
+class TextContent:
     """A text shown beside the data."""
 
     text: str
@@ -81,7 +81,7 @@ class ResourceLink:
     """Size in bytes."""
 
 
-Part: TypeAlias = Text | Image | ResourceLink
+Part: TypeAlias = TextContent | Image | ResourceLink
 """One item shown beside the data of a result."""
 
 

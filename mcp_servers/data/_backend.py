@@ -11,7 +11,7 @@ from pydantic import AliasChoices, Field
 from agentflow.errors import ErrorKind, ToolFailure
 from mcp_servers.code import CodeBackend
 from mcp_servers.core._backend import Backend
-from mcp_servers.core._call import CallContext, Text
+from mcp_servers.core._call import CallContext, TextContent
 from mcp_servers.core._running import read_settings
 from mcp_servers.core._session import Session
 from mcp_servers.core._tool import tool
@@ -131,7 +131,7 @@ class DataBackend(Backend):
             others=found.others,
             more=found.more,
         )
-        context.show(Text(summary(inspected, settings.summary_characters)))
+        context.show(TextContent(summary(inspected, settings.summary_characters)))
         return inspected
 
     @tool(title="Read rows of a file", read_only=True)

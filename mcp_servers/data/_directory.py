@@ -40,7 +40,7 @@ def folder_for(settings: Mapping[str, object], asked: Mapping[str, object]) -> P
     if given is not None:
         roots = [root.resolve() for root in (*own.roots, *([own.folder] if own.folder else []))]
         if not any(folder.is_relative_to(root) for root in roots):
-            message = f"data: no session may see {given}: whoever runs the server can allow it with `roots`."
+            message = f"data: no session may see {given}: the operator can allow it with `roots`."
             raise ToolFailure(ErrorKind.DENIED, message)
     if not folder.is_dir():
         raise ToolFailure(ErrorKind.NOT_FOUND, f"data: there is no folder {given or own.folder}.")

@@ -8,7 +8,7 @@ from pydantic import AliasChoices, Field
 
 from agentflow.errors import ErrorKind, ToolFailure
 from mcp_servers.core._backend import Backend
-from mcp_servers.core._call import CallContext, Image, Text
+from mcp_servers.core._call import CallContext, Image, TextContent
 from mcp_servers.core._running import check_settings, read_settings
 from mcp_servers.core._session import Session
 from mcp_servers.core._tool import tool
@@ -160,11 +160,11 @@ class DocumentBackend(Backend):
             files = await anyio.to_thread.run_sync(self._documents(session).files)
             if len(files) != 1:
                 outline = Outline(documents=listed(files))
-                context.show(Text(outline_text(outline)))
+                context.show(TextContent(outline_text(outline)))
                 return outline
         file, whole = await self._found(session, document)
         outline = outlined(file.name, whole, depth, max_sections)
-        context.show(Text(outline_text(outline)))
+        context.show(TextContent(outline_text(outline)))
         return outline
 
     @tool(title="Search documents", read_only=True)
@@ -223,7 +223,7 @@ class DocumentBackend(Backend):
             hits.append(
                 PassageHit(document=file.name, highlights=marks, score=found.score, **part.model_dump())
             )
-        context.show(Text(hits_text(hits, unread)))
+        context.show(TextContent(hits_text(hits, unread)))
         return PassageHits(hits=hits, documents=len(opened), unread=unread)
 
     @tool(title="Read a document", read_only=True)
@@ -263,7 +263,7 @@ class DocumentBackend(Backend):
             answer = await VisionModel(settings).read(
                 goal, parts_text(file.name, parts, None, ""), [picture.png for picture in pictures]
             )
-        context.show(Text(parts_text(file.name, parts, answer, note)))
+        context.show(TextContent(parts_text(file.name, parts, answer, note)))
         for picture in pictures:
             context.show(Image(picture.png))
         return DocumentRead(
@@ -303,7 +303,7 @@ class DocumentBackend(Backend):
         shown = tabled(
             whole, found[:max_tables], max_rows or session.get(_SessionDocuments).settings.max_rows
         )
-        context.show(Text(tables_text(file.name, shown)))
+        context.show(TextContent(tables_text(file.name, shown)))
         return DocumentTables(document=file.name, tables=shown, total_tables=len(found))
 
     @tool(title="Show a page of a document", read_only=True)

@@ -9,7 +9,7 @@ from typing import cast
 import mcp_types as types
 
 from agentflow.errors import ErrorKind, ToolFailure
-from mcp_servers.core._call import ERROR_KEY, CallContext, Image, ResourceLink, Text
+from mcp_servers.core._call import ERROR_KEY, CallContext, Image, ResourceLink, TextContent
 from mcp_servers.core._session import Session
 from mcp_servers.external._sanitize import one_line
 from mcp_servers.external._schema_checker import Checker
@@ -32,7 +32,7 @@ class ContentPresenter:
         for block in result.content:
             if isinstance(block, types.TextContent):
                 if not _repeats(block.text, result.structured_content):
-                    self._context.show(Text(self._cut(block.text)))
+                    self._context.show(TextContent(self._cut(block.text)))
             elif isinstance(block, types.ImageContent | types.AudioContent):
                 self._show_bytes(block.data, block.mime_type, "picture")
             elif isinstance(block, types.ResourceLink):
@@ -43,7 +43,7 @@ class ContentPresenter:
 
     def _show_resource(self, resource: types.TextResourceContents | types.BlobResourceContents) -> None:
         if isinstance(resource, types.TextResourceContents):
-            self._context.show(Text(self._cut(resource.text)))
+            self._context.show(TextContent(self._cut(resource.text)))
         else:
             self._show_bytes(
                 resource.blob, resource.mime_type or "application/octet-stream", str(resource.uri)
@@ -54,17 +54,17 @@ class ContentPresenter:
         try:
             data = base64.b64decode(encoded, validate=True)
         except (binascii.Error, ValueError):
-            self._context.show(Text(f"[{mime}: the server's base64 is broken]"))
+            self._context.show(TextContent(f"[{mime}: the server's base64 is broken]"))
             return
         if mime.startswith("image/"):
             self._context.show(Image(data, mime))
         elif mime.startswith("text/"):
-            self._context.show(Text(self._cut(data.decode(errors="replace"))))
+            self._context.show(TextContent(self._cut(data.decode(errors="replace"))))
         elif self._session is not None:
             short = one_line(name.rpartition("/")[2] or "data", LONGEST_NAME)
             self._context.show(self._session.keep(short, mime, data))
         else:
-            self._context.show(Text(f"[{mime}, {len(data)} bytes: not shown]"))
+            self._context.show(TextContent(f"[{mime}, {len(data)} bytes: not shown]"))
 
     def _cut(self, text: str) -> str:
         if len(text) <= self._longest:

@@ -9,7 +9,7 @@ from pydantic import Field
 
 from agentflow.errors import ErrorKind, ToolFailure
 from mcp_servers.core._backend import Backend
-from mcp_servers.core._call import CallContext, Text
+from mcp_servers.core._call import CallContext, TextContent
 from mcp_servers.core._running import check_settings
 from mcp_servers.core._tool import tool
 from mcp_servers.rag._library import SearchLibrary, SearchRanking, locate_index, open_library
@@ -80,7 +80,7 @@ class RagBackend(Backend):
         better than long questions.
         """
         hits = _hits(await self._library.search(query, top_k or self._settings.top_k))
-        context.show(Text(_as_text(hits)))
+        context.show(TextContent(_as_text(hits)))
         return DocumentHits(hits=hits)
 
     @tool(title="Run several searches", read_only=True)
@@ -99,7 +99,7 @@ class RagBackend(Backend):
             ranked = await self._library.search(query, top_k or self._settings.top_k)
             results.append(QueryHits(query=query, hits=_hits(ranked)))
         shown = (f"# {one.query}\n\n{_as_text(one.hits)}" for one in results)
-        context.show(Text("\n\n".join(shown)))
+        context.show(TextContent("\n\n".join(shown)))
         return BatchHits(results=results)
 
     @tool(title="Read a document", read_only=True)
@@ -121,7 +121,7 @@ class RagBackend(Backend):
             raise ToolFailure(ErrorKind.BAD_ARGUMENTS, message)
         end = min(start + length, characters)
         text = document.text[start:end]
-        context.show(Text(f"{document.title} ({document.id})\n{text}"))
+        context.show(TextContent(f"{document.title} ({document.id})\n{text}"))
         return DocumentText(
             id=document.id,
             title=document.title,

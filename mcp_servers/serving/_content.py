@@ -10,7 +10,7 @@ from typing import cast
 import anyio
 import mcp_types as types
 
-from mcp_servers.core._call import ERROR_KEY, Image, Part, ProgressSink, Text, ToolResult
+from mcp_servers.core._call import ERROR_KEY, Image, Part, ProgressSink, TextContent, ToolResult
 from mcp_servers.core._resource_store import Resource
 
 __all__ = ["call_result", "relayed", "resource_contents", "sound", "sound_text"]
@@ -45,7 +45,7 @@ def resource_contents(resource: Resource) -> types.TextResourceContents | types.
 
 
 def _part(part: Part) -> types.ContentBlock:
-    if isinstance(part, Text):
+    if isinstance(part, TextContent):
         return types.TextContent(text=sound_text(part.text))
     if isinstance(part, Image):
         return types.ImageContent(data=base64.b64encode(part.data).decode(), mime_type=part.mime)

@@ -6,7 +6,7 @@ from typing import Any, Final, TypeAlias, cast
 
 import msgspec
 
-from mcp_servers.core._call import Image, Part, ResourceLink, Text, ToolError, ToolResult
+from mcp_servers.core._call import Image, Part, ResourceLink, TextContent, ToolError, ToolResult
 from mcp_servers.core._resource_store import Resource
 from mcp_servers.serving._content import sound, sound_text
 
@@ -222,7 +222,9 @@ MESSAGE: Final = cast("type[Message]", Message)
 """The union as a value."""
 
 
-_PARTS: Final[dict[str, Callable[..., Part]]] = {kind.__name__: kind for kind in (Text, Image, ResourceLink)}
+_PARTS: Final[dict[str, Callable[..., Part]]] = {
+    kind.__name__: kind for kind in (TextContent, Image, ResourceLink)
+}
 
 
 def _sound(field: object) -> object:

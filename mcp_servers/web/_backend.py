@@ -11,7 +11,7 @@ from agentflow.errors import ConfigurationError, ErrorKind, ToolFailure
 from agentflow.settings import read_environment
 from mcp_servers.core._addresses import http_target
 from mcp_servers.core._backend import Backend
-from mcp_servers.core._call import CallContext, Image, Text
+from mcp_servers.core._call import CallContext, Image, TextContent
 from mcp_servers.core._running import check_settings, sendable
 from mcp_servers.core._tool import tool
 from mcp_servers.web._http import Network
@@ -148,7 +148,7 @@ class WebBackend(Backend):
             else outcome
             for one, outcome in zip(queries, found, strict=True)
         ]
-        context.show(Text(hits_text(results)))
+        context.show(TextContent(hits_text(results)))
         _fail_if_all_failed("web_search", found)
         return SearchResults(results=results)
 
@@ -185,7 +185,7 @@ class WebBackend(Backend):
             ReadPage(url=url, error=outcome.message) if isinstance(outcome, ToolFailure) else outcome
             for url, outcome in zip(given, outcomes, strict=True)
         ]
-        context.show(Text("\n\n".join(map(page_text, pages))))
+        context.show(TextContent("\n\n".join(map(page_text, pages))))
         _fail_if_all_failed("web_visit", outcomes)
         return Visited(pages=pages)
 
@@ -205,7 +205,7 @@ class WebBackend(Backend):
         if page.picture is not None:
             raise ToolFailure(ErrorKind.FAILED, f"{url} is an image: use web_visit to see it.")
         passages = await self._service.pages.passages(page.text, sendable("web_read", query), count)
-        context.show(Text(passages_text(page.title, page.url, passages)))
+        context.show(TextContent(passages_text(page.title, page.url, passages)))
         return PassagesFound(
             url=url, final_url=page.url, title=page.title, characters=len(page.text), passages=passages
         )
@@ -269,11 +269,11 @@ class WebBackend(Backend):
                 raise ToolFailure(ErrorKind.BAD_ARGUMENTS, "web_wikipedia: give a `query` or a `title`.")
             hits = await service.articles(query, language, count)
             if not hits:
-                context.show(Text("no article"))
+                context.show(TextContent("no article"))
                 return WikipediaFound(hits=[])
         found = await service.article(title or hits[0].title, language)
         article = _article(found, start, self._settings.content_limit)
-        context.show(Text(article_text(hits, article)))
+        context.show(TextContent(article_text(hits, article)))
         return WikipediaFound(hits=hits, article=article)
 
     async def _page(self, context: CallContext, url: str, goal: str, start: int) -> ReadPage:
@@ -327,7 +327,7 @@ def _fail_if_all_failed(name: str, outcomes: list[T | ToolFailure]) -> None:
 
 
 def _shown(context: CallContext, hits: list[ImageHit]) -> ImageResults:
-    context.show(Text(images_text(hits)))
+    context.show(TextContent(images_text(hits)))
     return ImageResults(hits=hits)
 
 

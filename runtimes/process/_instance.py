@@ -21,9 +21,9 @@ from runtimes._protocol import (
     Language,
     Outcome,
     OutputSink,
+    ResourceUsage,
     RunResult,
     Snapshot,
-    Usage,
 )
 from runtimes.process import _workspace
 from runtimes.process._channel import RequestChannel
@@ -411,11 +411,11 @@ class ProcessInstance:
             finally:
                 os.close(fd)
 
-    async def usage(self) -> Usage:
+    async def usage(self) -> ResourceUsage:
         """See `runtimes.Instance.usage`."""
         self._check()
         events = (await self._client.ask("events", sandbox=self._id)).fields
-        return Usage(events["memory"], events["processes"], events["cpu"])
+        return ResourceUsage(events["memory"], events["processes"], events["cpu"])
 
     async def stop(self) -> None:
         """See `runtimes.Instance.stop`."""

@@ -1,5 +1,7 @@
 """The documentation is true: snippets run, links resolve, commands exist."""
 
+import doctest
+import importlib
 import importlib.util
 import os
 import re
@@ -10,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.behaviour._markdown import anchors, links, snippets
-from tests.behaviour._tree import ROOT, files, name
+from tests.behaviour._tree import ROOT, files, name, source_modules
 
 PAGES = files(".md")
 RUNNABLE = [page for page in PAGES if snippets(page, "python")]
@@ -86,3 +88,14 @@ def test_every_page_is_in_the_table_of_contents() -> None:
 )
 def test_every_example_runs_to_its_end(example: Path, tmp_path: Path) -> None:
     assert run_python(str(example), cwd=tmp_path) == ""
+
+
+@pytest.mark.promise("docs:doctests")
+@pytest.mark.parametrize(
+    "module", [path for path in source_modules() if ">>> " in path.read_text(encoding="utf-8")], ids=name
+)
+def test_every_example_of_a_docstring_gives_what_it_shows(module: Path) -> None:
+    loaded = importlib.import_module(".".join(module.relative_to(ROOT).with_suffix("").parts))
+    results = doctest.testmod(loaded)
+    assert results.attempted > 0
+    assert results.failed == 0

@@ -13,7 +13,7 @@ from mcp.server.lowlevel.server import HandlerEntry, RequestHandler, Server
 from mcp.shared.exceptions import MCPError
 
 from agentflow.errors import ErrorKind, ToolFailure
-from mcp_servers import Backend, CallContext, Image, Text, ToolTable, tool
+from mcp_servers import Backend, CallContext, Image, TextContent, ToolTable, tool
 from mcp_servers.serving._access import HttpOptions
 from mcp_servers.serving._http import HttpServer
 from mcp_servers.serving._protocol import RequestContext
@@ -30,7 +30,7 @@ class Diagnostics(Backend):
     @tool(read_only=True)
     async def simple_text(self, context: CallContext) -> dict[str, object]:
         """Show a text."""
-        context.show(Text("This is a simple text response for testing."))
+        context.show(TextContent("This is a simple text response for testing."))
         return {}
 
     @tool(read_only=True)
@@ -49,7 +49,7 @@ class Diagnostics(Backend):
         """Report progress."""
         for done in (0, 50, 100):
             context.progress(done, 100, f"Completed step {done} of 100")
-        context.show(Text("done"))
+        context.show(TextContent("done"))
         return {}
 
 
@@ -124,7 +124,7 @@ async def main() -> None:
     """Serve until killed."""
     async with ToolTable([Diagnostics()]) as table:
         server = HttpServer(table, HttpOptions(port=0), extend=extend)
-        await server.serve(lambda: print(server.url, flush=True))  # noqa: T201  # whoever started it reads this
+        await server.serve(lambda: print(server.url, flush=True))  # noqa: T201  # the parent process reads this
 
 
 if __name__ == "__main__":

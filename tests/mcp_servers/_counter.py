@@ -9,7 +9,7 @@ import anyio
 from pydantic import Field
 
 from agentflow.errors import ErrorKind, ToolFailure
-from mcp_servers import Backend, CallContext, Image, Output, Session, Text, Tool, tool
+from mcp_servers import Backend, CallContext, Image, Output, Session, TextContent, Tool, tool
 
 PIXEL = bytes.fromhex(
     "89504e470d0a1a0a0000000d4948445200000001000000010806000000"
@@ -126,7 +126,7 @@ class Counter(Backend):
     @tool(read_only=True)
     async def fail(self, context: CallContext) -> None:
         """Fail with a typed failure and partial data."""
-        context.show(Text("the part that worked"))
+        context.show(TextContent("the part that worked"))
         raise ToolFailure(ErrorKind.DENIED, "not today", {"stdout": "half"})
 
     @tool(read_only=True)

@@ -131,7 +131,7 @@ def test_a_disk_that_fills_ends_the_run_with_one_line_and_with_room_the_same_com
     disk.mkdir()
     # A small disk that only these programs see: the run fills it, then space is freed, and the same command resumes.
     script = """
-        mount -t tmpfs -o size=64m none out && head -c 63m /dev/zero > out/ballast || exit 90
+        mount -t tmpfs -o size=64m none out && head -c 66700000 /dev/zero > out/ballast || exit 90
         "$@" 2> first.err; echo $? > first.status
         rm out/ballast
         "$@" 2> second.err; echo $? > second.status

@@ -1,5 +1,5 @@
 # pyright: reportUnknownMemberType=false
-"""AdamW with float32 master weights, whatever precision the model computes in."""
+"""AdamW with float32 master weights and a learning rate schedule, independent of the precision of the model."""
 
 import math
 from collections.abc import Mapping

@@ -22,6 +22,8 @@ CUT = "length"
 def rows_of(samples: Sequence[Sample], settings: LossSettings) -> list[Row]:
     """Return the rows of a step, one per call, with advantages and weights; see `step_rows`.
 
+    See docs/losses.md for an example.
+
     :raises LossFailure: if a sample is unusable: its reward is not finite, or log-probabilities are missing.
     """
     return step_rows(samples, settings)[0]

@@ -19,7 +19,7 @@ from agentflow.models._apis._messages import (
     with_last,
 )
 from agentflow.models._apis._schemas import is_closed, simplified
-from agentflow.models._protocol import Image, Message, Part, Text, ToolCall, ToolReply
+from agentflow.models._protocol import ImagePart, Message, Part, TextPart, ToolCall, ToolReply
 from agentflow.trajectory import Usage
 
 __all__ = ["AnthropicApi"]
@@ -157,7 +157,7 @@ def _tool(name: str, description: str, schema: dict[str, Any]) -> dict[str, Any]
 
 def _say(message: Message) -> dict[str, Any]:
     parts = message.parts
-    if len(parts) == 1 and isinstance(part := parts[0], Text):
+    if len(parts) == 1 and isinstance(part := parts[0], TextPart):
         return {"role": message.role, "content": part.text}
     # The API wants thoughts first, and tool results before other user content.
     thoughts: list[Any] = state_of(parts, _THOUGHTS) or []
@@ -168,12 +168,12 @@ def _say(message: Message) -> dict[str, Any]:
 def _blocks(parts: list[Part]) -> Iterator[dict[str, Any]]:
     for part in parts:
         match part:
-            case Text(text=""):
+            case TextPart(text=""):
                 # Empty texts are refused.
                 continue
-            case Text(text=text):
+            case TextPart(text=text):
                 yield {"type": "text", "text": text}
-            case Image():
+            case ImagePart():
                 source = {"type": "base64", "media_type": part.mime, "data": as_base64(part)}
                 yield {"type": "image", "source": source}
             case ToolCall():

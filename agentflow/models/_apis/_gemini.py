@@ -20,7 +20,7 @@ from agentflow.models._apis._messages import (
     with_last,
 )
 from agentflow.models._apis._schemas import without_const
-from agentflow.models._protocol import Image, Message, Part, Text, ToolCall, ToolReply
+from agentflow.models._protocol import ImagePart, Message, Part, TextPart, ToolCall, ToolReply
 from agentflow.trajectory import Usage
 
 __all__ = ["GeminiApi"]
@@ -170,13 +170,13 @@ def _say(message: Message) -> dict[str, Any]:
 
 
 def _parts(parts: tuple[Part, ...]) -> Iterator[dict[str, Any]]:
-    pictures: list[Image] = []
+    pictures: list[ImagePart] = []
     for part in parts:
         match part:
-            case Text(text=text):
+            case TextPart(text=text):
                 if text or len(parts) == 1:
                     yield {"text": text}
-            case Image():
+            case ImagePart():
                 yield _picture(part)
             case ToolCall():
                 given = {"written": arguments_text(part)} if part.arguments is None else part.arguments
@@ -186,9 +186,9 @@ def _parts(parts: tuple[Part, ...]) -> Iterator[dict[str, Any]]:
             case ToolReply():
                 gave = {"error" if part.failed else "output": text_of(part.parts)}
                 yield {"functionResponse": {"id": part.call, "name": part.name, "response": gave}}
-                pictures += [one for one in part.parts if isinstance(one, Image)]
+                pictures += [one for one in part.parts if isinstance(one, ImagePart)]
     yield from map(_picture, pictures)
 
 
-def _picture(image: Image) -> dict[str, Any]:
+def _picture(image: ImagePart) -> dict[str, Any]:
     return {"inlineData": {"mimeType": image.mime, "data": as_base64(image)}}

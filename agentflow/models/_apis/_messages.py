@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from agentflow.models._protocol import Image, Message, Part, Text, ToolCall
+from agentflow.models._protocol import ImagePart, Message, Part, TextPart, ToolCall
 from agentflow.trajectory import Usage
 from agentflow.typeguards import is_object
 
@@ -25,14 +25,14 @@ __all__ = [
 ]
 
 
-def as_base64(image: Image) -> str:
+def as_base64(image: ImagePart) -> str:
     """Return an image as Base64 text."""
     return base64.b64encode(image.data).decode()
 
 
 def text_of(parts: Iterable[Part]) -> str:
     """Return the text of some parts, one per line."""
-    return "\n".join(part.text for part in parts if isinstance(part, Text))
+    return "\n".join(part.text for part in parts if isinstance(part, TextPart))
 
 
 def split_system(messages: Iterable[Message]) -> tuple[str, list[Message]]:
@@ -51,12 +51,12 @@ def with_last(messages: tuple[Message, ...], text: str) -> tuple[Message, ...]:
     """Return the conversation with a text at its end, so that everything before it stays a shared prefix."""
     last = messages[-1] if messages else None
     if last is None or last.role != "user":
-        return (*messages, Message("user", (Text(text),)))
-    *before, end = last.parts or (Text(""),)
-    if isinstance(end, Text) and end.text:
-        parts = (*before, Text(f"{end.text}\n\n{text}"))
+        return (*messages, Message("user", (TextPart(text),)))
+    *before, end = last.parts or (TextPart(""),)
+    if isinstance(end, TextPart) and end.text:
+        parts = (*before, TextPart(f"{end.text}\n\n{text}"))
     else:
-        parts = (*last.parts, Text(text))
+        parts = (*last.parts, TextPart(text))
     return (*messages[:-1], Message("user", parts))
 
 

@@ -18,7 +18,7 @@ from agentflow.models._apis._messages import (
     text_of,
     with_last,
 )
-from agentflow.models._protocol import Image, Message, ToolCall, ToolReply, ToolSpec
+from agentflow.models._protocol import ImagePart, Message, ToolCall, ToolReply, ToolSpec
 from agentflow.trajectory import Usage
 
 __all__ = ["OllamaApi"]
@@ -120,7 +120,7 @@ def _say(message: Message) -> Iterator[dict[str, Any]]:
 
 
 def _said(role: str, text: str, parts: tuple[Any, ...]) -> dict[str, Any]:
-    pictures = [as_base64(part) for part in parts if isinstance(part, Image)]
+    pictures = [as_base64(part) for part in parts if isinstance(part, ImagePart)]
     return {"role": role, "content": text, **({"images": pictures} if pictures else {})}
 
 

@@ -18,7 +18,7 @@ from agentflow.models._apis._messages import (
     text_of,
     with_last,
 )
-from agentflow.models._protocol import Image, Message, Part, Text, ToolCall, ToolReply, ToolSpec
+from agentflow.models._protocol import ImagePart, Message, Part, TextPart, ToolCall, ToolReply, ToolSpec
 from agentflow.trajectory import Tokens, Usage
 
 __all__ = ["AzureApi", "LiteLlmApi", "OpenAiApi"]
@@ -84,19 +84,19 @@ class _Spoken(Struct):
     reasoning: str | None = None
 
 
-class _Chance(Struct):
+class _TokenLogprob(Struct):
     logprob: float
 
 
-class _Chances(Struct):
-    content: list[_Chance] | None = None
+class _Logprobs(Struct):
+    content: list[_TokenLogprob] | None = None
 
 
 class _Choice(Struct):
     message: _Spoken
     finish_reason: str | None = None
     token_ids: list[int] | None = None
-    logprobs: _Chances | None = None
+    logprobs: _Logprobs | None = None
 
 
 class _Consumed(Struct):
@@ -229,7 +229,7 @@ def _say_all(messages: tuple[Message, ...]) -> list[_Said]:
     for message in messages:
         parts = message.parts
         # Text-only endpoints want a plain string.
-        if len(parts) == 1 and isinstance(part := parts[0], Text):
+        if len(parts) == 1 and isinstance(part := parts[0], TextPart):
             said.append(_Said(message.role, part.text))
         else:
             said.extend(_say(message))
@@ -248,21 +248,21 @@ def _say(message: Message) -> Iterator[_Said]:
     for reply in replies:
         yield _Said("tool", text_of(reply.parts), tool_call_id=reply.call)
         # Tool messages hold text only: images follow in a user message.
-        pictures = [part for part in reply.parts if isinstance(part, Image)]
-        shown += [Text(f"Pictures from {reply.name}:"), *pictures] if pictures else []
-    shown += [part for part in message.parts if isinstance(part, Text | Image)]
+        pictures = [part for part in reply.parts if isinstance(part, ImagePart)]
+        shown += [TextPart(f"Pictures from {reply.name}:"), *pictures] if pictures else []
+    shown += [part for part in message.parts if isinstance(part, TextPart | ImagePart)]
     if shown or not replies:
         yield _Said(message.role, _content(shown))
 
 
 def _content(parts: list[Part]) -> str | list[_TextPart | _ImagePart]:
-    if not any(isinstance(part, Image) for part in parts):
+    if not any(isinstance(part, ImagePart) for part in parts):
         return text_of(parts)
-    return [_part(part) for part in parts if isinstance(part, Text | Image)]
+    return [_part(part) for part in parts if isinstance(part, TextPart | ImagePart)]
 
 
-def _part(part: Text | Image) -> _TextPart | _ImagePart:
-    if isinstance(part, Text):
+def _part(part: TextPart | ImagePart) -> _TextPart | _ImagePart:
+    if isinstance(part, TextPart):
         return _TextPart(part.text)
     return _ImagePart(_Address(f"data:{part.mime};base64,{as_base64(part)}"))
 

@@ -12,14 +12,20 @@ __all__ = ["render_summary", "with_interval"]
 
 
 def with_interval(summary: RolloutSummary) -> str:
-    """Return the mean score in per cent with its confidence interval: `57.3% (51.0% to 63.5%)`."""
+    """Return the mean score in per cent with its confidence interval: `57.3% (51.0% to 63.5%)`.
+
+    See docs/analyse.md.
+    """
     if summary.score is None or summary.interval is None:
         return "not scored"
     return f"{summary.score:.1%} ({summary.interval.low:.1%} to {summary.interval.high:.1%})"
 
 
 def render_summary(summary: RolloutSummary) -> "RenderableType":
-    """Return the summary as a table."""
+    """Return the summary as a table.
+
+    See docs/analyse.md.
+    """
     from rich.table import Table
     from rich.text import Text
 

@@ -32,7 +32,10 @@ _INCORRECT: Final = tuple(f"Incorrect Answer {number}" for number in (1, 2, 3))
 
 
 def references(row: BenchmarkRow, *names: str) -> tuple[str, ...]:
-    """Return reference answers from a text, a number, a list, or a list written as text, as in `"['one', 'two']"`."""
+    """Return reference answers from a text, a number, a list, or a list written as text, as in `"['one', 'two']"`.
+
+    See docs/benchmarks.md.
+    """
     return tuple(inner for text in row.texts(*names) for inner in _unlisted(text))
 
 

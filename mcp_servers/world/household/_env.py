@@ -10,7 +10,7 @@ from mcp_servers.world.household._game import STEPS, Game, begin
 __all__ = ["HOUSEHOLD", "HouseholdEnv", "register"]
 
 HOUSEHOLD: Final = "agentflow/household-v0"
-LONGEST_TEXT = 20_000
+MAX_TEXT_CHARS = 20_000
 CHARACTERS = "".join(map(chr, range(32, 127))) + "\n"
 
 
@@ -21,7 +21,7 @@ class HouseholdEnv(gymnasium.Env[str, str]):
 
     def __init__(self, render_mode: str | None = None, steps: int = STEPS) -> None:
         self.render_mode = render_mode
-        self.observation_space = Text(LONGEST_TEXT, charset=CHARACTERS)
+        self.observation_space = Text(MAX_TEXT_CHARS, charset=CHARACTERS)
         self.action_space = Text(200, charset=CHARACTERS)
         self._steps = steps
         self._game: Game | None = None

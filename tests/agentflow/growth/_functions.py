@@ -9,11 +9,11 @@ from agentflow.journal import Page
 from agentflow.sandbox import Sandbox, SandboxSettings
 from agentflow.trajectory import (
     Action,
+    ActionOutcome,
     Failure,
     Judgement,
     JudgementRequest,
     Observation,
-    Outcome,
     Plan,
     PlanRequest,
     Proposal,
@@ -47,13 +47,13 @@ class Act:
     def __init__(self) -> None:
         self.acted: list[Action] = []
 
-    async def act(self, sandbox: Sandbox, action: Action) -> Outcome:
+    async def act(self, sandbox: Sandbox, action: Action) -> ActionOutcome:
         self.acted.append(action)
         result = await sandbox.execute(action.tool, action.arguments)
         data = result.data
         words = " ".join(str(data[name]) for name in ("stdout", "value", "entries", "rows") if data.get(name))
         code = data.get("exit_code", 0)
-        return Outcome(
+        return ActionOutcome(
             Observation((Text(words),)),
             None if result.error is None else Failure(result.error.kind, result.error.message),
             f"exit code {code}" if code else "",

@@ -12,7 +12,7 @@ from pydantic import Field
 from agentflow.errors import CannotFork
 from agentflow.growth import BranchSandboxes, Grower, GrowthSettings, Unforkable
 from agentflow.sandbox import Backend, Sandbox, SandboxSettings, Session, tool
-from agentflow.trajectory import Action, Isolation, Outcome, PlanRequest, Proposal, Tree, Verdict
+from agentflow.trajectory import Action, ActionOutcome, Isolation, PlanRequest, Proposal, Tree, Verdict
 from mcp_servers import Output
 from tests.agentflow.growth._functions import SEED, Act, JudgeBy, PlanBy, fresh_page, stateful_plan
 
@@ -148,7 +148,7 @@ class KillOnce(Act):
         self.times = times
         self._others = set(psutil.Process().children(recursive=True))
 
-    async def act(self, sandbox: Sandbox, action: Action) -> Outcome:
+    async def act(self, sandbox: Sandbox, action: Action) -> ActionOutcome:
         if self.times and len(self.acted) >= self.at:
             self.times -= 1
             for process in set(psutil.Process().children(recursive=True)) - self._others:

@@ -15,9 +15,9 @@ from agentflow.sandbox import Sandbox, register_api_tool
 from agentflow.sandbox._api_tools import registered_tools
 from agentflow.trajectory import (
     Action,
+    ActionOutcome,
     Failure,
     Isolation,
-    Outcome,
     Plan,
     PlanRequest,
     Proposal,
@@ -198,7 +198,7 @@ async def test_a_node_whose_planner_fails_reports_it_and_the_rest_grows() -> Non
 @pytest.mark.promise("growth:stopped")
 async def test_a_run_that_stops_raises_run_stopped_and_leaves_no_sandbox() -> None:
     class Stopping(Act):
-        async def act(self, sandbox: Sandbox, action: Action) -> Outcome:
+        async def act(self, sandbox: Sandbox, action: Action) -> ActionOutcome:
             if len(self.acted) == 4:
                 raise RunStopped(StopCause.BUDGET, "the budget is used up")
             return await super().act(sandbox, action)

@@ -8,7 +8,7 @@ from agentflow.learner._rows import Row, longest_trained, merge_rows
 
 
 def _row(ids: str, trained: str, unit: int) -> Row:
-    """`trained` marks with x what is trained; values of tokens tell of the unit and the place."""
+    """`trained` marks with x what is trained; token values encode the unit and the position."""
     mask = np.array([mark == "x" for mark in trained])
     places = np.flatnonzero(mask)
     return Row(

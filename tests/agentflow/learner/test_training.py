@@ -55,7 +55,7 @@ def sections(server: ModelServer, model: Path, folder: Path, **more: object) -> 
     return {
         "policy": {"model": str(model), "dtype": "float32", "device": "cpu", "threads": 1},
         "optimizer": {"learning_rate": 1e-3},
-        "engine": {"base_url": server.url, "api_key": server.key, "name": server.model},
+        "engine": {"base_url": server.url, "api_key": server.key, "served_model_name": server.model},
         "episodes": {"max_turns": 2, "planner_model": planner_of(24)},
         "schedule": schedule,
         "trackers": {"use": ["jsonl"]},
@@ -65,7 +65,7 @@ def sections(server: ModelServer, model: Path, folder: Path, **more: object) -> 
 
 
 class Scores:
-    """Rewards that differ within each task, whoever ends first: what is asked of a model that knows nothing."""
+    """Return rewards that differ within each task, in any order of episodes, for an untrained model."""
 
     def __init__(self) -> None:
         self.asked = Counter[str]()

@@ -70,7 +70,7 @@ class Drawing:
 
 
 @asynccontextmanager
-async def grove(
+async def tree_groups(
     model: Drawing, player: FakePlayer, lost: Callable[[], None] = lambda: None
 ) -> AsyncGenerator[TreeGroupRollout]:
     async def ready() -> None:
@@ -78,12 +78,12 @@ async def grove(
 
     async with Sandbox(backends=[]) as base:
         trees = TreeGrower(model, model, base, await base.tools(), RULES, seed=7)
-        async with Supervisor(trees.team.specs(), name="grove"):
+        async with Supervisor(trees.team.specs(), name="tree_groups"):
             yield TreeGroupRollout(trees, player, trained=("planner",), temperature=1.0, engine_ready=ready)
 
 
 async def group_of(model: Drawing, player: FakePlayer | None = None, version: int = 0) -> Group:
-    async with grove(model, player or FakePlayer()) as playing:
+    async with tree_groups(model, player or FakePlayer()) as playing:
         playing.version = version
         return await playing.group(DRAW, 8)
 
@@ -102,7 +102,7 @@ async def test_a_group_is_a_tree_whose_leaves_are_scored_and_the_same_seed_is_th
 @pytest.mark.promise("learner:trees")
 async def test_a_tree_that_loses_its_engine_is_grown_again_once_it_answers() -> None:
     waited: list[bool] = []
-    async with grove(Drawing(lost=1), FakePlayer(), lambda: waited.append(True)) as playing:
+    async with tree_groups(Drawing(lost=1), FakePlayer(), lambda: waited.append(True)) as playing:
         group = await playing.group(DRAW, 8)
     assert waited == [True]
     assert group == await group_of(Drawing())
@@ -131,9 +131,11 @@ async def test_trees_grow_on_a_real_vllm_with_the_tokens_that_it_read_and_wrote(
     )
     async with make_model(settings, Accounts()) as model, Sandbox(backends=[]) as base:
         trees = TreeGrower(model, Drawing(), base, await base.tools(), RULES, seed=7)
-        async with Supervisor(trees.team.specs(), name="grove"):
-            grove = TreeGroupRollout(trees, FakePlayer(), trained=("planner",), temperature=1.0, seconds=800)
-            group = await grove.group(DRAW, 8)
+        async with Supervisor(trees.team.specs(), name="tree_groups"):
+            tree_groups = TreeGroupRollout(
+                trees, FakePlayer(), trained=("planner",), temperature=1.0, seconds=800
+            )
+            group = await tree_groups.group(DRAW, 8)
     assert group.failures == ()
     assert sum(sample.multiplicity for sample in group.samples) >= len(group.samples) >= 2
     first = {sample.calls[0] for sample in group.samples}

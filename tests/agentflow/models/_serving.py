@@ -9,7 +9,7 @@ from aiohttp import web
 from msgspec import Struct
 
 from agentflow.actors import Clock
-from agentflow.models import Accounts, Call, Message, ModelSettings, OpenModel, Text, make_model
+from agentflow.models import Accounts, Call, Message, ModelSettings, OpenModel, TextPart, make_model
 from agentflow.testing import VirtualClock
 
 Body: TypeAlias = dict[str, Any]
@@ -121,4 +121,4 @@ async def painter(
 
 
 def call(text: str = "Which colour?", role: str = "planner") -> Call[Colour]:
-    return Call(role=role, messages=(Message("user", (Text(text),)),), reply=Colour)
+    return Call(role=role, messages=(Message("user", (TextPart(text),)),), reply=Colour)

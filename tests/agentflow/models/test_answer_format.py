@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from msgspec import Struct, structs
 
 from agentflow.errors import ModelFailure, ModelFailureKind
-from agentflow.models import PROVIDERS, Accounts, Call, Message, ModelSettings, Text, make_model
+from agentflow.models import PROVIDERS, Accounts, Call, Message, ModelSettings, TextPart, make_model
 from agentflow.models._answer_format import decode_answer, is_strict, schema_of
 from agentflow.models._request_error import RequestError
 from agentflow.testing import fake_endpoint
@@ -96,7 +96,7 @@ async def test_the_fake_endpoint_plays_its_roles_without_schemas(structured: str
             "proposals": {"minItems": 2, "items": {"properties": {"tool": {"const": "rag_search"}}}}
         }
     }
-    asked = Call(role="planner", messages=(Message("user", (Text("Plan."),)),), reply=Plan, schema=schema)
+    asked = Call(role="planner", messages=(Message("user", (TextPart("Plan."),)),), reply=Plan, schema=schema)
     async with fake_endpoint(structured=structured) as url, painter(url) as model:
         assert len((await model.complete(asked)).value.proposals) == 2
 

@@ -11,12 +11,12 @@ from agentflow.models import (
     Accounts,
     ApiName,
     Call,
-    Image,
+    ImagePart,
     Message,
     ModelSettings,
     OpenModel,
     Sampling,
-    Text,
+    TextPart,
     ToolCall,
     ToolReply,
     ToolSpec,
@@ -42,7 +42,7 @@ CLOSED: dict[str, Any] = {
 SEARCH = ToolSpec(
     "rag_search", "Looks it up.", {"type": "object", "properties": {"query": {"type": "string"}}}
 )
-QUESTION = Message("user", (Text("How tall is it?"),))
+QUESTION = Message("user", (TextPart("How tall is it?"),))
 
 each = pytest.mark.parametrize("api", SPEECHES)
 
@@ -112,7 +112,7 @@ async def test_every_api_enforces_the_schema_in_its_own_way(api: ApiName) -> Non
 @each
 async def test_system_text_and_sampling_go_into_the_fields_of_each_api(api: ApiName) -> None:
     sampling = Sampling(temperature=0.5, top_p=0.9, max_tokens=99, stop=("END",))
-    said = free(Message("system", (Text("Be brief."),)), QUESTION, sampling=sampling)
+    said = free(Message("system", (TextPart("Be brief."),)), QUESTION, sampling=sampling)
     async with provider(SPEECHES[api](), Turn("42 m")) as served, asking(api, served) as model:
         assert (await model.complete(said)).value == "42 m"
     written = repr(served.bodies[0])
@@ -123,7 +123,7 @@ async def test_system_text_and_sampling_go_into_the_fields_of_each_api(api: ApiN
 @pytest.mark.promise("models:apis")
 @each
 async def test_every_api_gets_images_in_its_own_format(api: ApiName) -> None:
-    shown = free(Message("user", (Text("What is it?"), Image(b"\x89PNG"))))
+    shown = free(Message("user", (TextPart("What is it?"), ImagePart(b"\x89PNG"))))
     async with provider(SPEECHES[api](), Turn("A picture.")) as served, asking(api, served) as model:
         assert (await model.complete(shown)).value == "A picture."
     assert "iVBORw==" in repr(served.bodies[0])
@@ -152,10 +152,14 @@ async def test_a_model_can_call_several_tools_and_gets_each_result(api: ApiName)
         if api not in ("gemini", "ollama"):
             assert ids == ["c1", "c2"]
         replies = (
-            ToolReply(ids[0], "rag_search", (Text("It is tall."), Image(b"\x89PNG"))),
-            ToolReply(ids[1], "rag_search", (Text("No query."),), failed=True),
+            ToolReply(ids[0], "rag_search", (TextPart("It is tall."), ImagePart(b"\x89PNG"))),
+            ToolReply(ids[1], "rag_search", (TextPart("No query."),), failed=True),
         )
-        history = (QUESTION, Message("assistant", (Text(first.text), *first.calls)), Message("user", replies))
+        history = (
+            QUESTION,
+            Message("assistant", (TextPart(first.text), *first.calls)),
+            Message("user", replies),
+        )
         second = await model.complete(free(*history, tools=(SEARCH,)))
     assert (second.value, second.calls, second.finish) == ("42 m", (), "stop")
     written = repr(served.bodies[1])
@@ -173,11 +177,11 @@ async def test_a_tool_call_without_text_is_an_answer(api: ApiName) -> None:
         completion = await model.complete(free(QUESTION, tools=(SEARCH,)))
         assert (completion.value, len(completion.calls)) == ("", 1)
         said = Message("assistant", completion.calls)
-        reply = ToolReply(completion.calls[0].id, "rag_search", (Text("Tall."),))
+        reply = ToolReply(completion.calls[0].id, "rag_search", (TextPart("Tall."),))
         if api != "gemini":
             # Going on without the signature is refused there.
             await model.complete(
-                free(QUESTION, said, Message("user", (reply, Text("Go on."))), tools=(SEARCH,))
+                free(QUESTION, said, Message("user", (reply, TextPart("Go on."))), tools=(SEARCH,))
             )
 
 
@@ -205,7 +209,9 @@ async def test_arguments_that_are_not_an_object_are_kept_as_text() -> None:
             (None, "[1]"),
             ({}, ""),
         ]
-        replies = tuple(ToolReply(one.id, one.name, (Text("?"),), failed=True) for one in completion.calls)
+        replies = tuple(
+            ToolReply(one.id, one.name, (TextPart("?"),), failed=True) for one in completion.calls
+        )
         said = Message("assistant", completion.calls)
         await model.complete(free(QUESTION, said, Message("user", replies), tools=(SEARCH,)))
     sent = served.bodies[1]["messages"][1]["tool_calls"]

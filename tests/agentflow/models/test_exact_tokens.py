@@ -5,7 +5,16 @@ from typing import Any
 import pytest
 
 from agentflow.errors import ModelFailure, ModelFailureKind, RunStopped
-from agentflow.models import Accounts, Call, Image, Message, ModelEndpoints, OpenModel, Text, make_model
+from agentflow.models import (
+    Accounts,
+    Call,
+    ImagePart,
+    Message,
+    ModelEndpoints,
+    OpenModel,
+    TextPart,
+    make_model,
+)
 from agentflow.models._token_history import TokenHistory
 from agentflow.trajectory import Tokens
 from tests.agentflow.models._serving import Colour, painter, settings
@@ -17,11 +26,11 @@ USER, ASSISTANT = ROLES["user"], ROLES["assistant"]
 
 
 def user(text: str) -> Message:
-    return Message("user", (Text(text),))
+    return Message("user", (TextPart(text),))
 
 
 def said(text: str, tokens: Tokens | None = None) -> Message:
-    return Message("assistant", (Text(text),), "" if tokens is None else tokens.mark)
+    return Message("assistant", (TextPart(text),), "" if tokens is None else tokens.mark)
 
 
 async def words(model: OpenModel, *messages: Message) -> Tokens:
@@ -193,7 +202,7 @@ async def test_roles_at_one_endpoint_share_their_token_history() -> None:
 
 @pytest.mark.promise("models:exact")
 async def test_images_are_sent_as_messages() -> None:
-    picture = Message("user", (Image(b"x"),))
+    picture = Message("user", (ImagePart(b"x"),))
     engine = LetterEngine([])
     async with serving(engine) as url, painter(url, tokens="exact", max_attempts=1) as model:
         with pytest.raises(RunStopped):

@@ -8,7 +8,7 @@ import pytest
 
 from agentflow.actors import SYSTEM_CLOCK
 from agentflow.errors import ModelFailure, ModelFailureKind, RunStopped, StopCause
-from agentflow.models import Accounts, Call, Image, Message, Prices, Sampling, Text
+from agentflow.models import Accounts, Call, ImagePart, Message, Prices, Sampling, TextPart
 from agentflow.serving._ports import kept_port
 from agentflow.testing import fake_endpoint
 from agentflow.trajectory import Plan, Usage
@@ -34,7 +34,7 @@ async def test_free_text_is_returned_unchanged() -> None:
         messages=(
             Message(
                 "user",
-                (Text("Hello"), Text("you")),
+                (TextPart("Hello"), TextPart("you")),
             ),
         ),
         reply=str,
@@ -218,7 +218,7 @@ async def test_one_answer_resets_the_count_of_failed_calls() -> None:
 
 @pytest.mark.promise("models:pictures")
 async def test_an_image_is_sent_as_a_data_url_with_text_parts() -> None:
-    parts = (Text("What is it?"), Image(b"\x89PNG"))
+    parts = (TextPart("What is it?"), ImagePart(b"\x89PNG"))
     asked = Call(role="planner", messages=(Message("user", parts),), reply=str)
     async with script(says("A picture.")) as endpoint, painter(endpoint.url) as model:
         await model.complete(asked)
@@ -230,14 +230,14 @@ async def test_an_image_is_sent_as_a_data_url_with_text_parts() -> None:
 
 @pytest.mark.promise("models:pictures")
 async def test_a_large_image_is_sent() -> None:
-    asked = Call(role="planner", messages=(Message("user", (Image(bytes(3_000_000)),)),), reply=str)
+    asked = Call(role="planner", messages=(Message("user", (ImagePart(bytes(3_000_000)),)),), reply=str)
     async with script(refuses(500), says("Dark.")) as endpoint, painter(endpoint.url) as model:
         assert (await model.complete(asked)).value == "Dark."
 
 
 @pytest.mark.promise("models:pictures")
 async def test_a_model_without_vision_refuses_images_in_one_line() -> None:
-    asked = Call(role="planner", messages=(Message("user", (Image(b"png"),)),), reply=str)
+    asked = Call(role="planner", messages=(Message("user", (ImagePart(b"png"),)),), reply=str)
     async with script(says()) as endpoint, painter(endpoint.url, vision=False) as model:
         with pytest.raises(ModelFailure, match="painter accepts no images") as failed:
             await model.complete(asked)
@@ -272,7 +272,7 @@ async def test_a_failed_call_reports_its_usage() -> None:
 async def test_usage_is_estimated_for_an_endpoint_that_counts_no_tokens() -> None:
     body = {"choices": [{"message": {"content": "x" * 400}}]}
     accounts = Accounts()
-    asked = Call(role="planner", messages=(Message("user", (Text("y" * 4000),)),), reply=str)
+    asked = Call(role="planner", messages=(Message("user", (TextPart("y" * 4000),)),), reply=str)
     silent = says()
     silent.body = msgspec.json.encode(body)
     async with script(silent) as endpoint, painter(endpoint.url, accounts) as model:
@@ -328,7 +328,7 @@ async def test_with_30_percent_faults_a_call_makes_at_most_four_requests() -> No
     ):
 
         async def ask(number: int) -> None:
-            said = (Message("user", (Text(f"Plan number {number}"),)),)
+            said = (Message("user", (TextPart(f"Plan number {number}"),)),)
             try:
                 completion = await model.complete(
                     Call(role="planner", messages=said, reply=Plan, schema=schema)

@@ -21,7 +21,7 @@ from tests.agentflow.models._serving import call, painter, says, script, setting
 def test_a_provider_prefix_selects_its_address_and_key_variable(provider: str) -> None:
     named = ModelSettings(name=f"{provider}/some/model-1")
     known = PROVIDERS[provider]
-    # Whoever has customers at addresses of their own has none for all.
+    # A provider with a URL per customer has no default URL.
     own = {} if known.url else {known.url_variable: "https://own.example.org/"}
     for variable in (known.key_variable, *known.other_key_variables):
         address = find_address(named, {variable: "its-key", **own})

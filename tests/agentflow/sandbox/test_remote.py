@@ -15,7 +15,7 @@ from tests.agentflow.sandbox.test_sandbox import kind
 
 @contextmanager
 def free_port() -> Generator[int]:
-    """A port that nobody listens on: whoever wants that one may, but it is not given to who wants any."""
+    """Return a free port that the system does not hand out: binding it explicitly works."""
     with socket.socket() as held:
         held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         held.bind(("127.0.0.1", 0))

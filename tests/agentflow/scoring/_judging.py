@@ -5,7 +5,7 @@ from typing import TypeVar, cast
 
 import anyio
 
-from agentflow.models import Call, Completion, Text
+from agentflow.models import Call, Completion, TextPart
 from agentflow.trajectory import Task, Usage
 
 T = TypeVar("T")
@@ -31,7 +31,7 @@ class FunctionModel:
 
 def said(call: Call[object]) -> str:
     """The last message of a call."""
-    return "".join(part.text for part in call.messages[-1].parts if isinstance(part, Text))
+    return "".join(part.text for part in call.messages[-1].parts if isinstance(part, TextPart))
 
 
 def task(*references: str, question: str = "Which city?", **metadata: object) -> Task:

@@ -7,7 +7,7 @@ import aiohttp
 import pytest
 
 from agentflow.errors import ConfigurationError, RunStopped
-from agentflow.models import Accounts, Call, Message, Sampling, Text, make_model
+from agentflow.models import Accounts, Call, Message, Sampling, TextPart, make_model
 from agentflow.serving import ModelServer, ServingSettings
 from tests._vllm import PYTHON, settings_of
 
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.timeout(900)
 
 
 def said(text: str) -> tuple[Message, ...]:
-    return (Message("user", (Text(text),)),)
+    return (Message("user", (TextPart(text),)),)
 
 
 async def status_of(server: ModelServer, key: str) -> int:

@@ -2,7 +2,6 @@
 
 import os
 import signal
-from itertools import count
 from pathlib import Path
 
 import aiohttp
@@ -12,7 +11,7 @@ import pytest
 from msgspec import Struct
 
 from agentflow.errors import ConfigurationError, ModelFailure, RunStopped
-from agentflow.models import Accounts, Call, Message, Sampling, Text, make_model
+from agentflow.models import Accounts, Call, Message, Sampling, TextPart, make_model
 from agentflow.serving import (
     ModelServer,
     Published,
@@ -128,7 +127,10 @@ async def test_a_request_during_a_weight_update_continues_with_the_new_weights(
     async with as_it_was(vllm) as folder:
         before, after = Trainer(folder), Trainer(folder)
         after.step(seed=2)
-        for version in map(str, count(2)):
+        number = 1
+        while True:
+            number += 1
+            version = str(number)
             weights, request = after.export(tmp_path / version, version), LongRequest(vllm)
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(request.run)
@@ -255,7 +257,7 @@ async def test_a_killed_server_restarts_with_the_newest_weights_and_accepts_othe
         ended: list[ModelFailure | RunStopped] = []
 
         async def ask() -> None:
-            text = (Message("user", (Text("Hello."),)),)
+            text = (Message("user", (TextPart("Hello."),)),)
             try:
                 await model.complete(
                     Call(role="planner", messages=text, reply=str, sampling=Sampling(max_tokens=LONG))

@@ -6,9 +6,9 @@ from contextlib import asynccontextmanager
 import pytest
 
 from agentflow.errors import ErrorKind, RunStopped, StopCause, ToolFailure
-from agentflow.sandbox import Backend, Image, Sandbox, Text, tool
+from agentflow.sandbox import Backend, Image, Sandbox, TextContent, tool
 from agentflow.testing import VirtualTimeLoop
-from agentflow.trajectory import Action, Blob, Failure, MemoryBlobStore, Outcome
+from agentflow.trajectory import Action, ActionOutcome, Blob, Failure, MemoryBlobStore
 from mcp_servers import CallContext
 from runtimes.process import ProcessRuntime
 from tests.agentflow.team._model import team
@@ -24,13 +24,13 @@ async def eager(*backends: str) -> AsyncGenerator[Sandbox]:
         yield sandbox
 
 
-async def acted(sandbox: Sandbox, tool: str, **arguments: object) -> Outcome:
+async def acted(sandbox: Sandbox, tool: str, **arguments: object) -> ActionOutcome:
     return await keeping(MemoryBlobStore(), sandbox, tool, arguments)
 
 
 async def keeping(
     blobs: MemoryBlobStore, sandbox: Sandbox, tool: str, arguments: dict[str, object]
-) -> Outcome:
+) -> ActionOutcome:
     async with team(blobs=blobs) as (members, _):
         return await members.executor.act(sandbox, Action(tool, arguments))
 
@@ -136,7 +136,7 @@ class Moody(Backend):
     @tool(read_only=True)
     async def tell(self, context: CallContext) -> dict[str, object]:
         """Show a text beside the data."""
-        context.show(Text("[1] Vell (d-1)\nA town."))
+        context.show(TextContent("[1] Vell (d-1)\nA town."))
         return {"hits": [{"score": 0.5}]}
 
     @tool(read_only=True)
@@ -152,7 +152,7 @@ class Moody(Backend):
         return self.answer()
 
 
-async def tried(verb: str, moody: Moody, blobs: MemoryBlobStore | None = None) -> Outcome:
+async def tried(verb: str, moody: Moody, blobs: MemoryBlobStore | None = None) -> ActionOutcome:
     async with Sandbox(backends=[moody]) as sandbox:
         return await keeping(blobs or MemoryBlobStore(), sandbox, f"moody_{verb}", {})
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentflow.models import Image, Message, Text
+from agentflow.models import ImagePart, Message, TextPart
 from agentflow.team import prompt_versions
 from agentflow.team._messages import (
     answer_messages,
@@ -40,7 +40,9 @@ STEPS = st.builds(
 
 
 def text(messages: tuple[Message, ...]) -> str:
-    return "\n".join(part.text for message in messages for part in message.parts if isinstance(part, Text))
+    return "\n".join(
+        part.text for message in messages for part in message.parts if isinstance(part, TextPart)
+    )
 
 
 def assert_prefix(shorter: tuple[Message, ...], longer: tuple[Message, ...]) -> None:
@@ -92,7 +94,7 @@ def test_the_current_instruction_comes_last() -> None:
         refused=("there is no tool rag_find",),
     )
     last = plan_messages(request, {})[-1].parts[-1]
-    assert isinstance(last, Text)
+    assert isinstance(last, TextPart)
     assert "exactly 3 " in last.text
     assert '- rag_search {"query":"taken"}' in last.text
     assert "- there is no tool rag_find" in last.text
@@ -160,9 +162,9 @@ def test_images_are_shown_to_models_with_vision_and_counted_for_others() -> None
         render = plan_messages if isinstance(request, PlanRequest) else write_messages
         seen = render(request, {"ab": b"png"})  # pyright: ignore[reportArgumentType]
         unseen = render(request, {})  # pyright: ignore[reportArgumentType]
-        assert Image(b"png", "image/png") in [part for message in seen for part in message.parts]
+        assert ImagePart(b"png", "image/png") in [part for message in seen for part in message.parts]
         assert "cannot be shown" not in text(seen)
-        assert not [part for message in unseen for part in message.parts if isinstance(part, Image)]
+        assert not [part for message in unseen for part in message.parts if isinstance(part, ImagePart)]
         assert "(1 image that cannot be shown here)" in text(unseen)
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from agentflow.actors import Supervisor
 from agentflow.errors import ConfigurationError, ModelFailure, ModelFailureKind, RunStopped, StopCause
-from agentflow.models import Call, Image
+from agentflow.models import Call, ImagePart
 from agentflow.team import Team
 from agentflow.trajectory import (
     AnalysisRequest,
@@ -260,7 +260,7 @@ async def test_images_of_a_path_come_from_the_blob_store() -> None:
     blob = await blobs.put(b"png", "image/png")
     async with team(lambda _: Plan(()), vision=True, blobs=blobs) as (members, model):
         await members.planner.plan(plan_request(step("a chart", images=(blob,))))
-    assert Image(b"png", "image/png") in [
+    assert ImagePart(b"png", "image/png") in [
         part for message in model.calls[0].messages for part in message.parts
     ]
 

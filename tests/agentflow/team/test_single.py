@@ -8,7 +8,7 @@ import pytest
 
 from agentflow.actors import SYSTEM_CLOCK, Clock
 from agentflow.errors import ModelFailure, ModelFailureKind
-from agentflow.models import Call, Completion, Prices, Text, ToolCall, ToolReply
+from agentflow.models import Call, Completion, Prices, TextPart, ToolCall, ToolReply
 from agentflow.sandbox import Backend, Sandbox, tool
 from agentflow.team import EpisodeSettings, solve_alone
 from agentflow.testing import VirtualTimeLoop
@@ -76,7 +76,7 @@ def replies(call: Call[object]) -> list[tuple[str, str, bool]]:
     """The replies that the last message holds."""
     found = [part for part in call.messages[-1].parts if isinstance(part, ToolReply)]
     return [
-        (reply.call, "".join(part.text for part in reply.parts if isinstance(part, Text)), reply.failed)
+        (reply.call, "".join(part.text for part in reply.parts if isinstance(part, TextPart)), reply.failed)
         for reply in found
     ]
 

@@ -6,7 +6,7 @@ from itertools import pairwise
 import pytest
 from msgspec.structs import replace
 
-from agentflow.models import Call, Image, Message, Text
+from agentflow.models import Call, ImagePart, Message, TextPart
 from agentflow.team._messages import (
     command_messages,
     solution_messages,
@@ -67,7 +67,7 @@ def next_request(*turns: Turn, **more: object) -> NextStepRequest:
 
 def text(messages: Sequence[Message]) -> str:
     return "\n".join(
-        f"[{message.role}]\n" + "".join(part.text for part in message.parts if isinstance(part, Text))
+        f"[{message.role}]\n" + "".join(part.text for part in message.parts if isinstance(part, TextPart))
         for message in messages
     )
 
@@ -169,7 +169,7 @@ def test_images_are_shown_to_models_with_vision() -> None:
         ),
     )
     for messages in requests:
-        assert Image(b"png", "image/png") in [part for message in messages for part in message.parts]
+        assert ImagePart(b"png", "image/png") in [part for message in messages for part in message.parts]
 
 
 @pytest.mark.promise("team:tasks:prompts")
@@ -225,9 +225,9 @@ def test_planner_and_verifier_see_their_own_answers_verbatim() -> None:
         answers = [
             one for one in step_messages(next_request(turn), {}, merged=merged) if one.role == "assistant"
         ]
-        assert answers == [Message("assistant", (Text(step.text),), "m1")]
+        assert answers == [Message("assistant", (TextPart(step.text),), "m1")]
     request = VerificationRequest(
         question="When?", tools=(CARD,), analysis=ANALYSIS, memory=Memory(turns=(turn,))
     )
     [answer] = [one for one in verification_messages(request, {}) if one.role == "assistant"]
-    assert answer == Message("assistant", (Text("[its word]"),), "m2")
+    assert answer == Message("assistant", (TextPart("[its word]"),), "m2")

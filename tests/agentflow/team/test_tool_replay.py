@@ -8,7 +8,7 @@ import pytest
 from agentflow.sandbox import Sandbox, register_api_tool
 from agentflow.sandbox._api_tools import registered_tools
 from agentflow.team._tool_replay import ToolReplay
-from agentflow.trajectory import Action, Observation, Outcome
+from agentflow.trajectory import Action, ActionOutcome, Observation
 from tests._pages import SlowDisk
 
 
@@ -42,9 +42,9 @@ async def test_only_actions_that_may_change_the_world_wait_for_the_page() -> Non
     disk, done = SlowDisk(), list[str]()
     await disk.page.note("1/agent", "send it")
 
-    async def act(sandbox: Sandbox, action: Action) -> Outcome:
+    async def act(sandbox: Sandbox, action: Action) -> ActionOutcome:
         done.append(action.tool)
-        return Outcome(Observation())
+        return ActionOutcome(Observation())
 
     async with Sandbox(backends=[]) as sandbox, anyio.create_task_group() as tasks:
         tools = {tool.name: tool for tool in await sandbox.tools("mail:*")}

@@ -1,4 +1,4 @@
-"""Where words stand in a text, and which numbers are the same."""
+"""Search for phrases and quotes, and comparison of numbers."""
 
 import pytest
 from hypothesis import given

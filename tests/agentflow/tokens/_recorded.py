@@ -11,17 +11,17 @@ from msgspec import Struct
 __all__ = ["Answer", "Recorder", "recorded"]
 
 
-class _Chance(Struct):
+class _TokenLogprob(Struct):
     logprob: float
 
 
-class _Chances(Struct):
-    content: list[_Chance]
+class _Logprobs(Struct):
+    content: list[_TokenLogprob]
 
 
 class _Choice(Struct):
     token_ids: tuple[int, ...]
-    logprobs: _Chances
+    logprobs: _Logprobs
     finish_reason: str
 
 

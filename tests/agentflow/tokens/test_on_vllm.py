@@ -10,7 +10,16 @@ import pytest
 from msgspec import Struct
 
 from agentflow.errors import ModelFailure
-from agentflow.models import Accounts, Call, Message, Model, ModelEndpoints, ModelSettings, Text, make_model
+from agentflow.models import (
+    Accounts,
+    Call,
+    Message,
+    Model,
+    ModelEndpoints,
+    ModelSettings,
+    TextPart,
+    make_model,
+)
 from agentflow.serving import ModelServer
 from agentflow.tokens import ForkReason, TokenCall, TokenTree, Voice
 from agentflow.trajectory import Tokens
@@ -90,7 +99,10 @@ class Conversation:
 
     def opening(self, random: Random) -> tuple[Message, ...]:
         head = random.choice(("You plan.", "You look things up, carefully."))
-        return (Message("system", (Text(head),)), user(f"Task {random.randrange(3)}: how many are there?"))
+        return (
+            Message("system", (TextPart(head),)),
+            user(f"Task {random.randrange(3)}: how many are there?"),
+        )
 
     def voice(self, agent: str) -> Voice:
         return Voice(role="planner", agent=agent, episode=str(self.number))
@@ -110,11 +122,11 @@ async def asked(
 
 
 def user(text: str) -> Message:
-    return Message("user", (Text(text),))
+    return Message("user", (TextPart(text),))
 
 
 def assistant(text: str, tokens: Tokens | None) -> Message:
-    return Message("assistant", (Text(text),), "" if tokens is None else tokens.mark)
+    return Message("assistant", (TextPart(text),), "" if tokens is None else tokens.mark)
 
 
 def settings(server: ModelServer, recorder: Recorder, **more: object) -> ModelSettings:

@@ -18,7 +18,7 @@ STATE = """() => location.origin === 'null' ? location.href : [location.href, sc
 
 
 async def carried(browsing: Browsing) -> tuple[str, object]:
-    """What of a session is carried into a fork: the look of the page, and what scripts see of it."""
+    """State that a fork keeps: the look of the page, and state visible to its scripts."""
     return without_refs(await browsing.snapshot()), await browsing.script(STATE)
 
 

@@ -34,7 +34,7 @@ def properties(schema: Mapping[str, object]) -> dict[str, dict[str, object]]:
 
 
 def needed(schema: Mapping[str, object]) -> set[str]:
-    """What must be given: a default makes an argument optional for ours, whatever the list says."""
+    """Return the required arguments: ours with a default are optional, whatever the list says."""
     required = cast("list[str]", schema.get("required", []))
     return {name for name in required if "default" not in properties(schema)[name]}
 

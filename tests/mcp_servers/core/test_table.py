@@ -10,7 +10,7 @@ from mcp import Client
 from agentflow.errors import ConfigurationError, ErrorKind
 from agentflow.sandbox import Sandbox
 from agentflow.testing import VirtualTimeLoop
-from mcp_servers import Image, TableLimits, Text, ToolResult, ToolTable
+from mcp_servers import Image, TableLimits, TextContent, ToolResult, ToolTable
 from mcp_servers.core import LOCAL, DefaultSession
 from mcp_servers.serving import McpAdapter
 from tests.mcp_servers._counter import Counter, Discoverer
@@ -97,7 +97,7 @@ async def test_a_tool_failure_keeps_its_kind_data_and_parts(
     result = await table.call("counter_fail")
     assert failure(result) == (ErrorKind.DENIED, "not today")
     assert result.data == {"stdout": "half"}
-    assert result.parts == (Text("the part that worked"),)
+    assert result.parts == (TextContent("the part that worked"),)
 
 
 async def test_an_unexpected_exception_is_one_line_and_logged(

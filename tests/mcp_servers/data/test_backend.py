@@ -7,7 +7,7 @@ from typing import Literal, cast
 import pytest
 
 from agentflow.errors import ConfigurationError
-from agentflow.sandbox import Image, Text
+from agentflow.sandbox import Image, TextContent
 from mcp_servers.data import DataBackend
 from runtimes import Runtime
 from runtimes.process import ProcessRuntime
@@ -70,7 +70,7 @@ async def test_every_kind_of_file_is_profiled(shop: Analyst) -> None:
     assert column(only_table(files["deep/customers.parquet"]), "since")["min"] == "2024-01-02"
     assert "Latin-1" in str(only_table(files["old.tsv"])["note"])
     (shown,) = result.parts
-    assert isinstance(shown, Text)
+    assert isinstance(shown, TextContent)
     assert "amount: DOUBLE; all different; 0.0 … 148.5; mean 74.25" in shown.text
 
 
@@ -178,7 +178,7 @@ async def test_the_names_of_the_documentation_work(runtime: Runtime, folder: Pat
         assert result.ok, result.error
         assert (len(cast("list[object]", result.data["files"])), result.data["more"]) == (2, 4)
         (shown,) = result.parts
-        assert isinstance(shown, Text)
+        assert isinstance(shown, TextContent)
         assert "characters left out" in shown.text
         read = await given.sandbox.execute("ds_read_csv", {"csv_file": "orders.csv", "max_rows": 1})
         assert read.data["rows"] == [[0, 1, 0.0, "done"]]

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
-from mcp_servers import Image, Text, ToolResult, ToolTable
+from mcp_servers import Image, TextContent, ToolResult, ToolTable
 
 Row = dict[str, object]
 
@@ -57,4 +57,4 @@ def images(result: ToolResult) -> list[bytes]:
 
 
 def shown_text(result: ToolResult) -> str:
-    return "\n".join(part.text for part in result.parts if isinstance(part, Text))
+    return "\n".join(part.text for part in result.parts if isinstance(part, TextContent))

@@ -114,7 +114,7 @@ async def test_the_documented_names_of_tools_and_resources_work(shelf: Path, tmp
 
 
 async def seen(reader: Reader) -> list[object]:
-    """All that a session can tell of its documents."""
+    """Return everything that a session reports about its documents."""
     outline = await reader.data("outline")
     one = None if outline["document"] is None else await reader.text()
     return [outline, one, await reader.data("search", query="ships harbour")]

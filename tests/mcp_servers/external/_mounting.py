@@ -10,7 +10,7 @@ from pathlib import Path
 
 import anyio
 
-from mcp_servers import Backend, Text, ToolResult, ToolTable
+from mcp_servers import Backend, TextContent, ToolResult, ToolTable
 from mcp_servers.external import ExternalBackend
 from runtimes import InstanceSpec, Runtime
 from tests.conformance._node import PACKAGES
@@ -62,7 +62,7 @@ class Mounting:
         """Return the text shown by a call that must succeed."""
         result = await self.call(tool, **arguments)
         assert result.ok, result
-        return "".join(part.text for part in result.parts if isinstance(part, Text))
+        return "".join(part.text for part in result.parts if isinstance(part, TextContent))
 
     async def failure(self, tool: str, **arguments: object) -> tuple[str, str]:
         """Return the kind and message of a call that must fail."""

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from agentflow import Sandbox
 from agentflow.errors import ConfigurationError, ToolFailure
-from agentflow.sandbox import Text
+from agentflow.sandbox import TextContent
 from mcp_servers.rag import RagBackend
 from mcp_servers.rag._terms import terms_of
 from tests.mcp_servers.rag._library import library, write_lines
@@ -28,7 +28,7 @@ BOATS = [
 
 def text_of(result_parts: tuple[object, ...]) -> str:
     (part,) = result_parts
-    assert isinstance(part, Text)
+    assert isinstance(part, TextContent)
     return part.text
 
 

@@ -5,7 +5,7 @@ import json
 import mcp_types as types
 
 from agentflow.errors import ErrorKind
-from mcp_servers import Image, ResourceLink, Text, ToolError, ToolResult
+from mcp_servers import Image, ResourceLink, TextContent, ToolError, ToolResult
 from mcp_servers.core import ERROR_KEY, Resource
 from mcp_servers.serving._content import call_result, resource_contents
 
@@ -18,7 +18,11 @@ def test_data_is_structured_content_and_text() -> None:
 
 
 def test_parts_accompany_the_data_or_stand_alone() -> None:
-    parts = (Text("t"), Image(b"\x00", "image/png"), ResourceLink("agentflow://s/1/x", "x", "text/plain", 3))
+    parts = (
+        TextContent("t"),
+        Image(b"\x00", "image/png"),
+        ResourceLink("agentflow://s/1/x", "x", "text/plain", 3),
+    )
     alone = call_result(ToolResult(True, {}, None, parts))
     assert [block.type for block in alone.content] == ["text", "image", "resource_link"]
     beside = call_result(ToolResult(True, {"a": 1}, None, parts))

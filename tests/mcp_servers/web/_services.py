@@ -12,7 +12,7 @@ ParserReply = Callable[[web.Request, dict[str, object]], object]
 
 
 class Services:
-    """What they were asked, and what they answer: by default as documented, else what a test puts in their way."""
+    """Recorded requests, and answers: documented ones unless a test replaces them."""
 
     def __init__(self) -> None:
         self.url = ""

@@ -28,7 +28,7 @@ class Clock:
 
 
 class Site:
-    """What stands where, and who came for it."""
+    """Pages by path, and visits."""
 
     def __init__(self, parsers: ParserPool) -> None:
         self.parsers = parsers

@@ -5,7 +5,7 @@ from contextlib import asynccontextmanager
 from typing import cast
 
 from agentflow.errors import ErrorKind
-from mcp_servers import Text, ToolResult, ToolTable
+from mcp_servers import TextContent, ToolResult, ToolTable
 from mcp_servers.web import WebBackend
 from tests.mcp_servers.web._site import Site
 
@@ -44,7 +44,7 @@ def rows(value: object) -> list[dict[str, object]]:
 def text_of(result: ToolResult) -> str:
     """Return the text shown to a model."""
     (part,) = result.parts
-    assert isinstance(part, Text)
+    assert isinstance(part, TextContent)
     return part.text
 
 

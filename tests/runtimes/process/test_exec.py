@@ -273,7 +273,7 @@ async def test_root_inside_has_no_power_outside(runtime: ProcessRuntime, instanc
 
 
 @pytest.mark.promise("instances:exec:users")
-@pytest.mark.parametrize("user", ["whoever", "nobody", "4711"])
+@pytest.mark.parametrize("user", ["stranger", "nobody", "4711"])
 async def test_an_unknown_user_is_named(runtime: ProcessRuntime, instance: Instance, user: str) -> None:
     needs_other_users(runtime)
     result = await instance.exec(["id"], user=user)

@@ -32,7 +32,7 @@ def state(backbone: LocalBackbone) -> dict[str, Any]:
 
 
 def main(model: Path, folder: Path) -> None:
-    """Go on with the fourth step, and say what came of it."""
+    """Resume at the fourth step and report the result."""
     backbone = backbone_of(model)
     position = backbone.load(folder / "checkpoint")
     figures = [step(backbone, folder, number) for number in (3, 4)]

@@ -18,7 +18,7 @@ from agentflow.models import (
     Message,
     ModelSettings,
     OpenModel,
-    Text,
+    TextPart,
     ToolCall,
     ToolReply,
     ToolSpec,
@@ -154,14 +154,14 @@ async def test_it_drafts_a_grounded_question_judges_and_knows_nothing_by_heart()
 def offering(*said: Message, **more: Any) -> Call[str]:  # noqa: ANN401
     tools = tuple(ToolSpec(name, "Does it.", TOOLS[name]) for name in ("rag_search", "paint"))
     return Call(
-        role="planner", messages=(Message("user", (Text(STORY),)), *said), reply=str, tools=tools, **more
+        role="planner", messages=(Message("user", (TextPart(STORY),)), *said), reply=str, tools=tools, **more
     )
 
 
 async def turn(model: OpenModel, said: tuple[Message, ...]) -> tuple[Message, ...]:
     """Take one more turn of tool calls."""
     [one] = (await model.complete(offering(*said))).calls
-    reply = ToolReply(one.id, one.name, (Text(f"Nothing but {len(said)}."),))
+    reply = ToolReply(one.id, one.name, (TextPart(f"Nothing but {len(said)}."),))
     return (*said, Message("assistant", (one,)), Message("user", (reply,)))
 
 
