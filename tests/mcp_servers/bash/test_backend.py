@@ -163,7 +163,7 @@ async def test_a_shell_that_ends_is_replaced_by_a_new_one(live: Live) -> None:
     data = await live.data("bash_run", command="echo bye; exit 3")
     assert (data["stdout"], data["state_lost"]) == ("bye\n", True)
     assert data["exit_code"] in (3, None)
-    assert "fresh" in str(data["note"])
+    assert "new one" in str(data["note"])
     assert await live.bash("echo [$x]; cat file") == "[]\nkept\n"
 
 

@@ -38,7 +38,7 @@ def refusal(arguments: dict[str, object]) -> ToolFailure:
 @pytest.mark.promise("mcp:tool:schema")
 def test_a_signature_gives_a_schema_with_descriptions_and_without_what_the_table_fills_in() -> None:
     signature = Signature.of(everything)
-    assert signature.description == "Has everything."
+    assert signature.description == "Tool with every kind of argument."
     assert signature.session_parameter == "session"
     assert signature.context_parameter == "context"
     schema = signature.input_schema
@@ -54,7 +54,7 @@ def test_a_signature_gives_a_schema_with_descriptions_and_without_what_the_table
 def test_the_return_annotation_gives_the_output_schema_with_the_fields_docstrings() -> None:
     schema = Signature.of(everything).output_schema
     assert schema["required"] == ["text"]
-    assert schema["properties"] == {"text": {"type": "string", "description": "The text of it."}}
+    assert schema["properties"] == {"text": {"type": "string", "description": "The text."}}
 
 
 @pytest.mark.promise("mcp:tool:arguments")

@@ -130,7 +130,7 @@ async def test_a_server_is_mounted_by_url_and_headers(token: str) -> None:
         there = {"url": server.url, "headers": {"Authorization": f"Bearer {token}"}}
         settings = SandboxSettings(backends={"mcp": {"servers": {"far": there}}})
         if token == "wrong":
-            with pytest.raises(Exception, match="mcp server 'far' can't be started") as refusal:
+            with pytest.raises(Exception, match="mcp server 'far' cannot be started") as refusal:
                 await Sandbox(settings).start()
             assert "\n" not in str(refusal.value)
             return

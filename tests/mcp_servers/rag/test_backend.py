@@ -125,7 +125,7 @@ async def test_the_tools_need_no_session_and_no_session_changes_the_documents(tm
     assert not any(tool.stateful for tool in RagBackend().tools)
     assert all(tool.hints.read_only for tool in RagBackend().tools)
     async with Sandbox(backends=["rag"]) as sandbox:
-        with pytest.raises(ToolFailure, match="server's own"):
+        with pytest.raises(ToolFailure, match="can only be set by the server"):
             await sandbox.create_session("rag", {"index_path": str(tmp_path)})
 
 
