@@ -28,4 +28,4 @@ def test_a_named_part_that_does_not_work_has_status_1(
 
 def test_a_name_that_means_nothing_has_status_2(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["doctor", "everthing"]) == 2
-    assert "there is no 'everthing'" in capsys.readouterr().err
+    assert "'everthing' is unknown" in capsys.readouterr().err

@@ -39,7 +39,7 @@ def test_invalid_settings_give_one_line_and_status_2(capsys: pytest.CaptureFixtu
         (["--config=none.yaml"], "none.yaml: no such file"),
         (
             ["policy.model=x", "--resume=always", "tasks.benchmark_name=bamboogle"],
-            "resume: there is no run in",
+            "resume: training_results contains no run to resume",
         ),
     ):
         assert main(["train", *words]) == 2

@@ -125,7 +125,7 @@ async def test_its_tools_need_no_session_and_no_session_sets_its_keys() -> None:
     assert all(tool.hints.read_only and tool.hints.open_world for tool in tools)
     async with Sandbox(backends=["web"]) as sandbox:
         for settings in ({"serper_url": "http://evil.example"}, {"allow_private": True}):
-            with pytest.raises(ToolFailure, match="server's own"):
+            with pytest.raises(ToolFailure, match="can only be set by the server"):
                 await sandbox.create_session("web", settings)
 
 
