@@ -126,7 +126,10 @@ async def test_a_command_gets_only_the_named_environment_variables(
 @pytest.mark.promise("external:http")
 @pytest.mark.parametrize("token", ["right", "wrong"])
 async def test_a_server_is_mounted_by_url_and_headers(token: str) -> None:
-    async with ToolTable([Counter()]) as table, serving(table, HttpOptions(port=0, tokens={"me": "right"})) as server:
+    async with (
+        ToolTable([Counter()]) as table,
+        serving(table, HttpOptions(port=0, tokens={"me": "right"})) as server,
+    ):
         there = {"url": server.url, "headers": {"Authorization": f"Bearer {token}"}}
         settings = SandboxSettings(backends={"mcp": {"servers": {"far": there}}})
         if token == "wrong":
