@@ -6,10 +6,10 @@ from typing import Any, Literal, TypeVar
 
 import msgspec
 
+from agentflow._typeguards import is_list, is_object
 from agentflow.errors import ModelFailureKind
 from agentflow.models._request_error import RequestError
 from agentflow.models._settings import StructuredOutput
-from agentflow.typeguards import is_list, is_object
 
 __all__ = [
     "FORMATS",

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 import msgspec
 
+from agentflow._typeguards import is_object
 from agentflow.errors import ModelFailureKind
-from agentflow.typeguards import is_object
 
 __all__ = ["RequestError", "error_of_response", "names_response_format"]
 

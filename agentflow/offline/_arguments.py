@@ -5,10 +5,10 @@ import shlex
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
+from agentflow._typeguards import is_list, is_object
 from agentflow.offline._computed import LABEL
 from agentflow.offline._leads import Leads, spans_of
 from agentflow.trajectory import ToolCard
-from agentflow.typeguards import is_list, is_object
 
 __all__ = ["Kind", "Use", "kind_of", "uses_of"]
 

@@ -4,10 +4,10 @@ from collections.abc import Iterable, Iterator
 from itertools import pairwise
 from typing import NamedTuple
 
+from agentflow._typeguards import is_list
 from agentflow.offline._facts import SLOT, Fact, read
 from agentflow.offline._language import names, passages, terms
 from agentflow.trajectory import Action, PlanRequest, Verdict, digest
-from agentflow.typeguards import is_list
 
 __all__ = ["Leads", "YearSpan", "ids_in", "leads_of", "spans_of", "urls_in"]
 

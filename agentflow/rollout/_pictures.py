@@ -21,7 +21,7 @@ _FIELDS = ("image", "images")
 def read_pictures(files: Iterable[str | PathLike[str]]) -> Pictures:
     """Read the pictures of these files, in order.
 
-    :raises ConfigurationError: one line, if one can't be read or is no picture.
+    :raises ConfigurationError: one line, if one can't be read or is not a picture.
     """
     found: Pictures = {}
     for file in map(Path, files):

@@ -5,10 +5,10 @@ from typing import NamedTuple
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
+from agentflow._typeguards import is_mapping
 from agentflow.errors import ConfigurationError
 from agentflow.settings._renamed import renames
 from agentflow.settings._schema import fields, sections
-from agentflow.typeguards import is_mapping
 
 
 class Source(NamedTuple):

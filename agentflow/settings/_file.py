@@ -6,8 +6,8 @@ from typing import Any
 
 import yaml
 
+from agentflow._typeguards import is_list, is_object
 from agentflow.errors import ConfigurationError
-from agentflow.typeguards import is_list, is_object
 
 _REFERENCE = re.compile(
     r"\$(?P<literal>\$\{)|\$\{(?P<name>[A-Za-z_][A-Za-z0-9_]*)(?::-(?P<default>[^}]*))?\}"

@@ -2,8 +2,8 @@ from collections.abc import Iterable, Mapping
 
 import yaml
 
+from agentflow._typeguards import is_mapping
 from agentflow.errors import ConfigurationError
-from agentflow.typeguards import is_mapping
 
 
 def parse_overrides(words: Iterable[str]) -> dict[str, object]:

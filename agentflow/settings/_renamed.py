@@ -6,9 +6,9 @@ from typing import ClassVar, TypeGuard
 
 from pydantic import BaseModel, model_validator
 
+from agentflow._typeguards import is_mapping
 from agentflow.errors import ConfigurationError
 from agentflow.settings._schema import fields, members
-from agentflow.typeguards import is_mapping
 
 
 class RenamedSettingWarning(FutureWarning):

@@ -25,7 +25,7 @@ DATA = ("mcp_servers/rag/corpus/", "agentflow/synthesis/_bundled/", "tests/node/
 EXAMPLE = re.compile(r"::\n|>>> |docs/[a-z-]+\.md")
 INTERNAL = {
     "agentflow.cli", "agentflow.doctor", "agentflow.runs", "agentflow.supervisor", "agentflow.testing",
-    "agentflow.typeguards", "mcp_servers.core", "mcp_servers.serving", "mcp_servers.sql.inside",
+    "agentflow._typeguards", "mcp_servers.core", "mcp_servers.serving", "mcp_servers.sql.inside",
     "mcp_servers.world.household",
 }  # fmt: skip
 """Packages that programs outside of this repository do not import."""

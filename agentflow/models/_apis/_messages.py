@@ -7,9 +7,9 @@ from typing import Any
 
 import msgspec
 
+from agentflow._typeguards import is_object
 from agentflow.models._protocol import ImagePart, Message, Part, TextPart, ToolCall
 from agentflow.trajectory import Usage
-from agentflow.typeguards import is_object
 
 __all__ = [
     "arguments_text",

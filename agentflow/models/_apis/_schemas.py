@@ -4,7 +4,7 @@ from typing import Any
 
 import msgspec
 
-from agentflow.typeguards import is_list, is_object
+from agentflow._typeguards import is_list, is_object
 
 __all__ = ["is_closed", "simplified", "without_const"]
 

@@ -250,6 +250,9 @@ async def test_pictures_of_a_question_reach_a_model_that_sees(tmp_path: Path) ->
             data_path=tmp_path / "tasks.jsonl", output_dir=str(tmp_path / "out"), agent="single", **settings
         )
         assert shown in log.read_text(encoding="utf-8")
-    for name, message in (("nowhere.png", "can't be read: No such file"), ("log.jsonl", "is no picture")):
+    for name, message in (
+        ("nowhere.png", "can't be read: No such file"),
+        ("log.jsonl", "not a picture by its name"),
+    ):
         with pytest.raises(ConfigurationError, match=message):
             await aquick_rollout("What is this?", images=[str(tmp_path / name)])

@@ -366,7 +366,8 @@ async def test_the_documented_configurations_run_with_their_own_tools(
     for resource, settings in resources.items():
         settings.update(places(tmp_path)[resource])
     changes: dict[str, object] = {"model_name": "fake", "base_url": endpoint, "sandbox_server_url": None}
-    small = {"max_depth": said.get("min_depth", 2), "depth_threshold": 1}
+    # The fake planner proposes as many different tools as there are branches: the root tries each of the three.
+    small = {"max_depth": said.get("min_depth", 2), "depth_threshold": 1, "branching_factor": 3}
     config = config_for(tmp_path / "out", **{**said, **small, **changes, "output_dir": str(tmp_path / "out")})
     seeds = [NewSeed("Explore the harbour")]
     async with some_services() as services:
