@@ -8,7 +8,11 @@ import pytest
 
 from tests.behaviour._tree import ROOT
 
-OWN = ("VIRTUAL_ENV", "MAKEFLAGS", "MAKELEVEL", "MFLAGS", "PYTHONPATH", "PYTEST_CURRENT_TEST")
+OWN = {
+    "VIRTUAL_ENV", "MAKEFLAGS", "MAKELEVEL", "MAKEOVERRIDES", "MFLAGS", "ARGS", "TESTS", "WORKERS", "PYTHONPATH",
+    "PYTEST_CURRENT_TEST",
+}  # fmt: skip
+"""Variables of this suite, including those of the `make` that may have started it."""
 
 
 @pytest.fixture(scope="module")
