@@ -117,7 +117,7 @@ async def test_asynchronous_episodes_carry_the_versions_that_sampled_them(
 ) -> None:
     async with as_it_was(vllm) as model:
         said = sections(vllm, model, tmp_path, loss={"name": "cispo"})
-        said["schedule"] = {**said["schedule"], "steps": 3, "mode": "async", "staleness": 2}
+        said["schedule"] = {**said["schedule"], "steps": 3, "mode": "async", "max_staleness": 2}
         gave = await atrain(None, tasks(), reward=Scores(), **said)
     assert gave["steps"] == 3
     ages = [line["staleness/max"] for line in read_figures(tmp_path / METRICS)]

@@ -17,10 +17,10 @@ import anyio
 import msgspec
 
 from agentflow.errors import ModelFailure, RunStopped
-from agentflow.models import Accounts, Call, Message, ModelSettings, Text, ToolSpec, make_model
+from agentflow.models import Accounts, Call, Message, ModelSettings, TextPart, ToolSpec, make_model
 from agentflow.trajectory import Answer
 
-said = (Message("user", (Text("How tall is it?"),)),)
+said = (Message("user", (TextPart("How tall is it?"),)),)
 tool = ToolSpec("rag_search", "Looks it up.", {"type": "object", "properties": {"query": {"type": "string"}}})
 
 
