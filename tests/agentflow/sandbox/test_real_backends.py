@@ -92,7 +92,7 @@ async def test_cancelling_execute_kills_the_processes_of_the_call(host: Host) ->
 @on_both_hosts
 @pytest.mark.promise("sandbox:execute:parts")
 async def test_a_plot_is_a_picture(host: Host) -> None:
-    async with opened(host, load_backend("code")) as sandbox:
+    async with opened(host, load_backend("code"), make=eager_runtime) as sandbox:
         code = "import matplotlib.pyplot as plt\nplt.plot([1, 2])\nplt.show()"
         result = await sandbox.execute("code:run", {"code": code})
     pictures = [part for part in result.parts if isinstance(part, Image)]
