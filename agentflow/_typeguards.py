@@ -3,8 +3,6 @@
 from collections.abc import Mapping
 from typing import Any, TypeGuard
 
-__all__ = ["is_list", "is_mapping", "is_object"]
-
 
 def is_object(value: object) -> TypeGuard[dict[str, Any]]:
     """Return true for a JSON object: `is_object({"a": 1})`."""

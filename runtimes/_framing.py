@@ -13,18 +13,6 @@ import os
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any, TypeGuard
 
-__all__ = [
-    "MAX_FRAME_BYTES",
-    "FrameDecoder",
-    "FrameError",
-    "FrameReader",
-    "LineDecoder",
-    "decode_object",
-    "pack_frame",
-    "read_frame",
-    "write_frame",
-]
-
 MAX_FRAME_BYTES = 0xFFFFFFFF
 """Largest payload that the length field can express."""
 

@@ -4,8 +4,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-__all__ = ["lazy_exports"]
-
 
 def lazy_exports(package: str, homes: "Mapping[str, Sequence[str]]") -> "Callable[[str], object]":
     """Return a module-level `__getattr__` that imports each exported name on first use.

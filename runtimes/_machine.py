@@ -11,14 +11,6 @@ from typing import Literal, Protocol, Self
 
 from runtimes._protocol import Capabilities, ExecResult
 
-__all__ = [
-    "Button",
-    "Machine",
-    "MachineRuntime",
-    "Screen",
-    "Window",
-]
-
 Button = Literal["left", "middle", "right"]
 """Buttons of the pointer."""
 

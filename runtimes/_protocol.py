@@ -12,26 +12,6 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Literal, Protocol, Self
 
-__all__ = [
-    "Capabilities",
-    "Display",
-    "ExecResult",
-    "FileInfo",
-    "Fork",
-    "Instance",
-    "InstanceSpec",
-    "Language",
-    "Limits",
-    "Outcome",
-    "OutputSink",
-    "PythonError",
-    "ResourceUsage",
-    "RunResult",
-    "Runtime",
-    "Snapshot",
-    "Stream",
-]
-
 Language = Literal["python", "bash"]
 """Languages of live sessions."""
 

@@ -5,8 +5,6 @@ from typing import TypeVar, cast
 
 import anyio
 
-__all__ = ["together"]
-
 T = TypeVar("T")
 
 

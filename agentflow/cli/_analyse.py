@@ -16,8 +16,6 @@ from agentflow.rollout.analysis import AnalysedRun, AnalysisTable, draw, find_ru
 if TYPE_CHECKING:
     from rich.table import Table
 
-__all__ = ["run_analyse"]
-
 
 def run_analyse(given: argparse.Namespace) -> int:
     """Run the command and return its exit status.

@@ -14,8 +14,6 @@ from agentflow.sandbox import Sandbox
 from agentflow.synthesis import load_seeds
 from agentflow.synthesis.pipeline import CONTROL_FILE
 
-__all__ = ["run_ctl"]
-
 
 class _ControlAddress(NamedTuple):
     """Address of a control server."""

@@ -9,8 +9,6 @@ import msgspec
 from agentflow.cli._output import Exit, write_out
 from agentflow.learner.data import Prepared, prepare
 
-__all__ = ["run_data"]
-
 
 def run_data(given: argparse.Namespace) -> int:
     """Run the command and return its exit status.

@@ -16,16 +16,6 @@ if TYPE_CHECKING:
     from rich.live import Live
     from rich.table import Table
 
-__all__ = [
-    "ProgressDisplay",
-    "RunView",
-    "ViewedStatus",
-    "open_display",
-    "progress_table",
-    "run_fields",
-    "run_table",
-    "set_up_logging",
-]
 
 LINE_SECONDS = 5.0
 """Interval between two lines."""

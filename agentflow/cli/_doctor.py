@@ -12,8 +12,6 @@ from agentflow.cli._output import Exit
 from agentflow.doctor import AREAS, Diagnosis, DiagnosisState, examine
 from agentflow.settings import read_environment
 
-__all__ = ["run_doctor"]
-
 ESSENTIAL = (("runtimes", "process"), ("backends", "rag"))
 """Parts that `make run` needs."""
 

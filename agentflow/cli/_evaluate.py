@@ -31,7 +31,6 @@ from agentflow.telemetry import Level
 if TYPE_CHECKING:
     from rich.table import Table
 
-__all__ = ["run_eval"]
 
 OUTPUT = "eval_results"
 CONCURRENCY = 2

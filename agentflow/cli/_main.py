@@ -9,9 +9,6 @@ from importlib import import_module
 from agentflow.cli._output import EXITS, Exit
 from agentflow.errors import AgentFlowError, ConfigurationError
 
-__all__ = ["main", "synth"]
-
-
 _HOMES = {"eval": "evaluate"}
 """Modules of commands with another name."""
 

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from rich.console import Console
 
-__all__ = ["EXITS", "Exit", "buffered_console", "print_wide", "write_out"]
 
 WIDTH = 110
 """Width of tables that are not printed on a terminal."""

@@ -16,8 +16,6 @@ from agentflow.cli._display import ProgressDisplay, RunView, ViewedStatus, open_
 from agentflow.cli._output import Exit, write_out
 from agentflow.errors import AgentFlowError, RunStopped
 
-__all__ = ["watch_run"]
-
 LAST_SECONDS = 5.0
 """Time to close everything after a second signal; after this the process exits."""
 

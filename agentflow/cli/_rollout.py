@@ -23,8 +23,6 @@ from agentflow.runs import render_config
 if TYPE_CHECKING:
     from rich.table import Table
 
-__all__ = ["run_rollout"]
-
 
 def run_rollout(given: argparse.Namespace) -> int:
     """Run the command and return its exit status.

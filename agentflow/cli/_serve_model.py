@@ -13,8 +13,6 @@ from agentflow.cli._output import Exit
 from agentflow.serving import ModelServer, ServingSettings
 from agentflow.settings import load_settings
 
-__all__ = ["run_serve_model"]
-
 
 def run_serve_model(given: argparse.Namespace) -> int:
     """Serve a model until Ctrl-C and return the exit status.

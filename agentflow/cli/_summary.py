@@ -12,7 +12,6 @@ from agentflow.synthesis.pipeline import SynthesisRun, render_report
 if TYPE_CHECKING:
     from rich.console import Console
 
-__all__ = ["print_summary"]
 
 WIDTH = 100
 QUOTE_WIDTH = 160

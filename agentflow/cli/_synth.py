@@ -16,8 +16,6 @@ from agentflow.synthesis.pipeline import SynthesisRun, SynthesisStatus, seeds_fo
 if TYPE_CHECKING:
     from rich.table import Table
 
-__all__ = ["run_synth"]
-
 
 def run_synth(given: argparse.Namespace) -> int:
     """Run the command and return its exit status.

@@ -17,8 +17,6 @@ from agentflow.runs import render_config
 if TYPE_CHECKING:
     from rich.table import Table
 
-__all__ = ["run_train", "watch_training"]
-
 
 def run_train(given: argparse.Namespace) -> int:
     """Run the command and return its exit status.

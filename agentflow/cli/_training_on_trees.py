@@ -12,7 +12,6 @@ from agentflow.trajectory import Task
 if TYPE_CHECKING:
     from agentflow.synthesis import SynthesisConfig
 
-__all__ = ["tasks_of", "training_of"]
 
 _NOT_OF_EPISODES = frozenset({"output_dir", "journal", "run_name", "max_seconds", "tokens"})
 

@@ -14,16 +14,6 @@ from agentflow.sandbox import Sandbox, Tool
 from mcp_servers.core import runtime_maker
 from runtimes import Capabilities, InstanceSpec, Outcome
 
-__all__ = [
-    "HOSTS",
-    "Diagnosis",
-    "DiagnosisState",
-    "examine_backend",
-    "examine_host",
-    "examine_provider",
-    "examine_runtime",
-]
-
 CONNECT_SECONDS = 5.0
 """Time limit of a connection or request."""
 HOSTS: Final[Mapping[str, str]] = {

@@ -20,8 +20,6 @@ from agentflow.models import PROVIDERS
 from mcp_servers import BACKENDS
 from mcp_servers.core import RUNTIMES, did_you_mean
 
-__all__ = ["AREAS", "Area", "examine"]
-
 Area: TypeAlias = Literal["runtimes", "backends", "models", "networks"]
 
 AREAS: Final[tuple[Area, ...]] = get_args(Area)

@@ -16,8 +16,6 @@ from agentflow.sandbox import Tool
 from agentflow.team import card_of, fixed_arguments
 from agentflow.trajectory import Action, Plan, PlanRequest, Proposal, Reply, Seed, Step, Usage, canonical
 
-__all__ = ["ActionChooser", "ChosenAction", "NodeChoices", "TakenActions"]
-
 _NUMBER = re.compile(r"\d+")
 _WORD = re.compile(r"\w+")
 

@@ -20,8 +20,6 @@ from agentflow.journal import Page
 from agentflow.sandbox import Sandbox
 from agentflow.trajectory import Action, ActionOutcome, Failure, Isolation, Observation
 
-__all__ = ["ActionRunner", "BranchResult"]
-
 MAX_ATTEMPTS = 5
 """Attempts at an action that an outside process may have ended."""
 EQUAL_OUTCOMES = 3

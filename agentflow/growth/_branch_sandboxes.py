@@ -19,8 +19,6 @@ from agentflow.errors import ErrorKind, ToolFailure
 from agentflow.sandbox import Sandbox, Tool
 from agentflow.trajectory import Action, ActionOutcome, Isolation
 
-__all__ = ["BranchSandboxes", "BranchState", "CannotBranch", "PastAction", "Replay", "TreeSandboxes"]
-
 MAX_REPLAYS = 3
 """Replays of a history before a different outcome is accepted: an outside process may have killed the sandbox."""
 MAX_FORK_ATTEMPTS = 3

@@ -29,8 +29,6 @@ from agentflow.trajectory import (
     tree_id,
 )
 
-__all__ = ["Grower", "NodeObserver", "ignore_nodes"]
-
 MIN_REPEATED_CHARS = 80
 """Length from which equal output of two programs is not a coincidence."""
 

@@ -21,16 +21,6 @@ from agentflow.trajectory import (
     Verdict,
 )
 
-__all__ = [
-    "ActionRecord",
-    "VerdictRecord",
-    "diverged_nodes",
-    "path_key",
-    "plans_of",
-    "with_observations",
-    "without_observations",
-]
-
 
 class ActionRecord(Struct, frozen=True):
     """A completed action, under `act/<path>`."""

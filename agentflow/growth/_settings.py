@@ -8,8 +8,6 @@ from msgspec import Struct
 from agentflow.sandbox import Sandbox
 from agentflow.trajectory import Action, ActionOutcome, Judgement, JudgementRequest, Plan, PlanRequest, Reply
 
-__all__ = ["ExecutorPort", "GrowthSettings", "PlannerPort", "Unforkable", "VerifierPort"]
-
 
 class PlannerPort(Protocol):
     """Planner of a grower: `agentflow.team.Planner`, or any class with this method. See docs/growth.md."""

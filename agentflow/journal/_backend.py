@@ -6,8 +6,6 @@ from typing import NamedTuple, Protocol, TypeVar
 
 from sqlalchemy import Connection
 
-__all__ = ["DatabaseBackend", "DatabaseFailure", "EntryRow", "root_of"]
-
 T = TypeVar("T")
 
 

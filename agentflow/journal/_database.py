@@ -16,8 +16,6 @@ from agentflow.journal._backend import DatabaseBackend, DatabaseFailure, EntryRo
 from agentflow.journal._sqlite import Sqlite
 from agentflow.telemetry import get_logger
 
-__all__ = ["JournalDatabase", "backend_for"]
-
 T = TypeVar("T")
 
 # SQLite entries are written on the driver's connection and raise the driver's errors.

@@ -19,8 +19,6 @@ from agentflow.journal._upsert import put_new
 from agentflow.journal._writer import Inbox, Writer
 from agentflow.trajectory import digest
 
-__all__ = ["Journal", "open_journal"]
-
 _users = count(1)
 
 

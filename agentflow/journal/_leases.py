@@ -8,8 +8,6 @@ from sqlalchemy import ColumnElement, Connection, and_, func, or_, select, updat
 from agentflow.journal._owners import has_died
 from agentflow.journal._schema import seeds
 
-__all__ = ["Claimed", "Counts", "claim", "count", "release", "renew"]
-
 
 class Counts(NamedTuple):
     """Numbers of a run's seeds by state."""

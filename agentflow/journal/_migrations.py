@@ -9,8 +9,6 @@ from agentflow.errors import ConfigurationError
 from agentflow.journal._database import JournalDatabase
 from agentflow.journal._schema import schema
 
-__all__ = ["MIGRATIONS", "Migration", "migrate"]
-
 Migration: TypeAlias = Callable[[Connection], None]
 """One migration. It contains its own statements, so that later code changes do not alter it."""
 

@@ -5,8 +5,6 @@ import socket
 from functools import cache
 from pathlib import Path
 
-__all__ = ["has_died", "this_process"]
-
 
 def this_process() -> str:
     """Return this process's name as an owner; no earlier or later process has the same name.

@@ -9,8 +9,6 @@ import msgspec
 
 from agentflow.errors import RunStopped
 
-__all__ = ["MemoryPage", "Page", "Write", "Writing"]
-
 T = TypeVar("T")
 
 BEHIND = 8

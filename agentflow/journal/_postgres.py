@@ -12,8 +12,6 @@ from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
 from agentflow.errors import ConfigurationError
 from agentflow.journal._backend import DatabaseFailure, EntryRow, root_of
 
-__all__ = ["Postgres"]
-
 T = TypeVar("T")
 
 _READERS = 4

@@ -18,8 +18,6 @@ from agentflow.journal._upsert import put
 from agentflow.journal._writer import Inbox, SeedTaken
 from agentflow.trajectory import Blob, Seed, Usage
 
-__all__ = ["Run"]
-
 _CHUNK = 16
 _END = (
     update(seeds)

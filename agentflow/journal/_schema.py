@@ -11,8 +11,6 @@ from sqlalchemy import (
     Text,
 )
 
-__all__ = ["METADATA", "blobs", "entries", "harvests", "runs", "schema", "seeds", "usage"]
-
 METADATA = MetaData()
 
 schema = Table("agentflow_schema", METADATA, Column("version", Integer, nullable=False))

@@ -11,8 +11,6 @@ from agentflow.errors import ConfigurationError
 from agentflow.journal._schema import runs, seeds
 from agentflow.trajectory import Seed
 
-__all__ = ["NewSeed", "add_seeds"]
-
 
 class NewSeed(Struct, frozen=True):
     """Seed to be added to a run."""

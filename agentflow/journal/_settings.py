@@ -7,8 +7,6 @@ import msgspec
 
 from agentflow.errors import ConfigurationError
 
-__all__ = ["check_same", "encode"]
-
 _LONGEST = 60
 _NOTHING = msgspec.Raw(b"nothing")
 

@@ -14,8 +14,6 @@ from sqlalchemy.exc import SQLAlchemyError
 from agentflow.journal._backend import DatabaseFailure, EntryRow, root_of
 from agentflow.journal._worker_thread import Lane
 
-__all__ = ["Sqlite"]
-
 T = TypeVar("T")
 
 _INSERT = """

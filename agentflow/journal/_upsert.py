@@ -7,8 +7,6 @@ from typing import Any
 from sqlalchemy import Connection, Insert, Table, bindparam
 from sqlalchemy.dialects import postgresql, sqlite
 
-__all__ = ["put", "put_new"]
-
 
 def put(connection: Connection, table: Table, row: Mapping[str, Any]) -> None:
     """Insert a row, or replace the one with its primary key."""

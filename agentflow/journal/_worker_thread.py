@@ -7,8 +7,6 @@ from queue import SimpleQueue
 from threading import Thread
 from typing import Any, Generic, TypeVar
 
-__all__ = ["Lane"]
-
 T = TypeVar("T")
 R = TypeVar("R")
 

@@ -14,8 +14,6 @@ from agentflow.journal._backend import EntryRow
 from agentflow.journal._database import JournalDatabase
 from agentflow.journal._schema import entries, seeds
 
-__all__ = ["Inbox", "SeedTaken", "Writer"]
-
 T = TypeVar("T")
 
 _CAPACITY = 2048

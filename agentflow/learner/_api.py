@@ -15,8 +15,6 @@ from agentflow.runs import Resume, run_sync
 from agentflow.scoring import OwnMetric
 from agentflow.trajectory import Task
 
-__all__ = ["Reward", "atrain", "train"]
-
 Tasks: TypeAlias = str | PathLike[str] | Sequence[Task] | Mapping[str, Any]
 """A file of tasks, tasks, or that section of the settings."""
 Reward: TypeAlias = Callable[[str, Task], object]

@@ -15,8 +15,6 @@ from agentflow.learner._sources import EQUAL, refuse_empty
 from agentflow.learner._task_order import TaskDraw, TaskOrder
 from agentflow.trajectory import Failure
 
-__all__ = ["AsyncSource"]
-
 
 class _PendingGroup:
     """A group that is running, or finished and not used yet."""

@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from agentflow.learner._rows import Row
     from agentflow.learner.losses import LossSettings
 
-__all__ = ["Backbone", "Figures", "with_proximal", "with_reference"]
 
 Figures = dict[str, float]
 """Figures of a step by name: `step/loss`, `step/gradient_norm`, `policy/…`."""

@@ -15,8 +15,6 @@ from msgspec import Struct
 from agentflow.errors import AgentFlowError
 from agentflow.learner._backbone import Backbone
 
-__all__ = ["CheckpointError", "Checkpoints", "atomic_folder", "verify"]
-
 MANIFEST = "manifest.json"
 SCORES = "scores.json"
 _NAME = re.compile(r"step-(\d{8})")

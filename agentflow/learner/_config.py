@@ -20,20 +20,6 @@ if TYPE_CHECKING:
     from agentflow.growth import GrowthSettings
     from agentflow.models import ModelSettings
 
-__all__ = [
-    "FROZEN",
-    "JUDGE",
-    "POLICY",
-    "EngineSettings",
-    "EpisodeRules",
-    "GrowthRules",
-    "OwnEngine",
-    "Schedule",
-    "TaskSettings",
-    "TrainConfig",
-    "ValidationSettings",
-    "load_train_config",
-]
 
 POLICY: Final = "policy"
 """Model of a role: the weights being trained."""

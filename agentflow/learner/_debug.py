@@ -24,8 +24,6 @@ from agentflow.rollout import Assignment
 from agentflow.scoring import Metric
 from agentflow.trajectory import Turn
 
-__all__ = ["debug_rollouts"]
-
 DEFAULT_COUNT = 2
 """Default number of tasks per step and of episodes per task."""
 _MAX_CHARS = 200

@@ -29,7 +29,6 @@ from agentflow.serving import (
 if TYPE_CHECKING:
     from agentflow.learner._config import EngineSettings, TrainConfig
 
-__all__ = ["PolicyEngine", "Score", "open_engine", "policy_at"]
 
 POLL_SECONDS = 0.5
 _UNMODIFIED = {"top_k": 0, "min_p": 0.0, "repetition_penalty": 1.0}

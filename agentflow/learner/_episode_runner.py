@@ -23,7 +23,6 @@ from agentflow.trajectory import Episode, MemoryBlobStore, Task, digest
 if TYPE_CHECKING:
     from agentflow.learner._config import EpisodeRules, TrainConfig
 
-__all__ = ["SandboxEpisodeRunner", "open_episode_runner"]
 
 T = TypeVar("T")
 

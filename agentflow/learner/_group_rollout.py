@@ -13,8 +13,6 @@ from agentflow.scoring import Metric
 from agentflow.telemetry import get_logger
 from agentflow.trajectory import Ending, Episode, Failure, Task, digest
 
-__all__ = ["GRACE_SECONDS", "RETRIED", "UNREACHABLE", "EpisodeRunner", "GroupRollout", "error_line"]
-
 logger = get_logger(__name__)
 
 GRACE_SECONDS: Final = 30.0

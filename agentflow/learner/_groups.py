@@ -10,17 +10,6 @@ from msgspec import Struct, field
 
 from agentflow.trajectory import Episode, Failure, Plan, Reply, Tokens, Tree
 
-__all__ = [
-    "Batch",
-    "EpisodeResult",
-    "FailureCause",
-    "Group",
-    "Sample",
-    "batch_figures",
-    "sample_of",
-    "samples_of_tree",
-]
-
 
 class Sample(Struct, frozen=True, kw_only=True):
     """An episode as the learner sees it: the calls of the trained roles, and the reward of the whole episode.

@@ -20,8 +20,6 @@ from agentflow.learner._sources import BatchSource
 from agentflow.learner.losses import LossSettings, step_rows
 from agentflow.telemetry import get_logger
 
-__all__ = ["Loop", "LoopPosition", "Publish", "Report", "Validate", "in_thread"]
-
 logger = get_logger(__name__)
 
 A = TypeVarTuple("A")

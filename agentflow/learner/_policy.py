@@ -6,8 +6,6 @@ from pydantic import Field, model_validator
 
 from agentflow.settings import Section
 
-__all__ = ["Dtype", "LoraSettings", "OptimizerSettings", "PolicySettings"]
-
 Dtype = Literal["float32", "bfloat16"]
 """Precision of the forward and backward pass."""
 

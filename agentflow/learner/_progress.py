@@ -8,8 +8,6 @@ from msgspec import Struct, field
 from agentflow.learner._groups import EpisodeResult
 from agentflow.runs import Phase
 
-__all__ = ["TrainProgress", "TrainStatus"]
-
 
 class TrainStatus(Struct, frozen=True, kw_only=True):
     """Progress of a training run at one moment."""

@@ -10,8 +10,6 @@ from msgspec import Struct, structs
 from agentflow.errors import ConfigurationError, RunStopped, StopCause
 from agentflow.learner._groups import Batch, Group
 
-__all__ = ["RolloutStore"]
-
 _LEVEL = 1
 
 

@@ -9,8 +9,6 @@ from numpy.typing import NDArray
 
 from agentflow.tokens import TokenSpan, TokenTree, path_ids, walk
 
-__all__ = ["Row", "longest_trained", "merge_rows", "sort_rows"]
-
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Row:

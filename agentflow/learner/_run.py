@@ -34,8 +34,6 @@ from agentflow.runs import Phase, Resume, render_config, unwrap_group
 from agentflow.scoring import Metric
 from agentflow.trajectory import Task
 
-__all__ = ["TrainOutcome", "TrainRun", "make_backbone"]
-
 SETTINGS_FILE = "settings.yaml"
 
 Running: TypeAlias = Callable[[], AbstractAsyncContextManager[None]]

@@ -12,8 +12,6 @@ from agentflow.learner._groups import Batch, Group
 from agentflow.learner._rollout_store import RolloutStore
 from agentflow.learner._task_order import TaskDraw, TaskOrder
 
-__all__ = ["EQUAL", "BatchSource", "ReplaySource", "SyncSource", "refuse_empty", "run_groups"]
-
 EQUAL = "equal"
 """Reason for leaving out a group: its rewards are all equal."""
 

@@ -7,8 +7,6 @@ from msgspec import Struct
 
 from agentflow.trajectory import Task
 
-__all__ = ["TaskDraw", "TaskOrder"]
-
 
 class TaskDraw(Struct, frozen=True):
     """A task drawn for a group of episodes."""

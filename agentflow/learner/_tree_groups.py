@@ -41,7 +41,6 @@ if TYPE_CHECKING:
     from agentflow.learner._config import GrowthRules, TrainConfig
     from agentflow.learner._episode_runner import SandboxEpisodeRunner
 
-__all__ = ["TreeGroupRollout", "TreeGrower", "open_tree_grower"]
 
 logger = get_logger(__name__)
 

@@ -12,8 +12,6 @@ from agentflow.learner._groups import EpisodeResult
 from agentflow.scoring import bootstrap, pass_at
 from agentflow.trajectory import Task
 
-__all__ = ["Validation"]
-
 _RIGHT = 0.99
 
 

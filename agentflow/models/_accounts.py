@@ -6,8 +6,6 @@ from collections.abc import Callable, Mapping
 from agentflow.errors import RunStopped, StopCause
 from agentflow.trajectory import Usage
 
-__all__ = ["Accounts"]
-
 
 class Accounts:
     """Usage by role and by model, with budgets.

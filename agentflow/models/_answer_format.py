@@ -11,18 +11,6 @@ from agentflow.errors import ModelFailureKind
 from agentflow.models._request_error import RequestError
 from agentflow.models._settings import StructuredOutput
 
-__all__ = [
-    "FORMATS",
-    "AnswerFormat",
-    "FormatFallback",
-    "bounded",
-    "decode_answer",
-    "instruction",
-    "is_strict",
-    "response_format",
-    "schema_of",
-]
-
 T = TypeVar("T")
 
 AnswerFormat = Literal["json_schema", "json_object", "text"]

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from openai import APIError
     from openai.types.chat import ChatCompletion
 
-__all__ = ["ChatClient"]
-
 
 class ChatClient:
     """Chat completions with `openai`'s types, and with the retries and limits of a model.

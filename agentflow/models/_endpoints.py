@@ -12,8 +12,6 @@ from agentflow.models._providers import ModelAddress
 from agentflow.models._token_history import TokenHistory
 from agentflow.models._transport import HttpResponse, HttpTransport
 
-__all__ = ["Endpoint", "ModelEndpoints"]
-
 
 class Endpoint:
     """One endpoint, open while any of its models is."""

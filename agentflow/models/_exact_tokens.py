@@ -22,8 +22,6 @@ from agentflow.models._transport import HttpResponse
 from agentflow.telemetry import get_logger
 from agentflow.trajectory import Tokens, Usage
 
-__all__ = ["ExactTokens", "takes_tokens"]
-
 logger = get_logger(__name__)
 
 Post: TypeAlias = Callable[[EncodedRequest], Awaitable[HttpResponse]]

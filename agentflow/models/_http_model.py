@@ -22,8 +22,6 @@ from agentflow.models._retries import Retrier
 from agentflow.models._settings import ModelSettings
 from agentflow.trajectory import Tokens, Usage
 
-__all__ = ["HttpModel", "OpenModel", "Statistics"]
-
 T = TypeVar("T")
 
 _ENOUGH = 16

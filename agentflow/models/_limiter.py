@@ -6,8 +6,6 @@ from itertools import count
 
 from agentflow.actors import SYSTEM_CLOCK, Clock, Timer
 
-__all__ = ["ConcurrencyLimiter", "Permit"]
-
 
 class Permit:
     """Permit for one request."""

@@ -18,8 +18,6 @@ from agentflow.models._transport import HttpResponse
 if TYPE_CHECKING:
     from openai import APIError
 
-__all__ = ["LiteLlmTransport", "need_litellm"]
-
 
 class _Answer(Protocol):
     def model_dump_json(self, *, warnings: bool) -> str: ...

@@ -14,8 +14,6 @@ from agentflow.models._providers import LITELLM, find_address
 from agentflow.models._settings import ModelSettings
 from agentflow.settings import read_environment
 
-__all__ = ["make_model"]
-
 
 def make_model(
     settings: ModelSettings,

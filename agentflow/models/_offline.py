@@ -10,8 +10,6 @@ from agentflow.models._accounts import Accounts
 from agentflow.models._http_model import Statistics
 from agentflow.models._protocol import Call, Completion
 
-__all__ = ["OFFLINE", "OfflineModel"]
-
 T = TypeVar("T")
 
 OFFLINE = "offline"

@@ -6,20 +6,6 @@ from msgspec import Struct, field
 
 from agentflow.trajectory import Request, Tokens, Usage
 
-__all__ = [
-    "Call",
-    "Completion",
-    "ImagePart",
-    "Message",
-    "Model",
-    "Part",
-    "Sampling",
-    "TextPart",
-    "ToolCall",
-    "ToolReply",
-    "ToolSpec",
-]
-
 T = TypeVar("T")
 
 

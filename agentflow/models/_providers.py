@@ -19,8 +19,6 @@ from agentflow.models._apis import (
 )
 from agentflow.models._settings import ApiName, ModelSettings
 
-__all__ = ["PROVIDERS", "ModelAddress", "Provider", "find_address", "is_loopback"]
-
 
 class Provider(Struct, frozen=True, kw_only=True):
     """A model provider."""

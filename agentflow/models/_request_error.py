@@ -9,8 +9,6 @@ import msgspec
 from agentflow._typeguards import is_object
 from agentflow.errors import ModelFailureKind
 
-__all__ = ["RequestError", "error_of_response", "names_response_format"]
-
 _DENIED = {401, 402, 403, 404}
 _AGAIN = {408, 409, 425, 429}
 _TOO_LONG = re.compile(

@@ -9,8 +9,6 @@ from agentflow.errors import ModelFailureKind
 from agentflow.models._limiter import ConcurrencyLimiter, Permit
 from agentflow.models._request_error import RequestError
 
-__all__ = ["Retrier"]
-
 T = TypeVar("T")
 
 _FIRST_PAUSE = 0.25

@@ -8,8 +8,6 @@ from agentflow.models._protocol import Sampling
 from agentflow.settings import Section
 from agentflow.trajectory import Usage
 
-__all__ = ["RENAMED_MODEL_KEYS", "ApiName", "ModelSettings", "Prices", "StructuredOutput", "TokenMode"]
-
 StructuredOutput = Literal["auto", "json_schema", "json_object", "text", "known"]
 """Way to enforce the schema of answers: by the endpoint, as JSON only, or by the prompt; `auto` picks the strictest that
 works; `known` does nothing, for a model that was trained on the format."""

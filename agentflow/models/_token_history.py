@@ -10,8 +10,6 @@ import msgspec
 from agentflow.models._protocol import Message
 from agentflow.trajectory import Tokens
 
-__all__ = ["TokenHistory"]
-
 _ENCODER = msgspec.json.Encoder()
 _MOST = 16_000_000
 

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     import aiohttp
     from yarl import URL
 
-__all__ = ["HttpResponse", "HttpTransport"]
 
 IDLE_SECONDS = 4.0
 """Lifetime of an idle connection. It is shorter than the five seconds of Uvicorn and vLLM: a request on a connection that

@@ -12,8 +12,6 @@ from agentflow.offline._chains import Hop, Knowledge, know_texts, ways
 from agentflow.offline._facts import SLOT, Fact
 from agentflow.offline._language import bounded, passages, terms
 
-__all__ = ["ShortAnswer", "answer_from", "asked_in", "mentioned_by"]
-
 _SAME = 92.0
 """Minimum similarity, of 100, for two wordings of one question."""
 _LIKE = 75.0

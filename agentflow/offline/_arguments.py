@@ -10,8 +10,6 @@ from agentflow.offline._computed import LABEL
 from agentflow.offline._leads import Leads, spans_of
 from agentflow.trajectory import ToolCard
 
-__all__ = ["Kind", "Use", "kind_of", "uses_of"]
-
 _QUERIES = (
     "query",
     "queries",

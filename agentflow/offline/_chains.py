@@ -9,8 +9,6 @@ from agentflow.offline._facts import SLOT, Fact, read
 from agentflow.offline._language import bounded, terms
 from agentflow.trajectory import Step, WriteRequest, digest
 
-__all__ = ["Chain", "Hop", "Knowledge", "KnownFact", "chains", "know", "know_texts", "ways"]
-
 _CLAUSE = re.compile(r"the [^\0]*?(?= (?:where|that) )")
 """Noun before the clause of a description: `the town` of `the town where …`."""
 _STUTTER = re.compile(r"\b(\w+) (?:that (?:was|were|is|are) )?\1\b")

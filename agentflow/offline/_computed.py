@@ -7,8 +7,6 @@ from agentflow.offline._chains import Knowledge, KnownFact
 from agentflow.offline._facts import SLOT
 from agentflow.trajectory import Citation, Draft, DraftStep, Step
 
-__all__ = ["LABEL", "computed"]
-
 LABEL = "years between:"
 """Label that the planner's programs print before a span of years."""
 

@@ -8,8 +8,6 @@ from typing import NamedTuple
 from agentflow.offline._language import NAME, NUMBER, TopicPassage, bare, passages
 from agentflow.offline._words import AGENTS, DONE, KINDS, MAKERS, PERSONS, VERBS, past_of, stem_of
 
-__all__ = ["SLOT", "Fact", "Reading", "read"]
-
 SLOT = "\0"
 """Placeholder of the other thing in a question or a description."""
 

@@ -6,8 +6,6 @@ from typing import NamedTuple
 
 from agentflow.offline._words import STOP
 
-__all__ = ["NAME", "NUMBER", "TopicPassage", "bare", "bounded", "names", "passages", "terms"]
-
 _UPPER = "A-ZÀ-ÖØ-Þ"
 NAME = (
     rf"[{_UPPER}][\w'’\-]*"

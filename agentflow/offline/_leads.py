@@ -9,8 +9,6 @@ from agentflow.offline._facts import SLOT, Fact, read
 from agentflow.offline._language import names, passages, terms
 from agentflow.trajectory import Action, PlanRequest, Verdict, digest
 
-__all__ = ["Leads", "YearSpan", "ids_in", "leads_of", "spans_of", "urls_in"]
-
 _SPANS = 8
 """Maximum number of year spans to propose at one node."""
 _REFUSED = 2

@@ -6,8 +6,6 @@ from agentflow.offline._arguments import Kind, Use, kind_of, uses_of
 from agentflow.offline._leads import Leads, leads_of
 from agentflow.trajectory import Action, Plan, PlanRequest, Proposal, ToolCard, canonical
 
-__all__ = ["plan"]
-
 _LOOKING = ("search", "read", "visit", "other")
 """Kinds of tools that return new text."""
 

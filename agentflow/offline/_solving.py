@@ -32,8 +32,6 @@ from agentflow.trajectory import (
     canonical,
 )
 
-__all__ = ["analyse", "command", "decide", "decided_step", "next_step", "solve", "summarise"]
-
 _LOOKING = ("search", "read", "visit", "other")
 _LONGEST_SUMMARY = 20_000
 _COUNTING = re.compile(r"\bhow (?:many|much|far|long|old)\b", re.IGNORECASE)

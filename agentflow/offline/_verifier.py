@@ -3,8 +3,6 @@
 from agentflow.offline._language import terms
 from agentflow.trajectory import Judgement, JudgementRequest, Verdict
 
-__all__ = ["judge"]
-
 _MOSTLY = 0.9
 """Share of known words from which an observation counts as a repetition."""
 _LITTLE = 5

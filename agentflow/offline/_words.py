@@ -1,7 +1,5 @@
 """Words with special forms: verbs, and the agents of their actions."""
 
-__all__ = ["AGENTS", "DONE", "KINDS", "MAKERS", "PERSONS", "STOP", "VERBS", "past_of", "stem_of"]
-
 
 def listed(words: str) -> tuple[str, ...]:
     """Split a text into its words."""

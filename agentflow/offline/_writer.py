@@ -9,8 +9,6 @@ from agentflow.offline._facts import SLOT
 from agentflow.offline._language import NUMBER, bounded, names, passages
 from agentflow.trajectory import Citation, Draft, DraftStep, Step, WriteRequest
 
-__all__ = ["write"]
-
 _FOREIGN = re.compile(
     r"\b(?:this|these|above|below|the (?:document|observation|passage|text|seed))\b", re.IGNORECASE
 )

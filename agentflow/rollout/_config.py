@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from agentflow.models import ModelSettings
     from agentflow.team import EpisodeSettings
 
-__all__ = ["AGENT", "JUDGE", "TOOL", "RolloutConfig", "load_rollout_config"]
 
 AGENT: Final = "agent"
 """Role of a single agent."""

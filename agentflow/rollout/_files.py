@@ -13,8 +13,6 @@ from agentflow.rollout._result import TaskResult, result_record, trajectory_reco
 from agentflow.rollout._summary import RolloutSummary, SummaryBuilder
 from agentflow.runs import AtomicFiles, report_disk_errors
 
-__all__ = ["RESULTS", "SUMMARY", "TRAJECTORIES", "ResultLines", "write_files"]
-
 RESULTS: Final = "results.jsonl"
 """File with a result per task."""
 TRAJECTORIES: Final = "trajectories.jsonl"

@@ -11,8 +11,6 @@ from msgspec import structs
 from agentflow.errors import ConfigurationError
 from agentflow.trajectory import Blob, Task
 
-__all__ = ["Pictures", "read_pictures", "with_pictures"]
-
 Pictures = dict[Blob, bytes]
 """Bytes of pictures."""
 _FIELDS = ("image", "images")

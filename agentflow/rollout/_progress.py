@@ -5,8 +5,6 @@ from collections.abc import Callable
 from agentflow.rollout._result import TaskResult
 from agentflow.runs import RunProgress, RunStatus
 
-__all__ = ["RolloutProgress", "RolloutStatus"]
-
 
 class RolloutStatus(RunStatus, frozen=True, kw_only=True):
     """Progress of a rollout at one moment."""

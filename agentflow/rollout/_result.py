@@ -9,8 +9,6 @@ from msgspec import Struct
 from agentflow.scoring import Scored
 from agentflow.trajectory import Assessment, Episode, Failure, Seed, Task, Turn, Verdict, digest
 
-__all__ = ["TaskResult", "result_record", "task_of", "trajectory_record", "trajectory_result"]
-
 _TRUST = {Assessment.COMPLETE: 1.0, Assessment.UNVERIFIED: 0.6, Assessment.AMBIGUOUS: 0.4}
 
 

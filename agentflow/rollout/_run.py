@@ -31,8 +31,6 @@ from agentflow.sandbox import Backend, Sandbox, SandboxSettings
 from agentflow.scoring import Metric, make_metric, needs_judge
 from agentflow.team import Team, model_tools
 
-__all__ = ["RolloutRun"]
-
 MAX_AHEAD = 16
 """Maximum number of sandboxes made before they are requested."""
 

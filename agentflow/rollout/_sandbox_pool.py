@@ -10,8 +10,6 @@ from agentflow.actors import Context
 from agentflow.errors import ErrorKind, ToolFailure
 from agentflow.sandbox import Sandbox, Tool
 
-__all__ = ["SandboxPool"]
-
 
 class SandboxPool:
     """Child of the run's supervisor that forks sandboxes in advance. If no tool has state, the base is shared instead."""

@@ -14,8 +14,6 @@ from agentflow.runs import ChosenTools
 from agentflow.scoring import Interval, Scored, best_of, majority, pass_at, summarise
 from agentflow.trajectory import Failure, Usage
 
-__all__ = ["FailedTask", "RolloutSummary", "Spread", "SummaryBuilder", "ToolUsage"]
-
 _NAMED_FAILURES = 20
 _PERFECT = 0.99
 _UNJUDGED = Failure("unjudged", "no sample of it could be judged")

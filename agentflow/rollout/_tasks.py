@@ -14,8 +14,6 @@ from agentflow.rollout.benchmarks import Benchmark, find_benchmark, load_tasks
 from agentflow.runs import explores_bundled_corpus
 from agentflow.trajectory import Blob, Task
 
-__all__ = ["Assignment", "Tasks", "assign"]
-
 METRIC: Final = "exact_match"
 """Default metric."""
 JUDGEMENT: Final = "llm_judgement"

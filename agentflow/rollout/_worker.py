@@ -20,8 +20,6 @@ from agentflow.team import EpisodeSettings, Team, solve_alone, solve_task
 from agentflow.telemetry import get_logger
 from agentflow.trajectory import Episode, Failure, Seed, Task
 
-__all__ = ["EpisodeSolver", "LateModel", "Solver", "TaskWorker"]
-
 logger = get_logger(__name__)
 
 T = TypeVar("T")

@@ -8,8 +8,6 @@ from typing import BinaryIO, Self
 
 from agentflow.errors import RunStopped, StopCause
 
-__all__ = ["AtomicFiles", "report_disk_errors"]
-
 
 class AtomicFiles:
     """New versions of a set of files, written beside the old ones until all are complete."""

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from agentflow.models import ModelSettings
     from agentflow.sandbox import SandboxSettings
 
-__all__ = ["Prose", "RoleModel", "RunConfig", "render_config"]
-
 
 def _joined(value: object) -> object:
     if isinstance(value, list):

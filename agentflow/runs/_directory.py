@@ -8,8 +8,6 @@ from typing import Literal, TypeAlias
 from agentflow.errors import ConfigurationError
 from agentflow.runs._config import RunConfig, render_config
 
-__all__ = ["CONTROL_FILE", "Resume", "RunDirectory"]
-
 Resume: TypeAlias = Literal["auto", "always", "never"]
 """Handling of an existing run: `auto` resumes it if there is one, `always` requires one, `never` refuses one."""
 

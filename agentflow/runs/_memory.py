@@ -5,8 +5,6 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from threading import Lock
 
-__all__ = ["infrequent_gc"]
-
 YOUNG = 200_000
 """Allocation threshold of the youngest generation during a run. A tree has about 10,000 objects while it grows and few
 afterwards: scanning them on the way costs 10 % of all CPU time, and 25 % with Python's default of 700."""

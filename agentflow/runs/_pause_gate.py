@@ -5,8 +5,6 @@ from typing import TypeVar
 
 import anyio
 
-__all__ = ["PauseGate"]
-
 A = TypeVar("A")
 B = TypeVar("B")
 

@@ -12,8 +12,6 @@ from agentflow.trajectory import Usage
 if TYPE_CHECKING:
     from agentflow.models import Accounts, OpenModel
 
-__all__ = ["Phase", "RunProgress", "RunStatus"]
-
 
 class Phase(StrEnum):
     """Phase of a run. The set is closed."""

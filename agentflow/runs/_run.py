@@ -20,8 +20,6 @@ from agentflow.runs._tools import ChosenTools, choose_tools, sandbox_settings
 from agentflow.sandbox import Backend, Sandbox, SandboxSettings
 from agentflow.trajectory import Blob, Seed
 
-__all__ = ["SeedWorker", "SupervisedRun", "check_models"]
-
 C = TypeVar("C", bound=RunConfig)
 P = TypeVar("P", bound=RunProgress)
 

@@ -5,8 +5,6 @@ from typing import TypeVar, TypeVarTuple, Unpack
 
 from anyio.from_thread import start_blocking_portal
 
-__all__ = ["run_sync"]
-
 A = TypeVarTuple("A")
 T = TypeVar("T")
 

@@ -6,8 +6,6 @@ from typing import Final, cast
 
 from pydantic import SecretStr
 
-__all__ = ["masked"]
-
 _SECRET_NAMES: Final = re.compile(
     r"(?:(?:api_?key|secret|password|passwd|credential|authorization)s?|token|.+tokens)$", re.IGNORECASE
 )

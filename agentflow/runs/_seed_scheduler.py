@@ -13,8 +13,6 @@ from agentflow.runs._supervised_resources import unwrap_group
 from agentflow.telemetry import get_logger
 from agentflow.trajectory import Seed
 
-__all__ = ["GRACE_SECONDS", "LEASE_SECONDS", "RunShutdown", "SeedScheduler"]
-
 logger = get_logger(__name__)
 
 LEASE_SECONDS = 30.0

@@ -13,8 +13,6 @@ from agentflow.journal import Run
 from agentflow.models import Accounts, ModelEndpoints, ModelSettings, OpenModel, Prices, make_model
 from agentflow.runs._config import RunConfig
 
-__all__ = ["open_accounts", "open_models", "open_supervised", "prices_of", "start_child", "unwrap_group"]
-
 T = TypeVar("T")
 
 CLOSE_SECONDS = 30.0

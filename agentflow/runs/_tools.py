@@ -10,8 +10,6 @@ from agentflow.sandbox import Sandbox, SandboxSettings, Tool
 from agentflow.telemetry import get_logger
 from mcp_servers import BACKENDS, load_backend
 
-__all__ = ["ChosenTools", "choose_tools", "explores_bundled_corpus", "sandbox_settings"]
-
 logger = get_logger(__name__)
 
 CORPUS_TOOLS = ("rag_search", "rag_get")

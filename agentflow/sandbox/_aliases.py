@@ -3,8 +3,6 @@
 from collections.abc import Collection, Mapping
 from typing import Final
 
-__all__ = ["ARGUMENT_ALIASES", "BACKEND_ALIASES", "TOOL_ALIASES", "argument_of", "canonical_backend"]
-
 BACKEND_ALIASES: Final[Mapping[str, str]] = {
     "database": "sql",
     "doc": "document",

@@ -16,8 +16,6 @@ from agentflow.errors import ConfigurationError
 from mcp_servers import BACKENDS, Backend, CallContext, Tool
 from mcp_servers.core import Hints
 
-__all__ = ["ApiBackend", "ApiTool", "api_backends", "register_api_tool", "registered_tools"]
-
 F = TypeVar("F", bound=Callable[..., object])
 
 DEFAULT_FAMILY: Final = "api"

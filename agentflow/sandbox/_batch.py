@@ -12,8 +12,6 @@ from agentflow.sandbox._tool_host import failed
 from mcp_servers import ToolResult
 from mcp_servers.core import did_you_mean
 
-__all__ = ["Call", "run_batch"]
-
 Call: TypeAlias = tuple[str, Mapping[str, object]] | Mapping[str, object]
 """`("bash:run", {"command": "ls"})`, or `{"tool": "bash:run", "arguments": {"command": "ls"}, "timeout": 5}`;
 the documented names `action` and `params` are accepted, too.

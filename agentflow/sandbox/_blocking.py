@@ -16,8 +16,6 @@ from agentflow.sandbox._sandbox import Sandbox
 from mcp_servers import Backend, Tool, ToolResult
 from mcp_servers.core import ProgressSink
 
-__all__ = ["SyncSandbox"]
-
 P = ParamSpec("P")
 T = TypeVar("T")
 

@@ -18,8 +18,6 @@ from agentflow.sandbox._settings import SandboxSettings
 from mcp_servers import BACKENDS
 from mcp_servers.serving import is_loopback, token_path
 
-__all__ = ["ServerLauncher", "local_token"]
-
 POLL_SECONDS = 0.02
 STOP_SECONDS = 20.0
 """Seconds for a server to end its sessions."""

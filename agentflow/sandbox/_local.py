@@ -13,8 +13,6 @@ from mcp_servers import Backend, TableLimits, Tool, ToolResult, ToolTable, load_
 from mcp_servers.core import LOCAL, ProgressSink, did_you_mean
 from runtimes import Runtime
 
-__all__ = ["LocalToolHost"]
-
 
 class LocalToolHost(ToolHost):
     """Tool table of this process. Backends are loaded and started at first use."""

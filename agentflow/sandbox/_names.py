@@ -9,8 +9,6 @@ from agentflow.sandbox._aliases import BACKEND_ALIASES, TOOL_ALIASES, canonical_
 from mcp_servers import Tool
 from mcp_servers.core import did_you_mean
 
-__all__ = ["Names", "backend_of"]
-
 _SEPARATORS: Final = str.maketrans(":-.", "___")
 
 

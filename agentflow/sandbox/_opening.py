@@ -18,8 +18,6 @@ from mcp_servers import BACKENDS, Backend, load_backend
 from mcp_servers.core import check_runtime
 from runtimes import Runtime
 
-__all__ = ["Target", "settings_for", "tool_host_for"]
-
 Target: TypeAlias = str | PathLike[str] | SandboxSettings | None
 """A server's URL, a settings file, settings, or `None` for the defaults."""
 

@@ -9,8 +9,6 @@ import anyio
 from agentflow.errors import ErrorKind, ToolFailure
 from agentflow.sandbox._tool_host import ToolHost
 
-__all__ = ["OwnSession", "SessionInfo"]
-
 END_SECONDS = 30.0
 """Seconds for a session to end; a hanging server must not keep a sandbox from closing."""
 

@@ -26,8 +26,6 @@ from agentflow.sandbox._wire import failure_of, tool_of, tool_result
 from mcp_servers import Tool, ToolResult
 from mcp_servers.core import TIMEOUT_KEY, ProgressSink, did_you_mean
 
-__all__ = ["RemoteToolHost"]
-
 logger = logging.getLogger(__name__)
 
 GRACE_SECONDS = 5.0

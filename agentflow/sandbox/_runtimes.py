@@ -11,8 +11,6 @@ from mcp_servers import RuntimeSettings
 from mcp_servers.core import runtime_maker
 from runtimes import InstanceSpec, Runtime
 
-__all__ = ["SharedRuntime", "shared_runtime"]
-
 
 class SharedRuntime:
     """A runtime of one event loop, with a count of its users."""

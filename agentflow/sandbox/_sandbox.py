@@ -19,9 +19,6 @@ from mcp_servers import BACKENDS, Backend, Tool, ToolResult
 from mcp_servers.core import ProgressSink
 from runtimes import Runtime
 
-__all__ = ["Sandbox"]
-
-
 logger = logging.getLogger(__name__)
 
 GRACE_SECONDS = 5.0

@@ -10,8 +10,6 @@ from agentflow.settings import Settings
 from mcp_servers.core import RuntimeChoice
 from runtimes import InstanceSpec, Limits
 
-__all__ = ["SandboxSettings"]
-
 
 class SandboxSettings(Settings):
     """Settings of a sandbox, in-process or remote."""

@@ -8,8 +8,6 @@ from agentflow.sandbox._names import Names
 from mcp_servers import Tool, ToolError, ToolResult
 from mcp_servers.core import ProgressSink
 
-__all__ = ["ToolHost", "failed"]
-
 
 def failed(failure: ToolFailure) -> ToolResult:
     """Return a failure as the result of a call."""

@@ -8,8 +8,6 @@ import mcp_types as types
 
 from agentflow.errors import ErrorKind
 
-__all__ = ["KIND_KEY", "SteadyTransport"]
-
 KEEPALIVE_SECONDS: Final = 2.0
 """Seconds after which idle connections are dropped, before a server does: a call must not use a dying connection."""
 

@@ -13,8 +13,6 @@ from agentflow.sandbox._transport import KIND_KEY
 from mcp_servers import Image, ResourceLink, TextContent, Tool, ToolError, ToolResult
 from mcp_servers.core import CARD_KEY, ERROR_KEY, UNUSABLE_KEY, Hints, Part
 
-__all__ = ["failure_of", "tool_of", "tool_result"]
-
 _KINDS = {
     types.REQUEST_TIMEOUT: ErrorKind.TIMEOUT,
     types.CONNECTION_CLOSED: ErrorKind.UNAVAILABLE,

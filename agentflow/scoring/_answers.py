@@ -3,8 +3,6 @@
 import re
 from typing import Final
 
-__all__ = ["boxed", "extract_answer", "marked_answer", "tidy"]
-
 _TAG: Final = re.compile(r"<(/?)answer>", re.IGNORECASE)
 _BOX: Final = re.compile(r"\\(?:boxed|fbox)\s*(?:\{|(\w))")
 _BRACE: Final = re.compile(r"(?<!\\)[{}]")

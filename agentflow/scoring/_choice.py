@@ -9,8 +9,6 @@ from agentflow.scoring._answers import extract_answer
 from agentflow.scoring._words import contains_answer
 from agentflow.text import normalise_squad
 
-__all__ = ["multiple_choice"]
-
 _LABEL: Final = re.compile(
     r"\s*[*_]*(?:option|choice|answer)?\s*[(\[]?([A-Za-z])[)\]]?[*_]*\s*(?:[.:)\]]\s*(.*)|$)",
     re.DOTALL | re.IGNORECASE,

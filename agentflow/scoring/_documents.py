@@ -7,8 +7,6 @@ from typing import Final, Literal
 
 from rapidfuzz.distance import Levenshtein
 
-__all__ = ["AnswerFormat", "anls", "document_score", "is_unanswerable"]
-
 AnswerFormat = Literal["Str", "Int", "Float", "List", "None"]
 """Type of a document question's answer."""
 

@@ -14,8 +14,6 @@ from typing import Final, Protocol, TypeAlias, cast
 
 from agentflow.scoring._expressions import Apply, Expression, Number, Symbol
 
-__all__ = ["can_compare", "same_expression"]
-
 _DIGITS: Final = 400
 _LARGEST: Final = 1e300
 _NEAR: Final = 1e-25

@@ -9,8 +9,6 @@ from typing import Final, TypeAlias
 
 from msgspec import Struct
 
-__all__ = ["FUNCTIONS", "Apply", "Expression", "Number", "Symbol", "parse"]
-
 
 class Number(Struct, frozen=True):
     """An exact number."""

@@ -5,8 +5,6 @@ import string
 from collections.abc import Sequence
 from typing import Final
 
-__all__ = ["gaia_match"]
-
 _PUNCTUATION: Final = str.maketrans("", "", string.punctuation)
 _NUMBER: Final = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)(?:e[-+]?\d{1,3})?", re.IGNORECASE)
 

@@ -8,8 +8,6 @@ from typing import Final
 from agentflow.scoring._answers import extract_answer, tidy
 from agentflow.scoring._expressions import Apply, Expression, Number, Symbol, parse
 
-__all__ = ["game24"]
-
 _TIMES: Final = re.compile(r"(?<=[\d)])\s*[xX]\s*(?=[\d(])")
 _BREAK: Final = re.compile(r"\s+(?:or|and)\s+|[\n,;]")
 _RESULT: Final = re.compile(r"\s*=\s*(.*)$")

@@ -17,8 +17,6 @@ from agentflow.scoring._verdicts import Verdicts
 from agentflow.scoring._words import exact_match
 from agentflow.trajectory import Failure, Task, Usage, digest
 
-__all__ = ["Judge", "Opinion", "ask", "schema_of"]
-
 
 class Opinion(Struct, frozen=True):
     """Reply of a judge."""

@@ -27,8 +27,6 @@ from agentflow.scoring._numbers import numeric_match
 from agentflow.scoring._scored import Embed, Metric
 from agentflow.scoring._words import contains_answer, exact_match, f1_score, likeness
 
-__all__ = ["make_metric", "metric_names", "needs_judge", "score"]
-
 _RULES: Final[Mapping[str, Rule]] = {
     "exact_match": exact_match,
     "f1_score": f1_score,

@@ -10,8 +10,6 @@ from agentflow.scoring._answers import boxed
 from agentflow.scoring._equality import same_expression
 from agentflow.scoring._expressions import FUNCTIONS, Apply, Expression, Number, Symbol, parse
 
-__all__ = ["math_match", "same_answer"]
-
 _LONGEST: Final = 1000
 _SPACES: Final = re.compile(
     r"(?<!\\)\\[,;:!> ]|\\q?quad\b|~|\\displaystyle\b|\\left(?![a-z])|\\right(?![a-z])|\\big[lr]?\b"

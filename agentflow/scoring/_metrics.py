@@ -18,16 +18,6 @@ from agentflow.scoring._prompts import messages
 from agentflow.scoring._scored import Embed, Scored
 from agentflow.trajectory import Failure, Task, Usage
 
-__all__ = [
-    "DocumentMetric",
-    "Extract",
-    "OwnMetric",
-    "Rule",
-    "RuleMetric",
-    "SimilarityMetric",
-    "typed_options",
-]
-
 Rule = Callable[..., float]
 """Function of a prediction and its references; keyword parameters are its options."""
 

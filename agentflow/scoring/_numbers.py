@@ -7,8 +7,6 @@ from typing import Final
 
 from agentflow.text import Quantity, quantities
 
-__all__ = ["numeric_match"]
-
 _MOST: Final = 64
 """Number of quantities that are read from one text."""
 

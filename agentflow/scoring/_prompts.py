@@ -8,8 +8,6 @@ from typing import Final
 
 from agentflow.models import Message, TextPart
 
-__all__ = ["messages", "prompt_version"]
-
 _FOLDER: Final = Path(__file__).parent / "prompts"
 _HEADING: Final = re.compile(r"^# (\w+)\n", re.MULTILINE)
 

@@ -7,8 +7,6 @@ from msgspec import Struct
 
 from agentflow.trajectory import Failure, Task, Usage
 
-__all__ = ["Embed", "Metric", "Scored"]
-
 Embed: TypeAlias = Callable[[Sequence[str]], Awaitable[Sequence[Sequence[float]]]]
 """Returns a vector for each text."""
 

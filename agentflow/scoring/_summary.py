@@ -11,8 +11,6 @@ from agentflow.scoring._scored import Scored
 from agentflow.text import normalise_squad
 from agentflow.trajectory import Usage
 
-__all__ = ["Interval", "ScoreSummary", "best_of", "bootstrap", "majority", "pass_at", "summarise"]
-
 _ROUNDS: Final = 1000
 _PERFECT: Final = 0.99
 

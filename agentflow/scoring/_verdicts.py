@@ -12,8 +12,6 @@ from anyio import to_thread
 from agentflow.errors import ConfigurationError
 from agentflow.scoring._scored import Scored
 
-__all__ = ["Verdicts"]
-
 _MOST: Final = 100_000
 
 

@@ -7,8 +7,6 @@ from rapidfuzz.distance import Levenshtein
 
 from agentflow.text import normalise_squad, whole_tokens
 
-__all__ = ["contains_answer", "exact_match", "f1_score", "likeness"]
-
 
 def exact_match(prediction: str, references: Sequence[str]) -> float:
     """Return 1 if the prediction equals a reference after SQuAD's normalisation."""

@@ -10,8 +10,6 @@ from msgspec import Struct
 from agentflow.serving._settings import ServingSettings
 from agentflow.serving._weights import Weights
 
-__all__ = ["command_of", "environment_of"]
-
 _BEARABLE = 8192
 
 

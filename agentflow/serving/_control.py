@@ -9,8 +9,6 @@ from msgspec import Struct
 from agentflow.errors import ConfigurationError
 from agentflow.serving._weights import WeightsFailure
 
-__all__ = ["EngineControl", "EngineGone", "EngineRefused"]
-
 T = TypeVar("T")
 
 _LONGEST_WORDS = 300

@@ -4,8 +4,6 @@ import socket
 from collections.abc import Generator
 from contextlib import contextmanager
 
-__all__ = ["kept_port"]
-
 
 @contextmanager
 def kept_port(host: str) -> Generator[int]:

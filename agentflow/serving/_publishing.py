@@ -10,8 +10,6 @@ from msgspec.structs import replace
 from agentflow.serving._control import EngineControl, EngineGone, EngineRefused
 from agentflow.serving._weights import Probe, Published, Weights, WeightsFailure, check_folder
 
-__all__ = ["EngineOwner", "Load", "Publisher", "load_folder"]
-
 _ATTEMPTS = 2
 _UNDO_SECONDS = 60.0
 _STARTED_WITH = "default"

@@ -21,8 +21,6 @@ from agentflow.serving._publishing import Publisher
 from agentflow.serving._settings import ServingSettings
 from agentflow.serving._weights import Probe, Published, Weights
 
-__all__ = ["ModelServer"]
-
 POLL_SECONDS = 0.2
 STOP_SECONDS = 20.0
 RESTARTS = 5

@@ -10,8 +10,6 @@ from pydantic_settings import SettingsConfigDict
 from agentflow.errors import ConfigurationError
 from agentflow.settings import Settings
 
-__all__ = ["Device", "ServingSettings"]
-
 Device: TypeAlias = Literal["auto", "cpu", "gpu"]
 """Device to compute on; `auto` takes a GPU if the environment's vLLM was built for one."""
 

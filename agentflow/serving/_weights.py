@@ -10,8 +10,6 @@ from msgspec import Struct
 
 from agentflow.errors import AgentFlowError, ConfigurationError
 
-__all__ = ["TOLERANCES", "Probe", "Published", "Weights", "WeightsFailure", "check_folder", "probe_tokens"]
-
 TOLERANCES: Mapping[str, float] = MappingProxyType({"float32": 1e-5, "float16": 2e-2, "bfloat16": 1e-1})
 """Maximum differences between log-probabilities of engine and trainer, by data type."""
 

@@ -15,7 +15,6 @@ from agentflow.trajectory import Example
 if TYPE_CHECKING:
     from agentflow.growth import GrowthSettings
 
-__all__ = ["Role", "SynthesisConfig", "load_config", "load_synthesis_config"]
 
 Role = Literal["planner", "verifier", "generator"]
 """Role that uses a model."""

@@ -22,8 +22,6 @@ from agentflow.telemetry import get_logger
 from agentflow.trajectory import Seed
 from mcp_servers import Backend, Output, ToolTable, tool
 
-__all__ = ["ControlServer", "Controlled", "RunBackend"]
-
 logger = get_logger(__name__)
 
 OWNER = "owner"

@@ -16,8 +16,6 @@ from agentflow.synthesis._report import Report, ReportBuilder
 from agentflow.synthesis._seed_result import SeedResult
 from agentflow.trajectory import Seed
 
-__all__ = ["PAIRS", "REPORT", "TRAJECTORIES", "TREES", "write_files"]
-
 PAIRS: Final = "synthesized_qa.jsonl"
 """File of the question-answer pairs."""
 TRAJECTORIES: Final = "trajectories.jsonl"

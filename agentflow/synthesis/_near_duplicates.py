@@ -6,8 +6,6 @@ from typing import Protocol, cast
 
 from agentflow.text import texts_agree, tokens
 
-__all__ = ["QuestionIndex"]
-
 _HASHES = 128
 _BANDS = 16
 """Few candidates: thousands of similar questions share most of their words."""

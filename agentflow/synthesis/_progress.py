@@ -6,8 +6,6 @@ from collections.abc import Callable
 from agentflow.runs import RunProgress, RunStatus
 from agentflow.trajectory import Node, Seed
 
-__all__ = ["SynthesisProgress", "SynthesisStatus"]
-
 
 class SynthesisStatus(RunStatus, frozen=True, kw_only=True):
     """Progress of a synthesis at one moment."""

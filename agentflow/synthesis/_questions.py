@@ -37,8 +37,6 @@ from agentflow.trajectory import (
     WriteRequest,
 )
 
-__all__ = ["write_questions"]
-
 _ROLE = "generator"
 
 

@@ -3,8 +3,6 @@
 from agentflow.synthesis._seed_result import Pair, Trajectory
 from agentflow.trajectory import Node, Seed, Tree
 
-__all__ = ["pair_record", "trajectory_record", "tree_record"]
-
 
 def pair_record(seed: Seed, pair: Pair, trajectory: Trajectory) -> dict[str, object]:
     """Return a line of `synthesized_qa.jsonl`."""

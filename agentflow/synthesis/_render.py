@@ -8,8 +8,6 @@ from agentflow.synthesis._report import Report
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-__all__ = ["render_report"]
-
 
 def render_report(report: Report) -> "RenderableType":
     """Return the report as a table.

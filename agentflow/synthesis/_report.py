@@ -10,8 +10,6 @@ from agentflow.synthesis._config import Role, SynthesisConfig
 from agentflow.synthesis._seed_result import Pair, SeedResult
 from agentflow.trajectory import Seed, Tree, Usage, Verdict
 
-__all__ = ["FailedSeed", "Report", "ReportBuilder"]
-
 _NAMED_FAILURES = 20
 _ROLES: tuple[Role, ...] = ("planner", "verifier", "generator")
 

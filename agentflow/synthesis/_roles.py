@@ -21,8 +21,6 @@ from agentflow.trajectory import (
     WriteRequest,
 )
 
-__all__ = ["GatedRoles", "QuestionGenerator"]
-
 
 class QuestionGenerator(Protocol):
     """Write questions with their answers, and answer questions. A failed call is a reply, not an exception."""

@@ -26,8 +26,6 @@ from agentflow.synthesis._seed_result import SeedResult
 from agentflow.team import Team
 from agentflow.trajectory import Seed
 
-__all__ = ["SynthesisRun"]
-
 STATELESS_CONCURRENCY = 64
 """Trees that grow at once if no tool has state."""
 

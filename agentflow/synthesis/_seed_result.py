@@ -6,8 +6,6 @@ from agentflow.synthesis._checks import Finding, Grounding
 from agentflow.synthesis._selection import Score
 from agentflow.trajectory import Region, Tree, Usage
 
-__all__ = ["CitedSpan", "Pair", "ReasoningStep", "RejectedDraft", "SeedResult", "Trajectory"]
-
 
 class CitedSpan(Struct, frozen=True, omit_defaults=True):
     """Span of an observation, or region of a picture of it, cited by a reasoning step."""

@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from agentflow.journal import NewSeed
     from agentflow.synthesis._config import SynthesisConfig
 
-__all__ = ["Seeds", "load_seeds", "new_seeds", "seeds_for"]
 
 Seeds: TypeAlias = str | PathLike[str] | Sequence[str] | Sequence[Mapping[str, Any]]
 """A file of seeds, one seed, or a list of seeds as texts or dicts."""

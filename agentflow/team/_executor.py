@@ -27,8 +27,6 @@ from agentflow.trajectory import (
     Text,
 )
 
-__all__ = ["Executor", "PutBlob", "call_tool"]
-
 PutBlob: TypeAlias = Callable[[bytes, str], Awaitable[Blob]]
 """Stores bytes of a MIME type as a blob."""
 

@@ -27,8 +27,6 @@ from agentflow.trajectory import (
     WriteRequest,
 )
 
-__all__ = ["Generator"]
-
 
 class Generator(Role):
     """Role that writes text. A failed model call is a failed reply; only `RunStopped` is raised.

@@ -13,8 +13,6 @@ from agentflow.models import Prices
 from agentflow.settings import Section
 from agentflow.trajectory import ActionOutcome, Ending, Exchange, Failure, Reply
 
-__all__ = ["EffectGate", "EpisodeEnded", "EpisodeLedger", "EpisodeSettings", "TimedResult"]
-
 T = TypeVar("T")
 
 END = "end"

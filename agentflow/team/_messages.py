@@ -47,21 +47,6 @@ from agentflow.trajectory import (
     WriteRequest,
 )
 
-__all__ = [
-    "analysis_messages",
-    "answer_messages",
-    "command_messages",
-    "judge_messages",
-    "look_messages",
-    "plan_messages",
-    "solution_messages",
-    "step_messages",
-    "summary_messages",
-    "turn_size",
-    "verification_messages",
-    "write_messages",
-]
-
 _OWN_ENCODING = ModelText()
 
 

@@ -13,17 +13,6 @@ from agentflow.team._rendering import json_text
 from agentflow.team._schemas import answer_schema
 from agentflow.trajectory import Blob, Failure, Reply, Request, Usage
 
-__all__ = [
-    "ReadBlob",
-    "UsageMeter",
-    "answer_request",
-    "ask_model",
-    "count_usage",
-    "measure_usage",
-    "reply_of",
-    "visible_images",
-]
-
 T = TypeVar("T")
 R = TypeVar("R")
 A = TypeVar("A", bound=msgspec.Struct)

@@ -14,8 +14,6 @@ from agentflow.team._schemas import answer_schema
 from mcp_servers import CallContext
 from mcp_servers.code import CodeBackend
 
-__all__ = ["model_tools"]
-
 T = TypeVar("T")
 
 MAX_OUTPUT_CHARS = 3_500

@@ -8,8 +8,6 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
-__all__ = ["observed_text", "trouble_of"]
-
 Json: TypeAlias = Any
 """A JSON value."""
 Data: TypeAlias = Mapping[str, Json]

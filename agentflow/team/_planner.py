@@ -22,8 +22,6 @@ from agentflow.trajectory import (
     Reply,
 )
 
-__all__ = ["Planner"]
-
 
 class Planner(Role):
     """Role that decides what to do next. A failed model call is a failed reply; only `RunStopped` is raised.

@@ -25,7 +25,6 @@ from agentflow.trajectory import Failure, Reply
 if TYPE_CHECKING:
     from types import CoroutineType
 
-__all__ = ["Role", "RolePool", "WorkerCrashed", "in_worker"]
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -12,24 +12,6 @@ from agentflow.models import ImagePart, Message, TextPart
 from agentflow.models import Part as MessagePart
 from agentflow.trajectory import Action, Blob, ToolCard
 
-__all__ = [
-    "MAX_OBSERVATION_CHARS",
-    "Images",
-    "bullets",
-    "call_line",
-    "card_notes",
-    "cut",
-    "describe_tools",
-    "escape_marks",
-    "image_parts",
-    "json_text",
-    "observation_block",
-    "prompt",
-    "prompt_versions",
-    "system",
-    "user",
-]
-
 Images = Mapping[str, bytes]
 """Bytes of the images that the model can see, by hash."""
 

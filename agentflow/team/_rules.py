@@ -13,8 +13,6 @@ from agentflow.text import (
 )
 from agentflow.trajectory import Judgement, JudgementRequest, Step, Verdict
 
-__all__ = ["judge_by_rule", "judge_obvious"]
-
 REPEATED = 0.9
 """Share of a text that must be known for the text to count as a repetition."""
 MIN_WORDS = 12

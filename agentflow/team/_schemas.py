@@ -13,18 +13,6 @@ import msgspec
 from agentflow.sandbox import Tool, argument_of
 from agentflow.trajectory import Decision, Draft, NextStep, ToolCard
 
-__all__ = [
-    "answer_schema",
-    "card_of",
-    "command_schema",
-    "decided_schema",
-    "draft_schema",
-    "drop_unused_nulls",
-    "fixed_arguments",
-    "plan_schema",
-    "step_schema",
-]
-
 Json: TypeAlias = Any
 """A JSON value."""
 Schema: TypeAlias = dict[str, Json]

@@ -31,8 +31,6 @@ from agentflow.trajectory import (
     Turn,
 )
 
-__all__ = ["solve_alone"]
-
 SHORT_RESULT_CHARS = 200
 """Characters kept of an old result when the results together are too long."""
 

@@ -44,8 +44,6 @@ from agentflow.telemetry import get_logger
 from agentflow.trajectory import Episode, MemoryBlobStore, Task
 from mcp_servers import BACKENDS
 
-__all__ = ["Solver", "construct_solver"]
-
 logger = get_logger(__name__)
 
 _SolverRole: TypeAlias = Literal["planner", "analyst", "verifier", "executor"]

@@ -7,17 +7,6 @@ from agentflow.models import Call, Completion, Message, Model, TextPart
 from agentflow.team._rendering import call_line
 from agentflow.trajectory import Episode, Turn
 
-__all__ = [
-    "CORPUS_TOOLS",
-    "DOCUMENTED_TOOLS",
-    "USUAL_TOOLS",
-    "PromptRecorder",
-    "SolverOutput",
-    "model_name",
-    "result_of",
-    "tool_name",
-]
-
 T = TypeVar("T")
 
 SolverOutput: TypeAlias = Literal["base", "final", "direct"]

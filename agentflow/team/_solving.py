@@ -45,8 +45,6 @@ from agentflow.trajectory import (
     VerificationRequest,
 )
 
-__all__ = ["solve_task", "turn_of"]
-
 _NO_ANALYSIS = QueryAnalysis("", "", "", "")
 _OWN_ENCODING = ModelText()
 

@@ -9,8 +9,6 @@ from agentflow.team._model_calls import ReadBlob
 from agentflow.team._planner import Planner
 from agentflow.team._verifier import Verifier, Verify
 
-__all__ = ["Team"]
-
 
 class Team:
     """A planner, an executor, a verifier and a generator, each with its own supervised workers.

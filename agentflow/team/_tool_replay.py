@@ -10,8 +10,6 @@ from agentflow.journal import Page
 from agentflow.sandbox import Sandbox, Tool
 from agentflow.trajectory import Action, ActionOutcome
 
-__all__ = ["ToolReplay"]
-
 Act = Callable[[Sandbox, Action], Awaitable[ActionOutcome]]
 """Calls a tool; a failed call is an outcome."""
 

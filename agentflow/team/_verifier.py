@@ -9,8 +9,6 @@ from agentflow.team._pool import Role, in_worker
 from agentflow.team._rules import judge_by_rule, judge_obvious
 from agentflow.trajectory import Decision, Judgement, JudgementRequest, Reply, Verdict, VerificationRequest
 
-__all__ = ["Verifier", "Verify"]
-
 Verify: TypeAlias = Literal["rule", "model", "off"]
 """Judge by rule; by a model unless the verdict is obvious; or not at all."""
 

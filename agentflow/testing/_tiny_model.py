@@ -12,8 +12,6 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, cast
 
-__all__ = ["CHAT_TEMPLATE", "main", "tiny_tokenizer"]
-
 CHAT_TEMPLATE = (
     "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] }}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"

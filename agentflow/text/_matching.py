@@ -8,8 +8,6 @@ from agentflow.text._normalise import ANY_UNSPACED, MARKS, normalise
 from agentflow.text._quantities import quantity, same_quantity
 from agentflow.text._words import tokens
 
-__all__ = ["contains_phrase", "find_quote", "texts_agree"]
-
 _AGREEMENT: Final = 0.8
 """F1 of words from which two answers agree."""
 

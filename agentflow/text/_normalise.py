@@ -7,8 +7,6 @@ from typing import Final
 
 from agentflow.text._units import UNITS
 
-__all__ = ["ANY_UNSPACED", "HANGUL", "MARKS", "UNSPACED", "join_digit_groups", "normalise", "normalise_squad"]
-
 UNSPACED: Final = (
     "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff"  # Thai, Lao, Myanmar, Khmer
     "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"  # kana, Han

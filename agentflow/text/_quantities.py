@@ -9,8 +9,6 @@ from typing import Final, NamedTuple
 from agentflow.text._normalise import join_digit_groups
 from agentflow.text._units import CURRENCIES, SCALES, UNITS
 
-__all__ = ["Quantity", "quantities", "quantity", "same_quantity"]
-
 _MINUS: Final = str.maketrans("−–—‑", "----")
 _SCALE: Final = "|".join(sorted(SCALES, key=len, reverse=True))
 _NUMBER: Final = re.compile(

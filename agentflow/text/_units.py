@@ -3,8 +3,6 @@
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
-__all__ = ["CURRENCIES", "SCALES", "UNITS", "Unit"]
-
 
 class Unit(NamedTuple):
     """A unit of measurement."""

@@ -8,20 +8,6 @@ from typing import Final
 
 from agentflow.text._normalise import ANY_UNSPACED, HANGUL, UNSPACED, join_digit_groups, normalise
 
-__all__ = [
-    "SHINGLE_LENGTH",
-    "add_plurals",
-    "content_word_pairs",
-    "count_words",
-    "is_content_word",
-    "shingles",
-    "tokens",
-    "whole_tokens",
-    "word_count",
-    "word_set",
-    "words",
-]
-
 SHINGLE_LENGTH: Final = 5
 """Number of consecutive words in a shingle."""
 

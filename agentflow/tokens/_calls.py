@@ -8,18 +8,6 @@ from msgspec import Struct
 
 from agentflow.trajectory import Episode, Tokens
 
-__all__ = [
-    "CallFork",
-    "ForkReason",
-    "Piece",
-    "TokenCall",
-    "TokenRow",
-    "TrainedSlice",
-    "TreeFigures",
-    "Voice",
-    "calls_of",
-]
-
 
 class Voice(Struct, frozen=True, kw_only=True):
     """Author of a call. Calls of different voices never continue each other, even if their tokens are equal."""

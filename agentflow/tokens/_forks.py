@@ -7,8 +7,6 @@ from agentflow.tokens._calls import CallFork, ForkReason, Voice
 from agentflow.tokens._links import CallLink, StoredCall, links_of
 from agentflow.tokens._spans import WIDTH, TokenSpan, ids_of, path_ids
 
-__all__ = ["forks_of"]
-
 
 class _Seen:
     """Everything one voice has read and sampled so far."""

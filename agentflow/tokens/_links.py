@@ -10,8 +10,6 @@ from agentflow.tokens._calls import TokenCall, Voice
 from agentflow.tokens._spans import TokenSpan, ids_of, path_ids
 from agentflow.trajectory import Tokens
 
-__all__ = ["CallLink", "StoredCall", "chains_of", "links_of"]
-
 
 class StoredCall:
     """A call as the tree stores it: the spans that end its prompt and its answer, and the log-probabilities."""

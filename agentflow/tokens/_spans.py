@@ -4,8 +4,6 @@ import sys
 from array import array
 from collections.abc import Iterable, Sequence
 
-__all__ = ["WIDTH", "TokenSpan", "grow", "ids_of", "packed", "path_ids", "shared_size", "walk"]
-
 WIDTH = 4
 """Bytes of an id. Ids are compared as bytes, many at once."""
 

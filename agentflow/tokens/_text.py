@@ -9,7 +9,6 @@ from agentflow.tokens._calls import Piece
 if TYPE_CHECKING:
     from rich.text import Text
 
-__all__ = ["as_html", "coloured"]
 
 _STYLES = {"trained": "green", "context": "dim", "other": "blue"}
 _UNLIKELY = -3.0

@@ -9,8 +9,6 @@ from agentflow.tokens._links import StoredCall, chains_of, links_of
 from agentflow.tokens._spans import WIDTH, TokenSpan, grow, ids_of, packed, path_ids, shared_size
 from agentflow.trajectory import Tokens
 
-__all__ = ["TokenTree"]
-
 _CACHED_PATHS = 256
 """Voices whose last path is kept as bytes. A prompt of any other voice is looked up from the root."""
 

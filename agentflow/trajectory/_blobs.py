@@ -4,8 +4,6 @@ from collections.abc import Mapping
 
 from agentflow.trajectory._node import Blob
 
-__all__ = ["MemoryBlobStore"]
-
 
 class MemoryBlobStore:
     """Blob store in memory with the interface of a journal's: `put` and `read`.

@@ -10,7 +10,6 @@ import msgspec
 if TYPE_CHECKING:
     from agentflow.trajectory._node import Action, Seed
 
-__all__ = ["canonical", "canonical_form", "canonical_text", "digest", "node_id", "trajectory_id", "tree_id"]
 
 Json: TypeAlias = Any
 """A JSON value."""

@@ -11,22 +11,6 @@ from msgspec import Struct, field
 
 from agentflow.trajectory._identity import canonical_form
 
-__all__ = [
-    "Action",
-    "Blob",
-    "Failure",
-    "Isolation",
-    "Node",
-    "Observation",
-    "Part",
-    "Seed",
-    "Text",
-    "Tokens",
-    "Tree",
-    "Usage",
-    "Verdict",
-]
-
 
 class Verdict(StrEnum):
     """The verifier's verdict on an observation. Only a `NEW` node grows children or is used as evidence."""

@@ -10,31 +10,6 @@ from msgspec import Struct, field
 
 from agentflow.trajectory._node import Action, Blob, Failure, Observation, Tokens, Usage, Verdict
 
-__all__ = [
-    "ActionOutcome",
-    "Answer",
-    "AnswerRequest",
-    "Citation",
-    "Draft",
-    "DraftStep",
-    "Example",
-    "Judgement",
-    "JudgementRequest",
-    "Look",
-    "LookRequest",
-    "Plan",
-    "PlanRequest",
-    "Proposal",
-    "Region",
-    "Rejection",
-    "Reply",
-    "Request",
-    "Step",
-    "ToolCard",
-    "WriteRequest",
-]
-
-
 T_co = TypeVar("T_co", covariant=True)
 
 

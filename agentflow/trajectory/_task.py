@@ -11,31 +11,6 @@ from msgspec import Struct, field
 from agentflow.trajectory._node import Action, Blob, Failure, Tokens, Usage
 from agentflow.trajectory._roles import Request, ToolCard
 
-__all__ = [
-    "AnalysisRequest",
-    "Assessment",
-    "Command",
-    "CommandRequest",
-    "DecidedStep",
-    "Decision",
-    "DecisionRequest",
-    "Ending",
-    "Episode",
-    "Exchange",
-    "Memory",
-    "ModelText",
-    "NextStep",
-    "NextStepRequest",
-    "QueryAnalysis",
-    "Solution",
-    "SolutionRequest",
-    "Summary",
-    "SummaryRequest",
-    "Task",
-    "Turn",
-    "VerificationRequest",
-]
-
 
 class Task(Struct, frozen=True, kw_only=True):
     """A question, with its reference answers where they are known."""

@@ -32,8 +32,6 @@ from mcp_servers.core._session import Session
 from mcp_servers.core._tool import tool
 from runtimes import Outcome, RunResult
 
-__all__ = ["BashBackend", "BashSettings"]
-
 CHUNK_BYTES = 4096
 RETRY_SECONDS = 0.02
 _LOST = "The shell has ended: the next command runs in a new one; files are kept."

@@ -4,16 +4,6 @@ import re
 
 from mcp_servers.core._call import Output
 
-__all__ = [
-    "LIST_JOBS",
-    "InputWritten",
-    "InterruptResult",
-    "ShellJob",
-    "ShellJobs",
-    "ShellResult",
-    "parse_jobs",
-]
-
 LIST_JOBS = "LC_ALL=C builtin jobs -l"
 """The command whose output `parse_jobs` reads."""
 

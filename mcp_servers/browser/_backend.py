@@ -14,8 +14,6 @@ from mcp_servers.core._backend import Backend
 from mcp_servers.core._running import check_settings, read_settings
 from mcp_servers.core._session import Session
 
-__all__ = ["BrowserBackend"]
-
 _GROUPS: dict[str, tuple[type, ...]] = {
     "core": (NavigationTools, ElementTools, InspectionTools),
     "vision": (MouseTools,),

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
     from mcp_servers.browser._settings import BrowserSettings
 
-__all__ = ["BrowserProcess"]
 
 logger = logging.getLogger(__name__)
 START_SECONDS = 60

@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
     from mcp_servers.browser._state import Tab
 
-__all__ = ["ElementTools"]
 
 MAX_TEXT_CHARS = 200_000
 MAX_VALUE_CHARS = 1_000_000

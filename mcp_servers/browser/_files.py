@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from mcp_servers.browser._state import BrowserState
     from mcp_servers.core._session import Session
 
-__all__ = ["collect_downloads", "file_payloads", "read_file", "save", "save_if_named"]
 
 DOWNLOADS_DIRECTORY = "downloads"
 MAX_FILES = 20

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
     from mcp_servers.browser._state import BrowserState, Tab
 
-__all__ = ["KEEP_SESSION_STORAGE", "READ", "READ_SESSION_STORAGE", "SCROLL", "WRITE", "fork_state"]
 
 MAX_HISTORY = 30
 COMPARE_SECONDS = 2

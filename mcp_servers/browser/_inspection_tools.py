@@ -34,16 +34,6 @@ if TYPE_CHECKING:
 
     from mcp_servers.browser._state import RequestEntry
 
-__all__ = [
-    "InspectionTools",
-    "PdfTools",
-    "RequestPart",
-    "details_of",
-    "excerpt",
-    "line_of",
-    "matching_lines",
-    "shown_requests",
-]
 
 MAX_LINES = 200
 MAX_PICTURE_PIXELS = 16_384

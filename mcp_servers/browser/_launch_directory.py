@@ -16,19 +16,6 @@ from typing import Any, Final, TypeAlias
 from agentflow.errors import IsolationUnavailable
 from runtimes.process.linux import _cgroups as cgroups
 
-__all__ = [
-    "HOME",
-    "NO_GROUP",
-    "LaunchDirectory",
-    "MemoryGroup",
-    "find_chromium",
-    "half_of_the_machine",
-    "make_group",
-    "make_launch_directory",
-    "missing_requirements",
-    "remove_group",
-]
-
 HOME = "/tmp"  # inside bubblewrap, private to Chromium
 _FIRST_UID = 0x6E000000
 _PREFIX = "agentflow-browser"

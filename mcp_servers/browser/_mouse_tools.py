@@ -14,7 +14,6 @@ from mcp_servers.core._tool import tool
 if TYPE_CHECKING:
     from mcp_servers.browser._state import Tab
 
-__all__ = ["MouseTools"]
 
 Across = Annotated[float, Field(description="Pixels from the left edge of the page.")]
 Down = Annotated[float, Field(description="Pixels from the upper edge of the page.")]

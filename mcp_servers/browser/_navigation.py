@@ -24,7 +24,6 @@ from mcp_servers.core._tool import tool
 if TYPE_CHECKING:
     from mcp_servers.browser._state import Tab
 
-__all__ = ["NavigationTools", "emulate", "go_to"]
 
 MAX_WAIT_SECONDS = 30
 ATTEMPTS = 4

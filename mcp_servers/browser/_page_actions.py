@@ -25,16 +25,6 @@ if TYPE_CHECKING:
     from mcp_servers.core._call import CallContext
     from mcp_servers.core._session import Session
 
-__all__ = [
-    "act",
-    "devtools_session",
-    "locate",
-    "navigation_failure",
-    "read_page",
-    "retry_while_swapping",
-    "stop_scripts",
-    "until_blocked_or_done",
-]
 
 T = TypeVar("T")
 _SWAPPING = "Not attached to an active page"

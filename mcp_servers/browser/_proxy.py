@@ -15,8 +15,6 @@ import anyio
 from agentflow.errors import ErrorKind, ToolFailure
 from mcp_servers.core._addresses import AddressPolicy, Resolve, resolve_public
 
-__all__ = ["BrowserProxy"]
-
 logger = logging.getLogger(__name__)
 
 CHUNK = 64 * 1024

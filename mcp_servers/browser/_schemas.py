@@ -6,27 +6,6 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from mcp_servers.core._call import Output
 
-__all__ = [
-    "Button",
-    "ConsoleLines",
-    "Dialog",
-    "DownloadInfo",
-    "Element",
-    "FilePath",
-    "FormField",
-    "Modifier",
-    "OnlyElement",
-    "PageState",
-    "RequestDetails",
-    "RequestLines",
-    "SavedFile",
-    "ScreenshotResult",
-    "ScriptResult",
-    "SnapshotMatches",
-    "TabInfo",
-    "Target",
-]
-
 Element = Annotated[
     str | None, Field(description="A short description of the element, for people who read the log.")
 ]

@@ -7,8 +7,6 @@ from pydantic import Field
 from agentflow.settings import Section
 from mcp_servers.core._addresses import AddressPolicy
 
-__all__ = ["SERVER_ONLY", "BrowserSettings", "Cap"]
-
 MIB = 1024 * 1024
 
 Cap = Literal["core", "vision", "pdf"]

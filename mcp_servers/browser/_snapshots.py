@@ -25,16 +25,6 @@ if TYPE_CHECKING:
     from mcp_servers.core._call import CallContext
     from mcp_servers.core._session import Session
 
-__all__ = [
-    "RefNames",
-    "is_ref",
-    "page_state",
-    "snapshot_of",
-    "tab_infos",
-    "title_of",
-    "with_title",
-    "without_refs",
-]
 
 MAX_ERRORS = 20
 MAX_ERROR_CHARS = 300

@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from mcp_servers.browser._schemas import DownloadInfo
     from mcp_servers.browser._settings import BrowserSettings
 
-__all__ = ["LEVELS", "BrowserState", "ConsoleEntry", "RequestEntry", "Tab"]
 
 Level = Literal["error", "warning", "info", "debug"]
 LEVELS: Final[tuple[Level, ...]] = ("error", "warning", "info", "debug")

@@ -31,8 +31,6 @@ from mcp_servers.core._session import Session
 from mcp_servers.core._tool import tool
 from runtimes import Outcome, OutputSink, RunResult
 
-__all__ = ["CodeBackend"]
-
 _LOST = (
     "The Python session has ended: the next call runs in a new one, without the variables; files are kept."
 )

@@ -12,8 +12,6 @@ from mcp_servers.core._running import shown
 from mcp_servers.core._session import Session
 from runtimes import Display
 
-__all__ = ["TABLE_MIME", "VARIABLES_MIME", "CollectedDisplays", "first_table", "first_variables"]
-
 TABLE_MIME = "application/vnd.agentflow.table+json"
 """MIME type of a structured table."""
 

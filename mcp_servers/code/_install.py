@@ -17,8 +17,6 @@ from mcp_servers.core._call import CallContext
 from mcp_servers.core._session import Session
 from runtimes import WORKSPACE, Instance
 
-__all__ = ["InstalledPackages", "install"]
-
 _PASSED_ON = frozenset(
     ("PATH", "HOME", "TMPDIR", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "SSL_CERT_FILE", "REQUESTS_CA_BUNDLE")
 )

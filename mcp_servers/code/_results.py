@@ -4,20 +4,6 @@ from pydantic import Field
 
 from mcp_servers.core._call import Output
 
-__all__ = [
-    "CodeError",
-    "CodeQueryResult",
-    "CodeResult",
-    "DisplayedTable",
-    "InstallResult",
-    "QueryError",
-    "RichOutput",
-    "ShownImage",
-    "TableColumn",
-    "Variable",
-    "VariableList",
-]
-
 
 class QueryError(Output):
     """The error of a failed query."""

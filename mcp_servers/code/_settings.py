@@ -5,8 +5,6 @@ from pydantic import Field, SecretStr
 from agentflow.settings import Section
 from mcp_servers.core._running import RunSettings
 
-__all__ = ["CodeSettings", "InstallSettings"]
-
 MIB = 1024 * 1024
 
 

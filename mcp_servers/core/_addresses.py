@@ -19,8 +19,6 @@ import anyio
 
 from agentflow.errors import ErrorKind, ToolFailure
 
-__all__ = ["AddressPolicy", "Resolve", "Target", "http_target", "resolve_public", "unusual"]
-
 IpAddress: TypeAlias = IPv4Address | IPv6Address
 
 Resolve: TypeAlias = Callable[[str, int], Awaitable[list[str]]]

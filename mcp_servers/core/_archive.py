@@ -12,8 +12,6 @@ import anyio.to_thread
 
 from runtimes import Snapshot
 
-__all__ = ["Archive"]
-
 logger = logging.getLogger(__name__)
 
 SUFFIX = ".files"

@@ -7,8 +7,6 @@ from mcp_servers.core._session import Session
 from mcp_servers.core._tool import Tool, tools_of
 from runtimes import Instance
 
-__all__ = ["Backend"]
-
 
 class Backend:
     """A group of tools with a shared lifecycle. Subclass it, set `name`, decorate async methods with `@tool`.

@@ -9,20 +9,6 @@ from pydantic import BaseModel, ConfigDict
 
 from agentflow.errors import ErrorKind
 
-__all__ = [
-    "ERROR_KEY",
-    "TIMEOUT_KEY",
-    "CallContext",
-    "Image",
-    "Output",
-    "Part",
-    "ProgressSink",
-    "ResourceLink",
-    "TextContent",
-    "ToolError",
-    "ToolResult",
-]
-
 ERROR_KEY: Final = "agentflow/error"
 """Key in the `_meta` of a failed result that holds `kind`, `message` and `data`. They are not in `structuredContent`,
 because some clients validate that against the output schema even when the call failed."""

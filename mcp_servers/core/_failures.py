@@ -5,8 +5,6 @@ from collections.abc import Iterable
 
 from agentflow.errors import CannotFork, ErrorKind, InstanceGone, IsolationUnavailable, ToolFailure
 
-__all__ = ["did_you_mean", "failure_of"]
-
 logger = logging.getLogger(__name__)
 
 _KINDS: tuple[tuple[type[Exception], ErrorKind], ...] = (

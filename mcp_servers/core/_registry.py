@@ -7,8 +7,6 @@ from agentflow.errors import ConfigurationError
 from mcp_servers.core._backend import Backend
 from mcp_servers.core._failures import did_you_mean
 
-__all__ = ["BACKENDS", "load_backend"]
-
 BACKENDS: Final[dict[str, str]] = {
     "bash": "mcp_servers.bash:BashBackend",
     "browser": "mcp_servers.browser:BrowserBackend",

@@ -4,8 +4,6 @@ from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-__all__ = ["Resource", "ResourceStore"]
-
 MOST = 1000
 """Maximum number of resources in a store, because each has an overhead."""
 

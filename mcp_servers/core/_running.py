@@ -12,16 +12,6 @@ from mcp_servers.core._call import CallContext, Output
 from mcp_servers.core._session import Session
 from runtimes import Outcome, OutputSink
 
-__all__ = [
-    "RunSettings",
-    "check_outcome",
-    "check_settings",
-    "progress_of",
-    "read_settings",
-    "sendable",
-    "shown",
-]
-
 M = TypeVar("M", bound=BaseModel)
 
 LONGEST_MESSAGE = 4_000

@@ -11,16 +11,6 @@ from mcp_servers.core._failures import did_you_mean
 from runtimes import InstanceSpec, Runtime
 from runtimes.docker import ContainerOptions
 
-__all__ = [
-    "RUNTIMES",
-    "RuntimeChoice",
-    "RuntimeHost",
-    "RuntimeSettings",
-    "check_runtime",
-    "process_runtime",
-    "runtime_maker",
-]
-
 RUNTIMES: Final = ("process", "docker", "runc", "gvisor")
 """Names of the runtimes, from the lightest isolation to a kernel of its own."""
 

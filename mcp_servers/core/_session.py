@@ -11,8 +11,6 @@ from mcp_servers.core._call import ResourceLink
 from mcp_servers.core._resource_store import Resource, ResourceStore
 from runtimes import Instance
 
-__all__ = ["CallGate", "Session"]
-
 S = TypeVar("S")
 
 

@@ -10,8 +10,6 @@ from mcp_servers.core._session import Session
 from mcp_servers.core._sessions import Sessions
 from mcp_servers.core._tool import tool
 
-__all__ = ["SESSIONS", "SessionTools"]
-
 SESSIONS = "session"
 """Backend name of the session tools, which every server has."""
 

@@ -16,8 +16,6 @@ from mcp_servers.core._resource_store import Resource, ResourceStore
 from mcp_servers.core._session import Session
 from runtimes import MIB, Instance, Snapshot
 
-__all__ = ["DefaultSession", "Sessions", "TableLimits", "new_handle"]
-
 logger = logging.getLogger(__name__)
 
 

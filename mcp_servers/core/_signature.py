@@ -14,8 +14,6 @@ from mcp_servers.core._call import CallContext
 from mcp_servers.core._failures import did_you_mean
 from mcp_servers.core._session import Session
 
-__all__ = ["SESSION_ARGUMENT", "Signature", "portable"]
-
 Arguments: TypeAlias = Mapping[str, object]
 Binder: TypeAlias = Callable[[Arguments], dict[str, object]]
 Dump: TypeAlias = Callable[[object], dict[str, object]]

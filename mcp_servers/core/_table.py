@@ -20,8 +20,6 @@ from mcp_servers.core._signature import SESSION_ARGUMENT
 from mcp_servers.core._tool import Tool
 from runtimes import Instance, InstanceSpec, Runtime
 
-__all__ = ["LOCAL", "ToolTable"]
-
 LOCAL = "local"
 """The principal of callers in the same process or on standard input and output."""
 

@@ -7,8 +7,6 @@ from typing import Final, TypeVar, cast
 
 from mcp_servers.core._signature import Signature
 
-__all__ = ["CARD_KEY", "UNUSABLE_KEY", "Hints", "Tool", "tool", "tools_of"]
-
 CARD_KEY: Final = "agentflow/card"
 """Key in the `_meta` of a listed tool that holds its limits, practices and examples."""
 

@@ -20,8 +20,6 @@ from mcp_servers.data._file_queries import FoundFiles, ReadRows, ask
 from mcp_servers.data._results import DataRan, FileProfile, Inspected, Slice, summary
 from mcp_servers.data._settings import DataSettings
 
-__all__ = ["DataBackend"]
-
 VALUES_MIME = "application/vnd.agentflow.values+json"
 MOST_COLUMNS = 2_000
 """Most columns described in one result of `data_inspect`."""

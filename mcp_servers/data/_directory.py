@@ -9,8 +9,6 @@ from mcp_servers.core._running import check_settings, read_settings
 from mcp_servers.data._settings import DataSettings
 from runtimes import WORKSPACE
 
-__all__ = ["DATA", "DataDirectory", "check_folder", "folder_for"]
-
 DATA: Final = "/data"
 """Mount point of the data in a session."""
 

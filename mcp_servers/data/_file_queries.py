@@ -16,8 +16,6 @@ from mcp_servers.core._running import check_outcome
 from mcp_servers.data._results import ColumnLink, FileProfile, SliceColumn
 from runtimes import Instance
 
-__all__ = ["COMMAND", "FoundFiles", "ReadRows", "ask", "input_of"]
-
 _MODULES: Final = (
     "mcp_servers.sql.inside._values",
     "mcp_servers.data.inside._sources",

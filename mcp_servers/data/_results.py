@@ -8,19 +8,6 @@ from pydantic import Field
 from mcp_servers.code._results import CodeResult
 from mcp_servers.core._call import Output
 
-__all__ = [
-    "ColumnLink",
-    "ColumnProfile",
-    "DataRan",
-    "FileProfile",
-    "Frequent",
-    "Inspected",
-    "Slice",
-    "SliceColumn",
-    "TableProfile",
-    "summary",
-]
-
 Value: TypeAlias = str | int | float | bool | list[object] | dict[str, object] | None
 """A value of a table, as JSON."""
 

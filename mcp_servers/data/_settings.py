@@ -6,8 +6,6 @@ from pydantic import AliasChoices, Field
 
 from mcp_servers.core._running import RunSettings
 
-__all__ = ["DataSettings"]
-
 MIB = 1024 * 1024
 
 

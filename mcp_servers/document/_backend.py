@@ -38,8 +38,6 @@ from mcp_servers.document._search import highlights
 from mcp_servers.document._settings import DocumentSettings
 from mcp_servers.document._vision import VisionModel
 
-__all__ = ["DocumentBackend"]
-
 MAX_TABLE_PAGES = 50
 GOAL_PASSAGES = 50
 MAX_SEARCHED_CHARS = 60_000_000

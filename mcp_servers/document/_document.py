@@ -7,8 +7,6 @@ from typing import Final, NamedTuple, TypeAlias
 
 import msgspec
 
-__all__ = ["Cell", "DocumentContent", "DocumentTable", "ParsedDocument", "SectionNode"]
-
 Cell: TypeAlias = str | int | float | bool | None
 """Value of a table cell."""
 PREFACE_ID: Final = "0"

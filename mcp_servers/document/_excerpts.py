@@ -9,17 +9,6 @@ from mcp_servers.document._document import ParsedDocument
 from mcp_servers.document._results import Part
 from mcp_servers.document._search import ScoredPassage
 
-__all__ = [
-    "LimitedSpans",
-    "Span",
-    "as_list",
-    "limit_spans",
-    "page_numbers",
-    "part_of",
-    "select_passages",
-    "spans_of",
-]
-
 Span = tuple[int, int]
 MAX_PAGES = 1_000
 

@@ -9,8 +9,6 @@ from agentflow.errors import ConfigurationError, ErrorKind, ToolFailure
 from mcp_servers.core._failures import did_you_mean
 from mcp_servers.document._settings import DocumentSettings
 
-__all__ = ["DocumentFile", "DocumentSet", "check_paths", "select_documents"]
-
 SUFFIXES: Final = frozenset(
     (".bmp", ".docx", ".gif", ".htm", ".html", ".jpeg", ".jpg", ".markdown", ".md", ".pdf", ".png", ".pptx", ".text",
      ".tif", ".tiff", ".txt", ".webp", ".xhtml", ".xlsx")

@@ -22,8 +22,6 @@ from mcp_servers.document._reader_pool import DocumentSource, ReaderPool
 from mcp_servers.document._search import PassageIndex
 from mcp_servers.document._settings import DocumentSettings
 
-__all__ = ["DiskCache", "DocumentLibrary", "RenderedImage"]
-
 _REFILL_SHARE = 0.9
 """A full cache is emptied to this share of its limit."""
 T = TypeVar("T")

@@ -23,8 +23,6 @@ from agentflow.errors import ErrorKind, InstanceGone, ToolFailure
 from mcp_servers.document._settings import DocumentSettings
 from runtimes import Instance, InstanceSpec, Limits, Outcome, Runtime
 
-__all__ = ["DocumentSource", "ReaderPool", "program"]
-
 LIBRARIES: Final = ("pypdfium2", "pdfplumber", "docx", "pptx", "openpyxl", "PIL.Image", "markdown_it")
 """Libraries that the sandboxes' interpreters have preloaded."""
 INSIDE: Final = "mcp_servers.document.inside"

@@ -14,8 +14,6 @@ from mcp_servers.document._results import (
     UnreadDocument,
 )
 
-__all__ = ["hits_text", "listed", "outline_text", "outlined", "parts_text", "tabled", "tables_text"]
-
 
 def listed(files: Sequence[DocumentFile]) -> list[ListedDocument]:
     """List the documents."""

@@ -5,20 +5,6 @@ from pydantic import Field
 from mcp_servers.core._call import Output
 from mcp_servers.document._document import Cell
 
-__all__ = [
-    "DocumentRead",
-    "DocumentSection",
-    "DocumentTables",
-    "ListedDocument",
-    "Outline",
-    "PageImage",
-    "Part",
-    "PassageHit",
-    "PassageHits",
-    "TableData",
-    "UnreadDocument",
-]
-
 
 class ListedDocument(Output):
     """One of several documents."""

@@ -15,17 +15,6 @@ from tantivy import Filter, TextAnalyzer, TextAnalyzerBuilder, Tokenizer
 
 from mcp_servers.document._document import ParsedDocument
 
-__all__ = [
-    "DocumentPassage",
-    "PassageIndex",
-    "ScoredPassage",
-    "Term",
-    "highlights",
-    "terms_in",
-    "terms_of_query",
-    "words_in",
-]
-
 _UNSPACED: Final = (
     "\u2e80-\u2fdf\u3005\u3007\u3040-\u30ff\u3130-\u318f\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff"
     "\uac00-\ud7af\uf900-\ufaff\U00020000-\U0003ffff"

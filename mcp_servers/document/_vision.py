@@ -13,7 +13,6 @@ from mcp_servers.document._settings import DocumentSettings
 if TYPE_CHECKING:
     from aiohttp import ClientSession
 
-__all__ = ["VisionModel"]
 
 _PROMPT: Final = """Read a part of a document on behalf of someone who cannot see it, with the goal given below.
 Quote the passages of the text and the pictures that are relevant to the goal, with their section or page; then answer

@@ -14,8 +14,6 @@ from mcp_servers.external._settings import ExternalSettings, MountSettings
 if TYPE_CHECKING:
     from mcp_servers.external._server_set import ServerSet, SessionServers
 
-__all__ = ["ExternalBackend"]
-
 
 class ExternalBackend(Backend):
     """External MCP servers: each tool as `mcp:<server>.<tool>`, with its server's schema."""

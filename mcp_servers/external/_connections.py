@@ -15,8 +15,6 @@ from mcp_servers.external._settings import MountSettings
 from mcp_servers.external._transport import MAX_MESSAGE_BYTES, PipeTransport, Streams, pipe_streams
 from runtimes import WORKSPACE, Instance
 
-__all__ = ["Connector", "ServerConnection", "http_connector", "local_connector", "sandbox_connector"]
-
 CONNECT_SECONDS = 10.0
 
 

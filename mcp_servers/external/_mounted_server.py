@@ -21,8 +21,6 @@ from mcp_servers.external._sanitize import one_line
 from mcp_servers.external._settings import MountSettings
 from mcp_servers.external._transport import Streams
 
-__all__ = ["MountedServer"]
-
 logger = logging.getLogger(__name__)
 
 MAX_TOOLS = 2_000

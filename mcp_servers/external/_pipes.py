@@ -11,8 +11,6 @@ import anyio
 
 from agentflow.actors import SYSTEM_CLOCK, ActorError, Context, Process, ProcessEnded
 
-__all__ = ["Pipes", "command_pipes"]
-
 Piece: TypeAlias = tuple[Literal["stdout", "stderr"], bytes]
 """A chunk of output and its stream."""
 

@@ -14,8 +14,6 @@ from mcp_servers.core._session import Session
 from mcp_servers.external._sanitize import one_line
 from mcp_servers.external._schema_checker import Checker
 
-__all__ = ["ContentPresenter", "data_of"]
-
 LONGEST_NAME = 200
 
 

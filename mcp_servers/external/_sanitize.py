@@ -4,8 +4,6 @@ import unicodedata
 from collections.abc import Mapping
 from typing import TypeGuard, cast
 
-__all__ = ["clean", "clean_schema", "one_line"]
-
 MAX_DESCRIPTION = 4_000
 MAX_TITLE = 100
 

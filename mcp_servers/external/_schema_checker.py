@@ -7,8 +7,6 @@ are left to the server that asked for them, and each check has a limited number 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Protocol, cast
 
-__all__ = ["Checker", "checker_of"]
-
 MAX_STEPS = 50_000
 """Maximum number of keywords that one check evaluates."""
 

@@ -22,7 +22,6 @@ from runtimes import Instance
 if TYPE_CHECKING:
     from mcp_servers.core._tool import Tool
 
-__all__ = ["ServerSet", "SessionServers"]
 
 logger = logging.getLogger(__name__)
 

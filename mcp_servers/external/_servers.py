@@ -13,8 +13,6 @@ from mcp_servers.core._failures import did_you_mean
 from mcp_servers.core._running import check_settings
 from mcp_servers.external._settings import ExternalSettings, MountSettings
 
-__all__ = ["servers_of"]
-
 TAKEN = ("command", "args", "env", "cwd", "url", "headers")
 """Keys taken from an entry of a shared file. The others are meant for other programs."""
 

@@ -8,8 +8,6 @@ from pydantic import Field, SecretStr, field_validator, model_validator
 
 from agentflow.settings import Section
 
-__all__ = ["Changes", "ExternalSettings", "MountSettings"]
-
 Changes = Literal["refuse", "accept"]
 """Policy for a tool that its server changes while it is mounted."""
 

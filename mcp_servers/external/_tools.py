@@ -22,8 +22,6 @@ from mcp_servers.external._sanitize import MAX_TITLE, clean, clean_schema, one_l
 from mcp_servers.external._schema_checker import checker_of
 from mcp_servers.external._settings import MountSettings
 
-__all__ = ["Finder", "Spelling", "spell", "tools_of_servers"]
-
 MAX_NAME = 64
 """Maximum length of OpenAI-style function names, which may contain letters, digits, `_` and `-`."""
 

@@ -14,8 +14,6 @@ from mcp.shared.message import SessionMessage
 from mcp_servers.external._pipes import Pipes
 from mcp_servers.external._sanitize import one_line
 
-__all__ = ["PipeTransport", "pipe_streams"]
-
 MIB = 1024 * 1024
 MAX_MESSAGE_BYTES = 32 * MIB
 MAX_LINE_BYTES = 2_000

@@ -39,8 +39,6 @@ from mcp_servers.files._results import (
 from mcp_servers.files._search import find
 from runtimes import WORKSPACE
 
-__all__ = ["FilesBackend", "FilesSettings"]
-
 MIB = 1024 * 1024
 
 FilePath = Annotated[str, Field(description="Path of the file, relative to the workspace or absolute.")]

@@ -13,8 +13,6 @@ from mcp_servers.files._reading import read_lines
 from mcp_servers.files._results import ReadFile
 from runtimes import FileInfo, Instance
 
-__all__ = ["bytes_of", "existing", "read_binary", "read_text", "read_whole", "regular_file"]
-
 
 def bytes_of(content: str, encoding: Literal["text", "base64"]) -> bytes:
     """Decode content given as text or base64.

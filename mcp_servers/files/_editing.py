@@ -6,8 +6,6 @@ from collections.abc import Iterator
 
 from agentflow.errors import ErrorKind, ToolFailure
 
-__all__ = ["diff", "replace_text"]
-
 CONTEXT = 3
 LINES = 2_000
 PLACES = 5

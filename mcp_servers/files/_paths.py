@@ -8,8 +8,6 @@ from pathlib import PurePosixPath
 from agentflow.errors import ErrorKind, ToolFailure
 from runtimes import WORKSPACE
 
-__all__ = ["checked", "file_failures", "short"]
-
 _KINDS = {
     errno.ENOENT: (ErrorKind.NOT_FOUND, "does not exist"),
     errno.EEXIST: (ErrorKind.BAD_ARGUMENTS, "already exists"),

@@ -7,8 +7,6 @@ from dataclasses import dataclass
 
 from runtimes import Instance
 
-__all__ = ["SNIFFED", "Lines", "mime_of", "read_lines"]
-
 CHUNK = 1024 * 1024
 COUNTED = 8 * CHUNK
 SNIFFED = 8192

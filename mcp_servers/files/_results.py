@@ -4,19 +4,6 @@ from typing import Literal
 
 from mcp_servers.core._call import Output
 
-__all__ = [
-    "DirectoryEntry",
-    "EditedFile",
-    "FolderListing",
-    "MovedPath",
-    "PathInfo",
-    "ReadFile",
-    "RemovedPath",
-    "SearchMatch",
-    "SearchMatches",
-    "WrittenFile",
-]
-
 Kind = Literal["file", "directory", "symlink", "other"]
 
 

@@ -13,8 +13,6 @@ from mcp_servers.files._paths import short
 from mcp_servers.files._results import SearchMatches
 from runtimes import Instance
 
-__all__ = ["find"]
-
 
 class _SearchAnswer(BaseModel):
     found: SearchMatches | None = None

@@ -18,8 +18,6 @@ from mcp_servers.rag._settings import RagSettings
 from mcp_servers.rag._snippets import snippet_of
 from mcp_servers.rag._vectors import Embedder
 
-__all__ = ["RagBackend"]
-
 NO_HITS = "no hits"
 
 MAX_QUERY_CHARS = 10_000

@@ -11,8 +11,6 @@ import msgspec
 from agentflow.errors import ConfigurationError
 from mcp_servers.rag._terms import tidy, tidy_line
 
-__all__ = ["BUNDLED", "CorpusDocument", "documents_of", "files_of"]
-
 BUNDLED: Final = Path(__file__).parent / "corpus/documents.jsonl"
 """The bundled corpus."""
 

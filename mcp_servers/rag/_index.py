@@ -14,8 +14,6 @@ from tantivy import Document as Entry
 from mcp_servers.rag._documents import CorpusDocument
 from mcp_servers.rag._terms import Terms, prose_analyzer
 
-__all__ = ["Scored", "ScoredDocument", "TopDocumentFinder", "WordIndex", "entry_of", "open_index"]
-
 _TITLE_BOOST = 2.0
 _MARGIN = 1e-3
 """Scores that differ by less may be equal, as sums of the same numbers in another order."""

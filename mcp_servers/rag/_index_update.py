@@ -15,7 +15,6 @@ from mcp_servers.rag._index import WordIndex, entry_of, open_index
 if TYPE_CHECKING:
     from tantivy import IndexWriter
 
-__all__ = ["LOCK", "MANIFEST", "index_in_memory", "is_index", "open_ready", "update_index"]
 
 MANIFEST = "rag.json"
 """File that marks a directory as an index of this backend and lists its sources."""

@@ -20,8 +20,6 @@ from mcp_servers.rag._settings import EmbeddingSettings, Mode, RagSettings
 from mcp_servers.rag._terms import terms_of
 from mcp_servers.rag._vectors import Embedder, VectorIndex, VectorStore
 
-__all__ = ["IndexLocation", "SearchLibrary", "SearchRanking", "locate_index", "open_library"]
-
 _FUSION_DEPTH = 100
 """Number of documents that each ranking contributes to hybrid search."""
 _FUSION_CONSTANT = 60

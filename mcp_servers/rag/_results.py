@@ -7,8 +7,6 @@ from pydantic import ConfigDict
 from mcp_servers.core._call import Output
 from mcp_servers.rag._settings import Mode
 
-__all__ = ["BatchHits", "DocumentHit", "DocumentHits", "DocumentText", "QueryHits", "Stats"]
-
 
 @dataclass(frozen=True, slots=True)
 class DocumentHit:

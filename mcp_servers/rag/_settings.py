@@ -7,8 +7,6 @@ from pydantic import Field, SecretStr, model_validator
 
 from agentflow.settings import Section
 
-__all__ = ["EmbeddingSettings", "Mode", "RagSettings"]
-
 Mode: TypeAlias = Literal["lexical", "dense", "hybrid"]
 """Search mode: by words, by vectors, or both."""
 

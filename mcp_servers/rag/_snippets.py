@@ -8,8 +8,6 @@ from typing import NamedTuple
 
 from mcp_servers.rag._terms import cut
 
-__all__ = ["MAX_SNIPPET", "Snippet", "snippet_of"]
-
 MAX_SNIPPET = 500
 """Maximum length of a snippet in characters; it ends with a sentence if possible."""
 

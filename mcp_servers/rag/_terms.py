@@ -8,8 +8,6 @@ from typing import Final, NamedTuple
 
 from tantivy import Filter, TextAnalyzer, TextAnalyzerBuilder, Tokenizer
 
-__all__ = ["MAX_TERM", "Terms", "cut", "prose_analyzer", "terms_of", "tidy", "tidy_line"]
-
 MAX_TERM = 80
 MAX_TERMS = 64
 """Most distinct terms of a query; the rest is ignored."""

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-__all__ = ["Embedder", "VectorIndex", "VectorStore"]
 
 IDLE_SECONDS = 4.0
 """Lifetime of an idle connection, below the five seconds after which Uvicorn, and thus vLLM, closes it."""

@@ -15,17 +15,6 @@ from agentflow.errors import ConfigurationError
 from mcp_servers.core._session_tools import SESSIONS
 from runtimes import MIB
 
-__all__ = [
-    "BearerTokens",
-    "HttpOptions",
-    "Origins",
-    "RateLimit",
-    "Scopes",
-    "is_loopback",
-    "made_token",
-    "token_path",
-]
-
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 """Host names and addresses of the loopback interface."""
 

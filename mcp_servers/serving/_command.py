@@ -20,8 +20,6 @@ from mcp_servers.serving._access import made_token, token_path
 from mcp_servers.serving._settings import NO_TOKEN, ServerSettings
 from mcp_servers.serving._startup import PreparedTable, make_table, set_up_logging
 
-__all__ = ["main", "serve"]
-
 OWNER = "owner"
 """Principal of the only token."""
 

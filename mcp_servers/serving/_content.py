@@ -13,8 +13,6 @@ import mcp_types as types
 from mcp_servers.core._call import ERROR_KEY, Image, Part, ProgressSink, TextContent, ToolResult
 from mcp_servers.core._resource_store import Resource
 
-__all__ = ["call_result", "relayed", "resource_contents", "sound", "sound_text"]
-
 PENDING = 64
 """Progress reports that may wait for a slow client; further ones are dropped."""
 

@@ -20,8 +20,6 @@ from mcp_servers.serving._fair_limiter import FairLimiter
 from mcp_servers.serving._metrics import Metrics, own_usage
 from mcp_servers.serving._protocol import McpAdapter, RequestContext
 
-__all__ = ["TableEndpoints", "admit"]
-
 PRINCIPAL = "agentflow.principal"
 """Key of the principal in a request's ASGI scope."""
 

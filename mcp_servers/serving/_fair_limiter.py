@@ -8,8 +8,6 @@ import anyio
 
 from agentflow.errors import ErrorKind, ToolFailure
 
-__all__ = ["FairLimiter"]
-
 
 class FairLimiter:
     """Limits the number of concurrent calls. Waiting callers are served round-robin, one call of each at a time.

@@ -12,8 +12,6 @@ from mcp_servers.core._table import LOCAL
 from mcp_servers.serving._access import BearerTokens, Origins, RateLimit, Scopes
 from mcp_servers.serving._endpoints import admit
 
-__all__ = ["Guard"]
-
 HEALTH = "/health"
 """Liveness; needs no token."""
 READY = "/ready"

@@ -19,8 +19,6 @@ from mcp_servers.serving._access import BearerTokens, HttpOptions, Origins, Rate
 from mcp_servers.serving._endpoints import TableEndpoints
 from mcp_servers.serving._guard import Guard
 
-__all__ = ["GuardedServer", "HttpApplication", "HttpServer"]
-
 CLOSE_SECONDS = 5.0
 """Time for the web server to close its connections after the last answer."""
 

@@ -10,8 +10,6 @@ from typing import TypeAlias
 
 from mcp_servers.core._call import ToolResult
 
-__all__ = ["Metrics", "own_usage", "together"]
-
 BOUNDS = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 60.0, 300.0)
 """Upper bounds of the call duration histogram, in seconds."""
 

@@ -22,8 +22,6 @@ from mcp_servers.serving._content import call_result, relayed, resource_contents
 from mcp_servers.serving._fair_limiter import FairLimiter
 from mcp_servers.serving._metrics import Metrics
 
-__all__ = ["McpAdapter", "RequestContext"]
-
 RequestContext: TypeAlias = ServerRequestContext[Any, Any]
 """The SDK's context of a request."""
 

@@ -20,8 +20,6 @@ from mcp_servers.serving._shared_table import gone, worker_of
 from mcp_servers.serving._worker_messages import ForwardedRequest, HttpResponsePart, Message
 from mcp_servers.serving._worker_rpc import ConnectionLost
 
-__all__ = ["AvailableWorkers", "Relay", "WorkerConnection"]
-
 CONNECTION = b"mcp-session-id"
 """Header with the id of a handshake-era connection. To the client the id ends in the number of its worker."""
 

@@ -15,8 +15,6 @@ from mcp_servers.core._sessions import TableLimits
 from mcp_servers.serving._access import HttpOptions
 from runtimes import MIB, InstanceSpec, Limits
 
-__all__ = ["NO_TOKEN", "CallSettings", "ClientSettings", "ServerSettings", "SessionSettings"]
-
 NO_TOKEN = "none"
 """Value of `token` that disables tokens."""
 

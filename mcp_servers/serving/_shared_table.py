@@ -27,7 +27,6 @@ from mcp_servers.serving._worker_rpc import ConnectionLost
 if TYPE_CHECKING:
     from mcp_servers.core._session import Session
 
-__all__ = ["SharedTable", "gone", "handles_of", "worker_of"]
 
 ALL_OTHERS = 0
 

@@ -14,8 +14,6 @@ from mcp_servers.core._sessions import new_handle
 from mcp_servers.core._table import ToolTable
 from mcp_servers.serving._settings import ServerSettings
 
-__all__ = ["PreparedTable", "make_table", "set_up_logging"]
-
 T = TypeVar("T", bound=ToolTable)
 
 

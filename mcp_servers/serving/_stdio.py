@@ -24,8 +24,6 @@ from mcp_servers.core._sessions import DefaultSession
 from mcp_servers.core._table import LOCAL, ToolTable
 from mcp_servers.serving._protocol import McpAdapter
 
-__all__ = ["serve_stdio"]
-
 MAX_LINE = 64 * 1024 * 1024
 """Maximum bytes of one message; a longer one is refused."""
 

@@ -38,8 +38,6 @@ from mcp_servers.serving._worker_messages import (
 )
 from mcp_servers.serving._worker_rpc import RpcConnection, RpcRequest
 
-__all__ = ["main"]
-
 TELL_SECONDS = 5.0
 """Time for the front process to read why this worker cannot serve."""
 

@@ -10,27 +10,6 @@ from mcp_servers.core._call import Image, Part, ResourceLink, TextContent, ToolE
 from mcp_servers.core._resource_store import Resource
 from mcp_servers.serving._content import sound, sound_text
 
-__all__ = [
-    "MESSAGE",
-    "EndSessions",
-    "Forward",
-    "ForwardedRequest",
-    "HttpResponsePart",
-    "ListResources",
-    "Message",
-    "MetricsRequest",
-    "MetricsText",
-    "ProgressReport",
-    "ReadResource",
-    "ResourceContent",
-    "ResourceList",
-    "StartRefused",
-    "StartWorker",
-    "ToolCallRequest",
-    "ToolCallResponse",
-    "WarmingUp",
-]
-
 
 class StartWorker(msgspec.Struct, tag=True, kw_only=True):
     """To a worker: start to serve. Answered by `WarmingUp` until all backends are warm, or by `StartRefused`."""

@@ -18,8 +18,6 @@ from anyio.abc import TaskStatus
 
 from runtimes import FrameError, FrameReader, pack_frame
 
-__all__ = ["ConnectionLost", "RpcConnection", "RpcRequest"]
-
 logger = logging.getLogger(__name__)
 
 M = TypeVar("M")

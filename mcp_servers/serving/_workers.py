@@ -44,7 +44,6 @@ from mcp_servers.serving._worker_rpc import ConnectionLost, RpcConnection, RpcRe
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
-__all__ = ["WorkerProcesses"]
 
 logger = logging.getLogger(__name__)
 

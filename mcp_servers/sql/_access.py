@@ -12,8 +12,6 @@ from mcp_servers.sql._databases import DatabaseSource
 from mcp_servers.sql._settings import SqlSettings
 from mcp_servers.sql._workers import Reply, SqlWorkerPool, WorkerTarget
 
-__all__ = ["DatabaseAccess", "SessionCopies"]
-
 
 @dataclass(slots=True)
 class SessionCopies:

@@ -19,8 +19,6 @@ from mcp_servers.sql._results import DatabaseInfo, Databases, Executed, Schema, 
 from mcp_servers.sql._settings import SqlSettings
 from mcp_servers.sql._workers import WorkerFailure
 
-__all__ = ["SqlBackend"]
-
 MAX_ROWS = 10_000
 MAX_TABLES = 50
 COUNTING_SECONDS = 2.0

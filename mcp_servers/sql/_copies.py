@@ -15,8 +15,6 @@ import anyio.to_thread
 
 from mcp_servers.sql._workers import SqlWorker, SqlWorkerPool, WorkerFailure, WorkerTarget
 
-__all__ = ["DatabaseCopies"]
-
 COPY_SECONDS: Final = 300.0
 _PREFIX: Final = "agentflow-sql-"
 _LOCK: Final = "owner.lock"

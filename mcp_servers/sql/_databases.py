@@ -8,8 +8,6 @@ from agentflow.errors import ConfigurationError
 from mcp_servers.core._failures import did_you_mean
 from mcp_servers.sql._settings import SqlSettings
 
-__all__ = ["DatabaseSource", "EngineName", "databases_of"]
-
 EngineName: TypeAlias = Literal["sqlite", "duckdb", "postgres"]
 """Database engines."""
 

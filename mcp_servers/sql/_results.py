@@ -6,18 +6,6 @@ from pydantic import Field
 
 from mcp_servers.core._call import Output
 
-__all__ = [
-    "DatabaseInfo",
-    "Databases",
-    "Executed",
-    "ForeignKey",
-    "ResultColumn",
-    "Schema",
-    "SchemaColumn",
-    "SchemaTable",
-    "SqlProblem",
-]
-
 
 class DatabaseInfo(Output):
     """One database."""

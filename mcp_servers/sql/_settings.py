@@ -7,8 +7,6 @@ from pydantic import AliasChoices, Field, SecretStr, model_validator
 
 from agentflow.settings import Section
 
-__all__ = ["SqlSettings"]
-
 MIB = 1024 * 1024
 
 

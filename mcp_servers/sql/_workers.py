@@ -14,8 +14,6 @@ from anyio.abc import ByteReceiveStream, Process
 
 from runtimes import FrameError, FrameReader, decode_object, pack_frame
 
-__all__ = ["Reply", "SqlWorker", "SqlWorkerPool", "WorkerFailure", "WorkerTarget"]
-
 Reply: TypeAlias = dict[str, Any]
 """Reply of a worker."""
 START_SECONDS: Final = 30.0

@@ -21,8 +21,6 @@ from mcp_servers.vm._settings import VmSettings
 from mcp_servers.vm._steps import run_steps
 from runtimes import Button
 
-__all__ = ["VmBackend"]
-
 X = Annotated[int, Field(description="Pixels from the left edge of the screen.")]
 Y = Annotated[int, Field(description="Pixels from the upper edge of the screen.")]
 MouseButton = Annotated[Button, Field(description="Which button: left, middle or right.")]

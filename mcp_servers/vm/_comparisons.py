@@ -14,8 +14,6 @@ from mcp_servers.vm import _sandboxed
 from mcp_servers.vm._evaluation_schema import Func
 from mcp_servers.vm._getters import Found
 
-__all__ = ["compare"]
-
 Score = tuple[float, str]
 """Score from 0 to 1, and a description of the difference."""
 

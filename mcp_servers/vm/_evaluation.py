@@ -9,8 +9,6 @@ from mcp_servers.vm._results import ComparisonResult, EvaluationResult
 from mcp_servers.vm._session_machine import SessionMachine
 from mcp_servers.vm._steps import run_steps
 
-__all__ = ["evaluate"]
-
 _SHOWN = 500
 
 

@@ -7,22 +7,6 @@ from pydantic import AliasChoices, Discriminator, Field, Tag, model_validator
 from agentflow.settings import Section
 from mcp_servers.vm._steps import Command, Step
 
-__all__ = [
-    "AccessibilityNode",
-    "CommandOutput",
-    "Evaluation",
-    "FileContent",
-    "Func",
-    "Getter",
-    "MachineDirectoryListing",
-    "ProcessState",
-    "Rule",
-    "ScreenRegion",
-    "WindowList",
-    "WindowTitle",
-    "WorkspaceFile",
-]
-
 Func = Literal[
     "exact_match",
     "fuzzy_match",

@@ -10,8 +10,6 @@ from mcp_servers.vm import _sandboxed
 from mcp_servers.vm._session_machine import SessionMachine
 from mcp_servers.vm._steps import check, words
 
-__all__ = ["LARGEST", "Found", "look"]
-
 LARGEST = 32 * 1024 * 1024
 """Maximum size of a file in bytes."""
 

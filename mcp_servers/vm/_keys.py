@@ -5,8 +5,6 @@ from typing import Final
 from agentflow.errors import ErrorKind, ToolFailure
 from mcp_servers.core._failures import did_you_mean
 
-__all__ = ["keysym"]
-
 _NAMES: Final[dict[str, str]] = {
     "alt": "Alt_L",
     "altleft": "Alt_L",

@@ -15,8 +15,6 @@ from mcp_servers.vm._settings import VmSettings
 from runtimes import Machine, MachineRuntime
 from runtimes.desktop import DesktopOptions
 
-__all__ = ["MachineFactory"]
-
 _SIZE = (1280, 800)
 
 

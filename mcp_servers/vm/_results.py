@@ -4,26 +4,6 @@ from pydantic import Field
 
 from mcp_servers.core._call import Output
 
-__all__ = [
-    "Clicked",
-    "ComparisonResult",
-    "Dragged",
-    "EvaluationResult",
-    "HotkeyPressed",
-    "KeyPressed",
-    "MachineScreenshot",
-    "Point",
-    "PointerMoved",
-    "Pressed",
-    "ScreenState",
-    "Scrolled",
-    "Size",
-    "TaskDone",
-    "TaskFailed",
-    "Typed",
-    "Waited",
-]
-
 
 class Point(Output):
     """Position on the screen."""

@@ -10,8 +10,6 @@ from agentflow.errors import ErrorKind, ToolFailure
 from mcp_servers.core._session import Session
 from runtimes import FrameError, Outcome, decode_object
 
-__all__ = ["compared", "cropped", "table"]
-
 _PROGRAM = (Path(__file__).parent / "_sandboxed_program.py").read_text(encoding="utf-8")
 _PYTHON = f"{sys.prefix}/bin/python3"
 _SECONDS = 30.0

@@ -4,8 +4,6 @@ import anyio
 
 from runtimes import Machine, Screen
 
-__all__ = ["wait_unchanging"]
-
 PAUSE = 0.1
 ALIKE = 3
 """Number of equal screenshots in a row: a caret that blinks every half second neither ends nor prolongs the wait."""

@@ -15,8 +15,6 @@ from mcp_servers.vm._screen_change import wait_unchanging
 from mcp_servers.vm._settings import VmSettings
 from runtimes import Button, Machine, Screen
 
-__all__ = ["SessionMachine"]
-
 S = TypeVar("S", bound=ScreenState)
 
 _STEPS = 8

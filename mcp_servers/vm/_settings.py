@@ -8,8 +8,6 @@ from agentflow.settings import Section
 from mcp_servers.core._failures import did_you_mean
 from mcp_servers.vm._steps import Step
 
-__all__ = ["ACTIONS", "DesktopSettings", "VmSettings"]
-
 ACTIONS = (
     "click",
     "double_click",

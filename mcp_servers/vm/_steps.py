@@ -13,8 +13,6 @@ from mcp_servers.core._session import Session
 from mcp_servers.vm._screen_change import wait_unchanging
 from runtimes import ExecResult, Machine, Outcome
 
-__all__ = ["Step", "run_steps"]
-
 _PAUSE = 0.05
 _PIECE = 48 * 1024
 

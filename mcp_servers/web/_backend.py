@@ -37,8 +37,6 @@ from mcp_servers.web._service import WebService
 from mcp_servers.web._settings import WebSettings, unusable_tools, with_environment
 from mcp_servers.web._wikipedia import WikiText
 
-__all__ = ["WebBackend"]
-
 A = TypeVar("A")
 R = TypeVar("R")
 T = TypeVar("T")

@@ -13,8 +13,6 @@ import msgspec
 
 from mcp_servers.web._settings import CacheSettings
 
-__all__ = ["WebCache"]
-
 T = TypeVar("T")
 
 SWEEP_SHARE = 16

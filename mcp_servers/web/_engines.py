@@ -9,8 +9,6 @@ from mcp_servers.web._http import JsonApi
 from mcp_servers.web._results import ImageHit, QueryResult, WebHit
 from mcp_servers.web._settings import WebSettings, engine_of, key_of
 
-__all__ = ["SearchEngines"]
-
 GOOGLE_MAX_RESULTS = 10
 """Most results of Programmable Search per request."""
 

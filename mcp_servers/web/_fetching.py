@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from aiohttp import ClientResponse, ClientSession
     from yarl import URL
 
-__all__ = ["FetchedPage", "PageFetcher"]
 
 REDIRECTS = (301, 302, 303, 307, 308)
 MAX_URL_CHARS = 4_000

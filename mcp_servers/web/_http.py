@@ -21,15 +21,6 @@ if TYPE_CHECKING:
 
     from aiohttp import ClientResponse, ClientSession, TCPConnector
 
-__all__ = [
-    "TRANSIENT_STATUSES",
-    "JsonApi",
-    "Network",
-    "TransientFailure",
-    "checked_connector",
-    "retry_after",
-    "retry_transient",
-]
 
 T = TypeVar("T")
 TRANSIENT_STATUSES: Final = frozenset({408, 425, 429, 500, 502, 503, 504})

@@ -6,17 +6,6 @@ from msgspec import Struct
 
 from mcp_servers.web._results import PagePassage
 
-__all__ = [
-    "VERSION",
-    "PageBody",
-    "ParsedPage",
-    "ParserJob",
-    "ParserReply",
-    "PassageQuery",
-    "RobotsQuery",
-    "UnparseablePage",
-]
-
 VERSION: Final = 1
 """Version of the output; cached pages of another version are not used."""
 

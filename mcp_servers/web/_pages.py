@@ -14,8 +14,6 @@ from mcp_servers.web._parsers import ParserPool
 from mcp_servers.web._results import PagePassage
 from mcp_servers.web._settings import WebSettings, key_of
 
-__all__ = ["GoalExtract", "GoalExtractor", "PageReader", "PageText"]
-
 MAX_IMAGE_BYTES = 5 * 1024 * 1024
 _PICTURES = {b"\x89PNG\r\n\x1a\n": "image/png", b"\xff\xd8\xff": "image/jpeg", b"GIF8": "image/gif"}
 """Magic numbers of image formats."""

@@ -17,8 +17,6 @@ from agentflow.errors import ErrorKind, ToolFailure
 from mcp_servers.web._jobs import ParserJob, ParserReply
 from runtimes import FrameError, FrameReader, pack_frame
 
-__all__ = ["ParserPool", "not_installed"]
-
 GRACE_SECONDS = 30.0
 """Time beyond a job's limit, for starting and for ending its fork, after which a parser process is killed."""
 

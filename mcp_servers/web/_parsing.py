@@ -9,8 +9,6 @@ from urllib.parse import urljoin, urlsplit
 
 from mcp_servers.web._jobs import PageBody, ParsedPage, UnparseablePage
 
-__all__ = ["PdfText", "allows", "parse", "read_pdf"]
-
 MAX_LINKS = 100
 MAX_TEXT_CHARS = 2_000_000
 MAX_TITLE_CHARS = 300

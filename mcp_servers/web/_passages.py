@@ -9,8 +9,6 @@ from functools import lru_cache
 
 from mcp_servers.web._results import PagePassage
 
-__all__ = ["best_passages"]
-
 MAX_PASSAGE = 1_000
 """Maximum length of a passage in characters."""
 

@@ -7,27 +7,6 @@ from pydantic import ConfigDict, Field
 
 from mcp_servers.core._call import Output
 
-__all__ = [
-    "Article",
-    "ArticleHit",
-    "ImageHit",
-    "ImageResults",
-    "PageLink",
-    "PagePassage",
-    "PassagesFound",
-    "QueryResult",
-    "ReadPage",
-    "SearchResults",
-    "Visited",
-    "WebHit",
-    "WikipediaFound",
-    "article_text",
-    "hits_text",
-    "images_text",
-    "page_text",
-    "passages_text",
-]
-
 _DESCRIBED = ConfigDict(use_attribute_docstrings=True)
 
 

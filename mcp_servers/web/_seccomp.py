@@ -7,8 +7,6 @@ import platform
 import struct
 from typing import Final
 
-__all__ = ["install_seccomp_filter"]
-
 _ALLOW, _REFUSE, _KILL = 0x7FFF0000, 0x00050000 | errno.EACCES, 0x80000000
 _LOAD, _EQUAL, _ANSWER = 0x20, 0x15, 0x06
 _SET_SECCOMP, _FILTER, _NO_NEW_PRIVILEGES = 22, 2, 38

@@ -16,8 +16,6 @@ from mcp_servers.web._results import ArticleHit, QueryResult
 from mcp_servers.web._settings import WebSettings
 from mcp_servers.web._wikipedia import Wikipedia, WikiText, ZimFile, open_zim
 
-__all__ = ["WebService"]
-
 
 class WebService:
     """Search engines, pages and Wikipedia, as configured. An async context manager."""

@@ -10,17 +10,6 @@ from agentflow.errors import ErrorKind, ToolFailure
 from agentflow.settings import Section
 from mcp_servers.web._parsers import not_installed
 
-__all__ = [
-    "CacheSettings",
-    "ReadingSettings",
-    "SearchEngine",
-    "WebSettings",
-    "engine_of",
-    "key_of",
-    "unusable_tools",
-    "with_environment",
-]
-
 SearchEngine: TypeAlias = Literal["serper", "google", "gemini", "searxng"]
 """Search services."""
 MIB = 1024 * 1024

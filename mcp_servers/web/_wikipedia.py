@@ -17,7 +17,6 @@ from mcp_servers.web._results import ArticleHit
 if TYPE_CHECKING:
     from libzim.reader import Archive
 
-__all__ = ["WikiText", "Wikipedia", "ZimFile", "open_zim"]
 
 _TAG = re.compile(r"<[^>]*>")
 _HEADING = re.compile(r"^(={2,6})[ \t]*(.+?)[ \t]*\1[ \t]*$", re.MULTILINE)

@@ -6,8 +6,6 @@ from collections.abc import Sequence
 from agentflow.errors import ErrorKind, ToolFailure
 from mcp_servers.core._failures import did_you_mean
 
-__all__ = ["match_action"]
-
 _FILLER = re.compile(r"\b(the|an?|my)\s+")
 
 

@@ -14,8 +14,6 @@ from mcp_servers.world._episode import WorldEpisode
 from mcp_servers.world._results import WorldObservation, WorldProgress
 from mcp_servers.world._settings import WorldSettings
 
-__all__ = ["WorldBackend"]
-
 
 class WorldBackend(Backend):
     """Text world with one episode in each session."""

@@ -13,8 +13,6 @@ from mcp_servers.world._results import WorldObservation, WorldProgress
 from mcp_servers.world._settings import HOUSEHOLD, WorldSettings
 from mcp_servers.world._world import World
 
-__all__ = ["WorldEpisode"]
-
 T = TypeVar("T")
 
 

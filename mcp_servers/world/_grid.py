@@ -3,8 +3,6 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol, cast
 
-__all__ = ["ACTIONS", "tell_grid"]
-
 ACTIONS = ["turn left", "turn right", "go forward", "pick up", "drop", "toggle", "done"]
 """MiniGrid's actions, in the order of their numbers."""
 

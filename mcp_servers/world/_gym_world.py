@@ -25,8 +25,6 @@ from mcp_servers.world._spaces import (
 )
 from mcp_servers.world._world import ActionResult
 
-__all__ = ["GymWorld"]
-
 GRIDS = ("BabyAI-", "MiniGrid-")
 
 

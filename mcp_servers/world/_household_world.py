@@ -5,8 +5,6 @@ from mcp_servers.world._action_matching import match_action
 from mcp_servers.world._world import ActionResult
 from mcp_servers.world.household import STEPS, Game, begin
 
-__all__ = ["HouseholdWorld", "household"]
-
 
 class HouseholdWorld:
     """Game in the household. It needs only Python, and never blocks."""

@@ -2,8 +2,6 @@
 
 from mcp_servers.core._call import Output
 
-__all__ = ["WorldObservation", "WorldProgress"]
-
 
 class WorldObservation(Output):
     """Observation and legal actions."""

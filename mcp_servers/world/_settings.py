@@ -7,8 +7,6 @@ from pydantic import Field
 
 from agentflow.settings import Section
 
-__all__ = ["HOUSEHOLD", "WorldSettings"]
-
 HOUSEHOLD: Final = "agentflow/household-v0"
 """Environment id of the household."""
 

@@ -12,8 +12,6 @@ from agentflow.errors import ErrorKind, ToolFailure
 from mcp_servers.world._action_matching import match_action
 from mcp_servers.world._grid import ACTIONS as GRID_ACTIONS
 
-__all__ = ["action_format", "action_names", "parse", "tell_value", "without_colours"]
-
 MOST_NAMES = 200
 MOST_NUMBERS = 200
 DIGITS = 4

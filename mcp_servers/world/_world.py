@@ -3,8 +3,6 @@
 from dataclasses import dataclass
 from typing import Protocol
 
-__all__ = ["ActionResult", "World"]
-
 
 @dataclass(frozen=True, slots=True)
 class ActionResult:

@@ -15,8 +15,6 @@ from runtimes.desktop import _driver_program
 from runtimes.desktop._driver_client import DriverClient
 from runtimes.desktop._options import BUS, DISPLAY, DesktopOptions
 
-__all__ = ["Desktop", "open_desktop"]
-
 _PNG = b"\x89PNG\r\n\x1a\n"
 _WHEEL = 100
 

@@ -13,8 +13,6 @@ from runtimes._framing import FrameDecoder, pack_frame
 from runtimes._protocol import Stream
 from runtimes.desktop.inside._wire import LARGEST, Message, pack, unpack
 
-__all__ = ["DriverClient"]
-
 _STDERR_BYTES = 4096
 _IGNORED_STDERR = re.compile(r"^(_XSERV|Openbox-|The XKEYBOARD|>|Errors from|Could not|\s*$)")
 

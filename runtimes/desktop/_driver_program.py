@@ -11,8 +11,6 @@ from pathlib import Path
 
 from runtimes import _framing
 
-__all__ = ["BOOTSTRAP", "PYTHON", "missing_parts", "payload"]
-
 PROGRAMS = {"/usr/bin/Xvfb": "xvfb", "/usr/bin/openbox": "openbox", "/usr/bin/xkbcomp": "x11-xkb-utils"}
 """System programs, and the Debian packages that contain them."""
 PACKAGES = ("Xlib", "PIL", "jeepney")

@@ -2,8 +2,6 @@
 
 from dataclasses import dataclass
 
-__all__ = ["BUS", "DISPLAY", "DesktopOptions"]
-
 DISPLAY = ":0"
 """Display of every desktop: an instance has at most one. A shell in the same instance can use it."""
 BUS = "unix:path=/tmp/.desktop/bus"

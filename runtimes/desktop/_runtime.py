@@ -10,8 +10,6 @@ from runtimes.desktop import _driver_program
 from runtimes.desktop._desktop import Desktop, open_desktop
 from runtimes.desktop._options import DesktopOptions
 
-__all__ = ["DesktopRuntime"]
-
 
 class DesktopRuntime:
     """Runtime of desktops, each in a new instance. See `runtimes.MachineRuntime` and docs/machines.md.

@@ -7,8 +7,6 @@ from pydantic import Field, NonNegativeInt, PositiveFloat
 
 from agentflow.settings import Section
 
-__all__ = ["ContainerOptions", "Tier"]
-
 Tier = Literal["docker", "runc", "gvisor"]
 """Program that runs containers: a Docker engine, `runc`, or gVisor's `runsc`."""
 

@@ -7,8 +7,6 @@ from pydantic import AliasChoices, Field
 
 from agentflow.settings import Section
 
-__all__ = ["Accelerator", "QemuSettings"]
-
 Accelerator = Literal["kvm", "tcg"]
 """Accelerator: hardware virtualization, or emulation, which is about ten times slower."""
 

@@ -14,8 +14,6 @@ from agentflow.errors import ConfigurationError
 from agentflow.learner.compute._blocks import by_blocks
 from agentflow.learner.compute._tree import TreeMask
 
-__all__ = ["NAME", "Attention", "block_mask"]
-
 NAME = "agentflow_tree"
 """Name of the implementation in transformers."""
 

@@ -10,8 +10,6 @@ from torch.autograd.function import once_differentiable
 
 from agentflow.learner.compute._tree import QueryBlock, TreeMask
 
-__all__ = ["by_blocks"]
-
 
 def by_blocks(query: Tensor, key: Tensor, value: Tensor, tree: TreeMask, scale: float) -> Tensor:
     """Compute the attention of each block of queries over the keys they see. All tensors are (1, heads, tokens, size)."""

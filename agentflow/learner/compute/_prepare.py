@@ -14,8 +14,6 @@ from agentflow.learner.compute._attention import NAME
 from agentflow.learner.compute._scores import plain_model, scores
 from agentflow.learner.packing import Packed, pack
 
-__all__ = ["prepare"]
-
 SHARED, BRANCH = 6, 5
 """Number of tokens in the verification rows: the shared prefix, and each branch."""
 

@@ -17,8 +17,6 @@ from agentflow.learner.compute._attention import NAME, Attention
 from agentflow.learner.compute._tree import TreeMask
 from agentflow.learner.packing import Packed
 
-__all__ = ["log_probs", "log_probs_by_row", "plain_model", "scores", "scores_by_row"]
-
 LOGITS = 2**24
 """Maximum number of logits in memory at once: 64 MB."""
 

@@ -12,8 +12,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-__all__ = ["QueryBlock", "TreeMask"]
-
 T = TypeVar("T")
 
 QUERIES = 128

@@ -11,8 +11,6 @@ from typing import Any
 from agentflow.errors import ConfigurationError
 from agentflow.learner.data._sources import AIME, Item
 
-__all__ = ["write_items"]
-
 
 def write_items(path: Path, items: Sequence[Item], first: int) -> None:
     """Write a file atomically.

@@ -8,8 +8,6 @@ from msgspec import Struct
 
 from agentflow.learner.data._sources import Item
 
-__all__ = ["Mix", "mix"]
-
 
 class Mix(Struct, frozen=True, kw_only=True):
     """Training and validation questions."""

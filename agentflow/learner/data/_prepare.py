@@ -11,8 +11,6 @@ from agentflow.learner.data._files import write_items
 from agentflow.learner.data._mix import mix
 from agentflow.learner.data._sources import AIME, Item, read_math, read_search, read_source
 
-__all__ = ["Prepared", "prepare"]
-
 TRAIN = Path("train", "combined_train.parquet")
 VALIDATION = Path("val", "held_out.parquet")
 TEST = Path("val", "aime24.parquet")

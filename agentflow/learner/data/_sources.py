@@ -11,8 +11,6 @@ from agentflow.errors import ConfigurationError
 from agentflow.rollout.benchmarks import BenchmarkRow, read_rows, references
 from agentflow.scoring import extract_answer
 
-__all__ = ["AIME", "MATH", "SEARCH", "Item", "Reader", "read_math", "read_search", "read_source"]
-
 SEARCH: Final = "nq"
 """`source` of search questions."""
 MATH: Final = "mathhard"

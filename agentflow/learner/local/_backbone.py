@@ -37,8 +37,6 @@ from agentflow.learner.local._state import (
 from agentflow.learner.losses import LossSettings, loss_of, merge_figures
 from agentflow.learner.packing import Packed
 
-__all__ = ["LocalBackbone"]
-
 _log = structlog.get_logger(__name__)
 
 

@@ -5,8 +5,6 @@ from collections.abc import Sequence
 from agentflow.learner._rows import Row
 from agentflow.learner.packing import Packed, pack
 
-__all__ = ["batch_figures", "micro_batches", "share_of"]
-
 
 def micro_batches(rows: Sequence[Row], budget: int, ranks: int = 1) -> list[Packed]:
     """Pack rows into micro-batches of at most `budget` distinct tokens, if possible no fewer than ranks.

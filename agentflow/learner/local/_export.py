@@ -17,8 +17,6 @@ from agentflow.learner._policy import PolicySettings
 from agentflow.learner.local._model import no_progress_bars
 from agentflow.learner.local._tensors import saving, whole
 
-__all__ = ["adapter_weights", "merged_weights", "write_adapters", "write_model"]
-
 NOT_COPIED = (
     "manifest.json",
     ".safetensors",

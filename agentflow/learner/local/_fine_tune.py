@@ -13,17 +13,6 @@ from agentflow.learner._rows import Row
 from agentflow.learner.losses import LossSettings
 from agentflow.settings import Section
 
-__all__ = [
-    "FineTuneSettings",
-    "FineTuned",
-    "Lesson",
-    "Watch",
-    "fine_tune",
-    "lesson_rows",
-    "lessons_of",
-    "mean_loss",
-]
-
 
 class Lesson(NamedTuple):
     """One supervised example: a prompt and its completion."""

@@ -18,8 +18,6 @@ from agentflow.learner._policy import LoraSettings, PolicySettings
 from agentflow.learner.compute import prepare, scores
 from agentflow.learner.packing import Packed
 
-__all__ = ["Policy", "device_of", "find_model", "load_policy", "no_progress_bars"]
-
 
 class Policy(nn.Module):
     """Computes the log-probabilities of packed rows.

@@ -10,8 +10,6 @@ from torch.distributed.tensor import DTensor
 
 from agentflow.learner._policy import OptimizerSettings
 
-__all__ = ["Optimizer", "lr_ratio"]
-
 
 class Optimizer:
     """The trained weights by name, in float32, and their updates.

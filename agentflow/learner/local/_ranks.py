@@ -11,8 +11,6 @@ from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
-__all__ = ["Ranks"]
-
 _TIMEOUT = timedelta(days=30)
 """The others wait for the first process while it collects episodes."""
 

@@ -18,16 +18,6 @@ from agentflow.learner._checkpoints import CheckpointError, atomic_folder, verif
 from agentflow.learner.local._optimizer import Optimizer
 from agentflow.learner.local._tensors import read_tensors, sharded_like, whole, write_tensors
 
-__all__ = [
-    "BackboneState",
-    "randomness",
-    "read_state",
-    "restore_tensors",
-    "set_randomness",
-    "state_tensors",
-    "write_state",
-]
-
 STATE = "state.json"
 _MOMENTS = ("step", "exp_avg", "exp_avg_sq")
 """AdamW's state of each weight."""

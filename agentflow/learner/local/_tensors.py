@@ -13,8 +13,6 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from torch.distributed.tensor import DTensor, distribute_tensor
 
-__all__ = ["read_tensors", "saving", "sharded_like", "whole", "write_tensors"]
-
 PORTION = 2**30
 """Maximum number of bytes gathered before they are written."""
 _ERRNO = re.compile(r"os error (\d+)")

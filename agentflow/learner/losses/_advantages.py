@@ -8,8 +8,6 @@ from numpy.typing import NDArray
 from agentflow.learner._groups import Sample
 from agentflow.learner.losses._settings import LossSettings
 
-__all__ = ["advantages_of", "equal_groups", "shaped_rewards"]
-
 FLOOR = 1e-6
 """Added to the standard deviation before dividing by it."""
 

@@ -16,7 +16,6 @@ from agentflow.learner.losses._settings import LossSettings
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["COUNT", "distance", "loss_of", "merge_figures"]
 
 COUNT = "loss/tokens"
 """Number of tokens that the other figures average over."""

@@ -10,7 +10,6 @@ if TYPE_CHECKING:
 
     from agentflow.learner.losses._settings import LossSettings
 
-__all__ = ["mean_by_unit", "sum_by_unit"]
 
 LIMIT = 20.0
 """Log-ratios of tokens are clamped to it before the exponential."""

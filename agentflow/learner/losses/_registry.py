@@ -11,8 +11,6 @@ if TYPE_CHECKING:
 
     from agentflow.learner.losses._settings import LossSettings
 
-__all__ = ["Loss", "TokenBatch", "TokenLoss", "TokenLosses", "find_loss", "loss_names", "register_loss"]
-
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class TokenBatch:

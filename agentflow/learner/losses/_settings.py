@@ -9,8 +9,6 @@ from agentflow.errors import ConfigurationError
 from agentflow.learner.losses._registry import find_loss
 from agentflow.settings import Section
 
-__all__ = ["Aggregation", "LossSettings"]
-
 Aggregation: TypeAlias = Literal[
     "turn-mean",
     "token-mean",

@@ -10,8 +10,6 @@ from agentflow.learner.losses._settings import LossSettings
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["PolicyLoss", "policy_loss"]
-
 
 class PolicyLoss(Protocol):
     """A loss of padded rows."""

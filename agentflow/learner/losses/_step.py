@@ -13,8 +13,6 @@ from agentflow.learner.losses._settings import LossSettings
 from agentflow.tokens import TokenSpan, TokenTree
 from agentflow.trajectory import Tokens
 
-__all__ = ["call_weights", "rows_of", "step_rows"]
-
 CUT = "length"
 """Finish reason of a call that was truncated at its token limit."""
 

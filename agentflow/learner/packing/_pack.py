@@ -11,8 +11,6 @@ from numpy.typing import NDArray
 from agentflow.errors import ConfigurationError
 from agentflow.learner._rows import Row, sort_rows
 
-__all__ = ["Packed", "cuts", "pack"]
-
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Packed:

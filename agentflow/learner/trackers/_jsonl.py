@@ -6,8 +6,6 @@ from pathlib import Path
 
 import msgspec
 
-__all__ = ["Jsonl", "read_figures"]
-
 
 class Jsonl:
     """Appends a line for each step, atomically. Non-finite numbers are `null`."""

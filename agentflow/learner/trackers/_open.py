@@ -11,8 +11,6 @@ from agentflow.learner.trackers._settings import TrackerName, TrackerSettings
 from agentflow.learner.trackers._tracker import Tracker, Trackers
 from agentflow.telemetry import get_logger
 
-__all__ = ["METRICS", "open_trackers"]
-
 logger = get_logger("agentflow.train")
 
 METRICS = "metrics.jsonl"

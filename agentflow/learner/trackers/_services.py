@@ -16,8 +16,6 @@ from agentflow.errors import ConfigurationError
 if TYPE_CHECKING:
     from agentflow.learner.trackers._settings import TrackerSettings
 
-__all__ = ["TensorBoard", "Trackio", "Wandb"]
-
 
 class TensorBoard:
     """Writes curves for TensorBoard to `tensorboard/` of the run: `tensorboard --logdir FOLDER`."""

@@ -4,8 +4,6 @@ from typing import Literal, TypeAlias
 
 from agentflow.settings import Section
 
-__all__ = ["TrackerName", "TrackerSettings"]
-
 TrackerName: TypeAlias = Literal["console", "jsonl", "tensorboard", "trackio", "wandb"]
 """Name of a tracker."""
 

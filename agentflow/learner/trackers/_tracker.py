@@ -5,8 +5,6 @@ from typing import Protocol
 
 from agentflow.telemetry import get_logger
 
-__all__ = ["Tracker", "Trackers"]
-
 logger = get_logger("agentflow.train")
 
 

@@ -24,7 +24,6 @@ from agentflow.learner.verl._settings import VerlSettings
 if TYPE_CHECKING:
     from threading import Event
 
-__all__ = ["VerlBackbone"]
 
 _POLL_SECONDS = 0.02
 _END_SECONDS = 60.0

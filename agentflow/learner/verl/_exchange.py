@@ -12,17 +12,6 @@ from numpy.typing import NDArray
 
 from agentflow.learner._rows import Row
 
-__all__ = [
-    "READY",
-    "Arrays",
-    "VerlRequest",
-    "VerlResponse",
-    "pack_rows",
-    "read_message",
-    "unpack_rows",
-    "write_message",
-]
-
 Arrays = Mapping[str, NDArray[Any]]
 """Arrays by name."""
 

@@ -19,8 +19,6 @@ from agentflow.learner._policy import OptimizerSettings, PolicySettings
 from agentflow.learner.verl._exchange import READY
 from agentflow.learner.verl._settings import VerlSettings, command_arguments
 
-__all__ = ["VerlFailure", "VerlProcess", "running_verl"]
-
 _STOP_SECONDS = 20.0
 _POLL_SECONDS = 0.1
 _SLOW = "timed out during startup"

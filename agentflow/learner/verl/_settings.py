@@ -9,8 +9,6 @@ from agentflow.errors import ConfigurationError
 from agentflow.learner._policy import OptimizerSettings, PolicySettings
 from agentflow.settings import Section
 
-__all__ = ["INSIDE", "VerlSettings", "command_arguments"]
-
 INSIDE = "agentflow.learner.verl._inside"
 """Package that verl loads."""
 _DEFAULT_PYTHON = Path(".venv-verl/bin/python")

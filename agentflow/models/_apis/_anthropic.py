@@ -22,8 +22,6 @@ from agentflow.models._apis._schemas import is_closed, simplified
 from agentflow.models._protocol import ImagePart, Message, Part, TextPart, ToolCall, ToolReply
 from agentflow.trajectory import Usage
 
-__all__ = ["AnthropicApi"]
-
 _VERSION = "2026-10-21"
 _WITH_SAMPLING = {"anthropic-version": "2023-06-01"}
 """Last version that accepts a temperature."""

@@ -9,8 +9,6 @@ from agentflow.models._answer_format import AnswerFormat
 from agentflow.models._protocol import Message, Sampling, ToolCall, ToolSpec
 from agentflow.trajectory import Tokens, Usage
 
-__all__ = ["AnswerSchema", "ApiAnswer", "EncodedRequest", "PreparedCall", "ProviderApi"]
-
 
 class AnswerSchema(Struct, frozen=True):
     """Schema that an answer must match."""

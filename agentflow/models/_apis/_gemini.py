@@ -23,8 +23,6 @@ from agentflow.models._apis._schemas import without_const
 from agentflow.models._protocol import ImagePart, Message, Part, TextPart, ToolCall, ToolReply
 from agentflow.trajectory import Usage
 
-__all__ = ["GeminiApi"]
-
 _SIGNATURE = "thoughtSignature"
 _FINISH = {
     "STOP": "stop",

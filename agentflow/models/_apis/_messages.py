@@ -11,19 +11,6 @@ from agentflow._typeguards import is_object
 from agentflow.models._protocol import ImagePart, Message, Part, TextPart, ToolCall
 from agentflow.trajectory import Usage
 
-__all__ = [
-    "arguments_text",
-    "as_base64",
-    "call_id",
-    "estimate",
-    "merged",
-    "parse_call",
-    "split_system",
-    "state_of",
-    "text_of",
-    "with_last",
-]
-
 
 def as_base64(image: ImagePart) -> str:
     """Return an image as Base64 text."""

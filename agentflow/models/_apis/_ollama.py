@@ -21,8 +21,6 @@ from agentflow.models._apis._messages import (
 from agentflow.models._protocol import ImagePart, Message, ToolCall, ToolReply, ToolSpec
 from agentflow.trajectory import Usage
 
-__all__ = ["OllamaApi"]
-
 
 class _Function(Struct):
     name: str

@@ -21,8 +21,6 @@ from agentflow.models._apis._messages import (
 from agentflow.models._protocol import ImagePart, Message, Part, TextPart, ToolCall, ToolReply, ToolSpec
 from agentflow.trajectory import Tokens, Usage
 
-__all__ = ["AzureApi", "LiteLlmApi", "OpenAiApi"]
-
 _THOUGHTS = ("reasoning_content", "reasoning")
 """Fields in which endpoints return a model's thoughts; some expect them back with the calls that followed."""
 

@@ -6,8 +6,6 @@ import msgspec
 
 from agentflow._typeguards import is_list, is_object
 
-__all__ = ["is_closed", "simplified", "without_const"]
-
 _KNOWN = {
     "$defs", "$ref", "additionalProperties", "allOf", "anyOf", "const", "description", "enum", "format", "items",
     "properties", "required", "title", "type",

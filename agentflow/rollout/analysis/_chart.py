@@ -5,8 +5,6 @@ from html import escape
 
 from agentflow.rollout.analysis._runs import AnalysedRun
 
-__all__ = ["draw"]
-
 _ROW = 26
 _TOP = 46
 _LABELS = 360

@@ -8,8 +8,6 @@ from agentflow.rollout._summary import RolloutSummary, Spread
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-__all__ = ["render_summary", "with_interval"]
-
 
 def with_interval(summary: RolloutSummary) -> str:
     """Return the mean score in per cent with its confidence interval: `57.3% (51.0% to 63.5%)`.

@@ -11,8 +11,6 @@ from agentflow.rollout._files import SUMMARY
 from agentflow.rollout._summary import RolloutSummary
 from agentflow.rollout.analysis._render import with_interval
 
-__all__ = ["AnalysedRun", "AnalysisTable", "find_runs", "tables_of"]
-
 
 class AnalysedRun(Struct, frozen=True):
     """Finished rollout."""

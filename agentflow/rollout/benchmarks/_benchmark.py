@@ -11,8 +11,6 @@ from agentflow.errors import ConfigurationError
 from agentflow.rollout.benchmarks._rows import BenchmarkRow, read_rows
 from agentflow.trajectory import Task
 
-__all__ = ["Benchmark", "Category", "Reader", "choose", "described"]
-
 Category: TypeAlias = Literal["search", "agentic", "math", "science", "own"]
 """Kind of task."""
 

@@ -14,8 +14,6 @@ from agentflow.rollout.benchmarks._rows import BenchmarkRow, is_list, is_object
 from agentflow.settings import Section
 from agentflow.trajectory import Task
 
-__all__ = ["BenchmarkDescription", "Fields", "plain_tasks", "read_description", "read_plain"]
-
 _ID: Final = ("id", "task_id")
 _QUESTION: Final = ("question", "query", "input")
 _ANSWER: Final = ("answer", "ground_truth", "expected", "references", "answers")

@@ -9,8 +9,6 @@ from agentflow.rollout.benchmarks._described import plain_tasks
 from agentflow.rollout.benchmarks._registry import find_benchmark
 from agentflow.trajectory import Task
 
-__all__ = ["load_tasks"]
-
 
 def load_tasks(
     source: str | PathLike[str],

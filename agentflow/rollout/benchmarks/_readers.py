@@ -9,18 +9,6 @@ from agentflow.rollout.benchmarks._rows import BenchmarkRow, is_list, is_object
 from agentflow.scoring import extract_answer
 from agentflow.trajectory import Task, digest
 
-__all__ = [
-    "read_aime",
-    "read_amc",
-    "read_gaia",
-    "read_game",
-    "read_gpqa",
-    "read_medqa",
-    "read_musique",
-    "read_open",
-    "references",
-]
-
 _ID: Final = ("id", "_id", "task_id", "ID", "Record ID", "pid", "idx")
 _QUESTION: Final = ("question", "Question", "problem", "Problem", "query")
 _ANSWER: Final = ("answer", "Answer", "answers", "golden_answers", "ground_truth")

@@ -10,8 +10,6 @@ from agentflow.rollout.benchmarks import _readers as readers
 from agentflow.rollout.benchmarks._benchmark import Benchmark
 from agentflow.rollout.benchmarks._described import read_description
 
-__all__ = ["benchmark_names", "find_benchmark"]
-
 _SAMPLES: Final = Path(__file__).parent / "samples"
 _OPEN: Final = "$question\n\nAnswer with a name, a date, a number or a few words."
 _EXACT: Final = (

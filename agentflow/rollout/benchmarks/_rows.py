@@ -11,8 +11,6 @@ from typing import Any, Final, NoReturn, TypeGuard, cast
 
 from agentflow.errors import ConfigurationError
 
-__all__ = ["BenchmarkRow", "is_list", "is_object", "read_rows"]
-
 _ARRAYS: Final = ("data", "examples", "questions", "rows", "tasks")
 """Keys under which a JSON object has its rows."""
 _DECODER: Final = json.JSONDecoder()

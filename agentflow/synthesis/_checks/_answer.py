@@ -4,8 +4,6 @@ from typing import Final
 
 from agentflow.text import normalise, word_count
 
-__all__ = ["LONGEST_ANSWER", "is_an_answer"]
-
 LONGEST_ANSWER: Final = 30
 """Maximum number of words of an answer."""
 _NO_ANSWERS: Final = frozenset(

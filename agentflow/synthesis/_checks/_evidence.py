@@ -11,8 +11,6 @@ from msgspec import Struct
 from agentflow.text import contains_phrase, find_quote, quantities, quantity, same_quantity
 from agentflow.trajectory import Citation, DraftStep, Region, Step
 
-__all__ = ["Grounding", "Quoted", "covers_hops", "find_citations", "ground", "words_of"]
-
 _RUNNERS: Final = frozenset({"bash", "code", "data", "sql"})
 _SMALL: Final = frozenset({*map(float, range(13)), 100.0, 1000.0})
 """Numbers that a calculation may contain without a citation: exponents, percents, kilos."""

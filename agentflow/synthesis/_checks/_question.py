@@ -5,8 +5,6 @@ from typing import Final
 
 from agentflow.text import contains_phrase, word_count
 
-__all__ = ["asks", "hides_answer", "is_brief", "stands_alone"]
-
 _IMPERATIVES: Final = re.compile(
     r"\W*(?:calculate|compute|count|determine|estimate|find|give|identify|list|name|state)\b", re.IGNORECASE
 )

@@ -5,8 +5,6 @@ from collections.abc import Sequence
 from agentflow.text import tokens, word_count
 from agentflow.trajectory import DraftStep
 
-__all__ = ["are_enough", "say_something"]
-
 
 def are_enough(steps: Sequence[DraftStep], least: int) -> str:
     """Return the reason that there are too few steps, or an empty text; empty and repeated steps are reported, too."""

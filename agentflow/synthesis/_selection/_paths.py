@@ -7,8 +7,6 @@ from msgspec import Struct
 from agentflow.text import content_word_pairs
 from agentflow.trajectory import Node, Tree, Verdict, trajectory_id
 
-__all__ = ["Content", "EvidencePath", "find_paths", "similarity"]
-
 Content = frozenset[tuple[str, str]]
 """Content of observations as a comparable set of word pairs."""
 _NOTHING: Content = frozenset()

@@ -4,8 +4,6 @@ from msgspec import Struct
 
 from agentflow.synthesis._selection._paths import EvidencePath
 
-__all__ = ["DEPTH", "INFORMATION", "TOOLS", "Scale", "Score"]
-
 DEPTH = 40.0
 """Points for evidence at every depth up to `max_depth`."""
 INFORMATION = 30.0

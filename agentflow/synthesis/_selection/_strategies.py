@@ -14,7 +14,6 @@ from agentflow.trajectory import Tree
 if TYPE_CHECKING:
     from agentflow.synthesis._config import SynthesisConfig
 
-__all__ = ["BUILT_IN", "Picker", "Strategy", "UserStrategy", "find_strategy"]
 
 Picker: TypeAlias = Callable[
     [Sequence[EvidencePath], Sequence[EvidencePath]], tuple[EvidencePath, Score] | None

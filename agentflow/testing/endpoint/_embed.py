@@ -6,8 +6,6 @@ import re
 import struct
 from hashlib import blake2b
 
-__all__ = ["SIZE", "embed"]
-
 SIZE = 128
 """Dimension of an embedding."""
 

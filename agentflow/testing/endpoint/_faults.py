@@ -5,8 +5,6 @@ from hashlib import blake2b
 
 from msgspec import Struct
 
-__all__ = ["EndpointFault", "FaultPlan"]
-
 
 class EndpointFault(StrEnum):
     """Fault of an answer."""

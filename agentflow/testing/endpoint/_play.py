@@ -9,8 +9,6 @@ import msgspec
 
 from agentflow.testing.endpoint._prompt import Prompt
 
-__all__ = ["play", "use_tool"]
-
 _WORD = re.compile(r"[^\W\d_]{4,}")
 _IDENTIFIER = re.compile(r"^(?:\[\d+\] )?\S.* \(([\w./:-]+)\)$", re.MULTILINE)
 _SENTENCE = re.compile(r"[^.!?\n]{20,300}[.!?](?=\s|$)")

@@ -7,8 +7,6 @@ from typing import Any, Literal, Self
 import msgspec
 from msgspec import Struct
 
-__all__ = ["FakeToolCall", "OfferedTool", "Prompt", "read_prompt"]
-
 _WRITTEN_SCHEMA = re.compile(r"^JSON schema of `([a-z_]+)`: (\{.*\})$", re.MULTILINE)
 _OBSERVATION = re.compile(r'<observation number="(\d+)">\n(.*?)\n?</observation>', re.DOTALL)
 

@@ -17,8 +17,6 @@ from agentflow.testing.endpoint._faults import EndpointFault, FaultPlan
 from agentflow.testing.endpoint._play import play, use_tool
 from agentflow.testing.endpoint._prompt import FakeToolCall, Prompt, read_prompt
 
-__all__ = ["EndpointConfig", "FakeEndpoint"]
-
 _JSON = {"Content-Type": "application/json"}
 _STRENGTH = ("text", "json_object", "json_schema")
 

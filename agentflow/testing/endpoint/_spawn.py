@@ -9,8 +9,6 @@ from pathlib import Path
 import anyio
 from anyio.streams.text import TextReceiveStream
 
-__all__ = ["fake_endpoint"]
-
 _ROOT = str(Path(__file__).resolve().parents[3])
 
 

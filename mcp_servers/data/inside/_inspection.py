@@ -14,8 +14,6 @@ import duckdb
 
 from mcp_servers.data.inside._sources import UnreadableData, connect
 
-__all__ = ["Work", "alone"]
-
 Work: TypeAlias = Callable[[duckdb.DuckDBPyConnection], dict[str, Any]]
 """Work that returns JSON values."""
 READ = 1 << 16

@@ -6,8 +6,6 @@ from typing import TypedDict
 
 from mcp_servers.data.inside._profile import ColumnFacts, TableFacts
 
-__all__ = ["FoundLink", "Named", "links"]
-
 Named = tuple[str, TableFacts]
 """A table, and the name of its file."""
 LEAST_OVERLAP = 0.8

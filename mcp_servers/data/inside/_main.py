@@ -15,8 +15,6 @@ from mcp_servers.data.inside._profile import profiles
 from mcp_servers.data.inside._sources import UnreadableData, kind_of, tables_of
 from mcp_servers.sql.inside._values import cell
 
-__all__ = ["FileRequest", "main"]
-
 MOST_OTHERS = 100
 MOST_ENTRIES = 20_000
 READ_WHOLE = 64 << 20

@@ -8,8 +8,6 @@ import duckdb
 from mcp_servers.data.inside._sources import DataSource, tables_of
 from mcp_servers.sql.inside._values import cell
 
-__all__ = ["ColumnFacts", "TableFacts", "profiles"]
-
 MOST_COLUMNS = 100
 ROWS = 200_000
 SAMPLE = 3

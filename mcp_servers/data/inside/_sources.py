@@ -8,8 +8,6 @@ from typing import Any, TypeAlias
 
 import duckdb
 
-__all__ = ["DataSource", "Foreign", "UnreadableData", "connect", "kind_of", "tables_of"]
-
 Foreign: TypeAlias = Any
 """An object of a library without types."""
 

@@ -4,8 +4,6 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Literal, TypeAlias
 
-__all__ = ["Cell", "DocumentWriter", "UnreadableDocument", "as_cell", "as_line", "as_text"]
-
 Cell: TypeAlias = str | int | float | bool | None
 """Value of a table cell."""
 

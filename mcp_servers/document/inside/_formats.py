@@ -7,8 +7,6 @@ from typing import Final
 
 from mcp_servers.document.inside._draft import UnreadableDocument
 
-__all__ = ["decoded", "kind_of"]
-
 _OFFICE: Final = {"word/document.xml": "docx", "ppt/presentation.xml": "pptx", "xl/workbook.xml": "xlsx"}
 _PICTURES: Final = (
     (b"\x89PNG\r\n\x1a\n", 0),

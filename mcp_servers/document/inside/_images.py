@@ -7,8 +7,6 @@ from typing import Any, Final, TypeAlias
 
 from mcp_servers.document.inside._draft import DocumentWriter, UnreadableDocument
 
-__all__ = ["ImageDocument", "Ocr", "as_png", "png_of"]
-
 Untyped: TypeAlias = Any
 SECONDS = 60
 FORMATS: Final = ("PNG", "JPEG", "GIF", "WEBP", "TIFF", "BMP")

@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from docx.table import Table
     from pptx.presentation import Presentation
 
-__all__ = ["DocxDocument", "PptxDocument", "XlsxDocument"]
 
 Untyped: TypeAlias = Any
 MAX_DEPTH = 16

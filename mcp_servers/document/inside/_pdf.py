@@ -9,8 +9,6 @@ from typing import Any, Final, NamedTuple, TypeAlias
 from mcp_servers.document.inside._draft import DocumentWriter, UnreadableDocument, as_cell, as_line, as_text
 from mcp_servers.document.inside._images import Ocr, png_of
 
-__all__ = ["PdfDocument"]
-
 Untyped: TypeAlias = Any
 """An object of a library without types."""
 

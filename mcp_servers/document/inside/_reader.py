@@ -10,8 +10,6 @@ from mcp_servers.document.inside._office import DocxDocument, PptxDocument, Xlsx
 from mcp_servers.document.inside._pdf import PdfDocument
 from mcp_servers.document.inside._text import draft_of_html, draft_of_markdown, draft_of_text
 
-__all__ = ["answer"]
-
 ANSWER: Final = "answer"
 """File of the last reply: a line of JSON, followed by the bytes of an image if one was requested."""
 Opened: TypeAlias = PdfDocument | DocxDocument | PptxDocument | XlsxDocument | ImageDocument | str

@@ -13,7 +13,6 @@ if TYPE_CHECKING:
 
     from markdown_it.token import Token
 
-__all__ = ["draft_of_html", "draft_of_markdown", "draft_of_text"]
 
 _HIDDEN: Final = frozenset(("iframe", "noscript", "object", "script", "style", "svg", "template"))
 _INLINE: Final = frozenset(

@@ -20,8 +20,6 @@ from ._engine import (
     StatementResult,
 )
 
-__all__ = ["DuckdbEngine"]
-
 BATCH = 256
 _LOOKING = frozenset(("SELECT", "EXPLAIN", "MULTI"))
 """The engine splits a PIVOT into several statements."""

@@ -5,21 +5,6 @@ from dataclasses import dataclass, field
 from difflib import get_close_matches
 from typing import Protocol, TypedDict
 
-__all__ = [
-    "DatabaseSpec",
-    "DatabaseUnavailable",
-    "EngineColumn",
-    "EngineForeignKey",
-    "EngineTable",
-    "QueryRejected",
-    "Row",
-    "SqlEngine",
-    "SqlEngineError",
-    "StatementDenied",
-    "StatementResult",
-    "nearest",
-]
-
 Row = Sequence[object]
 """Values of one row, as the driver returns them."""
 

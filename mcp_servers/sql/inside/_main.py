@@ -25,8 +25,6 @@ from ._engine import (
 )
 from ._values import cell
 
-__all__ = ["main"]
-
 Request: TypeAlias = dict[str, Any]
 MIB = 1024 * 1024
 OVERHEAD = {"sqlite": 256 * MIB, "duckdb": 1024 * MIB, "postgres": 384 * MIB, "keeper": 384 * MIB}

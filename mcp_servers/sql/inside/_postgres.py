@@ -21,8 +21,6 @@ from ._engine import (
     nearest,
 )
 
-__all__ = ["Connection", "PostgresEngine", "connect"]
-
 T = TypeVar("T")
 
 Foreign: TypeAlias = Any

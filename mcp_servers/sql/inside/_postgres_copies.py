@@ -10,8 +10,6 @@ import asyncpg  # pyright: ignore[reportMissingTypeStubs]
 from ._engine import DatabaseSpec, DatabaseUnavailable, EngineTable, SqlEngineError, StatementResult
 from ._postgres import Connection, connect
 
-__all__ = ["PostgresCopies"]
-
 T = TypeVar("T")
 PREFIX = "agentflow_sql_"
 """Prefix of the names of all copies, followed by the owner and a number."""

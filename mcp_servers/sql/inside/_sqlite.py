@@ -21,8 +21,6 @@ from ._engine import (
     nearest,
 )
 
-__all__ = ["SqliteEngine"]
-
 LONGEST_VALUE = 64 * 1024 * 1024
 _NEVER = frozenset(
     (

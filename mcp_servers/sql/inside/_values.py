@@ -6,8 +6,6 @@ from decimal import Decimal
 from itertools import islice
 from typing import cast
 
-__all__ = ["cell"]
-
 TEXT = 10_000
 """Longest text that is returned in full."""
 BYTES = 1_000

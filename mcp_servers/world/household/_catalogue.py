@@ -3,8 +3,6 @@
 from dataclasses import dataclass
 from typing import Final, Literal
 
-__all__ = ["FURNITURE", "ROOMS", "THINGS", "FurnitureKind", "ThingKind"]
-
 Preposition = Literal["in", "on"]
 
 

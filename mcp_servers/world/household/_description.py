@@ -4,8 +4,6 @@ from collections.abc import Sequence
 
 from mcp_servers.world.household._house import Furniture, House, Thing
 
-__all__ = ["tell"]
-
 
 def tell(house: House) -> str:
     """Return the current observation."""

@@ -7,8 +7,6 @@ from gymnasium.spaces import Text
 
 from mcp_servers.world.household._game import STEPS, Game, begin
 
-__all__ = ["HOUSEHOLD", "HouseholdEnv", "register"]
-
 HOUSEHOLD: Final = "agentflow/household-v0"
 MAX_TEXT_CHARS = 20_000
 CHARACTERS = "".join(map(chr, range(32, 127))) + "\n"

@@ -9,8 +9,6 @@ from mcp_servers.world.household._goals import TASKS, Goal, choose
 from mcp_servers.world.household._house import House, build
 from mcp_servers.world.household._rules import act, actions
 
-__all__ = ["STEPS", "Game", "begin"]
-
 STEPS = 100
 """Maximum number of actions."""
 

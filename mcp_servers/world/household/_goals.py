@@ -8,8 +8,6 @@ from typing import Final
 from mcp_servers.world.household._catalogue import FURNITURE, THINGS, FurnitureKind, ThingKind
 from mcp_servers.world.household._house import House, Thing
 
-__all__ = ["TASKS", "Goal", "choose"]
-
 
 @dataclass(frozen=True, slots=True)
 class Goal:

@@ -6,8 +6,6 @@ from random import Random
 
 from mcp_servers.world.household._catalogue import FURNITURE, ROOMS, THINGS, FurnitureKind, ThingKind
 
-__all__ = ["Furniture", "House", "Thing", "build"]
-
 HANDS = 2
 THINGS_OF_A_KIND = 3
 

@@ -4,8 +4,6 @@ from dataclasses import replace
 
 from mcp_servers.world.household._house import HANDS, Furniture, House, Thing
 
-__all__ = ["act", "actions"]
-
 
 def actions(house: House) -> list[str]:
     """Return every legal action, always in the same order."""

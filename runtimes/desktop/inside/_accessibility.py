@@ -5,8 +5,6 @@ from typing import Any
 
 from runtimes.desktop.inside._dbus import BusConnection, BusError, BusTimeout, opened
 
-__all__ = ["tree"]
-
 _NAMES = "org.a11y.atspi"
 _ROOT = ("org.a11y.atspi.Registry", "/org/a11y/atspi/accessible/root")
 _MOST, _DEEPEST, _SECONDS = 1500, 40, 20.0

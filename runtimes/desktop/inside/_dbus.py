@@ -6,8 +6,6 @@ from contextlib import contextmanager
 from importlib import import_module
 from typing import Any
 
-__all__ = ["BusConnection", "BusError", "BusTimeout", "opened"]
-
 # The library is untyped.
 _library: Any = import_module("jeepney")
 _blocking: Any = import_module("jeepney.io.blocking")

@@ -17,8 +17,6 @@ from runtimes.desktop.inside._screen import ScreenshotSource, windows
 from runtimes.desktop.inside._wire import LARGEST, Message, pack, unpack
 from runtimes.desktop.inside._x_server import XServer
 
-__all__ = ["main"]
-
 Answer = tuple[Message, bytes]
 
 

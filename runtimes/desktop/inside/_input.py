@@ -4,8 +4,6 @@ from Xlib import XK, X
 from Xlib.display import Display
 from Xlib.ext import xtest
 
-__all__ = ["Keyboard", "Pointer"]
-
 _NAMED = {"\n": "Return", "\r": "Return", "\t": "Tab", "\b": "BackSpace", "\x1b": "Escape", "\x7f": "Delete"}
 _UNICODE = 0x01000000
 _BUTTONS = {"left": 1, "middle": 2, "right": 3}

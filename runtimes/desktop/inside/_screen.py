@@ -8,8 +8,6 @@ from Xlib import X
 from Xlib.display import Display
 from Xlib.error import XError
 
-__all__ = ["ScreenshotSource", "windows"]
-
 
 def windows(display: Display) -> list[dict[str, Any]]:
     """Return the windows, topmost last."""

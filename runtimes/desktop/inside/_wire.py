@@ -5,8 +5,6 @@ from typing import Any
 
 from runtimes._framing import decode_object
 
-__all__ = ["LARGEST", "Message", "pack", "unpack"]
-
 Message = dict[str, Any]
 """Request or answer."""
 

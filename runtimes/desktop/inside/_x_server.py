@@ -8,8 +8,6 @@ from Xlib import X
 from Xlib.display import Display
 from Xlib.protocol.event import ClientMessage
 
-__all__ = ["FOLDER", "XServer"]
-
 FOLDER = "/tmp/.desktop"
 """Files of the desktop itself."""
 

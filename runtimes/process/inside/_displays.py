@@ -15,8 +15,6 @@ from typing import TypeGuard, TypeVar
 
 from runtimes.process.inside._tables import TABLE_MIME, Foreign, is_mapping, table_of
 
-__all__ = ["Displays"]
-
 T = TypeVar("T")
 
 MIB = 1024 * 1024

@@ -4,8 +4,6 @@ import os
 import traceback
 from collections.abc import Collection, Iterator
 
-__all__ = ["describe_error", "printable"]
-
 TEXT = 40_000
 _OWN = os.path.dirname(__file__) + os.sep
 

@@ -20,8 +20,6 @@ from runtimes.process.inside._errors import describe_error, printable
 from runtimes.process.inside._tables import TABLE_MIME, Foreign, run_sql
 from runtimes.process.inside._variables import describe_variables
 
-__all__ = ["SESSION_MODULE", "VARIABLES_MIME", "PythonEvaluator", "new_stream"]
-
 SESSION_MODULE = "_agentflow_session"
 """Module through which tools inside the session reach the evaluator: `import _agentflow_session`."""
 

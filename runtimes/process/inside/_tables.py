@@ -12,8 +12,6 @@ from decimal import Decimal
 from itertools import islice
 from typing import Any, TypeAlias, TypeGuard
 
-__all__ = ["TABLE_MIME", "Foreign", "build_table", "is_mapping", "run_sql", "table_of"]
-
 Foreign: TypeAlias = Any
 """Object of a library that is not imported here, or of user code; its attributes are looked up dynamically."""
 

@@ -7,8 +7,6 @@ from types import BuiltinFunctionType, FunctionType, ModuleType
 
 from runtimes.process.inside._tables import Foreign
 
-__all__ = ["describe_variables"]
-
 COUNT = 500
 TEXT = 160
 ITEMS = 5

@@ -10,8 +10,6 @@ import platform
 import signal
 from typing import Final
 
-__all__ = ["can_fork_sibling", "fork_sibling"]
-
 _CLONE_PARENT: Final = 0x00008000
 _CLONE_CHILD_CLEARTID: Final = 0x00200000
 _CLONE_CHILD_SETTID: Final = 0x01000000

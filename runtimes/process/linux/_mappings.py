@@ -7,8 +7,6 @@ import re
 import struct
 from typing import NamedTuple
 
-__all__ = ["Mapping", "shared_mappings"]
-
 _QUERY_STRUCT = struct.Struct("=9Q2I2I2Q")
 _PROCMAP_QUERY = 0xC0000000 | _QUERY_STRUCT.size << 16 | ord("f") << 8 | 17
 _READABLE, _WRITABLE, _EXECUTABLE, _SHARED = 1, 2, 4, 8

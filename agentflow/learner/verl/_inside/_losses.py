@@ -12,8 +12,6 @@ from agentflow.errors import LossFailure
 from agentflow.learner._rows import Row
 from agentflow.learner.losses import LossSettings, loss_of
 
-__all__ = ["LARGEST", "MEANS", "OURS", "RowLoss", "VerlObject", "flow_grpo_advantages", "rows_in"]
-
 VerlObject: TypeAlias = Any
 """An object of verl, which is not installed where types are checked."""
 OURS = "agentflow_"

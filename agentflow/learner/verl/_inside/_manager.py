@@ -24,8 +24,6 @@ from agentflow.learner.verl._exchange import (
 )
 from agentflow.learner.verl._inside._losses import OURS, VerlObject
 
-__all__ = ["EpisodeManager"]
-
 SECONDS = 0.02
 
 

@@ -9,8 +9,6 @@ from types import ModuleType
 import torch
 from verl.plugin.platform import PlatformBase, PlatformRegistry, set_platform
 
-__all__ = ["CpuPlatform"]
-
 
 def _device() -> ModuleType:
     """Return a stand-in for `torch.cuda`."""

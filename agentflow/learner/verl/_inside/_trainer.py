@@ -27,8 +27,6 @@ from agentflow.learner.losses import merge_figures
 from agentflow.learner.verl._exchange import VerlRequest, VerlResponse
 from agentflow.learner.verl._inside._losses import LARGEST, MEANS, OURS, RowLoss, VerlObject
 
-__all__ = ["RequestTrainer", "Tasks", "VerlActor"]
-
 EngineRegistry.register(model_type="language_model", backend=["fsdp", "fsdp2"], device="cpu")(
     FSDPEngineWithLMHead
 )

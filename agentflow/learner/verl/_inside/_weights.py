@@ -12,8 +12,6 @@ from verl.checkpoint_engine.base import CheckpointEngine, CheckpointEngineRegist
 
 from agentflow.learner.verl._inside._losses import VerlObject
 
-__all__ = ["FolderWeights"]
-
 
 @CheckpointEngineRegistry.register("agentflow")
 class FolderWeights(CheckpointEngine):
