@@ -8,8 +8,7 @@ from agentflow.models._accounts import Accounts
 from agentflow.models._chat import ChatClient
 from agentflow.models._endpoints import ModelEndpoints
 from agentflow.models._http_model import OpenModel, Statistics
-from agentflow.models._make import make_model
-from agentflow.models._offline import OFFLINE
+from agentflow.models._make import OFFLINE, make_model
 from agentflow.models._protocol import (
     Call,
     Completion,

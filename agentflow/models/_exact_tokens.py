@@ -6,7 +6,10 @@ answer. So a sampled answer stays exactly as it was sampled, and a prompt stays 
 earlier messages.
 """
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from array import array
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from hashlib import blake2b
 from typing import Any, Final, TypeAlias
 
 import msgspec
@@ -17,20 +20,18 @@ from agentflow.models._apis import ApiAnswer, EncodedRequest, PreparedCall
 from agentflow.models._apis._messages import text_of, with_last
 from agentflow.models._protocol import Message, TextPart
 from agentflow.models._request_error import RequestError
-from agentflow.models._token_history import TokenHistory
 from agentflow.models._transport import HttpResponse
 from agentflow.telemetry import get_logger
 from agentflow.trajectory import Tokens, Usage
 
 logger = get_logger(__name__)
-
 Post: TypeAlias = Callable[[EncodedRequest], Awaitable[HttpResponse]]
 """Function that sends a request."""
-
 _STAND_IN: Final = (Message("user", (TextPart("-"),)), Message("assistant", (TextPart("-"),)))
 _OF_TEMPLATES: Final = ("chat_template", "chat_template_kwargs")
 _OF_REQUESTS: Final = ("cache_salt", "priority", "request_id")
 _CLOSED: Final = (403, 404, 405)
+_MOST = 16_000_000
 
 
 class _Tokenized(Struct):
@@ -76,6 +77,62 @@ class _Generated(Struct):
 _ENCODER = msgspec.json.Encoder()
 _TOKENIZED = msgspec.json.Decoder(_Tokenized)
 _GENERATED = msgspec.json.Decoder(_Generated)
+
+
+class TokenHistory:
+    """Tokens that a model read and sampled, by the mark of the call and by the text; least recently used ones are dropped.
+
+    Equal texts can be sampled as different tokens, and many conversations have the same beginning, so the text does not
+    always identify a call. The mark does.
+    """
+
+    def __init__(self, most: int = _MOST) -> None:
+        """Start empty.
+
+        :param most: maximum number of tokens to keep, four bytes each.
+        """
+        self._most = most
+        self._size = 0
+        self._known: OrderedDict[str, tuple[array[int], bytes]] = OrderedDict()
+        self._said: dict[bytes, str] = {}
+
+    def keep(self, messages: Sequence[Message], tokens: Tokens) -> None:
+        """Store the tokens of these messages, the last of which is the answer."""
+        *_, (_, _, words) = _answers(messages)
+        mark = tokens.mark
+        self._forget(mark)
+        ids = array("i", tokens.prompt)
+        ids.extend(tokens.sampled)
+        self._known[mark] = ids, words
+        self._said[words] = mark
+        self._size += len(ids)
+        while self._size > self._most and len(self._known) > 1:
+            self._forget(next(iter(self._known)))
+
+    def longest(self, messages: Sequence[Message]) -> tuple[int, list[int]]:
+        """Return the number of messages with known tokens, and these tokens."""
+        for count, mark, words in reversed(list(_answers(messages))):
+            found = mark if mark in self._known else self._said.get(words)
+            if found is not None:
+                self._known.move_to_end(found)
+                return count, self._known[found][0].tolist()
+        return 0, []
+
+    def _forget(self, mark: str) -> None:
+        if mark in self._known:
+            ids, words = self._known.pop(mark)
+            self._size -= len(ids)
+            if self._said.get(words) == mark:
+                del self._said[words]
+
+
+def _answers(messages: Sequence[Message]) -> Iterator[tuple[int, str, bytes]]:
+    """Yield after each answer: number of messages, mark of the answer, hash of all text so far."""
+    said = blake2b(digest_size=16)
+    for count, message in enumerate(messages, 1):
+        said.update(_ENCODER.encode((message.role, message.parts)))
+        if message.role == "assistant":
+            yield count, message.mark, said.copy().digest()
 
 
 def takes_tokens(ask: PreparedCall) -> bool:

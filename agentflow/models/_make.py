@@ -1,18 +1,26 @@
-"""The model that some settings name."""
+"""The model that some settings name: at an endpoint, or the offline engine, which needs no endpoint, key or prices."""
 
 from collections.abc import Mapping
 from random import Random
+from types import TracebackType
+from typing import Self, TypeVar
+
+import msgspec
 
 from agentflow.actors import SYSTEM_CLOCK, Clock
-from agentflow.errors import ConfigurationError
+from agentflow.errors import ConfigurationError, ModelFailure, ModelFailureKind
 from agentflow.models._accounts import Accounts
 from agentflow.models._endpoints import ModelEndpoints
-from agentflow.models._http_model import HttpModel, OpenModel
+from agentflow.models._http_model import HttpModel, OpenModel, Statistics
 from agentflow.models._litellm import need_litellm
-from agentflow.models._offline import OFFLINE, OfflineModel
+from agentflow.models._protocol import Call, Completion
 from agentflow.models._providers import LITELLM, find_address
 from agentflow.models._settings import ModelSettings
 from agentflow.settings import read_environment
+
+T = TypeVar("T")
+OFFLINE = "offline"
+"""Name of the offline engine in settings."""
 
 
 def make_model(
@@ -44,3 +52,53 @@ def make_model(
     address = find_address(settings, read_environment() if environment is None else environment)
     endpoint = (endpoints or ModelEndpoints(clock)).at(address, settings.max_concurrency)
     return HttpModel(settings, accounts, address, endpoint, clock=clock, random=random)
+
+
+class OfflineModel:
+    """Model that answers every role from the text of the request; equal requests have equal answers."""
+
+    name = OFFLINE
+    """Name in settings and reports."""
+    vision = False
+    """It accepts no images."""
+
+    def __init__(self, accounts: Accounts) -> None:
+        self._accounts = accounts
+        self._calls = self._failures = 0
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        return
+
+    def statistics(self) -> Statistics:
+        """Return the numbers of calls and failures."""
+        return Statistics(calls=self._calls, failures=self._failures)
+
+    async def complete(self, call: Call[T]) -> Completion[T]:
+        """Answer one call.
+
+        :raises ModelFailure: if the call has no typed request, or expects another type of answer.
+        :raises RunStopped: if a budget is used up.
+        """
+        self._accounts.check()
+        self._calls += 1
+        if call.request is None:
+            raise self._refusal("the offline engine answers typed requests only; name a model for free text")
+        from agentflow.offline import answer, usage_of
+
+        value = answer(call.request)
+        if not isinstance(value, call.reply):
+            raise self._refusal(
+                f"the offline engine answers this request with {type(value).__name__}, not {call.reply.__name__}"
+            )
+        usage = usage_of(call.request, value)
+        self._accounts.add(call.role, usage, model=self.name)
+        return Completion(value=value, text=msgspec.json.encode(value).decode(), usage=usage, model=self.name)
+
+    def _refusal(self, message: str) -> ModelFailure:
+        self._failures += 1
+        return ModelFailure(ModelFailureKind.BAD_REQUEST, message)

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from agentflow._typeguards import is_list, is_object
-from agentflow.offline._computed import LABEL
 from agentflow.offline._leads import Leads, spans_of
+from agentflow.offline._writer import LABEL
 from agentflow.trajectory import ToolCard
 
 _QUERIES = (

@@ -1,10 +1,19 @@
+"""Answers of the offline engine to typed requests: dispatch by type, the planner, and the verifier.
+
+The planner follows leads that were mentioned and not looked into yet. The verifier checks for error, empty, repeated and
+off topic, in this order; all else is new.
+"""
+
 import re
+from collections.abc import Iterator
 from typing import Any
 
 import msgspec
 from msgspec import Struct
 
-from agentflow.offline._planner import plan
+from agentflow.offline._arguments import Kind, Use, kind_of, uses_of
+from agentflow.offline._language import terms
+from agentflow.offline._leads import Leads, leads_of
 from agentflow.offline._solving import (
     analyse,
     command,
@@ -14,31 +23,43 @@ from agentflow.offline._solving import (
     solve,
     summarise,
 )
-from agentflow.offline._verifier import judge
 from agentflow.offline._writer import write
 from agentflow.trajectory import (
+    Action,
     AnalysisRequest,
     Answer,
     AnswerRequest,
     CommandRequest,
     DecisionRequest,
+    Judgement,
     JudgementRequest,
     Look,
     LookRequest,
     NextStepRequest,
+    Plan,
     PlanRequest,
+    Proposal,
     Request,
     SolutionRequest,
     SummaryRequest,
+    ToolCard,
     Usage,
+    Verdict,
     VerificationRequest,
     WriteRequest,
+    canonical,
 )
 
 _BYTES_PER_TOKEN = 4
 _ENCODER = msgspec.json.Encoder()
 _SECONDS = re.compile(rb',"seconds":[-+.0-9eE]+')
 """Time stamps of turns. No role is shown them, so they are not counted as tokens."""
+_LOOKING = ("search", "read", "visit", "other")
+"""Kinds of tools that return new text."""
+_MOSTLY = 0.9
+"""Share of known words from which an observation counts as a repetition."""
+_LITTLE = 5
+"""Minimum number of content words for an off-topic verdict."""
 
 
 def answer(request: Request[Any]) -> Struct:
@@ -86,3 +107,81 @@ def usage_of(request: Request[Any], value: Struct) -> Usage:
 
 def _tokens(text: bytes) -> int:
     return -(-len(text) // _BYTES_PER_TOKEN)
+
+
+def plan(request: PlanRequest) -> Plan:
+    """Propose as many different actions as requested, spread over the tools; fewer only if there are no more."""
+    leads = leads_of(request)
+    known = {canonical(action) for action in (*(step.action for step in request.path), *request.taken)}
+    proposals: list[Proposal] = []
+    for turn in _turns(request, leads):
+        tool, use = turn
+        name = canonical(Action(tool.name, use.arguments))
+        if name not in known:
+            known.add(name)
+            proposals.append(Proposal(use.intent, tool.name, use.arguments))
+        if len(proposals) >= request.count:
+            break
+    return Plan(tuple(proposals))
+
+
+def _turns(request: PlanRequest, leads: Leads) -> Iterator[tuple[ToolCard, Use]]:
+    """Yield tool calls, each tool in turn; tools that only describe themselves come last."""
+    kinds = [(tool, kind) for tool in request.tools if (kind := kind_of(tool)) is not None]
+    ordered = _ordered(kinds, len(request.path), bool(leads.observed))
+    waiting = [(tool, iter(uses_of(tool, kind, leads))) for tool, kind in ordered]
+    while waiting:
+        going: list[tuple[ToolCard, Iterator[Use]]] = []
+        for tool, uses in waiting:
+            use = next(uses, None)
+            if use is not None:
+                yield tool, use
+                going.append((tool, uses))
+        waiting = going
+    for tool, kind in kinds:
+        if kind.name == "plain":
+            yield from ((tool, use) for use in uses_of(tool, kind, leads))
+
+
+def _ordered(kinds: list[tuple[ToolCard, Kind]], depth: int, seen: bool) -> list[tuple[ToolCard, Kind]]:
+    """Return the tools in order: a search first, the others rotated by depth. Before any observation, only a search."""
+    looking = [entry for entry in kinds if entry[1].name in _LOOKING]
+    computing = [entry for entry in kinds if entry[1].name in ("shell", "python", "sql")]
+    looking.sort(key=lambda entry: _LOOKING.index(entry[1].name))
+    if not looking:
+        return _turned(computing, depth)
+    reading = [entry for entry in looking[1:] if entry[1].name == "read"]
+    others = [entry for entry in looking[1:] if entry not in reading]
+    if not seen:
+        return [looking[0]]
+    # A search has shown most of a document already, so reading all of it is the last choice.
+    return [looking[0], *_turned([*others, *computing], depth), *reading]
+
+
+def _turned(entries: list[tuple[ToolCard, Kind]], depth: int) -> list[tuple[ToolCard, Kind]]:
+    start = depth % len(entries) if entries else 0
+    return [*entries[start:], *entries[:start]]
+
+
+def judge(request: JudgementRequest) -> Judgement:
+    """Return the verdict on an observation."""
+    if request.failure is not None:
+        return Judgement(Verdict.ERROR, f"{request.failure.kind}: {request.failure.message}")
+    if request.trouble:
+        return Judgement(Verdict.ERROR, request.trouble)
+    said = request.step.observation
+    if not any(character.isalnum() for character in said):
+        return Judgement(
+            Verdict.NEW if request.step.images else Verdict.EMPTY,
+            "" if request.step.images else "it says nothing",
+        )
+    if request.seen_elsewhere:
+        return Judgement(Verdict.REPEATS, "the same words came back elsewhere in the tree")
+    found = set(terms(said))
+    told = set[str]().union(*(terms(step.observation) for step in request.path))
+    if found and len(found & told) >= _MOSTLY * len(found):
+        return Judgement(Verdict.REPEATS, "the path knew it already")
+    topic = told.union(terms(request.seed), *(terms(step.intent) for step in (*request.path, request.step)))
+    if not request.computes and len(found) >= _LITTLE and topic and found.isdisjoint(topic):
+        return Judgement(Verdict.OFF_TOPIC, "it shares no telling word with the seed and the path")
+    return Judgement(Verdict.NEW)

@@ -9,9 +9,11 @@ from agentflow.scoring._judge import Judge
 from agentflow.scoring._make import make_metric, metric_names, needs_judge, score
 from agentflow.scoring._mathematics import same_answer
 from agentflow.scoring._metrics import OwnMetric
-from agentflow.scoring._scored import Embed, Metric, Scored
-from agentflow.scoring._summary import (
+from agentflow.scoring._scored import (
+    Embed,
     Interval,
+    Metric,
+    Scored,
     ScoreSummary,
     best_of,
     bootstrap,

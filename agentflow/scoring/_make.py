@@ -8,13 +8,10 @@ from typing import Any, Final
 
 from agentflow.errors import ConfigurationError
 from agentflow.models import Model
-from agentflow.scoring._choice import multiple_choice
 from agentflow.scoring._documents import anls, document_score
 from agentflow.scoring._equality import can_compare
-from agentflow.scoring._gaia import gaia_match
-from agentflow.scoring._game24 import game24
 from agentflow.scoring._judge import Judge
-from agentflow.scoring._mathematics import math_match
+from agentflow.scoring._mathematics import game24, math_match
 from agentflow.scoring._metrics import (
     DocumentMetric,
     OwnMetric,
@@ -23,9 +20,16 @@ from agentflow.scoring._metrics import (
     SimilarityMetric,
     typed_options,
 )
-from agentflow.scoring._numbers import numeric_match
 from agentflow.scoring._scored import Embed, Metric
-from agentflow.scoring._words import contains_answer, exact_match, f1_score, likeness
+from agentflow.scoring._text_rules import (
+    contains_answer,
+    exact_match,
+    f1_score,
+    gaia_match,
+    likeness,
+    multiple_choice,
+    numeric_match,
+)
 
 _RULES: Final[Mapping[str, Rule]] = {
     "exact_match": exact_match,

@@ -1,12 +1,17 @@
-"""Metric interface and scores."""
+"""Metric interface, scores, and summaries of many scores: means with intervals, pass@k, votes."""
 
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Protocol, TypeAlias
+from math import comb
+from random import Random
+from typing import Final, Protocol, TypeAlias
 
 from msgspec import Struct
 
+from agentflow.text import normalise_squad
 from agentflow.trajectory import Failure, Task, Usage
 
+_ROUNDS: Final = 1000
+_PERFECT: Final = 0.99
 Embed: TypeAlias = Callable[[Sequence[str]], Awaitable[Sequence[Sequence[float]]]]
 """Returns a vector for each text."""
 
@@ -40,3 +45,127 @@ class Metric(Protocol):
         :raises RunStopped: if it calls a model and the run can't continue.
         """
         ...
+
+
+class Interval(Struct, frozen=True):
+    """Confidence interval of a mean over tasks."""
+
+    low: float
+    """Lower end."""
+    high: float
+    """Upper end."""
+
+
+class ScoreSummary(Struct, frozen=True, kw_only=True):
+    """Summary of the scores of many tasks."""
+
+    tasks: int
+    """Number of tasks."""
+    failed: int
+    """Number of tasks without an answer: they count as wrong."""
+    unjudged: int
+    """Number of tasks that could not be judged: they are left out of the mean."""
+    perfect: int
+    """Number of tasks with full marks."""
+    mean: float
+    """Mean over all judged tasks; 0 if there are none."""
+    interval: Interval
+    """Its 95 % confidence interval."""
+    usage: Usage
+    """Usage of all judgements."""
+
+
+def summarise(scores: Sequence[Scored | None], *, seed: int = 0) -> ScoreSummary:
+    """Summarise scores. Equal scores give equal summaries.
+
+    See docs/scoring.md for an example.
+
+    :param scores: one for each task; `None` for a failed task.
+    :param seed: seed of the interval's resampling.
+    """
+    judged = [each for each in scores if each is None or each.failure is None]
+    values = [(0.0, 1.0) if each is None else (each.score, each.weight) for each in judged]
+    return ScoreSummary(
+        tasks=len(scores),
+        failed=sum(1 for each in scores if each is None),
+        unjudged=len(scores) - len(judged),
+        perfect=sum(1 for each in judged if each is not None and each.score >= _PERFECT),
+        mean=_mean(values),
+        interval=_drawn(values, seed),
+        usage=sum((each.usage for each in scores if each is not None), Usage()),
+    )
+
+
+def bootstrap(values: Sequence[float], *, seed: int = 0, level: float = 0.95) -> Interval:
+    """Return the bootstrap confidence interval of a mean, from 1,000 resamples.
+
+    See docs/scoring.md for an example.
+
+    :param seed: seed of the resampling.
+    :param level: confidence level.
+    """
+    return _drawn([(value, 1.0) for value in values], seed, level)
+
+
+def pass_at(k: int, *, right: int, samples: int) -> float:
+    """Return the unbiased estimate of pass@k for one task.
+
+    >>> pass_at(1, right=5, samples=10)
+    0.5
+
+    :raises ValueError: if there are fewer than k samples, or more right ones than samples.
+    """
+    if not (1 <= k <= samples and 0 <= right <= samples):
+        raise ValueError(f"pass@{k} of {right} right ones among {samples} samples is not defined")
+    return 1.0 - comb(samples - right, k) / comb(samples, k)
+
+
+def majority(answers: Sequence[str | None], *, same: Callable[[str, str], bool] | None = None) -> int | None:
+    """Return the index of the majority answer's first sample; `None` if no sample has an answer.
+
+    >>> majority(["5", "7", "5"])
+    0
+
+    :param answers: one for each sample; `None` or empty for no answer.
+    :param same: equality of two answers; by default equality after SQuAD's normalisation.
+    """
+    alike = same or _equal
+    groups: list[list[int]] = []
+    for place, answer in enumerate(answers):
+        if not answer or not answer.strip():
+            continue
+        group = next((each for each in groups if alike(answers[each[0]] or "", answer)), None)
+        if group is None:
+            groups.append([place])
+        else:
+            group.append(place)
+    # A tie goes to the first sample, so that only the order of samples decides.
+    return max(groups, key=len)[0] if groups else None
+
+
+def best_of(marks: Sequence[float | None]) -> int | None:
+    """Return the index of the sample with the highest verifier score, the first of a tie; `None` without scores.
+
+    >>> best_of([0.2, None, 0.9])
+    2
+    """
+    marked = [(mark, -place) for place, mark in enumerate(marks) if mark is not None]
+    return -max(marked)[1] if marked else None
+
+
+def _equal(one: str, other: str) -> bool:
+    return normalise_squad(one) == normalise_squad(other)
+
+
+def _mean(values: Sequence[tuple[float, float]]) -> float:
+    weight = sum(each for _, each in values)
+    return sum(value * each for value, each in values) / weight if weight else 0.0
+
+
+def _drawn(values: Sequence[tuple[float, float]], seed: int, level: float = 0.95) -> Interval:
+    if not values:
+        return Interval(0.0, 1.0)
+    draw = Random(seed)
+    means = sorted(_mean(draw.choices(values, k=len(values))) for _ in range(_ROUNDS))
+    tail = (1 - level) / 2
+    return Interval(means[int(tail * _ROUNDS)], means[min(_ROUNDS - 1, int((1 - tail) * _ROUNDS))])

@@ -1,8 +1,13 @@
-"""The executor: writes the arguments of a tool call, makes the call, and turns the result into an observation."""
+"""The executor: writes the arguments of a tool call, makes the call, and turns the result into an observation.
 
-from collections.abc import Awaitable, Callable
+An observation is readable, reproducible text. Details that vary between runs without meaning are removed: handles,
+process ids, durations, modification times, memory addresses, names of temporary files, links.
+"""
+
+import re
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from msgspec.structs import replace
 
@@ -12,7 +17,6 @@ from agentflow.models import Model
 from agentflow.sandbox import Image, Sandbox, TextContent, ToolResult
 from agentflow.team._messages import command_messages
 from agentflow.team._model_calls import answer_request, measure_usage
-from agentflow.team._observing import observed_text, trouble_of
 from agentflow.team._pool import Role, WorkerCrashed, in_worker
 from agentflow.team._schemas import command_schema, drop_unused_nulls
 from agentflow.trajectory import (
@@ -27,12 +31,13 @@ from agentflow.trajectory import (
     Text,
 )
 
+Json: TypeAlias = Any
+"""A JSON value."""
+Data: TypeAlias = Mapping[str, Json]
 PutBlob: TypeAlias = Callable[[bytes, str], Awaitable[Blob]]
 """Stores bytes of a MIME type as a blob."""
-
 RETRIES = 3
 PAUSE = Backoff(initial=0.2, factor=2.0, maximum=2.0)
-
 _TRANSIENT = (ErrorKind.BUSY, ErrorKind.UNAVAILABLE)
 
 
@@ -132,3 +137,241 @@ async def _observation(result: ToolResult, put_blob: PutBlob) -> Observation:
         if text:
             shown.insert(0, Text(text))
     return Observation(tuple(shown))
+
+
+MAX_ROWS = 100
+"""Maximum rows of a table, and items of a list, that are shown."""
+MAX_TROUBLE_CHARS = 300
+_VARYING = frozenset({"session_id", "pid", "duration", "elapsed", "modified"})
+_VARYING_TEXT = (
+    (re.compile(r"(?<=\bat )0x[0-9a-fA-F]{4,16}\b"), "0x…"),
+    (re.compile(r"/tmp/tmp[A-Za-z0-9_]{6,}"), "/tmp/tmp…"),
+    (re.compile(r"; the whole is at agentflow://\S+"), ""),
+    # A shell reports a program ended by a signal with its process id.
+    (re.compile(r"(: line \d+:) +\d+ (?=[A-Z][a-z]+)"), r"\1 "),
+)
+_VARYING_HINTS = ("0x", "/tmp/tmp", "agentflow://", ": line ")
+"""Substrings of texts that may contain varying text; most texts contain none."""
+
+
+def observed_text(data: Data) -> str:
+    """Render the data of a result as text; empty if it contains no information."""
+    for names, render in _KNOWN:
+        if names <= data.keys():
+            text = render(data)
+            break
+    else:
+        text = _generic(data)
+    return scrubbed(text)
+
+
+def scrubbed(text: str) -> str:
+    """Remove varying details from a text."""
+    if any(hint in text for hint in _VARYING_HINTS):
+        for pattern, instead in _VARYING_TEXT:
+            text = pattern.sub(instead, text)
+    return text
+
+
+def trouble_of(data: Data) -> str:
+    """Describe in one line how a program or code failed; empty if it did not.
+
+    Exit code 1 without output on stderr is a negative result, as of `grep` and `diff`, not a failure.
+    """
+    code = data.get("exit_code")
+    if isinstance(code, int) and code != 0 and not (code == 1 and not _text(data, "stderr").strip()):
+        return f"exit code {code}"
+    error = data.get("error")
+    match error:
+        case {**problem}:
+            text = f"{problem.get('type', 'error')}: {problem.get('message', '')}"
+        case str():
+            text = error
+        case _:
+            text = ""
+    return scrubbed(" ".join(text.split()))[:MAX_TROUBLE_CHARS].removesuffix(":")
+
+
+def _shell(data: Data) -> str:
+    code = data["exit_code"]
+    return _joined(
+        _text(data, "stdout"),
+        _titled("stderr", _text(data, "stderr")),
+        f"exit code: {code}" if code not in (0, None) else "",
+        _titled("note", _text(data, "note")),
+    )
+
+
+def _python(data: Data) -> str:
+    value, tables = _text(data, "value"), _mappings(data.get("tables"))
+    if tables and "\n" in value:
+        # The value is the printed table; the table itself has more detail.
+        value = ""
+    displays = [_text(each, "text") for each in _mappings(data.get("displays"))]
+    return _joined(
+        _text(data, "stdout"),
+        value,
+        *map(_table, tables),
+        *displays,
+        _titled("stderr", _text(data, "stderr")),
+        _titled("error", trouble_of(data)),
+        _titled("note", _text(data, "note")),
+    )
+
+
+def _table(data: Data) -> str:
+    rows: list[Sequence[Json]] = list(_sequence(data.get("rows")))
+    names = [str(column.get("name", "")) for column in _mappings(data.get("columns"))]
+    total = data.get("total_rows")
+    shown = rows[:MAX_ROWS]
+    lines = [" | ".join(names), *(" | ".join(map(_cell, row)) for row in shown)] if rows else []
+    more = isinstance(total, int) and total > len(shown)
+    return _joined(*lines, f"… {total} rows in total" if more else "", _titled("error", trouble_of(data)))
+
+
+def _file(data: Data) -> str:
+    if data["kind"] != "text":
+        return f"{data['path']}: {data.get('mime')}, {data.get('size')} bytes"
+    following = data.get("next_offset")
+    total = data.get("total_lines")
+    rest = f"… from line {following} on not shown{f' ({total} lines in total)' if total else ''}"
+    return _joined(_text(data, "content"), rest if following else "", _titled("note", _text(data, "note")))
+
+
+def _found(data: Data) -> str:
+    matches = _mappings(data["matches"])
+    lines = [
+        str(each["path"])
+        if each.get("line") is None
+        else f"{each['path']}:{each['line']}: {each.get('text')}"
+        for each in matches
+    ]
+    return _joined(*lines, "… there are more" if data.get("truncated") else "") or "no matches"
+
+
+def _listing(data: Data) -> str:
+    entries = _mappings(data["entries"])
+    lines = [f"{each.get('path')} ({each.get('kind')}, {each.get('size')} bytes)" for each in entries]
+    total = data.get("total")
+    more = isinstance(total, int) and total > len(entries)
+    return _joined(*lines, f"… {total} in total" if more else "") or "no entries"
+
+
+def _edited(data: Data) -> str:
+    return _joined(f"{data['path']}: {data['replacements']} replaced", _text(data, "diff"))
+
+
+_KNOWN: tuple[tuple[set[str], Callable[[Data], str]], ...] = (
+    ({"stdout", "stderr", "exit_code"}, _shell),
+    ({"stdout", "value", "error"}, _python),
+    ({"columns", "rows"}, _table),
+    ({"path", "kind", "content"}, _file),
+    ({"matches", "files_searched"}, _found),
+    ({"path", "entries", "total"}, _listing),
+    ({"path", "replacements", "diff"}, _edited),
+)
+
+
+def _generic(data: Data) -> str:
+    stable = _stable(data)
+    if _is_empty(stable):
+        return ""
+    if list(stable) == ["result"]:
+        return "\n".join(_lines(stable["result"]))
+    return "\n".join(_lines(stable))
+
+
+def _stable(data: Data) -> Data:
+    """Select the fields that are the same in every run."""
+    return {
+        name: value
+        for name, value in data.items()
+        if name not in _VARYING and not (isinstance(value, str) and value.startswith("agentflow://"))
+    }
+
+
+def _is_empty(value: Json) -> bool:
+    """Tell whether some leaf is empty and every other is empty or zero: no hits, 0 in total."""
+    leaves = list(_leaves(value))
+    return not leaves or (None in leaves and all(not leaf for leaf in leaves))
+
+
+def _leaves(value: Json) -> list[Json]:
+    """Return all leaf values; `None` for each empty one."""
+    match value:
+        case {**members}:
+            leaves = [leaf for each in members.values() for leaf in _leaves(each)]
+        case [*items]:
+            leaves = [leaf for each in items for leaf in _leaves(each)]
+        case _:
+            return [None if value in (None, "") else value]
+    return leaves or [None]
+
+
+def _lines(value: Json) -> list[str]:
+    """Render a value as lines: fields by name, list items by number, nested values indented."""
+    match value:
+        case {**members}:
+            stable = _stable(members)
+            return [line for name, each in stable.items() for line in _named(f"{name}:", each)]
+        case [*items]:
+            shown = [
+                line
+                for number, each in enumerate(items[:MAX_ROWS], start=1)
+                for line in _named(f"{number}.", each)
+            ]
+            more = len(items) - MAX_ROWS
+            return [*shown, f"… {more} more"] if more > 0 else shown
+        case _:
+            return _cell(value).splitlines()
+
+
+def _named(name: str, value: Json) -> list[str]:
+    lines = _lines(value)
+    if not lines:
+        return [f"{name} none"]
+    if len(lines) == 1 and not isinstance(value, Mapping | list | tuple):
+        return [f"{name} {lines[0]}"]
+    if name.endswith("."):
+        first, *rest = lines
+        return [f"{name} {first}", *(f"   {line}" for line in rest)]
+    return [name, *(f"  {line}" for line in lines)]
+
+
+def _cell(value: Json) -> str:
+    match value:
+        case None:
+            return "none"
+        case bool():
+            return "yes" if value else "no"
+        case float() if value.is_integer() and abs(value) < 1e15:
+            return str(int(value))
+        case _:
+            return str(value)
+
+
+def _text(data: Data, name: str) -> str:
+    value = data.get(name)
+    return value if isinstance(value, str) else ""
+
+
+def _sequence(value: Json) -> Sequence[Json]:
+    match value:
+        case [*items]:
+            return items
+        case _:
+            return ()
+
+
+def _mappings(value: Json) -> list[Data]:
+    return [each for each in _sequence(value) if isinstance(each, Mapping)]
+
+
+def _titled(title: str, text: str) -> str:
+    text = text.strip()
+    return f"{title}: {text}" if text and "\n" not in text else f"{title}:\n{text}" if text else ""
+
+
+def _joined(*pieces: str) -> str:
+    """Join the non-empty pieces by newlines."""
+    return "\n".join(piece.rstrip() for piece in pieces if piece.strip())

@@ -15,7 +15,7 @@ from agentflow.models import (
     TextPart,
     make_model,
 )
-from agentflow.models._token_history import TokenHistory
+from agentflow.models._exact_tokens import TokenHistory
 from agentflow.trajectory import Tokens
 from tests.agentflow.models._serving import Colour, painter, settings
 from tests.agentflow.models._tokens import END, ROLES, LetterEngine, letters, serving

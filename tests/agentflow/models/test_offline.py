@@ -8,7 +8,7 @@ import pytest
 
 from agentflow.errors import ModelFailure, RunStopped, StopCause
 from agentflow.models import Accounts, Call, Model
-from agentflow.models._offline import OfflineModel
+from agentflow.models._make import OfflineModel
 from agentflow.trajectory import (
     Answer,
     AnswerRequest,
@@ -49,7 +49,7 @@ async def test_the_same_request_has_the_same_answer_and_its_text_decodes_into_it
 
 
 _PRINT = """
-from agentflow.offline._planner import plan
+from agentflow.offline._engine import plan
 from agentflow.offline._writer import write
 from tests.agentflow.models.test_offline import REQUESTS
 from agentflow.trajectory import Draft, Plan

@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 
 import agentflow
-from agentflow.offline._planner import plan
+from agentflow.offline._engine import plan
 from agentflow.trajectory import Action, PlanRequest, Step, ToolCard, canonical
 
 _ROOT = Path(agentflow.__file__).parents[1]

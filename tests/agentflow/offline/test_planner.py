@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentflow.offline._planner import plan
+from agentflow.offline._engine import plan
 from agentflow.trajectory import Action, Plan, PlanRequest, Step, ToolCard, canonical
 from mcp_servers.bash import BashBackend
 from mcp_servers.code import CodeBackend

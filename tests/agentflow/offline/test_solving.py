@@ -3,9 +3,9 @@
 import msgspec
 import pytest
 
-from agentflow.offline._answering import answer_from
 from agentflow.offline._solving import (
     analyse,
+    answer_from,
     command,
     decide,
     decided_step,

@@ -2,7 +2,7 @@
 
 import pytest
 
-from agentflow.offline._verifier import judge
+from agentflow.offline._engine import judge
 from agentflow.trajectory import Action, Blob, Failure, JudgementRequest, Step, Verdict
 
 SEARCH = Action("rag_search", {"query": "Alba"})

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from agentflow.team._observing import observed_text, trouble_of
+from agentflow.team._executor import observed_text, trouble_of
 
 NONE: list[Any] = []
 PYTHON: dict[str, Any] = {

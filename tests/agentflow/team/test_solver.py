@@ -8,7 +8,7 @@ import pytest
 
 from agentflow import construct_solver
 from agentflow.errors import ConfigurationError
-from agentflow.team._solver_names import model_name, tool_name
+from agentflow.team._solver import model_name, tool_name
 
 QUESTION = "In which year was Skyreach Observatory founded?"
 

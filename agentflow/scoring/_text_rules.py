@@ -1,0 +1,233 @@
+"""Rules that compare short texts: by their words, as multiple choice, by GAIA's rules, or by their numbers."""
+
+import re
+import string
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from math import isclose
+from string import ascii_uppercase
+from typing import Final
+
+from rapidfuzz.distance import Levenshtein
+
+from agentflow.scoring._answers import extract_answer
+from agentflow.text import Quantity, normalise_squad, quantities, whole_tokens
+
+_MOST: Final = 64
+"""Number of quantities that are read from one text."""
+_LABEL: Final = re.compile(
+    r"\s*[*_]*(?:option|choice|answer)?\s*[(\[]?([A-Za-z])[)\]]?[*_]*\s*(?:[.:)\]]\s*(.*)|$)",
+    re.DOTALL | re.IGNORECASE,
+)
+_NAMED: Final = re.compile(
+    r"\b(?:option|choice|answer)\s+(?:is\s+)?[*_(\[]*([A-Z])\b|(?<!\w)[(\[]([A-Z])[)\]]"
+)
+_PUNCTUATION: Final = str.maketrans("", "", string.punctuation)
+_NUMBER: Final = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)(?:e[-+]?\d{1,3})?", re.IGNORECASE)
+
+
+def exact_match(prediction: str, references: Sequence[str]) -> float:
+    """Return 1 if the prediction equals a reference after SQuAD's normalisation."""
+    said = normalise_squad(prediction)
+    return float(any(said == normalise_squad(reference) for reference in references))
+
+
+def f1_score(prediction: str, references: Sequence[str]) -> float:
+    """Return the F1 of words as SQuAD counts them, the best over references."""
+    said = normalise_squad(prediction).split()
+    return max((_f1(said, normalise_squad(reference).split()) for reference in references), default=0.0)
+
+
+def contains_answer(prediction: str, references: Sequence[str]) -> float:
+    """Return 1 if the prediction contains the words of a reference in sequence. An empty reference is never contained."""
+    said = whole_tokens(prediction)
+    return float(any(_stands(_without_article(whole_tokens(reference)), said) for reference in references))
+
+
+def likeness(prediction: str, references: Sequence[str]) -> float:
+    """Return the normalised Levenshtein similarity, the best over references."""
+    said = normalise_squad(prediction)
+    return max(
+        (Levenshtein.normalized_similarity(said, normalise_squad(reference)) for reference in references),
+        default=0.0,
+    )
+
+
+def _f1(said: list[str], right: list[str]) -> float:
+    if not said or not right:
+        return float(said == right)
+    common = sum((Counter(said) & Counter(right)).values())
+    if not common:
+        return 0.0
+    precision, recall = common / len(said), common / len(right)
+    return 2 * precision * recall / (precision + recall)
+
+
+def _without_article(words: list[str]) -> list[str]:
+    return words[1:] if len(words) > 1 and words[0] in {"a", "an", "the"} else words
+
+
+def _stands(words: list[str], text: list[str]) -> bool:
+    count = len(words)
+    return bool(words) and any(text[at : at + count] == words for at in range(len(text) - count + 1))
+
+
+def multiple_choice(
+    prediction: str, references: Sequence[str], *, options: Mapping[str, str] | Sequence[str] = ()
+) -> float:
+    """Return 1 if the prediction chooses the right option, by its letter, its text, or both.
+
+    :param options: the options: texts by letter, or texts in order. A reference is a letter, a text, or both (`A. 0.9`).
+    """
+    if isinstance(options, Mapping):
+        offered = {letter.upper(): text for letter, text in options.items()}
+    else:
+        offered = dict(zip(ascii_uppercase, options, strict=False))
+    chosen = _chosen(extract_answer(prediction), offered)
+    if chosen is None:
+        chosen = _chosen(prediction, offered)
+    return float(chosen is not None and chosen in {_chosen(each, offered) for each in references})
+
+
+def _chosen(text: str, offered: Mapping[str, str]) -> str | None:
+    """Return the chosen letter, or without known options the text; `None` if it is ambiguous."""
+    alike = [letter for letter, option in offered.items() if normalise_squad(option) == normalise_squad(text)]
+    if len(alike) == 1:
+        return alike[0]
+    label = _LABEL.fullmatch(text.strip())
+    if label and (not offered or label[1].upper() in offered):
+        letter, rest = label[1].upper(), label[2] or ""
+        others = [
+            option
+            for each, option in offered.items()
+            if each != letter and normalise_squad(option) == normalise_squad(rest)
+        ]
+        # A letter with the text or the letter of another option is ambiguous.
+        return None if (others and normalise_squad(rest)) or _named(rest) - {letter} else letter
+    named = _named(text)
+    if len(named) == 1 and (not offered or named <= offered.keys()):
+        return named.pop()
+    if not offered:
+        return normalise_squad(text) or None
+    return _only_named(text, offered)
+
+
+def _named(text: str) -> set[str]:
+    return {one or other for one, other in _NAMED.findall(text)}
+
+
+def _only_named(text: str, offered: Mapping[str, str]) -> str | None:
+    """Return the one option whose text occurs; an option contained in another occurring one does not count."""
+    found = [letter for letter, option in offered.items() if contains_answer(text, [option])]
+    longest = [
+        letter
+        for letter in found
+        if not any(contains_answer(offered[each], [offered[letter]]) for each in found if each != letter)
+    ]
+    return longest[0] if len(longest) == 1 else None
+
+
+def gaia_match(prediction: str, references: Sequence[str]) -> float:
+    """Return 1 if the prediction equals a reference by GAIA's rules."""
+    return float(any(_same(prediction, reference) for reference in references))
+
+
+def _same(said: str, right: str) -> bool:
+    if _number(right) is not None:
+        return _number(said) == _number(right)
+    parts = re.split(r"[,;]", right)
+    if len(parts) == 1:
+        return _words(said) == _words(right)
+    mine = re.split(r"[,;]", said)
+    return len(mine) == len(parts) and all(map(_element, mine, parts))
+
+
+def _element(said: str, right: str) -> bool:
+    if _number(right) is not None:
+        return _number(said) == _number(right)
+    # In a list, punctuation may separate elements.
+    return re.sub(r"\s+", "", said).lower() == re.sub(r"\s+", "", right).lower()
+
+
+def _number(text: str) -> float | None:
+    plain = re.sub(r"[$%,]", "", text).strip()
+    return float(plain) if _NUMBER.fullmatch(plain) else None
+
+
+def _words(text: str) -> str:
+    return re.sub(r"\s+", "", text).lower().translate(_PUNCTUATION)
+
+
+def numeric_match(
+    prediction: str, references: Sequence[str], *, tolerance: float = 0.01, question: str = ""
+) -> float:
+    """Return 1 if the prediction has every number of a reference, in order, and no other number that could be the answer.
+
+    Other numbers are ignored if the question gives them, if they measure something else, or if they are years and no
+    year is asked for.
+
+    :param tolerance: relative tolerance of a number; years must be equal.
+    :param question: the question. If it asks for a percentage, a plain number counts as one.
+    """
+    percent = bool(re.search(r"%|percent", question, re.IGNORECASE))
+    given = quantities(question, limit=_MOST)
+    predicted = quantities(_result(prediction), limit=_MOST)
+    expected = (quantities(reference, limit=_MOST) for reference in references)
+    return float(any(_matches(predicted, each, given, tolerance, percent=percent) for each in expected))
+
+
+def _result(text: str) -> str:
+    """Return the part after the last `=`, if it has a number."""
+    _, _, result = text.rpartition("=")
+    return result if any(map(str.isdigit, result)) else text
+
+
+def _matches(
+    predicted: list[Quantity],
+    expected: list[Quantity],
+    given: list[Quantity],
+    tolerance: float,
+    *,
+    percent: bool,
+) -> bool:
+    """Return whether `expected` is a subsequence of `predicted` and the rest is ignorable."""
+    if not expected:
+        return False
+    # Numbers of `expected` that may have been matched so far.
+    matched = {0}
+    for quantity in predicted:
+        further = {
+            done + 1
+            for done in matched
+            if done < len(expected) and _counts_as(quantity, expected[done], tolerance, percent=percent)
+        }
+        matched = further | (matched if _ignorable(quantity, expected, given) else set[int]())
+        if not matched:
+            return False
+    return len(expected) in matched
+
+
+def _ignorable(quantity: Quantity, expected: list[Quantity], given: list[Quantity]) -> bool:
+    if any(quantity.value == each.value for each in given):
+        return True
+    if quantity.may_be_year and not any(each.may_be_year and not each.kind for each in expected):
+        return True
+    return all(each.known and quantity.kind and quantity.kind != each.kind for each in expected)
+
+
+def _counts_as(predicted: Quantity, expected: Quantity, tolerance: float, *, percent: bool) -> bool:
+    if predicted.known and expected.known and predicted.kind != expected.kind:
+        return False
+    if predicted.may_be_year and expected.may_be_year and not expected.kind:
+        return predicted.value == expected.value
+    if predicted.known and expected.known and predicted.kind == expected.kind:
+        pairs = [(predicted.value * predicted.factor, expected.value * expected.factor)]
+    elif "percent" in {predicted.kind, expected.kind}:
+        # A fraction may be written as a percentage, and a requested percentage without its sign.
+        pairs = [(predicted.value * predicted.factor, expected.value * expected.factor)]
+        pairs += [(predicted.value, expected.value)] * percent
+    else:
+        # A missing unit is the other number's.
+        pairs = [(predicted.value, expected.value)]
+    nothing = 1e-6 if tolerance else 0.0
+    return any(isclose(mine, theirs, rel_tol=tolerance, abs_tol=nothing) for mine, theirs in pairs)
