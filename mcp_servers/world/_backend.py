@@ -1,18 +1,25 @@
-"""Tools of the world backend."""
+"""Tools of the world backend, and the episode of a session."""
 
-from collections.abc import Mapping
-from typing import Annotated
+from collections.abc import Callable, Mapping
+from copy import copy
+from typing import Annotated, TypeVar
 
+import anyio
+import anyio.to_thread
 from pydantic import Field
 
+from agentflow.errors import CannotFork, ErrorKind, ToolFailure
 from mcp_servers.core._backend import Backend
 from mcp_servers.core._call import CallContext, Image
+from mcp_servers.core._failures import did_you_mean
 from mcp_servers.core._running import check_settings, read_settings
 from mcp_servers.core._session import Session
 from mcp_servers.core._tool import tool
-from mcp_servers.world._episode import WorldEpisode
 from mcp_servers.world._results import WorldObservation, WorldProgress
-from mcp_servers.world._settings import WorldSettings
+from mcp_servers.world._settings import HOUSEHOLD, WorldSettings
+from mcp_servers.world._world import HouseholdWorld, World
+
+T = TypeVar("T")
 
 
 class WorldBackend(Backend):
@@ -62,7 +69,7 @@ class WorldBackend(Backend):
 
         Use it to start, or to start over. The progress of the previous episode is lost.
         """
-        return _shown(context, *await session.get(WorldEpisode).reset(seed, task, env))
+        return await session.get(WorldEpisode).reset(context, seed, task, env)
 
     @tool(title="Look around", read_only=True)
     async def observe(self, session: Session, context: CallContext) -> WorldObservation:
@@ -70,7 +77,7 @@ class WorldBackend(Backend):
 
         Use it to see where you are; it costs no step.
         """
-        return _shown(context, *await session.get(WorldEpisode).observe())
+        return await session.get(WorldEpisode).observe(context)
 
     @tool(title="Act")
     async def act(
@@ -84,7 +91,7 @@ class WorldBackend(Backend):
         Use it for each step towards the task. Only the actions listed last are legal; another one is refused and costs
         nothing.
         """
-        return _shown(context, *await session.get(WorldEpisode).act(str(action)))
+        return await session.get(WorldEpisode).act(context, str(action))
 
     @tool(title="Report the progress", read_only=True)
     async def state(self, session: Session) -> WorldProgress:
@@ -95,7 +102,173 @@ class WorldBackend(Backend):
         return await session.get(WorldEpisode).progress()
 
 
-def _shown(context: CallContext, seen: WorldObservation, picture: bytes | None) -> WorldObservation:
-    if picture is not None:
-        context.show(Image(picture))
-    return seen
+class WorldEpisode:
+    """World of a session and its actions so far. Calls are serialized."""
+
+    def __init__(self, settings: WorldSettings) -> None:
+        self._settings = settings
+        self._turn = anyio.Lock()
+        self._world: World | None = None
+        self._env = settings.env
+        self._seed = self._next_seed = settings.seed
+        self._task = settings.task
+        self._history: list[str] = []
+        self._rewards: list[float] = []
+        self._done = False
+        self._success: bool | None = None
+
+    async def reset(
+        self, context: CallContext, seed: int | None, task: str | None, env: str | None
+    ) -> WorldObservation:
+        """Begin a new episode; omitted settings stay as before, and the seed is the next one."""
+        async with self._turn:
+            await self._begin(seed, self._task if task is None else task, env or self._env)
+            return await self._observation(context)
+
+    async def observe(self, context: CallContext) -> WorldObservation:
+        """Return the observation; begin an episode if there is none."""
+        async with self._turn:
+            await self._ensure()
+            return await self._observation(context)
+
+    async def act(self, context: CallContext, action: str) -> WorldObservation:
+        """Take an action; begin an episode if there is none."""
+        async with self._turn:
+            await self._ensure()
+            if self._done:
+                message = "world_act: the episode is over: call world_reset to begin another one."
+                raise ToolFailure(ErrorKind.BAD_ARGUMENTS, message)
+
+            def step(world: World) -> None:
+                result = world.act(action)
+                self._history.append(action.strip())
+                self._rewards.append(result.reward)
+                self._done, self._success = result.done, result.success
+
+            return await self._observation(context, step)
+
+    async def progress(self) -> WorldProgress:
+        """Return the progress."""
+        async with self._turn:
+            await self._ensure()
+            task, digest = await self._in_thread(lambda world: (world.task, world.digest()))
+            return WorldProgress(
+                env=self._env,
+                seed=self._seed,
+                task=task,
+                history=list(self._history),
+                steps=len(self._history),
+                total_reward=sum(self._rewards),
+                done=self._done,
+                success=self._success,
+                digest=digest,
+            )
+
+    async def copy(self) -> "WorldEpisode":
+        """Return an independent copy.
+
+        :raises ToolFailure: `cannot_fork`, if the world can be neither copied nor repeated.
+        """
+        async with self._turn:
+            copied = copy(self)
+            copied._turn = anyio.Lock()
+            copied._history, copied._rewards = list(self._history), list(self._rewards)
+            if self._world is not None:
+                try:
+                    copied._world = await self._in_thread(lambda world: world.copy())
+                except CannotFork as error:
+                    raise ToolFailure(ErrorKind.CANNOT_FORK, f"world: {error}.") from None
+            return copied
+
+    async def close(self) -> None:
+        """Close the world."""
+        async with self._turn:
+            await self._replace(None)
+
+    async def _ensure(self) -> None:
+        if self._world is None:
+            await self._begin(None, self._task, self._env)
+
+    async def _begin(self, seed: int | None, task: str | None, env: str) -> None:
+        settings = self._settings
+        if not settings.allows(env):
+            message = (
+                f"world: there is no environment {env!r} here.{did_you_mean(env, settings.environments)}"
+            )
+            raise ToolFailure(ErrorKind.DENIED, message)
+        chosen = self._next_seed if seed is None else seed
+        if env == HOUSEHOLD:
+            world: World = HouseholdWorld(chosen, task, settings.steps)
+        else:
+            world = await anyio.to_thread.run_sync(
+                _gym_world, settings, env, chosen, task, abandon_on_cancel=True
+            )
+        await self._replace(world)
+        self._env, self._seed, self._task, self._next_seed = env, chosen, task, chosen + 1
+        self._history, self._rewards, self._done, self._success = [], [], False, None
+
+    async def _replace(self, world: World | None) -> None:
+        before, self._world = self._world, world
+        if before is not None:
+            await anyio.to_thread.run_sync(before.close)
+
+    async def _observation(
+        self, context: CallContext, step: Callable[[World], None] | None = None
+    ) -> WorldObservation:
+        """Return the observation after a step, and show its picture."""
+
+        def observe(world: World) -> tuple[WorldObservation, bytes | None]:
+            if step is not None:
+                step(world)
+            observation = WorldObservation(
+                task=world.task,
+                observation=world.tell(),
+                actions=[] if self._done else world.actions(),
+                action_format=None if self._done else world.action_format(),
+                reward=self._rewards[-1] if self._rewards else 0.0,
+                total_reward=sum(self._rewards),
+                steps=len(self._history),
+                done=self._done,
+                success=self._success,
+            )
+            return observation, world.picture() if self._settings.pictures else None
+
+        observation, picture = await self._in_thread(observe)
+        if picture is not None:
+            context.show(Image(picture))
+        return observation
+
+    async def _in_thread(self, work: Callable[[World], T]) -> T:
+        """Run a possibly blocking call in a thread; a cancelled one invalidates the world."""
+        assert self._world is not None
+        if self._world.quick:
+            return work(self._world)
+        try:
+            return await anyio.to_thread.run_sync(work, self._world, abandon_on_cancel=True)
+        except (ToolFailure, CannotFork):
+            raise
+        except anyio.get_cancelled_exc_class():
+            self._world = None
+            raise
+        except Exception as error:
+            # Boundary to foreign code: an environment that raised anything cannot be trusted any more.
+            self._world = None
+            reason = f"{type(error).__name__}: {' '.join(str(error).split())}"[:300]
+            message = f"world: {self._env} has failed: {reason}. The next call begins a new episode."
+            raise ToolFailure(ErrorKind.FAILED, message) from error
+
+
+def _gym_world(settings: WorldSettings, env: str, seed: int, task: str | None) -> World:
+    try:
+        from mcp_servers.world._gym_world import GymWorld  # an optional dependency
+    except ImportError:
+        message = f"world: {env} needs Gymnasium: pip install 'agentflow[world]'"
+        raise ToolFailure(ErrorKind.UNAVAILABLE, message) from None
+    return GymWorld(
+        env,
+        seed,
+        task=task,
+        steps=settings.steps,
+        pictures=settings.pictures,
+        arguments=settings.arguments,
+    )
