@@ -6,16 +6,15 @@ and closed by its supervisor.
 
 from typing import TYPE_CHECKING
 
-from agentflow.runs._atomic_files import AtomicFiles, report_disk_errors
 from agentflow.runs._config import Prose, RoleModel, RunConfig, render_config
+from agentflow.runs._directory import AtomicFiles, report_disk_errors
 from agentflow.runs._pause_gate import PauseGate
 from agentflow.runs._progress import Phase, RunProgress, RunStatus
-from agentflow.runs._run_sync import run_sync
 from runtimes._lazy import lazy_exports
 
 if TYPE_CHECKING:
     from agentflow.runs._directory import CONTROL_FILE, Resume
-    from agentflow.runs._run import SupervisedRun, check_models
+    from agentflow.runs._run import SupervisedRun, check_models, run_sync
     from agentflow.runs._seed_scheduler import GRACE_SECONDS
     from agentflow.runs._supervised_resources import (
         open_models,
@@ -59,7 +58,7 @@ __getattr__ = lazy_exports(
     __name__,
     {
         "._directory": ["CONTROL_FILE", "Resume"],
-        "._run": ["SupervisedRun", "check_models"],
+        "._run": ["SupervisedRun", "check_models", "run_sync"],
         "._seed_scheduler": ["GRACE_SECONDS"],
         "._supervised_resources": [
             "open_models",

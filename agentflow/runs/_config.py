@@ -1,15 +1,15 @@
-"""Settings that all runs share: tools, models, budgets, journal."""
+"""Settings that all runs share (tools, models, budgets, journal), and their output without secrets."""
 
+import re
 from collections.abc import Mapping
 from functools import cached_property
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Annotated, ClassVar, Final, Literal, cast
 
 import yaml
 from pydantic import BeforeValidator, Field, SecretStr
 
 from agentflow.models import RENAMED_MODEL_KEYS, ApiName, Prices, StructuredOutput, TokenMode
-from agentflow.runs._secrets import masked
 from agentflow.settings import Section, Settings, load_settings
 
 if TYPE_CHECKING:
@@ -249,10 +249,14 @@ class RunConfig(Settings):
 
 _ENDPOINT_DEFAULTS: Final[dict[str, object]] = {"api_key": SecretStr(""), "api": "auto", "tokens": False}
 """Defaults of settings that belong to an endpoint, for a role with another endpoint."""
+
+
 _MODEL_KEYS: Final = (
     "model_name", "base_url", "api", "api_key", "temperature", "top_p", "max_tokens", "max_text_chars", "seed", "max_concurrency",
     "call_seconds", "max_attempts", "structured", "tokens", "extra_body", "vision", "prices",
 )  # fmt: skip
+
+
 _ANSWER_KEYS: Final = {
     "model_name": "model_name",
     "temperature": "temperature",
@@ -265,6 +269,8 @@ _ANSWER_KEYS: Final = {
     "tokens": "tokens",
 }
 """Settings that decide a model's answers, with the keys under which a run stores them."""
+
+
 _NOT_CONTENT: Final = frozenset({
     "output_dir", "sandbox_server_url", "sandbox_token", "sandbox_auto_start", "sandbox_timeout", "max_sandboxes",
     "model_name", "api_key", "base_url", "api", "temperature", "top_p", "max_tokens", "max_text_chars", "seed", "extra_body",
@@ -281,3 +287,42 @@ def render_config(config: Settings) -> str:
     """Return the settings as YAML, secrets masked. See docs/synthesis.md."""
     said = masked(config.model_dump())
     return yaml.dump(said, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=110)
+
+
+_SECRET_NAMES: Final = re.compile(
+    r"(?:(?:api_?key|secret|password|passwd|credential|authorization)s?|token|.+tokens)$", re.IGNORECASE
+)
+"""A key named `tokens` is a setting, not a secret."""
+
+
+_PASSWORD: Final = re.compile(r"(?<=://)([^/@:\s]*):[^/@\s]+@")
+
+
+_MASK: Final = "***"
+
+
+def masked(value: object) -> object:
+    """Return the value with every secret in it as `***`: secret strings, entries with names of secrets, passwords in URLs.
+
+    Paths become texts.
+    """
+    match value:
+        case SecretStr():
+            return _MASK if value.get_secret_value() else ""
+        case dict():
+            entries = cast("dict[str, object]", value)
+            return {name: _entry(name, entry) for name, entry in entries.items()}
+        case list() | tuple():
+            return [masked(entry) for entry in cast("list[object]", value)]
+        case str():
+            return _PASSWORD.sub(rf"\1:{_MASK}@", value)
+        case PurePath():
+            return str(value)
+        case _:
+            return value
+
+
+def _entry(name: str, value: object) -> object:
+    if isinstance(value, str) and value and _SECRET_NAMES.search(name):
+        return _MASK
+    return masked(value)

@@ -1,9 +1,14 @@
 """Base class of runs: their supervision tree, resources, seed scheduler and controls."""
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+import gc
+from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Generic, Protocol, TypeVar
+from threading import Lock
+from typing import Generic, Protocol, TypeVar, TypeVarTuple, Unpack
+
+from anyio.from_thread import start_blocking_portal
 
 from agentflow.actors import ChildSpec, Restart, Supervisor
 from agentflow.errors import ConfigurationError, RunStopped, StopCause, ToolFailure
@@ -11,7 +16,6 @@ from agentflow.journal import NewSeed, Run, open_journal, this_process
 from agentflow.models import Accounts, ModelSettings, OpenModel, make_model
 from agentflow.runs._config import RunConfig
 from agentflow.runs._directory import Resume, RunDirectory
-from agentflow.runs._memory import infrequent_gc
 from agentflow.runs._pause_gate import PauseGate
 from agentflow.runs._progress import Phase, RunProgress
 from agentflow.runs._seed_scheduler import GRACE_SECONDS, LEASE_SECONDS, RunShutdown, SeedScheduler
@@ -21,7 +25,15 @@ from agentflow.sandbox import Backend, Sandbox, SandboxSettings
 from agentflow.trajectory import Blob, Seed
 
 C = TypeVar("C", bound=RunConfig)
+
+
 P = TypeVar("P", bound=RunProgress)
+
+
+A = TypeVarTuple("A")
+
+
+T = TypeVar("T")
 
 
 class SeedWorker(Protocol):
@@ -227,3 +239,70 @@ def check_models(config: RunConfig, models: Mapping[str, ModelSettings]) -> dict
     """
     accounts = Accounts(max_cost=config.max_cost)
     return {role: make_model(settings, accounts) for role, settings in models.items()}
+
+
+def run_sync(work: Callable[[Unpack[A]], Awaitable[T]], *arguments: *A) -> T:
+    """Run it in an event loop in a thread and return its result; works inside a running loop, as in a notebook."""
+    with start_blocking_portal() as portal:
+        future = portal.start_task_soon(work, *arguments)
+        try:
+            return future.result()
+        except BaseException:
+            # Interrupted while waiting: the work is cancelled and cleaned up before the interrupt propagates.
+            future.cancel()
+            raise
+
+
+YOUNG = 200_000
+"""Allocation threshold of the youngest generation during a run. A tree has about 10,000 objects while it grows and few
+afterwards: scanning them on the way costs 10 % of all CPU time, and 25 % with Python's default of 700."""
+
+
+class _Collector:
+    """Collector settings of this process, shared by all of its runs."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._runs = 0
+        self._before = gc.get_threshold()
+        self._left = 0
+
+    def begin(self) -> None:
+        """Change the collector when the first run begins."""
+        with self._lock:
+            self._runs += 1
+            if self._runs > 1:
+                return
+            self._before = gc.get_threshold()
+            if self._left > YOUNG:
+                # Garbage of earlier runs would be frozen and never be collected.
+                gc.collect()
+                self._left = 0
+            gc.freeze()
+            gc.set_threshold(YOUNG, 10, 10)
+
+    def end(self) -> None:
+        """Restore the collector when the last run ends."""
+        with self._lock:
+            self._runs -= 1
+            if self._runs:
+                return
+            # Objects from before the run are frozen and not counted.
+            self._left += sum(len(gc.get_objects(generation)) for generation in range(3))
+            # Move survivors to the oldest generation, or the next allocation would trigger a scan of all of them.
+            gc.freeze()
+            gc.set_threshold(*self._before)
+            gc.unfreeze()
+
+
+_collector = _Collector()
+
+
+@contextmanager
+def infrequent_gc() -> Generator[None]:
+    """Collect garbage rarely, and exclude existing objects: a run makes few cycles and keeps many objects for long."""
+    _collector.begin()
+    try:
+        yield
+    finally:
+        _collector.end()

@@ -1,18 +1,31 @@
+import difflib
+import json
 import os
+import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, NamedTuple, TypeVar
 
+import yaml
 from dotenv import dotenv_values
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
 from pydantic_settings import DotEnvSettingsSource, EnvSettingsSource, SettingsError
 
+from agentflow._typeguards import is_list, is_mapping, is_object
 from agentflow.errors import ConfigurationError
-from agentflow.settings._explain import Source, explain
-from agentflow.settings._file import read_file
 from agentflow.settings._model import Settings
-from agentflow.settings._overrides import merge, parse_overrides
-from agentflow.settings._renamed import KeyRenamer
+from agentflow.settings._renamed import KeyRenamer, renames
+from agentflow.settings._schema import fields, sections
+
+
+class Source(NamedTuple):
+    """Values from one source of settings."""
+
+    name: str
+    """Name that an error message gives it."""
+    values: Mapping[str, object]
+
 
 AnySettings = TypeVar("AnySettings", bound=Settings)
 
@@ -72,3 +85,167 @@ def _variables(source: EnvSettingsSource, name: str, renamer: KeyRenamer) -> Sou
         source.env_vars, source.env_prefix.lower(), source.env_nested_delimiter or "__", name
     )
     return Source(name, source())
+
+
+def read_file(path: Path | str, environment: Mapping[str, str]) -> dict[str, object]:
+    """Read a YAML or JSON file, and replace `${NAME}` and `${NAME:-default}` from the environment.
+
+    `$${` is a literal `${`. See docs/settings.md.
+
+    :raises ConfigurationError: if the file can't be read, does not hold a mapping, or names a variable that is
+        not set.
+    """
+    path = Path(path)
+    try:
+        text = path.read_text(encoding="utf-8")
+        content: object = json.loads(text) if path.suffix == ".json" else yaml.safe_load(text)
+    except FileNotFoundError:
+        raise ConfigurationError(f"{path}: no such file") from None
+    except OSError as error:
+        raise ConfigurationError(f"{path}: can't be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise ConfigurationError(f"{path}: not UTF-8 text; save it as UTF-8") from None
+    except json.JSONDecodeError as error:
+        raise ConfigurationError(f"{path}:{error.lineno}: not JSON: {error.msg}") from None
+    except yaml.YAMLError as error:
+        raise ConfigurationError(f"{path}{_line(error)}: not YAML: {_problem(error)}") from None
+    if content is None:
+        return {}
+    if not is_object(content):
+        raise ConfigurationError(f"{path}: holds no mapping; write `key: value` lines")
+    return _fill_all(content, str(path), (), environment)
+
+
+def _line(error: yaml.YAMLError) -> str:
+    mark = error.problem_mark if isinstance(error, yaml.MarkedYAMLError) else None
+    return f":{mark.line + 1}" if mark else ""
+
+
+def _problem(error: yaml.YAMLError) -> str:
+    problem = error.problem if isinstance(error, yaml.MarkedYAMLError) else None
+    return problem or str(error).replace("\n", " ")
+
+
+def _fill(value: object, file: str, place: tuple[str, ...], environment: Mapping[str, str]) -> object:
+    """Replace the references in a value, at any depth."""
+    if isinstance(value, str):
+        return _REFERENCE.sub(lambda found: _resolve(found, file, place, environment), value)
+    if is_object(value):
+        return _fill_all(value, file, place, environment)
+    if is_list(value):
+        return [_fill(item, file, (*place, str(index)), environment) for index, item in enumerate(value)]
+    return value
+
+
+def _fill_all(
+    values: Mapping[Any, object], file: str, place: tuple[str, ...], environment: Mapping[str, str]
+) -> dict[str, object]:
+    return {str(key): _fill(item, file, (*place, str(key)), environment) for key, item in values.items()}
+
+
+_REFERENCE = re.compile(
+    r"\$(?P<literal>\$\{)|\$\{(?P<name>[A-Za-z_][A-Za-z0-9_]*)(?::-(?P<default>[^}]*))?\}"
+)
+
+
+def _resolve(found: re.Match[str], file: str, place: tuple[str, ...], environment: Mapping[str, str]) -> str:
+    name, default = found["name"], found["default"]
+    if found["literal"]:
+        return "${"
+    # As in a shell, `:-` also applies to an empty variable.
+    value = environment.get(name) or default if default is not None else environment.get(name)
+    if value is None:
+        where = f"{file}: {'.'.join(place)}"
+        raise ConfigurationError(f"{where}: ${{{name}}} is not set; set it, or write ${{{name}:-default}}")
+    return value
+
+
+def parse_overrides(words: Iterable[str]) -> dict[str, object]:
+    """Parse `key=value` overrides into nested values; dots separate nested keys, and the last override wins.
+
+    A value in brackets or braces is YAML, `null` is `None`, and any other value is plain text.
+    """
+    values: dict[str, object] = {}
+    for word in words:
+        key, equals, text = word.partition("=")
+        steps = key.strip().split(".")
+        if not equals or not all(steps):
+            raise ConfigurationError(f"{word}: not an override; write key=value or section.key=value")
+        *sections, last = steps
+        nested: dict[str, object] = {last: _value(word, text)}
+        for step in reversed(sections):
+            nested = {step: nested}
+        values = merge(values, nested)
+    return values
+
+
+def _value(word: str, text: str) -> object:
+    if text == "null":
+        return None
+    if not text.startswith(("[", "{")):
+        return text
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError:
+        raise ConfigurationError(f"{word}: {text} is neither a list [a, b] nor a mapping {{a: 1}}") from None
+
+
+def merge(below: Mapping[str, object], above: Mapping[str, object]) -> dict[str, object]:
+    """Merge two nested mappings; values of `above` win."""
+    merged = dict(below)
+    for key, value in above.items():
+        under = merged.get(key)
+        if is_mapping(under) and is_mapping(value):
+            value = merge(under, value)
+        merged[key] = value
+    return merged
+
+
+def explain(error: ValidationError, model: type[BaseModel], sources: Iterable[Source]) -> ConfigurationError:
+    """Describe the first problem in one line (source, key, problem, remedy) and count the others.
+
+    Values are not repeated: they may be secrets.
+    """
+    problem, *more = error.errors(include_url=False, include_input=False)
+    path = tuple(str(step) for step in problem["loc"])
+    origin = next((source.name for source in sources if _holds(source.values, path)), "settings")
+    rest = f" (and {len(more)} more)" if more else ""
+    return ConfigurationError(f"{origin}: {_describe(problem, path, model)}{rest}")
+
+
+def _describe(problem: ErrorDetails, path: tuple[str, ...], model: type[BaseModel]) -> str:
+    key = ".".join(path)
+    match problem["type"]:
+        case "extra_forbidden" | "unexpected_keyword_argument":
+            return f"{key} is unknown; {_suggest(path, model)}"
+        case "missing":
+            return f"{key} is missing; add it"
+        case _:
+            message = problem["msg"].removeprefix("Value error, ")
+            return f"{key}: {message[0].lower()}{message[1:]}" if key else message
+
+
+def _suggest(path: tuple[str, ...], model: type[BaseModel]) -> str:
+    section = _section(path[:-1], model)
+    known = fields(section)
+    old = renames(section)
+    near = difflib.get_close_matches(path[-1], [*known, *old], n=1)
+    return f"did you mean {old.get(near[0], near[0])}?" if near else f"known here: {', '.join(sorted(known))}"
+
+
+def _section(path: tuple[str, ...], model: type[object]) -> type[object]:
+    """Return the type of the section at that path."""
+    annotation: object = model
+    section = model
+    for step in path:
+        # A step that is not a field is a list index or a mapping key: the section is in the annotation's arguments.
+        annotation = fields(section).get(step, annotation)
+        section = next(sections(annotation), section)
+    return section
+
+
+def _holds(values: object, path: tuple[str, ...]) -> bool:
+    """Return true if a source has a value at that path."""
+    if not path or not is_mapping(values):
+        return True
+    return path[0] in values and _holds(values[path[0]], path[1:])

@@ -1,29 +1,37 @@
 """Files of a synthesis: projections of the results in the journal."""
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
+from importlib import import_module
 from pathlib import Path
 from types import MappingProxyType
-from typing import Final
+from typing import Final, Protocol, cast
 
 import anyio.to_thread
 import msgspec
 
 from agentflow.runs import AtomicFiles, report_disk_errors
 from agentflow.synthesis._config import SynthesisConfig
-from agentflow.synthesis._near_duplicates import QuestionIndex
-from agentflow.synthesis._records import pair_record, trajectory_record, tree_record
 from agentflow.synthesis._report import Report, ReportBuilder
-from agentflow.synthesis._seed_result import SeedResult
-from agentflow.trajectory import Seed
+from agentflow.synthesis._seed_result import Pair, SeedResult, Trajectory
+from agentflow.text import texts_agree, tokens
+from agentflow.trajectory import Node, Seed, Tree
 
 PAIRS: Final = "synthesized_qa.jsonl"
 """File of the question-answer pairs."""
+
+
 TRAJECTORIES: Final = "trajectories.jsonl"
 """File of the selected paths."""
+
+
 TREES: Final = "trees.jsonl"
 """File of the whole trees."""
+
+
 REPORT: Final = "report.json"
 """File of the quality report."""
+
+
 _ENCODER: Final = msgspec.json.Encoder()
 
 
@@ -61,7 +69,7 @@ async def write_files(
 
 
 def _lines(
-    seed: Seed, result: SeedResult, tally: ReportBuilder, asked: QuestionIndex
+    seed: Seed, result: SeedResult, tally: ReportBuilder, asked: "QuestionIndex"
 ) -> dict[str, list[bytes]]:
     """Return the lines of a result, by file."""
     if result.tree is None:
@@ -77,3 +85,153 @@ def _lines(
         pairs.append(_ENCODER.encode(pair_record(seed, pair, trajectories[pair.trajectory_id])))
     paths = [_ENCODER.encode(trajectory_record(result.tree, one)) for one in result.trajectories]
     return {PAIRS: pairs, TRAJECTORIES: paths, TREES: [_ENCODER.encode(tree_record(result.tree))]}
+
+
+def pair_record(seed: Seed, pair: Pair, trajectory: Trajectory) -> dict[str, object]:
+    """Return a line of `synthesized_qa.jsonl`."""
+    return {
+        "question": pair.question,
+        "answer": pair.answer,
+        "trajectory_id": pair.trajectory_id,
+        "source_id": seed.id,
+        "qa_id": pair.id,
+        "reasoning_steps": [
+            {"step": step.step, "citations": step.citations} for step in pair.reasoning_steps
+        ],
+        "metadata": {
+            "engine": pair.engine,
+            "score": trajectory.score.total,
+            "tries": pair.tries,
+            "grounding": pair.grounding,
+            "hops": pair.hops,
+            "trajectory_depth": len(trajectory.nodes) - 1,
+            "answerable_without_path": pair.answerable,
+        },
+    }
+
+
+def trajectory_record(tree: Tree, trajectory: Trajectory) -> dict[str, object]:
+    """Return a line of `trajectories.jsonl`."""
+    return {
+        "trajectory_id": trajectory.id,
+        "source_id": tree.seed.id,
+        "seed_data": tree.seed.content,
+        "total_depth": len(trajectory.nodes) - 1,
+        "nodes": [_node_record(tree, tree.by_id[own]) for own in trajectory.nodes],
+        "tree_id": tree.id,
+        "score": trajectory.score,
+    }
+
+
+def tree_record(tree: Tree) -> dict[str, object]:
+    """Return a line of `trees.jsonl`."""
+    return {
+        "tree_id": tree.id,
+        "source_id": tree.seed.id,
+        "seed_data": tree.seed.content,
+        "seed_kwargs": tree.seed.kwargs,
+        "nodes": [_node_record(tree, node) for node in tree.nodes],
+        "stalled": tree.stalled,
+        "duplicates": tree.duplicates,
+    }
+
+
+def _node_record(tree: Tree, node: Node) -> dict[str, object]:
+    action = node.action
+    record: dict[str, object] = {
+        "node_id": node.id,
+        "observation": f"Starting point: {tree.seed.content}" if action is None else node.observation.text,
+        "intent": "Initialize exploration" if action is None else node.intent,
+        "action": None if action is None else {"tool": action.tool, "args": action.arguments},
+        "parent_id": node.parent,
+        "children_ids": tree.children[node.id],
+        "depth": node.depth,
+        "verdict": node.verdict,
+        "reason": node.reason,
+        "isolation": node.isolation,
+    }
+    if node.failure is not None:
+        record["failure"] = node.failure
+    if node.observation.blobs:
+        record["images"] = [{"hash": blob.hash, "mime": blob.mime} for blob in node.observation.blobs]
+    if node.id in tree.diverged:
+        record["diverged"] = True
+    return record
+
+
+_HASHES = 128
+
+
+_BANDS = 16
+"""Few candidates: thousands of similar questions share most of their words."""
+
+
+_MORE_BANDS = 32
+"""More candidates, for a low similarity threshold."""
+
+
+_ALIKE = 0.7
+
+
+class _Sketch(Protocol):
+    """MinHash sketch of a set of words."""
+
+    def update(self, items: Iterable[str]) -> None: ...
+
+
+class _Index(Protocol):
+    """LSH index of sketches."""
+
+    def insert(self, key: int, minhash: _Sketch) -> None: ...
+    def query(self, minhash: _Sketch) -> list[int]: ...
+
+
+class _Rensa(Protocol):
+    """The used part of rensa, which has no types."""
+
+    def RMinHash(self, num_perm: int, seed: int) -> _Sketch: ...
+    def RMinHashLSH(self, threshold: float, num_perm: int, num_bands: int) -> _Index: ...
+
+
+class QuestionIndex:
+    """Index of the accepted questions of a run."""
+
+    def __init__(self, similarity: float) -> None:
+        """Start an empty index.
+
+        :param similarity: word similarity from which two questions with the same answer are duplicates.
+        """
+        self._rensa = cast("_Rensa", import_module("rensa"))
+        bands = _BANDS if similarity >= _ALIKE else _MORE_BANDS
+        self._index = self._rensa.RMinHashLSH(similarity, _HASHES, bands)
+        self._least = 100 * similarity
+        self._known: list[tuple[list[str], str, str]] = []
+        self._verbatim: dict[str, str] = {}
+
+    def before(self, question: str, answer: str) -> str | None:
+        """Return the id of an earlier duplicate: equal words, or similar words and the same answer."""
+        from rapidfuzz import fuzz
+
+        words = tokens(question)
+        verbatim = self._verbatim.get(" ".join(words))
+        if verbatim is not None:
+            return verbatim
+        for key in sorted(self._index.query(self._sketch(words, answer))):
+            known, known_answer, own = self._known[key]
+            if fuzz.ratio(known, words) >= self._least and texts_agree(answer, known_answer):
+                return own
+        return None
+
+    def add(self, question: str, answer: str, own: str) -> None:
+        """Add a question."""
+        words = tokens(question)
+        self._verbatim.setdefault(" ".join(words), own)
+        self._index.insert(len(self._known), self._sketch(words, answer))
+        self._known.append((words, answer, own))
+
+    def _sketch(self, words: list[str], answer: str) -> _Sketch:
+        """Return a sketch that is half question and half answer, so that other answers give no candidates."""
+        said = " ".join(tokens(answer))
+        sketch = self._rensa.RMinHash(_HASHES, 1)
+        sketch.update([*sorted(set(words)), *(f"{said} {number}" for number in range(len(words)))])
+        return sketch

@@ -1,28 +1,41 @@
 """A synthesis as an object: made from settings, run with or without `await`."""
 
+import time
+from collections.abc import AsyncGenerator, Callable, Sequence
+from functools import partial
 from os import PathLike
 from pathlib import Path
 
-from agentflow.journal import NewSeed
-from agentflow.runs import CONTROL_FILE, Phase, Resume, run_sync
-from agentflow.synthesis._config import SynthesisConfig
-from agentflow.synthesis._progress import SynthesisStatus
-from agentflow.synthesis._render import render_report
-from agentflow.synthesis._report import Report
-from agentflow.synthesis._run import SynthesisRun
-from agentflow.synthesis._seeds import Seeds, new_seeds, seeds_for
+import msgspec
+from msgspec.structs import replace
 
-__all__ = [
-    "CONTROL_FILE",
-    "Phase",
-    "Resume",
-    "Seeds",
-    "SynthesisPipeline",
-    "SynthesisRun",
-    "SynthesisStatus",
-    "render_report",
-    "seeds_for",
-]
+from agentflow.actors import ChildSpec, Restart
+from agentflow.errors import ConfigurationError
+from agentflow.growth import BranchSandboxes, Grower, with_observations, without_observations
+from agentflow.journal import NewSeed, Run
+from agentflow.models import ModelSettings
+from agentflow.runs import (
+    CONTROL_FILE,
+    GRACE_SECONDS,
+    Phase,
+    Resume,
+    SupervisedRun,
+    check_models,
+    run_sync,
+    start_child,
+)
+from agentflow.sandbox import Sandbox
+from agentflow.synthesis._config import SynthesisConfig
+from agentflow.synthesis._control import ControlServer
+from agentflow.synthesis._files import write_files
+from agentflow.synthesis._progress import SynthesisProgress, SynthesisStatus
+from agentflow.synthesis._questions import write_questions
+from agentflow.synthesis._report import Report, render_report
+from agentflow.synthesis._roles import GatedRoles
+from agentflow.synthesis._seed_result import SeedResult
+from agentflow.synthesis._seeds import Seeds, new_seeds, seeds_for
+from agentflow.team import Team
+from agentflow.trajectory import Seed
 
 
 class SynthesisPipeline:
@@ -58,3 +71,189 @@ class SynthesisPipeline:
 
     def _new_seeds(self, seeds: Seeds | None) -> list[NewSeed]:
         return seeds_for(self._config) if seeds is None else new_seeds(seeds)[: self._config.number_of_seed]
+
+
+STATELESS_CONCURRENCY = 64
+"""Trees that grow at once if no tool has state."""
+
+
+__all__ = [
+    "CONTROL_FILE",
+    "Phase",
+    "Resume",
+    "Seeds",
+    "SynthesisPipeline",
+    "SynthesisRun",
+    "SynthesisStatus",
+    "render_report",
+    "seeds_for",
+]
+
+
+class SynthesisRun(SupervisedRun[SynthesisConfig, SynthesisProgress]):
+    """A synthesis, from its settings to its files. An instance runs once; `stop` and `pause` may be called meanwhile."""
+
+    def __init__(
+        self,
+        config: SynthesisConfig,
+        output_dir: Path | None = None,
+        *,
+        resume: Resume = "auto",
+        grace_seconds: float = GRACE_SECONDS,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Describe it.
+
+        :param output_dir: output directory, instead of that of the settings.
+        :param resume: handling of an existing run.
+        :param grace_seconds: time that effects in flight get when the run is stopped.
+        :param clock: monotonic seconds.
+        :raises ConfigurationError: if the settings have a `learner`, which starts a training run instead.
+        """
+        if config.learner is not None:
+            raise ConfigurationError(
+                "learner: such settings start a training; run python -m agentflow.supervisor, or remove it"
+            )
+        super().__init__(
+            config,
+            SynthesisProgress(clock),
+            name="synthesis",
+            output_dir=output_dir,
+            resume=resume,
+            grace_seconds=grace_seconds,
+        )
+        self.report: Report | None = None
+        """Report on the files, once they are written; also after a stop."""
+
+    async def run(self, seeds: Sequence[NewSeed]) -> Report:
+        """Grow every unfinished seed, write the files and return the report on them.
+
+        :raises ConfigurationError: if something can't be used; nothing was begun.
+        :raises RunStopped: if it ended early. The files hold the finished seeds; running it again resumes.
+        """
+        await self._supervise(partial(self._execute, seeds))
+        assert self.report is not None, "a run that was not stopped has written its files"
+        return self.report
+
+    def status(self) -> SynthesisStatus:
+        """Return the current progress."""
+        return self._progress.status()
+
+    async def _execute(self, seeds: Sequence[NewSeed]) -> None:
+        check_models(self.config, self._models)
+        sandbox = await self._open_tools()
+        run = await self._open_run(seeds)
+        if not self.nothing_to_do:
+            await self._grow(run, sandbox)
+        if self._shutdown.immediate.is_set():
+            return
+        self._progress.phase = Phase.WRITING
+        dropped = self.chosen.dropped
+        self.report = await write_files(
+            _results(run), self.directory.folder, self.config, dropped_tools=dropped
+        )
+
+    @property
+    def _models(self) -> dict[str, ModelSettings]:
+        """Models of the roles that use one."""
+        roles = ["planner", "generator", *(("verifier",) if self.config.verifier == "model" else ())]
+        return {role: self.config.model_for(role) for role in roles}
+
+    async def _grow(self, run: Run, sandbox: Sandbox) -> None:
+        models = await self._open_models(run, self._models)
+        team = Team(
+            planner=models["planner"],
+            generator=models["generator"],
+            verifier=models.get("verifier"),
+            verify=self.config.verifier,
+            put_blob=run.put_blob,
+            blob=run.blob,
+        )
+        for spec in team.specs():
+            await start_child(self._supervisor, spec)
+        if self.config.control is not False:
+            control = partial(
+                ControlServer,
+                self,
+                self.directory.control,
+                port=int(self.config.control is not True and self.config.control),
+            )
+            spec = ChildSpec(id="control", start=control, restart=Restart.TEMPORARY)
+            await start_child(self._supervisor, spec)
+        worker = self._seed_worker(run, sandbox, team)
+        await self._schedule(run, worker, concurrency=self.config.max_open_trees or worker.concurrency)
+
+    def _seed_worker(self, run: Run, sandbox: Sandbox, team: Team) -> "_TreeWorker":
+        sandboxes = BranchSandboxes(sandbox, self.chosen.tools, max_sandboxes=self.config.max_sandboxes)
+        roles = GatedRoles(
+            self._gate,
+            planner=team.planner,
+            executor=team.executor,
+            verifier=team.verifier,
+            generator=team.generator,
+        )
+        grower = Grower(
+            self.config.growth,
+            run=run.key,
+            planner=roles,
+            executor=roles,
+            verifier=roles,
+            sandboxes=sandboxes,
+            observer=self._progress.count_node,
+        )
+        return _TreeWorker(run, grower, roles, self.config, self._progress, stateful=sandboxes.stateful)
+
+
+class _TreeWorker:
+    """Grows the tree of a seed and writes questions about it."""
+
+    def __init__(
+        self,
+        run: Run,
+        grower: Grower,
+        generator: GatedRoles,
+        config: SynthesisConfig,
+        progress: SynthesisProgress,
+        *,
+        stateful: bool,
+    ) -> None:
+        self._run = run
+        self._grower = grower
+        self._generator = generator
+        self._config = config
+        self._progress = progress
+        self._stateful = stateful
+
+    @property
+    def concurrency(self) -> int:
+        """Number of trees whose branches all fit into `max_sandboxes`."""
+        if not self._stateful:
+            return STATELESS_CONCURRENCY
+        return max(1, self._config.max_sandboxes // self._grower.settings.width)
+
+    async def work(self, seed: Seed) -> bytes:
+        """Grow its tree, and write questions about it."""
+        page = await self._run.open_page(seed)
+        tree = await self._grower.grow(seed, page)
+        given = await write_questions(tree, self._config, self._generator, page)
+        self._progress.questions += len(given.pairs)
+        self._progress.rejected += len(given.rejected)
+        return msgspec.json.encode(replace(given, tree=without_observations(tree)))
+
+    def give_up(self, seed: Seed, error: Exception) -> bytes:
+        """Return the result of a seed whose work crashed repeatedly."""
+        why = f"{type(error).__name__}: {' '.join(str(error).split())}"
+        return msgspec.json.encode(SeedResult(failure=why[:500]))
+
+
+async def _results(run: Run) -> AsyncGenerator[tuple[Seed, SeedResult]]:
+    """Yield the results of finished seeds, their trees with the observations of the journal.
+
+    Earlier versions stored whole trees; those are read the same way.
+    """
+    async for seed, body in run.harvests():
+        found = msgspec.json.decode(body, type=SeedResult)
+        if found.tree is not None:
+            page = await run.read_page(seed, "act/")
+            found = replace(found, tree=with_observations(found.tree, seed, page))
+        yield seed, found

@@ -1,9 +1,8 @@
 """Benchmarks: ten by name, others described by a file. See docs/benchmarks.md."""
 
 from agentflow.rollout.benchmarks._benchmark import Benchmark, Category
-from agentflow.rollout.benchmarks._load import load_tasks
 from agentflow.rollout.benchmarks._readers import references
-from agentflow.rollout.benchmarks._registry import benchmark_names, find_benchmark
+from agentflow.rollout.benchmarks._registry import benchmark_names, find_benchmark, load_tasks
 from agentflow.rollout.benchmarks._rows import BenchmarkRow, read_rows
 
 __all__ = [

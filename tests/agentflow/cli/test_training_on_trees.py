@@ -10,7 +10,7 @@ import yaml
 from anyio import to_thread
 
 from agentflow.cli import main
-from agentflow.cli._training_on_trees import tasks_of, training_of
+from agentflow.cli._train import tasks_of, training_of
 from agentflow.errors import ConfigurationError
 from agentflow.learner.trackers import METRICS, read_figures
 from agentflow.serving import ModelServer

@@ -13,8 +13,8 @@ from agentflow.errors import ToolFailure
 from agentflow.journal import NewSeed, Page, Run, open_journal
 from agentflow.rollout import RolloutConfig
 from agentflow.rollout._result import TaskResult
+from agentflow.rollout._run import Solver, TaskWorker
 from agentflow.rollout._sandbox_pool import SandboxPool
-from agentflow.rollout._worker import Solver, TaskWorker
 from agentflow.sandbox import Sandbox
 from agentflow.scoring import make_metric
 from agentflow.trajectory import Ending, Episode, Failure, Seed, Solution, Task

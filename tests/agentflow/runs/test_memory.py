@@ -6,15 +6,15 @@ from collections.abc import Iterator
 
 import pytest
 
-from agentflow.runs import _memory
-from agentflow.runs._memory import infrequent_gc
+from agentflow.runs import _run
+from agentflow.runs._run import infrequent_gc
 
 
 @pytest.fixture(autouse=True)
 def fresh_collector(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """As in a process of its own, whatever ran in this one before."""
     before = gc.get_threshold()
-    monkeypatch.setattr(_memory, "_collector", _memory._Collector())  # pyright: ignore[reportPrivateUsage]
+    monkeypatch.setattr(_run, "_collector", _run._Collector())  # pyright: ignore[reportPrivateUsage]
     gc.unfreeze()
     gc.set_threshold(700, 10, 10)
     yield
@@ -55,7 +55,7 @@ def test_much_garbage_of_earlier_runs_is_collected(monkeypatch: pytest.MonkeyPat
             left = [Left() for _ in range(15_000)]
             return weakref.ref(left[0])
 
-    monkeypatch.setattr(_memory, "YOUNG", 20_000)
+    monkeypatch.setattr(_run, "YOUNG", 20_000)
     first = leave()
     second = leave()
     assert first() is not None

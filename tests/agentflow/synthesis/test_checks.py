@@ -5,11 +5,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from agentflow.synthesis._checks import Check, Grounding, check
-from agentflow.synthesis._checks._answer import is_an_answer
-from agentflow.synthesis._checks._evidence import covers_hops, find_citations, ground
-from agentflow.synthesis._checks._question import asks, hides_answer, is_brief, stands_alone
-from agentflow.synthesis._checks._steps import are_enough, say_something
+from agentflow.synthesis._checks import (
+    Check,
+    Grounding,
+    are_enough,
+    asks,
+    check,
+    covers_hops,
+    find_citations,
+    ground,
+    hides_answer,
+    is_an_answer,
+    is_brief,
+    say_something,
+    stands_alone,
+)
 from agentflow.trajectory import Citation, Draft, DraftStep, Step
 from tests.agentflow.synthesis._grown import FACTS, GOOD, evidence, step
 

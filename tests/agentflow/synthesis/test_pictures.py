@@ -17,8 +17,8 @@ from agentflow.errors import ModelFailureKind
 from agentflow.journal import NewSeed
 from agentflow.synthesis import SynthesisConfig
 from agentflow.synthesis._checks import Check, Grounding, check
+from agentflow.synthesis._files import pair_record
 from agentflow.synthesis._questions import write_questions
-from agentflow.synthesis._records import pair_record
 from agentflow.trajectory import (
     Action,
     Blob,

@@ -11,8 +11,7 @@ from msgspec.structs import replace
 
 from agentflow.errors import ConfigurationError
 from agentflow.synthesis import SynthesisConfig
-from agentflow.synthesis._selection import EvidencePath, Selection, select
-from agentflow.synthesis._selection._paths import find_paths, similarity
+from agentflow.synthesis._selection import EvidencePath, Selection, find_paths, select, similarity
 from agentflow.text import content_word_pairs
 from agentflow.trajectory import Node, Tree, Verdict, tree_id
 from tests.agentflow.synthesis._grown import SEED, chain, node, tree

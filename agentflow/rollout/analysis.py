@@ -1,0 +1,340 @@
+"""Analysis of finished rollouts: tables and a chart of their scores. See docs/analyse.md."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from html import escape
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+from msgspec import Struct
+
+from agentflow.errors import ConfigurationError
+from agentflow.rollout._files import SUMMARY
+from agentflow.rollout._summary import RolloutSummary, Spread
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+__all__ = [
+    "AnalysedRun",
+    "AnalysisTable",
+    "draw",
+    "find_runs",
+    "render_summary",
+    "tables_of",
+    "with_interval",
+]
+
+
+class AnalysedRun(Struct, frozen=True):
+    """Finished rollout."""
+
+    folder: str
+    """Its output directory."""
+    summary: RolloutSummary
+    """Its summary."""
+
+    @property
+    def model(self) -> str:
+        """Model of the planner or the agent."""
+        models = self.summary.models
+        return models.get("planner") or models.get("agent") or next(iter(models.values()), "")
+
+    @property
+    def setting(self) -> str:
+        """Agent and way of verifying."""
+        return self.summary.agent if self.summary.agent == "single" else f"team, {self.summary.verify}"
+
+
+class AnalysisTable(Struct, frozen=True):
+    """Table of an analysis."""
+
+    title: str
+    """Title."""
+    columns: tuple[str, ...]
+    """Column names."""
+    rows: tuple[tuple[str, ...], ...]
+    """Rows of text."""
+
+
+def find_runs(folders: Iterable[str | Path]) -> list[AnalysedRun]:
+    """Return the finished rollouts in and below these directories, sorted by directory. See docs/analyse.md.
+
+    :raises ConfigurationError: one line, if there is none, or a summary can't be read.
+    """
+    found: dict[Path, AnalysedRun] = {}
+    for folder in map(Path, folders):
+        if not folder.is_dir():
+            raise ConfigurationError(f"{folder}: no such directory; name the output_dir of a rollout")
+        files = sorted(folder.rglob(SUMMARY))
+        if not files:
+            raise ConfigurationError(
+                f"{folder}: contains no {SUMMARY}; name the output_dir of a finished rollout"
+            )
+        found |= {file.resolve(): _read(file) for file in files}
+    return sorted(found.values(), key=lambda run: (run.summary.benchmark, run.model, run.folder))
+
+
+def _read(file: Path) -> AnalysedRun:
+    try:
+        return AnalysedRun(str(file.parent), msgspec.json.decode(file.read_bytes(), type=RolloutSummary))
+    except OSError as error:
+        raise ConfigurationError(f"{file}: can't be read: {error.strerror}") from None
+    except msgspec.MsgspecError as error:
+        raise ConfigurationError(f"{file}: not a summary of a rollout: {error}") from None
+
+
+def tables_of(runs: Sequence[AnalysedRun]) -> list[AnalysisTable]:
+    """Return tables of accuracy, turns, tools, failed calls and verifiers, without empty ones. See docs/analyse.md."""
+    tables = [_accuracy(runs), _turns(runs), _tools(runs), _errors(runs), _verifying(runs)]
+    return [table for table in tables if table.rows]
+
+
+def _accuracy(runs: Sequence[AnalysedRun]) -> AnalysisTable:
+    rows = (
+        (
+            *_who(run),
+            str(run.summary.max_turns),
+            run.summary.metric,
+            with_interval(run.summary),
+            *_counts(run.summary),
+        )
+        for run in runs
+        if run.summary.metric is not None
+    )
+    columns = ("benchmark", "model", "agent", "turns at most", "metric", "score (95 %)", "tasks", "failed")
+    return AnalysisTable("Accuracy", columns, tuple(rows))
+
+
+def _counts(summary: RolloutSummary) -> tuple[str, str]:
+    return str(summary.tasks), str(summary.failed)
+
+
+def _turns(runs: Sequence[AnalysedRun]) -> AnalysisTable:
+    budgets = sorted({run.summary.max_turns for run in runs})
+    by_who: dict[tuple[str, ...], dict[int, AnalysedRun]] = {}
+    for run in runs:
+        by_who.setdefault(_who(run), {})[run.summary.max_turns] = run
+    rows = (
+        (*who, *(_at_budget(own[budget]) if budget in own else "" for budget in budgets))
+        for who, own in by_who.items()
+    )
+    columns = ("benchmark", "model", "agent", *(f"at most {budget}" for budget in budgets))
+    return AnalysisTable("Average turns and score by budget", columns, tuple(rows))
+
+
+def _at_budget(run: AnalysedRun) -> str:
+    turns = f"{run.summary.turns.mean:.2f}"
+    return turns if run.summary.score is None else f"{turns} ({run.summary.score:.1%})"
+
+
+def _tools(runs: Sequence[AnalysedRun]) -> AnalysisTable:
+    tools = sorted({tool for run in runs for tool in run.summary.tool_use})
+    rows = (
+        (*_who(run), str(run.summary.max_turns), *(_share(run.summary, tool) for tool in tools))
+        for run in runs
+        if run.summary.tool_calls
+    )
+    return AnalysisTable(
+        "Share of tool calls by tool",
+        ("benchmark", "model", "agent", "turns at most", *tools),
+        tuple(rows),
+    )
+
+
+def _share(summary: RolloutSummary, tool: str) -> str:
+    return f"{summary.tool_use[tool].share:.1%}" if tool in summary.tool_use else "0.0%"
+
+
+def _errors(runs: Sequence[AnalysedRun]) -> AnalysisTable:
+    rows = (
+        (
+            *_who(run),
+            str(run.summary.max_turns),
+            str(run.summary.tool_calls),
+            f"{run.summary.tool_error_rate:.1%}",
+        )
+        for run in runs
+        if run.summary.tool_calls
+    )
+    columns = ("benchmark", "model", "agent", "turns at most", "calls", "failed")
+    return AnalysisTable("Failed tool calls", columns, tuple(rows))
+
+
+def _verifying(runs: Sequence[AnalysedRun]) -> AnalysisTable:
+    """Return both ways of verifying side by side, of models that were run with both."""
+    pairs: dict[tuple[str, str, int], dict[str, AnalysedRun]] = {}
+    for run in runs:
+        if run.summary.agent == "team":
+            key = (run.summary.benchmark, run.model, run.summary.max_turns)
+            pairs.setdefault(key, {})[run.summary.verify] = run
+    rows = (row for own in pairs.values() if len(own) > 1 for row in _both(own["separate"], own["merged"]))
+    columns = (
+        "benchmark", "model", "turns at most", "verifier", "score (95 %)", "turns", "calls per task", "tokens per task",
+    )  # fmt: skip
+    return AnalysisTable("Separate and merged verifier", columns, tuple(rows))
+
+
+def _both(*runs: AnalysedRun) -> Iterator[tuple[str, ...]]:
+    for run in runs:
+        said = run.summary
+        calls = ", ".join(f"{role} {count:.1f}" for role, count in said.calls_per_task.items())
+        yield (
+            said.benchmark,
+            run.model,
+            str(said.max_turns),
+            said.verify,
+            with_interval(said),
+            f"{said.turns.mean:.2f}",
+            f"{sum(said.calls_per_task.values()):.1f} ({calls})",
+            f"{said.tokens / max(1, said.results):,.0f}",
+        )
+
+
+def _who(run: AnalysedRun) -> tuple[str, str, str]:
+    return run.summary.benchmark, run.model, run.setting
+
+
+def with_interval(summary: RolloutSummary) -> str:
+    """Return the mean score in per cent with its confidence interval: `57.3% (51.0% to 63.5%)`.
+
+    See docs/analyse.md.
+    """
+    if summary.score is None or summary.interval is None:
+        return "not scored"
+    return f"{summary.score:.1%} ({summary.interval.low:.1%} to {summary.interval.high:.1%})"
+
+
+def render_summary(summary: RolloutSummary) -> "RenderableType":
+    """Return the summary as a table.
+
+    See docs/analyse.md.
+    """
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, show_header=False, pad_edge=False)
+    table.add_column(style="bold", no_wrap=True)
+    table.add_column()
+    for name, value in _rows(summary):
+        table.add_row(name, Text(value))
+    return table
+
+
+def _rows(said: RolloutSummary) -> list[tuple[str, str]]:
+    several = f", {said.samples} samples each" if said.samples > 1 else ""
+    rows = [
+        ("engine", _names(said.models)),
+        ("tasks", f"{said.tasks} of {said.benchmark}{several}; failed: {_failure_counts(said.failures)}"),
+    ]
+    if said.metric is not None:
+        unjudged = f", {said.unjudged} could not be judged" if said.unjudged else ""
+        rows.append((said.metric, f"{with_interval(said)}, {said.perfect} with full marks{unjudged}"))
+    if said.samples > 1 and said.metric is not None:
+        rows.append(("pass@k", ", ".join(f"{k}: {share:.1%}" for k, share in said.pass_at.items()) or "none"))
+        rows.append(("majority", f"{said.majority:.1%}; best by verifier {said.best_by_verifier:.1%}"))
+    rows += [
+        ("endings", _failure_counts(said.endings)),
+        ("turns", _spread(said.turns, "{:.1f}")),
+        ("seconds", _spread(said.seconds, "{:.2f}")),
+        ("tools", f"{said.tool_calls} calls, {said.tool_error_rate:.1%} failed; {_tool_shares(said)}"),
+        (
+            "calls per task",
+            ", ".join(f"{role} {count:.1f}" for role, count in said.calls_per_task.items()) or "none",
+        ),
+        ("usage", f"{said.tokens:,} tokens{_cost(said)}"),
+    ]
+    rows += [("tool dropped", f"{name}: {why}") for name, why in said.dropped_tools.items()]
+    return rows + [(f"failed {task.task_id}", task.why) for task in said.failed_tasks]
+
+
+def _names(models: Mapping[str, str]) -> str:
+    if len(set(models.values())) == 1:
+        return next(iter(models.values()))
+    return ", ".join(f"{role} {name}" for role, name in models.items())
+
+
+def _failure_counts(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{name} {count}" for name, count in counts.items()) or "none"
+
+
+def _spread(spread: Spread, form: str) -> str:
+    mean, half, most = (form.format(value) for value in (spread.mean, spread.p50, spread.p95))
+    return f"mean {mean}, median {half}, 95th percentile {most}"
+
+
+def _tool_shares(said: RolloutSummary) -> str:
+    return ", ".join(f"{tool} {use.share:.0%}" for tool, use in said.tool_use.items()) or "none used"
+
+
+def _cost(said: RolloutSummary) -> str:
+    return f", cost {sum(said.cost.values()):.4f}" if said.cost else ""
+
+
+_ROW = 26
+
+
+_TOP = 46
+
+
+_LABELS = 360
+
+
+_SCALE = 420
+
+
+_RIGHT = 170
+
+
+_COLOURS = ("#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377", "#bbbbbb")
+"""Palette for all kinds of colour vision."""
+
+
+def draw(runs: Sequence[AnalysedRun]) -> str:
+    """Return an SVG chart of the scores, with one colour per benchmark. See docs/analyse.md."""
+    shown = [run for run in runs if run.summary.score is not None]
+    names = list(dict.fromkeys(run.summary.benchmark for run in shown))
+    width, height = _LABELS + _SCALE + _RIGHT, _TOP + _ROW * len(shown) + 24
+    lines = [
+        (
+            f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" '
+            f'viewBox="0 0 {width} {height}" font-family="sans-serif" font-size="12">'
+        ),
+        f'<rect width="{width}" height="{height}" fill="white"/>',
+        _svg_text(8, 20, "Mean score with 95 % confidence interval", weight="bold"),
+        *_axis(height),
+    ]
+    for place, run in enumerate(shown):
+        lines += _bar(run, _TOP + _ROW * place, _COLOURS[names.index(run.summary.benchmark) % len(_COLOURS)])
+    return "\n".join([*lines, "</svg>", ""])
+
+
+def _axis(height: int) -> list[str]:
+    lines: list[str] = []
+    for step in range(0, 101, 20):
+        x = _LABELS + _SCALE * step / 100
+        lines.append(f'<line x1="{x:g}" x2="{x:g}" y1="{_TOP - 6}" y2="{height - 20}" stroke="#dddddd"/>')
+        lines.append(_svg_text(x, height - 6, f"{step} %", anchor="middle"))
+    return lines
+
+
+def _bar(run: AnalysedRun, y: int, colour: str) -> list[str]:
+    said = run.summary
+    score = said.score or 0.0
+    label = f"{said.benchmark} · {run.model} · {run.setting} · {said.max_turns} turns"
+    lines = [
+        _svg_text(_LABELS - 8, y + 15, label, anchor="end"),
+        f'<rect x="{_LABELS}" y="{y + 3}" width="{_SCALE * score:.1f}" height="{_ROW - 9}" fill="{colour}"/>',
+        _svg_text(_LABELS + _SCALE + 10, y + 15, f"{score:.1%}, {said.turns.mean:.1f} turns on average"),
+    ]
+    if said.interval is not None:
+        low, high = (_LABELS + _SCALE * end for end in (said.interval.low, said.interval.high))
+        middle = y + 3 + (_ROW - 9) / 2
+        lines.append(
+            f'<line x1="{low:.1f}" x2="{high:.1f}" y1="{middle}" y2="{middle}" stroke="black" stroke-width="1.5"/>'
+        )
+    return lines
+
+
+def _svg_text(x: float, y: float, said: str, *, anchor: str = "start", weight: str = "normal") -> str:
+    return f'<text x="{x:g}" y="{y:g}" text-anchor="{anchor}" font-weight="{weight}">{escape(said)}</text>'
