@@ -19,7 +19,6 @@ from agentflow.rollout.benchmarks._rows import BenchmarkRow, is_list, is_object
 from agentflow.settings import Section
 from agentflow.trajectory import Task
 
-
 _SAMPLES: Final = Path(__file__).parent / "samples"
 
 
