@@ -8,7 +8,8 @@ import pytest
 from aiohttp import web
 from msgspec import structs
 
-from agentflow.doctor import DiagnosisState, examine, examine_host, examine_provider
+from agentflow.doctor import DiagnosisState, examine
+from agentflow.doctor._checks import examine_host, examine_provider
 from agentflow.errors import ConfigurationError
 from agentflow.models import PROVIDERS
 from agentflow.serving._ports import kept_port

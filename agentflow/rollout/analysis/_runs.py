@@ -1,4 +1,4 @@
-"""Analysis of finished rollouts: tables and a chart of their scores. See docs/analyse.md."""
+"""Tables, a chart and a terminal view from the summaries of finished rollouts."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from html import escape
@@ -14,16 +14,6 @@ from agentflow.rollout._summary import RolloutSummary, Spread
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
-
-__all__ = [
-    "AnalysedRun",
-    "AnalysisTable",
-    "draw",
-    "find_runs",
-    "render_summary",
-    "tables_of",
-    "with_interval",
-]
 
 
 class AnalysedRun(Struct, frozen=True):

@@ -1,4 +1,4 @@
-"""Diagnosis of a machine: tries runtimes, backends, models and networks, and reports how to fix what fails."""
+"""Checks of runtimes, backends, model providers and network hosts, made concurrently."""
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from enum import StrEnum
@@ -15,9 +15,6 @@ from agentflow.sandbox import Sandbox, Tool
 from mcp_servers import BACKENDS
 from mcp_servers.core import RUNTIMES, did_you_mean, runtime_maker
 from runtimes import Capabilities, InstanceSpec, Outcome
-
-__all__ = ["AREAS", "Area", "Diagnosis", "DiagnosisState", "examine"]
-
 
 Area: TypeAlias = Literal["runtimes", "backends", "models", "networks"]
 

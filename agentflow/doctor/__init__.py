@@ -1,0 +1,5 @@
+"""Diagnosis of a machine: tries runtimes, backends, models and networks, and reports how to fix what fails."""
+
+from agentflow.doctor._checks import AREAS, Area, Diagnosis, DiagnosisState, examine
+
+__all__ = ["AREAS", "Area", "Diagnosis", "DiagnosisState", "examine"]
