@@ -9,8 +9,13 @@ from msgspec import Struct
 
 from agentflow.actors import together
 from agentflow.growth._action_chooser import ActionChooser, ChosenAction, NodeChoices
-from agentflow.growth._action_runner import ActionRunner, BranchResult
-from agentflow.growth._branch_sandboxes import BranchSandboxes, BranchState, TreeSandboxes
+from agentflow.growth._branch_sandboxes import (
+    ActionRunner,
+    BranchResult,
+    BranchSandboxes,
+    BranchState,
+    TreeSandboxes,
+)
 from agentflow.growth._records import VerdictRecord, diverged_nodes, path_key
 from agentflow.growth._settings import ExecutorPort, GrowthSettings, PlannerPort, VerifierPort
 from agentflow.journal import Page

@@ -12,22 +12,20 @@ import numpy as np
 from msgspec import Struct, structs
 
 from agentflow.errors import AgentFlowError, ConfigurationError, RunStopped, StopCause
-from agentflow.learner._async_source import AsyncSource
 from agentflow.learner._backbone import Backbone
 from agentflow.learner._checkpoints import CheckpointError, Checkpoints
 from agentflow.learner._config import TrainConfig
 from agentflow.learner._debug import debug_rollouts
 from agentflow.learner._engine import PolicyEngine, open_engine
 from agentflow.learner._episode_runner import open_episode_runner
-from agentflow.learner._group_rollout import GroupRollout
+from agentflow.learner._group_rollout import GroupRollout, Validation
 from agentflow.learner._loop import Loop, LoopPosition, in_thread
 from agentflow.learner._progress import TrainProgress, TrainStatus
 from agentflow.learner._rollout_store import RolloutStore
 from agentflow.learner._rows import Row
-from agentflow.learner._sources import BatchSource, ReplaySource, SyncSource
+from agentflow.learner._sources import AsyncSource, BatchSource, ReplaySource, SyncSource
 from agentflow.learner._task_order import TaskOrder
 from agentflow.learner._tree_groups import TreeGroupRollout, open_tree_grower
-from agentflow.learner._validation import Validation
 from agentflow.learner.trackers import Trackers, open_trackers
 from agentflow.rollout import Assignment, assign
 from agentflow.runs import Phase, Resume, render_config, unwrap_group

@@ -1,16 +1,23 @@
-"""Sources of batches: synchronous rollouts, and stored rollouts."""
+"""Sources of batches: synchronous and asynchronous rollouts, and stored rollouts.
+
+An asynchronous source runs episodes while steps are made, within a bound on their staleness.
+"""
 
 import math
-from collections.abc import Sequence
-from typing import Protocol
+from collections import Counter
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager
+from typing import Literal, Protocol
 
 import anyio
+from msgspec import structs
 
 from agentflow.errors import ConfigurationError, RunStopped, StopCause
 from agentflow.learner._group_rollout import GroupRollout
-from agentflow.learner._groups import Batch, Group
+from agentflow.learner._groups import Batch, EpisodeResult, FailureCause, Group
 from agentflow.learner._rollout_store import RolloutStore
 from agentflow.learner._task_order import TaskDraw, TaskOrder
+from agentflow.trajectory import Failure
 
 EQUAL = "equal"
 """Reason for leaving out a group: its rewards are all equal."""
@@ -132,3 +139,191 @@ def refuse_empty(step: int, groups: Sequence[Group]) -> None:
         f"step {step}: all {len(reasons)} episodes failed, {kinds.count(kind)} of them with {kind}: {example}"
     )
     raise RunStopped(StopCause.MODEL, f"{message}; fix that, then run the same command to resume")
+
+
+class _PendingGroup:
+    """A group that is running, or finished and not used yet."""
+
+    def __init__(self, draw: TaskDraw, version: int, size: int) -> None:
+        self.draw = draw
+        self.version = version
+        self.results: list[EpisodeResult | None] = [None] * size
+        self.scope = anyio.CancelScope()
+        self.group: Group | None = None
+
+
+class AsyncSource:
+    """Starts groups as long as they can be used in time, and uses the oldest first.
+
+    Enough groups are started that each would be used within the bound if none took long. A group that takes so long that
+    it would become too old is cancelled: its finished episodes are used, the rest is left out and counted (`drop`); or
+    the step waits for it (`wait`).
+    """
+
+    def __init__(
+        self,
+        rollout: GroupRollout,
+        order: TaskOrder,
+        *,
+        tasks: int,
+        size: int,
+        bound: int,
+        stale: Literal["drop", "wait"] = "drop",
+        replace_equal: float = 0.0,
+    ) -> None:
+        """Configure it.
+
+        :param tasks: groups of a batch.
+        :param size: episodes of a group.
+        :param bound: maximum age of an episode, in versions of the weights.
+        :param stale: treatment of a group that takes too long for that.
+        :param replace_equal: maximum share of a batch's groups that are replaced because their rewards are equal.
+        """
+        self._rollout = rollout
+        self._order = order
+        self._tasks = tasks
+        self._size = size
+        self._bound = bound
+        self._waits = stale == "wait"
+        self._max_replaced = math.floor(tasks * replace_equal)
+        self._replaced = 0
+        self._again: list[int] = []
+        self._pending: dict[int, _PendingGroup] = {}
+        self._in_step = False
+        self._ended = False
+        self._dropped: Counter[str] = Counter()
+        self._changed = anyio.Event()
+
+    def resume(self, taken: int, pending: Sequence[int]) -> None:
+        """Continue after an earlier run: its unused draws are run again."""
+        self._order.taken = taken
+        self._again = sorted(pending)
+
+    @asynccontextmanager
+    async def running(self) -> AsyncGenerator[None]:
+        """Run episodes inside the block; running ones are cancelled at its end."""
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._start_groups)
+            yield
+            tasks.cancel_scope.cancel()
+
+    async def collect(self, step: int, version: int) -> Batch | None:
+        """Return the oldest groups, as soon as there are enough."""
+        self._rollout.version = version
+        self._in_step = False
+        self._replaced = 0
+        self._notify()
+        while not self._is_enough(version):
+            changed = self._changed
+            await changed.wait()
+        due = [
+            pending
+            for pending in self._pending.values()
+            if pending.group is None and self._is_due(pending, version)
+        ]
+        for pending in due:
+            self._cancel(pending)
+        chosen = self._choose(version)
+        self._in_step = True
+        self._notify()
+        if not chosen:
+            return None
+        refuse_empty(step, chosen)
+        dropped, self._dropped = self._dropped, Counter()
+        return Batch(
+            step=step,
+            version=version,
+            taken=self._order.taken,
+            pending=tuple(sorted([*self._pending, *self._again])),
+            groups=tuple(chosen),
+            dropped=dict(sorted(dropped.items())),
+        )
+
+    async def _start_groups(self) -> None:
+        async with anyio.create_task_group() as tasks:
+            while True:
+                while len(self._pending) < self._capacity and (draw := self._next()) is not None:
+                    pending = _PendingGroup(draw, self._rollout.version, self._size)
+                    self._pending[draw.number] = pending
+                    tasks.start_soon(self._run, pending)
+                changed = self._changed
+                await changed.wait()
+
+    @property
+    def _capacity(self) -> int:
+        """Maximum number of pending groups: as many as the steps take that may still use them."""
+        return (self._bound + (not self._in_step)) * self._tasks
+
+    def _next(self) -> TaskDraw | None:
+        if self._again:
+            return self._order.draw(self._again.pop(0))
+        draws = self._order.take(1)
+        self._ended = not draws
+        return draws[0] if draws else None
+
+    async def _run(self, pending: _PendingGroup) -> None:
+        with pending.scope:
+            group = await self._rollout.group(pending.draw, self._size, pending.results)
+            if pending.group is not None:
+                # It was cancelled just as it ended.
+                return
+            if self._replaces(group):
+                del self._pending[pending.draw.number]
+                self._dropped[EQUAL] += 1
+                self._replaced += 1
+            else:
+                pending.group = group
+            self._notify()
+
+    def _replaces(self, group: Group) -> bool:
+        return group.is_flat and self._replaced < self._max_replaced
+
+    def _is_due(self, pending: _PendingGroup, version: int) -> bool:
+        """Return true if no later step can use it."""
+        return version - pending.version >= self._bound
+
+    def _is_enough(self, version: int) -> bool:
+        unfinished = [pending for pending in self._pending.values() if pending.group is None]
+        if self._waits and any(self._is_due(pending, version) for pending in unfinished):
+            return False
+        ready = len(self._pending) - len(unfinished)
+        exhausted = self._ended and not self._again and not unfinished
+        return ready >= self._tasks or exhausted
+
+    def _cancel(self, pending: _PendingGroup) -> None:
+        """Cancel a group and keep its finished episodes."""
+        pending.scope.cancel()
+        pending.group = self._rollout.group_of(pending.draw, pending.results)
+
+    def _choose(self, version: int) -> list[Group]:
+        """Return the oldest groups, without the episodes that are too old."""
+        ready = [pending for pending in self._pending.values() if pending.group is not None]
+        ready.sort(key=lambda pending: (pending.version, pending.draw.number))
+        chosen: list[Group] = []
+        for pending in ready:
+            if len(chosen) == self._tasks and not self._is_due(pending, version):
+                break
+            del self._pending[pending.draw.number]
+            assert pending.group is not None, "filtered above"
+            group = self._without_stale(pending.group, version)
+            lost = len(group.samples) < 2 and any(each.kind == FailureCause.STALE for each in group.failures)
+            if lost or len(chosen) == self._tasks:
+                # More groups became due at once than a step takes, or too few episodes are left to compare.
+                self._dropped[FailureCause.STALE] += self._size
+            else:
+                chosen.append(group)
+        return sorted(chosen, key=lambda group: group.number)
+
+    def _without_stale(self, group: Group, version: int) -> Group:
+        samples = tuple(
+            sample for sample in group.samples if version - sample.details["version"] <= self._bound
+        )
+        old = len(group.samples) - len(samples)
+        if not old:
+            return group
+        failure = Failure(FailureCause.STALE, f"its weights were more than {self._bound} versions old")
+        return structs.replace(group, samples=samples, failures=(*group.failures, *[failure] * old))
+
+    def _notify(self) -> None:
+        self._changed.set()
+        self._changed = anyio.Event()

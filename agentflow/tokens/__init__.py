@@ -23,10 +23,11 @@ from agentflow.tokens._calls import (
     TrainedSlice,
     TreeFigures,
     Voice,
+    as_html,
     calls_of,
+    coloured,
 )
 from agentflow.tokens._spans import TokenSpan, path_ids, walk
-from agentflow.tokens._text import as_html, coloured
 from agentflow.tokens._tree import TokenTree
 
 __all__ = [

@@ -3,7 +3,6 @@
 Every type is a frozen msgspec struct: small, immutable and serialisable. See docs/growth.md and docs/team.md.
 """
 
-from agentflow.trajectory._blobs import MemoryBlobStore
 from agentflow.trajectory._identity import (
     canonical,
     canonical_text,
@@ -17,6 +16,7 @@ from agentflow.trajectory._node import (
     Blob,
     Failure,
     Isolation,
+    MemoryBlobStore,
     Node,
     Observation,
     Seed,

@@ -1,18 +1,18 @@
-"""Attention along a tree, registered as an attention implementation of transformers."""
-
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 # torch and transformers are partially typed.
-from typing import Any, Literal
+"""Attention along a tree, registered as an attention implementation of transformers."""
+
+from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
 from agentflow.errors import ConfigurationError
-from agentflow.learner.compute._blocks import by_blocks
-from agentflow.learner.compute._tree import TreeMask
+from agentflow.learner.compute._tree import QueryBlock, TreeMask
 
 NAME = "agentflow_tree"
 """Name of the implementation in transformers."""
@@ -103,3 +103,87 @@ def block_mask(tree: TreeMask) -> Any:  # noqa: ANN401 - FlexAttention's
     # Compiled, so that the mask of all pairs is never in memory.
     compiled = tree.device.type == "cuda"
     return create_block_mask(sees, None, None, size, size, device=str(tree.device), _compile=compiled)
+
+
+def by_blocks(query: Tensor, key: Tensor, value: Tensor, tree: TreeMask, scale: float) -> Tensor:
+    """Compute the attention of each block of queries over the keys they see. All tensors are (1, heads, tokens, size)."""
+    return cast("Tensor", _ByBlocks.apply(query, key, value, tree, scale))
+
+
+class _ByBlocks(torch.autograd.Function):
+    """Keeps the scores of one block in memory at a time, and recomputes them in the backward pass."""
+
+    @staticmethod
+    def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, tree: TreeMask, scale: float) -> Tensor:  # noqa: ANN401
+        """Compute attention."""
+        out = query.new_empty((*query.shape[:3], value.shape[3]))
+        keys, values = key[0], value[0]
+        queries, outs = _grouped(query, keys), _grouped(out, keys)
+        for block in tree.blocks:
+            weights = _weights(_chosen(queries, block), keys[:, block.keys], block, scale)
+            _put(outs, block, weights @ _exact(values[:, block.keys]))
+        ctx.save_for_backward(query, key, value, out)
+        ctx.tree, ctx.scale = tree, scale
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor | None, ...]:  # noqa: ANN401 # pyright: ignore[reportIncompatibleMethodOverride]
+        """Compute the gradient of a softmax between two products."""
+        grad = grad_outputs[0]
+        query, key, value, out = cast("tuple[Tensor, ...]", ctx.saved_tensors)
+        keys, values = key[0], value[0]
+        queries, outs, grads = (_grouped(one, keys) for one in (query, out, grad))
+        query_grad, key_grad, value_grad = torch.empty_like(query), _zeros(keys), _zeros(values)
+        query_grads = _grouped(query_grad, keys)
+        for block in cast("TreeMask", ctx.tree).blocks:
+            asked, seen, given = _chosen(queries, block), keys[:, block.keys], _chosen(grads, block)
+            weights = _weights(asked, seen, block, ctx.scale)
+            _add(value_grad, block, weights.mT @ given)
+            inner = (given * _chosen(outs, block)).sum(-1, keepdim=True)
+            scores = (given @ _exact(values[:, block.keys]).mT).sub_(inner).mul_(weights).mul_(ctx.scale)
+            _put(query_grads, block, scores @ _exact(seen))
+            _add(key_grad, block, scores.mT @ asked)
+        return query_grad, key_grad[None].to(key.dtype), value_grad[None].to(value.dtype), None, None
+
+
+def _weights(queries: Tensor, keys: Tensor, block: QueryBlock, scale: float) -> Tensor:
+    """Return the attention weights, (key heads, queries, keys)."""
+    scores = (queries * scale) @ _exact(keys).mT
+    # Each key head serves several consecutive query heads.
+    apart = scores.unflatten(1, (-1, block.end - block.begin))
+    apart[..., block.open :].masked_fill_(block.hidden, -torch.inf)
+    return torch.softmax(scores, -1)
+
+
+def _exact(tensor: Tensor) -> Tensor:
+    """Return the tensor in at least 32 bits."""
+    return tensor.to(torch.promote_types(tensor.dtype, torch.float32))
+
+
+def _zeros(like: Tensor) -> Tensor:
+    """Return an accumulator in at least 32 bits."""
+    return torch.zeros_like(like, dtype=torch.promote_types(like.dtype, torch.float32))
+
+
+def _grouped(tensor: Tensor, keys: Tensor) -> Tensor:
+    """View a tensor as (key heads, query heads per key head, tokens, size)."""
+    return tensor[0].unflatten(0, (len(keys), -1))
+
+
+def _chosen(tensor: Tensor, block: QueryBlock) -> Tensor:
+    """Return the part of a block's queries, flattened for one product per key head."""
+    return _exact(tensor[:, :, block.begin : block.end].flatten(1, 2))
+
+
+def _put(tensor: Tensor, block: QueryBlock, part: Tensor) -> None:
+    """Write the part of a block's queries."""
+    tensor[:, :, block.begin : block.end] = part.unflatten(1, (tensor.shape[1], -1))
+
+
+def _add(tensor: Tensor, block: QueryBlock, part: Tensor) -> None:
+    """Add to the part of a block's keys."""
+    if isinstance(block.keys, slice):
+        tensor[:, block.keys] += part
+    else:
+        tensor.index_add_(1, block.keys, part)

@@ -1,14 +1,17 @@
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false, reportMissingTypeStubs=false
+# pyarrow is partially typed.
 """Implementation of `agentflow data prepare`: make training, validation and test files."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
 from msgspec import Struct
 
 from agentflow.errors import ConfigurationError
-from agentflow.learner.data._files import write_items
-from agentflow.learner.data._mix import mix
 from agentflow.learner.data._sources import AIME, Item, read_math, read_search, read_source
 
 TRAIN = Path("train", "combined_train.parquet")
@@ -80,3 +83,117 @@ def prepare(
 
 def _tested(item: Item) -> Item:
     return Item(question=item.question, answers=item.answers, source=AIME)
+
+
+class Mix(Struct, frozen=True, kw_only=True):
+    """Training and validation questions."""
+
+    train: list[Item]
+    """Training questions."""
+    validation: list[Item]
+    """Held-out questions."""
+    duplicates: int
+    """Number of questions left out because they differ from another only in case or spaces."""
+    tested: int
+    """Number of questions left out because they are in a test set."""
+
+
+def mix(
+    sources: Iterable[Iterable[Item]],
+    tested: Iterable[Item],
+    *,
+    seed: int,
+    validation: int | None,
+    limit: int | None,
+) -> Mix:
+    """Mix sources.
+
+    :param tested: questions of test sets, which are left out.
+    :param seed: determines order, selection and what is held out. Additional rows do not change the relative order of others.
+    :param validation: number of held-out questions; `None`: a tenth, at most 200.
+    :param limit: maximum number of questions of each source, selected by the seed; `None`: all.
+    """
+    forbidden = {_key(item) for item in tested}
+    seen: set[str] = set()
+    left_out: Counter[str] = Counter()
+    found: list[tuple[bytes, Item]] = []
+    for source in sources:
+        own: list[tuple[bytes, Item]] = []
+        for item in source:
+            key = _key(item)
+            if key in forbidden or key in seen:
+                left_out["tested" if key in forbidden else "duplicates"] += 1
+                continue
+            seen.add(key)
+            own.append((sha256(f"{seed}\0{key}".encode()).digest(), item))
+        own.sort(key=lambda entry: entry[0])
+        found += own[:limit]
+    found.sort(key=lambda entry: entry[0])
+    items = [item for _, item in found]
+    held_out = min(len(items) // 10, 200) if validation is None else max(validation, 0)
+    return Mix(
+        train=items[held_out:],
+        validation=items[:held_out],
+        duplicates=left_out["duplicates"],
+        tested=left_out["tested"],
+    )
+
+
+def _key(item: Item) -> str:
+    """Return the question without case and redundant spaces."""
+    return " ".join(item.question.casefold().split())
+
+
+def write_items(path: Path, items: Sequence[Item], first: int) -> None:
+    """Write a file atomically.
+
+    :param first: number of the first item; numbers are unique over all files of one preparation.
+    :raises ConfigurationError: if pyarrow is missing, or the file can't be written.
+    """
+    try:
+        import pyarrow
+        from pyarrow import parquet
+    except ImportError:
+        raise ConfigurationError(f"{path}: pyarrow is missing; pip install 'agentflow[train]'") from None
+    text, number = pyarrow.string(), pyarrow.int64()
+    extra = [("ground_truth", text), ("idx", number), ("golden_answers", pyarrow.list_(text))]
+    if any(item.source == AIME for item in items):
+        extra.append(("original_problem", text))
+    schema = pyarrow.schema(
+        [
+            ("id", number),
+            ("question", text),
+            ("chain", text),
+            ("result", text),
+            ("source", text),
+            ("extra_info", pyarrow.struct(extra)),
+        ]
+    )
+    rows = [_row(item, place) for place, item in enumerate(items, first)]
+    part = path.with_suffix(".part")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        parquet.write_table(pyarrow.Table.from_pylist(rows, schema=schema), part)
+        part.replace(path)
+    except OSError as error:
+        with suppress(OSError):
+            part.unlink()
+        raise ConfigurationError(f"{path}: can't be written: {error.strerror or error}") from None
+
+
+def _row(item: Item, number: int) -> dict[str, Any]:
+    result = "; ".join(item.answers)
+    extra = {
+        "ground_truth": result,
+        "idx": number,
+        "golden_answers": list(item.answers),
+        "original_problem": item.question,
+    }
+    return {
+        "id": number,
+        "question": item.question,
+        "chain": "",
+        "result": result,
+        "source": item.source,
+        "extra_info": extra,
+    }

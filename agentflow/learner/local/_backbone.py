@@ -20,20 +20,22 @@ from agentflow.learner._backbone import Figures
 from agentflow.learner._checkpoints import CheckpointError
 from agentflow.learner._policy import OptimizerSettings, PolicySettings
 from agentflow.learner._rows import Row
-from agentflow.learner.local._batches import batch_figures, micro_batches, share_of
-from agentflow.learner.local._export import adapter_weights, merged_weights, write_adapters, write_model
 from agentflow.learner.local._model import Policy, device_of, find_model, load_policy
-from agentflow.learner.local._optimizer import Optimizer
-from agentflow.learner.local._ranks import Ranks
-from agentflow.learner.local._state import (
+from agentflow.learner.local._model_files import (
     BackboneState,
+    adapter_weights,
+    merged_weights,
     randomness,
     read_state,
     restore_tensors,
     set_randomness,
     state_tensors,
+    write_adapters,
+    write_model,
     write_state,
 )
+from agentflow.learner.local._optimizer import Optimizer
+from agentflow.learner.local._ranks import Ranks, batch_figures, micro_batches, share_of
 from agentflow.learner.losses import LossSettings, loss_of, merge_figures
 from agentflow.learner.packing import Packed
 

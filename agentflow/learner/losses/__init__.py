@@ -7,8 +7,7 @@ See docs/losses.md.
 
 from agentflow.learner._rows import Row, merge_rows
 from agentflow.learner.losses import _policy as _policy  # the built-in losses register themselves
-from agentflow.learner.losses._advantages import advantages_of
-from agentflow.learner.losses._loss_of import loss_of, merge_figures
+from agentflow.learner.losses._loss_of import PolicyLoss, loss_of, merge_figures, policy_loss
 from agentflow.learner.losses._registry import (
     TokenBatch,
     TokenLoss,
@@ -18,8 +17,7 @@ from agentflow.learner.losses._registry import (
     register_loss,
 )
 from agentflow.learner.losses._settings import Aggregation, LossSettings
-from agentflow.learner.losses._signature import PolicyLoss, policy_loss
-from agentflow.learner.losses._step import rows_of, step_rows
+from agentflow.learner.losses._step import advantages_of, rows_of, step_rows
 
 __all__ = [
     "Aggregation",

@@ -7,7 +7,7 @@ from typing import Any, Literal
 import anyio
 import pytest
 
-from agentflow.learner._async_source import AsyncSource
+from agentflow.learner._sources import AsyncSource
 from agentflow.learner._group_rollout import GroupRollout
 from agentflow.learner._groups import Batch
 from agentflow.learner._sources import SyncSource

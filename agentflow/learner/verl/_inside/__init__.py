@@ -8,4 +8,3 @@ checkpoint engine that writes the weights as a folder. Nothing is patched.
 from agentflow.learner.verl._inside import _losses as _losses
 from agentflow.learner.verl._inside import _platform as _platform
 from agentflow.learner.verl._inside import _trainer as _trainer
-from agentflow.learner.verl._inside import _weights as _weights

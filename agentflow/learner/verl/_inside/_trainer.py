@@ -1,9 +1,10 @@
 # pyright: basic, reportMissingImports=false
-"""A verl trainer that accepts requests: `trainer.v1.trainer_mode=agentflow`."""
+"""A verl trainer that accepts requests (`trainer.v1.trainer_mode=agentflow`), and its export of the weights."""
 
 import os
 import shutil
 import uuid
+from collections.abc import AsyncGenerator, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,9 @@ import torch
 import torch.distributed
 import transfer_queue as tq
 from omegaconf import open_dict
+from safetensors.torch import save_file
 from transfer_queue import KVBatchMeta
+from verl.checkpoint_engine.base import CheckpointEngine, CheckpointEngineRegistry
 from verl.experimental.separation.engine_workers import DetachActorWorker
 from verl.trainer.ppo.utils import Role
 from verl.trainer.ppo.v1.trainer_base import PPOTrainer, register_trainer
@@ -26,13 +29,6 @@ from agentflow.learner._rows import Row
 from agentflow.learner.losses import merge_figures
 from agentflow.learner.verl._exchange import VerlRequest, VerlResponse
 from agentflow.learner.verl._inside._losses import LARGEST, MEANS, OURS, RowLoss, VerlObject
-
-EngineRegistry.register(model_type="language_model", backend=["fsdp", "fsdp2"], device="cpu")(
-    FSDPEngineWithLMHead
-)
-# Nothing is generated here, so no replica is ever made.
-RolloutReplicaRegistry.register("agentflow", lambda: RolloutReplica)
-
 
 REFERENCE = "reference"
 TODAY = "today"
@@ -221,3 +217,56 @@ def _figures(metrics: dict[str, Any]) -> dict[str, float]:
         "step/rate": of("lr"),
         "step/skipped": 0.0,
     }
+
+
+@CheckpointEngineRegistry.register("agentflow")
+class FolderWeights(CheckpointEngine):
+    """Writes the weights it is asked to send; there is no receiver in verl."""
+
+    def __init__(self, bucket_size: int, is_master: bool = False, folder: str = "", model: str = "") -> None:
+        self.is_master = is_master
+        self.folder = Path(folder)
+        self.model = Path(model)
+
+    async def send_weights(
+        self, weights: Iterable[tuple[str, torch.Tensor]], global_steps: int | None = None
+    ) -> dict[str, float]:
+        """Write the weights; every process takes part in gathering each tensor."""
+        tensors = dict[str, torch.Tensor]()
+        for name, tensor in weights:
+            if self.is_master:
+                tensors[name] = tensor.detach().cpu().contiguous().clone()
+        if self.is_master:
+            shutil.rmtree(self.folder, ignore_errors=True)
+            self.folder.mkdir(parents=True)
+            for path in self.model.iterdir():
+                if (
+                    path.is_file()
+                    and path.suffix in {".json", ".txt", ".jinja", ".model"}
+                    and "index" not in path.name
+                ):
+                    shutil.copy(path, self.folder)
+            save_file(tensors, self.folder / "model.safetensors", metadata={"format": "pt"})
+        return {}
+
+    async def receive_weights(self, global_steps: int | None = None) -> AsyncGenerator[Any]:
+        raise NotImplementedError
+        yield
+
+    def prepare(self) -> dict[str, Any]:
+        return {}
+
+    @classmethod
+    def build_topology(cls, *_given: VerlObject) -> tuple[dict[str, Any], dict[str, Any]]:
+        raise NotImplementedError
+
+    def init_process_group(self, **_given: VerlObject) -> None: ...
+
+    def finalize(self) -> None: ...
+
+
+EngineRegistry.register(model_type="language_model", backend=["fsdp", "fsdp2"], device="cpu")(
+    FSDPEngineWithLMHead
+)
+# Nothing is generated here, so no replica is ever made.
+RolloutReplicaRegistry.register("agentflow", lambda: RolloutReplica)

@@ -1,0 +1,261 @@
+# pyright: reportUnknownMemberType=false, reportMissingImports=false, reportUnknownVariableType=false
+# Packages of trackers are untyped, and optional.
+"""Trackers of the figures of steps: their interface, settings and implementations."""
+
+import logging
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import redirect_stdout
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any, Literal, Protocol, TypeAlias
+
+import msgspec
+
+from agentflow.errors import ConfigurationError
+from agentflow.learner.trackers._jsonl import Jsonl
+from agentflow.settings import Section
+from agentflow.telemetry import get_logger
+
+logger = get_logger("agentflow.train")
+
+METRICS = "metrics.jsonl"
+"""File of figures in the folder of a run."""
+
+
+class Tracker(Protocol):
+    """Receives the figures of steps."""
+
+    def log(self, step: int, figures: Mapping[str, float]) -> None:
+        """Store the figures of a step. Steps come in order, each once."""
+        ...
+
+    def close(self) -> None:
+        """Flush and release all resources."""
+        ...
+
+
+class Trackers:
+    """Several trackers as one. Errors of a tracker are logged; they affect neither the others nor the training."""
+
+    def __init__(self, trackers: Mapping[str, Tracker], after: int = -1) -> None:
+        """:param after: last step that they already have."""
+        self._trackers = dict(trackers)
+        self._last = after
+
+    @property
+    def names(self) -> Sequence[str]:
+        """Names of the trackers."""
+        return list(self._trackers)
+
+    def log(self, step: int, figures: Mapping[str, float]) -> None:
+        """Store the figures of a step.
+
+        :raises ValueError: if the step was logged before: all figures of a step are given at once.
+        """
+        if step <= self._last:
+            raise ValueError(
+                f"step {step} comes after step {self._last}: steps are logged in order, each once"
+            )
+        self._last = step
+        for name, tracker in self._trackers.items():
+            try:
+                tracker.log(step, figures)
+            except Exception as error:  # no step is lost because of its figures: full disk, service down
+                logger.warning("a tracker failed", tracker=name, step=step, error=str(error))
+
+    def close(self) -> None:
+        """Close all trackers."""
+        for name, tracker in self._trackers.items():
+            try:
+                tracker.close()
+            except Exception as error:  # same as above
+                logger.warning("a tracker failed", tracker=name, error=str(error))
+
+
+TrackerName: TypeAlias = Literal["console", "jsonl", "tensorboard", "trackio", "wandb"]
+"""Name of a tracker."""
+
+
+class TrackerSettings(Section):
+    """Trackers of the figures of steps. See docs/trackers.md."""
+
+    use: tuple[TrackerName, ...] = ("console", "jsonl")
+    """Trackers to use: console, jsonl, tensorboard, trackio, wandb."""
+    console_figures: tuple[str, ...] = (
+        "reward/mean",
+        "validation/*",
+        "step/loss",
+        "step/gradient_norm",
+        "engine/k3",
+        "groups/flat_share",
+    )
+    """Figures shown on the console, by name; `*` matches anything."""
+    project: str = "agentflow"
+    """Project name for trackio and wandb."""
+    name: str | None = None
+    """Run name for them; `None`: the name of the run's folder."""
+    online: bool = False
+    """Upload to wandb's service; otherwise keep the data in the run's folder for `wandb sync`."""
+
+
+def open_trackers(settings: TrackerSettings, folder: Path, after: int = -1) -> Trackers:
+    """Open the trackers of a run. See docs/trackers.md.
+
+    :param after: last step of a resumed run; figures of later steps are discarded.
+    :raises ConfigurationError: if the package of a tracker is missing; one line.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    opened: dict[str, Tracker] = {}
+    try:
+        for name in dict.fromkeys(settings.use):
+            opened[name] = _open(name, settings, folder, after)
+    except BaseException:
+        Trackers(opened).close()
+        raise
+    return Trackers(opened, after)
+
+
+def _open(name: TrackerName, settings: TrackerSettings, folder: Path, after: int) -> Tracker:
+    match name:
+        case "console":
+            return Console(settings.console_figures)
+        case "jsonl":
+            return Jsonl(folder / METRICS, after)
+        case "tensorboard":
+            return TensorBoard(folder, after)
+        case "trackio":
+            return Trackio(settings, folder, after)
+        case "wandb":
+            return Wandb(settings, folder, after)
+
+
+class Console:
+    """Logs selected figures in one line."""
+
+    def __init__(self, shown: Sequence[str]) -> None:
+        """:param shown: names of the figures, in order; `*` matches anything."""
+        self._shown = shown
+
+    def log(self, step: int, figures: Mapping[str, float]) -> None:
+        """Log the figures."""
+        names = [name for pattern in self._shown for name in sorted(figures) if fnmatchcase(name, pattern)]
+        fields = {name: float(f"{figures[name]:.4g}") for name in dict.fromkeys(names)}
+        logger.log(logging.INFO, "step", step=step, **fields)
+
+    def close(self) -> None:
+        """Do nothing."""
+
+
+class TensorBoard:
+    """Writes curves for TensorBoard to `tensorboard/` of the run: `tensorboard --logdir FOLDER`."""
+
+    def __init__(self, folder: Path, after: int) -> None:
+        try:
+            from torch.utils.tensorboard.writer import SummaryWriter
+        except ImportError:
+            raise _missing("tensorboard", "install the extra: pip install 'agentflow[train]'") from None
+        self._writer: Any = SummaryWriter(str(folder / "tensorboard"), purge_step=after + 1)
+
+    def log(self, step: int, figures: Mapping[str, float]) -> None:
+        """Add a point to each curve."""
+        for name, value in figures.items():
+            self._writer.add_scalar(name, value, step)
+        self._writer.flush()
+
+    def close(self) -> None:
+        """Close its file."""
+        self._writer.close()
+
+
+class Trackio:
+    """Writes to Trackio, a local database with a web page."""
+
+    def __init__(self, settings: "TrackerSettings", folder: Path, after: int) -> None:
+        try:
+            import trackio
+        except ImportError:
+            raise _missing("trackio", "pip install trackio") from None
+        self._sent = _Sent(folder / "trackio.json", after)
+        name = settings.name or folder.resolve().name
+        resume = "allow" if after >= 0 else "never"
+        with redirect_stdout(sys.stderr):  # It prints, and stdout may be JSON output.
+            self._run: Any = trackio.init(project=settings.project, name=name, resume=resume, embed=False)
+
+    def log(self, step: int, figures: Mapping[str, float]) -> None:
+        """Send the figures, unless the step was sent before."""
+        if self._sent.is_new(step):
+            self._run.log(dict(figures), step=step)
+
+    def close(self) -> None:
+        """Finish the run."""
+        with redirect_stdout(sys.stderr):
+            self._run.finish()
+
+
+class Wandb:
+    """Writes to Weights & Biases; offline by default."""
+
+    def __init__(self, settings: "TrackerSettings", folder: Path, after: int) -> None:
+        try:
+            import wandb
+        except ImportError:
+            raise _missing("wandb", "pip install wandb") from None
+        self._sent = _Sent(folder / "wandb.json", after)
+        try:
+            self._run: Any = wandb.init(
+                project=settings.project,
+                name=settings.name or folder.resolve().name,
+                id=self._sent.run or None,
+                resume="allow",
+                mode="online" if settings.online else "offline",
+                dir=str(folder),
+                settings=wandb.Settings(console="off", silent=True),
+            )
+        except wandb.Error as error:
+            why = str(error).splitlines()[0]
+            raise ConfigurationError(f"trackers.use: wandb can't begin: {why}") from None
+        self._sent.belongs_to(str(self._run.id))
+
+    def log(self, step: int, figures: Mapping[str, float]) -> None:
+        """Send the figures, unless the step was sent before."""
+        if self._sent.is_new(step):
+            self._run.log(dict(figures), step=step)
+
+    def close(self) -> None:
+        """Finish the run."""
+        self._run.finish()
+
+
+class _Sent:
+    """Steps already sent to a service that can't delete them: a repeated step is not sent again."""
+
+    def __init__(self, path: Path, after: int) -> None:
+        """:param after: last step of a resumed run; a new run ignores what was sent before."""
+        self._path = path
+        goes_on = after >= 0 and path.exists()
+        state: dict[str, Any] = msgspec.json.decode(path.read_bytes()) if goes_on else {}
+        self.run: str = state.get("run", "")
+        self._step: int = state.get("step", -1)
+
+    def belongs_to(self, run: str) -> None:
+        """Store the run's id at the service."""
+        self.run = run
+        self._keep()
+
+    def is_new(self, step: int) -> bool:
+        """Return true if the step was not sent yet, and count it as sent."""
+        if step <= self._step:
+            return False
+        self._step = step
+        self._keep()
+        return True
+
+    def _keep(self) -> None:
+        new = self._path.with_suffix(".new")
+        new.write_bytes(msgspec.json.encode({"run": self.run, "step": self._step}))
+        new.replace(self._path)
+
+
+def _missing(name: str, remedy: str) -> ConfigurationError:
+    return ConfigurationError(f"trackers.use: {name} is not installed; {remedy}, or leave it out")
