@@ -7,10 +7,9 @@ from typing import Any, Literal
 import anyio
 import pytest
 
-from agentflow.learner._sources import AsyncSource
 from agentflow.learner._group_rollout import GroupRollout
 from agentflow.learner._groups import Batch
-from agentflow.learner._sources import SyncSource
+from agentflow.learner._sources import AsyncSource, SyncSource
 from agentflow.learner._task_order import TaskOrder
 from agentflow.testing import VirtualTimeLoop
 from agentflow.trajectory import Task, digest
