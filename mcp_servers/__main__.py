@@ -1,8 +1,201 @@
-"""Run a server: `python -m mcp_servers BACKEND...`."""
+"""The command line: `python -m mcp_servers BACKEND... [--http HOST:PORT] [--token TOKEN|none] [--config FILE]`.
 
+With HTTP the server runs until a signal; on standard input and output also until the client closes it.
+"""
+
+import argparse
+import signal
 import sys
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import ExitStack
 
-from mcp_servers.serving._command import main
+import anyio
+
+from agentflow.errors import AgentFlowError, ConfigurationError
+from agentflow.settings import load_settings
+from mcp_servers.core._backend import BACKENDS
+from mcp_servers.core._runtimes import RuntimeHost, runtime_maker
+from mcp_servers.core._table import ToolTable
+from mcp_servers.serving._access import made_token, token_path
+from mcp_servers.serving._settings import NO_TOKEN, PreparedTable, ServerSettings, make_table, set_up_logging
+
+OWNER = "owner"
+"""Principal of the only token."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a server until it is stopped. Return the exit status: 0, 1 after a failure, 2 for invalid settings."""
+    given = _parser().parse_intermixed_args(arguments)
+    try:
+        settings = load_settings(ServerSettings, given.config, _overrides(given))
+        set_up_logging(settings.log_level)
+        anyio.run(serve, settings, _wants_http(given, settings))
+    except ConfigurationError as error:
+        return _complain(error, 2)
+    except AgentFlowError as error:
+        return _complain(error, 1)
+    except KeyboardInterrupt:  # before serving started; later, signals stop the server in order
+        return 130
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m mcp_servers",
+        description="Serve backends over MCP: on standard input and output, or over HTTP.",
+        epilog=f"Backends: {', '.join(BACKENDS)}, or package.module:Class. "
+        "An argument with '=' changes a setting: sessions.idle_seconds=600.",
+    )
+    parser.add_argument(
+        "words", nargs="*", metavar="BACKEND", help="a backend to serve besides the configured ones"
+    )
+    parser.add_argument("--http", metavar="HOST:PORT", help="serve streamable HTTP at this address")
+    parser.add_argument("--host", help="serve streamable HTTP on this address")
+    parser.add_argument("--port", help="serve streamable HTTP on this port; 0: any free port")
+    parser.add_argument("--workers", metavar="N", help="number of worker processes that share the port")
+    parser.add_argument(
+        "--token", help="the bearer token; 'none': no token (loopback only); default: a generated token"
+    )
+    parser.add_argument("--config", metavar="FILE", help="a configuration file, YAML or JSON")
+    parser.add_argument("--log-level", choices=("debug", "info", "warning", "error"))
+    return parser
+
+
+def _overrides(given: argparse.Namespace) -> list[str]:
+    """Convert the command line to `key=value` settings."""
+    words: list[str] = [word for word in given.words if "=" in word]
+    # A mapping is merged with the file's, so that settings given there stay.
+    words += [f"backends={{{word}: {{}}}}" for word in given.words if "=" not in word]
+    host, port = _address(given.http) if given.http else (None, None)
+    for key, value in (
+        ("host", given.host or host),
+        ("port", given.port or port),
+        ("workers", given.workers),
+        ("token", given.token),
+        ("log_level", given.log_level),
+    ):
+        if value is not None:
+            words.append(f"{key}={value}")
+    return words
+
+
+def _address(text: str) -> tuple[str | None, str | None]:
+    """Split `HOST:PORT`, `HOST:`, `:PORT` or `PORT`."""
+    host, _, port = text.rpartition(":")
+    return host.strip("[]") or None, port or None
+
+
+def _wants_http(given: argparse.Namespace, settings: ServerSettings) -> bool:
+    named = (given.http, given.host, given.port)
+    return any(value is not None for value in named) or bool(settings.model_fields_set & {"host", "port"})
+
+
+def _complain(error: AgentFlowError, status: int) -> int:
+    sys.stderr.write(f"mcp_servers: {error}\n")
+    return status
+
+
+async def serve(settings: ServerSettings, http: bool) -> None:
+    """Serve over HTTP, or one client on standard input and output.
+
+    :raises AgentFlowError: with one line, if the server cannot start or fails.
+    """
+    failure: AgentFlowError | None = None
+    runtime = RuntimeHost(runtime_maker(settings.runtime, settings.sessions.spec()))
+    async with anyio.create_task_group() as group:
+        group.start_soon(runtime.run)
+        try:
+            made = make_table(settings, runtime, ToolTable)
+            try:
+                if not http and settings.workers > 1:
+                    raise ConfigurationError("workers need HTTP: add --http, or remove workers")
+                if http:
+                    await _serve_http(made, settings)
+                else:
+                    await made.table.start(made.warmup)
+                    await _serve_stdio(made.table)
+            finally:
+                await made.table.close()
+        except AgentFlowError as error:
+            failure = error
+        finally:
+            runtime.close()
+    if failure is not None:
+        raise failure
+
+
+async def _serve_stdio(table: ToolTable) -> None:
+    # Loads the SDK, which invalid settings need not wait for.
+    from mcp_servers.serving._stdio import serve_stdio
+
+    with anyio.CancelScope() as scope:
+        await _until_signal(lambda: serve_stdio(table), scope.cancel)
+
+
+async def _serve_http(made: PreparedTable[ToolTable], settings: ServerSettings) -> None:
+    # Both load the SDK, which invalid settings need not wait for.
+    from mcp_servers.serving._http import GuardedServer, HttpServer
+    from mcp_servers.serving._workers import WorkerProcesses
+
+    with ExitStack() as stack:
+        listener = HttpServer.listen(settings.host, settings.port)
+        stack.enter_context(listener)
+        tokens = _tokens(settings, stack, listener.getsockname()[1])
+        options = settings.http_options(tokens)
+        server = (
+            HttpServer(made.table, options, listener)
+            if settings.workers == 1
+            else GuardedServer(WorkerProcesses(settings, [*made.table.backends]), options, listener)
+        )
+
+        def ready() -> None:
+            _say(f"serving {', '.join(settings.backends)} at {server.url}")
+
+        await _until_signal(lambda: server.serve(ready, made.warmup), server.stop)
+
+
+def _tokens(settings: ServerSettings, stack: ExitStack, port: int) -> dict[str, str] | None:
+    """Return the token of each client; a generated token is kept in a file while the server runs."""
+    tokens = settings.client_tokens()
+    token = settings.token.get_secret_value() if settings.token else None
+    if token == NO_TOKEN:
+        return None
+    if token:
+        tokens[OWNER] = token
+    if not tokens:
+        path = token_path(port)
+        tokens[OWNER] = stack.enter_context(made_token(path))
+        _say(f"the token is in {path}")
+    return tokens
+
+
+async def _until_signal(work: Callable[[], Awaitable[None]], stop: Callable[[], object]) -> None:
+    """Run `work`; the first signal calls `stop`, the second cancels `work`."""
+    failure: AgentFlowError | None = None
+    async with anyio.create_task_group() as group:
+
+        async def watch() -> None:
+            with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM, signal.SIGHUP) as signals:
+                await anext(signals)
+                stop()
+                await anext(signals)
+                group.cancel_scope.cancel()
+
+        group.start_soon(watch)
+        try:
+            await work()
+        except AgentFlowError as error:
+            failure = error
+        group.cancel_scope.cancel()
+    if failure is not None:
+        raise failure
+
+
+def _say(text: str) -> None:
+    """Print to standard error, because standard output may carry the protocol."""
+    sys.stderr.write(f"mcp_servers: {text}\n")
+    sys.stderr.flush()
+
 
 if __name__ == "__main__":
     sys.exit(main())

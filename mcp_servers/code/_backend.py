@@ -1,25 +1,29 @@
 """The tools of the code backend."""
 
 from collections.abc import Mapping
-from typing import Annotated
+from dataclasses import dataclass, field
+from typing import Annotated, TypeVar
 
-from pydantic import Field
+from pydantic import Field, TypeAdapter, ValidationError
 
 from agentflow.errors import ErrorKind, ToolFailure
-from mcp_servers.code._displays import CollectedDisplays, first_table, first_variables
-from mcp_servers.code._install import InstalledPackages, install
+from mcp_servers.code._install import InstalledPackages, InstallSettings, install
 from mcp_servers.code._results import (
     CodeError,
     CodeQueryResult,
     CodeResult,
+    DisplayedTable,
     InstallResult,
     QueryError,
+    RichOutput,
+    ShownImage,
+    Variable,
     VariableList,
 )
-from mcp_servers.code._settings import CodeSettings
 from mcp_servers.core._backend import Backend
-from mcp_servers.core._call import CallContext
+from mcp_servers.core._call import CallContext, Image
 from mcp_servers.core._running import (
+    RunSettings,
     check_outcome,
     check_settings,
     progress_of,
@@ -29,7 +33,16 @@ from mcp_servers.core._running import (
 )
 from mcp_servers.core._session import Session
 from mcp_servers.core._tool import tool
-from runtimes import Outcome, OutputSink, RunResult
+from runtimes import Display, Outcome, OutputSink, RunResult
+
+TABLE_MIME = "application/vnd.agentflow.table+json"
+"""MIME type of a structured table."""
+
+VARIABLES_MIME = "application/vnd.agentflow.variables+json"
+"""MIME type of the list of session variables."""
+
+M = TypeVar("M")
+
 
 _LOST = (
     "The Python session has ended: the next call runs in a new one, without the variables; files are kept."
@@ -40,6 +53,17 @@ _WAS_LOST = (
 _INSIDE = '__import__("_agentflow_session")'
 
 Seconds = Annotated[float | None, Field(gt=0, description="Seconds after which the run is killed.")]
+
+
+class CodeSettings(RunSettings):
+    """Settings of the code backend."""
+
+    images: int = Field(default=10, ge=0)
+    """Maximum number of images shown in a result; the others are kept as resources."""
+    rows: int = Field(default=100, ge=1)
+    """Default number of rows that `code_sql` returns."""
+    install: InstallSettings | None = None
+    """Enables `code_install`; without it, installing is denied."""
 
 
 class CodeBackend(Backend):
@@ -205,3 +229,64 @@ def _note(result: RunResult) -> str:
     if result.fresh:
         return _WAS_LOST
     return _LOST if result.state_lost else ""
+
+
+_PICTURES = {"image/png": "png", "image/jpeg": "jpg", "image/gif": "gif", "image/webp": "webp"}
+
+
+_table = TypeAdapter(DisplayedTable)
+
+
+_variables = TypeAdapter(list[Variable])
+
+
+@dataclass(slots=True)
+class CollectedDisplays:
+    """Displayed output of one run."""
+
+    tables: list[DisplayedTable] = field(default_factory=list[DisplayedTable])
+    """Tables."""
+    images: list[ShownImage] = field(default_factory=list[ShownImage])
+    """Images, which are shown beside the data."""
+    others: list[RichOutput] = field(default_factory=list[RichOutput])
+    """Other output, as text."""
+
+    def add(self, display: Display, settings: CodeSettings, session: Session, context: CallContext) -> None:
+        """Add one display."""
+        if display.mime in _PICTURES:
+            self._add_picture(display, settings, session, context)
+            return
+        table = _parsed(_table, display) if display.mime == TABLE_MIME else None
+        if table is not None:
+            self.tables.append(table)
+            return
+        text = display.data.decode("utf-8", "replace")
+        cut = shown(text, "display.txt", settings.output_characters, session, context)
+        self.others.append(RichOutput(mime=display.mime, text=cut))
+
+    def _add_picture(
+        self, display: Display, settings: CodeSettings, session: Session, context: CallContext
+    ) -> None:
+        number = len(self.images) + 1
+        link = session.keep(f"picture-{number}.{_PICTURES[display.mime]}", display.mime, display.data)
+        context.show(Image(display.data, display.mime) if number <= settings.images else link)
+        self.images.append(ShownImage(mime=display.mime, size=len(display.data), resource=link.uri))
+
+
+def first_table(displays: tuple[Display, ...]) -> DisplayedTable | None:
+    """Return the first table among the displays."""
+    tables = (_parsed(_table, display) for display in displays if display.mime == TABLE_MIME)
+    return next((table for table in tables if table is not None), None)
+
+
+def first_variables(displays: tuple[Display, ...]) -> list[Variable]:
+    """Return the first list of variables among the displays; empty if there is none."""
+    found = (_parsed(_variables, display) for display in displays if display.mime == VARIABLES_MIME)
+    return next((variables for variables in found if variables is not None), list[Variable]())
+
+
+def _parsed(adapter: TypeAdapter[M], display: Display) -> M | None:
+    try:
+        return adapter.validate_json(display.data)
+    except ValidationError:
+        return None

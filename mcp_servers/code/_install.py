@@ -9,13 +9,14 @@ from pathlib import Path
 from subprocess import DEVNULL
 
 import anyio
+from pydantic import Field, SecretStr
 
 from agentflow.errors import ErrorKind, ToolFailure
+from agentflow.settings import Section
 from mcp_servers.code._results import InstallResult
-from mcp_servers.code._settings import InstallSettings
 from mcp_servers.core._call import CallContext
 from mcp_servers.core._session import Session
-from runtimes import WORKSPACE, Instance
+from runtimes import MIB, WORKSPACE, Instance
 
 _PASSED_ON = frozenset(
     ("PATH", "HOME", "TMPDIR", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "SSL_CERT_FILE", "REQUESTS_CA_BUNDLE")
@@ -49,6 +50,19 @@ for wheel in sorted(wheels.glob("*.whl")):
     print("installed", wheel.name)
 shutil.rmtree(wheels)
 """
+
+
+class InstallSettings(Section):
+    """Sources and limits of `code_install`. Only the server can set them."""
+
+    index_url: SecretStr
+    """Package index for the wheels; the URL may contain a password."""
+    packages: frozenset[str] | None = None
+    """Packages that may be requested; by default any. Dependencies are always allowed."""
+    max_bytes: int = Field(default=200 * MIB, gt=0)
+    """Maximum total size of the wheels of one call."""
+    timeout: float = Field(default=120.0, gt=0)
+    """Time limit of the download in seconds."""
 
 
 @dataclass(slots=True)

@@ -3,7 +3,7 @@
 `mcp_servers` re-exports the names that users of the package need; the rest is for the packages of this repository.
 """
 
-from mcp_servers.core._backend import Backend
+from mcp_servers.core._backend import BACKENDS, Backend, load_backend
 from mcp_servers.core._call import (
     ERROR_KEY,
     TIMEOUT_KEY,
@@ -18,8 +18,6 @@ from mcp_servers.core._call import (
     ToolResult,
 )
 from mcp_servers.core._failures import did_you_mean
-from mcp_servers.core._registry import BACKENDS, load_backend
-from mcp_servers.core._resource_store import Resource
 from mcp_servers.core._runtimes import (
     RUNTIMES,
     RuntimeChoice,
@@ -29,7 +27,7 @@ from mcp_servers.core._runtimes import (
     process_runtime,
     runtime_maker,
 )
-from mcp_servers.core._session import Session
+from mcp_servers.core._session import Resource, Session
 from mcp_servers.core._sessions import DefaultSession, Sessions, TableLimits
 from mcp_servers.core._table import LOCAL, ToolTable
 from mcp_servers.core._tool import CARD_KEY, UNUSABLE_KEY, Hints, Tool, tool

@@ -89,14 +89,16 @@ def progress_of(context: CallContext) -> OutputSink | None:
     return report
 
 
-def shown(text: str, name: str, limit: int, session: Session, context: CallContext) -> str:
-    """Return the text, truncated in the middle if it exceeds the limit; the full text is then kept as a resource."""
+def shown(text: str, name: str, limit: int, session: Session | None, context: CallContext) -> str:
+    """Return the text, truncated in the middle if it exceeds the limit; a session then keeps the full text as a resource."""
     if len(text) <= limit:
         return text
-    link = session.keep(name, "text/plain", text.encode("utf-8", "replace"))
-    context.show(link)
     half = limit // 2
-    left_out = f"{len(text) - 2 * half} of {len(text)} characters left out; the whole is at {link.uri}"
+    left_out = f"{len(text) - 2 * half} of {len(text)} characters left out"
+    if session is not None:
+        link = session.keep(name, "text/plain", text.encode("utf-8", "replace"))
+        context.show(link)
+        left_out += f"; the whole is at {link.uri}"
     return f"{text[:half]}\n… {left_out} …\n{text[-half:]}"
 
 

@@ -12,8 +12,7 @@ from agentflow.errors import CannotFork, ErrorKind, RuntimeFailure, ToolFailure
 from mcp_servers.core._archive import Archive
 from mcp_servers.core._backend import Backend
 from mcp_servers.core._failures import did_you_mean
-from mcp_servers.core._resource_store import Resource, ResourceStore
-from mcp_servers.core._session import Session
+from mcp_servers.core._session import Resource, ResourceStore, Session
 from runtimes import MIB, Instance, Snapshot
 
 logger = logging.getLogger(__name__)

@@ -4,11 +4,12 @@ import inspect
 import typing
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TypeAlias, TypeGuard, cast
+from typing import TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, create_model
 from pydantic.fields import FieldInfo
 
+from agentflow._typeguards import is_list, is_mapping, is_object
 from agentflow.errors import ErrorKind, ToolFailure
 from mcp_servers.core._call import CallContext
 from mcp_servers.core._failures import did_you_mean
@@ -21,11 +22,12 @@ Dump: TypeAlias = Callable[[object], dict[str, object]]
 SESSION_ARGUMENT = "session"
 """The tool argument that holds a session's handle."""
 
-_SESSION_SCHEMA: dict[str, object] = {
+SESSION_SCHEMA: dict[str, object] = {
     "type": "string",
     "description": "Handle of the session to work in, from session_start or session_fork. "
     "Leave it out to work in the connection's own session.",
 }
+"""Schema of that argument."""
 
 _NAMED = ("properties", "$defs")
 """Keywords whose members are user-defined names, so that `title` among them is not a keyword."""
@@ -67,19 +69,17 @@ class Signature:
         parameters = inspect.signature(function).parameters
         session_parameter = _parameter_of(Session, parameters, hints)
         context_parameter = _parameter_of(CallContext, parameters, hints)
-        fields = {
+        fields: dict[str, typing.Any] = {
             name: _field(where, parameter, hints)
             for name, parameter in parameters.items()
             if name not in (session_parameter, context_parameter)
         }
-        model = create_model(
-            "Arguments", __config__=ConfigDict(extra="forbid"), **cast("dict[str, typing.Any]", fields)
-        )
+        model = create_model("Arguments", __config__=ConfigDict(extra="forbid"), **fields)
         input_schema = portable(model.model_json_schema())
         if session_parameter is not None:
-            properties = cast("dict[str, object]", input_schema.setdefault("properties", {}))
-            properties[SESSION_ARGUMENT] = _SESSION_SCHEMA
-        output_schema, dump = _result(where, hints.get("return", dict[str, object]))
+            properties = as_object(input_schema.setdefault("properties", {}))
+            properties[SESSION_ARGUMENT] = SESSION_SCHEMA
+        output_schema, dump = _result(hints)
         return cls(
             description, input_schema, output_schema, model, dump, session_parameter, context_parameter
         )
@@ -115,9 +115,10 @@ def _field(where: str, parameter: inspect.Parameter, hints: Mapping[str, object]
     return hint, Field(default=parameter.default)
 
 
-def _result(where: str, hint: object) -> tuple[dict[str, object], Dump]:
+def _result(hints: Mapping[str, typing.Any]) -> tuple[dict[str, object], Dump]:
     """Return the output schema and the serializer of a return annotation."""
-    adapter = TypeAdapter(cast("type[object]", hint))
+    hint = hints.get("return", dict[str, object])
+    adapter = TypeAdapter[object](hint)
     schema = portable(adapter.json_schema(mode="serialization"), keep_null=True)
     if schema.get("type") != "object":
         wrapped: dict[str, object] = {
@@ -130,11 +131,13 @@ def _result(where: str, hint: object) -> tuple[dict[str, object], Dump]:
             wrapped["$defs"] = definitions
         return wrapped, lambda value: {"result": adapter.dump_python(value, mode="json")}
     if hint == dict[str, object]:
-        return schema, cast("Dump", _as_it_is)
-    return schema, lambda value: cast("dict[str, object]", adapter.dump_python(value, mode="json"))
+        return schema, as_object
+    return schema, lambda value: as_object(adapter.dump_python(value, mode="json"))
 
 
-def _as_it_is(value: object) -> object:
+def as_object(value: object) -> dict[str, object]:
+    """Return the value, which must be a JSON object."""
+    assert is_object(value)
     return value
 
 
@@ -163,7 +166,7 @@ def portable(schema: Mapping[str, object], *, keep_null: bool = False) -> dict[s
     for key, value in schema.items():
         if key == "title":
             continue
-        if key in _NAMED and _is_mapping(value):
+        if key in _NAMED and is_mapping(value):
             plain[key] = {name: _portable_value(member, keep_null) for name, member in value.items()}
         elif key in ("default", "const", "enum", "examples"):
             plain[key] = value
@@ -175,23 +178,19 @@ def portable(schema: Mapping[str, object], *, keep_null: bool = False) -> dict[s
 
 
 def _portable_value(value: object, keep_null: bool) -> object:
-    if _is_mapping(value):
+    if is_mapping(value):
         return portable(value, keep_null=keep_null)
-    if isinstance(value, list):
-        return [_portable_value(member, keep_null) for member in cast("list[object]", value)]
+    if is_list(value):
+        return [_portable_value(member, keep_null) for member in value]
     return value
 
 
 def _without_null(schema: dict[str, object]) -> dict[str, object]:
     choices = schema.get("anyOf")
-    if "default" not in schema or schema["default"] is not None or not isinstance(choices, list):
+    if "default" not in schema or schema["default"] is not None or not is_list(choices):
         return schema
-    rest = [choice for choice in cast("list[object]", choices) if choice != {"type": "null"}]
+    rest = [choice for choice in choices if choice != {"type": "null"}]
     outer = {key: value for key, value in schema.items() if key not in ("anyOf", "default")}
-    if len(rest) == 1 and _is_mapping(rest[0]):
+    if len(rest) == 1 and is_mapping(rest[0]):
         return {**rest[0], **outer}
     return {"anyOf": rest, **outer}
-
-
-def _is_mapping(value: object) -> TypeGuard[Mapping[str, object]]:
-    return isinstance(value, Mapping)

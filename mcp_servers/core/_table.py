@@ -12,8 +12,7 @@ from mcp_servers.core._archive import Archive
 from mcp_servers.core._backend import Backend
 from mcp_servers.core._call import CallContext, ProgressSink, ResourceLink, ToolError, ToolResult
 from mcp_servers.core._failures import did_you_mean, failure_of
-from mcp_servers.core._resource_store import Resource
-from mcp_servers.core._session import Session
+from mcp_servers.core._session import Resource, Session
 from mcp_servers.core._session_tools import SESSIONS, SessionTools
 from mcp_servers.core._sessions import DefaultSession, Sessions, TableLimits, new_handle
 from mcp_servers.core._signature import SESSION_ARGUMENT

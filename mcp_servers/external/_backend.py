@@ -8,8 +8,7 @@ from mcp_servers.core._backend import Backend
 from mcp_servers.core._running import check_settings
 from mcp_servers.core._session import Session
 from mcp_servers.core._tool import Tool
-from mcp_servers.external._servers import servers_of
-from mcp_servers.external._settings import ExternalSettings, MountSettings
+from mcp_servers.external._settings import ExternalSettings, MountSettings, servers_of
 
 if TYPE_CHECKING:
     from mcp_servers.external._server_set import ServerSet, SessionServers

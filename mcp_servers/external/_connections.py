@@ -4,15 +4,16 @@ import os
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from pathlib import Path
-from typing import TypeAlias, cast
+from typing import TypeAlias
 
 import anyio
 import httpx2
+from mcp.client._transport import TransportStreams
 from mcp.client.streamable_http import streamable_http_client
 
 from mcp_servers.external._pipes import Pipes, command_pipes
 from mcp_servers.external._settings import MountSettings
-from mcp_servers.external._transport import MAX_MESSAGE_BYTES, PipeTransport, Streams, pipe_streams
+from mcp_servers.external._transport import MAX_MESSAGE_BYTES, PipeTransport, pipe_streams
 from runtimes import WORKSPACE, Instance
 
 CONNECT_SECONDS = 10.0
@@ -22,7 +23,7 @@ class ServerConnection:
     """An open connection to a server."""
 
     def __init__(
-        self, streams: Streams, transport: PipeTransport | None = None, pipes: Pipes | None = None
+        self, streams: TransportStreams, transport: PipeTransport | None = None, pipes: Pipes | None = None
     ) -> None:
         self.streams = streams
         """The streams for the SDK's client."""
@@ -61,75 +62,46 @@ Connector: TypeAlias = Callable[[], AbstractAsyncContextManager[ServerConnection
 """Opens a new connection."""
 
 
-def http_connector(settings: MountSettings) -> Connector:
-    """Return a connector for a server that speaks HTTP."""
-
-    @asynccontextmanager
-    async def line() -> AsyncGenerator[ServerConnection]:
-        headers = {name: value.get_secret_value() for name, value in settings.headers.items()}
-        timeout = httpx2.Timeout(None, connect=CONNECT_SECONDS)
-        assert settings.url is not None
-        async with (
-            httpx2.AsyncClient(headers=headers, timeout=timeout) as http,
-            streamable_http_client(
-                settings.url, http_client=http, max_sse_event_size=MAX_MESSAGE_BYTES
-            ) as streams,
-        ):
-            # Other classes than for pipes, with the same interface.
-            yield ServerConnection(cast("Streams", streams))
-
-    return line
-
-
-def local_connector(name: str, settings: MountSettings, folder: Path | None) -> Connector:
-    """Return a connector for a command on this machine."""
-
-    @asynccontextmanager
-    async def line() -> AsyncGenerator[ServerConnection]:
-        environment = {"PATH": os.environ.get("PATH", os.defpath), "LANG": "C.UTF-8"}
-        filled, named = _filled(settings, str(folder or ""))
-        async with (
-            command_pipes(filled, env={**environment, **named}, cwd=settings.cwd or folder) as pipes,
-            _talking(name, pipes) as line,
-        ):
-            yield line
-
-    return line
-
-
-def sandbox_connector(
+@asynccontextmanager
+async def connect(
     name: str,
     settings: MountSettings,
-    get: Callable[[AsyncExitStack], Awaitable[Instance]],
-) -> Connector:
-    """Return a connector for a command in a sandbox.
+    folder: Path | None,
+    sandbox: Callable[[AsyncExitStack], Awaitable[Instance]],
+) -> AsyncGenerator[ServerConnection]:
+    """Open a connection to a server at a URL, or start its command on this machine or in a sandbox.
 
-    :param get: returns the instance and pushes its cleanup on the stack.
+    :param folder: workspace of a command on this machine.
+    :param sandbox: returns the instance for a command in a sandbox and pushes its cleanup on the stack.
     """
-
-    @asynccontextmanager
-    async def line() -> AsyncGenerator[ServerConnection]:
-        async with AsyncExitStack() as stack:
-            instance = await get(stack)
-            filled, named = _filled(settings, WORKSPACE)
+    async with AsyncExitStack() as stack:
+        if settings.url is not None:
+            headers = {key: value.get_secret_value() for key, value in settings.headers.items()}
+            timeout = httpx2.Timeout(None, connect=CONNECT_SECONDS)
+            http = await stack.enter_async_context(httpx2.AsyncClient(headers=headers, timeout=timeout))
+            streams = await stack.enter_async_context(
+                streamable_http_client(settings.url, http_client=http, max_sse_event_size=MAX_MESSAGE_BYTES)
+            )
+            yield ServerConnection(streams)
+            return
+        if settings.runtime is None:
+            command, env = _filled(settings, str(folder or ""))
+            env = {"PATH": os.environ.get("PATH", os.defpath), "LANG": "C.UTF-8", **env}
+            running = command_pipes(command, env=env, cwd=settings.cwd or folder)
+        else:
+            instance = await sandbox(stack)
+            command, env = _filled(settings, WORKSPACE)
             cwd = None if settings.cwd is None else str(settings.cwd)
-            pipes = await stack.enter_async_context(await instance.open_stream(filled, cwd=cwd, env=named))
-            yield await stack.enter_async_context(_talking(name, pipes))
-
-    return line
-
-
-@asynccontextmanager
-async def _talking(name: str, pipes: Pipes) -> AsyncGenerator[ServerConnection]:
-    transport = PipeTransport(name, pipes)
-    async with pipe_streams(transport) as streams:
-        yield ServerConnection(streams, transport, pipes)
+            running = await instance.open_stream(command, cwd=cwd, env=env)
+        pipes = await stack.enter_async_context(running)
+        transport = PipeTransport(name, pipes)
+        yield ServerConnection(await stack.enter_async_context(pipe_streams(transport)), transport, pipes)
 
 
 def _filled(settings: MountSettings, workspace: str) -> tuple[list[str], Mapping[str, str]]:
     """Return the command and its environment with the workspace path filled in."""
     command = [word.replace("{workspace}", workspace) for word in (*settings.command, *settings.args)]
-    named = {
+    env = {
         key: value.get_secret_value().replace("{workspace}", workspace) for key, value in settings.env.items()
     }
-    return command, named
+    return command, env

@@ -2,11 +2,12 @@
 
 import logging
 from collections.abc import Callable, Mapping
-from typing import cast
+from typing import TypeGuard
 
 import anyio
 import mcp_types as types
 from mcp import ClientSession
+from mcp.client._transport import TransportStreams
 from mcp.client.session import IncomingMessage, MessageHandlerFnT
 from mcp.client.subscriptions import SubscriptionLost, listen
 from mcp.shared.exceptions import MCPError
@@ -17,9 +18,8 @@ from agentflow.actors import Backoff, ChildSpec, Context, Hosted, StartFailed, S
 from agentflow.errors import AgentFlowError, ErrorKind, ToolFailure
 from mcp_servers.core._call import CallContext
 from mcp_servers.external._connections import Connector, ServerConnection
-from mcp_servers.external._sanitize import one_line
+from mcp_servers.external._content import one_line
 from mcp_servers.external._settings import MountSettings
-from mcp_servers.external._transport import Streams
 
 logger = logging.getLogger(__name__)
 
@@ -53,7 +53,7 @@ class ConnectionEnded(AgentFlowError):
 class ExternalClient(ClientSession):
     """The SDK's client session, without its result validation."""
 
-    def __init__(self, streams: Streams, handler: MessageHandlerFnT) -> None:
+    def __init__(self, streams: TransportStreams, handler: MessageHandlerFnT) -> None:
         incoming, outgoing = streams
         super().__init__(
             incoming,
@@ -315,9 +315,13 @@ def _explained(error: Exception) -> str:
 
 def _innermost(error: Exception) -> Exception:
     """Unwrap the error from exception groups."""
-    while isinstance(error, ExceptionGroup):
-        error = cast("ExceptionGroup[Exception]", error).exceptions[0]
+    while _is_group(error):
+        error = error.exceptions[0]
     return error
+
+
+def _is_group(error: Exception) -> TypeGuard[ExceptionGroup[Exception]]:
+    return isinstance(error, ExceptionGroup)
 
 
 async def negotiate(client: ClientSession) -> None:

@@ -4,8 +4,11 @@ A schema can take forever to check: a regular expression that backtracks, refere
 are left to the server that asked for them, and each check has a limited number of steps.
 """
 
+import importlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Protocol, cast
+from typing import Protocol
+
+from agentflow._typeguards import is_mapping
 
 MAX_STEPS = 50_000
 """Maximum number of keywords that one check evaluates."""
@@ -33,14 +36,6 @@ class _ValidatorKind(Protocol):
     VALIDATORS: Mapping[str, Keyword]
 
     def __call__(self, schema: object, *, registry: object) -> _Validator: ...
-    def check_schema(self, schema: object) -> None: ...
-
-
-class _JsonSchemaLibrary(Protocol):
-    Draft202012Validator: _ValidatorKind
-
-    def validator_for(self, schema: object, *, default: _ValidatorKind) -> _ValidatorKind: ...
-    def extend(self, kind: _ValidatorKind, keywords: Mapping[str, Keyword | None]) -> _ValidatorKind: ...
 
 
 class _TooCostly(Exception):
@@ -71,10 +66,10 @@ _LEFT_TO_THE_SERVER = ("pattern", "patternProperties", "unevaluatedProperties", 
 def checker_of(schema: Mapping[str, object]) -> Checker:
     """Return a checker for the schema; an invalid schema checks nothing, and the server validates the value itself."""
     import referencing  # loaded with jsonschema when something is mounted
-    from jsonschema import validators
 
-    library = cast("_JsonSchemaLibrary", validators)
-    kind = library.validator_for(schema, default=library.Draft202012Validator)
+    # Imported by name: the library's stubs leave `extend` untyped.
+    validators = importlib.import_module("jsonschema.validators")
+    kind: _ValidatorKind = validators.validator_for(schema, default=validators.Draft202012Validator)
     steps = _Steps()
     keywords: dict[str, Keyword | None] = {
         name: steps.counted(keyword) for name, keyword in kind.VALIDATORS.items()
@@ -84,7 +79,8 @@ def checker_of(schema: Mapping[str, object]) -> Checker:
         keywords["additionalProperties"] = steps.counted(_unless_by_pattern(additional))
     keywords.update(dict.fromkeys(_LEFT_TO_THE_SERVER))
     # An empty registry: no references are fetched.
-    validator = library.extend(kind, keywords)(schema, registry=referencing.Registry[object]())
+    extended: _ValidatorKind = validators.extend(kind, keywords)
+    validator = extended(schema, registry=referencing.Registry[object]())
 
     def check(value: object) -> str | None:
         steps.left = MAX_STEPS
@@ -106,7 +102,7 @@ def _unless_by_pattern(keyword: Keyword) -> Keyword:
     """Skip the keyword if other properties are named by patterns, which are not checked."""
 
     def check(validator: object, value: object, instance: object, schema: object) -> Iterable[object]:
-        if "patternProperties" in cast("Mapping[str, object]", schema):
+        if is_mapping(schema) and "patternProperties" in schema:
             return ()
         return keyword(validator, value, instance, schema) or ()
 

@@ -1,12 +1,17 @@
-"""Settings of the mcp backend: the servers to mount, and how."""
+"""Settings of the mcp backend: the servers to mount, and how, also from files shared with other programs."""
 
+import os
 import re
 from pathlib import Path
 from typing import Literal, Self
 
 from pydantic import Field, SecretStr, field_validator, model_validator
 
-from agentflow.settings import Section
+from agentflow._typeguards import is_mapping
+from agentflow.errors import ConfigurationError
+from agentflow.settings import Section, read_file
+from mcp_servers.core._failures import did_you_mean
+from mcp_servers.core._running import check_settings
 
 Changes = Literal["refuse", "accept"]
 """Policy for a tool that its server changes while it is mounted."""
@@ -103,3 +108,64 @@ class ExternalSettings(Section):
                     f"{name!r} is not a valid server name: use up to 32 letters, digits, '_' and '-'"
                 )
         return servers
+
+
+TAKEN = ("command", "args", "env", "cwd", "url", "headers")
+"""Keys taken from an entry of a shared file. The others are meant for other programs."""
+
+
+def servers_of(settings: ExternalSettings) -> dict[str, MountSettings]:
+    """Return the servers to mount, by name.
+
+    :raises ConfigurationError: if a file is invalid, or a named server does not exist.
+    """
+    servers = dict(settings.servers)
+    if settings.mcp_servers_path is not None:
+        servers = {**_from_file(settings.mcp_servers_path), **servers}
+    wanted = settings.enabled_mcp_servers
+    for name in wanted or ():
+        if name not in servers:
+            raise ConfigurationError(f"enabled_mcp_servers: no server {name!r}.{did_you_mean(name, servers)}")
+    chosen = servers if wanted is None else {name: servers[name] for name in wanted}
+    return {name: _completed(name, server, settings) for name, server in chosen.items()}
+
+
+def _completed(name: str, server: MountSettings, settings: ExternalSettings) -> MountSettings:
+    """Apply the settings for several servers to one."""
+    if server.url is not None:
+        return server
+    over: dict[str, SecretStr] = {}
+    for key, value in settings.env_overrides.items():
+        if isinstance(value, SecretStr):
+            over[key] = value
+        elif key == name:
+            over.update(value)
+    changes: dict[str, object] = {"env": {**server.env, **over}}
+    if server.workspace is None and settings.workspace_root is not None:
+        changes["workspace"] = settings.workspace_root
+    completed = server.model_copy(update=changes)
+    for folder in (completed.workspace, completed.cwd):
+        if folder is not None and completed.runtime is None and not folder.is_dir():
+            raise ConfigurationError(f"mcp server {name!r}: no folder {str(folder)!r}")
+    return completed
+
+
+def _from_file(path: Path) -> dict[str, MountSettings]:
+    content = read_file(path, os.environ)
+    entries = content.get("mcpServers", content.get("servers"))
+    if not is_mapping(entries):
+        raise ConfigurationError(f"{path}: holds no mapping 'mcpServers' from names to servers")
+    servers: dict[str, MountSettings] = {}
+    for name, entry in entries.items():
+        if not is_mapping(entry):
+            raise ConfigurationError(f"{path}: mcpServers.{name} is no mapping")
+        if entry.get("disabled"):
+            continue
+        if "sse" in (entry.get("type"), entry.get("transport")):
+            raise ConfigurationError(
+                f"{path}: mcpServers.{name}: the old SSE transport isn't spoken here; use its streamable HTTP address"
+            )
+        server = {key: entry[key] for key in TAKEN if key in entry}
+        check_settings(ExternalSettings, "mcp", {"servers": {name: server}})
+        servers[name] = MountSettings.model_validate(server)
+    return servers

@@ -11,10 +11,10 @@ import mcp_types as types
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 from mcp.shared.message import SessionMessage
 
+from mcp_servers.external._content import one_line
 from mcp_servers.external._pipes import Pipes
-from mcp_servers.external._sanitize import one_line
+from runtimes import MIB
 
-MIB = 1024 * 1024
 MAX_MESSAGE_BYTES = 32 * MIB
 MAX_LINE_BYTES = 2_000
 MAX_LOGGED_LINES = 500

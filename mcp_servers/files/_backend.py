@@ -1,30 +1,36 @@
 """The tools of the files backend."""
 
+import inspect
+import json
 import stat
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from functools import cache
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import BaseModel, Field, ValidationError
 
 from agentflow.errors import ErrorKind, ToolFailure
 from agentflow.settings import Section
 from mcp_servers.core._backend import Backend
 from mcp_servers.core._call import CallContext
-from mcp_servers.core._running import check_settings, read_settings
+from mcp_servers.core._running import check_outcome, check_settings, read_settings
 from mcp_servers.core._session import Session
 from mcp_servers.core._tool import tool
+from mcp_servers.files import _search_program
 from mcp_servers.files._content import (
+    SNIFFED,
     bytes_of,
+    diff,
     existing,
+    mime_of,
     read_binary,
     read_text,
     read_whole,
     regular_file,
+    replace_text,
 )
-from mcp_servers.files._editing import diff, replace_text
 from mcp_servers.files._paths import checked, file_failures, short
-from mcp_servers.files._reading import SNIFFED, mime_of
 from mcp_servers.files._results import (
     DirectoryEntry,
     EditedFile,
@@ -36,10 +42,7 @@ from mcp_servers.files._results import (
     SearchMatches,
     WrittenFile,
 )
-from mcp_servers.files._search import find
-from runtimes import WORKSPACE
-
-MIB = 1024 * 1024
+from runtimes import MIB, WORKSPACE, Instance
 
 FilePath = Annotated[str, Field(description="Path of the file, relative to the workspace or absolute.")]
 
@@ -276,3 +279,44 @@ class FilesBackend(Backend):
             modified=datetime.fromtimestamp(info.modified, UTC).isoformat(timespec="seconds"),
             target=info.target,
         )
+
+
+class _SearchAnswer(BaseModel):
+    found: SearchMatches | None = None
+    wrong: str | None = None
+    errno: int | None = None
+
+
+async def find(instance: Instance, request: dict[str, object], timeout: float | None) -> SearchMatches:
+    """Search files; see `_search_program` for the request.
+
+    :raises OSError: if the path cannot be searched.
+    :raises ToolFailure: `bad_arguments` for an invalid pattern, or the limit that was reached.
+    """
+    done = await instance.exec(
+        ["python3", "-I", "-S", "-c", _program()], input=json.dumps(request).encode(), timeout=timeout
+    )
+    nothing = SearchMatches(matches=[], files_searched=0, truncated=True)
+    check_outcome("files_search", done.outcome, done.detail, "", nothing)
+    answer = _read(done.stdout)
+    if answer is None:
+        told = done.stderr.decode("utf-8", "replace")[-300:]
+        raise ToolFailure(ErrorKind.FAILED, f"files_search: the search failed: {told or done.detail}")
+    if answer.wrong is not None:
+        raise ToolFailure(ErrorKind.BAD_ARGUMENTS, f"files_search: {answer.wrong}.")
+    if answer.found is None:
+        raise OSError(answer.errno or 0, "the path cannot be searched")
+    matches = [match.model_copy(update={"path": short(match.path)}) for match in answer.found.matches]
+    return answer.found.model_copy(update={"matches": matches})
+
+
+def _read(output: bytes) -> _SearchAnswer | None:
+    try:
+        return _SearchAnswer.model_validate_json(output)
+    except ValidationError:
+        return None
+
+
+@cache
+def _program() -> str:
+    return inspect.getsource(_search_program)

@@ -1,17 +1,49 @@
-"""File content as text, bytes and images."""
+"""File content: reading as text, bytes and images; replacing text; diffs."""
 
 import base64
 import binascii
+import codecs
+import difflib
 import errno
 import os
+import re
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import aclosing
+from dataclasses import dataclass
 from typing import Literal
 
 from agentflow.errors import ErrorKind, ToolFailure
 from mcp_servers.core._call import CallContext, Image
 from mcp_servers.files._paths import short
-from mcp_servers.files._reading import read_lines
 from mcp_servers.files._results import ReadFile
 from runtimes import FileInfo, Instance
+
+CHUNK = 1024 * 1024
+COUNTED = 8 * CHUNK
+SNIFFED = 8192
+"""Number of leading bytes from which a file's type is determined."""
+
+
+_SIGNATURES = (
+    (b"\x89PNG\r\n\x1a\n", "image/png"),
+    (b"\xff\xd8\xff", "image/jpeg"),
+    (b"GIF87a", "image/gif"),
+    (b"GIF89a", "image/gif"),
+    (b"%PDF-", "application/pdf"),
+    (b"PK\x03\x04", "application/zip"),
+    (b"\x1f\x8b", "application/gzip"),
+    (b"PAR1", "application/vnd.apache.parquet"),
+)
+
+
+def mime_of(beginning: bytes) -> str:
+    """Return a file's MIME type from its first bytes: `text/plain` unless it is binary."""
+    for signature, mime in _SIGNATURES:
+        if beginning.startswith(signature):
+            return mime
+    if beginning[:4] == b"RIFF" and beginning[8:12] == b"WEBP":
+        return "image/webp"
+    return "application/octet-stream" if b"\0" in beginning else "text/plain"
 
 
 def bytes_of(content: str, encoding: Literal["text", "base64"]) -> bytes:
@@ -99,3 +131,137 @@ async def read_text(
         next_offset=lines.last + 1 if lines.more else None,
         note=" ".join(notes),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Lines:
+    """Consecutive lines of a file."""
+
+    text: str
+    """The lines, unchanged."""
+    last: int
+    """Number of the last line; less than the first requested line if there is none."""
+    total: int | None
+    """Number of lines of the whole file, if counted."""
+    more: bool
+    """More lines follow."""
+    cut: bool
+    """The last line is longer than the limit and truncated."""
+
+
+async def read_lines(
+    instance: Instance, path: str, size: int, *, first: int, count: int, characters: int
+) -> Lines:
+    """Read up to `count` lines from line `first`, within the character limit. Counts the lines of small files."""
+    kept: list[str] = []
+    room, number, stopped = characters, 0, False
+    async with aclosing(_lines(instance, path)) as lines:
+        async for line in lines:
+            number += 1
+            if number < first or stopped:
+                continue
+            stopped = len(kept) == count or (len(line) > room and bool(kept))
+            if not stopped:
+                kept.append(line[:room])
+                room -= len(kept[-1])
+                if len(kept[-1]) < len(line):
+                    return Lines("".join(kept), number, None, True, True)
+            elif size > COUNTED:
+                return Lines("".join(kept), first - 1 + len(kept), None, True, False)
+    return Lines("".join(kept), first - 1 + len(kept), number, stopped, False)
+
+
+async def _lines(instance: Instance, path: str) -> AsyncGenerator[str]:
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    offset, rest = 0, ""
+    while True:
+        chunk = await instance.read(path, offset=offset, length=CHUNK)
+        offset += len(chunk)
+        last = len(chunk) < CHUNK
+        *whole, rest = (rest + decoder.decode(chunk, last)).split("\n")
+        for line in whole:
+            yield line + "\n"
+        if last:
+            break
+    if rest:
+        yield rest
+
+
+CONTEXT = 3
+
+
+LINES = 2_000
+
+
+PLACES = 5
+
+
+_LINE = re.compile(r"[^\n]*\n|[^\n]+")
+
+
+_HUNK = re.compile(r"@@ -(\d+)(,\d+)? \+(\d+)(,\d+)? @@")
+
+
+def replace_text(text: str, old: str, new: str, path: str, *, every: bool) -> tuple[str, int]:
+    """Return the text with `old` replaced by `new`, and the number of replacements.
+
+    :raises ToolFailure: `not_found` if `old` does not occur; `bad_arguments` if it occurs more than once without `every`,
+        or if nothing would change.
+    """
+    if old == new:
+        raise ToolFailure(ErrorKind.BAD_ARGUMENTS, "files_edit: old_text and new_text are the same.")
+    found = text.count(old)
+    if found == 0:
+        hint = " It does with other line ends (\\r\\n)." if old.replace("\n", "\r\n") in text else ""
+        message = (
+            f"files_edit: old_text does not occur in {path!r}.{hint} Read the file and copy the text exactly."
+        )
+        raise ToolFailure(ErrorKind.NOT_FOUND, message)
+    if found > 1 and not every:
+        lines = ", ".join(str(text.count("\n", 0, place) + 1) for place in _places(text, old))
+        message = (
+            f"files_edit: old_text occurs {found} times in {path!r} (lines {lines}{', …' if found > PLACES else ''}). "
+            "Give more of the text around the place, or set replace_all."
+        )
+        raise ToolFailure(ErrorKind.BAD_ARGUMENTS, message)
+    return text.replace(old, new), found
+
+
+def diff(before: str, after: str, path: str) -> str:
+    """Return a unified diff, computed only between the first and the last change."""
+    old, new = _LINE.findall(before), _LINE.findall(after)
+    start = _common(old, new)
+    end = _common(old[start:][::-1], new[start:][::-1])
+    skipped = max(start - CONTEXT, 0)
+    tail = max(end - CONTEXT, 0)
+    old, new = old[skipped : len(old) - tail], new[skipped : len(new) - tail]
+    if max(len(old), len(new)) > LINES:
+        return f"(a diff of {max(len(old), len(new))} lines, too long to show)"
+    lines = difflib.unified_diff(old, new, path, path, n=CONTEXT)
+    return "".join(_whole(_moved(line, skipped)) for line in lines)
+
+
+def _places(text: str, old: str) -> Iterator[int]:
+    place = text.find(old)
+    for _ in range(PLACES):
+        if place < 0:
+            return
+        yield place
+        place = text.find(old, place + len(old))
+
+
+def _common(one: list[str], other: list[str]) -> int:
+    pairs = enumerate(zip(one, other, strict=False))
+    return next((number for number, (a, b) in pairs if a != b), min(len(one), len(other)))
+
+
+def _moved(line: str, by: int) -> str:
+    def numbers(match: re.Match[str]) -> str:
+        old, old_length, new, new_length = match.groups(default="")
+        return f"@@ -{int(old) + by}{old_length} +{int(new) + by}{new_length} @@"
+
+    return _HUNK.sub(numbers, line, count=1) if line.startswith("@@") else line
+
+
+def _whole(line: str) -> str:
+    return line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n"

@@ -11,7 +11,7 @@ import anyio
 import mcp_types as types
 
 from mcp_servers.core._call import ERROR_KEY, Image, Part, ProgressSink, TextContent, ToolResult
-from mcp_servers.core._resource_store import Resource
+from mcp_servers.core._session import Resource
 
 PENDING = 64
 """Progress reports that may wait for a slow client; further ones are dropped."""

@@ -1,5 +1,7 @@
 """MCP over streamable HTTP: a guarded port in front of one tool table or of several worker processes."""
 
+import json
+import math
 import socket
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -10,14 +12,21 @@ import uvicorn
 from anyio import TASK_STATUS_IGNORED
 from anyio.abc import TaskStatus
 from mcp.server import Server
+from mcp_types import INVALID_REQUEST
 from starlette.middleware.cors import CORSMiddleware
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from agentflow.errors import AgentFlowError, ConfigurationError
-from mcp_servers.core._table import ToolTable
+from mcp_servers.core._table import LOCAL, ToolTable
 from mcp_servers.serving._access import BearerTokens, HttpOptions, Origins, RateLimit, Scopes
-from mcp_servers.serving._endpoints import TableEndpoints
-from mcp_servers.serving._guard import Guard
+from mcp_servers.serving._endpoints import TableEndpoints, admit
+
+HEALTH = "/health"
+"""Liveness; needs no token."""
+READY = "/ready"
+"""Readiness; needs no token. Answers 200 from the time when every backend to warm up is warm until the server stops."""
+METRICS = "/metrics"
+"""Prometheus metrics; needs a token."""
 
 CLOSE_SECONDS = 5.0
 """Time for the web server to close its connections after the last answer."""
@@ -31,27 +40,122 @@ class HttpApplication(Protocol):
 
     async def run(self, *, task_status: TaskStatus[None] = TASK_STATUS_IGNORED) -> None:
         """Answer requests until `close`."""
-        ...
 
     async def warm(self, backends: Sequence[str], waiting: Callable[[Sequence[str]], object]) -> None:
         """Warm backends up while calls to others are already answered; report those not ready yet to `waiting`."""
-        ...
 
     async def end_sessions(self) -> None:
         """End every session."""
-        ...
 
     def close(self) -> None:
         """End every stream, including those that only listen."""
-        ...
 
     def refused(self, status: int) -> None:
         """Count a refused request."""
-        ...
 
     async def metrics_text(self) -> str:
         """Return the metrics in Prometheus text format."""
         ...
+
+
+class Guard:
+    """ASGI application that checks host, origin, token and rate, in that order, and then calls the endpoint of the path."""
+
+    def __init__(self, application: HttpApplication, options: HttpOptions, port: int) -> None:
+        """Guard an application that listens on this port. Without tokens every client is the principal `local`."""
+        self._application = application
+        self._origins = Origins(options.host, port, options.allowed_origins, options.allowed_hosts)
+        self._tokens = None if options.tokens is None else BearerTokens(options.tokens)
+        rate = options.requests_per_minute
+        self._rate = None if rate is None else RateLimit(rate)
+        self._scopes = Scopes(options.scopes)
+        self.waiting_for: Sequence[str] = ()
+        """Backends that are still being warmed up."""
+        self.active = 0
+        """Requests being answered, without streams that only listen."""
+        self._stopping = False
+        self._idle = anyio.Event()
+
+    async def drain(self) -> None:
+        """Refuse new requests and wait until running ones are answered."""
+        self._stopping = True
+        if self.active:
+            await self._idle.wait()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request."""
+        headers: dict[bytes, bytes] = dict(scope["headers"])
+        if not self._origins.allow_host(headers.get(b"host")):
+            return await self._refuse(send, 421, "this server does not serve that host")
+        if not self._origins.allow_origin(headers.get(b"origin")):
+            return await self._refuse(send, 403, "pages of that origin may not use this server")
+        path = scope["path"].rstrip("/")
+        if path == HEALTH:
+            return await _answer(send, 200, {"status": "stopping" if self._stopping else "ok"})
+        if path == READY:
+            return await self._say_ready(send)
+        principal = LOCAL if self._tokens is None else self._tokens.principal(headers.get(b"authorization"))
+        if principal is None:
+            challenge = [(b"www-authenticate", b"Bearer")]
+            return await self._refuse(send, 401, "a valid bearer token is required", challenge)
+        if path == METRICS:
+            return await _send(
+                send, 200, (await self._application.metrics_text()).encode(), b"text/plain; version=0.0.4"
+            )
+        endpoint = self._application.by_path.get(path)
+        if endpoint is None:
+            return await self._refuse(
+                send, 404, f"unknown endpoint; available: {', '.join(self._application.by_path)}"
+            )
+        backend = path.removesuffix("/mcp").removeprefix("/")
+        if backend and not self._scopes.allow(principal, backend):
+            return await self._refuse(send, 403, f"this token may not use the backend {backend!r}")
+        if self._stopping:
+            return await self._refuse(send, 503, "the server is stopping")
+        seconds = self._rate.wait(principal) if self._rate and scope["method"] == "POST" else 0.0
+        if seconds:
+            retry = [(b"retry-after", str(math.ceil(seconds)).encode())]
+            return await self._refuse(send, 429, "too many requests; try again later", retry)
+        admit(scope, principal)
+        if scope["method"] == "GET":
+            return await endpoint(scope, receive, send)
+        self.active += 1
+        try:
+            await endpoint(scope, receive, send)
+        finally:
+            self.active -= 1
+            if self._stopping and self.active == 0:
+                self._idle.set()
+        return None
+
+    async def _say_ready(self, send: Send) -> None:
+        if self._stopping:
+            return await _answer(send, 503, {"ready": False, "status": "stopping"})
+        if self.waiting_for:
+            return await _answer(send, 503, {"ready": False, "waiting_for": list(self.waiting_for)})
+        return await _answer(send, 200, {"ready": True})
+
+    async def _refuse(
+        self, send: Send, status: int, message: str, headers: list[tuple[bytes, bytes]] | None = None
+    ) -> None:
+        """Answer with a JSON-RPC error that has no request id."""
+        self._application.refused(status)
+        error = {"code": INVALID_REQUEST, "message": message}
+        await _answer(send, status, {"jsonrpc": "2.0", "id": None, "error": error}, headers)
+
+
+async def _answer(
+    send: Send, status: int, body: Mapping[str, object], headers: list[tuple[bytes, bytes]] | None = None
+) -> None:
+    await _send(send, status, json.dumps(body).encode(), b"application/json", headers)
+
+
+async def _send(
+    send: Send, status: int, content: bytes, mime: bytes, headers: list[tuple[bytes, bytes]] | None = None
+) -> None:
+    plain = [(b"content-type", mime), (b"content-length", str(len(content)).encode())]
+    await send({"type": "http.response.start", "status": status, "headers": [*plain, *(headers or [])]})
+    await send({"type": "http.response.body", "body": content})
 
 
 class GuardedServer:
@@ -112,7 +216,7 @@ class GuardedServer:
         :param warmup: backends to warm up, one after the other; calls to others are already answered meanwhile.
         :raises AgentFlowError: if a backend cannot be warmed up, or the application fails.
         """
-        guard = self._guard()
+        guard = Guard(self._application, self._options, self.port)
         server = _Server(_config(self._with_cors(guard)))
         async with anyio.create_task_group() as group:
             await group.start(self._run)
@@ -145,27 +249,13 @@ class GuardedServer:
         """Warm the backends up, unless the server is stopped meanwhile."""
 
         def waiting(names: Sequence[str]) -> None:
-            guard.waiting_for = tuple(names)
+            guard.waiting_for = names
 
-        waiting(backends)
         with self._warming:
             try:
                 await self._application.warm(backends, waiting)
             except AgentFlowError as error:
                 self._failure = error
-
-    def _guard(self) -> Guard:
-        options = self._options
-        rate = options.requests_per_minute
-        return Guard(
-            self._application.by_path,
-            origins=Origins(options.host, self.port, options.allowed_origins, options.allowed_hosts),
-            tokens=None if options.tokens is None else BearerTokens(options.tokens),
-            rate=None if rate is None else RateLimit(rate),
-            scopes=Scopes(options.scopes),
-            metrics=self._application.metrics_text,
-            refused=self._application.refused,
-        )
 
     def _with_cors(self, app: ASGIApp) -> ASGIApp:
         """Answer CORS requests if web pages of other origins may use the server."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from agentflow.errors import ErrorKind, ToolFailure
 from mcp_servers.core._call import ProgressSink, ResourceLink, ToolError, ToolResult
-from mcp_servers.core._resource_store import Resource
+from mcp_servers.core._session import Resource
 from mcp_servers.core._sessions import DefaultSession, new_handle
 from mcp_servers.core._signature import SESSION_ARGUMENT
 from mcp_servers.core._table import LOCAL, ToolTable

@@ -14,9 +14,8 @@ from agentflow.errors import AgentFlowError, ConfigurationError
 from mcp_servers.core._runtimes import RuntimeHost, runtime_maker
 from mcp_servers.serving._content import relayed
 from mcp_servers.serving._endpoints import TableEndpoints, admit
-from mcp_servers.serving._settings import ServerSettings
+from mcp_servers.serving._settings import ServerSettings, make_table, set_up_logging
 from mcp_servers.serving._shared_table import SharedTable, handles_of
-from mcp_servers.serving._startup import make_table, set_up_logging
 from mcp_servers.serving._worker_messages import (
     MESSAGE,
     EndSessions,

@@ -7,7 +7,7 @@ from typing import Any, Final, TypeAlias, cast
 import msgspec
 
 from mcp_servers.core._call import Image, Part, ResourceLink, TextContent, ToolError, ToolResult
-from mcp_servers.core._resource_store import Resource
+from mcp_servers.core._session import Resource
 from mcp_servers.serving._content import sound, sound_text
 
 

@@ -5,7 +5,7 @@ import signal
 import subprocess
 import tempfile
 
-from mcp_servers.bash._results import LIST_JOBS, ShellJob, parse_jobs
+from mcp_servers.bash._backend import LIST_JOBS, ShellJob, parse_jobs
 
 
 def listed(script: str) -> list[ShellJob]:

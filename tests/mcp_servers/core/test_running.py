@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from agentflow.errors import ErrorKind, ToolFailure
 from mcp_servers import CallContext, Output, ResourceLink, Session
-from mcp_servers.core._resource_store import ResourceStore
+from mcp_servers.__main__ import main
 from mcp_servers.core._running import (
     RunSettings,
     check_outcome,
@@ -18,7 +18,7 @@ from mcp_servers.core._running import (
     sendable,
     shown,
 )
-from mcp_servers.serving._command import main
+from mcp_servers.core._session import ResourceStore
 from runtimes import Instance, Outcome
 
 

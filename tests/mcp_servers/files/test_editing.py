@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from agentflow.errors import ErrorKind, ToolFailure
-from mcp_servers.files._editing import diff, replace_text
+from mcp_servers.files._content import diff, replace_text
 
 LINES = st.lists(st.text("abc ", max_size=3), max_size=30)
 

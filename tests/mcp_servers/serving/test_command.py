@@ -11,8 +11,8 @@ import httpx2
 import pytest
 
 from mcp_servers import BACKENDS
+from mcp_servers.__main__ import main
 from mcp_servers.serving import token_path
-from mcp_servers.serving._command import main
 from tests.mcp_servers._program import COUNTER, ROOT, Program, program
 from tests.mcp_servers._serving import connected, post, request
 

@@ -1,18 +1,94 @@
-"""Conversion of an external server's answers to results."""
+"""Texts, schemas and answers of external servers.
+
+They are data, shortened and stripped of invisible characters, never obeyed.
+"""
 
 import base64
 import binascii
 import json
+import unicodedata
 from collections.abc import Mapping
-from typing import cast
 
 import mcp_types as types
 
+from agentflow._typeguards import is_list, is_mapping, is_object
 from agentflow.errors import ErrorKind, ToolFailure
 from mcp_servers.core._call import ERROR_KEY, CallContext, Image, ResourceLink, TextContent
+from mcp_servers.core._running import shown
 from mcp_servers.core._session import Session
-from mcp_servers.external._sanitize import one_line
 from mcp_servers.external._schema_checker import Checker
+
+MAX_DESCRIPTION = 4_000
+MAX_TITLE = 100
+
+_NAMED = ("properties", "$defs", "definitions", "patternProperties", "dependentSchemas")
+"""Keywords whose members are named by the schema's author, so that `description` among them is a name."""
+
+_VERBATIM = ("const", "enum", "default", "examples", "required")
+"""Keywords that hold values, which must not change."""
+
+_INVISIBLE = frozenset(
+    chr(code)
+    for start, end in (
+        (0x034F, 0x034F),
+        (0x115F, 0x1160),
+        (0x17B4, 0x17B5),
+        (0x180B, 0x180F),
+        (0x2800, 0x2800),
+        (0x3164, 0x3164),
+        (0xFE00, 0xFE0F),
+        (0xFFA0, 0xFFA0),
+        (0xE0000, 0xE0FFF),
+    )
+    for code in range(start, end + 1)
+)
+"""Characters that a person cannot see but a model reads, besides those with such a Unicode category."""
+
+
+def clean(text: str, longest: int = MAX_DESCRIPTION) -> str:
+    """Return the text without control and invisible characters, truncated to `longest`."""
+    # Truncated first, so that megabytes are not scanned character by character.
+    shown = "".join(character for character in text[: 4 * longest] if _is_visible(character)).strip()
+    return shown if len(shown) <= longest else f"{shown[: longest - 2]} …"
+
+
+def one_line(text: str, longest: int = 500) -> str:
+    """Return the sanitized text on one line."""
+    return " ".join(clean(text, longest).split())
+
+
+def clean_schema(schema: Mapping[str, object]) -> dict[str, object]:
+    """Return the schema with sanitized descriptions and titles, otherwise unchanged."""
+    cleaned: dict[str, object] = {}
+    for key, value in schema.items():
+        if key in ("description", "$comment") and isinstance(value, str):
+            cleaned[key] = clean(value)
+        elif key == "title" and isinstance(value, str):
+            cleaned[key] = one_line(value, MAX_TITLE)
+        elif key in _VERBATIM:
+            cleaned[key] = value
+        elif key in _NAMED and is_mapping(value):
+            cleaned[key] = {name: _clean_value(member) for name, member in value.items()}
+        else:
+            cleaned[key] = _clean_value(value)
+    return cleaned
+
+
+def _clean_value(value: object) -> object:
+    if is_mapping(value):
+        return clean_schema(value)
+    if is_list(value):
+        return [_clean_value(member) for member in value]
+    return value
+
+
+def _is_visible(character: str) -> bool:
+    if character in "\n\t":
+        return True
+    return unicodedata.category(character) not in ("Cc", "Cf", "Cn", "Co", "Cs", "Zl", "Zp") and (
+        character not in _INVISIBLE
+    )
+
 
 LONGEST_NAME = 200
 
@@ -65,15 +141,7 @@ class ContentPresenter:
             self._context.show(TextContent(f"[{mime}, {len(data)} bytes: not shown]"))
 
     def _cut(self, text: str) -> str:
-        if len(text) <= self._longest:
-            return text
-        half = self._longest // 2
-        left_out = f"{len(text) - 2 * half} of {len(text)} characters left out"
-        if self._session is not None:
-            link = self._session.keep("text.txt", "text/plain", text.encode("utf-8", "replace"))
-            self._context.show(link)
-            left_out += f"; the whole is at {link.uri}"
-        return f"{text[:half]}\n… {left_out} …\n{text[-half:]}"
+        return shown(text, "text.txt", self._longest, self._session, self._context)
 
 
 def data_of(where: str, result: types.CallToolResult, check: Checker | None) -> dict[str, object]:
@@ -82,13 +150,11 @@ def data_of(where: str, result: types.CallToolResult, check: Checker | None) -> 
     :raises ToolFailure: if the result is an error or violates the tool's output schema.
     """
     given: object = result.structured_content
-    data = cast("dict[str, object]", given) if isinstance(given, dict) else {}
-    if given is not None and not isinstance(given, dict):
-        data = {"result": given}
+    data: dict[str, object] = given if is_object(given) else {} if given is None else {"result": given}
     if result.is_error:
         raise _failure(where, result, data)
     if check is not None:
-        wrong = "there is none" if given is None else check(cast("object", given))
+        wrong = "there is none" if given is None else check(given)
         if wrong:
             message = f"{where}: the server's data isn't what its own schema says: {wrong}"
             raise ToolFailure(ErrorKind.FAILED, message, data)
@@ -98,14 +164,13 @@ def data_of(where: str, result: types.CallToolResult, check: Checker | None) -> 
 def _failure(where: str, result: types.CallToolResult, data: dict[str, object]) -> ToolFailure:
     text = " ".join(block.text for block in result.content if isinstance(block, types.TextContent))
     kind = ErrorKind.FAILED
-    told: object = (result.meta or {}).get(ERROR_KEY)
-    if isinstance(told, Mapping):
+    detail: object = (result.meta or {}).get(ERROR_KEY)
+    if is_mapping(detail):
         # An AgentFlow server includes the kind of the failure and the partial output.
-        detail = cast("Mapping[str, object]", told)
         kind = next((known for known in ErrorKind if known == detail.get("kind")), kind)
         text = str(detail.get("message", text))
-        if isinstance(kept := detail.get("data"), dict):
-            data = cast("dict[str, object]", kept)
+        if is_object(partial := detail.get("data")):
+            data = partial
     return ToolFailure(kind, f"{where}: {one_line(text) or 'the call failed.'}", data)
 
 
@@ -113,6 +178,7 @@ def _repeats(text: str, data: object) -> bool:
     if data is None or not text.lstrip().startswith(("{", "[")):
         return False
     try:
-        return cast("object", json.loads(text)) == data
+        repeated: object = json.loads(text)
+        return repeated == data
     except (ValueError, RecursionError):
         return False
