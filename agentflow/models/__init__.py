@@ -21,6 +21,8 @@ from agentflow.models._protocol import (
     ToolCall,
     ToolReply,
     ToolSpec,
+    ask_model,
+    reply_of,
 )
 from agentflow.models._providers import PROVIDERS, is_loopback
 from agentflow.models._settings import (
@@ -57,6 +59,8 @@ __all__ = [
     "ToolCall",
     "ToolReply",
     "ToolSpec",
+    "ask_model",
     "is_loopback",
     "make_model",
+    "reply_of",
 ]

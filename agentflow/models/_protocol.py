@@ -1,12 +1,16 @@
 """Protocol of language models: a typed call in, a typed completion out."""
 
+from collections.abc import Callable
 from typing import Any, Generic, Literal, Protocol, TypeAlias, TypeVar
 
+import msgspec
 from msgspec import Struct, field
 
-from agentflow.trajectory import Request, Tokens, Usage
+from agentflow.errors import ModelFailure
+from agentflow.trajectory import Failure, Reply, Request, Tokens, Usage
 
 T = TypeVar("T")
+R = TypeVar("R")
 
 
 class TextPart(Struct, frozen=True, tag="text"):
@@ -159,3 +163,46 @@ class Model(Protocol):
     async def complete(self, call: Call[T]) -> Completion[T]:
         """Answer one call."""
         ...
+
+
+async def ask_model(model: Model, call: Call[T]) -> Reply[T]:
+    """Return a model's answer; a failed call is a failed reply. See docs/models.md.
+
+    :raises RunStopped: if the model cannot be used any more.
+    """
+
+    def text(completion: Completion[T]) -> str:
+        own = msgspec.json.encode(completion.value).decode()
+        return "" if completion.text == own else completion.text
+
+    return await reply_of(model, call, lambda completion: completion.value, text)
+
+
+async def reply_of(
+    model: Model,
+    call: Call[T],
+    read: Callable[[Completion[T]], R],
+    text: Callable[[Completion[T]], str] = lambda _: "",
+) -> Reply[R]:
+    """Return a value read from a model's answer; a failed call is a failed reply. See docs/models.md.
+
+    :param read: reads the value from the completion.
+    :param text: the answer as the model wrote it, where it differs from our own encoding.
+    :raises RunStopped: if the model cannot be used any more.
+    """
+    try:
+        completion = await model.complete(call)
+    except ModelFailure as failure:
+        return Reply(
+            failure=Failure(failure.kind, failure.message),
+            usage=Usage(failure.answers, failure.prompt_tokens, failure.completion_tokens),
+            tokens=failure.answer_tokens[-1] if failure.answer_tokens else None,
+            unusable=failure.answer_tokens[:-1],
+        )
+    return Reply(
+        value=read(completion),
+        usage=completion.usage,
+        tokens=completion.tokens,
+        unusable=completion.unusable,
+        text=text(completion),
+    )

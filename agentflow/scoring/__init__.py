@@ -6,9 +6,8 @@ judged is a `failure`, never a wrong answer. Text written by a model is never ev
 
 from agentflow.scoring._answers import extract_answer, marked_answer
 from agentflow.scoring._judge import Judge
-from agentflow.scoring._make import make_metric, metric_names, needs_judge, score
 from agentflow.scoring._mathematics import same_answer
-from agentflow.scoring._metrics import OwnMetric
+from agentflow.scoring._metrics import OwnMetric, make_metric, metric_names, needs_judge, score
 from agentflow.scoring._scored import (
     Embed,
     Interval,

@@ -25,6 +25,12 @@ def marked_answer(text: str) -> str | None:
     return _after(_FINAL, tidy(text))
 
 
+def short_answer(text: str) -> str:
+    """Return the marked answer; without one, the whole text."""
+    marked = marked_answer(text)
+    return text if marked is None else marked
+
+
 def extract_answer(text: str) -> str:
     """Return the answer of a text in prose.
 

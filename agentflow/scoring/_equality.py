@@ -10,7 +10,7 @@ import operator
 from collections.abc import Callable, Iterator, Mapping
 from fractions import Fraction
 from functools import cache
-from typing import Final, Protocol, TypeAlias, cast
+from typing import Final, Protocol, TypeAlias
 
 from agentflow.scoring._expressions import Apply, Expression, Number, Symbol
 
@@ -150,7 +150,7 @@ def _constant(name: str) -> _Value:
 
 @cache
 def _numbers() -> _Numbers:
-    numbers = cast("_Numbers", importlib.import_module("mpmath").mp.clone())
+    numbers: _Numbers = importlib.import_module("mpmath").mp.clone()
     numbers.dps = _DIGITS
     return numbers
 

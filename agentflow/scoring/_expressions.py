@@ -36,32 +36,10 @@ class Apply(Struct, frozen=True):
 Expression: TypeAlias = Number | Symbol | Apply
 """A mathematical expression."""
 
-FUNCTIONS: Final = frozenset(
-    [
-        "sin",
-        "cos",
-        "tan",
-        "cot",
-        "sec",
-        "csc",
-        "arcsin",
-        "arccos",
-        "arctan",
-        "asin",
-        "acos",
-        "atan",
-        "sinh",
-        "cosh",
-        "tanh",
-        "ln",
-        "log",
-        "exp",
-        "sqrt",
-        "abs",
-        "floor",
-        "ceil",
-    ]
-)
+FUNCTIONS: Final = frozenset([
+    "sin", "cos", "tan", "cot", "sec", "csc", "arcsin", "arccos", "arctan", "asin", "acos", "atan", "sinh", "cosh",
+    "tanh", "ln", "log", "exp", "sqrt", "abs", "floor", "ceil",
+])  # fmt: skip
 """Functions that are written by name."""
 _LONGEST: Final = 1000
 _MOST_DIGITS: Final = 200
@@ -72,6 +50,7 @@ _SIGNS: Final = {
     r"\cdot": "*", r"\times": "*", r"\div": "/", r"\ast": "*", "**": "^", r"\lvert": "|", r"\rvert": "|",
     r"\lbrace": "{", r"\rbrace": "}",
 }  # fmt: skip
+_COMMANDS: Final = {"dfrac": "frac", "tfrac": "frac", "cfrac": "frac", "dbinom": "binom", "tbinom": "binom"}
 _RAISED: Final = {raised: f"^{digit}" for digit, raised in enumerate("⁰¹²³⁴⁵⁶⁷⁸⁹")}
 _HALVES: Final = {"½": "(1/2)", "⅓": "(1/3)", "⅔": "(2/3)", "¼": "(1/4)", "¾": "(3/4)"}
 _TOKEN: Final = re.compile(
@@ -113,9 +92,7 @@ def _split(text: str) -> list[str]:
 def _names(found: re.Match[str]) -> list[str]:
     if command := found["command"]:
         name = command[1:]
-        name = {"dfrac": "frac", "tfrac": "frac", "cfrac": "frac", "dbinom": "binom", "tbinom": "binom"}.get(
-            name, name
-        )
+        name = _COMMANDS.get(name, name)
         return [_SIGNS.get(command) or _CONSTANTS.get(name) or name]
     if sign := found["sign"]:
         return [_SIGNS.get(sign, sign)]
@@ -201,9 +178,8 @@ class _Parser:
         after = self._next or ""
         if whole and after == "frac":
             part = self._power()
-            if isinstance(part, Apply) and all(isinstance(each, Number) for each in part.arguments):
-                return Apply("+", (read, part))
-            return Apply("*", (read, part))
+            mixed = isinstance(part, Apply) and all(isinstance(each, Number) for each in part.arguments)
+            return Apply("+" if mixed else "*", (read, part))
         if whole and after[0].isdigit():
             part = self._number()
             self._expect("/")
@@ -227,10 +203,7 @@ class _Parser:
 
     def _power(self) -> Expression:
         base = self._factorial()
-        if not self._accept("^"):
-            return base
-        exponent = self._script()
-        return Apply("^", (base, exponent))
+        return Apply("^", (base, self._script())) if self._accept("^") else base
 
     def _script(self) -> Expression:
         """Parse an exponent: in braces, or signed and right-associative."""

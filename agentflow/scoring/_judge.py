@@ -1,9 +1,11 @@
 """Language model as a judge, and the cache of its verdicts."""
 
 import json
+import re
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -11,14 +13,17 @@ import anyio
 from anyio import to_thread
 from msgspec import Struct
 
-from agentflow.errors import ConfigurationError, ErrorKind, ModelFailure, RunStopped
-from agentflow.models import Call, Message, Model, Sampling
-from agentflow.scoring._answers import marked_answer
-from agentflow.scoring._prompts import messages, prompt_version
+from agentflow.actors import together
+from agentflow.errors import ConfigurationError, ErrorKind
+from agentflow.models import Call, Message, Model, Sampling, TextPart, ask_model
+from agentflow.scoring._answers import short_answer
 from agentflow.scoring._scored import Scored
 from agentflow.scoring._text_rules import exact_match
-from agentflow.trajectory import Failure, Task, Usage, digest
+from agentflow.text import PromptFiles
+from agentflow.trajectory import Failure, Reply, Task, Usage, digest
 
+_PROMPTS: Final = PromptFiles(Path(__file__).parent / "prompts")
+_MARK: Final = re.compile(r"<(?=/?(?:answer|question|references|evidence)\b)", re.IGNORECASE)
 _MOST: Final = 100_000
 
 
@@ -75,7 +80,8 @@ class Judge:
         """
         if votes < 1 or votes % 2 == 0:
             raise ConfigurationError(f"metric {name}: votes is {votes}; an odd number has a majority")
-        self._name = name
+        self.name = name
+        """Its name."""
         self._model = model
         self._votes = votes
         self._temperature = 0.0 if temperature is None and votes == 1 else temperature
@@ -88,55 +94,37 @@ class Judge:
         """Number of predictions decided by the model."""
 
     @property
-    def name(self) -> str:
-        """Its name."""
-        return self._name
-
-    @property
     def from_cache(self) -> int:
         """Number of predictions with a cached verdict."""
         return self._verdicts.found
 
     async def score(self, prediction: str, task: Task) -> Scored:
         """Return 1 if the answer is right, 0 if not; a failure if the judge can't decide."""
-        marked = marked_answer(prediction)
-        answer = prediction if marked is None else marked
-        if self._rule is not None and self._rule(answer, task.references) == 1.0:
+        if self._rule is not None and self._rule(short_answer(prediction), task.references) == 1.0:
             self.by_rule += 1
             return Scored(1.0, "a rule finds it right")
         if not prediction.strip():
             return Scored(0.0, "there is no answer")
-        asked = messages(
+        asked = judge_messages(
             "judge_verdict",
             question=task.question,
             evidence=str(task.metadata.get("evidence") or "") if self._evidence else "",
             references="\n".join(task.references),
             answer=_shortened(prediction),
         )
-        about = [prompt_version("judge_verdict"), self._model.name, self._votes, self._temperature, asked]
+        version = _PROMPTS.versions["judge_verdict"]
+        about = [version, self._model.name, self._votes, self._temperature, asked]
         return await self._verdicts.once(digest(about, 16), lambda: self._vote(asked))
 
     async def _vote(self, asked: tuple[Message, ...]) -> Scored:
         self.asked += 1
-        votes: list[tuple[Opinion | Failure, Usage] | None] = [None] * self._votes
 
-        stopped: list[RunStopped] = []
-
-        async def vote(number: int) -> None:
+        async def vote(number: int) -> Reply[Opinion]:
             sampling = Sampling(temperature=self._temperature, seed=number if self._votes > 1 else None)
             call = Call(role="judge", messages=asked, reply=Opinion, schema=_SCHEMA, sampling=sampling)
-            try:
-                votes[number] = await ask(self._model, call)
-            except RunStopped as stop:
-                # A task group would wrap the exception.
-                stopped.append(stop)
+            return await ask_model(self._model, call)
 
-        async with anyio.create_task_group() as group:
-            for number in range(self._votes):
-                group.start_soon(vote, number)
-        if stopped:
-            raise stopped[0]
-        return _majority([vote for vote in votes if vote is not None])
+        return _majority(await together([partial(vote, number) for number in range(self._votes)]))
 
 
 def _shortened(answer: str) -> str:
@@ -146,25 +134,20 @@ def _shortened(answer: str) -> str:
     return f"{answer[: _LONGEST // 2]}\n[{left_out} characters left out]\n{answer[-_LONGEST // 2 :]}"
 
 
-async def ask(model: Model, call: Call[Any]) -> tuple[Any, Usage]:
-    """Return the model's reply, or its failure, with the usage.
-
-    :raises RunStopped: if the run can't continue.
-    """
-    try:
-        completion = await model.complete(call)
-    except ModelFailure as failure:
-        spent = Usage(failure.answers, failure.prompt_tokens, failure.completion_tokens)
-        return Failure(failure.kind, str(failure)), spent
-    return completion.value, completion.usage
+def judge_messages(name: str, **values: str) -> tuple[Message, ...]:
+    """Return the messages of a prompt. Text to judge is escaped so that it can't close its delimiters."""
+    escaped = {each: _MARK.sub("‹", value.strip()) for each, value in values.items()}
+    return (
+        Message("system", (TextPart(_PROMPTS.fill(name, "system")),)),
+        Message("user", (TextPart(_PROMPTS.fill(name, "ask", **escaped)),)),
+    )
 
 
-def _majority(votes: list[tuple[Opinion | Failure, Usage]]) -> Scored:
-    usage = sum((spent for _, spent in votes), Usage())
-    opinions = [vote for vote, _ in votes if isinstance(vote, Opinion)]
-    failures = [vote for vote, _ in votes if isinstance(vote, Failure)]
+def _majority(votes: list[Reply[Opinion]]) -> Scored:
+    usage = sum((vote.usage for vote in votes), Usage())
+    opinions = [vote.value for vote in votes if vote.value is not None]
     if not opinions:
-        return Scored(0.0, failure=failures[0], usage=usage)
+        return Scored(0.0, failure=votes[0].failure, usage=usage)
     counted = Counter(opinion.correct for opinion in opinions)
     if counted[True] == counted[False]:
         undecided = Failure(ErrorKind.FAILED, "as many opinions for it as against it: some votes failed")

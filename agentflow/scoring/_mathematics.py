@@ -51,9 +51,8 @@ def math_match(prediction: str, references: Sequence[str], *, tolerance: float =
 
     :param tolerance: relative tolerance of a value; 0 accepts only equality.
     """
-    inner = boxed(prediction)
-    said = prediction if inner is None else inner
-    return float(any(same_answer(said, _unboxed(each), tolerance=tolerance) for each in references))
+    answer = _unboxed(prediction)
+    return float(any(same_answer(answer, _unboxed(each), tolerance=tolerance) for each in references))
 
 
 def same_answer(one: str, other: str, *, tolerance: float = 0.0) -> bool:
@@ -72,9 +71,9 @@ def same_answer(one: str, other: str, *, tolerance: float = 0.0) -> bool:
     return _Comparing(tolerance).same(left, right)
 
 
-def _unboxed(reference: str) -> str:
-    inner = boxed(reference)
-    return reference if inner is None else inner
+def _unboxed(text: str) -> str:
+    inner = boxed(text)
+    return text if inner is None else inner
 
 
 def _clean(text: str) -> str:
@@ -355,18 +354,13 @@ def _solves(piece: str, wanted: list[Fraction], target: int) -> bool:
 
 
 def _numbers_of(expression: Expression) -> list[Fraction]:
-    return list(_leaves(expression))
-
-
-def _leaves(expression: Expression) -> Iterator[Fraction]:
     match expression:
         case Number(value):
-            yield value
+            return [value]
         case Apply(_, arguments):
-            for argument in arguments:
-                yield from _leaves(argument)
+            return [number for argument in arguments for number in _numbers_of(argument)]
         case Symbol():
-            pass
+            return []
 
 
 def _value(expression: Expression) -> Fraction:

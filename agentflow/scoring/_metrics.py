@@ -1,63 +1,174 @@
-"""Metrics: rules on texts, similarity of vectors, documents, custom functions."""
+"""Metrics by name: rules on texts, similarity of vectors, documents, judges, custom functions."""
 
+import difflib
+import importlib
 import inspect
-from collections.abc import Awaitable, Callable, Mapping
-from functools import cache
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache, partial
 from math import sqrt
-from typing import Any, Final, cast, get_type_hints
+from typing import Any, Final, get_type_hints
 
 from msgspec import Struct
 from pydantic import TypeAdapter, ValidationError
 
-from agentflow.errors import ErrorKind, ModelFailure
-from agentflow.models import Call, Model, Sampling
-from agentflow.scoring._answers import marked_answer
-from agentflow.scoring._documents import document_score, is_unanswerable
-from agentflow.scoring._judge import ask, schema_of
-from agentflow.scoring._prompts import messages
-from agentflow.scoring._scored import Embed, Scored
-from agentflow.trajectory import Failure, Task, Usage
+from agentflow.errors import ConfigurationError, ErrorKind, ModelFailure
+from agentflow.models import Call, Model, Sampling, ask_model
+from agentflow.scoring._answers import marked_answer, short_answer
+from agentflow.scoring._documents import anls, document_score, is_unanswerable
+from agentflow.scoring._equality import can_compare
+from agentflow.scoring._judge import Judge, judge_messages, schema_of
+from agentflow.scoring._mathematics import game24, math_match
+from agentflow.scoring._scored import Embed, Metric, Scored
+from agentflow.scoring._text_rules import (
+    contains_answer,
+    exact_match,
+    f1_score,
+    gaia_match,
+    likeness,
+    multiple_choice,
+    numeric_match,
+)
+from agentflow.trajectory import Failure, Reply, Task
 
 Rule = Callable[..., float]
 """Function of a prediction and its references; keyword parameters are its options."""
 
-_EXTRACTED: Final = schema_of(answer="string")
 _KEEPS_PROSE: Final = frozenset({"contains_answer", "game24", "multiple_choice", "math"})
 """Rules that extract the answer themselves."""
+_EXTRACTED: Final = schema_of(answer="string")
+_RULES: Final[Mapping[str, Rule]] = {
+    "exact_match": exact_match,
+    "f1_score": f1_score,
+    "contains_answer": contains_answer,
+    "numeric_match": numeric_match,
+    "similarity": likeness,
+    "math": math_match,
+    "game24": game24,
+    "multiple_choice": multiple_choice,
+    "anls": anls,
+    "gaia": gaia_match,
+}
+_JUDGES: Final[Mapping[str, Callable[..., Metric]]] = {
+    "llm_judgement": partial(Judge, "llm_judgement"),
+    "DocBench_LasJ": partial(Judge, "DocBench_LasJ", evidence=True),
+    "MMLongBench-Doc_LasJ": partial(Judge, "MMLongBench-Doc_LasJ", evidence=True),
+}
+_DOCUMENTS: Final = {"MMLongBench-Doc_Acc": False, "MMLongBench-Doc_F1": True}
 
 
-class RuleMetric:
-    """Metric of a rule with its options.
+def metric_names() -> list[str]:
+    """Return the names of all metrics.
 
-    If a prediction marks its answer (`<answer>`, a box, `final answer:`), only that counts. An option that is not set is
-    taken from the task: `question`, or the metadata under that name.
+    See docs/scoring.md for each of them.
     """
+    return [*_RULES, *_JUDGES, *_DOCUMENTS]
 
-    def __init__(self, name: str, rule: Rule, options: Mapping[str, Any]) -> None:
-        self._name = name
-        self._rule = rule
-        self._options = options
 
-    @property
-    def name(self) -> str:
-        """Its name."""
-        return self._name
+def needs_judge(name: str) -> bool:
+    """Return whether a metric calls a model.
 
-    async def score(self, prediction: str, task: Task) -> Scored:
-        """Apply the rule."""
-        try:
-            options = self._of_task(task)
-        except ValueError as error:
-            return _unjudged(f"the task's {error}")
-        if not task.references and "numbers" not in options:
-            return _unjudged("the task has no right answer to compare with")
-        marked = None if self._name in _KEEPS_PROSE else marked_answer(prediction)
-        return Scored(self._rule(prediction if marked is None else marked, task.references, **options))
+    >>> needs_judge("exact_match")
+    False
+    """
+    return name in _JUDGES
 
-    def _of_task(self, task: Task) -> dict[str, Any]:
-        known = {"question": task.question, **task.metadata}
-        given = {name: known[name] for name in _adapters(self._rule) if known.get(name) is not None}
-        return typed_options(self._rule, given) | dict(self._options)
+
+def make_metric(
+    name: str,
+    *,
+    options: Mapping[str, Any] | None = None,
+    judge: Model | None = None,
+    embed: Embed | None = None,
+) -> Metric:
+    """Return the metric of a name, or a custom function at `module:function`.
+
+    See docs/scoring.md for examples.
+
+    :param options: options of the metric, such as `tolerance` or `votes`.
+    :param judge: model for metrics that need one; document metrics extract answers with it.
+    :param embed: returns vectors of texts, for `similarity`.
+    :raises ConfigurationError: one line, if the metric or option is unknown, or something it needs is missing.
+    """
+    given = dict(options or {})
+    if name in _JUDGES:
+        if judge is None:
+            raise ConfigurationError(f"metric {name}: a model judges; name one as the evaluator's model")
+        typed = _typed(name, _judge_options, given)
+        first = str(typed.pop("rule", "exact_match"))
+        return _JUDGES[name](judge, rule=_rule(first) if first else None, **typed)
+    if name == "similarity" and embed is not None:
+        _refuse_unknown(name, given, ())
+        return SimilarityMetric(embed)
+    if ":" in name or name in _DOCUMENTS:
+        _refuse_unknown(name, given, ())
+        return (
+            OwnMetric(name, _own(name)) if ":" in name else DocumentMetric(name, judge, f1=_DOCUMENTS[name])
+        )
+    rule = _rule(name)
+    return RuleMetric(name, rule, _typed(name, rule, given))
+
+
+def score(metric: str, prediction: str, references: str | Sequence[str], **options: object) -> float:
+    """Score a prediction by a rule.
+
+    >>> score("exact_match", "The Gull", "gull")
+    1.0
+
+    :param references: a right answer, or several.
+    :param options: options of the metric, such as `tolerance`, `options` of a choice or `numbers` of a game.
+    :raises ConfigurationError: one line, if the rule or option is unknown.
+    """
+    right = (references,) if isinstance(references, str) else tuple(references)
+    if metric in _DOCUMENTS:
+        return document_score(prediction, right, **_typed(metric, document_score, options))
+    rule = _rule(metric)
+    return rule(prediction, right, **_typed(metric, rule, options))
+
+
+def _rule(name: str) -> Rule:
+    if name in _JUDGES:
+        raise ConfigurationError(f"metric {name}: a model judges, no rule; use make_metric(…, judge=…)")
+    if name not in _RULES:
+        near = difflib.get_close_matches(name, metric_names(), n=1, cutoff=0.4)
+        meant = f"did you mean {near[0]}?" if near else f"write one of {', '.join(metric_names())}"
+        raise ConfigurationError(f"metric {name}: there is none of that name; {meant}")
+    if name == "math" and not can_compare():
+        raise ConfigurationError("metric math: mpmath is missing; pip install 'agentflow[math]'")
+    return _RULES[name]
+
+
+def _judge_options(
+    *, votes: int = 1, temperature: float | None = None, rule: str = "exact_match", cache: str = ""
+) -> float:
+    """Options of a judge."""
+    raise NotImplementedError
+
+
+def _typed(name: str, rule: Rule, options: Mapping[str, object]) -> dict[str, Any]:
+    known = list(rule.__kwdefaults__ or {})
+    _refuse_unknown(name, options, known)
+    try:
+        return typed_options(rule, options)
+    except ValueError as error:
+        raise ConfigurationError(f"metric {name}: {error}") from None
+
+
+def _refuse_unknown(name: str, options: Mapping[str, object], known: Sequence[str]) -> None:
+    for option in options:
+        if option not in known:
+            offered = f"it has {', '.join(known)}" if known else "it has none"
+            raise ConfigurationError(f"metric {name}: there is no option {option}; {offered}")
+
+
+def _own(name: str) -> Callable[..., object]:
+    module, _, function = name.partition(":")
+    try:
+        found: object = getattr(importlib.import_module(module), function)
+    except (ImportError, AttributeError, ValueError, TypeError) as error:
+        raise ConfigurationError(f"metric {name}: can't be imported: {error}") from None
+    if not callable(found):
+        raise ConfigurationError(f"metric {name}: is no function")
+    return found
 
 
 def typed_options(rule: Rule, options: Mapping[str, object]) -> dict[str, Any]:
@@ -81,6 +192,36 @@ def _adapters(rule: Rule) -> dict[str, TypeAdapter[Any]]:
     return {each.name: TypeAdapter(hints[each.name]) for each in parameters if each.kind is each.KEYWORD_ONLY}
 
 
+class RuleMetric:
+    """Metric of a rule with its options.
+
+    If a prediction marks its answer (`<answer>`, a box, `final answer:`), only that counts. An option that is not set is
+    taken from the task: `question`, or the metadata under that name.
+    """
+
+    def __init__(self, name: str, rule: Rule, options: Mapping[str, Any]) -> None:
+        self.name = name
+        """Its name."""
+        self._rule = rule
+        self._options = options
+
+    async def score(self, prediction: str, task: Task) -> Scored:
+        """Apply the rule."""
+        try:
+            options = self._of_task(task)
+        except ValueError as error:
+            return _unjudged(f"the task's {error}")
+        if not task.references and "numbers" not in options:
+            return _unjudged("the task has no right answer to compare with")
+        answer = prediction if self.name in _KEEPS_PROSE else short_answer(prediction)
+        return Scored(self._rule(answer, task.references, **options))
+
+    def _of_task(self, task: Task) -> dict[str, Any]:
+        known = {"question": task.question, **task.metadata}
+        given = {name: known[name] for name in _adapters(self._rule) if known.get(name) is not None}
+        return typed_options(self._rule, given) | dict(self._options)
+
+
 class SimilarityMetric:
     """Metric of similarity: cosine of two texts' vectors, the best over references."""
 
@@ -94,12 +235,11 @@ class SimilarityMetric:
         """Return the similarity from 0 (unrelated) to 1 (equal)."""
         if not task.references:
             return _unjudged("the task has no right answer to compare with")
-        marked = marked_answer(prediction)
         try:
-            said, *right = await self._embed([prediction if marked is None else marked, *task.references])
+            predicted, *right = await self._embed([short_answer(prediction), *task.references])
         except ModelFailure as failure:
             return Scored(0.0, failure=Failure(failure.kind, str(failure)))
-        return Scored(max(0.0, *(_cosine(said, each) for each in right)))
+        return Scored(max(0.0, *(_cosine(predicted, each) for each in right)))
 
 
 class Extract(Struct, frozen=True):
@@ -116,20 +256,17 @@ class DocumentMetric:
     """
 
     def __init__(self, name: str, model: Model | None, *, f1: bool) -> None:
-        self._name = name
+        self.name = name
+        """Its name."""
         self._model = model
         self._f1 = f1
 
-    @property
-    def name(self) -> str:
-        """Its name."""
-        return self._name
-
     async def score(self, prediction: str, task: Task) -> Scored:
         """Score the answer by the rules of the benchmark."""
-        answer, usage = await self._short(prediction, task)
-        if isinstance(answer, Failure):
-            return Scored(0.0, failure=answer, usage=usage)
+        reply = await self._extract(prediction, task)
+        if reply.value is None:
+            return Scored(0.0, failure=reply.failure, usage=reply.usage)
+        answer, usage = reply.value.answer, reply.usage
         try:
             options = typed_options(document_score, {"answer_format": task.metadata.get("answer_format")})
         except ValueError as error:
@@ -141,49 +278,42 @@ class DocumentMetric:
         answerable = not any(map(is_unanswerable, task.references))
         return Scored(score if answerable else 0.0, usage=usage, weight=(answered + answerable) / 2)
 
-    async def _short(self, prediction: str, task: Task) -> tuple[str | Failure, Usage]:
-        marked = marked_answer(prediction)
-        if self._model is None or marked is not None:
-            return prediction if marked is None else marked, Usage()
-        asked = messages("judge_extraction", question=task.question, answer=prediction)
+    async def _extract(self, prediction: str, task: Task) -> Reply[Extract]:
+        if self._model is None or marked_answer(prediction) is not None:
+            return Reply(value=Extract(short_answer(prediction)))
+        asked = judge_messages("judge_extraction", question=task.question, answer=prediction)
         sampling = Sampling(temperature=0.0)
         call = Call(role="judge", messages=asked, reply=Extract, schema=_EXTRACTED, sampling=sampling)
-        read, usage = await ask(self._model, call)
-        return read.answer if isinstance(read, Extract) else cast("Failure", read), usage
+        return await ask_model(self._model, call)
 
 
 class OwnMetric:
     """Custom function of a prediction and its task; it returns a number or a `Scored`, or awaits one."""
 
     def __init__(self, name: str, function: Callable[[str, Task], object]) -> None:
-        self._name = name
-        self._function = function
-
-    @property
-    def name(self) -> str:
+        self.name = name
         """`module:function`."""
-        return self._name
+        self._function = function
 
     async def score(self, prediction: str, task: Task) -> Scored:
         """Call the function; a failure if it raises or returns anything else."""
         try:
-            said = self._function(prediction, task)
-            if inspect.isawaitable(said):
-                said = await cast("Awaitable[object]", said)
+            result = self._function(prediction, task)
+            if inspect.isawaitable(result):
+                result = await result
         except Exception as error:  # Custom code may raise anything, and one task must not end a run.
-            return _unjudged(f"{self._name}: {type(error).__name__}: {error}")
-        if isinstance(said, Scored):
-            return said
-        if isinstance(said, bool | int | float) and 0 <= said <= 1:
-            return Scored(float(said))
-        return _unjudged(f"{self._name} gave {said!r}, not a number from 0 to 1")
+            return _unjudged(f"{self.name}: {type(error).__name__}: {error}")
+        if isinstance(result, Scored):
+            return result
+        if isinstance(result, bool | int | float) and 0 <= result <= 1:
+            return Scored(float(result))
+        return _unjudged(f"{self.name} gave {result!r}, not a number from 0 to 1")
 
 
 def _unjudged(why: str) -> Scored:
     return Scored(0.0, failure=Failure(ErrorKind.BAD_ARGUMENTS, " ".join(why.split())))
 
 
-def _cosine(one: object, other: object) -> float:
-    mine, theirs = cast("list[float]", one), cast("list[float]", other)
-    lengths = sqrt(sum(each * each for each in mine)) * sqrt(sum(each * each for each in theirs))
-    return sum(left * right for left, right in zip(mine, theirs, strict=True)) / lengths if lengths else 0.0
+def _cosine(one: Sequence[float], other: Sequence[float]) -> float:
+    lengths = sqrt(sum(each * each for each in one)) * sqrt(sum(each * each for each in other))
+    return sum(left * right for left, right in zip(one, other, strict=True)) / lengths if lengths else 0.0

@@ -1,4 +1,4 @@
-"""Calls of language models: failures become data, and usage inside tools is measured."""
+"""Calls of language models by the roles, and the usage of models inside tools."""
 
 from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping
 from contextlib import contextmanager
@@ -7,14 +7,10 @@ from typing import Any, TypeAlias, TypeVar
 
 import msgspec
 
-from agentflow.errors import ModelFailure
-from agentflow.models import Call, Completion, Message, Model
-from agentflow.team._rendering import json_text
+from agentflow.models import Call, Message, Model, ask_model
 from agentflow.team._schemas import answer_schema
-from agentflow.trajectory import Blob, Failure, Reply, Request, Usage
+from agentflow.trajectory import Blob, Reply, Request, Usage
 
-T = TypeVar("T")
-R = TypeVar("R")
 A = TypeVar("A", bound=msgspec.Struct)
 
 ReadBlob: TypeAlias = Callable[[str], Awaitable[bytes]]
@@ -41,48 +37,6 @@ async def answer_request(
     schema = answer_schema(answer) if schema is None else schema
     return await ask_model(
         model, Call(role=role, messages=messages, reply=answer, schema=schema, request=request)
-    )
-
-
-async def ask_model(model: Model, call: Call[T]) -> Reply[T]:
-    """Return a model's answer; a failed call is a failed reply.
-
-    :raises RunStopped: if the model cannot be used any more.
-    """
-
-    def text(completion: Completion[T]) -> str:
-        return "" if completion.text == json_text(completion.value) else completion.text
-
-    return await reply_of(model, call, lambda completion: completion.value, text)
-
-
-async def reply_of(
-    model: Model,
-    call: Call[T],
-    read: Callable[[Completion[T]], R],
-    text: Callable[[Completion[T]], str] = lambda _: "",
-) -> Reply[R]:
-    """Return a value read from a model's answer; a failed call is a failed reply.
-
-    :param read: reads the value from the completion.
-    :param text: the answer as the model wrote it, where it differs from our own encoding.
-    :raises RunStopped: if the model cannot be used any more.
-    """
-    try:
-        completion = await model.complete(call)
-    except ModelFailure as failure:
-        return Reply(
-            failure=Failure(failure.kind, failure.message),
-            usage=Usage(failure.answers, failure.prompt_tokens, failure.completion_tokens),
-            tokens=failure.answer_tokens[-1] if failure.answer_tokens else None,
-            unusable=failure.answer_tokens[:-1],
-        )
-    return Reply(
-        value=read(completion),
-        usage=completion.usage,
-        tokens=completion.tokens,
-        unusable=completion.unusable,
-        text=text(completion),
     )
 
 

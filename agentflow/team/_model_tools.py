@@ -6,9 +6,9 @@ from msgspec import Struct
 from pydantic import BaseModel, ConfigDict, Field
 
 from agentflow.errors import ErrorKind, RunStopped, ToolFailure
-from agentflow.models import Call, Message, Model, TextPart
+from agentflow.models import Call, Message, Model, TextPart, ask_model
 from agentflow.sandbox import Backend, Session, tool
-from agentflow.team._model_calls import ask_model, count_usage
+from agentflow.team._model_calls import count_usage
 from agentflow.team._rendering import cut, json_text, prompt, system, user
 from agentflow.team._schemas import answer_schema
 from mcp_servers import CallContext

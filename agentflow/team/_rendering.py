@@ -1,15 +1,15 @@
-"""Prompt files, and the pieces from which messages are made."""
+"""Pieces from which messages are made."""
 
 import re
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from pathlib import Path
-from string import Template
 
 import msgspec
 
 from agentflow.models import ImagePart, Message, TextPart
 from agentflow.models import Part as MessagePart
+from agentflow.text import PromptFiles
 from agentflow.trajectory import Action, Blob, ToolCard
 
 Images = Mapping[str, bytes]
@@ -18,22 +18,10 @@ Images = Mapping[str, bytes]
 MAX_OBSERVATION_CHARS = 6_000
 """Maximum characters of an observation in a prompt; longer ones are cut in the middle."""
 
-_FOLDER = Path(__file__).parent / "prompts"
-_FILE = re.compile(r"(?P<name>[a-z_]+)\.(?P<version>v\d+)\.md")
-_HEADING = re.compile(r"^# (\w+)\n", re.MULTILINE)
+_PROMPTS = PromptFiles(Path(__file__).parent / "prompts")
+prompt = _PROMPTS.fill
 _JSON = msgspec.json.Encoder()
 _MARK = re.compile(r"<(?=/?(?:observation|question|seed|claim)\b)", re.IGNORECASE)
-
-
-def prompt(name: str, section: str, **values: object) -> str:
-    """Return a section of a prompt file, filled in. A paragraph with an empty value is omitted."""
-    texts = {each: str(value) for each, value in values.items()}
-    filled = [
-        paragraph.format_map(texts).strip()
-        for paragraph, names in _sections(name)[section]
-        if all(map(texts.__getitem__, names))
-    ]
-    return "\n\n".join(filled)
 
 
 def prompt_versions() -> Mapping[str, str]:
@@ -43,35 +31,7 @@ def prompt_versions() -> Mapping[str, str]:
 
         assert prompt_versions()["planner_next_step"] == "v2"
     """
-    return {name: version for name, (version, _) in _files().items()}
-
-
-@lru_cache
-def _files() -> dict[str, tuple[str, Path]]:
-    """Return the newest version and file of each prompt."""
-    found: dict[str, tuple[str, Path]] = {}
-    for path in sorted(_FOLDER.iterdir(), key=lambda path: (len(path.name), path.name)):
-        if match := _FILE.fullmatch(path.name):
-            found[match["name"]] = (match["version"], path)
-    return dict(sorted(found.items()))
-
-
-@lru_cache
-def _sections(name: str) -> dict[str, list[tuple[str, list[str]]]]:
-    """Return the paragraphs of each section with the names of their values."""
-    _, path = _files()[name]
-    _, *rest = _HEADING.split(path.read_text(encoding="utf-8"))
-    sections: dict[str, list[tuple[str, list[str]]]] = {}
-    for heading, body in zip(rest[::2], rest[1::2], strict=True):
-        paragraphs = map(Template, body.strip().split("\n\n"))
-        sections[heading] = [(_format(paragraph), paragraph.get_identifiers()) for paragraph in paragraphs]
-    return sections
-
-
-def _format(paragraph: Template) -> str:
-    """Convert a template for `str.format_map`, which is many times faster."""
-    plain = paragraph.template.replace("{", "{{").replace("}", "}}")
-    return Template(plain).substitute({name: f"{{{name}}}" for name in paragraph.get_identifiers()})
+    return _PROMPTS.versions
 
 
 def cut(text: str, limit: int = MAX_OBSERVATION_CHARS) -> str:

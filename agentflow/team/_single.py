@@ -8,11 +8,11 @@ from msgspec import Struct
 from agentflow.actors import SYSTEM_CLOCK, Clock, together
 from agentflow.errors import ErrorKind, ToolFailure
 from agentflow.journal import Page
-from agentflow.models import Call, Message, Model, Prices, TextPart, ToolCall, ToolReply, ToolSpec
+from agentflow.models import Call, Message, Model, Prices, TextPart, ToolCall, ToolReply, ToolSpec, reply_of
 from agentflow.sandbox import Sandbox, Tool
 from agentflow.team._executor import PutBlob, call_tool
 from agentflow.team._ledger import EffectGate, EpisodeEnded, EpisodeLedger, EpisodeSettings, TimedResult
-from agentflow.team._model_calls import ReadBlob, reply_of, visible_images
+from agentflow.team._model_calls import ReadBlob, visible_images
 from agentflow.team._rendering import card_notes, cut, image_parts, prompt, system
 from agentflow.team._schemas import card_of, fixed_arguments
 from agentflow.team._solving import turn_of

@@ -23,11 +23,12 @@ from agentflow.models import (
     ModelEndpoints,
     ModelSettings,
     TextPart,
+    ask_model,
     make_model,
 )
 from agentflow.sandbox import Sandbox, Tool
 from agentflow.team._ledger import EpisodeSettings
-from agentflow.team._model_calls import ask_model, visible_images
+from agentflow.team._model_calls import visible_images
 from agentflow.team._model_tools import model_tools
 from agentflow.team._rendering import call_line, image_parts
 from agentflow.team._solving import solve_task

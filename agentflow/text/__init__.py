@@ -1,4 +1,4 @@
-"""Text utilities that scoring, synthesis and verification share: normalisation, words, quantities, quotes.
+"""Text utilities that several packages share: normalisation, words, quantities, quotes, prompt files.
 
 Numbers are compared by one implementation, so that scoring and grounding can't disagree about one::
 
@@ -10,6 +10,7 @@ Numbers are compared by one implementation, so that scoring and grounding can't 
 
 from agentflow.text._matching import contains_phrase, find_quote, texts_agree
 from agentflow.text._normalise import normalise, normalise_squad
+from agentflow.text._prompts import PromptFiles
 from agentflow.text._quantities import Quantity, quantities, quantity, same_quantity
 from agentflow.text._words import (
     SHINGLE_LENGTH,
@@ -27,6 +28,7 @@ from agentflow.text._words import (
 
 __all__ = [
     "SHINGLE_LENGTH",
+    "PromptFiles",
     "Quantity",
     "add_plurals",
     "contains_phrase",

@@ -24,65 +24,20 @@ _NUMBER: Final = re.compile(
 _DECADE: Final = re.compile(r"(?<=\b\d{3}0)['’]?s\b")
 _GLUED_SCALE: Final = re.compile(r"\d[kKMB]$")
 _SHORT_SCALES: Final = {"k": 1e3, "m": 1e6, "b": 1e9, "bn": 1e9, "mn": 1e6}
-_NO_UNITS: Final = frozenset(
-    [
-        "a",
-        "an",
-        "and",
-        "as",
-        "at",
-        "but",
-        "by",
-        "for",
-        "from",
-        "in",
-        "is",
-        "it",
-        "of",
-        "on",
-        "or",
-        "than",
-        "that",
-        "the",
-        "to",
-        "was",
-        "were",
-        "with",
-    ]
-)
+_NO_UNITS: Final = frozenset([
+    "a", "an", "and", "as", "at", "but", "by", "for", "from", "in", "is", "it", "of", "on", "or", "than", "that",
+    "the", "to", "was", "were", "with",
+])  # fmt: skip
 """Words that may follow a number and are not what it counts."""
 _ORDINALS: Final = frozenset({"st", "nd", "rd", "th"})
 _STRICT: Final = frozenset({"percent", "ordinal"})
 """Kinds that a number without a unit does not equal."""
 _ABOUT: Final = re.compile(r"(?:about|approximately|approx\.?|circa|around|~|≈)\s*", re.IGNORECASE)
 
-_SMALL: Final = {
-    word: number
-    for number, word in enumerate(
-        [
-            "zero",
-            "one",
-            "two",
-            "three",
-            "four",
-            "five",
-            "six",
-            "seven",
-            "eight",
-            "nine",
-            "ten",
-            "eleven",
-            "twelve",
-            "thirteen",
-            "fourteen",
-            "fifteen",
-            "sixteen",
-            "seventeen",
-            "eighteen",
-            "nineteen",
-        ]
-    )
-}
+_SMALL: Final = {word: number for number, word in enumerate([
+    "zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve",
+    "thirteen", "fourteen", "fifteen", "sixteen", "seventeen", "eighteen", "nineteen",
+])}  # fmt: skip
 _TENS: Final = {
     word: number * 10
     for number, word in enumerate(
