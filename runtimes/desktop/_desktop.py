@@ -1,18 +1,19 @@
-"""Desktop in an instance, seen from the host."""
+"""Desktop in an instance, seen from the host, and the runtime of desktops in instances of their own."""
 
 import contextlib
 import struct
 from collections.abc import Mapping, Sequence
-from typing import Any
+from dataclasses import replace
+from typing import Any, Self
 
 import anyio
 import anyio.to_thread
+import msgspec
 
 from agentflow.errors import CannotFork, InstanceGone, IsolationUnavailable, NotOffered, RuntimeFailure
 from runtimes._machine import Button, Screen, Window
-from runtimes._protocol import ExecResult, Instance, Outcome
-from runtimes.desktop import _driver_program
-from runtimes.desktop._driver_client import DriverClient
+from runtimes._protocol import Capabilities, ExecResult, Instance, InstanceSpec, Outcome, Runtime
+from runtimes.desktop._driver_client import BOOTSTRAP, PYTHON, DriverClient, missing_parts, payload
 from runtimes.desktop._options import BUS, DISPLAY, DesktopOptions
 
 _PNG = b"\x89PNG\r\n\x1a\n"
@@ -25,32 +26,21 @@ async def open_desktop(
     """Start a desktop in an instance; an instance has at most one.
 
     :param owned: stop the instance together with the desktop.
-    :raises IsolationUnavailable: if a program or package is missing_parts; the message names it.
+    :raises IsolationUnavailable: if a program or package is missing; the message names it.
     :raises RuntimeFailure: if the desktop did not start.
     Example::
         desktop = await open_desktop(instance, DesktopOptions(width=1024, height=768))
         screen = await desktop.screenshot()
     """
-    lacking = await anyio.to_thread.run_sync(_driver_program.missing_parts)
+    lacking = await anyio.to_thread.run_sync(missing_parts)
     if lacking:
         raise IsolationUnavailable(f"no desktop can be started here: {'; '.join(lacking)}")
     options = options or DesktopOptions()
-    code = await anyio.to_thread.run_sync(_driver_program.payload)
+    code = await anyio.to_thread.run_sync(payload)
     size = f"{options.width}x{options.height}x24"
-    argv = [
-        _driver_program.PYTHON,
-        "-S",
-        "-E",
-        "-s",
-        "-c",
-        _driver_program.BOOTSTRAP,
-        "-screen",
-        "0",
-        size,
-        "-dpi",
-        str(options.dpi),
-    ]
-    stream = await instance.open_stream(argv, env=_environment(options))
+    argv = [PYTHON, "-S", "-E", "-s", "-c", BOOTSTRAP, "-screen", "0", size, "-dpi", str(options.dpi)]
+    bus = {"DBUS_SESSION_BUS_ADDRESS": BUS} if options.accessibility else {"NO_AT_BRIDGE": "1"}
+    stream = await instance.open_stream(argv, env={"DISPLAY": DISPLAY, **bus})
     link = DriverClient(stream)
     try:
         await link.start(code)
@@ -61,11 +51,6 @@ async def open_desktop(
             raise RuntimeFailure(f"the desktop did not start: {error}") from None
         raise
     return Desktop(instance, link, options, owned=owned)
-
-
-def _environment(options: DesktopOptions) -> dict[str, str]:
-    bus = {"DBUS_SESSION_BUS_ADDRESS": BUS} if options.accessibility else {"NO_AT_BRIDGE": "1"}
-    return {"DISPLAY": DISPLAY, **bus}
 
 
 class Desktop:
@@ -146,7 +131,7 @@ class Desktop:
     async def windows(self) -> list[Window]:
         """See `runtimes.Machine.windows`."""
         message, _ = await self._ask("windows")
-        return [_window(fields) for fields in message.get("windows", ())]
+        return msgspec.convert(message.get("windows", []), list[Window])
 
     async def accessibility(self) -> str:
         """See `runtimes.Machine.accessibility`."""
@@ -188,6 +173,51 @@ class Desktop:
         return await self._link.ask(op, **details)
 
 
+class DesktopRuntime:
+    """Runtime of desktops, each in a new instance. See `runtimes.MachineRuntime` and docs/machines.md.
+
+    The caller closes the runtime of the instances.
+    """
+
+    def __init__(
+        self, runtime: Runtime, options: DesktopOptions | None = None, spec: InstanceSpec | None = None
+    ) -> None:
+        self._runtime = runtime
+        self._options = options or DesktopOptions()
+        self._spec = spec
+        self._desktops: list[Desktop] = []
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        with anyio.CancelScope(shield=True):
+            for desktop in self._desktops:
+                await desktop.stop()
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """Capabilities on this machine."""
+        of_instances = self._runtime.capabilities
+        notes = (*of_instances.notes, *missing_parts())
+        return replace(of_instances, fork="replay", screen=True, notes=notes)
+
+    async def start(self) -> Desktop:
+        """Start a desktop.
+
+        :raises IsolationUnavailable: if this machine lacks the isolation, a program or a package.
+        """
+        instance = await self._runtime.start(self._spec)
+        try:
+            desktop = await open_desktop(instance, self._options, owned=True)
+        except BaseException:
+            with anyio.CancelScope(shield=True):
+                await instance.stop()
+            raise
+        self._desktops.append(desktop)
+        return desktop
+
+
 def _size(png: bytes) -> tuple[int, int]:
     """Return width and height of a PNG.
 
@@ -197,15 +227,3 @@ def _size(png: bytes) -> tuple[int, int]:
         raise RuntimeFailure("the driver returned no PNG")
     width, height = struct.unpack(">II", png[16:24])
     return width, height
-
-
-def _window(fields: Mapping[str, Any]) -> Window:
-    return Window(
-        title=str(fields["title"]),
-        application=str(fields["application"]),
-        x=int(fields["x"]),
-        y=int(fields["y"]),
-        width=int(fields["width"]),
-        height=int(fields["height"]),
-        focused=bool(fields["focused"]),
-    )

@@ -1,17 +1,79 @@
-"""Client of a desktop's driver: concurrent requests over the pipes of one command."""
+"""Driver of a desktop, seen from the host: its program, and concurrent requests over the pipes of its command."""
 
+import compileall
+import marshal
+import os
 import re
+import shutil
+import sys
 from collections.abc import AsyncGenerator
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import cache
+from importlib.util import find_spec
 from itertools import count
+from pathlib import Path
 
 import anyio
 
 from agentflow.errors import InstanceGone, RuntimeFailure
+from runtimes import _framing
 from runtimes._framing import FrameDecoder, pack_frame
 from runtimes._protocol import Stream
 from runtimes.desktop.inside._wire import LARGEST, Message, pack, unpack
+
+PROGRAMS = {"/usr/bin/Xvfb": "xvfb", "/usr/bin/openbox": "openbox", "/usr/bin/xkbcomp": "x11-xkb-utils"}
+"""System programs, and the Debian packages that contain them."""
+PACKAGES = ("Xlib", "PIL", "jeepney")
+"""Python packages."""
+_INSIDE = Path(__file__).parent / "inside"
+_PREFIX = "runtimes.desktop.inside"
+
+PYTHON = f"{sys.prefix}/bin/python3"
+"""Interpreter of the driver, by its path: the agent may put another one first in `PATH`."""
+
+BOOTSTRAP = (_INSIDE / "_bootstrap.py").read_text(encoding="utf-8")
+"""Source of the bootstrap program."""
+
+
+def missing_parts() -> list[str]:
+    """List the missing parts, one line each with the command that installs it."""
+    missing: list[str] = []
+    if packages := " ".join(name for program, name in PROGRAMS.items() if shutil.which(program) is None):
+        missing.append(f"install {packages} (Debian, Ubuntu: apt-get install {packages})")
+    if any(find_spec(name) is None for name in PACKAGES):
+        missing.append("install agentflow's extra `desktop` (pip install 'agentflow[desktop]')")
+    return missing
+
+
+@cache
+def payload() -> bytes:
+    """Return the compiled driver, cached, with the directories of its libraries."""
+    modules = {"runtimes": b"", "runtimes.desktop": b"", _PREFIX: b""}
+    sources = {"runtimes._framing": Path(_framing.__file__)}
+    for path in sorted(_INSIDE.glob("*.py")):
+        if path.stem not in ("__init__", "_bootstrap"):
+            sources[f"{_PREFIX}.{path.stem}"] = path
+    for name, path in sources.items():
+        modules[name] = marshal.dumps(compile(path.read_text(encoding="utf-8"), f"<{name}>", "exec"))
+    return marshal.dumps((_library_folders(), modules, f"{_PREFIX}._driver"))
+
+
+def _library_folders() -> list[str]:
+    folders: dict[str, None] = {}
+    for name in ("Xlib", "six", "PIL", "jeepney"):
+        spec = find_spec(name)
+        if spec is None or spec.origin is None:
+            continue
+        module = Path(spec.origin)
+        if module.name == "__init__.py":
+            module = module.parent
+            if name != "PIL":
+                # The instance shows them read-only, so every desktop would compile them again.
+                compileall.compile_dir(os.fspath(module), quiet=2)
+        folders[os.fspath(module.parent)] = None
+    return list(folders)
+
 
 _STDERR_BYTES = 4096
 _IGNORED_STDERR = re.compile(r"^(_XSERV|Openbox-|The XKEYBOARD|>|Errors from|Could not|\s*$)")

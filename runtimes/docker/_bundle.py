@@ -1,4 +1,4 @@
-"""Containers without a daemon: one OCI bundle each, run by `runc` or by gVisor's `runsc`."""
+"""Containers without a daemon: one OCI bundle each, run by `runc` or by gVisor's `runsc`, in cgroups found by name."""
 
 import contextlib
 import json
@@ -7,7 +7,7 @@ import shutil
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import anyio
 import anyio.abc
@@ -15,14 +15,22 @@ import anyio.to_thread
 
 from agentflow.errors import IsolationUnavailable, NotOffered
 from runtimes.docker import _host_root
-from runtimes.docker._cgroup_cleanup import PREFIX, remove_dead_cgroups
-from runtimes.docker._oci import bundle_config
 from runtimes.docker._options import ContainerOptions
-from runtimes.docker._plan import Container, ContainerPlan, exit_reason
+from runtimes.docker._plan import (
+    CAPABILITIES,
+    MASKED,
+    Container,
+    ContainerLauncher,
+    ContainerPlan,
+    exit_reason,
+)
+from runtimes.process.linux import _cgroups
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
+CGROUP_PREFIX = "agentflow-oci-"
+"""Prefix of the names of the cgroups; the realm and the server follow."""
+_CGROUPS = "/sys/fs/cgroup"
+_READ_ONLY = ("bus", "fs", "irq", "sys", "sysrq-trigger")
+_CPU_PERIOD = 100_000
 _PACKAGES = {"runc": "runc", "gvisor": "runsc"}
 _FLAGS = {
     "runc": (),
@@ -53,12 +61,15 @@ class BundleContainer:
     async def failed(self) -> str:
         """Wait until the container ends by itself; return the reason."""
         status = await self._process.wait()
-        said = b""
+        errors = b""
         assert self._process.stderr is not None
         with contextlib.suppress(anyio.EndOfStream):
-            said = await self._process.stderr.receive()
-        lines = said.decode("utf-8", "replace").split("\n")
-        return lines[0].strip() if said.strip() else exit_reason(status)
+            errors = await self._process.stderr.receive()
+        return (
+            errors.decode("utf-8", "replace").split("\n")[0].strip()
+            if errors.strip()
+            else exit_reason(status)
+        )
 
     async def layer(self) -> str | None:
         """Return `None`: the root is read-only."""
@@ -74,7 +85,13 @@ class BundleContainer:
             with anyio.move_on_after(_KILL_SECONDS):
                 # Repeated: before `run` has created the container there is nothing to delete.
                 while self._process.returncode is None:
-                    await _silently(self._delete)
+                    await anyio.run_process(
+                        self._delete,
+                        check=False,
+                        stdin=subprocess.DEVNULL,
+                        stdout=subprocess.DEVNULL,
+                        stderr=subprocess.DEVNULL,
+                    )
                     with anyio.move_on_after(_RETRY_SECONDS):
                         await self._process.wait()
             if self._process.returncode is None:
@@ -83,7 +100,7 @@ class BundleContainer:
             await anyio.to_thread.run_sync(lambda: shutil.rmtree(self._folder, ignore_errors=True))
 
 
-class BundleLauncher(_host_root.HostRootLauncher):
+class BundleLauncher(ContainerLauncher):
     """Launcher that runs OCI bundles. See `runtimes.docker._plan.ContainerLauncher`."""
 
     def __init__(self, tier: Literal["runc", "gvisor"], options: ContainerOptions) -> None:
@@ -93,23 +110,13 @@ class BundleLauncher(_host_root.HostRootLauncher):
         self._folder = ""
         self._command: list[str] = []
         self._group = ""
-        self.env: Mapping[str, str] | None = None
-        """Environment that the image sets."""
-        self.notes: tuple[str, ...] = _NOTES[tier]
-        """Missing protections."""
-        self.alive = False
-        """True while containers can be started."""
-
-    @property
-    def network(self) -> bool:
-        """True if containers have a network."""
-        return False
+        self.notes = _NOTES[tier]
 
     async def open(self, folder: str, realm: str, lives: Callable[[str], bool]) -> None:
         """Find the program and prepare the root file system."""
         program = await anyio.to_thread.run_sync(self._find_program)
         self._folder = folder
-        self._group = f"{PREFIX}{realm}-{os.path.basename(folder)}"
+        self._group = f"{CGROUP_PREFIX}{realm}-{os.path.basename(folder)}"
         self._command = [program, "--root", os.path.join(folder, "state"), *_FLAGS[self._tier]]
         await anyio.to_thread.run_sync(self._prepare_root)
         self.alive = True
@@ -141,7 +148,7 @@ class BundleLauncher(_host_root.HostRootLauncher):
             self._rootfs = str(given.resolve())
             self.env = {}
             return
-        self._root = _host_root.host_root()
+        self.root = _host_root.host_root()
         self._rootfs = os.path.join(self._folder, "root")
         os.mkdir(self._rootfs, 0o755)
         _host_root.create_root(self._rootfs)
@@ -149,7 +156,7 @@ class BundleLauncher(_host_root.HostRootLauncher):
     async def launch(self, plan: ContainerPlan) -> Container:
         """Write the bundle and run it."""
         bundle = os.path.join(self._folder, f"{plan.name}.bundle")
-        config = bundle_config(plan, self._rootfs, f"/{self._group}/{plan.name}", self._options.cpus)
+        config = _bundle_config(plan, self._rootfs, f"/{self._group}/{plan.name}", self._options.cpus)
         await anyio.to_thread.run_sync(_write_bundle, bundle, config)
         # Shielded: cancellation would kill `run` and leave behind whatever it has created so far.
         with anyio.CancelScope(shield=True):
@@ -174,7 +181,88 @@ def _write_bundle(bundle: str, config: dict[str, Any]) -> None:
     Path(bundle, "config.json").write_text(json.dumps(config), encoding="utf-8")
 
 
-async def _silently(command: list[str]) -> None:
-    await anyio.run_process(
-        command, check=False, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    )
+def _bundle_config(plan: ContainerPlan, rootfs: str, group: str, cpus: float | None) -> dict[str, Any]:
+    """Return the content of `config.json`."""
+    capabilities = [f"CAP_{name}" for name in CAPABILITIES]
+    return {
+        "ociVersion": "1.0.2",
+        "hostname": "sandbox",
+        "root": {"path": rootfs, "readonly": True},
+        "process": {
+            "args": list(plan.argv),
+            "cwd": "/",
+            "env": [f"{name}={value}" for name, value in plan.env.items()],
+            "user": {"uid": 0, "gid": 0},
+            "noNewPrivileges": True,
+            "capabilities": dict.fromkeys(("bounding", "effective", "permitted"), capabilities),
+        },
+        "mounts": _mounts(plan),
+        "linux": {
+            "namespaces": [{"type": kind} for kind in ("pid", "network", "ipc", "uts", "mount")],
+            "cgroupsPath": group,
+            "resources": _resources(plan, cpus),
+            "maskedPaths": list(MASKED),
+            "readonlyPaths": [f"/proc/{name}" for name in _READ_ONLY],
+        },
+    }
+
+
+def _resources(plan: ContainerPlan, cpus: float | None) -> dict[str, Any]:
+    resources: dict[str, Any] = {"devices": [{"allow": False, "access": "rwm"}]}
+    if plan.limits.memory_bytes is not None:
+        resources["memory"] = {"limit": plan.limits.memory_bytes, "swap": plan.limits.memory_bytes}
+    if plan.processes is not None:
+        resources["pids"] = {"limit": plan.processes}
+    if cpus is not None:
+        resources["cpu"] = {"quota": int(cpus * _CPU_PERIOD), "period": _CPU_PERIOD}
+    return resources
+
+
+def _mounts(plan: ContainerPlan) -> list[dict[str, Any]]:
+    own = [
+        _mount("/proc", "proc", ["nosuid", "noexec", "nodev"]),
+        _tmpfs("/dev", ["nosuid", "strictatime", "mode=755", "size=65536k"]),
+        _mount("/dev/pts", "devpts", ["nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620"]),
+        _tmpfs("/dev/shm", ["nosuid", "noexec", "nodev", "mode=1777", f"size={plan.shared_memory}"]),
+        _mount("/sys", "sysfs", ["nosuid", "noexec", "nodev", "ro"]),
+        _mount("/sys/fs/cgroup", "cgroup", ["nosuid", "noexec", "nodev", "relatime", "ro"]),
+    ]
+    mounts = [
+        {"destination": one.target, "type": "bind", "source": one.source, "options": ["rbind", "ro", "nosuid", "nodev"]}
+        for one in plan.mounts
+    ]  # fmt: skip
+    mounts += [_tmpfs(path, ["ro", "size=4k", "mode=0555"]) for path in plan.hidden]
+    mounts += [
+        _tmpfs(
+            one.target,
+            ["nosuid", "nodev", f"mode={one.mode}", f"size={one.bytes}", f"nr_inodes={one.files}"],
+        )
+        for one in plan.folders
+    ]
+    # Parents first: a mount hides what was mounted below it before.
+    return own + sorted(mounts, key=lambda mount: mount["destination"].count("/"))
+
+
+def _mount(path: str, kind: str, options: list[str]) -> dict[str, Any]:
+    return {"destination": path, "type": kind, "source": kind, "options": options}
+
+
+def _tmpfs(path: str, options: list[str]) -> dict[str, Any]:
+    return _mount(path, "tmpfs", options)
+
+
+def remove_dead_cgroups(prefix: str, lives: Callable[[str], bool]) -> None:
+    """Remove the cgroups named after the prefix and a server that is not alive."""
+    unified = os.path.exists(f"{_CGROUPS}/cgroup.controllers")
+    for hierarchy in [_CGROUPS] if unified else [entry.path for entry in _folders(_CGROUPS)]:
+        for entry in _folders(hierarchy):
+            if entry.name.startswith(prefix) and not lives(entry.name.removeprefix(prefix)):
+                _cgroups.remove_folder(entry.path, tries=100)
+
+
+def _folders(path: str) -> list[os.DirEntry[str]]:
+    try:
+        with os.scandir(path) as entries:
+            return [entry for entry in entries if entry.is_dir(follow_symlinks=False)]
+    except OSError:
+        return []

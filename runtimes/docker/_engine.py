@@ -1,25 +1,188 @@
-"""Containers of a Docker engine, through its API."""
+"""Containers of a Docker engine, and a typed wrapper over the part of aiodocker that they use."""
 
 import contextlib
+import inspect
+import io
+import json
 import os
 import secrets
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, Protocol, TypeVar
 
+import aiohttp
 import anyio
 import anyio.lowlevel
 import anyio.to_thread
+import msgspec
+from aiodocker import Docker, DockerError
 
 from agentflow.errors import IsolationUnavailable, NotOffered, RuntimeFailure
 from runtimes.docker import _host_root
-from runtimes.docker._api import DockerApi, DockerApiError
-from runtimes.docker._oci import MASKED
 from runtimes.docker._options import ContainerOptions
-from runtimes.docker._plan import CAPABILITIES, Container, ContainerPlan, exit_reason
+from runtimes.docker._plan import (
+    CAPABILITIES,
+    MASKED,
+    Container,
+    ContainerLauncher,
+    ContainerPlan,
+    exit_reason,
+)
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+T = TypeVar("T")
+
+_NOT_FOUND = 404
+_CONFLICT = 409
+_UNREACHABLE = 900
+
+
+class _OneContainer(Protocol):
+    def start(self) -> Awaitable[None]: ...
+    def wait(self, *, condition: str = "not-running") -> Awaitable[Mapping[str, Any]]: ...
+    def delete(self, *, force: bool, v: bool) -> Awaitable[None]: ...
+    def commit(self, *, repository: str, tag: str) -> Awaitable[Mapping[str, Any]]: ...
+    def __getitem__(self, key: str) -> object: ...
+
+
+class _Containers(Protocol):
+    def create(self, config: Mapping[str, Any], *, name: str) -> Awaitable[object]: ...
+    def container(self, container_id: str) -> _OneContainer: ...
+    def list(self, *, all: str, filters: str) -> Awaitable[Sequence[_OneContainer]]: ...
+
+
+class _Images(Protocol):
+    def inspect(self, name: str) -> Awaitable[object]: ...
+    def import_image(self, data: io.BytesIO) -> object: ...
+    def list(self, *, filters: Mapping[str, list[str]]) -> Awaitable[object]: ...
+    def delete(self, name: str, *, force: bool) -> Awaitable[object]: ...
+
+
+class ImageConfig(msgspec.Struct, rename="pascal"):
+    """Part of an image's description that the runtime uses."""
+
+    labels: dict[str, str] | None = None
+    """Labels."""
+    env: list[str] | None = None
+    """Environment, as `NAME=value`."""
+
+
+class _ImageDescription(msgspec.Struct, rename="pascal"):
+    config: ImageConfig
+
+
+class _ImageSummary(msgspec.Struct, rename="pascal"):
+    repo_tags: list[str] | None
+
+
+class DockerApiError(Exception):
+    """Refusal or connection failure of the engine, as one line."""
+
+    def __init__(self, message: str, status: int = 0) -> None:
+        super().__init__(message)
+        self.status = status
+        """HTTP status of the response; 0 without one."""
+
+    @property
+    def unreachable(self) -> bool:
+        """True if the engine cannot be reached."""
+        return self.status in (0, _UNREACHABLE)
+
+
+class DockerApi:
+    """Client of one engine. Containers are addressed by name."""
+
+    def __init__(self, url: str) -> None:
+        self._docker = Docker(url=url)
+        # aiodocker's methods take untyped keyword arguments.
+        self._containers: _Containers = self._docker.containers
+        self._images: _Images = self._docker.images
+
+    async def version(self) -> Mapping[str, Any]:
+        """Return the engine's version information."""
+        return await _request(self._docker.version())
+
+    async def image(self, name: str) -> ImageConfig | None:
+        """Return an image's configuration, or `None` if it does not exist."""
+        try:
+            return msgspec.convert(await _request(self._images.inspect(name)), _ImageDescription).config
+        except DockerApiError as error:
+            if error.status == _NOT_FOUND:
+                return None
+            raise
+
+    async def load(self, archive: bytes) -> None:
+        """Import an image archive."""
+        loading = self._images.import_image(io.BytesIO(archive))
+        assert inspect.isawaitable(loading)
+        await _request(loading)
+
+    async def remove_image(self, name: str) -> None:
+        """Remove an image that no container uses."""
+        await _request(self._images.delete(name, force=False))
+
+    async def image_names(self, repository: str) -> list[str]:
+        """Return the full names of all images of a repository."""
+        images = await _request(self._images.list(filters={"reference": [repository]}))
+        return [
+            name for image in msgspec.convert(images, list[_ImageSummary]) for name in image.repo_tags or []
+        ]
+
+    async def containers(self, filters: Mapping[str, list[str]]) -> list[tuple[str, Mapping[str, str]]]:
+        """Return names and labels of the containers, running or not, that match the filters."""
+        containers = await _request(self._containers.list(all="true", filters=json.dumps(filters)))
+        names = [msgspec.convert(container["Names"], list[str])[0].lstrip("/") for container in containers]
+        labels = [msgspec.convert(container["Labels"], dict[str, str]) for container in containers]
+        return list(zip(names, labels, strict=True))
+
+    async def create(self, name: str, config: Mapping[str, Any]) -> None:
+        """Create a container."""
+        await _request(self._containers.create(config, name=name))
+
+    async def start(self, name: str) -> None:
+        """Start a container."""
+        await _request(self._containers.container(name).start())
+
+    async def commit(self, name: str, repository: str, tag: str) -> None:
+        """Create an image from a container's writable layer."""
+        await _request(self._containers.container(name).commit(repository=repository, tag=tag))
+
+    async def wait(self, name: str) -> int:
+        """Wait until a container ends; return its exit status."""
+        return int((await _request(self._containers.container(name).wait()))["StatusCode"])
+
+    async def remove(self, name: str) -> None:
+        """Kill and remove a container; return when it is gone. A missing container is fine."""
+        container = self._containers.container(name)
+        try:
+            await _request(container.delete(force=True, v=True))
+        except DockerApiError as error:
+            if error.status == _CONFLICT:
+                # Its removal is in progress already.
+                await _request_unless_gone(container.wait(condition="removed"))
+            elif error.status != _NOT_FOUND:
+                raise
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._docker.close()
+
+
+async def _request(call: Awaitable[T]) -> T:
+    try:
+        return await call
+    except DockerError as error:
+        raise DockerApiError(" ".join(str(error.message).split()), error.status) from error
+    except (aiohttp.ClientError, OSError) as error:
+        raise DockerApiError(str(error) or type(error).__name__) from error
+
+
+async def _request_unless_gone(call: Awaitable[object]) -> None:
+    try:
+        await _request(call)
+    except DockerApiError as error:
+        if error.status != _NOT_FOUND:
+            raise
+
 
 OWNER = "agentflow.server"
 """Label with the name of a container's server."""
@@ -106,7 +269,7 @@ class EngineContainer:
                     await self._api.remove_image(self._image)
 
 
-class EngineLauncher(_host_root.HostRootLauncher):
+class EngineLauncher(ContainerLauncher):
     """Launcher that uses a Docker engine. See `runtimes.docker._plan.ContainerLauncher`."""
 
     def __init__(self, options: ContainerOptions, oci_runtime: str | None = None) -> None:
@@ -115,17 +278,7 @@ class EngineLauncher(_host_root.HostRootLauncher):
         self._labels: dict[str, str] = {}
         self._image = options.image or ""
         self._api: DockerApi | None = None
-        self.env: Mapping[str, str] | None = None
-        """Environment that the image sets."""
-        self.notes: tuple[str, ...] = ()
-        """Missing protections."""
-        self.alive = False
-        """True while the engine answers."""
-
-    @property
-    def network(self) -> bool:
-        """True if containers have a network."""
-        return self._options.network != "none"
+        self.network = options.network != "none"
 
     async def open(self, folder: str, realm: str, lives: Callable[[str], bool]) -> None:
         """Connect to the engine, make sure the image exists, and remove the containers of dead servers."""
@@ -149,19 +302,18 @@ class EngineLauncher(_host_root.HostRootLauncher):
 
     async def _find_image(self, api: DockerApi) -> None:
         if self._image:
-            found = await api.image(self._image)
-            if found is None:
+            config = await api.image(self._image)
+            if config is None:
                 raise IsolationUnavailable(
                     f"the Docker engine has no image {self._image!r}: run docker pull {self._image}"
                 )
-            labels = cast("dict[str, str]", found["Config"].get("Labels") or {})
-            if labels.get(_host_root.LABEL) == _host_root.HOST:
-                self._root = await anyio.to_thread.run_sync(_host_root.host_root)
+            if (config.labels or {}).get(_host_root.LABEL) == _host_root.HOST:
+                self.root = await anyio.to_thread.run_sync(_host_root.host_root)
                 return
-            lines = cast("list[str]", found["Config"].get("Env") or [])
+            lines = config.env or []
             self.env = {name: value for name, _, value in (line.partition("=") for line in lines)}
             return
-        self._root = await anyio.to_thread.run_sync(_host_root.host_root)
+        self.root = await anyio.to_thread.run_sync(_host_root.host_root)
         self._image, archive = await anyio.to_thread.run_sync(_host_root.image)
         if await api.image(self._image) is None:
             await api.load(archive)
@@ -204,7 +356,7 @@ class EngineLauncher(_host_root.HostRootLauncher):
     def _explained(self, error: DockerApiError) -> str:
         text = str(error)
         if "executable file not found" in text:
-            return f"the image {self._image!r} has no {self.python}: use one with Python 3.11 or newer"
+            return f"the image {self._image!r} has no {self.root.python}: use one with Python 3.11 or newer"
         return f"the Docker engine could not start a container: {text}"
 
     def _config(self, plan: ContainerPlan) -> dict[str, Any]:
@@ -225,8 +377,8 @@ class EngineLauncher(_host_root.HostRootLauncher):
     def _host_config(self, plan: ContainerPlan) -> dict[str, Any]:
         limits, cpus = plan.limits, self._options.cpus
         mounts: list[dict[str, Any]] = [
-            {"Type": "bind", "Source": one.source, "Target": one.target, "ReadOnly": True}
-            for one in plan.mounts
+            {"Type": "bind", "Source": mount.source, "Target": mount.target, "ReadOnly": True}
+            for mount in plan.mounts
         ]
         mounts += [
             {"Type": "tmpfs", "Target": path, "ReadOnly": True, "TmpfsOptions": {"SizeBytes": 4096}}
@@ -243,8 +395,8 @@ class EngineLauncher(_host_root.HostRootLauncher):
             "SecurityOpt": ["no-new-privileges"],
             "PidsLimit": plan.processes,
             "Tmpfs": {
-                one.target: f"rw,exec,nosuid,nodev,size={one.bytes},nr_inodes={one.files},mode={one.mode}"
-                for one in plan.folders
+                tmpfs.target: f"rw,exec,nosuid,nodev,size={tmpfs.bytes},nr_inodes={tmpfs.files},mode={tmpfs.mode}"
+                for tmpfs in plan.folders
             },
             "ShmSize": plan.shared_memory,
             "Mounts": mounts,

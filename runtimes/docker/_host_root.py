@@ -12,10 +12,9 @@ import platform
 import sys
 import tarfile
 import tempfile
-from dataclasses import dataclass
 from pathlib import Path
 
-from runtimes.docker._plan import ContainerMount
+from runtimes.docker._plan import ContainerMount, HostRoot
 from runtimes.process.trusted import _base
 
 LABEL = "agentflow.image"
@@ -24,39 +23,6 @@ HOST = "host"
 """Label value of an image that needs the host's programs."""
 
 _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
-
-
-@dataclass(frozen=True, slots=True)
-class HostRoot:
-    """Host directories that a container shows."""
-
-    mounts: tuple[ContainerMount, ...]
-    """Read-only mounts."""
-    hidden: tuple[str, ...]
-    """Directories below the mounts that appear empty."""
-    python: str
-    """Path of the interpreter."""
-
-
-class HostRootLauncher:
-    """Base of launchers whose containers show the host's programs unless they have a system of their own."""
-
-    _root: HostRoot | None = None
-
-    @property
-    def python(self) -> str:
-        """Path of the interpreter inside."""
-        return self._root.python if self._root else "python3"
-
-    @property
-    def mounts(self) -> tuple[ContainerMount, ...]:
-        """Host directories that every container shows."""
-        return self._root.mounts if self._root else ()
-
-    @property
-    def hidden(self) -> tuple[str, ...]:
-        """Directories below the mounts that appear empty."""
-        return self._root.hidden if self._root else ()
 
 
 def host_root() -> HostRoot:

@@ -1,5 +1,6 @@
 """Description of a container that every launcher understands, and the launcher contract."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
@@ -20,6 +21,22 @@ CAPABILITIES = (
     "SYS_CHROOT",
 )
 """Capabilities of the init process; the agent's processes have none."""
+
+_MASKED_OF_PROC = (
+    "acpi",
+    "asound",
+    "interrupts",
+    "kallsyms",
+    "kcore",
+    "keys",
+    "latency_stats",
+    "sched_debug",
+    "scsi",
+    "timer_list",
+    "timer_stats",
+)
+MASKED = (*(f"/proc/{name}" for name in _MASKED_OF_PROC), "/sys/firmware", "/sys/devices/virtual/powercap")
+"""Paths that appear empty, because they describe the machine and not the container."""
 
 _OWN_PROCESSES = 4
 _SHARED_MEMORY = 64 * MIB
@@ -108,61 +125,49 @@ class Container(Protocol):
         ...
 
 
-class ContainerLauncher(Protocol):
+@dataclass(frozen=True, slots=True)
+class HostRoot:
+    """Host directories that a container shows: none if it has a system of its own."""
+
+    mounts: tuple[ContainerMount, ...] = ()
+    """Read-only mounts."""
+    hidden: tuple[str, ...] = ()
+    """Directories below the mounts that appear empty."""
+    python: str = "python3"
+    """Interpreter inside."""
+
+
+class ContainerLauncher(ABC):
     """Program that starts containers."""
 
-    @property
-    def python(self) -> str:
-        """Path of the interpreter inside."""
-        ...
+    env: Mapping[str, str] | None = None
+    """Environment that the image sets; `None` if the host's programs are shown."""
+    root = HostRoot()
+    """Host directories that every container shows."""
+    network = False
+    """Containers have a network."""
+    notes: tuple[str, ...] = ()
+    """Missing protections, and how to get them."""
+    alive = False
+    """Containers can be started."""
 
-    @property
-    def env(self) -> Mapping[str, str] | None:
-        """Environment that the image sets; `None` if the host's programs are shown."""
-        ...
-
-    @property
-    def mounts(self) -> tuple[ContainerMount, ...]:
-        """Host paths that every container shows."""
-        ...
-
-    @property
-    def hidden(self) -> tuple[str, ...]:
-        """Directories that appear empty."""
-        ...
-
-    @property
-    def network(self) -> bool:
-        """True if containers have a network."""
-        ...
-
-    @property
-    def alive(self) -> bool:
-        """True while containers can be started."""
-        ...
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """Missing protections, and how to get them."""
-        ...
-
+    @abstractmethod
     async def open(self, folder: str, realm: str, lives: Callable[[str], bool]) -> None:
         """Prepare, and remove the remains of dead servers of this realm. The directory's name is this server's name.
 
         :raises IsolationUnavailable: if containers cannot be used.
         """
-        ...
 
+    @abstractmethod
     async def launch(self, plan: ContainerPlan) -> Container:
         """Start a container.
 
         :raises IsolationUnavailable: if it cannot be started.
         """
-        ...
 
+    @abstractmethod
     async def close(self) -> None:
         """Release everything; all containers have ended."""
-        ...
 
 
 def exit_reason(status: int) -> str:

@@ -11,9 +11,8 @@ import anyio.to_thread
 
 from agentflow.errors import IsolationUnavailable, RuntimeFailure
 from runtimes._protocol import WORKSPACE, Capabilities, InstanceSpec
-from runtimes.docker._cgroup_cleanup import PREFIX, remove_dead_cgroups
-from runtimes.docker._init_connection import InitConnection, init_settings
-from runtimes.docker._instance import ContainerInstance
+from runtimes.docker._bundle import CGROUP_PREFIX, BundleLauncher, remove_dead_cgroups
+from runtimes.docker._instance import ContainerInstance, InitConnection
 from runtimes.docker._options import ContainerOptions, Tier
 from runtimes.docker._plan import ContainerLauncher, ContainerMount, ContainerPlan
 from runtimes.docker.inside import _paths
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
     from runtimes.process import ProcessInstance
 
 _SOURCE = Path(__file__).parents[1]
-_SHELL_ENTRY = _SOURCE / "process" / "inside" / "_shell_entry.bash"
+_INSIDE = _SOURCE / "process" / "inside"
 _USUAL_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _PROGRAM = (
     f"import sys; sys.version_info >= (3, 11) or sys.exit({_paths.OLD_PYTHON}); "
@@ -79,7 +78,7 @@ class DockerRuntime:
 
         try:
             await anyio.to_thread.run_sync(_server_folder.claim, self._folder)
-            await anyio.to_thread.run_sync(remove_dead_cgroups, f"{PREFIX}{realm}-", lives)
+            await anyio.to_thread.run_sync(remove_dead_cgroups, f"{CGROUP_PREFIX}{realm}-", lives)
             await self._launcher.open(self._folder, realm, lives)
             await self._stack.enter_async_context(self._pool)
         except BaseException:
@@ -147,7 +146,7 @@ class DockerRuntime:
         spec = spec or InstanceSpec()
         if image is not None:
             return await self._make(spec, image)
-        while (instance := self._pool.take(spec)) is not None:
+        while (instance := self._pool.take_for(spec)) is not None:
             if await instance.answers():
                 return instance
             await instance.stop()
@@ -171,13 +170,14 @@ class DockerRuntime:
         try:
             container = await self._launcher.launch(self._plan(name, link.path, spec, image))
             try:
-                channel = await link.answer(
-                    container,
-                    init_settings(
-                        wire_limits(spec.limits), self._options.user, copies=self._tier == "gvisor"
-                    ),
-                    self._options.start_seconds,
-                )
+                settings = {
+                    "limits": wire_limits(spec.limits),
+                    "uid": self._options.user,
+                    "shell_driver": (_INSIDE / "_shell.bash").read_text(encoding="utf-8"),
+                    # gVisor's kernel cannot pass file descriptors.
+                    "copies": self._tier == "gvisor",
+                }
+                channel = await link.answer(container, settings, self._options.start_seconds)
                 instance = ContainerInstance(
                     channel, name, spec, self._instances, self._env(spec), container, self.start
                 )
@@ -204,17 +204,17 @@ class DockerRuntime:
             ContainerMount(socket, _paths.SOCKET),
         ]
         if launcher.env is not None:
-            own.append(ContainerMount(str(_SHELL_ENTRY), _paths.SHELL_ENTRY))
+            own.append(ContainerMount(str(_INSIDE / "_shell_entry.bash"), _paths.SHELL_ENTRY))
         return ContainerPlan(
             name=f"agentflow-{name}",
-            argv=(launcher.python, "-I", "-c", _PROGRAM),
+            argv=(launcher.root.python, "-I", "-c", _PROGRAM),
             env={"LANG": "C.UTF-8", "PATH": (launcher.env or {}).get("PATH", _USUAL_PATH)},
             mounts=(
-                *launcher.mounts,
+                *launcher.root.mounts,
                 *own,
                 *(ContainerMount(path, target) for target, path in spec.mounts.items()),
             ),
-            hidden=launcher.hidden,
+            hidden=launcher.root.hidden,
             limits=spec.limits,
             image=image,
         )
@@ -243,6 +243,4 @@ def make_launcher(tier: Tier, options: ContainerOptions) -> ContainerLauncher:
                 f"runtime docker needs {error.name}: pip install 'agentflow[docker]'"
             ) from None
         return EngineLauncher(options)
-    from runtimes.docker._bundle import BundleLauncher
-
     return BundleLauncher(tier, options)

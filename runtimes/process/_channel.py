@@ -5,7 +5,7 @@ import os
 import socket
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 from agentflow.errors import InstanceGone, RuntimeFailure
 from runtimes.process.trusted import _wire
@@ -14,10 +14,12 @@ from runtimes.process.trusted import _wire
 class RequestChannel:
     """Requests in flight to one builder, the sandbox init process or a container's first process, and its events."""
 
-    lost: ClassVar[str] = "the runtime is closed"
-    """Start of the error message after the builder is gone."""
+    def __init__(self, lost: str = "the runtime is closed") -> None:
+        """Create a channel without a socket.
 
-    def __init__(self) -> None:
+        :param lost: start of the error message after the builder is gone.
+        """
+        self._lost = lost
         self._requests: dict[int, asyncio.Future[_wire.WireMessage]] = {}
         self._exits: dict[int, Callable[[int], None]] = {}
         self._awaited_exits: dict[int, Callable[[int], None]] = {}
@@ -100,7 +102,7 @@ class RequestChannel:
         assert self._socket is not None
         self._loop.remove_reader(self._socket.fileno())
         self._loop.remove_writer(self._socket.fileno())
-        error = InstanceGone(f"{self.lost}: {reason}")
+        error = InstanceGone(f"{self._lost}: {reason}")
         for future in [*self._requests.values(), *self._moves.values()]:
             if not future.done():
                 future.set_exception(error)
@@ -138,7 +140,7 @@ class RequestChannel:
         :raises RuntimeFailure: if it failed for another reason.
         """
         if self._closed is not None:
-            raise InstanceGone(f"{self.lost}: {self._closed}")
+            raise InstanceGone(f"{self._lost}: {self._closed}")
         self._number += 1
         number = self._number
         future: asyncio.Future[_wire.WireMessage] = self._loop.create_future()

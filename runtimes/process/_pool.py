@@ -1,4 +1,4 @@
-"""Pool of ready instances, refilled in the background."""
+"""Pool of ready instances or machines, refilled in the background."""
 
 from collections import deque
 from collections.abc import Awaitable, Callable
@@ -13,19 +13,17 @@ from runtimes._protocol import InstanceSpec
 if TYPE_CHECKING:
     from anyio.abc import TaskGroup
 
-AnInstance = TypeVar("AnInstance")
+ReadyT = TypeVar("ReadyT")
 
 
-class InstancePool(Generic[AnInstance]):
-    """Keep up to `size` instances of one spec ready. An async context manager."""
+class ReadyPool(Generic[ReadyT]):
+    """Keep up to `size` instances or machines ready. An async context manager."""
 
-    def __init__(
-        self, make: Callable[[InstanceSpec], Awaitable[AnInstance]], size: int, spec: InstanceSpec
-    ) -> None:
+    def __init__(self, make: Callable[[], Awaitable[ReadyT]], size: int) -> None:
         self._make = make
         self._size = size
-        self._spec = spec
-        self._ready: deque[AnInstance] = deque()
+        self._ready: deque[ReadyT] = deque()
+        self._busy = False
         self._wanted = anyio.Event()
         self._filled = anyio.Event()
         self._tasks: TaskGroup | None = None
@@ -44,26 +42,47 @@ class InstancePool(Generic[AnInstance]):
 
     async def _fill(self) -> None:
         while True:
+            self._busy = True
             while len(self._ready) < self._size:
                 try:
-                    self._ready.append(await self._make(self._spec))
+                    self._ready.append(await self._make())
                 except (AgentFlowError, OSError):
-                    # The next caller makes an instance itself and gets the error.
+                    # The next caller makes one itself and gets the error.
                     break
+            self._busy = False
             self._filled.set()
             await self._wanted.wait()
             self._wanted = anyio.Event()
+
+    @property
+    def filling(self) -> bool:
+        """Nothing is ready, and the first is being made."""
+        return self._busy and not self._ready
 
     async def full(self) -> None:
         """Wait until the pool is full, or until filling it has failed."""
         if self._tasks is not None:
             await self._filled.wait()
 
-    def take(self, spec: InstanceSpec) -> AnInstance | None:
-        """Return a ready instance if it has the wanted spec (more sessions may be warm), else `None`."""
-        wanted = replace(spec, warm=self._spec.warm | spec.warm)
-        if not self._ready or wanted != self._spec:
+    def take(self) -> ReadyT | None:
+        """Return one that is ready, if any; another is made in the background."""
+        if not self._ready:
             return None
         self._wanted.set()
         self._filled = anyio.Event()
         return self._ready.popleft()
+
+
+class InstancePool(ReadyPool[ReadyT]):
+    """Pool of instances of one spec."""
+
+    def __init__(
+        self, make: Callable[[InstanceSpec], Awaitable[ReadyT]], size: int, spec: InstanceSpec
+    ) -> None:
+        super().__init__(lambda: make(spec), size)
+        self._spec = spec
+
+    def take_for(self, spec: InstanceSpec) -> ReadyT | None:
+        """Return a ready instance if it has the wanted spec (more sessions may be warm), else `None`."""
+        wanted = replace(spec, warm=self._spec.warm | spec.warm)
+        return self.take() if wanted == self._spec else None

@@ -100,7 +100,7 @@ class ProcessRuntime:
         :raises IsolationUnavailable: if the sandbox can't be built on this machine.
         """
         spec = spec or InstanceSpec()
-        return self._pool.take(spec) or await self._make(spec)
+        return self._pool.take_for(spec) or await self._make(spec)
 
     async def _make(self, spec: InstanceSpec) -> ProcessInstance:
         instance = ProcessInstance(self._client, new_name(), spec, self._instances)

@@ -14,10 +14,6 @@ _TRANSLATED_MIB = 128
 class MachineWiring:
     """Differences between a boot, a restored machine and a fork."""
 
-    qmp: int
-    """Descriptor of the QMP socket."""
-    door: int
-    """Descriptor of the socket for the guest's port."""
     kvm: bool
     """Use KVM."""
     memory: int | None
@@ -30,23 +26,31 @@ class MachineWiring:
     """Wait for an incoming state."""
 
 
-def command_line(settings: QemuSettings, image: BootImage, wiring: MachineWiring) -> list[str]:
-    """Return the command line of this machine."""
+def command_line(
+    settings: QemuSettings, image: BootImage, wiring: MachineWiring, qmp: int, door: int
+) -> list[str]:
+    """Return the command line of this machine.
+
+    :param qmp: descriptor of the QMP socket.
+    :param door: descriptor of the socket for the guest's port.
+    """
     size = settings.memory_mib
     words = ["qemu-system-x86_64", "-nodefaults", "-no-user-config", "-display", "none"]
     words += ["-sandbox", "on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny"]
     words += ["-M", "q35,memory-backend=memory,vmport=off", "-m", f"{size}M", "-smp", str(settings.cpus)]
-    words += _accelerator(wiring.kvm)
+    translated = ["-accel", f"tcg,tb-size={_TRANSLATED_MIB}", "-cpu", "max"]
+    words += ["-accel", "kvm", "-cpu", "host"] if wiring.kvm else translated
     if wiring.memory is None:
         words += ["-object", f"memory-backend-ram,id=memory,size={size}M"]
     else:
         file, share = f"/proc/self/fd/{wiring.memory}", "on" if wiring.shared else "off"
         words += ["-object", f"memory-backend-file,id=memory,size={size}M,mem-path={file},share={share}"]
-    words += ["-chardev", f"socket,id=qmp,fd={wiring.qmp}", "-mon", "chardev=qmp,mode=control"]
+    words += ["-chardev", f"socket,id=qmp,fd={qmp}", "-mon", "chardev=qmp,mode=control"]
     words += ["-device", "VGA,xres={},yres={}".format(*settings.display)]
-    words += ["-device", "virtio-serial-pci", "-chardev", f"socket,id=door,fd={wiring.door}"]
+    words += ["-device", "virtio-serial-pci", "-chardev", f"socket,id=door,fd={door}"]
     words += ["-device", "virtserialport,chardev=door,name=door"]
-    words += _pointer(settings)
+    usb = settings.pointer == "usb"
+    words += ["-device", "qemu-xhci", "-device", "usb-tablet"] if usb else ["-device", "virtio-tablet-pci"]
     # A guest that supports it reseeds its random numbers after it is restored.
     words += ["-device", "vmgenid,guid=auto", "-rtc", "clock=vm"]
     if image.kernel is not None:
@@ -55,15 +59,3 @@ def command_line(settings: QemuSettings, image: BootImage, wiring: MachineWiring
     if wiring.disk is not None:
         words += ["-drive", f"file={wiring.disk},format=qcow2,if=virtio,cache=unsafe"]
     return [*words, "-incoming", "defer"] if wiring.incoming else words
-
-
-def _accelerator(kvm: bool) -> list[str]:
-    if kvm:
-        return ["-accel", "kvm", "-cpu", "host"]
-    return ["-accel", f"tcg,tb-size={_TRANSLATED_MIB}", "-cpu", "max"]
-
-
-def _pointer(settings: QemuSettings) -> list[str]:
-    if settings.pointer == "usb":
-        return ["-device", "qemu-xhci", "-device", "usb-tablet"]
-    return ["-device", "virtio-tablet-pci"]

@@ -1,7 +1,6 @@
 """Boot images: a directory with a description, or a disk."""
 
 import os
-from dataclasses import dataclass
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -13,38 +12,20 @@ DESCRIPTION = "image.json"
 _QCOW2 = b"QFI\xfb"
 
 
-class ImageDescription(Section):
-    """Content of `image.json`, as `scripts/make-guest` writes it."""
+class BootImage(Section):
+    """Boot image; it is never written to. `scripts/make-guest` writes it as `image.json`, with names of files there."""
 
-    kernel: str | None = None
-    """File of the kernel; without one the disk's boot loader runs."""
-    initrd: str | None = None
-    """File of the initial file system."""
+    kernel: Path | None = None
+    """Kernel; without one the disk's boot loader runs."""
+    initrd: Path | None = None
+    """Initial file system."""
     append: str = ""
     """Kernel command line."""
-    disk: str | None = None
-    """File of the disk."""
+    disk: Path | None = None
+    """Disk."""
     door: bool = False
     """The guest serves a root shell at the port `door`, for evaluators."""
     windows: tuple[str, ...] = ()
-    """Command inside that lists the windows."""
-
-
-@dataclass(frozen=True, slots=True)
-class BootImage:
-    """Boot image; it is never written to."""
-
-    kernel: Path | None
-    """Kernel."""
-    initrd: Path | None
-    """Initial file system."""
-    append: str
-    """Kernel command line."""
-    disk: Path | None
-    """Disk."""
-    door: bool
-    """The guest serves a root shell for evaluators."""
-    windows: tuple[str, ...]
     """Command inside that lists the windows."""
 
     @property
@@ -66,10 +47,7 @@ def load_image(path: Path) -> BootImage:
     :raises ConfigurationError: if it is missing or invalid.
     """
     try:
-        if path.is_dir():
-            image = _described(path.resolve())
-        else:
-            image = BootImage(None, None, "", path.resolve(), door=False, windows=())
+        image = _described(path.resolve()) if path.is_dir() else BootImage(disk=path.resolve())
         for file in image.files:
             file.open("rb").close()
             if os.geteuid() == 0 and not file.stat().st_mode & 0o004:
@@ -83,16 +61,14 @@ def load_image(path: Path) -> BootImage:
 
 def _described(folder: Path) -> BootImage:
     try:
-        text = (folder / DESCRIPTION).read_text(encoding="utf-8")
-        said = ImageDescription.model_validate_json(text)
+        image = BootImage.model_validate_json((folder / DESCRIPTION).read_text(encoding="utf-8"))
     except (ValidationError, UnicodeDecodeError) as error:
         reason = str(error).partition("\n")[0]
         if isinstance(error, ValidationError):
             first = error.errors()[0]
             reason = f"{'.'.join(map(str, first['loc'])) or 'it'}: {first['msg']}"
         raise ConfigurationError(f"image {folder / DESCRIPTION}: {reason}") from None
-    if said.kernel is None and said.disk is None:
+    if image.kernel is None and image.disk is None:
         raise ConfigurationError(f"image {folder / DESCRIPTION}: name a kernel or a disk")
-    paths = [None if name is None else folder / name for name in (said.kernel, said.initrd, said.disk)]
-    kernel, initrd, disk = paths
-    return BootImage(kernel, initrd, said.append, disk, door=said.door, windows=said.windows)
+    paths = {"kernel": image.kernel, "initrd": image.initrd, "disk": image.disk}
+    return image.model_copy(update={name: folder / path for name, path in paths.items() if path is not None})

@@ -1,28 +1,31 @@
-"""Runtime of virtual machines restored from one boot."""
+"""Runtime of virtual machines restored from one boot, and its choice of the accelerator."""
 
 import os
 import secrets
 import shutil
-from collections import deque
+import socket
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 import anyio
 import anyio.to_thread
 
-from agentflow.errors import AgentFlowError, RuntimeFailure
+from agentflow.errors import IsolationUnavailable, RuntimeFailure
 from runtimes._protocol import Capabilities
+from runtimes.process._pool import ReadyPool
 from runtimes.process.trusted import _server_folder
-from runtimes.qemu import _accelerate, _memory, _sandbox, _saved_states
-from runtimes.qemu._hardware import DISK, SAVED_DISK, MachineWiring, command_line
-from runtimes.qemu._image import load_image
+from runtimes.qemu import _memory, _sandbox, _saved_states
+from runtimes.qemu._hardware import DISK, INITRD, KERNEL, SAVED_DISK, MachineWiring, command_line
+from runtimes.qemu._image import BootImage, load_image
 from runtimes.qemu._machine import QemuMachine
 from runtimes.qemu._process import Qemu
 from runtimes.qemu._sandbox import QemuSandbox, user_for
 from runtimes.qemu._settings import QemuSettings
 
-if TYPE_CHECKING:
-    from anyio.abc import TaskGroup
+_KVM_SECONDS = 3.0
+_SLOW = "guests run without KVM (TCG), about ten times slower"
+_ALIVE = b"alive"
 
 
 class QemuRuntime:
@@ -41,33 +44,24 @@ class QemuRuntime:
         self._preparing = anyio.Lock()
         self._machines: dict[str, QemuMachine] = {}
         self._machine_count = 0
-        self._ready: deque[QemuMachine] = deque()
-        self._wanted, self._full = anyio.Event(), anyio.Event()
-        self._filling = False
-        self._tasks: TaskGroup | None = None
+        self._pool = ReadyPool(self._restore, settings.pool)
 
     async def __aenter__(self) -> Self:
         _sandbox.require()
         self.folder = Path(_server_folder.parent_folder(), secrets.token_hex(6))
         await anyio.to_thread.run_sync(_server_folder.claim, str(self.folder))
         self._inside = True
-        if self._settings.pool:
-            self._tasks = anyio.create_task_group()
-            await self._tasks.__aenter__()
-            self._tasks.start_soon(self._fill)
+        await self._pool.__aenter__()
         return self
 
     async def __aexit__(self, *exc: object) -> None:
         self._inside = False
         try:
-            if self._tasks is not None:
-                self._tasks.cancel_scope.cancel()
-                await self._tasks.__aexit__(None, None, None)
+            await self._pool.__aexit__(*exc)
         finally:
             with anyio.CancelScope(shield=True):
                 for machine in list(self._machines.values()):
                     await machine.stop()
-                self._ready.clear()
                 if self._memory >= 0:
                     os.close(self._memory)
                     self._memory = -1
@@ -88,8 +82,7 @@ class QemuRuntime:
     async def warmup(self) -> None:
         """Load the saved state, booting the image if necessary, and fill the pool."""
         await self._prepare()
-        if self._tasks is not None:
-            await self._full.wait()
+        await self._pool.full()
 
     async def start(self) -> QemuMachine:
         """Start a machine in the saved state.
@@ -97,13 +90,10 @@ class QemuRuntime:
         :raises IsolationUnavailable: if this machine lacks the isolation or a program.
         :raises RuntimeFailure: if the limit of machines is reached, or the image does not boot.
         """
-        if not self._ready and self._filling and self._machine_count >= self._settings.machines:
+        if self._pool.filling and self._machine_count >= self._settings.machines:
             # The last slot belongs to a machine that is being made for the pool.
-            await self._full.wait()
-        while self._ready:
-            machine = self._ready.popleft()
-            self._wanted.set()
-            self._full = anyio.Event()
+            await self._pool.full()
+        while (machine := self._pool.take()) is not None:
             if not machine.qemu.qmp.ended.is_set():
                 return await _running(machine)
             await machine.stop()
@@ -114,7 +104,7 @@ class QemuRuntime:
             if self._state is None:
                 if self._kvm is None:
                     user = user_for(secrets.randbits(24))
-                    self._kvm, note = await _accelerate.choose(self._settings, self._image, user)
+                    self._kvm, note = await choose_accelerator(self._settings, self._image, user)
                     self._notes = (note,) if note else ()
                 state = await _saved_states.ensure_saved_state(self._settings, self._image, kvm=self._kvm)
                 self._memory = await anyio.to_thread.run_sync(_memory.load_memory, state.memory)
@@ -192,33 +182,14 @@ class QemuRuntime:
             file_bytes=_saved_states.file_bytes(self._settings),
             kvm=kvm,
         )
-
-        def program(qmp: int, door: int) -> list[str]:
-            wiring = MachineWiring(
-                qmp=qmp, door=door, kvm=kvm, memory=memory, disk=DISK if write else None, incoming=True
-            )
-            return command_line(self._settings, self._image, wiring)
-
+        wiring = MachineWiring(kvm=kvm, memory=memory, disk=DISK if write else None, incoming=True)
+        program = partial(command_line, self._settings, self._image, wiring)
         return await Qemu.start(sandbox, program, fds=[] if memory is None else [memory])
 
     async def _stopped(self, machine: QemuMachine) -> None:
         if self._machines.pop(machine.id, None) is not None:
             self._machine_count -= 1
             self._disk_of(machine.id).unlink(missing_ok=True)
-
-    async def _fill(self) -> None:
-        while True:
-            self._filling = True
-            while len(self._ready) < self._settings.pool:
-                try:
-                    self._ready.append(await self._restore())
-                except (AgentFlowError, OSError):
-                    # The next caller makes a machine itself and gets the error.
-                    break
-            self._filling = False
-            self._full.set()
-            await self._wanted.wait()
-            self._wanted = anyio.Event()
 
 
 async def _running(machine: QemuMachine) -> QemuMachine:
@@ -240,3 +211,83 @@ def _copy_disk(source: Path, target: Path, user: int | None) -> None:
         shutil.copyfileobj(from_file, to_file, 1 << 20)
     if user is not None:
         os.chown(target, user, user)
+
+
+async def choose_accelerator(settings: QemuSettings, image: BootImage, user: int | None) -> tuple[bool, str]:
+    """Return true if KVM works, and a note if it does not. It is tested by booting a guest: a device file proves nothing.
+
+    :raises IsolationUnavailable: if the settings require KVM and it does not work.
+    """
+    if settings.accelerator == "tcg":
+        return False, ""
+    reason = await _obstacle(settings, image, user)
+    if reason and settings.accelerator == "kvm":
+        raise IsolationUnavailable(f"KVM cannot be used: {reason}; set accelerator to auto or tcg")
+    return not reason, f"{_SLOW}: {reason}" if reason else ""
+
+
+async def _obstacle(settings: QemuSettings, image: BootImage, user: int | None) -> str:
+    if reason := _closed(user):
+        return reason
+    if image.kernel is None:
+        if settings.accelerator == "auto" and _is_guest():
+            return "this machine is a guest itself, and an image without a kernel cannot be tested; set accelerator: kvm to force it"
+        return ""
+    try:
+        with anyio.fail_after(_KVM_SECONDS):
+            return "" if await _boots(settings, image, user) else "no guest boots with it"
+    except TimeoutError:
+        return f"no guest boots with it within {_KVM_SECONDS:g} s"
+    except RuntimeFailure as error:
+        return str(error)
+
+
+def _closed(user: int | None) -> str:
+    try:
+        device = os.stat("/dev/kvm")
+    except FileNotFoundError:
+        return "there is no /dev/kvm: use a machine with virtualization, and load kvm_intel or kvm_amd"
+    if user is None:
+        may = os.access("/dev/kvm", os.R_OK | os.W_OK)
+        return "" if may else "/dev/kvm is not accessible to this user: usermod -aG kvm USER"
+    group_may = device.st_mode & 0o060 == 0o060 and device.st_gid != 0
+    if group_may or device.st_mode & 0o006 == 0o006:
+        return ""
+    return "/dev/kvm is accessible to root only: chgrp kvm /dev/kvm && chmod 660 /dev/kvm"
+
+
+def _is_guest() -> bool:
+    lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    return any(line.startswith("flags") and " hypervisor" in line for line in lines)
+
+
+async def _boots(settings: QemuSettings, image: BootImage, user: int | None) -> bool:
+    """Return true if the guest's init process writes to its serial port."""
+    files = {KERNEL: image.kernel, INITRD: image.initrd}
+    read = {inside: path for inside, path in files.items() if path is not None}
+    sandbox = QemuSandbox(user=user, read=read, memory_bytes=settings.memory_mib << 20, kvm=True)
+    ours, its = socket.socketpair()
+    ours.setblocking(False)
+
+    def program(qmp: int, door: int) -> list[str]:
+        words = command_line(settings, image, MachineWiring(kvm=True, memory=None), qmp, door)
+        return [*words, "-chardev", f"socket,id=serial,fd={its.fileno()}", "-serial", "chardev:serial"]
+
+    try:
+        qemu = await Qemu.start(sandbox, program, fds=[its.fileno()])
+    except BaseException:
+        ours.close()
+        raise
+    finally:
+        its.close()
+    stream = await anyio.abc.SocketStream.from_socket(ours)
+    try:
+        heard = b""
+        while _ALIVE not in heard:
+            heard = heard[-len(_ALIVE) :] + await stream.receive()
+        return True
+    except (anyio.EndOfStream, anyio.BrokenResourceError):
+        return False
+    finally:
+        await qemu.end()
+        await anyio.aclose_forcefully(stream)

@@ -68,26 +68,15 @@ class QemuSandbox:
 
     def command(self, program: list[str], filter_fd: int) -> list[str]:
         """Return the command that runs a program in the sandbox; the child must inherit the filter's descriptor."""
-        limits = [
-            f"--as={self.memory_bytes + _OVERHEAD}",
-            f"--fsize={self.file_bytes}",
-            f"--nofile={_OPEN_FILES}",
-            "--core=0",
-        ]
+        limits = [f"--as={self.memory_bytes + _OVERHEAD}", f"--fsize={self.file_bytes}"]
+        limits += [f"--nofile={_OPEN_FILES}", "--core=0"]
         if self.user is not None:
             # No other process has this user id, so the limit counts this machine's processes only.
             limits.append(f"--nproc={_PROCESSES}")
         return ["prlimit", *limits, "--", *self._bwrap(filter_fd), "--", *self._as_user(), *program]
 
     def _bwrap(self, filter_fd: int) -> list[str]:
-        words = [
-            "bwrap",
-            "--unshare-pid",
-            "--unshare-net",
-            "--unshare-ipc",
-            "--unshare-uts",
-            "--unshare-cgroup-try",
-        ]
+        words = ["bwrap", *(f"--unshare-{kind}" for kind in ("pid", "net", "ipc", "uts", "cgroup-try"))]
         words += ["--die-with-parent", "--new-session", "--clearenv", "--hostname", "machine"]
         words += ["--ro-bind", "/usr", "/usr", "--proc", "/proc", "--dev", "/dev", "--dir", "/machine"]
         for name in ("bin", "sbin", "lib", "lib64"):

@@ -2,6 +2,7 @@
 
 import contextlib
 import fcntl
+import functools
 import hashlib
 import json
 import os
@@ -78,11 +79,11 @@ def default_folder() -> Path:
 def _name(settings: QemuSettings, image: BootImage, *, kvm: bool, version: str) -> str:
     """Return a name that depends on the machine, the image, QEMU and, with KVM, the processor."""
     files = [(str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in image.files]
-    wiring = MachineWiring(qmp=0, door=0, kvm=kvm, memory=0, disk=DISK if image.disk else None)
+    wiring = MachineWiring(kvm=kvm, memory=0, disk=DISK if image.disk else None)
     processor = Path("/proc/cpuinfo").read_text(encoding="utf-8").partition("\n\n")[0] if kvm else ""
     flags = [line for line in processor.splitlines() if line.startswith(("model name", "flags"))]
-    said = [files, command_line(settings, image, wiring), version, platform.machine(), flags]
-    digest = hashlib.sha256(json.dumps(said).encode()).hexdigest()[:24]
+    parts = [files, command_line(settings, image, wiring, 0, 0), version, platform.machine(), flags]
+    digest = hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:24]
     return f"{settings.snapshot_name}-{digest}"
 
 
@@ -163,13 +164,9 @@ async def _boot(
         file_bytes=file_bytes(settings),
         kvm=kvm,
     )
-
-    def program(qmp: int, door: int) -> list[str]:
-        disk = SAVED_DISK if image.disk is not None else None
-        wiring = MachineWiring(qmp=qmp, door=door, kvm=kvm, memory=memory, shared=True, disk=disk)
-        return command_line(settings, image, wiring)
-
-    qemu = await Qemu.start(sandbox, program, fds=[memory])
+    disk = SAVED_DISK if image.disk is not None else None
+    wiring = MachineWiring(kvm=kvm, memory=memory, shared=True, disk=disk)
+    qemu = await Qemu.start(sandbox, functools.partial(command_line, settings, image, wiring), fds=[memory])
     try:
         await _wait_booted(qemu, settings, image)
         devices = os.open(state.devices, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)

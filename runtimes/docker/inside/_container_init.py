@@ -6,22 +6,26 @@ sandbox, below the engine's own. When the server goes away, it exits, and the co
 """
 
 import contextlib
+import errno
+import functools
 import os
 import resource
 import signal
 import socket
+import sys
 from collections.abc import Callable
-from typing import IO
+from typing import IO, Any
 
-from runtimes.docker.inside._paths import HOME, SAVED_FOLDERS, SOCKET
+from runtimes.docker.inside._paths import HOME, LIBRARY, SAVED_FOLDERS, SOCKET
 from runtimes.process.linux import _cgroups, _processes, _seccomp
 from runtimes.process.linux import _syscalls as sc
-from runtimes.process.trusted import _confine, _copy, _spawn, _wire
-from runtimes.process.trusted._reactor import PendingRequest, Reactor, SandboxRequestError
+from runtimes.process.trusted import _confine, _copy, _files, _spawn, _wire
+from runtimes.process.trusted._reactor import PendingRequest, Reactor, SandboxRequestError, check_report
 from runtimes.process.trusted._requests import FileRequests, ProcessRequests
 from runtimes.process.trusted._sandboxes import ForkGroup, SandboxRecord
 
 _EXPENDABLE = "500"
+_PIECE = 1 << 20
 
 
 class _ContainerReactor(Reactor):
@@ -54,7 +58,7 @@ class _ContainerProcessRequests(ProcessRequests):
 
     def __init__(self, reactor: _ContainerReactor, config: _spawn.RuntimeConfig) -> None:
         super().__init__(reactor, config, None)
-        self._own_reactor = reactor
+        self._helpers = reactor.helpers
 
     def _placement(self, sandbox: SandboxRecord) -> _spawn.ProcessPlacement:
         limits = _spawn.rlimits(sandbox.limits, grouped=sandbox.group.memory >= 0)
@@ -65,25 +69,34 @@ class _ContainerProcessRequests(ProcessRequests):
     def _command_as_user(
         self, sandbox: SandboxRecord, message: _wire.WireMessage, placement: _spawn.ProcessPlacement
     ) -> PendingRequest:
-        pid = self._own_reactor.fork_into(
-            None, lambda: _spawn.become_user_command_here(self._config, placement, message.fds)
-        )
-        sandbox.session_pids.add(pid)
-        self._own_reactor.reply(message, pid=pid)
+        become = _spawn.become_user_command_here
+        self._start(sandbox, message, lambda: become(self._config, placement, message.fds))
         yield from ()
 
     def python(self, sandbox: SandboxRecord, message: _wire.WireMessage) -> PendingRequest:
-        """Start a Python session."""
-        from runtimes.docker.inside import (
-            _python,  # Imported late: instances that only run commands start faster.
-        )
+        """Start a Python session. `message.fds`: control, stdout, stderr, and a payload with the environment."""
+        # Imported late: instances that only run commands start faster.
+        from runtimes.process.inside import _evaluate, _session_loop
+        from runtimes.process.trusted import _zygote
 
         placement = self._placement(sandbox)
-        pid = self._own_reactor.fork_into(
-            None, lambda: _python.become_python(self._config, placement, message.fds)
-        )
-        sandbox.session_pids.add(pid)
-        self._own_reactor.reply(message, pid=pid)
+
+        def become() -> None:
+            control, stdout, stderr, payload = message.fds
+            env = _wire.read_payload(payload)["env"]
+            _spawn.enter_sandbox(self._config, placement, python=True)
+            _confine.set_standard_streams(None, stdout, stderr)
+            os.dup2(control, _session_loop.CONTROL_FD)
+            _confine.close_from(3, keep=[_session_loop.CONTROL_FD])
+            os.chdir(HOME)
+            os.environ.clear()
+            os.environ.update(env)
+            sys.path.remove(LIBRARY)
+            _zygote.forget_own_modules()
+            _zygote.reseed()
+            _session_loop.SessionLoop(_session_loop.CONTROL_FD, _evaluate.PythonEvaluator()).serve()
+
+        self._start(sandbox, message, become)
         yield from ()
 
     def _run_start(self, fields: _wire.Fields) -> float:
@@ -91,10 +104,104 @@ class _ContainerProcessRequests(ProcessRequests):
         return _processes.uptime() - fields["age"]
 
     def _processes_of(self, sandbox: SandboxRecord) -> dict[int, _processes.ProcessInfo]:
-        own = {os.getpid(), *self._own_reactor.helpers}
+        own = {os.getpid(), *self._helpers}
         pids = [int(name) for name in os.listdir("/proc") if name.isdigit() and int(name) not in own]
         infos = (_processes.read_process(pid) for pid in pids)
         return {info.pid: info for info in infos if info is not None}
+
+
+class CopyingFileRequests(FileRequests):
+    """File requests by copying, in a child with the agent's rights: whole contents pass through a file that the server sends.
+
+    gVisor's kernel neither lends rights nor passes file descriptors.
+    """
+
+    def file(self, sandbox: SandboxRecord, message: _wire.WireMessage) -> PendingRequest:
+        """Carry out one operation by name."""
+        request = message.fields["request"]
+        ours, theirs = _wire.socket_pair()
+
+        def child() -> None:
+            try:
+                _become(sandbox.uid)
+                answer = _perform(sandbox, request, message.fds)
+            except (OSError, ValueError, RecursionError) as error:
+                answer = _wire.failure(error)
+            _wire.send(theirs, answer)
+
+        self._reactor.fork(child)
+        theirs.close()
+        with ours:
+            answer = yield ours
+        check_report(answer, "the helper process died: the instance's memory limit may be too small")
+        assert answer is not None
+        self._reactor.reply(message, **answer.fields)
+
+    def list(self, sandbox: SandboxRecord, message: _wire.WireMessage) -> PendingRequest:
+        """Write the entries of a directory to the received descriptor."""
+        fd = message.fds[0]
+        entries = functools.partial(_files.list_entries, sandbox.root, sandbox.uid, message.fields["request"])
+        return self.in_child(
+            sandbox, message, lambda: _as_agent(sandbox, lambda: _spawn.with_file(fd, "wb", entries))
+        )
+
+    def remove(self, sandbox: SandboxRecord, message: _wire.WireMessage) -> PendingRequest:
+        """Remove a tree."""
+        request = message.fields["request"]
+        body = functools.partial(_files.remove_tree, sandbox.root, sandbox.uid, request)
+        return self.in_child(sandbox, message, lambda: _as_agent(sandbox, body))
+
+
+def _become(uid: int) -> None:
+    os.setgroups([])
+    os.setresgid(uid, uid, uid)
+    os.setresuid(uid, uid, uid)
+
+
+def _as_agent(sandbox: SandboxRecord, body: Callable[[], None]) -> None:
+    _become(sandbox.uid)
+    body()
+
+
+def _perform(sandbox: SandboxRecord, request: dict[str, Any], fds: list[int]) -> _wire.Fields:
+    opened, answer = _files.perform(sandbox.root, sandbox.uid, request)
+    if request["action"] == "open":
+        there = max(0, os.fstat(opened[0]).st_size - request["offset"])
+        wanted = there if request["length"] is None else min(there, request["length"])
+        os.lseek(opened[0], request["offset"], os.SEEK_SET)
+        _copy_bytes(opened[0], fds[0], wanted)
+        return {}
+    if request["action"] == "create":
+        _fill(sandbox, request, opened[0], fds[0], answer)
+        return {}
+    return answer
+
+
+def _fill(
+    sandbox: SandboxRecord, request: dict[str, Any], target: int, source: int, created: dict[str, Any]
+) -> None:
+    """Write the content that the server sent; all or nothing unless appending."""
+    commit = {**request, **created, "action": "commit", "path": created.get("target", request["path"])}
+    size = os.fstat(source).st_size
+    try:
+        if request["limit"] is not None and os.fstat(target).st_size + size > request["limit"]:
+            raise OSError(errno.EFBIG, os.strerror(errno.EFBIG), request["path"])
+        os.lseek(source, 0, os.SEEK_SET)
+        _copy_bytes(source, target, size)
+    except OSError:
+        if not request["append"]:
+            _files.perform(sandbox.root, sandbox.uid, {**commit, "abandon": True})
+        raise
+    if not request["append"]:
+        _files.perform(sandbox.root, sandbox.uid, commit)
+
+
+def _copy_bytes(source: int, target: int, count: int) -> None:
+    while count and (piece := os.read(source, min(count, _PIECE))):
+        view = memoryview(piece)
+        count -= len(view)
+        while view:
+            view = view[os.write(target, view) :]
 
 
 class _ContainerInit:
@@ -107,12 +214,8 @@ class _ContainerInit:
         process_requests = _ContainerProcessRequests(self._reactor, config)
         self.copies = bool(settings["copies"])
         """File contents are passed by copying."""
-        if self.copies:
-            from runtimes.docker.inside._copying import CopyingFileRequests
-
-            self._file_requests: FileRequests = CopyingFileRequests(self._reactor, SAVED_FOLDERS)
-        else:
-            self._file_requests = FileRequests(self._reactor, SAVED_FOLDERS)
+        requests = CopyingFileRequests if self.copies else FileRequests
+        self._file_requests = requests(self._reactor, SAVED_FOLDERS)
         root = os.open("/", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         self.group = _own_group()
         """Limits of the container, as far as they are visible inside."""
@@ -157,11 +260,8 @@ class _ContainerInit:
 
     def _counters(self, sandbox: SandboxRecord, message: _wire.WireMessage) -> PendingRequest:
         """Send the files that count limit hits."""
-        present = {
-            kind: fd
-            for kind, fd in {"oom": self.group.oom, "pids": self.group.pids_events}.items()
-            if fd >= 0
-        }
+        counters = {"oom": self.group.oom, "pids": self.group.pids_events}
+        present = {kind: fd for kind, fd in counters.items() if fd >= 0}
         self._reactor.reply(message, list(present.values()), counters=list(present))
         yield from ()
 
@@ -197,14 +297,15 @@ def _empty(folder: str) -> bool:
 def _own_group() -> _cgroups.Cgroup:
     """Return the visible cgroup files of the container; empty if the engine shows none."""
     top = "/sys/fs/cgroup"
-    memory, pids = (
-        (top, top) if os.path.exists(f"{top}/cgroup.controllers") else (f"{top}/memory", f"{top}/pids")
-    )
-    oom, usage = (
-        ("memory.events", "memory.current")
-        if memory == top
-        else ("memory.oom_control", "memory.usage_in_bytes")
-    )
+    if os.path.exists(f"{top}/cgroup.controllers"):
+        memory, pids, oom, usage = top, top, "memory.events", "memory.current"
+    else:
+        memory, pids, oom, usage = (
+            f"{top}/memory",
+            f"{top}/pids",
+            "memory.oom_control",
+            "memory.usage_in_bytes",
+        )
     return _cgroups.Cgroup(
         [], _open(f"{memory}/{oom}"), _open(f"{memory}/{usage}"), _open(f"{pids}/pids.events"), -1
     )

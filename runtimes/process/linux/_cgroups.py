@@ -185,10 +185,11 @@ def remove(hierarchies: Hierarchies, name: str) -> bool:
 def remove_all(hierarchies: Hierarchies) -> None:
     """Remove this server's cgroups, its sandboxes' first; wait up to two seconds for dying processes."""
     for folder in hierarchies.folders.values():
-        _remove_folder(folder, tries=200)
+        remove_folder(folder, tries=200)
 
 
-def _remove_folder(folder: str, tries: int) -> None:
+def remove_folder(folder: str, tries: int) -> None:
+    """Remove a cgroup and those directly in it; try again every 10 ms while processes are dying."""
     for _ in range(tries):
         try:
             with os.scandir(folder) as entries:
@@ -220,7 +221,7 @@ def sweep(realm: str, lives: Callable[[str], bool]) -> None:
             continue
         for name in os.listdir(parent):
             if name.startswith(prefix) and not lives(name.removeprefix(prefix)):
-                _remove_folder(f"{parent}/{name}", tries=1)
+                remove_folder(f"{parent}/{name}", tries=1)
 
 
 def open_own(hierarchies: Hierarchies) -> int:

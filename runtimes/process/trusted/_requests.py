@@ -1,23 +1,25 @@
 """Requests about the processes and the files of one sandbox."""
 
 import contextlib
+import functools
 import os
 import signal
-from typing import TYPE_CHECKING, Literal
+from collections.abc import Callable
+from typing import IO, TYPE_CHECKING, Literal
 
 from runtimes.process.linux import _cgroups, _processes
-from runtimes.process.trusted import _confine, _seccomp_broker, _spawn, _wire
-from runtimes.process.trusted._reactor import PendingRequest, Reactor, SandboxRequestError, check_report
+from runtimes.process.trusted import _confine, _copy, _files, _seccomp_broker, _spawn, _wire
+from runtimes.process.trusted._reactor import (
+    PendingRequest,
+    Reactor,
+    SandboxRequestError,
+    check_report,
+    close_all,
+)
 from runtimes.process.trusted._sandboxes import GONE, SandboxRecord
 
 if TYPE_CHECKING:
     from runtimes.process.trusted._zygote import ZygoteClient
-import functools
-from collections.abc import Callable
-from typing import IO
-
-from runtimes.process.trusted import _copy, _files
-from runtimes.process.trusted._reactor import close_all
 
 _KILL_ROUNDS = 200
 
@@ -38,14 +40,16 @@ class ProcessRequests:
             _spawn.rlimits(sandbox.limits, grouped=bool(sandbox.group.members)),
         )
 
-    def shell(self, sandbox: SandboxRecord, message: _wire.WireMessage) -> PendingRequest:
-        """Start a shell session."""
-        placement, fds = self._placement(sandbox), message.fds
-        pid = self._reactor.fork_into(
-            sandbox.fork_group.pid_namespace, lambda: _spawn.become_shell(self._config, placement, fds)
-        )
+    def _start(self, sandbox: SandboxRecord, message: _wire.WireMessage, body: Callable[[], None]) -> None:
+        """Fork a session or command of a sandbox and reply with its pid."""
+        pid = self._reactor.fork_into(sandbox.fork_group.pid_namespace, body)
         sandbox.session_pids.add(pid)
         self._reactor.reply(message, pid=pid)
+
+    def shell(self, sandbox: SandboxRecord, message: _wire.WireMessage) -> PendingRequest:
+        """Start a shell session."""
+        placement = self._placement(sandbox)
+        self._start(sandbox, message, lambda: _spawn.become_shell(self._config, placement, message.fds))
         yield from ()
 
     def command(self, sandbox: SandboxRecord, message: _wire.WireMessage) -> PendingRequest:
@@ -54,12 +58,7 @@ class ProcessRequests:
         if message.fields["user"] not in (None, "agent"):
             yield from self._command_as_user(sandbox, message, placement)
             return
-        pid = self._reactor.fork_into(
-            sandbox.fork_group.pid_namespace,
-            lambda: _spawn.become_command(self._config, placement, message.fds),
-        )
-        sandbox.session_pids.add(pid)
-        self._reactor.reply(message, pid=pid)
+        self._start(sandbox, message, lambda: _spawn.become_command(self._config, placement, message.fds))
 
     def _command_as_user(
         self, sandbox: SandboxRecord, message: _wire.WireMessage, placement: _spawn.ProcessPlacement
@@ -87,12 +86,8 @@ class ProcessRequests:
 
     def _chown_system_files(self, sandbox: SandboxRecord) -> PendingRequest:
         ours, theirs = _wire.socket_pair()
-        give = _spawn.chown_system_files
-        self._reactor.fork(
-            lambda: _spawn.report_outcome(
-                theirs, lambda: give(sandbox.uid, sandbox.namespaces, sandbox.group)
-            )
-        )
+        body = functools.partial(_spawn.chown_system_files, sandbox.uid, sandbox.namespaces, sandbox.group)
+        self._reactor.fork(lambda: _spawn.report_outcome(theirs, body))
         theirs.close()
         with ours:
             check_report((yield ours), "preparing the files of root inside failed")
@@ -207,24 +202,19 @@ class ProcessRequests:
         if pid in session_pids or info.started < since or info.state in "ZX":
             return False
         chain = _processes.lineage(processes, pid)
-        if session in chain:
-            return True
-        return not session_pids.intersection(chain)
+        return session in chain or not session_pids.intersection(chain)
 
     def events(self, sandbox: SandboxRecord, message: _wire.WireMessage) -> PendingRequest:
         """Report memory, CPU time and processes of the sandbox."""
-        found = self._processes_of(sandbox)
-        processes = {pid: info for pid, info in found.items() if info.state not in "ZX"}
-        tick = os.sysconf("SC_CLK_TCK")
-        group = sandbox.group
+        infos = self._processes_of(sandbox).items()
+        processes = {pid: info for pid, info in infos if info.state not in "ZX"}
+        usage = sandbox.group.memory
         self._reactor.reply(
             message,
-            memory=_cgroups.number(group.memory)
-            if group.memory >= 0
-            else _processes.memory_of(list(processes)),
+            memory=_cgroups.number(usage) if usage >= 0 else _processes.memory_of(list(processes)),
             processes=len(processes),
             others=[info.name for pid, info in processes.items() if pid not in sandbox.session_pids],
-            cpu=sum(info.cpu_ticks for info in processes.values()) / tick,
+            cpu=sum(info.cpu_ticks for info in processes.values()) / os.sysconf("SC_CLK_TCK"),
         )
         yield from ()
 
@@ -290,8 +280,8 @@ class FileRequests:
         self._reactor.fork(child)
         theirs.close()
         with ours:
-            check_report(
-                (yield ours),
-                "the file operation's process died: the instance's memory limit may be too small",
-            )
+            report = yield ours
+        check_report(
+            report, "the file operation's process died: the instance's memory limit may be too small"
+        )
         self._reactor.reply(message)

@@ -18,9 +18,10 @@ from runtimes import Limits
 from runtimes.docker import ContainerOptions, DockerRuntime
 from runtimes.docker._bundle import BundleLauncher
 from runtimes.docker._engine import OWNER, EngineLauncher
-from runtimes.docker._init_connection import InitChannel, InitConnection
+from runtimes.docker._instance import InitConnection
 from runtimes.docker._options import Tier
 from runtimes.docker._plan import Container, ContainerLauncher, ContainerPlan
+from runtimes.process._channel import RequestChannel
 from tests._dockerd import Dockerd
 from tests.runtimes.docker.conftest import TIERS
 
@@ -178,7 +179,7 @@ async def test_closing_the_runtime_ends_a_container_that_another_task_is_startin
 
     async def answer_late(
         self: InitConnection, container: Container, settings: dict[str, Any], seconds: float
-    ) -> InitChannel:
+    ) -> RequestChannel:
         called.set()
         await released.wait()
         return await answer(self, container, settings, seconds)
