@@ -14,11 +14,9 @@ from mcp_servers.core._session import Session
 from mcp_servers.core._tool import tool
 from mcp_servers.vm import _results as out
 from mcp_servers.vm._evaluation_schema import Evaluation
-from mcp_servers.vm._machines import MachineFactory
-from mcp_servers.vm._screen_change import wait_unchanging
-from mcp_servers.vm._session_machine import SessionMachine
+from mcp_servers.vm._session_machine import MachineFactory, SessionMachine
 from mcp_servers.vm._settings import VmSettings
-from mcp_servers.vm._steps import run_steps
+from mcp_servers.vm._steps import run_steps, wait_unchanging
 from runtimes import Button
 
 X = Annotated[int, Field(description="Pixels from the left edge of the screen.")]
@@ -133,8 +131,7 @@ class VmBackend(Backend):
 
         Use it to show hints and submenus that open under the pointer.
         """
-        acting = session.get(SessionMachine)
-        acting.begin("vm_move", (x, y))
+        acting = session.get(SessionMachine).begin("vm_move", (x, y))
         await acting.move(x, y)
         return await acting.tell(out.PointerMoved, context, position=out.Point(x=x, y=y))
 
@@ -152,9 +149,8 @@ class VmBackend(Backend):
 
         Use it to move windows and files, to select text and to drag sliders.
         """
-        acting = session.get(SessionMachine)
         start, end = (start_x, start_y), (end_x, end_y)
-        acting.begin("vm_drag", start, end)
+        acting = session.get(SessionMachine).begin("vm_drag", start, end)
         await acting.drag(start, end)
         places = {"start": out.Point(x=start_x, y=start_y), "end": out.Point(x=end_x, y=end_y)}
         return await acting.tell(out.Dragged, context, **places)
@@ -174,8 +170,7 @@ class VmBackend(Backend):
 
         Use it to see what is above or below in a page, a list or a text.
         """
-        acting = session.get(SessionMachine)
-        acting.begin("vm_scroll", (x, y))
+        acting = session.get(SessionMachine).begin("vm_scroll", (x, y))
         await acting.move(x, y)
         await acting.machine.scroll(clicks)
         return await acting.tell(out.Scrolled, context, position=out.Point(x=x, y=y), clicks=clicks)
@@ -192,8 +187,7 @@ class VmBackend(Backend):
 
         Use it to fill fields and write texts, after a click into the field. For keys that produce no text use vm_key.
         """
-        acting = session.get(SessionMachine)
-        acting.begin("vm_type")
+        acting = session.get(SessionMachine).begin("vm_type")
         try:
             await acting.machine.type(sendable("vm_type", text), interval=interval)
         except ValueError as error:
@@ -207,8 +201,7 @@ class VmBackend(Backend):
 
         Use it for Enter, Tab, Escape, arrows, function keys.
         """
-        acting = session.get(SessionMachine)
-        acting.begin("vm_key")
+        acting = session.get(SessionMachine).begin("vm_key")
         symbol = (await acting.press_together("vm_key", [key]))[0]
         return await acting.tell(out.KeyPressed, context, key=symbol)
 
@@ -226,8 +219,7 @@ class VmBackend(Backend):
 
         Use it for shortcuts: ctrl and c, alt and F4.
         """
-        acting = session.get(SessionMachine)
-        acting.begin("vm_hotkey")
+        acting = session.get(SessionMachine).begin("vm_hotkey")
         return await acting.tell(
             out.HotkeyPressed, context, keys=await acting.press_together("vm_hotkey", keys)
         )
@@ -240,8 +232,7 @@ class VmBackend(Backend):
 
         Use it with vm_move and vm_mouse_up for a drag with stops on the way.
         """
-        acting = session.get(SessionMachine)
-        acting.begin("vm_mouse_down")
+        acting = session.get(SessionMachine).begin("vm_mouse_down")
         await acting.machine.button(button, down=True)
         return await acting.tell(out.Pressed, context, button=button)
 
@@ -253,8 +244,7 @@ class VmBackend(Backend):
 
         Use it to end what vm_mouse_down started.
         """
-        acting = session.get(SessionMachine)
-        acting.begin("vm_mouse_up")
+        acting = session.get(SessionMachine).begin("vm_mouse_up")
         await acting.machine.button(button, down=False)
         return await acting.tell(out.Pressed, context, button=button)
 
@@ -264,8 +254,7 @@ class VmBackend(Backend):
 
         Use it to hold ctrl or shift while you click; vm_key_up releases it.
         """
-        acting = session.get(SessionMachine)
-        acting.begin("vm_key_down")
+        acting = session.get(SessionMachine).begin("vm_key_down")
         return await acting.tell(out.KeyPressed, context, key=await acting.key("vm_key_down", key, down=True))
 
     @tool(title="Release a key", idempotent=True)
@@ -274,8 +263,7 @@ class VmBackend(Backend):
 
         Use it to end what vm_key_down started.
         """
-        acting = session.get(SessionMachine)
-        acting.begin("vm_key_up")
+        acting = session.get(SessionMachine).begin("vm_key_up")
         return await acting.tell(out.KeyPressed, context, key=await acting.key("vm_key_up", key, down=False))
 
     @tool(title="Wait", read_only=True)
@@ -292,7 +280,18 @@ class VmBackend(Backend):
 
         Use it after something that takes time: a program that starts, a page that loads.
         """
-        return await _wait(session.get(SessionMachine), context, seconds, still=until_still)
+        acting = session.get(SessionMachine)
+        most = acting.settings.wait_seconds
+        if seconds > most:
+            message = f"vm_wait: {seconds:g} seconds are more than the {most:g} allowed."
+            raise ToolFailure(ErrorKind.BAD_ARGUMENTS, message)
+        with anyio.move_on_after(seconds) as scope:
+            if until_still:
+                await wait_unchanging(acting.machine)
+            else:
+                await anyio.sleep(seconds)
+        still = not scope.cancelled_caught if until_still else None
+        return await acting.tell(out.Waited, context, waited=seconds, still=still)
 
     @tool(title="Call the task done", destructive=False, idempotent=True)
     async def done(self, session: Session) -> out.TaskDone:
@@ -346,23 +345,8 @@ class VmBackend(Backend):
         button: Button,
         times: int,
     ) -> out.Clicked:
-        acting = session.get(SessionMachine)
-        acting.begin(name, place)
+        acting = session.get(SessionMachine).begin(name, place)
         await acting.move(*place)
         await acting.click(button, times)
         clicked = out.Point(x=place[0], y=place[1])
         return await acting.tell(out.Clicked, context, clicked=clicked, button=button)
-
-
-async def _wait(acting: SessionMachine, context: CallContext, seconds: float, *, still: bool) -> out.Waited:
-    most = acting.settings.wait_seconds
-    if seconds > most:
-        message = f"vm_wait: {seconds:g} seconds are more than the {most:g} allowed."
-        raise ToolFailure(ErrorKind.BAD_ARGUMENTS, message)
-    with anyio.move_on_after(seconds) as scope:
-        if still:
-            await wait_unchanging(acting.machine)
-        else:
-            await anyio.sleep(seconds)
-    was_still = not scope.cancelled_caught if still else None
-    return await acting.tell(out.Waited, context, waited=seconds, still=was_still)

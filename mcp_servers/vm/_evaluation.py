@@ -1,18 +1,54 @@
-"""Evaluation of a task on a machine."""
+"""Evaluation of a task on a machine: getters, and comparisons of their values with the expected ones.
 
-from agentflow.errors import ErrorKind, ToolFailure
+Pictures and tables from a machine are read in the session's sandbox and never in the server.
+"""
+
+import json
+import operator
+import re
+import shlex
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import anyio.to_thread
+
+from agentflow._typeguards import is_list, is_object
+from agentflow.errors import ErrorKind, NotOffered, ToolFailure
+from mcp_servers.core._failures import did_you_mean
 from mcp_servers.core._session import Session
-from mcp_servers.vm._comparisons import compare
-from mcp_servers.vm._evaluation_schema import Evaluation, Func, Getter
-from mcp_servers.vm._getters import Found, look
+from mcp_servers.vm import _evaluation_schema as schema
 from mcp_servers.vm._results import ComparisonResult, EvaluationResult
 from mcp_servers.vm._session_machine import SessionMachine
-from mcp_servers.vm._steps import run_steps
+from mcp_servers.vm._steps import check, run_steps, words
+from runtimes import FrameError, Outcome, decode_object
 
-_SHOWN = 500
+Score = tuple[float, str]
+"""Score from 0 to 1, and a description of the difference."""
+
+_SHOWN_CHARACTERS = 500
+_FUZZY_CHARACTERS = 20_000
+_FILE_BYTES = 32 * 1024 * 1024
+"""Maximum size of a file in bytes."""
+_PROGRAM = (Path(__file__).parent / "_sandboxed_program.py").read_text(encoding="utf-8")
+_PYTHON = f"{sys.prefix}/bin/python3"
+_SECONDS = 30.0
+_OPTIONS: Mapping[str, tuple[str, ...]] = {
+    "exact_match": ("ignore_case", "strip"),
+    "fuzzy_match": ("ignore_case", "strip", "threshold"),
+    "check_include_exclude": ("ignore_case",),
+    "is_in_list": ("ignore_case", "strip"),
+    "check_json": (),
+    "compare_table": ("sheet", "expected_sheet", "tolerance", "ignore_case"),
+    "compare_image": ("tolerance", "threshold"),
+    "infeasible": (),
+}
 
 
-async def evaluate(evaluator: Evaluation, acting: SessionMachine, session: Session) -> EvaluationResult:
+async def evaluate(
+    evaluator: schema.Evaluation, acting: SessionMachine, session: Session
+) -> EvaluationResult:
     """Run the getters and compare.
 
     :raises ToolFailure: if a getter fails or a comparison is invalid: that is not a score of 0.
@@ -24,10 +60,10 @@ async def evaluate(evaluator: Evaluation, acting: SessionMachine, session: Sessi
             measured.append(ComparisonResult(func=func, score=float(acting.failed)))
         else:
             measured.append(await _measure(func, result, expected, options, acting, session))
-    scores = [one.score for one in measured]
+    scores = [comparison.score for comparison in measured]
     score = min(scores) if evaluator.conj == "and" else max(scores)
     details = ""
-    if acting.failed and all(one.func != "infeasible" for one in measured):
+    if acting.failed and all(comparison.func != "infeasible" for comparison in measured):
         # Giving up on a possible task fails it, regardless of the machine's state.
         score, details = 0.0, "The last action was vm_fail, but the task is not impossible."
     return EvaluationResult(
@@ -36,9 +72,9 @@ async def evaluate(evaluator: Evaluation, acting: SessionMachine, session: Sessi
 
 
 async def _measure(
-    func: Func,
-    result: Getter | None,
-    expected: Getter | None,
+    func: schema.Func,
+    result: schema.Getter | None,
+    expected: schema.Getter | None,
     options: dict[str, object],
     acting: SessionMachine,
     session: Session,
@@ -47,9 +83,9 @@ async def _measure(
         lacking = "result" if result is None else "expected"
         raise ToolFailure(ErrorKind.BAD_ARGUMENTS, f"vm_evaluate: {func} needs `{lacking}`.")
     try:
-        found = await look(result, acting, session)
-        wanted = await look(expected, acting, session)
-        score, detail = await compare(func, found, wanted, options, session)
+        found = await _look(result, acting, session)
+        wanted = await _look(expected, acting, session)
+        score, detail = await _compare(func, found, wanted, options, session)
     except ToolFailure as failure:
         raise ToolFailure(failure.kind, f"vm_evaluate: {failure.message}") from None
     return ComparisonResult(
@@ -57,7 +93,7 @@ async def _measure(
     )
 
 
-def _shown(found: Found) -> str:
+def _shown(found: object) -> str:
     if isinstance(found, bytes):
         try:
             text = found.decode()
@@ -65,4 +101,314 @@ def _shown(found: Found) -> str:
             return f"{len(found)} bytes"
     else:
         text = found if isinstance(found, str) else repr(found)
-    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]} …"
+    return text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]} …"
+
+
+async def _look(getter: schema.Getter, acting: SessionMachine, session: Session) -> object:
+    """Return the value of a getter.
+
+    :raises ToolFailure: if it cannot be determined.
+    """
+    try:
+        return await _value_of(getter, acting, session)
+    except FileNotFoundError:
+        path = getattr(getter, "path", "")
+        raise ToolFailure(ErrorKind.NOT_FOUND, f"{getter.type}: there is no {path!r}") from None
+    except (NotOffered, OSError) as error:
+        raise ToolFailure(ErrorKind.UNAVAILABLE, f"{getter.type}: {error}") from None
+
+
+async def _value_of(getter: schema.Getter, acting: SessionMachine, session: Session) -> object:
+    match getter:
+        case schema.Rule():
+            return getter.rules
+        case schema.FileContent():
+            return _bounded(await acting.machine.read(getter.path), getter.path)
+        case schema.WorkspaceFile():
+            return _bounded(await (await session.instance()).read(getter.path), getter.path)
+        case schema.ScreenRegion():
+            return await _region(getter, acting, session)
+        case schema.AccessibilityNode():
+            return _nodes(await acting.machine.accessibility(), getter)
+        case schema.WindowTitle() | schema.WindowList():
+            return await _windows(getter, acting)
+        case schema.MachineDirectoryListing():
+            return await _output(["ls", "-1A", "--", getter.path], acting)
+        case schema.ProcessState():
+            return await _process(getter.name, acting)
+        case schema.CommandOutput():
+            return await _output(getter.command, acting)
+
+
+def _bounded(data: bytes, path: str) -> bytes:
+    if len(data) > _FILE_BYTES:
+        raise ToolFailure(
+            ErrorKind.FILE_TOO_LARGE, f"{path!r} has {len(data)} bytes, more than {_FILE_BYTES}"
+        )
+    return data
+
+
+async def _output(command: schema.Command, acting: SessionMachine) -> str:
+    done = await acting.machine.exec(words(command), timeout=acting.settings.evaluate_seconds)
+    check(done, command)
+    return done.stdout.decode("utf-8", "replace")
+
+
+async def _process(name: str, acting: SessionMachine) -> str:
+    # Not every system has pgrep, and /proc may hide processes of other users.
+    line = f'for f in /proc/[0-9]*/comm; do read -r n < "$f" 2>/dev/null && [ "$n" = {shlex.quote(name[:15])} ] && echo yes; done; :'
+    return "running" if "yes" in await _output(line, acting) else "not running"
+
+
+async def _windows(getter: schema.WindowTitle | schema.WindowList, acting: SessionMachine) -> str:
+    there = await acting.machine.windows()
+    if isinstance(getter, schema.WindowList):
+        return "\n".join(window.title for window in there)
+    if getter.application is None:
+        return next((window.title for window in there if window.focused), "")
+    wanted = getter.application.lower()
+    return next((window.title for window in reversed(there) if window.application.lower() == wanted), "")
+
+
+def _nodes(tree: str, getter: schema.AccessibilityNode) -> str:
+    if getter.role is None and getter.name is None:
+        return tree
+    role = re.escape(getter.role) if getter.role is not None else r"\S+"
+    name = re.escape(f'"{getter.name}"') if getter.name is not None else r'"'
+    wanted = re.compile(rf"\s*{role} {name}")
+    return "\n".join(line.strip() for line in tree.splitlines() if wanted.match(line))
+
+
+async def _region(getter: schema.ScreenRegion, acting: SessionMachine, session: Session) -> bytes:
+    screen = await acting.machine.screenshot()
+    right = getter.x + (getter.width or screen.width - getter.x)
+    lower = getter.y + (getter.height or screen.height - getter.y)
+    if not (getter.x < right <= screen.width and getter.y < lower <= screen.height):
+        size = f"{screen.width}x{screen.height}"
+        message = f"{getter.type}: the region up to ({right}, {lower}) is not on the screen of {size}"
+        raise ToolFailure(ErrorKind.BAD_ARGUMENTS, message)
+    if (getter.x, getter.y, right, lower) == (0, 0, screen.width, screen.height):
+        return screen.png
+    box = (getter.x, getter.y, right, lower)
+    return await _in_sandbox(session, {"do": "crop", "box": box}, screen.png)
+
+
+async def _compare(
+    func: schema.Func, found: object, expected: object, options: Mapping[str, Any], session: Session
+) -> Score:
+    """Compare a found value with the expected one.
+
+    :raises ToolFailure: if the values do not fit the comparison.
+    """
+    known = _OPTIONS[func]
+    for name in options:
+        if name not in known:
+            raise ToolFailure(
+                ErrorKind.BAD_ARGUMENTS, f"{func}: no option {name!r}.{did_you_mean(name, known)}"
+            )
+    match func:
+        case "exact_match":
+            return _exact(_text(found, options), _text(_value(expected), options))
+        case "fuzzy_match":
+            return await _fuzzy(_text(found, options), _text(_value(expected), options), options)
+        case "check_include_exclude":
+            return _included(_text(found, options), _rules(func, expected), options)
+        case "is_in_list":
+            return _in_list(_text(found, options), _text(_value(expected), options))
+        case "check_json":
+            return _json(found, _rules(func, expected))
+        case "compare_table":
+            return await _tables(found, expected, options, session)
+        case "compare_image":
+            return await _images(found, expected, options, session)
+        case "infeasible":
+            raise AssertionError("scored without inspection")
+
+
+def _value(expected: object) -> object:
+    """Return the value of `{expected: …}`, or the whole rule."""
+    return expected["expected"] if is_object(expected) and "expected" in expected else expected
+
+
+def _rules(func: schema.Func, expected: object) -> Mapping[str, Any]:
+    if not is_object(expected):
+        raise ToolFailure(ErrorKind.BAD_ARGUMENTS, f"{func}: expected must be a rule with an object")
+    return expected
+
+
+def _text(found: object, options: Mapping[str, Any]) -> str:
+    if isinstance(found, bytes):
+        found = found.decode("utf-8", "replace")
+    text = found if isinstance(found, str) else json.dumps(found, ensure_ascii=False)
+    if options.get("strip", True):
+        text = text.strip()
+    return text.lower() if options.get("ignore_case") else text
+
+
+def _exact(found: str, expected: str) -> Score:
+    return (1.0, "") if found == expected else (0.0, "they differ")
+
+
+async def _fuzzy(found: str, expected: str, options: Mapping[str, Any]) -> Score:
+    from rapidfuzz import fuzz  # imported on first use
+
+    if max(len(found), len(expected)) > _FUZZY_CHARACTERS:
+        message = f"fuzzy_match: limited to {_FUZZY_CHARACTERS} characters: use exact_match"
+        raise ToolFailure(ErrorKind.BAD_ARGUMENTS, message)
+    likeness = await anyio.to_thread.run_sync(lambda: fuzz.ratio(found, expected)) / 100
+    threshold = options.get("threshold")
+    detail = f"likeness {likeness:.3f}"
+    if threshold is None:
+        return likeness, detail
+    return float(likeness >= float(threshold)), detail
+
+
+def _included(found: str, rules: Mapping[str, Any], options: Mapping[str, Any]) -> Score:
+    missing = [word for word in _words(rules, "include") if _text(word, options) not in found]
+    there = [word for word in _words(rules, "exclude") if _text(word, options) in found]
+    if not rules.keys() & {"include", "exclude"}:
+        raise ToolFailure(ErrorKind.BAD_ARGUMENTS, "check_include_exclude: give include, exclude, or both")
+    lines = [f"missing: {word!r}" for word in missing] + [f"there: {word!r}" for word in there]
+    return float(not lines), "; ".join(lines)
+
+
+def _words(rules: Mapping[str, Any], name: str) -> Sequence[str]:
+    given = rules.get(name) or ()
+    return [given] if isinstance(given, str) else [str(word) for word in given]
+
+
+def _in_list(found: str, expected: str) -> Score:
+    try:
+        listed: object = json.loads(found)
+    except ValueError:
+        listed = None
+    entries = listed if is_list(listed) else found.splitlines()
+    there = any(expected == str(entry).strip() for entry in entries)
+    return float(there), "" if there else f"not among {len(entries)} entries"
+
+
+def _json(found: object, rules: Mapping[str, Any]) -> Score:
+    try:
+        value: object = json.loads(found) if isinstance(found, str | bytes) else found
+    except ValueError as error:
+        raise ToolFailure(ErrorKind.FAILED, f"check_json: the result is not JSON: {error}") from None
+    lines: list[str] = []
+    for wanted, entries in ((True, rules.get("expect")), (False, rules.get("unexpect"))):
+        for entry in entries or ():
+            if _holds(value, entry) is not wanted:
+                path = "/".join(map(str, entry.get("key", [])))
+                lines.append(
+                    f"{path}: {'not ' if wanted else ''}{entry.get('method', 'eq')} {entry.get('ref')!r}"
+                )
+    if not rules.keys() & {"expect", "unexpect"}:
+        raise ToolFailure(ErrorKind.BAD_ARGUMENTS, "check_json: give expect, unexpect, or both")
+    return float(not lines), "; ".join(lines)
+
+
+def _holds(value: object, entry: Mapping[str, Any]) -> bool:
+    method, there = str(entry.get("method", "eq")), True
+    for key in entry.get("key", []):
+        if is_object(value) and str(key) in value:
+            value = value[str(key)]
+        elif is_list(value) and isinstance(key, int) and -len(value) <= key < len(value):
+            value = value[key]
+        else:
+            there = False
+            break
+    if method == "exists":
+        return there
+    if method not in _METHODS:
+        raise ToolFailure(
+            ErrorKind.BAD_ARGUMENTS, f"check_json: no method {method!r}.{did_you_mean(method, _METHODS)}"
+        )
+    try:
+        return there and bool(_METHODS[method](value, entry.get("ref")))
+    except TypeError:
+        return False
+
+
+_METHODS: Mapping[str, Callable[[Any, Any], object]] = {
+    "eq": operator.eq,
+    "ne": operator.ne,
+    "lt": operator.lt,
+    "le": operator.le,
+    "gt": operator.gt,
+    "ge": operator.ge,
+    "in": lambda value, ref: operator.contains(ref, value),
+    "not_in": lambda value, ref: not operator.contains(ref, value),
+    "contains": operator.contains,
+    "exists": lambda value, ref: True,
+}
+
+
+async def _tables(found: object, expected: object, options: Mapping[str, Any], session: Session) -> Score:
+    sheet = options.get("sheet")
+    one = await _rows(found, sheet, session)
+    other = await _rows(_value(expected), options.get("expected_sheet", sheet), session)
+    if len(one) != len(other):
+        return 0.0, f"{len(one)} rows, expected {len(other)}"
+    fold, tolerance = bool(options.get("ignore_case")), float(options.get("tolerance", 0.0))
+    for number, (row, wanted) in enumerate(zip(one, other, strict=True), 1):
+        width = max(len(row), len(wanted))
+        for column in range(width):
+            cell = row[column] if column < len(row) else None
+            should = wanted[column] if column < len(wanted) else None
+            if not _same_cell(cell, should, tolerance, fold=fold):
+                return 0.0, f"row {number}, column {column + 1}: {cell!r}, expected {should!r}"
+    return 1.0, ""
+
+
+async def _rows(found: object, sheet: str | int | None, session: Session) -> list[list[object]]:
+    if is_list(found):
+        return found
+    data = found.encode() if isinstance(found, str) else found
+    if not isinstance(data, bytes):
+        raise ToolFailure(ErrorKind.BAD_ARGUMENTS, "compare_table: it needs two files, or a list of rows")
+    answer = await _object_from_sandbox(session, {"do": "table", "sheet": sheet}, data)
+    rows: list[list[object]] = answer["rows"]
+    return rows
+
+
+def _same_cell(cell: object, should: object, tolerance: float, *, fold: bool) -> bool:
+    """Compare cells: empty ones are equal, numbers compare by value, everything else by text."""
+    one, other = ("" if value is None else str(value).strip() for value in (cell, should))
+    if one == other or (fold and one.lower() == other.lower()):
+        return True
+    try:
+        return abs(float(one) - float(other)) <= tolerance
+    except ValueError:
+        return False
+
+
+async def _images(found: object, expected: object, options: Mapping[str, Any], session: Session) -> Score:
+    if not (isinstance(found, bytes) and isinstance(expected, bytes)):
+        raise ToolFailure(ErrorKind.BAD_ARGUMENTS, "compare_image: it needs two pictures: a region, a file")
+    tolerance = int(options.get("tolerance", 0))
+    answer = await _object_from_sandbox(session, {"do": "compare", "tolerance": tolerance}, found, expected)
+    one, other = answer["sizes"]
+    if one != other:
+        return 0.0, f"{one[0]}x{one[1]} pixels, expected {other[0]}x{other[1]}"
+    alike = float(answer["alike"])
+    threshold = float(options.get("threshold", 1.0))
+    return float(alike >= threshold), "" if alike >= threshold else f"{alike:.4f} of the pixels are equal"
+
+
+async def _object_from_sandbox(
+    session: Session, request: Mapping[str, object], *files: bytes
+) -> dict[str, Any]:
+    try:
+        return decode_object(await _in_sandbox(session, request, *files))
+    except FrameError:
+        raise ToolFailure(ErrorKind.FAILED, "it cannot be read: the sandbox returned no answer") from None
+
+
+async def _in_sandbox(session: Session, request: Mapping[str, object], *files: bytes) -> bytes:
+    """Run the sandboxed program on some files."""
+    given = json.dumps({**request, "sizes": [len(file) for file in files]})
+    command = [_PYTHON, "-E", "-s", "-c", _PROGRAM, given]
+    done = await (await session.instance()).exec(command, input=b"".join(files), timeout=_SECONDS)
+    if done.outcome is not Outcome.OK or done.exit_code != 0:
+        lines = done.stderr.decode("utf-8", "replace").strip().splitlines()
+        reason = done.detail or (lines[-1][:300] if lines else f"exit code {done.exit_code}")
+        raise ToolFailure(ErrorKind.FAILED, f"it cannot be read: {reason}")
+    return done.stdout

@@ -1,9 +1,10 @@
 """Schema of an evaluation: getters on the machine, and comparisons."""
 
-from typing import Annotated, Any, Literal, Self, cast
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import AliasChoices, Discriminator, Field, Tag, model_validator
 
+from agentflow._typeguards import is_list, is_object
 from agentflow.settings import Section
 from mcp_servers.vm._steps import Command, Step
 
@@ -120,10 +121,7 @@ class ScreenRegion(Section):
 
 
 def _kind(value: object) -> str:
-    if isinstance(value, dict):
-        kind = str(cast("dict[str, object]", value).get("type"))
-    else:
-        kind = str(getattr(value, "type", None))
+    kind = str(value.get("type") if is_object(value) else getattr(value, "type", None))
     return _GETTER_ALIASES.get(kind, kind)
 
 
@@ -176,10 +174,9 @@ class Evaluation(Section):
         many = len(self.func) if isinstance(self.func, list) else 1
         for name in ("result", "expected", "options"):
             given: object = getattr(self, name)
-            if isinstance(given, list):
-                entries = len(cast("list[object]", given))
-                if entries != many:
-                    raise ValueError(f"`{name}` has {entries} entries, `func` {many}: give one for each")
+            if is_list(given):
+                if len(given) != many:
+                    raise ValueError(f"`{name}` has {len(given)} entries, `func` {many}: give one for each")
             elif isinstance(self.func, list) and given is not None:
                 raise ValueError(f"`func` is a list of {many}, so `{name}` must be one, too")
         return self

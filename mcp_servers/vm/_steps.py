@@ -10,10 +10,12 @@ from pydantic import Field, model_validator
 from agentflow.errors import ErrorKind, ToolFailure
 from agentflow.settings import Section
 from mcp_servers.core._session import Session
-from mcp_servers.vm._screen_change import wait_unchanging
-from runtimes import ExecResult, Machine, Outcome
+from runtimes import ExecResult, Machine, Outcome, Screen
 
-_PAUSE = 0.05
+SCREEN_INTERVAL = 0.1
+UNCHANGED_SCREENS = 3
+"""Number of equal screenshots in a row: a caret that blinks every half second neither ends nor prolongs the wait."""
+_WINDOW_INTERVAL = 0.05
 _PIECE = 48 * 1024
 
 Command = str | list[str]
@@ -148,18 +150,20 @@ def check(done: ExecResult, command: Command) -> None:
     """
     if done.outcome is Outcome.OK and done.exit_code == 0:
         return
-    said = (done.stderr or done.stdout).decode("utf-8", "replace").strip().splitlines()
-    why = done.detail or f"exit code {done.exit_code}"
-    shown = command if isinstance(command, str) else shlex.join(command)
-    last = f": {said[-1][:200]}" if said else ""
-    raise ToolFailure(ErrorKind.FAILED, f"{shown[:100]!r} ended with {why}{last}")
+    lines = (done.stderr or done.stdout).decode("utf-8", "replace").strip().splitlines()
+    reason = done.detail or f"exit code {done.exit_code}"
+    last = f": {lines[-1][:200]}" if lines else ""
+    raise ToolFailure(ErrorKind.FAILED, f"{_line(command)[:100]!r} ended with {reason}{last}")
+
+
+def _line(command: Command) -> str:
+    return command if isinstance(command, str) else shlex.join(command)
 
 
 async def _launch(machine: Machine, command: Command) -> None:
-    line = command if isinstance(command, str) else shlex.join(command)
     # A separate session without our pipes: it survives the shell that started it.
-    started = f"setsid sh -c {shlex.quote(line)} </dev/null >/dev/null 2>&1 &"
-    check(await machine.exec(["/bin/sh", "-c", started]), command)
+    started = f"setsid sh -c {shlex.quote(_line(command))} </dev/null >/dev/null 2>&1 &"
+    check(await machine.exec(words(started)), command)
 
 
 async def _upload(machine: Machine, session: Session, file: Upload) -> None:
@@ -167,13 +171,11 @@ async def _upload(machine: Machine, session: Session, file: Upload) -> None:
         data = file.content.encode()
     else:
         data = await (await session.instance()).read(file.local_path or "")
-    place = shlex.quote(file.path)
-    check(
-        await machine.exec(["/bin/sh", "-c", f'mkdir -p "$(dirname -- {place})" && : > {place}']), file.path
-    )
+    path = shlex.quote(file.path)
+    check(await machine.exec(words(f'mkdir -p "$(dirname -- {path})" && : > {path}')), file.path)
     for start in range(0, len(data), _PIECE):
         piece = base64.b64encode(data[start : start + _PIECE]).decode()
-        done = await machine.exec(["/bin/sh", "-c", f"echo {piece} | base64 -d >> {place}"])
+        done = await machine.exec(words(f"echo {piece} | base64 -d >> {path}"))
         check(done, f"write {file.path}")
 
 
@@ -181,18 +183,24 @@ async def _wait(machine: Machine, wait: Wait) -> None:
     with anyio.move_on_after(wait.seconds):
         if wait.still:
             await wait_unchanging(machine)
-            return
-        if wait.window is None:
-            await anyio.sleep(wait.seconds)
-        await _window_there(machine, wait.window or "")
+        elif wait.window is not None:
+            while not any(wait.window in window.title for window in await machine.windows()):  # noqa: ASYNC110 - there is no event
+                await anyio.sleep(_WINDOW_INTERVAL)
+        else:
+            await anyio.sleep_forever()
         return
     if wait.window is not None or wait.still:
         what = f"window with {wait.window!r} in its title" if wait.window is not None else "still screen"
         raise ToolFailure(ErrorKind.TIMEOUT, f"no {what} within {wait.seconds:g} seconds")
 
 
-async def _window_there(machine: Machine, title: str) -> None:
-    while True:
-        if any(title in window.title for window in await machine.windows()):
-            return
-        await anyio.sleep(_PAUSE)
+async def wait_unchanging(machine: Machine) -> Screen:
+    """Return the screen once it has stopped changing. Wait forever if it never does."""
+    last = await machine.screenshot()
+    alike = 1
+    while alike < UNCHANGED_SCREENS:
+        await anyio.sleep(SCREEN_INTERVAL)
+        now = await machine.screenshot()
+        alike = alike + 1 if now.png == last.png else 1
+        last = now
+    return last

@@ -249,7 +249,7 @@ def on_a_screen(folder: Path) -> tuple[dict[str, object], Callable[[int], dict[s
 @pytest.fixture
 def patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """A screen on which nothing moves is looked at for a second: who draws on it may wait for a processor."""
-    monkeypatch.setattr("mcp_servers.vm._screen_change.ALIKE", 10)
+    monkeypatch.setattr("mcp_servers.vm._steps.UNCHANGED_SCREENS", 10)
 
 
 @pytest.mark.timeout(300)
