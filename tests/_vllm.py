@@ -49,16 +49,21 @@ def make_environment() -> None:
         subprocess.run(["make", "--silent", ".venv-vllm/.stamp"], cwd=ROOT, check=True)
 
 
+async def model_folder(server: ModelServer) -> Path:
+    """Return the folder of the model that the server was started with."""
+    async with EngineControl(server.address, server.key) as control:
+        _, root = await control.model()
+        return Path(root)
+
+
 @asynccontextmanager
 async def as_it_was(server: ModelServer) -> AsyncGenerator[Path]:
     """Yield the folder of the server's weights, and restore them afterwards."""
-    async with EngineControl(server.address, server.key) as control:
-        _, root = await control.model()
-        folder = Path(root) if server.weights is None else server.weights.folder
-        try:
-            yield folder
-        finally:
-            await server.publish(Weights(folder=folder, version="default"))
+    folder = await model_folder(server) if server.weights is None else server.weights.folder
+    try:
+        yield folder
+    finally:
+        await server.publish(Weights(folder=folder, version="default"))
 
 
 @contextmanager

@@ -63,7 +63,7 @@ def check_accounts(folder: Path, report: Mapping[str, Any]) -> None:
 
 
 @pytest.mark.promise("system:faults")
-def test_with_three_in_ten_model_calls_and_tool_calls_failing_everything_is_accounted_for(
+def test_a_run_with_30_percent_failing_model_and_tool_calls_accounts_for_everything(
     tmp_path: Path,
 ) -> None:
     folder = tmp_path / "out"
@@ -91,7 +91,7 @@ def test_with_three_in_ten_model_calls_and_tool_calls_failing_everything_is_acco
 
 
 @pytest.mark.promise("system:faults:all")
-def test_with_every_model_call_failing_the_run_ends_with_the_reason(tmp_path: Path) -> None:
+def test_a_run_whose_model_calls_all_fail_ends_with_the_reason(tmp_path: Path) -> None:
     with endpoint(faults=1.0) as at:
         ended = supervise(tmp_path, *settings(tmp_path), *at.words)
         assert at.stats()["most_per_body"] == 4
@@ -111,7 +111,7 @@ def test_with_every_tool_call_failing_no_pair_is_written_and_the_report_says_why
 
 
 @pytest.mark.promise("system:faults:same")
-def test_of_a_planner_that_always_answers_the_same_it_is_said_which_nodes_had_nothing_new_to_try(
+def test_the_report_names_the_nodes_whose_planner_only_repeated_itself(
     tmp_path: Path,
 ) -> None:
     with endpoint(same=True) as at:
@@ -123,7 +123,7 @@ def test_of_a_planner_that_always_answers_the_same_it_is_said_which_nodes_had_no
 
 
 @pytest.mark.promise("system:faults:disk")
-def test_a_disk_that_fills_ends_the_run_with_one_line_and_with_room_the_same_command_goes_on(
+def test_a_full_disk_ends_the_run_with_one_line_and_the_same_command_resumes_it(
     tmp_path: Path,
 ) -> None:
     words = settings(tmp_path)
@@ -167,7 +167,7 @@ def own_postgres() -> Iterator[PostgresServer]:
 
 
 @pytest.mark.promise("system:faults:postgres")
-def test_a_database_that_goes_away_for_ten_seconds_is_waited_for(
+def test_a_run_survives_ten_seconds_without_its_database(
     own_postgres: PostgresServer, tmp_path: Path
 ) -> None:
     url = own_postgres.new_database()

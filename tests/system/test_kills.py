@@ -166,7 +166,7 @@ def torment(folder: Path, settings: Mapping[str, object], calm: Calm, *, seed: i
 @pytest.mark.promise("system:kills")
 @pytest.mark.promise("system:asked-once")
 @pytest.mark.promise("system:nothing-left")
-def test_a_search_that_is_killed_at_random_moments_ends_as_if_nothing_had_happened(
+def test_a_search_killed_at_random_moments_gives_the_files_of_an_uninterrupted_run(
     tmp_path: Path, calm_search: Calm
 ) -> None:
     assert torment(tmp_path / "run", SEARCH, calm_search, seed=1, kills=5) >= 4
@@ -175,7 +175,7 @@ def test_a_search_that_is_killed_at_random_moments_ends_as_if_nothing_had_happen
 @pytest.mark.promise("system:kills")
 @pytest.mark.promise("system:asked-once")
 @pytest.mark.promise("system:nothing-left")
-def test_shells_and_interpreters_that_are_killed_at_random_moments_end_as_if_nothing_had_happened(
+def test_shells_and_interpreters_killed_at_random_moments_give_the_files_of_an_uninterrupted_run(
     tmp_path: Path, calm_run: Calm
 ) -> None:
     assert torment(tmp_path / "run", SEARCH_AND_RUN, calm_run, seed=2, kills=7) >= 6

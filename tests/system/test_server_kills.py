@@ -190,7 +190,7 @@ async def killed_and_started_again(
 
 
 @pytest.mark.promise("system:server:killed")
-async def test_a_killed_server_s_shells_and_browsers_are_gone_and_ended_files_are_kept(
+async def test_a_killed_server_leaves_no_shell_or_browser_and_keeps_finished_files(
     place: Path, port: int
 ) -> None:
     backends: dict[str, object] = {"bash": {}, "browser": {}}
@@ -205,7 +205,7 @@ async def test_a_killed_server_s_shells_and_browsers_are_gone_and_ended_files_ar
 
 
 @pytest.mark.promise("system:server:killed")
-async def test_a_killed_server_s_containers_and_guests_are_gone_and_ended_files_are_kept(
+async def test_a_killed_server_leaves_no_container_or_guest_and_keeps_finished_files(
     place: Path, port: int, engine: Dockerd
 ) -> None:
     image = await anyio.to_thread.run_sync(guest, "tiny")

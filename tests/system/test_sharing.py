@@ -74,7 +74,7 @@ def both_work(programs: list[Popen[str]], journal: str | Path) -> None:
 
 
 @pytest.mark.promise("system:sharing")
-def test_two_supervisors_on_one_postgres_journal_share_the_seeds_and_do_none_twice(
+def test_two_supervisors_on_one_postgres_journal_share_the_seeds_and_process_none_twice(
     postgres: PostgresServer, tmp_path: Path
 ) -> None:
     url = postgres.new_database()
@@ -93,7 +93,7 @@ def test_two_supervisors_on_one_postgres_journal_share_the_seeds_and_do_none_twi
 
 @pytest.mark.promise("system:sharing:kill")
 @pytest.mark.parametrize("kind", ["postgres", "sqlite"])
-def test_the_seeds_of_a_supervisor_that_is_killed_go_to_the_other_one(
+def test_the_other_supervisor_takes_over_the_seeds_of_a_killed_one(
     kind: str, postgres: PostgresServer, tmp_path: Path
 ) -> None:
     url = postgres.new_database() if kind == "postgres" else ""

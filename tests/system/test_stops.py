@@ -56,7 +56,7 @@ def stops(process: Popen[str], at: Endpoint) -> None:
 
 
 @pytest.mark.promise("system:stops")
-def test_stopped_in_every_way_it_goes_on_by_the_same_command_to_the_files_of_an_undisturbed_run(
+def test_an_interrupted_run_resumes_with_the_same_command_and_gives_the_same_files(
     tmp_path: Path,
 ) -> None:
     said: list[str] = []
@@ -97,7 +97,7 @@ def test_stopped_in_every_way_it_goes_on_by_the_same_command_to_the_files_of_an_
 
 
 @pytest.mark.promise("system:added-seeds")
-def test_seeds_that_are_added_while_it_runs_are_in_its_files_as_if_they_had_been_there_from_the_start(
+def test_seeds_added_at_runtime_give_the_files_of_a_run_that_started_with_them(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     more = ["The lighthouse of the northern coast", "The ferries of the southern harbour"]
@@ -123,7 +123,7 @@ def test_seeds_that_are_added_while_it_runs_are_in_its_files_as_if_they_had_been
 
 @pytest.mark.promise("system:documented")
 @pytest.mark.parametrize(("example", "tool"), TOOL_TO_MISS.items())
-def test_a_documented_configuration_whose_tools_are_not_there_is_refused_in_one_line_that_names_the_tool(
+def test_a_documented_configuration_with_missing_tools_is_refused_in_one_line_that_names_the_tool(
     example: str,
     tool: str,
     tmp_path: Path,
@@ -142,7 +142,7 @@ def test_a_documented_configuration_whose_tools_are_not_there_is_refused_in_one_
 
 
 @pytest.mark.promise("system:documented")
-def test_the_documented_knowledge_base_runs_with_its_documents_and_seeds_set(tmp_path: Path) -> None:
+def test_the_documented_knowledge_base_needs_only_documents_and_seeds(tmp_path: Path) -> None:
     (tmp_path / "seeds.jsonl").write_text('{"content": "Explore the harbour of Orm"}', encoding="utf-8")
     documents = tmp_path / "documents"
     documents.mkdir()

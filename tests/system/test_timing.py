@@ -12,7 +12,7 @@ MANY = {"max_concurrency": 64}
 
 
 @pytest.mark.promise("system:timing")
-def test_with_64_calls_in_flight_and_any_delays_the_files_of_a_search_are_those_of_one_call_at_a_time(
+def test_a_search_with_64_delayed_calls_in_flight_gives_the_files_of_a_sequential_run(
     tmp_path: Path, calm_search: Calm
 ) -> None:
     with new_run(tmp_path / "run", SEARCH | MANY, delay_ms=0, jitter_ms=150) as run:
@@ -22,7 +22,7 @@ def test_with_64_calls_in_flight_and_any_delays_the_files_of_a_search_are_those_
 
 
 @pytest.mark.promise("system:timing")
-def test_with_64_calls_in_flight_and_any_delays_the_files_of_shells_and_interpreters_are_those_of_one_at_a_time(
+def test_shells_and_interpreters_with_64_delayed_calls_in_flight_give_the_files_of_a_sequential_run(
     tmp_path: Path, calm_run: Calm
 ) -> None:
     with new_run(tmp_path / "run", SEARCH_AND_RUN | MANY, delay_ms=0, jitter_ms=150) as run:

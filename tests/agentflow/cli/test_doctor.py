@@ -26,6 +26,6 @@ def test_a_named_part_that_does_not_work_has_status_1(
     assert "OPENAI_API_KEY" in found["said"]
 
 
-def test_a_name_that_means_nothing_has_status_2(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unknown_name_has_status_2(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["doctor", "everthing"]) == 2
     assert "'everthing' is unknown" in capsys.readouterr().err

@@ -34,7 +34,7 @@ def said(capsys: pytest.CaptureFixture[str]) -> Any:  # noqa: ANN401 - whatever 
 
 
 @pytest.mark.promise("rollout:command")
-def test_the_command_works_on_a_file_of_tasks_and_tells_how_it_went(folder: Path) -> None:
+def test_the_command_processes_a_file_of_tasks_and_prints_a_summary(folder: Path) -> None:
     ended = run(PROGRAM, "rollout", "--data=tasks.jsonl", "max_turns=3", cwd=folder)
     assert ended.returncode == 0, ended.stderr
     assert "2 of tasks; failed: none" in ended.stdout

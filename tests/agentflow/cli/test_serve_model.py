@@ -6,18 +6,18 @@ import subprocess
 import sys
 from pathlib import Path
 
+import anyio
 import pytest
 
-from tests._vllm import PYTHON, make_tiny_model
+from agentflow.serving import ModelServer
+from tests._vllm import PYTHON, model_folder
 
 
 @pytest.mark.timeout(900)
 @pytest.mark.promise("serving:command")
-@pytest.mark.usefixtures("vllm")
-def test_a_model_is_served_until_somebody_ends_it(tmp_path: Path) -> None:
-    make_tiny_model(tmp_path / "model")
-    words = [
-        str(tmp_path / "model"),
+def test_a_model_is_served_until_the_command_is_interrupted(vllm: ModelServer) -> None:
+    arguments = [
+        str(anyio.run(model_folder, vllm)),
         "name=mine",
         f"python={PYTHON}",
         "device=cpu",
@@ -25,22 +25,22 @@ def test_a_model_is_served_until_somebody_ends_it(tmp_path: Path) -> None:
         "--json",
     ]
     with subprocess.Popen(
-        [sys.executable, "-m", "agentflow.cli", "serve-model", *words],
+        [sys.executable, "-m", "agentflow.cli", "serve-model", *arguments],
         stdout=subprocess.PIPE,
         encoding="utf-8",
     ) as program:
         assert program.stdout is not None
-        told = json.loads(program.stdout.readline())
-        key = Path(told["key_file"])
+        started = json.loads(program.stdout.readline())
+        key = Path(started["key_file"])
         assert key.stat().st_mode & 0o777 == 0o600
-        assert told["model"] == "mine"
+        assert started["model"] == "mine"
         program.send_signal(signal.SIGINT)
         assert program.wait(60) == 130
     assert not key.exists()
 
 
 @pytest.mark.promise("serving:command")
-def test_what_can_t_be_served_is_told_in_one_line(tmp_path: Path) -> None:
+def test_a_model_that_can_not_be_served_gives_a_one_line_error(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "agentflow.cli", "serve-model", "x", "python=/nowhere", "colour=red"]
     done = subprocess.run(command, capture_output=True, encoding="utf-8", check=False, cwd=tmp_path)
     assert done.returncode == 2

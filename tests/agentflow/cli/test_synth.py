@@ -94,7 +94,7 @@ def test_it_stops_when_the_reader_of_its_output_closes_the_pipe(at: Endpoint, tm
 
 
 @pytest.mark.promise("supervisor:print-config")
-def test_print_config_shows_the_resolved_settings_without_secrets_and_begins_nothing(
+def test_print_config_shows_the_resolved_settings_without_secrets_and_starts_nothing(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

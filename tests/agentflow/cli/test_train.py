@@ -23,7 +23,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.mark.promise("training:debug")
 @pytest.mark.promise("training:command")
-def test_rollouts_are_shown_with_nothing_to_set(folder: Path) -> None:
+def test_rollouts_are_shown_without_settings(folder: Path) -> None:
     ended = run(PROGRAM, "train", "--backbone=debug", cwd=folder)
     assert ended.returncode == 0, ended.stderr
     assert ended.stdout.startswith("task bamboogle_")
@@ -61,7 +61,7 @@ def test_the_settings_are_shown(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.promise("training:command")
 @pytest.mark.promise("training:reproducible")
 @pytest.mark.timeout(300)
-def test_stored_rollouts_train_a_model_and_the_same_again_has_nothing_to_do(
+def test_stored_rollouts_train_a_model_and_a_second_run_has_nothing_to_do(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     model = save_tiny_model(folder / "model")

@@ -83,7 +83,7 @@ def test_the_tree_settings_of_a_synthesis_apply_to_training(seeds: Path) -> None
 
 
 @pytest.mark.promise("supervisor:learner")
-def test_seeds_are_tasks_with_the_answers_that_they_bring_along(seeds: Path) -> None:
+def test_seeds_become_tasks_with_their_answers(seeds: Path) -> None:
     first, second = tasks_of(config(seeds))
     assert (first.id, first.question, first.references) == ("seed_001", SEEDS[0]["content"], ("1834",))
     assert (second.id, second.references, second.kwargs) == (
@@ -95,7 +95,7 @@ def test_seeds_are_tasks_with_the_answers_that_they_bring_along(seeds: Path) -> 
 
 
 @pytest.mark.promise("supervisor:learner")
-def test_settings_that_can_not_be_trained_on_give_one_line(
+def test_settings_without_training_tasks_give_one_line(
     seeds: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

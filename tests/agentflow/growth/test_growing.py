@@ -169,9 +169,7 @@ async def test_only_new_nodes_grow() -> None:
 
 @pytest.mark.promise("growth:seen_elsewhere")
 @pytest.mark.parametrize(("says", "seen"), [("seq 50", True), ("echo ok", False)])
-async def test_the_verifier_is_told_that_an_earlier_node_returned_the_same_text(
-    says: str, seen: bool
-) -> None:
+async def test_the_verifier_learns_that_an_earlier_node_returned_the_same_text(says: str, seen: bool) -> None:
     def plan(request: PlanRequest) -> list[Proposal]:
         return [Proposal("", "bash_run", {"command": f"{says} # {n}"}) for n in range(request.count)]
 

@@ -38,7 +38,7 @@ def own_postgres() -> Iterator[PostgresServer]:
 
 
 @pytest.mark.promise("journal:full")
-def test_a_full_disk_ends_the_run_at_once_and_what_was_acknowledged_stays(tmp_path: Path) -> None:
+def test_a_full_disk_ends_the_run_at_once_and_keeps_acknowledged_entries(tmp_path: Path) -> None:
     script = (
         'mount -t tmpfs -o size=6m none "$1" && exec "$2" -m tests.agentflow.journal._recording "$3" "$1"'
     )
@@ -60,7 +60,7 @@ def test_a_full_disk_ends_the_run_at_once_and_what_was_acknowledged_stays(tmp_pa
 
 
 @pytest.mark.promise("journal:full")
-def test_a_disk_without_room_for_what_stands_beside_the_file_is_full_too(tmp_path: Path) -> None:
+def test_a_disk_without_room_for_the_journal_s_side_files_counts_as_full(tmp_path: Path) -> None:
     script = 'mount -t tmpfs -o size=1m none "$1" && head -c 1000k /dev/zero > "$1/ballast" && exec "$2" -c "$3" "$1"'
     source = """
 import sys, anyio
@@ -126,7 +126,7 @@ async def use(run: Run, key: str) -> None:
 
 
 @pytest.mark.promise("journal:away")
-async def test_a_server_that_goes_away_and_comes_back_is_waited_for(own_postgres: PostgresServer) -> None:
+async def test_a_restarting_server_is_waited_for(own_postgres: PostgresServer) -> None:
     async with open_journal(own_postgres.new_database(), patience=60) as journal:
         run = await journal.open_run("run", {})
         await use(run, "before")
@@ -142,7 +142,7 @@ async def test_a_server_that_goes_away_and_comes_back_is_waited_for(own_postgres
 
 
 @pytest.mark.promise("journal:away")
-async def test_a_server_that_stays_away_ends_the_run_when_patience_is_over(
+async def test_a_server_that_stays_away_ends_the_run_after_the_time_limit(
     own_postgres: PostgresServer,
 ) -> None:
     clock = VirtualClock()
@@ -181,7 +181,7 @@ async def test_a_server_that_stays_away_ends_the_run_when_patience_is_over(
 
 
 @pytest.mark.promise("journal:away")
-async def test_a_server_that_starts_later_than_we_do_is_waited_for(own_postgres: PostgresServer) -> None:
+async def test_a_server_that_starts_after_the_run_is_waited_for(own_postgres: PostgresServer) -> None:
     url = own_postgres.new_database()
     own_postgres.stop("fast")
     async with anyio.create_task_group() as tasks:

@@ -37,7 +37,7 @@ async def test_other_settings_are_refused_with_each_difference_on_one_line(url: 
 
 @pytest.mark.promise("journal:run:settings")
 @pytest.mark.parametrize("name", ["", "two\nlines", "\0"])
-async def test_a_run_needs_a_name_of_visible_signs(journal: Journal, name: str) -> None:
+async def test_a_run_name_needs_printable_characters(journal: Journal, name: str) -> None:
     with pytest.raises(ConfigurationError, match=r"^run_name: .*; write one line of visible signs$"):
         await journal.open_run(name, {})
     with pytest.raises(ConfigurationError, match=r"^lease_seconds: 0 is too short"):
@@ -48,7 +48,7 @@ async def test_a_run_needs_a_name_of_visible_signs(journal: Journal, name: str) 
 @pytest.mark.parametrize(
     "url", ["", "journal.db", "mysql://me:secret@host/db", "sqlite://", "sqlite:///:memory:", "postgresql+x"]
 )
-async def test_an_address_that_is_none_is_one_line_without_the_address(url: str) -> None:
+async def test_an_invalid_url_gives_one_line_without_the_url(url: str) -> None:
     with pytest.raises(ConfigurationError) as refused:
         async with open_journal(url):
             raise AssertionError
@@ -58,7 +58,7 @@ async def test_an_address_that_is_none_is_one_line_without_the_address(url: str)
 
 
 @pytest.mark.promise("journal:address")
-async def test_a_file_that_is_no_journal_is_one_line_and_stays_as_it_is(tmp_path: Path) -> None:
+async def test_a_foreign_file_gives_one_line_and_is_not_changed(tmp_path: Path) -> None:
     file = tmp_path / "notes.txt"
     file.write_text("not a database\n" * 100, encoding="utf-8")
     for url, reason in (
@@ -74,7 +74,7 @@ async def test_a_file_that_is_no_journal_is_one_line_and_stays_as_it_is(tmp_path
 
 
 @pytest.mark.promise("journal:address")
-async def test_a_path_may_hold_any_signs(tmp_path: Path) -> None:
+async def test_a_path_may_contain_any_character(tmp_path: Path) -> None:
     file = tmp_path / "50% of #1? ünï & more.db"
     async with open_journal(file) as journal:
         await journal.open_run("run", {})
@@ -82,7 +82,7 @@ async def test_a_path_may_hold_any_signs(tmp_path: Path) -> None:
 
 
 @pytest.mark.promise("journal:address")
-async def test_a_database_that_refuses_us_is_one_line_without_the_password(postgres: PostgresServer) -> None:
+async def test_a_refused_connection_gives_one_line_without_the_password(postgres: PostgresServer) -> None:
     missing = postgres.new_database().replace("postgres@", "postgres:hunter2@") + "-not"
     with pytest.raises(RunStopped, match=r'database "test.*-not" does not exist; mend it') as stopped:
         async with open_journal(missing):
@@ -91,7 +91,7 @@ async def test_a_database_that_refuses_us_is_one_line_without_the_password(postg
 
 
 @pytest.mark.promise("journal:address")
-async def test_a_postgres_journal_is_reached_by_its_socket_and_with_options_of_libpq(
+async def test_a_postgres_journal_accepts_sockets_and_libpq_options(
     postgres: PostgresServer,
 ) -> None:
     url = postgres.new_database()
@@ -102,7 +102,7 @@ async def test_a_postgres_journal_is_reached_by_its_socket_and_with_options_of_l
 
 
 @pytest.mark.promise("journal:version")
-async def test_tables_of_a_newer_program_are_refused_and_left_alone(tmp_path: Path) -> None:
+async def test_tables_of_a_newer_version_are_refused_and_not_changed(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/journal.db"
     async with open_journal(url):
         pass
@@ -119,7 +119,7 @@ async def test_tables_of_a_newer_program_are_refused_and_left_alone(tmp_path: Pa
 
 
 @pytest.mark.promise("journal:version")
-async def test_many_open_a_new_journal_at_once(url: str) -> None:
+async def test_a_new_journal_can_be_opened_by_many_processes_at_once(url: str) -> None:
     keys: list[str] = []
 
     async def open_it() -> None:
@@ -134,7 +134,7 @@ async def test_many_open_a_new_journal_at_once(url: str) -> None:
 
 
 @pytest.mark.promise("journal:writer:closed")
-async def test_a_closed_journal_says_so(url: str) -> None:
+async def test_a_closed_journal_gives_a_clear_error(url: str) -> None:
     async with open_journal(url) as journal:
         run = await journal.open_run("run", {})
     with pytest.raises(RunStopped, match="it is closed"):

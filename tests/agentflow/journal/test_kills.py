@@ -35,7 +35,7 @@ async def check_all_there(url: str, keys: list[str]) -> None:
 
 
 @pytest.mark.promise("journal:kill")
-async def test_all_that_a_killed_process_had_acknowledged_is_there_and_the_next_one_goes_on_at_once(
+async def test_entries_acknowledged_by_a_killed_process_are_kept_and_the_next_one_continues_at_once(
     url: str,
 ) -> None:
     keys: list[str] = []

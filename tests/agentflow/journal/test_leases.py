@@ -131,7 +131,7 @@ async def harvests(run: Run) -> list[tuple[Seed, bytes]]:
 
 
 @pytest.mark.promise("journal:leases:one-owner")
-def test_whatever_owners_do_seeds_are_where_the_model_says(url: str) -> None:
+def test_leases_agree_with_a_model_for_any_sequence_of_actions(url: str) -> None:
     time, names = [0.0], count()
     with (
         anyio.from_thread.start_blocking_portal() as portal,
@@ -148,7 +148,7 @@ def test_whatever_owners_do_seeds_are_where_the_model_says(url: str) -> None:
 
 
 @pytest.mark.promise("journal:leases:one-owner")
-async def test_many_claim_at_once_and_nobody_gets_what_another_one_has(url: str) -> None:
+async def test_concurrent_claims_never_share_a_seed(url: str) -> None:
     taken: list[int] = []
 
     async def work(owner: str) -> None:
@@ -167,7 +167,7 @@ async def test_many_claim_at_once_and_nobody_gets_what_another_one_has(url: str)
 
 
 @pytest.mark.promise("journal:leases:dead")
-async def test_what_a_process_held_that_has_ended_is_free_at_once(run: Run) -> None:
+async def test_seeds_of_an_ended_process_are_free_at_once(run: Run) -> None:
     seeds = await run.add_seeds([NewSeed("a"), NewSeed("b"), NewSeed("c")])
     script = "from agentflow.journal import this_process; print(this_process())"
     ended = (await anyio.run_process([sys.executable, "-c", script])).stdout.decode().strip()
@@ -178,7 +178,7 @@ async def test_what_a_process_held_that_has_ended_is_free_at_once(run: Run) -> N
 
 
 @pytest.mark.promise("journal:leases:clock")
-async def test_leases_run_by_the_clock_of_the_database(journal: Journal) -> None:
+async def test_leases_use_the_clock_of_the_database(journal: Journal) -> None:
     run = await journal.open_run("run", {}, lease_seconds=1e-6)
     held = await journal.open_run("held", {}, lease_seconds=3600)
     for one in (run, held):
@@ -202,7 +202,7 @@ class ForgetfulDatabase(JournalDatabase):
 
 
 @pytest.mark.promise("journal:leases:one-owner")
-async def test_seeds_of_a_claim_whose_answer_was_lost_are_free_when_the_lease_ends(url: str) -> None:
+async def test_a_claim_whose_response_was_lost_ends_with_its_lease(url: str) -> None:
     database, inbox, time = ForgetfulDatabase(backend_for(url), 1, SYSTEM_CLOCK), Inbox(), [0.0]
     await migrate(database)
     async with Supervisor([ChildSpec(id="writer", start=lambda: Writer(database, inbox))]):

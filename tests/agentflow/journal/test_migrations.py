@@ -18,7 +18,7 @@ def tables(connection: Connection) -> dict[str, set[str]]:
 
 
 @pytest.mark.promise("journal:version")
-async def test_the_steps_lead_to_the_tables_that_the_program_knows(url: str) -> None:
+async def test_migrations_lead_to_the_current_tables(url: str) -> None:
     async with open_journal(url):
         pass
     database = JournalDatabase(backend_for(url), 1, SYSTEM_CLOCK)
@@ -30,7 +30,7 @@ async def test_the_steps_lead_to_the_tables_that_the_program_knows(url: str) -> 
 
 
 @pytest.mark.promise("journal:version")
-async def test_a_new_step_is_done_once_and_keeps_what_is_there(url: str) -> None:
+async def test_a_new_migration_runs_once_and_keeps_the_data(url: str) -> None:
     async with open_journal(url) as journal:
         key = (await journal.open_run("run", {"a": 1})).key
     done: list[str] = []
@@ -50,7 +50,7 @@ async def test_a_new_step_is_done_once_and_keeps_what_is_there(url: str) -> None
 
 
 @pytest.mark.promise("journal:version")
-async def test_a_step_that_fails_leaves_nothing_behind(url: str) -> None:
+async def test_a_failed_migration_changes_nothing(url: str) -> None:
     def half(connection: Connection) -> None:
         connection.execute(text("CREATE TABLE agentflow_half (id INTEGER)"))
         connection.execute(text("CREATE TABLE agentflow_half (id INTEGER)"))

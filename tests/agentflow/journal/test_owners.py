@@ -11,7 +11,7 @@ from agentflow.journal._owners import has_died
 
 
 @pytest.mark.promise("journal:leases:dead")
-def test_a_process_lives_until_its_end_even_if_nobody_has_taken_note_of_it() -> None:
+def test_a_process_counts_as_alive_until_it_ends_even_as_a_zombie() -> None:
     script = "from agentflow.journal import this_process; print(this_process(), flush=True); input()"
     with subprocess.Popen(
         [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -27,7 +27,7 @@ def test_a_process_lives_until_its_end_even_if_nobody_has_taken_note_of_it() -> 
 
 
 @pytest.mark.promise("journal:leases:dead")
-def test_a_number_of_a_process_that_another_one_has_now_is_no_sign_of_life() -> None:
+def test_a_reused_process_id_does_not_count_as_alive() -> None:
     place, pid, _ = this_process().split(":")
     assert not has_died(this_process())
     assert has_died(f"{place}:{pid}:1")
@@ -37,5 +37,5 @@ def test_a_number_of_a_process_that_another_one_has_now_is_no_sign_of_life() -> 
 @pytest.mark.parametrize(
     "owner", ["", "me", "elsewhere/boot/1:1:1", "a:b:c", "::", f"{this_process()[:5]}:x:1"]
 )
-def test_of_owners_elsewhere_nothing_is_known(owner: str) -> None:
+def test_the_state_of_owners_on_other_machines_is_unknown(owner: str) -> None:
     assert not has_died(owner)

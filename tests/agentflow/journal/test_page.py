@@ -10,9 +10,7 @@ from tests._pages import SlowDisk
 
 
 @pytest.mark.promise("journal:page:noted")
-async def test_who_notes_goes_on_at_once_unless_too_many_are_on_their_way_and_who_settles_waits_for_all() -> (
-    None
-):
+async def test_note_returns_at_once_below_the_limit_and_settle_waits_for_all() -> None:
     disk, done = SlowDisk(), list[str]()
     for number in range(BEHIND):
         await disk.page.note(str(number), number)
@@ -39,7 +37,7 @@ async def test_who_notes_goes_on_at_once_unless_too_many_are_on_their_way_and_wh
 
 
 @pytest.mark.promise("journal:page:noted")
-async def test_what_could_not_be_written_is_told_to_who_comes_next() -> None:
+async def test_a_failed_write_is_reported_to_the_next_caller() -> None:
     disk = SlowDisk()
     await disk.page.note("a", 1)
     disk.writing[0].set_exception(RunStopped(StopCause.JOURNAL, "the disk is full"))
@@ -52,7 +50,7 @@ async def test_what_could_not_be_written_is_told_to_who_comes_next() -> None:
 
 
 @pytest.mark.promise("journal:page:noted")
-async def test_a_section_waits_as_its_page_does() -> None:
+async def test_a_section_waits_like_its_page() -> None:
     disk = SlowDisk()
     section = disk.page.section("s")
     await section.note("a", 1)

@@ -23,7 +23,7 @@ async def one_seed(run: Run) -> Seed:
 
 
 @pytest.mark.promise("journal:page:kept")
-async def test_what_was_recorded_stands_on_the_page_in_the_order_of_writing(url: str) -> None:
+async def test_results_are_on_the_page_in_the_order_of_writing(url: str) -> None:
     texts = ["z", "", "line\nline", "nul \0 nul", "ünï 🌱", "x" * 300_000]
     async with open_journal(url) as journal:
         run = await journal.open_run("run", {})
@@ -42,7 +42,7 @@ async def test_what_was_recorded_stands_on_the_page_in_the_order_of_writing(url:
 
 
 @pytest.mark.promise("journal:page:once")
-async def test_what_stands_on_the_page_is_not_made_again(run: Run) -> None:
+async def test_recorded_results_are_not_computed_again(run: Run) -> None:
     seed = await one_seed(run)
     made: list[str] = []
 
@@ -58,7 +58,7 @@ async def test_what_stands_on_the_page_is_not_made_again(run: Run) -> None:
 
 
 @pytest.mark.promise("journal:page:once")
-async def test_a_page_of_a_claimed_seed_that_is_opened_again_has_what_stands_on_it(run: Run) -> None:
+async def test_a_reopened_page_of_a_claimed_seed_has_its_results(run: Run) -> None:
     await one_seed(run)
     (seed,) = await run.claim("me", 1)
     await (await run.open_page(seed)).record("act/0", Note("result"))
@@ -66,7 +66,7 @@ async def test_a_page_of_a_claimed_seed_that_is_opened_again_has_what_stands_on_
 
 
 @pytest.mark.promise("journal:page:kept")
-async def test_what_was_to_be_recorded_is_kept_also_if_nobody_waits_for_it(run: Run) -> None:
+async def test_a_result_is_kept_even_if_its_caller_is_cancelled(run: Run) -> None:
     seed = await one_seed(run)
     page = await run.open_page(seed)
     async with anyio.create_task_group() as tasks:
@@ -78,7 +78,7 @@ async def test_what_was_to_be_recorded_is_kept_also_if_nobody_waits_for_it(run: 
 
 
 @pytest.mark.promise("journal:page:once")
-async def test_the_same_result_twice_is_fine_and_another_one_is_refused(run: Run) -> None:
+async def test_recording_the_same_result_twice_is_accepted_and_another_one_is_refused(run: Run) -> None:
     seed = await one_seed(run)
     one, other = await run.open_page(seed), await run.open_page(seed)
     await one.record("act/0", Note("result"))
@@ -92,7 +92,7 @@ async def test_the_same_result_twice_is_fine_and_another_one_is_refused(run: Run
 
 @pytest.mark.promise("journal:page:once")
 @pytest.mark.parametrize("writers", [7, 500])
-async def test_one_refused_entry_of_a_batch_keeps_no_other_from_being_written(run: Run, writers: int) -> None:
+async def test_a_refused_entry_of_a_batch_does_not_prevent_the_others(run: Run, writers: int) -> None:
     seed = await one_seed(run)
     page = await run.open_page(seed)
     await page.record("act/3", Note("first"))
@@ -115,7 +115,7 @@ async def test_one_refused_entry_of_a_batch_keeps_no_other_from_being_written(ru
 
 
 @pytest.mark.promise("journal:page:taken")
-async def test_who_lost_a_seed_can_neither_write_on_its_page_nor_finish_it(url: str) -> None:
+async def test_an_owner_that_lost_a_seed_can_neither_write_its_page_nor_finish_it(url: str) -> None:
     time = [0.0]
     async with open_journal(url, now=lambda: time[0]) as one, open_journal(url, now=lambda: time[0]) as two:
         slow, quick = await one.open_run("run", {}), await two.open_run("run", {})
@@ -139,7 +139,7 @@ async def test_who_lost_a_seed_can_neither_write_on_its_page_nor_finish_it(url: 
 
 
 @pytest.mark.promise("journal:harvests")
-async def test_harvests_come_by_index_whatever_the_order_in_which_they_were_brought_in(run: Run) -> None:
+async def test_results_are_returned_by_index_in_any_order_of_writing(run: Run) -> None:
     seeds = await run.add_seeds([NewSeed(str(number)) for number in range(50)])
     for seed in reversed(seeds[::2]):
         await run.finish(seed, f"harvest {seed.index}".encode())
@@ -150,7 +150,7 @@ async def test_harvests_come_by_index_whatever_the_order_in_which_they_were_brou
 
 
 @pytest.mark.promise("journal:harvests")
-async def test_a_finished_seed_keeps_its_page_and_is_claimed_by_nobody(run: Run) -> None:
+async def test_a_finished_seed_keeps_its_page_and_can_not_be_claimed(run: Run) -> None:
     seed = await one_seed(run)
     await run.claim("me", 1)
     await (await run.open_page(seed)).record("act/0", Note("kept"))
@@ -160,7 +160,7 @@ async def test_a_finished_seed_keeps_its_page_and_is_claimed_by_nobody(run: Run)
 
 
 @pytest.mark.promise("journal:blobs")
-async def test_blobs_are_found_by_their_hash_and_kept_once(run: Run) -> None:
+async def test_blobs_are_stored_once_by_their_hash(run: Run) -> None:
     data = bytes(range(256)) * 1000
     blob = await run.put_blob(data, "image/png")
     assert await run.put_blob(data, "image/png") == blob
@@ -172,7 +172,7 @@ async def test_blobs_are_found_by_their_hash_and_kept_once(run: Run) -> None:
 
 
 @pytest.mark.promise("journal:usage")
-async def test_usage_of_processes_that_came_and_went_adds_up(url: str) -> None:
+async def test_usage_of_successive_processes_adds_up(url: str) -> None:
     async def use(*totals: dict[str, Usage]) -> dict[str, Usage]:
         async with open_journal(url) as journal:
             run = await journal.open_run("run", {})
@@ -192,14 +192,14 @@ async def test_usage_of_processes_that_came_and_went_adds_up(url: str) -> None:
 
 
 @pytest.mark.promise("journal:usage")
-async def test_where_nothing_was_used_the_next_one_can_write(run: Run) -> None:
+async def test_an_empty_usage_entry_does_not_block_the_next(run: Run) -> None:
     await run.save_usage({})
     await run.save_usage({})
     await (await run.open_page(await one_seed(run))).record("k", Note("after"))
 
 
 @pytest.mark.promise("journal:usage")
-async def test_usage_of_two_at_once_adds_up(journal: Journal) -> None:
+async def test_usage_of_concurrent_processes_adds_up(journal: Journal) -> None:
     one, two = await journal.open_run("run", {}), await journal.open_run("run", {})
     await one.load_usage()
     await two.load_usage()
@@ -212,7 +212,7 @@ async def test_usage_of_two_at_once_adds_up(journal: Journal) -> None:
 
 
 @pytest.mark.promise("journal:run:apart")
-async def test_runs_in_one_journal_know_nothing_of_each_other(journal: Journal) -> None:
+async def test_runs_in_one_journal_are_isolated(journal: Journal) -> None:
     one, two = await journal.open_run("one", {}), await journal.open_run("two", {})
     seed = await one_seed(one)
     assert seed == await one_seed(two)
@@ -226,7 +226,7 @@ async def test_runs_in_one_journal_know_nothing_of_each_other(journal: Journal) 
 
 
 @pytest.mark.promise("journal:harvests")
-async def test_a_page_can_be_read_by_the_start_of_its_keys_without_a_claim(run: Run) -> None:
+async def test_a_page_can_be_read_by_key_prefix_without_a_claim(run: Run) -> None:
     seed = await one_seed(run)
     await run.claim("me", 1)
     page = await run.open_page(seed)

@@ -24,7 +24,7 @@ async def test_seeds_get_index_and_id_in_order(run: Run) -> None:
 
 
 @pytest.mark.promise("journal:seeds:again")
-async def test_the_same_list_adds_nothing_and_a_longer_one_its_tail(run: Run) -> None:
+async def test_the_same_list_adds_nothing_and_a_longer_one_its_new_seeds(run: Run) -> None:
     first = await run.add_seeds(ABC)
     assert await run.add_seeds(ABC) == first
     other = await run.add_seeds([NewSeed("z")], origin="later")
@@ -44,7 +44,7 @@ async def test_the_same_list_adds_nothing_and_a_longer_one_its_tail(run: Run) ->
         (ABC[:2], "3 were there, now 2 are"),
     ],
 )
-async def test_a_list_that_began_otherwise_is_refused_and_changes_nothing(
+async def test_a_list_with_another_beginning_is_refused_and_changes_nothing(
     run: Run, changed: list[NewSeed], message: str
 ) -> None:
     first = await run.add_seeds(ABC)
@@ -57,7 +57,7 @@ async def test_a_list_that_began_otherwise_is_refused_and_changes_nothing(
 
 
 @pytest.mark.promise("journal:seeds:again")
-async def test_who_adds_a_seed_has_it_as_others_will_read_it(run: Run) -> None:
+async def test_adding_a_seed_returns_it_as_others_read_it(run: Run) -> None:
     odd = [NewSeed("a", {"endless": float("inf"), "pair": (1, 2)})]
     added = await run.add_seeds(odd)
     assert added[0].kwargs == {"endless": None, "pair": [1, 2]}
@@ -76,7 +76,7 @@ async def test_who_adds_a_seed_has_it_as_others_will_read_it(run: Run) -> None:
         ([NewSeed("a", {"thing": object()})], "seed_001 can't be written as JSON"),
     ],
 )
-async def test_a_seed_that_cannot_be_kept_is_one_line_and_none_is_added(
+async def test_an_unstorable_seed_gives_one_line_and_none_is_added(
     run: Run, bad: list[NewSeed], message: str
 ) -> None:
     with pytest.raises(ConfigurationError, match=re.escape(f"seeds: {message}")) as refused:
@@ -86,7 +86,7 @@ async def test_a_seed_that_cannot_be_kept_is_one_line_and_none_is_added(
 
 
 @pytest.mark.promise("journal:seeds:together")
-async def test_many_processes_add_lists_at_once_and_every_seed_has_its_own_place(url: str) -> None:
+async def test_seeds_added_by_many_processes_get_distinct_indices(url: str) -> None:
     async def add(origin: str) -> None:
         async with open_journal(url) as journal:
             run = await journal.open_run("run", {})
@@ -120,7 +120,7 @@ new_seeds = st.lists(
 @pytest.mark.promise("journal:seeds:again")
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(lists=st.lists(new_seeds, min_size=1, max_size=3))
-async def test_whatever_seeds_hold_they_come_back_as_they_were(
+async def test_seeds_of_any_content_are_read_back_unchanged(
     journal: Journal, lists: list[list[NewSeed]]
 ) -> None:
     run = await journal.open_run(f"run {id(lists)} {hash(repr(lists))}", {})

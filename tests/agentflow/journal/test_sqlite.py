@@ -62,7 +62,7 @@ def impatient_driver(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.promise("journal:locked")
 @pytest.mark.parametrize("entries", [3, 100])
 @pytest.mark.usefixtures("impatient_driver")
-async def test_a_file_that_is_held_is_waited_for_and_read_meanwhile(tmp_path: Path, entries: int) -> None:
+async def test_writes_wait_for_a_locked_file_and_reads_continue(tmp_path: Path, entries: int) -> None:
     file = tmp_path / "journal.db"
     async with open_journal(file) as journal:
         run = await journal.open_run("run", {})
@@ -80,7 +80,7 @@ async def test_a_file_that_is_held_is_waited_for_and_read_meanwhile(tmp_path: Pa
 
 @pytest.mark.promise("journal:locked")
 @pytest.mark.usefixtures("impatient_driver")
-async def test_a_file_that_stays_held_ends_the_run_when_patience_is_over(tmp_path: Path) -> None:
+async def test_a_file_that_stays_locked_ends_the_run_after_the_time_limit(tmp_path: Path) -> None:
     file = tmp_path / "journal.db"
     async with open_journal(file, patience=0) as journal:
         run = await journal.open_run("run", {})
@@ -96,7 +96,7 @@ async def test_a_file_that_stays_held_ends_the_run_when_patience_is_over(tmp_pat
 
 @pytest.mark.promise("journal:locked")
 @pytest.mark.usefixtures("impatient_driver")
-async def test_closing_while_writes_wait_for_the_file_tells_them(tmp_path: Path) -> None:
+async def test_closing_fails_writes_that_wait_for_the_file(tmp_path: Path) -> None:
     file, clock, told = tmp_path / "journal.db", VirtualClock(), list[str]()
     async with anyio.create_task_group() as tasks:
         with ExitStack() as stack:
@@ -143,7 +143,7 @@ async def test_statements_run_in_threads_that_end_with_the_journal(tmp_path: Pat
 
 
 @pytest.mark.promise("journal:loop")
-async def test_a_change_that_was_cancelled_while_it_was_made_is_whole_and_the_next_one_comes_after_it(
+async def test_a_change_cancelled_midway_is_completed_before_the_next_one(
     tmp_path: Path,
 ) -> None:
     begun, go_on = threading.Event(), threading.Event()

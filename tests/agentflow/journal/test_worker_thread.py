@@ -12,7 +12,7 @@ from agentflow.journal._worker_thread import Lane
 pytestmark = pytest.mark.promise("journal:loop")
 
 
-async def test_things_are_done_in_order_and_give_what_they_give() -> None:
+async def test_calls_run_in_order_and_return_their_results() -> None:
     lane, done = Lane("lane"), list[int]()
 
     async def ask(number: int) -> None:
@@ -28,7 +28,7 @@ async def test_things_are_done_in_order_and_give_what_they_give() -> None:
     lane.close()
 
 
-async def test_what_was_cancelled_before_its_turn_is_not_done() -> None:
+async def test_a_call_cancelled_before_its_turn_is_not_run() -> None:
     lane, done, begun, go_on = Lane("lane"), list[str](), threading.Event(), threading.Event()
 
     def wait() -> None:
@@ -48,7 +48,7 @@ async def test_what_was_cancelled_before_its_turn_is_not_done() -> None:
     lane.close()
 
 
-def test_a_loop_that_ended_meanwhile_does_not_disturb_the_thread() -> None:
+def test_an_event_loop_that_ended_does_not_disturb_the_thread() -> None:
     lane, go_on, done = Lane("lane"), threading.Event(), list[str]()
 
     async def ask_and_leave() -> None:

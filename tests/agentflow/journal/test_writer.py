@@ -58,7 +58,7 @@ async def record(run: Run, numbers: range) -> None:
 
 
 @pytest.mark.promise("journal:writer:batches")
-async def test_all_that_wait_are_written_in_one_transaction(url: str) -> None:
+async def test_waiting_entries_are_written_in_one_transaction(url: str) -> None:
     database, inbox = WatchedDatabase(url), Inbox()
     await migrate(database)
     async with Supervisor([ChildSpec(id="writer", start=lambda: Writer(database, inbox))]):
@@ -69,7 +69,7 @@ async def test_all_that_wait_are_written_in_one_transaction(url: str) -> None:
 
 
 @pytest.mark.promise("journal:writer:crash")
-async def test_a_writer_that_crashes_before_or_after_it_wrote_loses_nothing_and_doubles_nothing(
+async def test_a_writer_that_crashes_before_or_after_writing_neither_loses_nor_repeats_an_entry(
     url: str,
 ) -> None:
     database, inbox, events = WatchedDatabase(url), Inbox(), EventRecorder()
@@ -88,13 +88,13 @@ async def test_a_writer_that_crashes_before_or_after_it_wrote_loses_nothing_and_
 
 
 @pytest.mark.promise("journal:writer:crash")
-async def test_the_writer_can_be_anybodys_child(url: str) -> None:
+async def test_the_writer_can_be_a_child_of_any_supervisor(url: str) -> None:
     async with open_journal(url, hosted=False) as journal, Supervisor([journal.writer_spec()]):
         await record(await journal.open_run("run", {}), range(10))
 
 
 @pytest.mark.promise("journal:writer:crash")
-async def test_a_refusal_is_its_askers_alone(run: Run) -> None:
+async def test_a_refused_entry_fails_only_its_own_caller(run: Run) -> None:
     refused: list[str] = []
 
     async def add_bad_seeds() -> None:
@@ -112,7 +112,7 @@ async def test_a_refusal_is_its_askers_alone(run: Run) -> None:
 
 
 @pytest.mark.promise("journal:writer:cancelled")
-async def test_who_waits_no_longer_keeps_nobody_elses_entry_from_being_written(run: Run) -> None:
+async def test_a_cancelled_caller_does_not_prevent_entries_of_others(run: Run) -> None:
     seed = (await run.add_seeds([NewSeed("a")]))[0]
     page = await run.open_page(seed)
     for turns in range(6):
@@ -133,7 +133,7 @@ async def test_who_waits_no_longer_keeps_nobody_elses_entry_from_being_written(r
 
 
 @pytest.mark.promise("journal:writer:cancelled")
-async def test_what_was_done_is_written_also_by_who_was_stopped_meanwhile(run: Run) -> None:
+async def test_the_result_of_a_caller_cancelled_meanwhile_is_written(run: Run) -> None:
     seed = (await run.add_seeds([NewSeed("a")]))[0]
     page = await run.open_page(seed)
     for number in range(300):
@@ -145,7 +145,7 @@ async def test_what_was_done_is_written_also_by_who_was_stopped_meanwhile(run: R
 
 
 @pytest.mark.promise("journal:writer:closed")
-async def test_what_was_asked_for_is_written_before_the_journal_closes(url: str) -> None:
+async def test_requested_entries_are_written_before_the_journal_closes(url: str) -> None:
     seed = Seed(index=0, id="seed_001", content="a")
     with anyio.CancelScope() as scope:
         async with open_journal(url) as journal, anyio.create_task_group() as tasks:
@@ -166,7 +166,7 @@ async def test_what_was_asked_for_is_written_before_the_journal_closes(url: str)
 
 
 @pytest.mark.promise("journal:writer:closed")
-async def test_who_still_waits_when_nobody_writes_any_more_is_told(tmp_path: Path) -> None:
+async def test_callers_that_still_wait_when_the_writer_ends_get_an_error(tmp_path: Path) -> None:
     async with open_journal(f"sqlite:///{tmp_path}/journal.db", hosted=False) as journal:
         told: list[str] = []
 
@@ -185,7 +185,7 @@ async def test_who_still_waits_when_nobody_writes_any_more_is_told(tmp_path: Pat
 
 
 @pytest.mark.promise("journal:writer:cancelled")
-async def test_of_an_entry_that_fails_after_its_asker_left_nothing_is_said() -> None:
+async def test_an_entry_that_fails_after_its_caller_left_logs_nothing() -> None:
     said: list[str] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: said.append(context["message"]))
     inbox = Inbox()

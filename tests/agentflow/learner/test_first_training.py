@@ -88,7 +88,7 @@ def test_the_same_seed_gives_the_same_family() -> None:
 
 
 @pytest.mark.promise("first:family")
-def test_a_text_is_read_again_with_other_names_none_of_which_is_held_out() -> None:
+def test_a_renamed_text_contains_no_held_out_name() -> None:
     family = make_family(0)
     text = "\n".join(document.text for document in family.documents())
     told = family.renaming(1)(text)
@@ -133,7 +133,7 @@ async def test_questions_over_two_documents_are_those_that_a_synthesis_makes(tmp
 
 
 @pytest.mark.promise("first:planners")
-async def test_a_teacher_errs_at_the_same_places_and_as_often_as_its_habits_say() -> None:
+async def test_a_teacher_errs_reproducibly_and_at_its_configured_rates() -> None:
     questions = [f"Who is the mayor of {cluster.town}?" for cluster in make_family(0).clusters]
     always = Strays(broken=0, unknown=1, idle=0, crossed=0)
     assert {(await Teacher(always).complete(asked(each))).value.tool_name for each in questions} == {
@@ -177,7 +177,7 @@ async def test_prompts_equal_the_training_examples_token_by_token(vllm: ModelSer
 
 
 @pytest.mark.promise("first:learns")
-def test_each_number_is_one_token_whoever_reads_the_tokenizer(tmp_path: Path) -> None:
+def test_each_number_is_one_token_for_every_reader_of_the_tokenizer(tmp_path: Path) -> None:
     texts = [document.text for document in make_family(0).documents()]
     model = make_model(tmp_path, texts, Shape(layers=1, heads=1), seed=0, numbers=AMOUNTS)
     tokenizer = AutoTokenizer.from_pretrained(str(model))

@@ -70,7 +70,7 @@ async def grown(seed: int) -> tuple[Tree, list[Sample]]:
 
 
 @pytest.mark.promise("learner:trees")
-async def test_every_leaf_is_an_episode_with_the_calls_on_its_path() -> None:
+async def test_each_leaf_is_an_episode_with_the_calls_on_its_path() -> None:
     tree, samples = await grown(1)
     leaves = list(tree.leaves())
     assert [sample.id for sample in samples] == [f"g/{leaf.id}" for leaf in leaves]

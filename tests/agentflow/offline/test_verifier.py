@@ -35,7 +35,7 @@ def test_an_observation_with_new_content_is_new() -> None:
 
 
 @pytest.mark.promise("offline:verdicts")
-def test_a_failed_call_is_an_error_whatever_its_output() -> None:
+def test_a_failed_call_is_an_error_with_any_output() -> None:
     assert verdict("Alba was founded by quarrymen.", failure=Failure("timeout", "too slow")) is Verdict.ERROR
     assert verdict("Alba was founded by quarrymen.", trouble="exit code 2") is Verdict.ERROR
 

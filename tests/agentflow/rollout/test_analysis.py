@@ -19,7 +19,7 @@ async def a_summary(folder: Path) -> RolloutSummary:
 
 
 @pytest.mark.promise("rollout:analyse")
-async def test_turns_stand_by_their_budget_and_the_two_ways_to_verify_side_by_side(tmp_path: Path) -> None:
+async def test_turns_are_listed_by_budget_and_both_verification_modes_side_by_side(tmp_path: Path) -> None:
     one = msgspec.structs.replace(
         await a_summary(tmp_path), benchmark="b", score=0.5, interval=Interval(0.25, 0.75)
     )

@@ -146,7 +146,7 @@ def test_an_invalid_setting_gives_one_line(text: str, message: str) -> None:
 
 
 @pytest.mark.promise("rollout:config:one-line")
-def test_a_prompt_that_can_not_be_read_is_one_line() -> None:
+def test_an_unreadable_prompt_gives_one_line() -> None:
     with pytest.raises(ConfigurationError, match=r"system_prompt_file: nowhere.* can't be read"):
         _ = RolloutConfig(system_prompt_file="nowhere.md").instructions
 
@@ -183,7 +183,7 @@ def test_a_key_is_not_sent_to_another_endpoint() -> None:
 
 
 @pytest.mark.promise("rollout:config:models")
-def test_how_one_endpoint_is_spoken_to_does_not_hold_for_another() -> None:
+def test_the_api_of_one_endpoint_does_not_apply_to_another() -> None:
     config = RolloutConfig(
         base_url="http://127.0.0.1:8", api="ollama", evaluator_base_url="http://127.0.0.1:9"
     )
@@ -201,6 +201,6 @@ def test_printed_settings_contain_no_secret_and_can_be_loaded_again() -> None:
 
 @pytest.mark.promise("rollout:config:examples")
 @pytest.mark.parametrize("path", sorted((ROOT / "configs/rollout").iterdir()), ids=lambda path: path.name)
-def test_the_examples_that_come_along_load(path: Path) -> None:
+def test_the_bundled_examples_load(path: Path) -> None:
     config = load_rollout_config(path)
     assert config.data_path or config.benchmark_name

@@ -89,7 +89,7 @@ def bodies(log: Path) -> dict[str, list[dict[str, Any]]]:
 
 
 @pytest.mark.promise("rollout:config:fields")
-def test_every_setting_is_shown_by_some_test() -> None:
+def test_every_setting_is_covered_by_a_test() -> None:
     named = SEEN.union(*HERE.values())
     assert named == set(RolloutConfig.model_fields)
 
@@ -141,7 +141,7 @@ async def test_model_settings_are_sent_in_requests(tmp_path: Path) -> None:
 
 
 @pytest.mark.promise("rollout:config:fields")
-async def test_tools_with_a_model_inside_have_one_of_their_own(tmp_path: Path) -> None:
+async def test_tools_that_use_a_model_have_their_own(tmp_path: Path) -> None:
     log = tmp_path / "log.jsonl"
     async with fake_endpoint(log=log) as url:
         config = served(
@@ -155,7 +155,7 @@ async def test_tools_with_a_model_inside_have_one_of_their_own(tmp_path: Path) -
 
 
 @pytest.mark.promise("rollout:config:fields")
-async def test_the_evaluator_is_a_model_of_its_own(tmp_path: Path) -> None:
+async def test_the_evaluator_has_its_own_model(tmp_path: Path) -> None:
     log = tmp_path / "log.jsonl"
     async with fake_endpoint() as url, fake_endpoint(log=log) as other:
         config = served(
@@ -288,7 +288,7 @@ async def test_unsupported_settings_of_the_offline_engine_give_one_line(tmp_path
 
 
 @pytest.mark.promise("rollout:config:one-line")
-def test_nothing_to_work_on_is_one_line(tmp_path: Path) -> None:
+def test_a_run_without_tasks_gives_one_line(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="data_path: there are no tasks"):
         assign(config_for(tmp_path, model_name="mine"))
     assert len(assign(load_rollout_config(arguments={"output_dir": str(tmp_path)})).tasks) > 0

@@ -35,7 +35,7 @@ def faulty(folder: Path, url: str, **settings: object) -> RolloutConfig:
 
 
 @pytest.mark.promise("rollout:faults")
-async def test_hundreds_of_episodes_at_once_lose_nothing_where_a_tenth_of_the_calls_fails(
+async def test_hundreds_of_concurrent_episodes_lose_nothing_if_a_tenth_of_calls_fail(
     tmp_path: Path,
 ) -> None:
     async with fake_endpoint(faults=0.1, delay_ms=5, tool_turns=1) as url:

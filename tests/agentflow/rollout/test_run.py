@@ -81,7 +81,7 @@ async def test_a_rollout_answers_every_task_scores_it_and_writes_its_files(tmp_p
 
 
 @pytest.mark.promise("rollout:files")
-async def test_trajectories_have_the_form_that_synthesis_writes_and_hold_every_call(tmp_path: Path) -> None:
+async def test_trajectories_have_the_format_of_synthesis_and_contain_every_call(tmp_path: Path) -> None:
     await run_to_the_end(config_for(tmp_path), some_tasks(1))
     (record,) = lines(tmp_path, TRAJECTORIES)
     (result,) = lines(tmp_path, RESULTS)
@@ -95,14 +95,14 @@ async def test_trajectories_have_the_form_that_synthesis_writes_and_hold_every_c
 
 
 @pytest.mark.promise("rollout:same")
-async def test_the_same_tasks_give_the_same_bytes_however_many_are_at_work(tmp_path: Path) -> None:
+async def test_the_same_tasks_give_the_same_bytes_at_any_concurrency(tmp_path: Path) -> None:
     await run_to_the_end(config_for(tmp_path / "one", max_workers=1))
     await run_to_the_end(config_for(tmp_path / "many", max_workers=8))
     assert contents(tmp_path / "one", *FILES) == contents(tmp_path / "many", *FILES)
 
 
 @pytest.mark.promise("rollout:resume")
-async def test_the_same_again_finds_nothing_to_do_and_more_tasks_are_added(tmp_path: Path) -> None:
+async def test_a_second_run_has_nothing_to_do_and_accepts_more_tasks(tmp_path: Path) -> None:
     config = config_for(tmp_path)
     await run_to_the_end(config, some_tasks(2))
     before = contents(tmp_path, *FILES)
@@ -156,7 +156,7 @@ async def test_a_tool_that_fails_is_data_and_is_counted(shelf: Shelf, tmp_path: 
 
 
 @pytest.mark.promise("rollout:quick")
-def test_quick_rollout_answers_one_question_and_leaves_nothing(
+def test_quick_rollout_answers_one_question_and_leaves_no_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -192,7 +192,7 @@ async def test_without_evaluation_nothing_is_scored(tmp_path: Path) -> None:
 
 
 @pytest.mark.promise("rollout:samples")
-async def test_each_of_several_samples_is_an_episode_and_the_summary_tells_of_them(tmp_path: Path) -> None:
+async def test_each_sample_is_an_episode_and_is_in_the_summary(tmp_path: Path) -> None:
     _, summary = await run_to_the_end(config_for(tmp_path, samples=3), some_tasks(2))
     assert (summary.tasks, summary.results) == (2, 6)
     assert list(summary.pass_at) == ["1", "2", "3"]
@@ -233,7 +233,7 @@ async def test_quick_rollout_uses_the_tools_of_a_server() -> None:
 
 
 @pytest.mark.promise("rollout:pictures")
-async def test_pictures_of_a_question_reach_a_model_that_sees(tmp_path: Path) -> None:
+async def test_pictures_of_a_question_reach_a_vision_model(tmp_path: Path) -> None:
     picture, log = anyio.Path(tmp_path / "dot.png"), tmp_path / "log.jsonl"
     await picture.write_bytes(PIXEL)
     (tmp_path / "tasks.jsonl").write_text(

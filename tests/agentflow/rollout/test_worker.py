@@ -76,7 +76,7 @@ async def test_a_failed_episode_is_retried_and_recorded_tries_are_not_repeated(
 
 
 @pytest.mark.promise("rollout:retries")
-async def test_a_task_of_which_every_try_failed_says_why_and_counts_as_wrong(tmp_path: Path) -> None:
+async def test_a_task_whose_attempts_all_failed_gives_the_reason_and_counts_as_wrong(tmp_path: Path) -> None:
     async def crash(task: Task, sandbox: Sandbox, page: Page) -> Episode:
         raise ExceptionGroup("inside", [KeyError("gone")])
 
@@ -150,7 +150,7 @@ async def test_the_waiting_task_gets_the_error_of_a_sandbox_that_can_not_be_made
 
 
 @pytest.mark.promise("rollout:retries")
-async def test_a_section_of_a_page_has_keys_of_its_own_and_is_kept_with_the_page(tmp_path: Path) -> None:
+async def test_a_section_of_a_page_has_its_own_keys_and_is_stored_with_the_page(tmp_path: Path) -> None:
     kept: dict[str, bytes] = {}
     page = page_over(kept)
     await page.record("a", 1)

@@ -22,7 +22,7 @@ def fresh_collector(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.mark.promise("supervisor:collector")
-def test_a_run_leaves_the_collector_as_it_found_it() -> None:
+def test_a_run_restores_the_garbage_collector() -> None:
     before = gc.get_threshold()
     with pytest.raises(KeyError), infrequent_gc():
         assert gc.get_threshold() > before
@@ -45,7 +45,7 @@ def test_objects_left_by_a_run_are_not_scanned_at_its_end() -> None:
 
 
 @pytest.mark.promise("supervisor:collector")
-def test_much_garbage_of_earlier_runs_is_collected(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_garbage_of_earlier_runs_is_collected(monkeypatch: pytest.MonkeyPatch) -> None:
     class Left:
         def __init__(self) -> None:
             self.itself = self
@@ -64,7 +64,7 @@ def test_much_garbage_of_earlier_runs_is_collected(monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.promise("supervisor:collector")
-def test_of_runs_that_overlap_the_last_one_leaves_the_collector_as_the_first_one_found_it() -> None:
+def test_the_last_of_overlapping_runs_restores_the_garbage_collector() -> None:
     before = gc.get_threshold()
     one, other = infrequent_gc(), infrequent_gc()
     one.__enter__()

@@ -79,7 +79,7 @@ async def work(folder: Path, *seeds: str) -> AsyncGenerator[Work]:
 
 
 @pytest.mark.promise("supervisor:at-once")
-async def test_as_many_trees_grow_at_once_as_there_is_room_for(tmp_path: Path) -> None:
+async def test_the_number_of_concurrent_trees_is_limited(tmp_path: Path) -> None:
     async with work(tmp_path, *"abcdefgh") as work_:
         await work_.until_ended(at_once=3)
         assert work_.most == 3
@@ -87,7 +87,7 @@ async def test_as_many_trees_grow_at_once_as_there_is_room_for(tmp_path: Path) -
 
 
 @pytest.mark.promise("supervisor:seed-crash")
-async def test_a_seed_that_crashes_is_tried_again_and_then_given_up_without_the_others(
+async def test_a_crashing_seed_is_retried_and_then_abandoned_without_affecting_others(
     tmp_path: Path,
 ) -> None:
     async with work(tmp_path, *"abc") as work_:
@@ -114,7 +114,7 @@ async def test_an_early_end_releases_the_seeds(tmp_path: Path, error: Exception)
 
 
 @pytest.mark.promise("supervisor:leases")
-async def test_a_seed_that_another_process_took_over_is_left_to_it(tmp_path: Path) -> None:
+async def test_a_seed_taken_over_by_another_process_is_left_alone(tmp_path: Path) -> None:
     async with work(tmp_path, "a", "b") as work_:
         grow = work_.grow
 

@@ -69,7 +69,7 @@ async def test_arguments_are_validated_and_failures_typed() -> None:
 
 
 @pytest.mark.promise("sandbox:api-tool:plain")
-async def test_a_plain_function_runs_in_a_thread_and_may_block() -> None:
+async def test_a_sync_function_runs_in_a_thread_and_may_block() -> None:
     release = threading.Event()
 
     @register_api_tool("slow:wait", description="Wait for the release.")
@@ -90,7 +90,7 @@ async def test_a_plain_function_runs_in_a_thread_and_may_block() -> None:
 
 
 @pytest.mark.promise("sandbox:api-tool:settings")
-async def test_a_function_with_settings_is_given_its_own() -> None:
+async def test_a_function_with_settings_gets_its_own() -> None:
     @register_api_tool("weather:today", config_key="forecast")
     async def today(city: str, **settings: object) -> dict[str, object]:
         """Tell the weather."""
@@ -120,7 +120,7 @@ async def test_a_function_may_ask_for_the_call_and_report_progress() -> None:
 
 
 @pytest.mark.promise("sandbox:api-tool:refused")
-def test_a_function_that_nothing_describes_is_refused() -> None:
+def test_a_function_without_a_description_is_refused() -> None:
     with pytest.raises(TypeError, match="docstring"):
 
         @register_api_tool
@@ -129,7 +129,7 @@ def test_a_function_that_nothing_describes_is_refused() -> None:
 
 
 @pytest.mark.promise("sandbox:api-tool:refused")
-def test_a_backend_takes_no_functions() -> None:
+def test_a_backend_refuses_functions() -> None:
     with pytest.raises(ConfigurationError, match="'bash' is a backend of its own"):
 
         @register_api_tool("bash:extra")

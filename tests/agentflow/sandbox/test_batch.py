@@ -14,7 +14,7 @@ on_both_hosts = pytest.mark.parametrize("host", HOSTS)
 
 @on_both_hosts
 @pytest.mark.promise("sandbox:batch:order")
-async def test_a_batch_is_called_in_order_and_goes_on_after_an_error(host: Host) -> None:
+async def test_a_batch_runs_in_order_and_continues_after_an_error(host: Host) -> None:
     calls: list[Call] = [("up", {}), ("up", {"by": -1}), ("up", {"by": 5}), ("nowhere:to", {}), ("up", {})]
     async with opened(host, CounterBackend()) as sandbox:
         results = await sandbox.execute_batch(calls)
@@ -36,7 +36,7 @@ async def test_stop_on_error_makes_no_call_after_the_first_failed_one(host: Host
 
 
 @pytest.mark.promise("sandbox:batch:parallel")
-async def test_a_parallel_batch_has_all_calls_in_flight_and_keeps_their_order() -> None:
+async def test_a_parallel_batch_runs_all_calls_at_once_and_keeps_their_order() -> None:
     running, all_running = 0, anyio.Event()
 
     async def execute(tool: str, arguments: Mapping[str, object], *, timeout: float | None) -> ToolResult:
@@ -67,16 +67,14 @@ async def test_a_parallel_batch_has_all_calls_in_flight_and_keeps_their_order() 
         ({"tool": "a", "timeout": "soon"}, "'timeout'"),
     ],
 )
-async def test_a_call_that_can_not_be_read_is_refused_before_any_is_made(
-    call: Mapping[str, object], says: str
-) -> None:
+async def test_an_invalid_call_is_refused_before_any_is_run(call: Mapping[str, object], says: str) -> None:
     async with Sandbox(backends=[EchoBackend()]) as sandbox:
         with pytest.raises(ConfigurationError, match=says):
             await sandbox.execute_batch([call])
 
 
 @pytest.mark.promise("sandbox:batch:readable")
-async def test_parallel_calls_have_no_order_to_stop_in() -> None:
+async def test_stop_on_error_is_refused_for_parallel_calls() -> None:
     async with Sandbox(backends=[EchoBackend()]) as sandbox:
         with pytest.raises(ConfigurationError, match="parallel or stop_on_error"):
             await sandbox.execute_batch([], parallel=True, stop_on_error=True)

@@ -15,7 +15,7 @@ from tests.agentflow.sandbox._hosts import TOKEN, serving
 
 
 @pytest.mark.promise("sandbox:blocking")
-def test_it_works_without_a_loop() -> None:
+def test_the_synchronous_sandbox_works_without_a_loop() -> None:
     backend = CounterBackend()
     with SyncSandbox(backends=[backend, EchoBackend()]) as sandbox:
         sandbox.warmup("echo")
@@ -32,7 +32,7 @@ def test_it_works_without_a_loop() -> None:
 
 
 @pytest.mark.promise("sandbox:blocking:running-loop")
-async def test_it_works_where_a_loop_runs_as_in_a_notebook() -> None:
+async def test_the_synchronous_sandbox_works_inside_a_running_loop() -> None:
     with SyncSandbox(backends=[CounterBackend()]) as sandbox:
         assert sandbox.execute("up").data == {"result": 1}
 
@@ -51,7 +51,7 @@ def test_a_fork_outlives_its_parent_and_the_last_one_ends_the_thread() -> None:
 
 
 @pytest.mark.promise("sandbox:blocking")
-def test_it_may_be_used_from_many_threads() -> None:
+def test_the_synchronous_sandbox_may_be_used_from_many_threads() -> None:
     def count(_: int) -> object:
         return sandbox.execute("up").data["result"]
 
@@ -61,7 +61,7 @@ def test_it_may_be_used_from_many_threads() -> None:
 
 
 @pytest.mark.promise("sandbox:blocking")
-def test_interrupting_a_call_stops_what_it_runs() -> None:
+def test_interrupting_a_call_stops_its_processes() -> None:
     backend = CounterBackend()
 
     def interrupt(done: float, total: float | None, message: str | None) -> None:
@@ -76,7 +76,7 @@ def test_interrupting_a_call_stops_what_it_runs() -> None:
 
 
 @pytest.mark.promise("sandbox:blocking")
-def test_an_interrupt_that_comes_as_soon_as_a_call_is_on_its_way_stops_it(
+def test_an_interrupt_right_after_the_start_of_a_call_stops_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     start = BlockingPortal.start_task_soon
@@ -97,7 +97,7 @@ def test_an_interrupt_that_comes_as_soon_as_a_call_is_on_its_way_stops_it(
 
 
 @pytest.mark.promise("sandbox:blocking")
-def test_what_is_not_open_says_so() -> None:
+def test_a_sandbox_that_is_not_open_gives_a_clear_error() -> None:
     sandbox = SyncSandbox(backends=[CounterBackend()])
     with pytest.raises(ToolFailure) as raised:
         sandbox.execute("up")
@@ -106,7 +106,7 @@ def test_what_is_not_open_says_so() -> None:
 
 
 @pytest.mark.promise("sandbox:blocking")
-async def test_it_connects_to_a_server_as_well() -> None:
+async def test_the_synchronous_sandbox_connects_to_a_server() -> None:
     def use(url: str) -> object:
         with SyncSandbox(url, token=TOKEN) as sandbox:
             return sandbox.execute("up").data["result"]

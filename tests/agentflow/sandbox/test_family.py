@@ -24,7 +24,7 @@ steps = st.lists(st.tuples(st.sampled_from(["up", "fork", "close", "reset"]), st
 @pytest.mark.promise("sandbox:fork:independent")
 @settings(max_examples=60, deadline=None)
 @given(steps)
-async def test_every_member_of_a_family_counts_for_itself(script: list[tuple[str, int]]) -> None:
+async def test_each_member_of_a_sandbox_family_has_its_own_counts(script: list[tuple[str, int]]) -> None:
     backend = CounterBackend()
     members = [Member(Sandbox(backends=[backend]))]
     await members[0].sandbox.start()

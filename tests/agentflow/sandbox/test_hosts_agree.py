@@ -99,6 +99,6 @@ arguments = st.dictionaries(
         max_size=8,
     )
 )
-async def test_random_calls_give_the_same_on_both_hosts(calls: Calls) -> None:
+async def test_random_calls_give_the_same_results_on_both_hosts(calls: Calls) -> None:
     here, server = await outcomes(calls)
     assert server == here

@@ -20,7 +20,7 @@ def servers(port: int) -> list[list[str]]:
 
 
 @pytest.mark.promise("sandbox:auto-start")
-async def test_a_server_is_started_where_none_answers_and_stops_with_the_last_sandbox() -> None:
+async def test_a_missing_server_is_started_and_stops_with_the_last_sandbox() -> None:
     with free_port() as port:
         settings = SandboxSettings.model_validate(
             {
@@ -44,7 +44,7 @@ async def test_a_server_is_started_where_none_answers_and_stops_with_the_last_sa
 
 
 @pytest.mark.promise("sandbox:auto-start")
-async def test_a_server_that_answers_is_used_and_left_running() -> None:
+async def test_a_running_server_is_used_and_left_running() -> None:
     backend = EchoBackend()
     async with serving(backend) as server:
         async with Sandbox(server.url, token=TOKEN, auto_start=True) as sandbox:
@@ -55,7 +55,7 @@ async def test_a_server_that_answers_is_used_and_left_running() -> None:
 
 
 @pytest.mark.promise("sandbox:auto-start:fails")
-async def test_a_server_that_can_not_be_started_says_why() -> None:
+async def test_a_server_that_fails_to_start_gives_the_reason() -> None:
     with free_port() as port:
         settings = SandboxSettings(server_url=f"http://127.0.0.1:{port}", auto_start=True, backends=["bsh"])
         with anyio.fail_after(60), pytest.raises(ToolFailure, match="Did you mean 'bash'") as raised:
@@ -64,13 +64,13 @@ async def test_a_server_that_can_not_be_started_says_why() -> None:
 
 
 @pytest.mark.promise("sandbox:auto-start:fails")
-async def test_a_server_elsewhere_is_not_started() -> None:
+async def test_a_server_on_another_machine_is_not_started() -> None:
     with pytest.raises(ToolFailure, match="on this machine only"):
         await Sandbox("http://tools.invalid:18890", auto_start=True).start()
 
 
 @pytest.mark.promise("sandbox:auto-start:token")
-async def test_the_token_that_the_users_own_server_made_is_found(
+async def test_the_token_of_the_user_s_own_server_is_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))

@@ -73,12 +73,12 @@ def test_a_name_may_be_written_with_any_separator(name: str) -> None:
         ("filesystem-read", "files:read"),
     ],
 )
-def test_names_of_the_documentation_are_aliases(name: str, route: str) -> None:
+def test_documented_names_are_aliases(name: str, route: str) -> None:
     assert NAMES.find(name).route == route
 
 
 @pytest.mark.promise("sandbox:names:bare-verb")
-def test_a_bare_verb_is_enough_where_there_is_one() -> None:
+def test_a_bare_verb_is_enough_if_it_is_unique() -> None:
     assert NAMES.find("jobs").route == "bash:jobs"
     with pytest.raises(ToolFailure, match="'run' may mean bash:run or code:run"):
         NAMES.find("run")
@@ -96,7 +96,7 @@ def test_a_bare_verb_is_enough_where_there_is_one() -> None:
         ("vm:*", "no backend 'vm' here"),
     ],
 )
-def test_a_wrong_name_gets_one_line_with_the_nearest_right_one(name: str, says: str) -> None:
+def test_an_unknown_name_gives_one_line_with_the_nearest_one(name: str, says: str) -> None:
     with pytest.raises(ToolFailure) as raised:
         NAMES.select(name)
     assert raised.value.kind is ErrorKind.TOOL_NOT_FOUND
@@ -119,7 +119,7 @@ def test_a_wrong_name_gets_one_line_with_the_nearest_right_one(name: str, says: 
         ([], []),
     ],
 )
-def test_patterns_choose_tools_each_once_in_their_order(patterns: str | list[str], routes: list[str]) -> None:
+def test_patterns_select_each_tool_once_in_order(patterns: str | list[str], routes: list[str]) -> None:
     assert [tool.route for tool in NAMES.select(patterns)] == routes
 
 
@@ -134,7 +134,7 @@ def test_patterns_choose_tools_each_once_in_their_order(patterns: str | list[str
         unique_by=lambda route: route.replace(":", "_"),
     )
 )
-def test_every_tool_is_found_by_its_own_name_whatever_the_others_are_called(routes: list[str]) -> None:
+def test_every_tool_is_found_by_its_own_name_among_any_others(routes: list[str]) -> None:
     names = Names(map(a_tool, routes))
     for route in routes:
         assert names.find(route).route == route
@@ -143,7 +143,7 @@ def test_every_tool_is_found_by_its_own_name_whatever_the_others_are_called(rout
 
 
 @pytest.mark.promise("sandbox:names:aliases")
-def test_aliases_lead_to_proper_names() -> None:
+def test_aliases_resolve_to_real_names() -> None:
     for route in TOOL_ALIASES.values():
         backend, _, verb = route.partition(":")
         assert canonical_backend(backend) == backend
@@ -159,7 +159,7 @@ def test_the_documentation_lists_the_aliases() -> None:
 
 
 @pytest.mark.promise("sandbox:names:arguments")
-def test_an_argument_is_meant_by_its_own_name_first_and_then_by_another() -> None:
+def test_an_argument_s_own_name_precedes_its_aliases() -> None:
     assert argument_of("db_id", ["database", "query"]) == "database"
     assert argument_of("max_rows", ["max_rows", "rows"]) == "max_rows"
     assert argument_of("query", ["query"]) == "query"
@@ -168,7 +168,7 @@ def test_an_argument_is_meant_by_its_own_name_first_and_then_by_another() -> Non
 
 
 @pytest.mark.promise("sandbox:names:arguments")
-async def test_every_other_name_of_an_argument_is_one_that_a_tool_takes() -> None:
+async def test_every_alias_of_an_argument_belongs_to_a_tool() -> None:
     async with Sandbox(backends=["sql", "document", "data"]) as sandbox:
         schemas = [tool.input_schema["properties"] for tool in await sandbox.tools()]
     takes = {name for schema in schemas for name in cast("dict[str, object]", schema)}

@@ -18,7 +18,7 @@ from tests.behaviour._tree import ROOT, name
         ("sandbox.json", '{"backends": ["filesystem", "bash"], "timeout": 5, "limits": {"processes": 10}}'),
     ],
 )
-async def test_a_settings_file_says_what_the_sandbox_is(tmp_path: Path, file: str, text: str) -> None:
+async def test_a_settings_file_defines_the_sandbox(tmp_path: Path, file: str, text: str) -> None:
     path = tmp_path / file
     path.write_text(text, encoding="utf-8")
     async with Sandbox(path) as sandbox:
@@ -29,7 +29,7 @@ async def test_a_settings_file_says_what_the_sandbox_is(tmp_path: Path, file: st
 
 @pytest.mark.promise("sandbox:settings:file")
 @pytest.mark.parametrize("path", sorted((ROOT / "configs/sandbox").glob("*")), ids=name)
-def test_the_settings_files_that_come_with_the_project_can_be_used(path: Path) -> None:
+def test_the_bundled_settings_files_are_valid(path: Path) -> None:
     Sandbox(path)
 
 
@@ -43,7 +43,7 @@ def test_the_settings_files_that_come_with_the_project_can_be_used(path: Path) -
         ("[bash]", "holds no mapping"),
     ],
 )
-def test_settings_that_can_not_be_used_are_one_line(tmp_path: Path, text: str, says: str) -> None:
+def test_invalid_settings_give_one_line(tmp_path: Path, text: str, says: str) -> None:
     path = tmp_path / "sandbox.yaml"
     path.write_text(text, encoding="utf-8")
     with pytest.raises(ConfigurationError, match=says) as raised:
@@ -58,14 +58,14 @@ def test_two_backends_of_one_name_are_refused() -> None:
 
 
 @pytest.mark.promise("sandbox:settings:warmup")
-async def test_what_the_settings_want_warm_is_started_at_once() -> None:
+async def test_backends_listed_for_warmup_are_started_at_once() -> None:
     backend = CounterBackend()
     async with Sandbox(SandboxSettings(warmup=["counter"]), backends=[backend, EchoBackend()]):
         assert backend.life == ["warmup"]
 
 
 @pytest.mark.promise("sandbox:settings:own-backend")
-async def test_a_backend_named_by_the_place_where_it_is_made_gets_its_settings() -> None:
+async def test_a_backend_given_by_its_import_path_gets_its_settings() -> None:
     place = f"{CounterBackend.__module__}:{CounterBackend.__name__}"
     settings = SandboxSettings(backends={place: {"start": 41}}, warmup=[place])
     async with Sandbox(settings) as sandbox:
@@ -73,13 +73,13 @@ async def test_a_backend_named_by_the_place_where_it_is_made_gets_its_settings()
 
 
 @pytest.mark.promise("sandbox:settings:backends")
-async def test_all_backends_are_there_by_default_and_none_is_started() -> None:
+async def test_all_backends_are_available_by_default_and_none_is_started() -> None:
     async with Sandbox() as sandbox:
         assert {"bash", "code", "files"} <= {tool.backend for tool in await sandbox.tools()}
 
 
 @pytest.mark.promise("sandbox:light-import")
-def test_a_sandbox_in_this_process_loads_no_protocol() -> None:
+def test_a_sandbox_in_this_process_does_not_import_the_protocol() -> None:
     script = (
         "import anyio, sys\n"
         "from agentflow import Sandbox\n"

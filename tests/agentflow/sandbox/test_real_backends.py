@@ -13,7 +13,7 @@ on_both_hosts = pytest.mark.parametrize("host", HOSTS)
 
 
 @pytest.mark.promise("sandbox:real:first-page")
-async def test_the_first_page_of_the_documentation_is_true() -> None:
+async def test_the_quick_start_of_the_documentation_works() -> None:
     async with Sandbox() as sandbox:
         result = await sandbox.execute("bash:run", {"command": "echo hi"})
         assert result.ok
@@ -47,7 +47,7 @@ async def test_backends_share_a_workspace_and_a_fork_has_its_own(host: Host) -> 
 
 @on_both_hosts
 @pytest.mark.promise("sandbox:real:programs-fail")
-async def test_a_program_that_ends_badly_is_no_failed_call(host: Host) -> None:
+async def test_a_program_with_an_error_status_is_not_a_failed_call(host: Host) -> None:
     async with opened(host, load_backend("bash"), load_backend("code")) as sandbox:
         shell = await sandbox.execute("bash:run", {"command": "false"})
         assert shell.ok
@@ -59,7 +59,7 @@ async def test_a_program_that_ends_badly_is_no_failed_call(host: Host) -> None:
 
 @on_both_hosts
 @pytest.mark.promise("sandbox:real:timeout")
-async def test_a_timeout_returns_what_there_was(host: Host) -> None:
+async def test_a_timeout_returns_the_output_so_far(host: Host) -> None:
     async with opened(host, load_backend("bash"), make=eager_runtime) as sandbox:
         result = await sandbox.execute("bash:run", {"command": "echo begun; sleep 600"}, timeout=2)
         assert kind(result) is ErrorKind.TIMEOUT
@@ -91,7 +91,7 @@ async def test_cancelling_execute_kills_the_processes_of_the_call(host: Host) ->
 
 @on_both_hosts
 @pytest.mark.promise("sandbox:execute:parts")
-async def test_a_plot_is_a_picture(host: Host) -> None:
+async def test_a_plot_is_returned_as_a_picture(host: Host) -> None:
     async with opened(host, load_backend("code"), make=eager_runtime) as sandbox:
         code = "import matplotlib.pyplot as plt\nplt.plot([1, 2])\nplt.show()"
         result = await sandbox.execute("code:run", {"code": code})
@@ -100,7 +100,7 @@ async def test_a_plot_is_a_picture(host: Host) -> None:
 
 
 @pytest.mark.promise("sandbox:blocking")
-def test_code_that_does_not_await_has_all_of_it() -> None:
+def test_synchronous_code_has_the_whole_api() -> None:
     with SyncSandbox() as sandbox:
         sandbox.execute("code:run", {"code": "x = 1"})
         with sandbox.fork() as fork:

@@ -23,7 +23,7 @@ def free_port() -> Generator[int]:
 
 
 @pytest.mark.promise("sandbox:remote:dead-server")
-async def test_a_server_that_is_not_there_is_one_clear_error() -> None:
+async def test_an_unreachable_server_gives_one_clear_error() -> None:
     with free_port() as port:
         url = f"http://127.0.0.1:{port}"
         with pytest.raises(ToolFailure, match="no server answers") as raised:
@@ -35,7 +35,7 @@ async def test_a_server_that_is_not_there_is_one_clear_error() -> None:
 
 @pytest.mark.promise("sandbox:remote:token")
 @pytest.mark.parametrize("token", [None, "guess"])
-async def test_without_the_right_token_nothing_is_told(token: str | None) -> None:
+async def test_a_wrong_token_reveals_nothing(token: str | None) -> None:
     async with serving(EchoBackend()) as server:
         with pytest.raises(ToolFailure, match="token") as raised:
             await Sandbox(server.url, token=token).start()
@@ -43,7 +43,7 @@ async def test_without_the_right_token_nothing_is_told(token: str | None) -> Non
 
 
 @pytest.mark.promise("sandbox:remote:address")
-async def test_the_address_of_the_server_is_enough_and_that_of_a_backend_is_understood() -> None:
+async def test_the_url_of_the_server_or_of_a_backend_is_accepted() -> None:
     async with serving(EchoBackend(), CounterBackend()) as server:
         root = server.url.removesuffix("/mcp")
         async with Sandbox(root + "/", token=TOKEN) as all_of_them:
@@ -124,7 +124,7 @@ async def test_a_call_that_takes_too_long_is_not_sent_again() -> None:
 
 @pytest.mark.promise("sandbox:remote:unsayable")
 @pytest.mark.parametrize("text", ["\ud800", float("nan"), b"bytes", {1, 2}])
-async def test_what_no_json_can_say_is_refused_and_the_connection_lives_on(text: object) -> None:
+async def test_arguments_outside_json_are_refused_and_the_connection_continues(text: object) -> None:
     backend = EchoBackend()
     async with serving(backend) as server, Sandbox(server.url, token=TOKEN) as sandbox:
         assert kind(await sandbox.execute("say", {"text": text})) is ErrorKind.BAD_ARGUMENTS
@@ -141,7 +141,7 @@ async def test_many_calls_at_once_share_one_connection() -> None:
 
 
 @pytest.mark.promise("sandbox:remote:large")
-async def test_large_texts_come_and_go_and_what_is_too_large_is_refused() -> None:
+async def test_large_texts_are_transferred_and_larger_ones_than_allowed_refused() -> None:
     backend = EchoBackend()
     async with serving(backend) as server, Sandbox(server.url, token=TOKEN) as sandbox:
         text = "grüße " * 500_000

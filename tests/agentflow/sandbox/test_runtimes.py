@@ -38,7 +38,7 @@ def watched(log: list[str]) -> SharedRuntime:
 
 
 @pytest.mark.promise("sandbox:runtime:shared")
-async def test_it_is_started_once_and_stopped_with_its_last_user() -> None:
+async def test_a_runtime_is_started_once_and_stopped_with_its_last_user() -> None:
     log: list[str] = []
     shared = watched(log)
     got: list[object] = []
@@ -90,7 +90,7 @@ def test_a_loop_that_ends_with_open_sandboxes_ends_their_runtime() -> None:
 
 
 @pytest.mark.promise("sandbox:runtime:own")
-async def test_a_runtime_of_ones_own_is_used_and_not_ended() -> None:
+async def test_a_given_runtime_is_used_and_not_stopped() -> None:
     async with ProcessRuntime() as runtime:
         async with Sandbox(runtime=runtime) as sandbox:
             assert (await sandbox.execute("bash:run", {"command": "echo hi"})).data["stdout"] == "hi\n"
@@ -99,13 +99,13 @@ async def test_a_runtime_of_ones_own_is_used_and_not_ended() -> None:
 
 
 @pytest.mark.promise("sandbox:runtime:unknown")
-async def test_an_unknown_runtime_is_one_clear_error() -> None:
+async def test_an_unknown_runtime_gives_one_clear_error() -> None:
     with pytest.raises(ConfigurationError, match=r"no runtime 'proces'\. Did you mean 'process'\?"):
         Sandbox(SandboxSettings(runtime="proces"))
 
 
 @pytest.mark.promise("sandbox:settings:limits")
-async def test_the_settings_limit_what_runs() -> None:
+async def test_the_settings_limit_the_runtime() -> None:
     settings = SandboxSettings.model_validate(
         {"backends": ["bash"], "limits": {"wall_seconds": 2}, "env": {"COLOUR": "blue"}}
     )

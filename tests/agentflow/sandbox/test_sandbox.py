@@ -29,7 +29,7 @@ async def test_state_lasts_from_call_to_call(host: Host) -> None:
 
 @on_both_hosts
 @pytest.mark.promise("sandbox:session:first-use")
-async def test_the_session_is_made_at_first_use_and_only_once(host: Host) -> None:
+async def test_the_session_is_created_at_first_use_and_only_once(host: Host) -> None:
     backend = CounterBackend()
     async with opened(host, backend) as sandbox:
         assert await sandbox.list_sessions() == []
@@ -61,7 +61,7 @@ async def test_pictures_and_links_come_with_the_result(host: Host) -> None:
 
 @on_both_hosts
 @pytest.mark.promise("sandbox:fork:independent")
-async def test_a_fork_begins_where_its_parent_was_and_goes_its_own_way(host: Host) -> None:
+async def test_a_fork_starts_with_its_parent_s_state_and_is_independent(host: Host) -> None:
     async with opened(host, CounterBackend()) as sandbox:
         await sandbox.execute("up", {"by": 5})
         fork = await sandbox.fork()
@@ -103,7 +103,7 @@ async def test_a_fork_of_an_unused_sandbox_is_an_unused_sandbox(host: Host) -> N
 
 @on_both_hosts
 @pytest.mark.promise("sandbox:session:settings")
-async def test_create_session_makes_a_backend_live_with_its_settings(host: Host) -> None:
+async def test_create_session_starts_a_backend_with_its_settings(host: Host) -> None:
     async with opened(host, CounterBackend(), EchoBackend()) as sandbox:
         live = await sandbox.create_session("counter", {"start": 40})
         assert [one.backend for one in live] == ["counter"]
@@ -126,7 +126,7 @@ async def test_create_session_of_an_unknown_backend_fails_at_once(host: Host) ->
 
 @on_both_hosts
 @pytest.mark.promise("sandbox:session:settings")
-async def test_settings_that_are_refused_leave_nothing_behind(host: Host) -> None:
+async def test_refused_settings_leave_nothing_behind(host: Host) -> None:
     async with opened(host, CounterBackend()) as sandbox:
         with pytest.raises(ToolFailure):
             await sandbox.create_session("counter", {"start": "soon"})
@@ -135,7 +135,7 @@ async def test_settings_that_are_refused_leave_nothing_behind(host: Host) -> Non
 
 @on_both_hosts
 @pytest.mark.promise("sandbox:life")
-async def test_a_backend_is_warm_before_a_session_that_is_started_with_it(host: Host) -> None:
+async def test_a_backend_is_warmed_up_before_its_session_starts(host: Host) -> None:
     backend = CounterBackend()
     async with opened(host, backend) as sandbox:
         started = await sandbox.execute("session:start", {"backends": ["counter"]})
@@ -164,7 +164,7 @@ async def test_destroy_session_ends_a_backend_or_the_whole_session(host: Host) -
 
 @on_both_hosts
 @pytest.mark.promise("sandbox:session:refresh")
-async def test_refresh_sessions_tells_what_is_live_and_keeps_it(host: Host) -> None:
+async def test_refresh_sessions_lists_live_sessions_and_keeps_them(host: Host) -> None:
     async with opened(host, CounterBackend()) as sandbox:
         assert await sandbox.refresh_sessions() == []
         await sandbox.execute("up")
@@ -175,7 +175,7 @@ async def test_refresh_sessions_tells_what_is_live_and_keeps_it(host: Host) -> N
 
 @on_both_hosts
 @pytest.mark.promise("sandbox:life")
-async def test_a_backend_lives_through_its_four_phases(host: Host) -> None:
+async def test_a_backend_goes_through_its_four_phases(host: Host) -> None:
     backend = CounterBackend()
     async with opened(host, backend) as sandbox:
         await sandbox.warmup("counter")
@@ -186,7 +186,7 @@ async def test_a_backend_lives_through_its_four_phases(host: Host) -> None:
 
 
 @pytest.mark.promise("sandbox:life:unused")
-async def test_a_backend_that_is_not_asked_for_is_never_started() -> None:
+async def test_an_unused_backend_is_never_started() -> None:
     used, unused = EchoBackend(), CounterBackend()
     async with Sandbox(backends=[used, unused]) as sandbox:
         await sandbox.execute("echo:say", {"text": "hi"})
@@ -196,7 +196,7 @@ async def test_a_backend_that_is_not_asked_for_is_never_started() -> None:
 
 
 @pytest.mark.promise("sandbox:life:warmup-fails")
-async def test_a_backend_that_can_not_start_fails_its_own_calls_only() -> None:
+async def test_a_backend_that_fails_to_start_fails_only_its_own_calls() -> None:
     class Broken(CounterBackend):
         """Can't start at first."""
 
@@ -218,7 +218,7 @@ async def test_a_backend_that_can_not_start_fails_its_own_calls_only() -> None:
 
 @on_both_hosts
 @pytest.mark.promise("sandbox:cancel")
-async def test_cancelling_execute_stops_what_runs(host: Host) -> None:
+async def test_cancelling_execute_stops_the_running_call(host: Host) -> None:
     backend = CounterBackend()
     async with opened(host, backend) as sandbox:
         with anyio.fail_after(60):
@@ -232,7 +232,7 @@ async def test_cancelling_execute_stops_what_runs(host: Host) -> None:
 
 @on_both_hosts
 @pytest.mark.promise("sandbox:timeout")
-async def test_a_timeout_ends_the_call_and_says_so(host: Host) -> None:
+async def test_a_timeout_ends_the_call_with_a_clear_error(host: Host) -> None:
     backend = CounterBackend()
     async with opened(host, backend) as sandbox:
         # Long enough for it to begin, with a session that is there.
@@ -245,14 +245,14 @@ async def test_a_timeout_ends_the_call_and_says_so(host: Host) -> None:
 
 @on_both_hosts
 @pytest.mark.promise("sandbox:timeout")
-async def test_a_sandbox_has_a_timeout_for_calls_that_name_none(host: Host) -> None:
+async def test_calls_without_a_timeout_use_that_of_the_sandbox(host: Host) -> None:
     async with opened(host, CounterBackend(), timeout=0.05) as sandbox:
         assert kind(await sandbox.execute("counter:stay")) is ErrorKind.TIMEOUT
 
 
 @on_both_hosts
 @pytest.mark.promise("sandbox:progress")
-async def test_progress_is_told_as_it_is_made(host: Host) -> None:
+async def test_progress_is_reported_immediately(host: Host) -> None:
     backend = CounterBackend()
     told: list[tuple[float, float | None, str | None]] = []
     async with opened(host, backend) as sandbox, anyio.create_task_group() as group:
@@ -282,7 +282,7 @@ async def test_a_listener_that_fails_does_not_fail_the_call(host: Host) -> None:
 
 @on_both_hosts
 @pytest.mark.promise("sandbox:close")
-async def test_closing_stops_what_runs_and_may_be_done_twice(host: Host) -> None:
+async def test_closing_stops_running_calls_and_may_be_repeated(host: Host) -> None:
     backend = CounterBackend()
     async with opened(host, backend) as sandbox:
         results: list[ToolResult] = []
@@ -304,7 +304,7 @@ async def test_closing_stops_what_runs_and_may_be_done_twice(host: Host) -> None
 
 
 @pytest.mark.promise("sandbox:close")
-async def test_a_sandbox_that_is_forgotten_says_so() -> None:
+async def test_a_sandbox_that_is_never_closed_warns() -> None:
     sandbox = Sandbox(backends=[EchoBackend()])
     await sandbox.start()
     with pytest.warns(ResourceWarning, match="never closed"):

@@ -32,7 +32,7 @@ from agentflow.scoring import extract_answer, marked_answer
         ("\n \n", ""),
     ],
 )
-def test_the_answer_is_what_the_text_marks_or_else_its_end(text: str, answer: str) -> None:
+def test_the_answer_is_the_marked_part_or_else_the_end_of_the_text(text: str, answer: str) -> None:
     assert extract_answer(text) == answer
 
 
@@ -40,5 +40,5 @@ def test_the_answer_is_what_the_text_marks_or_else_its_end(text: str, answer: st
 @pytest.mark.parametrize(
     "text", ["Paris", "The answer is Paris", "Therefore Paris", "semifinal answers: no", ""]
 )
-def test_only_clear_marks_are_marks(text: str) -> None:
+def test_only_unambiguous_markers_count(text: str) -> None:
     assert marked_answer(text) is None

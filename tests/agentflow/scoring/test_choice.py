@@ -35,7 +35,7 @@ OPTIONS = {"A": "0.9", "B": "1.2", "C": "Paris", "D": "Paris, Texas"}
         ("B", "A", 0),
     ],
 )
-def test_a_choice_is_a_letter_a_text_or_both_alike(prediction: str, reference: str, expected: float) -> None:
+def test_a_choice_may_be_a_letter_a_text_or_both(prediction: str, reference: str, expected: float) -> None:
     assert score("multiple_choice", prediction, reference, options=OPTIONS) == expected
 
 

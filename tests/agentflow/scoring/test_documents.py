@@ -18,7 +18,7 @@ from tests.agentflow.scoring._judging import FunctionModel, task
         ("x", [], 0),
     ],
 )
-def test_anls_is_likeness_above_its_threshold(
+def test_anls_is_the_similarity_above_its_threshold(
     prediction: str, references: str | list[str], expected: float
 ) -> None:
     assert score("anls", prediction, references) == pytest.approx(expected)
@@ -61,7 +61,7 @@ def test_documents_are_scored_by_the_kind_of_answer(
 
 
 @pytest.mark.promise("scoring:documents")
-async def test_f1_balances_what_can_be_answered_and_what_is() -> None:
+async def test_f1_combines_answerable_and_unanswerable_questions() -> None:
     metric = make_metric("MMLongBench-Doc_F1")
     pairs = [
         ("a", "a"),

@@ -34,7 +34,7 @@ from agentflow.scoring import score
         ("(1+1+4)*4", "", 0),
     ],
 )
-def test_a_solution_uses_each_number_once_and_comes_to_24(
+def test_a_solution_uses_each_number_once_and_equals_24(
     prediction: str, numbers: str, expected: float
 ) -> None:
     assert score("game24", prediction, numbers) == expected

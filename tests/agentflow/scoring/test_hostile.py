@@ -16,7 +16,7 @@ RULES = [name for name in metric_names() if not needs_judge(name)]
 
 @pytest.mark.promise("scoring:bounded")
 @pytest.mark.parametrize("metric", [*RULES, "extract_answer"])
-def test_no_rule_takes_long_over_any_text(metric: str) -> None:
+def test_every_rule_takes_bounded_time_for_any_text(metric: str) -> None:
     for piece in PIECES:
         text = piece * (10_000 // len(piece))
         before = time.process_time()

@@ -14,7 +14,9 @@ from tests.agentflow.scoring._judging import task
 
 @pytest.mark.promise("scoring:judge")
 @pytest.mark.parametrize("structured", ["json_schema", "text"])
-async def test_an_endpoint_is_asked_in_its_strongest_form(structured: str, tmp_path: Path) -> None:
+async def test_an_endpoint_is_asked_for_its_strictest_structured_output(
+    structured: str, tmp_path: Path
+) -> None:
     log, accounts = tmp_path / "log.jsonl", Accounts()
     async with fake_endpoint(log=log, structured=structured) as url:
         settings = ModelSettings(name="judge", base_url=url)
@@ -29,7 +31,7 @@ async def test_an_endpoint_is_asked_in_its_strongest_form(structured: str, tmp_p
 
 
 @pytest.mark.promise("scoring:judge-votes")
-async def test_an_endpoint_that_fails_is_no_wrong_answer() -> None:
+async def test_a_failing_endpoint_does_not_count_as_a_wrong_answer() -> None:
     async with fake_endpoint(down_after=0) as url:
         settings = ModelSettings(name="judge", base_url=url, max_attempts=1)
         async with make_model(settings, Accounts(), environment={}) as model:

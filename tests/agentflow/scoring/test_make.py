@@ -39,7 +39,7 @@ def test_every_metric_has_its_name() -> None:
         (f"{OWN}:length", {"x": 1}, "there is no option x"),
     ],
 )
-def test_what_is_unknown_or_missing_is_refused_in_one_line(
+def test_unknown_or_missing_settings_are_refused_in_one_line(
     name: str, options: dict[str, object], message: str
 ) -> None:
     with pytest.raises(ConfigurationError, match=re.escape(message)) as refused:
@@ -68,7 +68,7 @@ def test_mathematics_without_its_extra_says_what_to_install(monkeypatch: pytest.
 
 
 @pytest.mark.promise("scoring:names")
-async def test_a_metric_may_be_the_users_own() -> None:
+async def test_a_metric_may_be_a_user_function() -> None:
     assert (await make_metric(f"{OWN}:length").score("Paris?", task(question="Which one?!!"))).score == 0.5
     scored = await make_metric(f"{OWN}:later").score("Paris", task("Paris"))
     assert (scored.score, scored.reason) == (1.0, "looked up")
@@ -92,7 +92,7 @@ async def test_a_metric_may_be_the_users_own() -> None:
         ("MMLongBench-Doc_Acc", "12", ["12%"], {"answer_format": "Float"}, 1),
     ],
 )
-async def test_a_metric_takes_what_belongs_to_the_task(
+async def test_a_metric_uses_the_options_of_the_task(
     name: str, prediction: str, references: list[str], metadata: dict[str, Any], expected: float
 ) -> None:
     scored = await make_metric(name).score(prediction, task(*references, **metadata))
@@ -100,7 +100,7 @@ async def test_a_metric_takes_what_belongs_to_the_task(
 
 
 @pytest.mark.promise("scoring:task")
-async def test_options_that_are_set_win_over_the_tasks() -> None:
+async def test_configured_options_override_those_of_the_task() -> None:
     metric = make_metric("numeric_match", options={"tolerance": 0.001})
     assert (await metric.score("104", task("100", tolerance=0.05))).score == 0.0
 
@@ -114,7 +114,7 @@ async def test_options_that_are_set_win_over_the_tasks() -> None:
         ("MMLongBench-Doc_F1", ["1"], {"answer_format": "Picture"}, "the task's answer_format: "),
     ],
 )
-async def test_a_task_that_can_not_be_judged_is_a_failure_with_its_reason(
+async def test_an_unjudgeable_task_is_a_failure_with_its_reason(
     name: str, references: list[str], metadata: dict[str, Any], message: str
 ) -> None:
     scored = await make_metric(name).score("x", task(*references, **metadata))
@@ -134,7 +134,7 @@ async def test_with_an_embedding_similarity_is_the_cosine() -> None:
 
 
 @pytest.mark.promise("scoring:similarity")
-async def test_an_embedding_that_fails_is_a_failure() -> None:
+async def test_a_failed_embedding_is_a_failure() -> None:
     async def embed(texts: Sequence[str]) -> list[list[float]]:
         raise ModelFailure(ModelFailureKind.UNAVAILABLE, f"no vectors for {len(texts)}")
 

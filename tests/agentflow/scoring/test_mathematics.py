@@ -38,20 +38,20 @@ HOSTILE = [
 
 @pytest.mark.promise("scoring:math")
 @pytest.mark.parametrize(("one", "other"), SAME)
-def test_answers_that_say_the_same_are_the_same_in_either_order(one: str, other: str) -> None:
+def test_equivalent_answers_are_equal_in_either_order(one: str, other: str) -> None:
     assert score("math", one, other) == 1.0
     assert score("math", other, one) == 1.0
 
 
 @pytest.mark.promise("scoring:math")
 @pytest.mark.parametrize(("one", "other"), DIFFERENT)
-def test_answers_that_say_something_else_are_not(one: str, other: str) -> None:
+def test_different_answers_are_not_equal(one: str, other: str) -> None:
     assert score("math", one, other) == 0.0
     assert score("math", other, one) == 0.0
 
 
 @pytest.mark.promise("scoring:math")
-def test_what_is_in_the_box_counts_and_any_reference_is_enough() -> None:
+def test_the_boxed_answer_counts_and_any_reference_is_enough() -> None:
     assert score("math", r"As $2+2=4$, it is $\boxed{\frac{1}{2}}$.", ["7", r"\boxed{0.5}"]) == 1.0
     assert score("math", "3.14", r"\pi", tolerance=0.001) == 1.0
     assert score("math", "3.14", r"\pi") == 0.0
@@ -59,7 +59,7 @@ def test_what_is_in_the_box_counts_and_any_reference_is_enough() -> None:
 
 @pytest.mark.promise("scoring:bounded")
 @pytest.mark.parametrize("text", HOSTILE, ids=lambda text: text[:12])
-def test_nothing_that_is_written_takes_long(text: str) -> None:
+def test_every_input_is_judged_in_bounded_time(text: str) -> None:
     before = time.process_time()
     score("math", text, "x+1")
     score("math", text, text + "+1")
@@ -70,7 +70,7 @@ def test_nothing_that_is_written_takes_long(text: str) -> None:
 @pytest.mark.promise("scoring:bounded")
 @settings(max_examples=200, deadline=None, derandomize=True)
 @given(st.text(alphabet="0129xe()^!/*+-\\{}[],|.=<_% sqrtfac", max_size=40))
-def test_whatever_is_written_equals_itself_or_is_nothing(text: str) -> None:
+def test_every_expression_equals_itself_or_is_invalid(text: str) -> None:
     assert same_answer(text, text) in {True, False}
     assert same_answer(text, "x^2+1") == same_answer("x^2+1", text)
 

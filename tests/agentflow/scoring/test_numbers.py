@@ -26,18 +26,18 @@ WRONG = [
 
 @pytest.mark.promise("scoring:numbers")
 @pytest.mark.parametrize(("prediction", "reference"), RIGHT)
-def test_numbers_match_however_they_are_written(prediction: str, reference: str) -> None:
+def test_numbers_match_in_any_notation(prediction: str, reference: str) -> None:
     assert score("numeric_match", prediction, reference) == 1.0
 
 
 @pytest.mark.promise("scoring:numbers")
 @pytest.mark.parametrize(("prediction", "reference"), WRONG)
-def test_other_numbers_and_numbers_in_other_places_do_not_match(prediction: str, reference: str) -> None:
+def test_different_or_misplaced_numbers_do_not_match(prediction: str, reference: str) -> None:
     assert score("numeric_match", prediction, reference) == 0.0
 
 
 @pytest.mark.promise("scoring:numbers")
-def test_what_the_question_gives_does_no_harm_and_percent_is_what_it_asks_for() -> None:
+def test_numbers_of_the_question_are_ignored_and_percent_follows_the_question() -> None:
     asked = {"question": "Of 80 birds, how many flew?"}
     assert score("numeric_match", "Of 80 birds 12 flew", "12") == 0.0
     assert score("numeric_match", "Of 80 birds 12 flew", "12", **asked) == 1.0
@@ -45,7 +45,7 @@ def test_what_the_question_gives_does_no_harm_and_percent_is_what_it_asks_for() 
 
 
 @pytest.mark.promise("scoring:numbers")
-def test_tolerance_can_be_set_and_holds_for_no_year() -> None:
+def test_tolerance_is_configurable_and_does_not_apply_to_years() -> None:
     assert score("numeric_match", "104", "100", tolerance=0.05) == 1.0
     assert score("numeric_match", "100.1", "100", tolerance=0) == 0.0
     assert score("numeric_match", "1991", "1990", tolerance=0.05) == 0.0

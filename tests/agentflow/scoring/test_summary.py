@@ -11,7 +11,7 @@ from agentflow.trajectory import Failure, Usage
 
 
 @pytest.mark.promise("scoring:summary")
-def test_failed_tasks_count_as_wrong_and_unjudged_ones_not_at_all() -> None:
+def test_failed_tasks_count_as_wrong_and_unjudged_ones_are_excluded() -> None:
     unjudged = Scored(0.0, failure=Failure("garbage", "no JSON"), usage=Usage(2, 20, 2))
     summary = summarise([Scored(1.0, usage=Usage(1, 10, 1)), None, None, unjudged])
     assert (summary.tasks, summary.failed, summary.unjudged, summary.perfect) == (4, 2, 1, 1)
@@ -21,7 +21,7 @@ def test_failed_tasks_count_as_wrong_and_unjudged_ones_not_at_all() -> None:
 
 
 @pytest.mark.promise("scoring:summary")
-def test_nothing_judged_says_nothing() -> None:
+def test_without_judged_tasks_there_is_no_score() -> None:
     summary = summarise([])
     assert (summary.mean, summary.interval.low, summary.interval.high) == (0.0, 0.0, 1.0)
 
@@ -42,7 +42,7 @@ def test_the_interval_is_the_same_each_time_and_narrows_with_more_tasks() -> Non
 @pytest.mark.promise("scoring:samples")
 @settings(max_examples=100, deadline=None, derandomize=True)
 @given(st.lists(st.booleans(), min_size=1, max_size=7), st.integers(1, 7))
-def test_pass_at_k_is_the_share_of_all_draws_with_a_right_one(samples: list[bool], k: int) -> None:
+def test_pass_at_k_is_the_share_of_samples_of_k_with_a_correct_answer(samples: list[bool], k: int) -> None:
     if k > len(samples):
         with pytest.raises(ValueError, match="not defined"):
             pass_at(k, right=sum(samples), samples=len(samples))
@@ -52,7 +52,7 @@ def test_pass_at_k_is_the_share_of_all_draws_with_a_right_one(samples: list[bool
 
 
 @pytest.mark.promise("scoring:samples")
-def test_the_majority_is_of_answers_that_say_the_same() -> None:
+def test_the_majority_groups_equivalent_answers() -> None:
     assert majority(["Rome", "the Paris", "paris.", None]) == 1
     assert majority(["Rome", "Paris"]) == 0
     assert majority([None, "", " "]) is None
@@ -61,6 +61,6 @@ def test_the_majority_is_of_answers_that_say_the_same() -> None:
 
 
 @pytest.mark.promise("scoring:samples")
-def test_the_best_is_the_first_with_the_highest_mark() -> None:
+def test_the_best_is_the_first_with_the_highest_score() -> None:
     assert best_of([0.2, 0.9, None, 0.9]) == 1
     assert best_of([None]) is None

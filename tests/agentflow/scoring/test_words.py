@@ -57,7 +57,7 @@ def test_exact_match_and_f1_are_those_of_squad(prediction: str, references: list
         ("f1_score", "dog", [], 0),
     ],
 )
-def test_words_score_as_squad_says(
+def test_words_are_scored_like_squad(
     metric: str, prediction: str, references: str | list[str], expected: float
 ) -> None:
     assert score(metric, prediction, references) == pytest.approx(expected)
@@ -80,7 +80,7 @@ def test_words_score_as_squad_says(
         ("vitamin A", "A", 1),
     ],
 )
-def test_an_answer_is_contained_by_whole_words(prediction: str, reference: str, expected: float) -> None:
+def test_containment_compares_whole_words(prediction: str, reference: str, expected: float) -> None:
     assert score("contains_answer", prediction, reference) == expected
 
 
@@ -89,5 +89,5 @@ def test_an_answer_is_contained_by_whole_words(prediction: str, reference: str, 
     ("prediction", "reference", "expected"),
     [("listen", "silent", 1 / 3), ("The colour", "color", 5 / 6), ("same", "Same.", 1), ("abc", "xyz", 0)],
 )
-def test_likeness_is_by_edits(prediction: str, reference: str, expected: float) -> None:
+def test_similarity_is_the_edit_distance(prediction: str, reference: str, expected: float) -> None:
     assert score("similarity", prediction, reference) == pytest.approx(expected)

@@ -97,7 +97,7 @@ def test_a_part_of_a_word_is_no_leak(question: str, answer: str) -> None:
 
 
 @pytest.mark.promise("synthesis:check:verbosity")
-def test_a_question_may_have_so_many_words_and_no_more() -> None:
+def test_a_question_has_at_most_the_configured_number_of_words() -> None:
     assert not is_brief("word " * 85, 85)
     assert is_brief("word " * 86, 85)
     assert not is_brief("灯" * 170, 85)
@@ -321,7 +321,7 @@ def test_an_answer_that_a_tool_computed_from_cited_numbers_is_grounded() -> None
         "0.15*24766.67",
     ],
 )
-def test_numbers_of_a_program_are_read_as_it_means_them(code: str) -> None:
+def test_numbers_in_a_program_are_read_by_its_syntax(code: str) -> None:
     pieces = [
         *evidence("Built in 1874, 15% of 24,766.67 crowns, for Ada of 1841."),
         *evidence("it says 3715", tool="code_run", arguments={"code": code}),
@@ -340,7 +340,7 @@ def test_numbers_of_a_program_are_read_as_it_means_them(code: str) -> None:
         ("rag_search", "1874 - 1841"),
     ],
 )
-def test_a_run_that_takes_its_numbers_from_nowhere_computes_nothing(tool: str, code: str) -> None:
+def test_a_program_with_numbers_from_no_source_does_not_ground_an_answer(tool: str, code: str) -> None:
     run = evidence("value: 33", tool=tool, arguments={"code": code})
     cited = ((1, "was built in 1874"), (2, "in 1841"), (4, "value"))
     assert grounding("33", [*EVIDENCE, *run], *cited) is None

@@ -101,7 +101,7 @@ def test_every_field_is_taken_from_every_source(
 
 @pytest.mark.promise("synthesis:config:references")
 @pytest.mark.parametrize("name", [name for name, value in OTHERWISE.items() if isinstance(value, str)])
-def test_every_text_may_name_variables(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_string_may_reference_variables(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     value = str(OTHERWISE[name])
     monkeypatch.setenv("MINE", value)
     Path("config.yaml").write_text(yaml.safe_dump({name: "${MINE}"}))
@@ -131,7 +131,7 @@ def test_a_long_text_may_be_a_list_of_lines(name: str) -> None:
 
 
 @pytest.mark.promise("synthesis:config:environment")
-def test_the_documented_variables_count_unless_ours_are_set(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_documented_variables_apply_unless_ours_are_set(monkeypatch: pytest.MonkeyPatch) -> None:
     Path("config.yaml").write_text("seeds_file: file\noutput_dir: file\n")
     monkeypatch.setenv("SEEDS_FILE", "a.jsonl")
     monkeypatch.setenv("OUTPUT_DIR", "b")
@@ -233,7 +233,7 @@ def test_a_key_is_not_sent_to_another_endpoint() -> None:
 
 
 @pytest.mark.promise("synthesis:config:models")
-def test_how_one_endpoint_is_spoken_to_does_not_hold_for_another() -> None:
+def test_the_api_of_one_endpoint_does_not_apply_to_another() -> None:
     config = SynthesisConfig(
         base_url="http://127.0.0.1:8",
         api="ollama",
@@ -271,7 +271,7 @@ def test_settings_of_the_sandbox_reach_it() -> None:
 
 
 @pytest.mark.promise("synthesis:config:fields")
-def test_settings_of_growing_and_asking_reach_them() -> None:
+def test_settings_of_growth_and_questions_take_effect() -> None:
     config = SynthesisConfig.model_validate(OTHERWISE)
     growth = config.growth
     assert (growth.max_depth, growth.branching_factor, growth.depth_threshold) == (4, 3, 1)
@@ -323,7 +323,7 @@ def test_printed_settings_can_be_loaded_again() -> None:
 
 @pytest.mark.promise("synthesis:config:examples")
 @pytest.mark.parametrize("path", sorted((ROOT / "configs/synthesis").iterdir()), ids=lambda path: path.name)
-def test_the_examples_that_come_along_load(path: Path) -> None:
+def test_the_bundled_examples_load(path: Path) -> None:
     config = load_config(path)
     assert config.available_tools
     assert config.offline is (path.name == "corpus.yaml")
@@ -331,7 +331,7 @@ def test_the_examples_that_come_along_load(path: Path) -> None:
 
 @pytest.mark.promise("synthesis:config:examples")
 @pytest.mark.parametrize("path", sorted((ROOT / "configs/synthesis").iterdir()), ids=lambda path: path.name)
-async def test_the_examples_that_come_along_name_tools_and_settings_that_there_are(path: Path) -> None:
+async def test_the_bundled_examples_name_existing_tools_and_settings(path: Path) -> None:
     config = load_config(path)
     async with Sandbox() as sandbox:
         for name in config.available_tools:

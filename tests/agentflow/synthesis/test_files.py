@@ -285,7 +285,7 @@ async def test_without_a_pair_the_report_says_why(
         ),
     ],
 )
-async def test_without_a_pair_the_report_names_the_stage_that_let_nothing_through(
+async def test_without_a_pair_the_report_names_the_stage_that_rejected_everything(
     tmp_path: Path, drafts: tuple[Draft | Failure, ...], config: SynthesisConfig, why: str
 ) -> None:
     report = await written(tmp_path, (SEED, await harvested(chain(), *drafts, config=config)), config=config)

@@ -34,7 +34,7 @@ def test_the_same_question_in_nearly_the_same_words_is_found(question: str, answ
         ("Who founded the school of Vessel Bay?", "Jorun Pike"),
     ],
 )
-def test_another_question_is_not(question: str, answer: str) -> None:
+def test_a_different_question_is_not_a_duplicate(question: str, answer: str) -> None:
     asked = QuestionIndex(0.85)
     asked.add(QUESTION, "1874", "first")
     assert asked.before(question, answer) is None

@@ -59,7 +59,7 @@ def draft(region: Region | None = UPPER, quote: str = "Total: 4,711 ships", answ
 
 
 @pytest.mark.promise("synthesis:pictures:cited")
-def test_an_answer_may_stand_in_a_part_of_a_picture() -> None:
+def test_an_answer_may_be_in_a_region_of_a_picture() -> None:
     checked = check(draft(), EVIDENCE, least_steps=3, most_words=80)
     assert checked.findings == ()
     assert checked.grounding is Grounding.SEEN
@@ -256,7 +256,7 @@ def patience(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("patience")
 @pytest.mark.promise("synthesis:pictures:whole")
 @pytest.mark.parametrize("where", [in_a_gallery, in_a_document, on_a_screen])
-async def test_pictures_of_tools_reach_a_model_that_sees_the_journal_the_files_and_the_evidence(
+async def test_pictures_of_tools_reach_a_vision_model_the_journal_the_files_and_the_evidence(
     where: Callable[[Path], tuple[dict[str, object], Callable[[int], dict[str, object]]]], tmp_path: Path
 ) -> None:
     resources, visit = where(tmp_path)

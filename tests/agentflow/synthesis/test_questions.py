@@ -75,7 +75,7 @@ async def test_the_generator_gets_the_reason_of_a_rejection() -> None:
 
 @pytest.mark.promise("synthesis:questions:tries")
 @pytest.mark.parametrize("most", [1, 3])
-async def test_there_are_so_many_tries_and_no_more(most: int) -> None:
+async def test_a_question_is_tried_at_most_the_configured_number_of_times(most: int) -> None:
     generator = Scripted(LEAKS)
     result = await write_questions(chain(), SynthesisConfig(max_drafts=most), generator, page())
     assert result.pairs == ()
@@ -95,7 +95,7 @@ async def test_a_question_answered_without_the_path_is_rejected_and_counts_as_a_
 
 
 @pytest.mark.promise("synthesis:questions:too-easy")
-async def test_the_question_back_can_be_switched_off() -> None:
+async def test_the_check_by_answering_back_can_be_disabled() -> None:
     generator = Scripted(GOOD, knows=lambda _: "Jorun Pike")
     result = await write_questions(chain(), SynthesisConfig(check_answerability=False), generator, page())
     assert [pair.answerable for pair in result.pairs] == [None]
@@ -103,7 +103,7 @@ async def test_the_question_back_can_be_switched_off() -> None:
 
 
 @pytest.mark.promise("synthesis:questions:failures")
-async def test_a_failed_call_is_a_try_and_is_counted() -> None:
+async def test_a_failed_call_counts_as_an_attempt() -> None:
     result = await write_questions(chain(), CONFIG, Scripted(DOWN), page())
     assert (result.pairs, result.rejected) == ((), ())
     assert result.model_failures == {"unavailable": 3}
@@ -113,7 +113,7 @@ async def test_a_failed_call_is_a_try_and_is_counted() -> None:
 
 
 @pytest.mark.promise("synthesis:questions:failures")
-async def test_failed_calls_of_growing_are_counted_too() -> None:
+async def test_failed_calls_of_growth_are_counted_too() -> None:
     failed = {
         "plan/0/1": msgspec.json.encode(Reply[Plan](failure=DOWN)),
         "node/0": msgspec.json.encode(Reply[Judgement](failure=DOWN)),
@@ -127,12 +127,12 @@ async def test_failed_calls_of_growing_are_counted_too() -> None:
     "config",
     [SynthesisConfig(min_reasoning_steps=4), SynthesisConfig(max_question_words=5)],
 )
-async def test_the_settings_of_the_checks_count(config: SynthesisConfig) -> None:
+async def test_the_settings_of_the_checks_take_effect(config: SynthesisConfig) -> None:
     assert (await write_questions(chain(), config, Scripted(GOOD), page())).pairs == ()
 
 
 @pytest.mark.promise("synthesis:questions:engine")
-async def test_a_pair_says_which_model_wrote_it() -> None:
+async def test_a_pair_names_the_model_that_wrote_it() -> None:
     config = SynthesisConfig.model_validate({"model_name": "big", "generator_model": {"model_name": "own"}})
     result = await write_questions(chain(), config, Scripted(GOOD), page())
     assert [pair.engine for pair in result.pairs] == ["own"]
@@ -160,7 +160,7 @@ FOREST: dict[tuple[int, ...], str | Node] = {
 
 
 @pytest.mark.promise("synthesis:questions:resume")
-async def test_recorded_calls_are_not_repeated_wherever_the_run_ended() -> None:
+async def test_recorded_calls_are_not_repeated_after_an_interruption_at_any_point() -> None:
     grown = tree(FOREST)
     whole = page()
     undisturbed = await write_questions(grown, CONFIG, Forest(), whole)
@@ -198,7 +198,7 @@ async def test_the_keys_on_the_page_name_path_and_try() -> None:
 
 
 @pytest.mark.promise("synthesis:questions:stopped")
-async def test_a_stopped_run_comes_out_as_itself() -> None:
+async def test_run_stopped_is_raised_unchanged() -> None:
     class Broke(Scripted):
         async def write(self, request: WriteRequest) -> Reply[Draft]:
             raise RunStopped(StopCause.BUDGET, "the budget is used up")
@@ -208,7 +208,7 @@ async def test_a_stopped_run_comes_out_as_itself() -> None:
 
 
 @pytest.mark.promise("synthesis:questions:result")
-async def test_a_harvest_comes_back_from_the_journal_as_it_was() -> None:
+async def test_a_harvest_is_read_back_unchanged_from_the_journal() -> None:
     for generator in (Scripted(LEAKS, GOOD), Scripted(LEAKS), Scripted(DOWN)):
         before = await write_questions(chain(), CONFIG, generator, page())
         again = msgspec.json.decode(msgspec.json.encode(before), type=SeedResult)
@@ -218,7 +218,7 @@ async def test_a_harvest_comes_back_from_the_journal_as_it_was() -> None:
 
 
 @pytest.mark.promise("synthesis:questions:result")
-async def test_a_tree_without_a_path_asks_nothing() -> None:
+async def test_a_tree_without_a_path_makes_no_call() -> None:
     generator = Scripted(GOOD)
     result = await write_questions(tree({}), CONFIG, generator, page())
     assert (result.trajectories, result.pairs, result.usage) == ((), (), {})

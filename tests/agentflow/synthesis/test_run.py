@@ -65,7 +65,7 @@ async def test_a_run_grows_every_seed_and_writes_pairs_that_name_the_engine(tmp_
 
 
 @pytest.mark.promise("supervisor:nothing-to-do")
-async def test_the_same_again_finds_nothing_to_do_and_the_same_files(tmp_path: Path) -> None:
+async def test_a_second_run_has_nothing_to_do_and_gives_the_same_files(tmp_path: Path) -> None:
     await run_to_the_end(config_for(tmp_path))
     before = contents(tmp_path)
     (tmp_path / PAIRS).unlink()
@@ -151,7 +151,7 @@ async def test_a_stopped_run_has_written_the_finished_seeds(tmp_path: Path, endp
 
 
 @pytest.mark.promise("supervisor:pause")
-async def test_while_a_run_is_paused_nothing_new_begins(tmp_path: Path) -> None:
+async def test_a_paused_run_starts_nothing_new(tmp_path: Path) -> None:
     asked = tmp_path / "asked.jsonl"
     async with fake_endpoint(delay_ms=10, log=asked) as url:
         config = served(tmp_path, url)
@@ -174,7 +174,7 @@ async def test_while_a_run_is_paused_nothing_new_begins(tmp_path: Path) -> None:
 
 
 @pytest.mark.promise("supervisor:add-seeds")
-async def test_seeds_can_be_added_while_it_runs_and_are_there_once_however_often_they_are_added(
+async def test_seeds_can_be_added_at_runtime_and_repeated_additions_count_once(
     tmp_path: Path, endpoint: str
 ) -> None:
     config = served(tmp_path, endpoint)
@@ -211,7 +211,7 @@ async def test_a_budget_stops_the_run_cleanly_and_a_higher_one_resumes_it(
 
 
 @pytest.mark.promise("supervisor:model-gone")
-async def test_an_endpoint_that_is_gone_ends_the_run_with_one_line(tmp_path: Path) -> None:
+async def test_an_unreachable_endpoint_ends_the_run_with_one_line(tmp_path: Path) -> None:
     async with fake_endpoint(down_after=0) as url:
         config = served(tmp_path, url, call_seconds=5, max_attempts=1)
         with pytest.raises(RunStopped) as stopped:
@@ -221,7 +221,7 @@ async def test_an_endpoint_that_is_gone_ends_the_run_with_one_line(tmp_path: Pat
 
 
 @pytest.mark.promise("supervisor:missing-key")
-async def test_a_named_model_without_its_key_is_refused_before_anything_is_begun(
+async def test_a_named_model_without_its_key_is_refused_before_the_run_starts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
@@ -243,7 +243,7 @@ async def test_a_tool_that_does_not_exist_is_refused_in_one_line(tmp_path: Path)
 
 
 @pytest.mark.promise("supervisor:missing-tool")
-async def test_a_tool_that_can_not_work_is_refused_in_one_line(tmp_path: Path) -> None:
+async def test_an_unusable_tool_is_refused_in_one_line(tmp_path: Path) -> None:
     config = config_for(
         tmp_path / "out",
         available_tools=["retrieval"],
@@ -256,7 +256,7 @@ async def test_a_tool_that_can_not_work_is_refused_in_one_line(tmp_path: Path) -
 
 
 @pytest.mark.promise("supervisor:dropped-tool")
-async def test_a_tool_that_does_not_exist_is_dropped_if_so_wanted(tmp_path: Path) -> None:
+async def test_a_tool_that_does_not_exist_is_dropped_if_configured(tmp_path: Path) -> None:
     config = config_for(
         tmp_path, available_tools=["retrieval", "read_minds"], on_missing_tool="drop", number_of_seed=1
     )
@@ -292,7 +292,7 @@ async def test_a_run_with_its_own_resource_needs_seeds(tmp_path: Path) -> None:
 
 
 @pytest.mark.promise("supervisor:pipeline")
-async def test_the_pipeline_works_where_a_loop_runs_already(tmp_path: Path) -> None:
+async def test_the_pipeline_works_inside_a_running_loop(tmp_path: Path) -> None:
     pipeline = SynthesisPipeline(config=config_for(tmp_path / "unused"), output_dir=str(tmp_path / "mine"))
     assert pipeline.run([{"content": "Explore the harbour", "kwargs": {}}]) is None
     assert len((tmp_path / "mine" / TREES).read_text(encoding="utf-8").splitlines()) == 1
@@ -393,7 +393,7 @@ async def test_the_documented_configurations_run_with_their_own_tools(
 
 
 @pytest.mark.promise("supervisor:data-dir")
-async def test_a_folder_of_data_is_seen_by_the_tools_where_it_is(tmp_path: Path) -> None:
+async def test_a_data_folder_is_mounted_for_the_tools(tmp_path: Path) -> None:
     data = tmp_path / "data"
     data.mkdir()
     (data / "tides.csv").write_text("hour,height\n1,2.5\n", encoding="utf-8")

@@ -29,7 +29,7 @@ def test_a_file_a_string_strings_and_dicts_are_seeds() -> None:
 
 
 @pytest.mark.promise("synthesis:seeds:forms")
-def test_a_seed_may_bring_its_own_id_and_more() -> None:
+def test_a_seed_may_have_its_own_id_and_metadata() -> None:
     seeds = load_seeds([{"content": "A", "id": "mine", "note": "kept"}, {"content": "B", "id": 7}])
     assert seeds == [
         {"content": "A", "id": "mine", "note": "kept", "kwargs": {}},
@@ -49,7 +49,7 @@ def test_a_table_of_seeds_may_name_arguments_in_its_columns() -> None:
 
 
 @pytest.mark.promise("synthesis:seeds:tolerant")
-def test_a_byte_order_mark_line_ends_and_separators_inside_strings_do_no_harm() -> None:
+def test_byte_order_marks_line_ends_and_separators_inside_strings_are_handled() -> None:
     text = '\ufeff{"content": "caf\u00e9 \u2028 東京"}\r\n{"content": "B"}'
     Path("seeds.jsonl").write_bytes(text.encode())
     assert [seed["content"] for seed in load_seeds("seeds.jsonl")] == ["café \u2028 東京", "B"]
@@ -61,7 +61,7 @@ def test_any_text_in_a_list_is_an_unchanged_seed(text: str) -> None:
     assert load_seeds([text]) == [{"content": text, "kwargs": {}}]
 
 
-def test_a_long_text_is_a_seed_and_no_file() -> None:
+def test_a_long_text_is_a_seed_not_a_file_name() -> None:
     assert load_seeds("word " * 5000)[0]["content"] == "word " * 5000
     assert load_seeds("Explore\nthis.jsonl")[0]["content"] == "Explore\nthis.jsonl"
 
@@ -89,7 +89,7 @@ def test_an_invalid_seed_gives_one_line_with_file_and_line(text: str, message: s
 
 
 @pytest.mark.promise("synthesis:seeds:one-line")
-def test_files_that_can_not_be_read_are_one_line() -> None:
+def test_unreadable_files_give_one_line() -> None:
     with pytest.raises(ConfigurationError, match=r"^none\.jsonl: no such file"):
         load_seeds("none.jsonl")
     Path("latin.jsonl").write_bytes('{"content": "café"}'.encode("latin-1"))

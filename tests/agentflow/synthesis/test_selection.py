@@ -86,7 +86,7 @@ def test_a_path_that_is_the_beginning_of_another_is_left_out() -> None:
 
 @pytest.mark.promise("synthesis:selection:most")
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_at_most_so_many_paths_are_selected(strategy: str) -> None:
+def test_at_most_the_configured_number_of_paths_is_selected(strategy: str) -> None:
     for most in range(5):
         config = SynthesisConfig(selection_strategy=strategy, max_selected_traj=most)
         selection = select(tree(FAN), config)
@@ -121,7 +121,7 @@ def test_novelty_prefers_content_that_no_selected_path_has() -> None:
 
 
 @pytest.mark.promise("synthesis:selection:novelty")
-def test_longer_observations_are_not_better_as_such() -> None:
+def test_longer_observations_do_not_raise_the_score() -> None:
     longer = tree({(0,): words("a", 9), (1,): words("b") * 3, (0, 0): words("c", 9), (1, 0): words("d") * 3})
     assert chosen(select(longer, SynthesisConfig(max_selected_traj=1))) == [longer.nodes[3].id]
     documented = SynthesisConfig(max_selected_traj=1, selection_strategy="documented")
@@ -196,7 +196,7 @@ def test_scores_are_from_0_to_100_and_selected_paths_are_not_too_similar(
 
 @pytest.mark.promise("synthesis:selection:similar")
 @given(TREES, st.sampled_from(STRATEGIES), st.floats(0, 1))
-def test_the_best_path_is_chosen_whatever_may_be_similar_and_no_threshold_drops_nothing(
+def test_the_best_path_is_always_selected_and_no_threshold_drops_nothing(
     parts: dict[tuple[int, ...], tuple[str, Verdict, str]], strategy: str, threshold: float
 ) -> None:
     def first(value: float) -> Selection:
@@ -213,7 +213,7 @@ def test_the_best_path_is_chosen_whatever_may_be_similar_and_no_threshold_drops_
 @pytest.mark.promise("synthesis:selection:order")
 @pytest.mark.parametrize("strategy", STRATEGIES)
 @given(order=st.permutations(range(3)))
-def test_the_order_in_which_nodes_stand_decides_nothing(strategy: str, order: list[int]) -> None:
+def test_the_order_of_nodes_does_not_matter(strategy: str, order: list[int]) -> None:
     config = SynthesisConfig(selection_strategy=strategy, max_selected_traj=2)
     grown = tree(FAN)
     root, *nodes = grown.nodes
@@ -224,7 +224,7 @@ def test_the_order_in_which_nodes_stand_decides_nothing(strategy: str, order: li
 
 
 @pytest.mark.promise("synthesis:selection:order")
-def test_ties_go_by_the_order_of_the_paths() -> None:
+def test_ties_are_broken_by_the_order_of_paths() -> None:
     even = tree({(0,): words("a"), (1,): words("b"), (0, 0): words("c"), (1, 0): words("d")})
     for strategy in STRATEGIES:
         config = SynthesisConfig(selection_strategy=strategy, max_selected_traj=1)
@@ -248,7 +248,7 @@ def own(monkeypatch: pytest.MonkeyPatch) -> Callable[[UserFunction], SynthesisCo
 
 
 @pytest.mark.promise("synthesis:selection:own")
-def test_a_function_of_the_users_own_gives_indices_or_scores(
+def test_a_user_function_may_return_indices_or_scores(
     own: Callable[[UserFunction], SynthesisConfig],
 ) -> None:
     grown = tree(FAN)

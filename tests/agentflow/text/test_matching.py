@@ -112,7 +112,7 @@ def test_a_span_that_is_found_is_inside_the_text(text: str, start: int, length: 
 
 
 @given(st.text(alphabet="ab 1.é東", max_size=30), st.text(alphabet="ab 1.é東", max_size=5))
-def test_what_stands_between_spaces_is_found(before: str, words: str) -> None:
+def test_text_between_spaces_is_found(before: str, words: str) -> None:
     if any(character.isalnum() for character in words):
         assert contains_phrase(f"{before} # {words} # {before}", words)
 

@@ -51,7 +51,7 @@ def test_an_episode_returns_all_calls_of_its_trained_roles() -> None:
 
 
 @pytest.mark.promise("tokens:episodes")
-def test_episodes_of_one_task_are_told_apart_by_their_names() -> None:
+def test_episodes_of_one_task_are_distinguished_by_name() -> None:
     tree = TokenTree()
     for name in ("t7/0", "t7/1"):
         for one in calls_of(EPISODE, name=name, roles=("planner", "executor")):

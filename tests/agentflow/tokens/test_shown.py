@@ -33,7 +33,7 @@ def test_a_path_is_split_by_the_call_that_sampled_it() -> None:
 
 
 @pytest.mark.promise("tokens:shown")
-def test_a_terminal_gets_colours_and_a_page_tells_each_log_probability() -> None:
+def test_a_terminal_gets_colours_and_a_page_shows_each_log_probability() -> None:
     tree = tree_of([call("1", "a<b", "yes!", logprob=-1.5), call("2", "a<byes!c", "d", Voice(agent="sub"))])
     shown = coloured(tree.pieces("1"), text)
     assert shown.plain == "a<byes!"

@@ -244,7 +244,7 @@ async def test_without_a_directory_the_workspace_is_used(runtime: Runtime) -> No
         ({"ds_max_csv": 0}, "greater than or equal to 1"),
     ],
 )
-def test_settings_that_can_not_be_used_are_one_line(settings: dict[str, object], told: str) -> None:
+def test_invalid_settings_give_one_line(settings: dict[str, object], told: str) -> None:
     with pytest.raises(ConfigurationError) as refused:
         DataBackend().check(settings)
     assert told in str(refused.value)

@@ -22,7 +22,7 @@ async def test_databases_are_listed_by_id_with_their_engine(reading: Asking, pla
 
 
 @pytest.mark.promise("sql:schema")
-async def test_the_schema_tells_types_keys_and_how_many_rows(reading: Asking, engine: str) -> None:
+async def test_the_schema_lists_types_keys_and_row_counts(reading: Asking, engine: str) -> None:
     schema = await reading.data("schema", database=engine, sample_rows=1)
     tables = {str(table["name"]): table for table in cast("list[dict[str, object]]", schema["tables"])}
     assert sorted(tables) == ["owners", "people", "pets"]
@@ -214,7 +214,7 @@ async def test_the_files_of_a_folder_are_databases(tmp_path: Path) -> None:
         ({"databses": {}}, "databses: Extra inputs are not permitted"),
     ],
 )
-def test_settings_that_can_not_be_used_are_one_line(settings: dict[str, object], told: str) -> None:
+def test_invalid_settings_give_one_line(settings: dict[str, object], told: str) -> None:
     with pytest.raises(ConfigurationError) as refused:
         SqlBackend().check(settings)
     message = str(refused.value)

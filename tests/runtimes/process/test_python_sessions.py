@@ -105,7 +105,7 @@ async def test_a_huge_value_is_truncated_inside(instance: Instance) -> None:
 
 
 @pytest.mark.promise("instances:python:output")
-async def test_output_is_text_whatever_bytes_are_written(instance: Instance) -> None:
+async def test_any_bytes_are_returned_as_text(instance: Instance) -> None:
     result = await python(
         instance,
         "import os, sys\nprint('é', end='', flush=True)\nos.write(1, b'\\xff')\nprint('err', file=sys.stderr)",

@@ -206,7 +206,7 @@ async def test_no_other_process_gets_the_capabilities_of_a_moving_fork(instance:
 
 
 @pytest.mark.promise("broker:namespaces")
-async def test_a_fork_enters_its_new_sandbox_whatever_descriptors_it_replaces(instance: Instance) -> None:
+async def test_a_fork_enters_its_new_sandbox_with_any_replaced_descriptors(instance: Instance) -> None:
     await arm(
         instance,
         "mine = [os.open(f'/proc/self/ns/{kind}', 0) for kind in ('mnt', 'net', 'ipc', 'uts')]\n"

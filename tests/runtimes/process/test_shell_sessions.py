@@ -140,7 +140,7 @@ async def test_a_syntax_error_fails_and_keeps_the_session(instance: Instance, so
 
 
 @pytest.mark.promise("instances:bash:output")
-async def test_output_is_text_whatever_bytes_are_written(instance: Instance) -> None:
+async def test_any_bytes_are_returned_as_text(instance: Instance) -> None:
     result = await bash(instance, "printf 'a\\0b\\377\\n'; printf 'e\\376' >&2")
     assert (result.stdout, result.stderr) == ("a\0b\ufffd\n", "e\ufffd")
 
@@ -238,7 +238,7 @@ async def test_a_session_survives_commands_that_change_it(instance: Instance, so
 
 
 @pytest.mark.promise("instances:bash:rude")
-async def test_a_command_that_arrives_in_pieces_is_complete_whatever_the_read_timeout(
+async def test_a_command_that_arrives_in_pieces_is_complete_at_any_read_timeout(
     instance: Instance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await said(instance, "TMOUT=0.1")

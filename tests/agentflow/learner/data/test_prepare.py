@@ -140,7 +140,7 @@ def test_the_same_seed_gives_the_same_bytes_and_another_one_another_order(tmp_pa
     assert sources != sorted(sources)
 
 
-def test_more_rows_leave_the_order_of_the_others_as_it_was(tmp_path: Path) -> None:
+def test_more_rows_do_not_change_the_order_of_the_others(tmp_path: Path) -> None:
     prepare(tmp_path / "few", search=[_search_file(tmp_path)], validation=0)
     prepare(tmp_path / "many", search=[_search_file(tmp_path, 30)], validation=0)
     few, many = (

@@ -95,7 +95,7 @@ def test_a_broken_table_is_refused_with_its_line(text: str, message: str, tmp_pa
 
 
 @pytest.mark.promise("benchmarks:broken")
-def test_a_missing_file_and_one_that_is_no_text_are_refused(tmp_path: Path) -> None:
+def test_a_missing_or_binary_file_is_refused(tmp_path: Path) -> None:
     binary = tmp_path / "rows.jsonl"
     binary.write_bytes(b"\xff\xfe{}")
     with pytest.raises(ConfigurationError, match="not UTF-8"):
@@ -108,7 +108,7 @@ def test_a_missing_file_and_one_that_is_no_text_are_refused(tmp_path: Path) -> N
 
 
 @pytest.mark.promise("benchmarks:broken")
-def test_two_tasks_of_one_id_are_refused_with_both_lines(tmp_path: Path) -> None:
+def test_two_tasks_with_one_id_are_refused_with_both_lines(tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
     row = json.dumps({"id": "x", "question": "a", "answer": "b"})
     path.write_text(f"{row}\n\n{row}\n")

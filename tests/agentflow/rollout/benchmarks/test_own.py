@@ -64,9 +64,7 @@ def test_a_description_may_be_json_and_name_the_format(tmp_path: Path) -> None:
         ("name: [\n", "can't be read"),
     ],
 )
-def test_a_description_that_can_not_be_used_is_refused_in_one_line(
-    text: str, message: str, tmp_path: Path
-) -> None:
+def test_an_unusable_description_is_refused_in_one_line(text: str, message: str, tmp_path: Path) -> None:
     path = tmp_path / "own.yaml"
     path.write_text(text)
     with pytest.raises(ConfigurationError, match=re.escape(message)) as refused:
@@ -76,7 +74,7 @@ def test_a_description_that_can_not_be_used_is_refused_in_one_line(
 
 
 @pytest.mark.promise("benchmarks:own")
-def test_a_description_or_its_tasks_that_are_not_there_are_named(tmp_path: Path) -> None:
+def test_a_missing_description_or_task_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match=r"none\.yaml: no such file"):
         load_tasks(str(tmp_path / "none.yaml"))
     (tmp_path / "own.yaml").write_text("name: own\npath: none.jsonl\n")
@@ -128,7 +126,7 @@ def test_tasks_are_taken_from_the_first_on_or_by_their_ids(tmp_path: Path) -> No
         ({"answer": "a"}, "1: question: is missing; add it, or input"),
     ],
 )
-def test_a_task_that_can_not_be_used_is_refused_with_line_and_field(
+def test_an_unusable_task_is_refused_with_line_and_field(
     row: dict[str, object], message: str, tmp_path: Path
 ) -> None:
     path = tmp_path / "tasks.jsonl"
@@ -152,6 +150,6 @@ def test_only_line_feeds_end_lines(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.promise("benchmarks:tasks")
-def test_a_directory_is_no_file_of_tasks(tmp_path: Path) -> None:
+def test_a_directory_is_refused_as_a_task_file(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="is a directory"):
         load_tasks(tmp_path)

@@ -77,7 +77,7 @@ def read(path: Path, name: str) -> list[Task]:
 
 
 @pytest.mark.promise("benchmarks:ten")
-def test_the_ten_are_known_with_their_kinds_and_numbers() -> None:
+def test_the_ten_benchmarks_have_their_kinds_and_sizes() -> None:
     known = [find_benchmark(name) for name in benchmark_names()]
     assert {each.name: each.limit for each in known} == LIMITS
     assert [each.category for each in known] == ["search"] * 4 + ["agentic"] + ["math"] * 3 + ["science"] * 2
@@ -93,7 +93,7 @@ def test_the_ten_are_known_with_their_kinds_and_numbers() -> None:
         ("GPQA", "gpqa"), ("MedQA", "medqa"),
     ],
 )  # fmt: skip
-def test_a_benchmark_is_found_however_it_is_spelt(spelt: str, name: str) -> None:
+def test_a_benchmark_is_found_in_any_spelling(spelt: str, name: str) -> None:
     assert find_benchmark(spelt).name == name
 
 
@@ -107,7 +107,7 @@ def test_an_unknown_benchmark_is_refused_with_the_nearest() -> None:
 
 @pytest.mark.promise("benchmarks:scored")
 @pytest.mark.parametrize("name", benchmark_names())
-async def test_samples_come_with_each_and_are_scored(name: str) -> None:
+async def test_each_benchmark_has_samples_that_are_scored(name: str) -> None:
     tasks = load_tasks(name)
     assert [task.index for task in tasks] == [0, 1, 2]
     assert len({task.id for task in tasks}) == 3
@@ -120,7 +120,7 @@ async def test_samples_come_with_each_and_are_scored(name: str) -> None:
 
 @pytest.mark.promise("benchmarks:formats")
 @pytest.mark.parametrize(("name", "row", "references", "metadata"), FORMATS)
-def test_published_rows_and_those_of_the_solver_are_read(
+def test_published_rows_and_rows_of_the_solver_are_read(
     name: str, row: dict[str, Any], references: tuple[str, ...], metadata: dict[str, Any], tmp_path: Path
 ) -> None:
     [task] = read(write(tmp_path / "rows.jsonl", [row]), name)
@@ -163,7 +163,7 @@ def test_rows_that_do_not_belong_to_a_benchmark_are_left_out(tmp_path: Path) -> 
 
 
 @pytest.mark.promise("benchmarks:formats")
-def test_the_game_of_24_takes_the_hundred_that_are_usually_taken(tmp_path: Path) -> None:
+def test_the_game_of_24_takes_the_usual_hundred_tasks(tmp_path: Path) -> None:
     rows = "".join(f"{rank},1 4 6 11\n" for rank in range(1, 1363))
     path = tmp_path / "24.csv"
     path.write_text(f"Rank,Puzzles\n{rows}")
@@ -174,7 +174,7 @@ def test_the_game_of_24_takes_the_hundred_that_are_usually_taken(tmp_path: Path)
 
 
 @pytest.mark.promise("benchmarks:asked")
-def test_options_of_gpqa_stand_in_an_order_that_tells_nothing_and_stays() -> None:
+def test_options_of_gpqa_have_a_fixed_order_that_does_not_reveal_the_answer() -> None:
     first, again = load_tasks("gpqa"), load_tasks("gpqa")
     assert first == again
     assert {task.references for task in first} == {("A",), ("B",)}
@@ -182,7 +182,7 @@ def test_options_of_gpqa_stand_in_an_order_that_tells_nothing_and_stays() -> Non
 
 
 @pytest.mark.promise("benchmarks:asked")
-def test_each_is_asked_in_its_own_way() -> None:
+def test_each_benchmark_has_its_own_prompt() -> None:
     asked = {name: load_tasks(name)[0].question for name in benchmark_names()}
     assert asked["gameof24"].startswith("Use the four numbers 2, 3, 4, 1, each exactly once")
     assert asked["bamboogle"].startswith("In which year")
